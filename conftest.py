@@ -1,4 +1,4 @@
-"""Settings and guards that hold for every test."""
+"""Settings and guards for all tests."""
 
 import os
 import re
@@ -9,20 +9,20 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-# No deadline: a slow machine must not fail a test; pytest-timeout bounds the whole test. In CI, Hypothesis draws
-# the same examples every time. `HYPOTHESIS_PROFILE=nightly` looks at many more.
+# No deadline per example: a slow machine must not fail a test, and pytest-timeout limits the total time. In CI,
+# Hypothesis generates the same examples in every run. `HYPOTHESIS_PROFILE=nightly` generates many more.
 settings.register_profile("short", settings(), deadline=None, max_examples=30)
 settings.register_profile("nightly", settings(), deadline=None, max_examples=500)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "short"))
 
 MAY_START_PROCESSES = frozenset(
-    {"process", "llamacpp", "vllm", "triton", "ray", "cell", "sight", "endurance", "nightly"}
+    {"process", "llamacpp", "vllm", "triton", "ray", "cell", "observability", "endurance", "nightly"}
 )
 _STARTS_A_PROCESS = frozenset({"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.system"})
 
 
 class _ProcessGuard:
-    """Fails a test that starts a process without saying so by a mark."""
+    """Audit hook that fails a test if it starts a process without a mark that allows it."""
 
     def __init__(self) -> None:
         self.test: str | None = None
@@ -49,9 +49,9 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """With `-m ray` or `-m "ray and not (...)"`, reads only the files that name that mark.
+    """With `-m ray` or `-m "ray and not (...)"`, collect only files that contain the name of that mark.
 
-    So a mark stands in the file of the tests that have it (tests/house/test_marks.py).
+    A mark must therefore be in the same file as its tests (tests/house/test_marks.py).
     """
     required, *others = re.sub(r"\([^()]*\)", "", str(config.option.markexpr)).split(" and ")
     if not (required.isidentifier() and collection_path.match("test_*.py")) or any(" or " in each for each in others):

@@ -1,277 +1,301 @@
-# Which verbs does a developer need? `scripts/setup` makes .venv; then `.venv/bin/just VERB`.
+# Developer commands. Run `scripts/setup` once to create .venv, then `.venv/bin/just COMMAND`.
 
 set shell := ["bash", "-euo", "pipefail", "-c"]
 
 bin := ".venv/bin"
-real := "llamacpp or vllm or triton or ray or endurance or cell or sight or nightly"
-# Where the environment forbids to keep bytecode, every process that a test starts would compile all of us anew.
+real := "llamacpp or vllm or triton or ray or endurance or cell or observability or nightly"
+# Tests start many processes. With this variable set in the environment, each of them would recompile every module.
 export PYTHONDONTWRITEBYTECODE := ""
 compile := bin + "/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --custom-compile-command 'just lock'"
 
-# List the verbs.
+# List the commands.
 default:
     @{{ bin }}/just --list
 
-# Make or refresh .venv from the locks.
+# Create or update .venv from the lock files.
 setup:
     scripts/setup
 
-# Everything that reads the code without running it.
+# Run all static checks: lint, format, types, imports and structure.
 check:
     {{ bin }}/ruff check
     {{ bin }}/ruff format --check
     {{ bin }}/basedpyright
     {{ bin }}/lint-imports
     {{ bin }}/lint-imports --config testing/importlinter.toml
-    {{ bin }}/python scripts/check_shape.py
+    {{ bin }}/python scripts/check_structure.py
 
-# Put the code into its format and mend what can be mended by itself.
+# Format the code and apply safe lint fixes.
 fmt:
     {{ bin }}/ruff check --fix
     {{ bin }}/ruff format
 
-# Everything without child processes, real parts or wall-clock waits.
+# Run the tests without child processes, real engines or stores, or wall-clock waits.
 test *args:
     {{ bin }}/pytest -n auto --dist worksteal -m "not process and not timing and not ({{ real }})" {{ args }}
 
-# The tests that failed last, one at a time.
+# Repeat the tests that failed in the last run, one at a time.
 test-again:
     {{ bin }}/pytest --last-failed --last-failed-no-failures none -rA
 
-# The tests that start processes of our own, PostgreSQL or a Redis.
+# Run the tests that start Headgate processes, PostgreSQL or Redis.
 test-processes *args:
     {{ bin }}/pytest -n auto --dist worksteal -m "process and not timing and not ({{ real }})" {{ args }}
 
-# The tests that depend on the wall clock, one at a time, of one real part or of `ours`; a failed one gets a second try.
+# Run the wall-clock tests with the mark `part`, or all others (`ours`), one at a time. Failed tests run once more.
 test-timing part="ours" *args:
-    scripts/timing_tests "{{ part }}" {{ args }}
+    scripts/run_timing_tests "{{ part }}" {{ args }}
 
-# Write the generated parts of docs and deploy/grafana, and build the site into build/site; a broken link fails.
+# Generate the docs, dashboards and served HTML pages, and build the site into build/site. Fails on broken links.
 docs:
     {{ bin }}/python scripts/write_error_pages.py
     {{ bin }}/python scripts/write_metrics_page.py
-    {{ bin }}/headgate dashboards --out deploy/grafana
+    {{ bin }}/python scripts/write_html_pages.py
+    {{ bin }}/headgate generate dashboards --out deploy/grafana
     NO_MKDOCS_2_WARNING=1 {{ bin }}/mkdocs build --strict --quiet
 
-# Generate the messages of KEDA's interface from src/headgate/fleets/keda/externalscaler.proto.
+# Generate the KEDA messages from src/headgate/fleets/keda/externalscaler.proto.
 proto:
     cd src && ../{{ bin }}/python -m grpc_tools.protoc --proto_path=. --python_out=. --pyi_out=. \
         headgate/fleets/keda/externalscaler.proto
 
-# Those of properties, which measuring makes much slower, are run by `just test`.
-# The core and the model, every branch, by their own tests.
+# Property tests are left out: coverage slows them down a lot, and `just test` runs them.
+
+# Run the tests of core and model, and require 100 % branch coverage.
 cover:
     {{ bin }}/pytest -n auto --dist worksteal -m "not process and not nightly" tests/core tests/replay tests/model \
         --cov=headgate.core --cov=headgate.model --cov-branch --cov-fail-under=100
 
-# The tests against real llama.cpp; one at a time, since engine and tests share the cores.
+# Compile the packages listed in hatch_build.py, which takes minutes, and print the directory of the compiled build.
+compile:
+    scripts/compiled_tree
+
+# Run the tests of core and model, replays and property tests on the compiled build.
+test-compiled *args:
+    PYTHONPATH="$(scripts/compiled_tree)" {{ bin }}/python -m pytest -p no:cacheprovider -n auto --dist worksteal \
+        -m "not timing and not ({{ real }})" tests/core tests/model tests/replay tests/properties {{ args }}
+
+# Run the tests with a real llama.cpp, one at a time, because engine and tests share the cores.
 test-llamacpp *args:
     {{ bin }}/pytest -m llamacpp {{ args }}
 
-# The tests against real vLLM on CPU; one at a time likewise.
+# Run the tests with a real vLLM on CPU, one at a time.
 test-vllm *args:
     {{ bin }}/pytest -m vllm {{ args }}
 
-# The tests against the real Triton server; one at a time likewise.
+# Run the tests with a real Triton server, one at a time.
 test-triton *args:
     {{ bin }}/pytest -m triton {{ args }}
 
-# The tests against a real Ray node; one at a time likewise.
+# Run the tests with a real Ray node, one at a time.
 test-ray *args:
     {{ bin }}/pytest -m ray {{ args }}
 
-# The tests of whole cells with real stores; one at a time, since all processes of a cell share the cores.
+# Run the cell tests with real stores, one at a time, because all processes of a cell share the cores.
 test-cell *args:
     {{ bin }}/pytest -m cell {{ args }}
 
-# The tests that look at a live gateway with a real browser, a real Prometheus and a real collector; one at a time.
-test-sight *args:
-    {{ bin }}/pytest -m sight {{ args }}
+# Run the tests that observe a live gateway with a browser, Prometheus and a trace collector, one at a time.
+test-observability *args:
+    {{ bin }}/pytest -m observability {{ args }}
 
-# The console's page: types, tests, and that what is committed is what its source makes.
+alias test-sight := test-observability
+
+# Check the console: types, tests, and that the committed page matches its source.
 console-check:
-    scripts/console check
+    scripts/build_console check
 
-# Build the console's page into src/headgate/console/assets, from where it is served.
+# Build the console page into src/headgate/console/assets, where the gateway serves it from.
 console:
-    scripts/console build
+    scripts/build_console build
 
-# The tests that take minutes: many streams at once, a long soak, the demo in a terminal.
+# Run the tests that take minutes: many concurrent streams, a soak test, the demo in a terminal.
 test-endurance *args:
     {{ bin }}/pytest -m endurance {{ args }}
 
-# Ten minutes of churn, of which nothing may be left behind.
+# Run ten minutes of churn and check that no resource leaks.
 test-soak *args:
     {{ bin }}/pytest -m endurance tests/acceptance/test_soak.py {{ args }}
 
-# The gateway's CPU, requests/s and added time to first token beside nginx and beside the bare upstream (docs/project/performance.md).
+# Compare CPU time, requests/s and time to first token with nginx and with no proxy (docs/project/performance.md).
 [positional-arguments]
 bench-relay *args:
-    {{ bin }}/python -m bench.relay "$@"
+    {{ bin }}/python -m bench.relay_overhead "$@"
 
-# The CPU cost of watching responses of 100 tokens token by token for callers that do not stream (docs/project/performance.md).
+# Count the gateway's instructions per request and per chunk, by package, file or function (docs/project/performance.md).
+[positional-arguments]
+profile-request *args:
+    {{ bin }}/python -m bench.instructions "$@"
+
+# Compare the CPU cost of the compiled and the pure build with commit REV in one run (docs/project/performance.md).
+[positional-arguments]
+compare-speed rev *args:
+    PYTHONPATH="$(scripts/compiled_tree)" {{ bin }}/python -m bench.compare_speed \
+        --pure-command "env PYTHONPATH=$PWD/src $PWD/{{ bin }}/headgate" "$@"
+
+# Measure the CPU cost of streaming from the engine for non-streaming callers (docs/project/performance.md).
 [positional-arguments]
 bench-whole-answers *args:
-    {{ bin }}/python -m bench.whole_answers "$@"
+    {{ bin }}/python -m bench.non_streaming_overhead "$@"
 
-# Tokens/s of real vLLM through the gateway against the same vLLM driven directly.
+# Compare the tokens/s of a real vLLM through the gateway and without it.
 [positional-arguments]
 bench-engine *args:
-    {{ bin }}/python -m bench.engine "$@"
+    {{ bin }}/python -m bench.engine_throughput "$@"
 
-# Embeddings of a real engine asked one by one and together: requests/s and p99 by delay and concurrency (docs/guides/batching.md).
+# Compare batched and single embedding requests to a real engine by delay and concurrency (docs/guides/batching.md).
 [positional-arguments]
 bench-batching *args:
     {{ bin }}/python -m bench.batching "$@"
 
-# How many requests a second the scheduler decides about on one core, with limits and prefixes; `--curve` for other sizes.
+# Measure scheduler decisions per second on one core, with limits and prefix routing. `--curve` tries other sizes.
 [positional-arguments]
 bench-core *args:
-    {{ bin }}/python -m bench.core "$@"
+    {{ bin }}/python -m bench.scheduler_speed "$@"
 
-# One workload in the simulator and on a live gateway with four live simulated engines, side by side (docs/project/simulation-accuracy.md).
+# Compare the simulator with a live gateway on the same workload (docs/project/simulation-accuracy.md).
 [positional-arguments]
 sim-live *args:
-    {{ bin }}/python -m bench.sim_live "$@"
+    {{ bin }}/python -m bench.sim_vs_live "$@"
 
-# The same at one and a half times what the engines can do: attainment in life beside the simulator's.
+# Compare simulated and live target attainment at 1.5 times the engines' capacity.
 [positional-arguments]
 sim-live-overload *args:
-    {{ bin }}/python -m bench.sim_live_overload "$@"
+    {{ bin }}/python -m bench.sim_vs_live_overload "$@"
 
-# A burst on a live gateway that starts its engines itself: how soon it grows and recovers, and what shrinking severs (docs/guides/fleets.md).
+# Measure scale-up, recovery and interrupted streams when a gateway starts its own engines (docs/guides/fleets.md).
 [positional-arguments]
 scale-live *args:
     {{ bin }}/python -m bench.scale_live "$@"
 
-# Cause incidents on a live gateway with simulated engine processes and record its verdict each second (docs/concepts/diagnosis.md).
+# Cause incidents on a live gateway with simulated engines and record its verdicts (docs/concepts/diagnosis.md).
 [positional-arguments]
 incidents-live *args:
     {{ bin }}/python -m bench.incidents_live "$@"
 
-# A live gateway without any configured number beside a configured one, under overload (docs/concepts/protections.md).
+# Compare a live gateway with default settings and a tuned one under overload (docs/concepts/protections.md).
 [positional-arguments]
 defaults-live *args:
     {{ bin }}/python -m bench.defaults_live "$@"
 
-# The experiments that judge the scheduler, in quick versions; fails where a bar is missed (docs/concepts/scheduling.md).
+# Run short versions of the scheduler experiments. Fails if a target is missed (docs/concepts/scheduling.md).
 [positional-arguments]
 sim *args:
     {{ bin }}/python -m bench.policy --quick "$@"
 
-# The overload alone: the scheduler, the best static cap and round-robin, on two kinds of engines; the last line is JSON.
+# Run only the overload experiment: scheduler, best static cap and round robin on two engine kinds. Last line: JSON.
 [positional-arguments]
 sim-e1 *args:
     {{ bin }}/python -m bench.policy overload --quick "$@"
 
-# Prompts that begin as others did: with and without looking at what engines hold already; the last line is JSON.
+# Run only the shared-prefix experiment, with and without prefix-cache routing. Last line: JSON.
 [positional-arguments]
 sim-e4 *args:
     {{ bin }}/python -m bench.policy prefix-routing --quick "$@"
 
-# Fourteen real days of scaling: the autoscaler, simpler ones, and one that knows the future; the last line is JSON.
+# Compare the autoscaler with simpler ones and a clairvoyant one on 14 days of recorded traffic. Last line: JSON.
 [positional-arguments]
 sim-e6 *args:
     {{ bin }}/python -m bench.scaling "$@"
 
-# Simulated incidents and healthy runs: how often the right cause is told, and how soon (docs/concepts/diagnosis.md).
+# Measure how often and how fast simulated incidents are diagnosed correctly (docs/concepts/diagnosis.md).
 [positional-arguments]
 diagnosis *args:
     {{ bin }}/python -m bench.diagnosis "$@"
 
-# Whole cells under faults of all kinds, as many seeds as one wants; `--seed N --trace` shows one (docs/project/cell-verification.md).
+# Simulate cells under random faults, one per seed. `--seed N --trace` shows one (docs/project/cell-verification.md).
 [positional-arguments]
 sim-cell *args:
-    {{ bin }}/python -m bench.cell "$@"
+    {{ bin }}/python -m bench.cell_faults "$@"
 
-# Real processes of a cell killed one after another under load: what is lost, and how soon it admits again (docs/project/cell-verification.md).
+# Kill processes of a live cell under load; report losses and time to recovery (docs/project/cell-verification.md).
 [positional-arguments]
 kill-cell *args:
     {{ bin }}/python -m bench.kill_cell "$@"
 
-# What a cell adds to the first byte, what its scheduler can take, and what a burst elsewhere costs (docs/project/cell-verification.md).
+# Measure the added latency, throughput and fairness of a cell (docs/project/cell-verification.md).
 [positional-arguments]
 bench-cell *args:
-    {{ bin }}/python -m bench.cell_live "$@"
+    {{ bin }}/python -m bench.cell_overhead "$@"
 
-# Run every known attack against a live gateway; report the attacks withstood, the longest event-loop turn and /health latency.
+# Run every known attack against a live gateway. Report the results, the longest event-loop turn and /health latency.
 [positional-arguments]
 attack *args:
     {{ bin }}/python -m bench.attack "$@"
 
-# All that is long or timed, or one part: `just nightly relay`; the last line is JSON with every bar (CONTRIBUTING.md).
+# Run all long or timed jobs, or one part (`just nightly relay`). Last line: JSON with all targets (CONTRIBUTING.md).
 [positional-arguments]
 nightly *args:
     {{ bin }}/python -m bench.nightly "$@"
 
-# Every benchmark for a few seconds, to see that it still runs; nothing is judged by its figures.
+# Run every benchmark for a few seconds to check that it works. The figures are not evaluated.
 bench-smoke:
     {{ bin }}/python -m bench.nightly --smoke
 
-# What simple gateways make of an overload of four simulated engines, and what ours does (docs/project/simulation-accuracy.md).
+# Compare Headgate with simple gateways on four overloaded simulated engines (docs/project/simulation-accuracy.md).
 [positional-arguments]
 sim-overload *args:
     {{ bin }}/python -m bench.sim_overload "$@"
 
-# The simulated engine against four recorded vLLM runs: fitted on the first 100 requests, tested on the last 200.
+# Validate the simulated engine with four recorded vLLM runs: fit on the first 100 requests, test on the last 200.
 [positional-arguments]
 sim-validate *args:
     {{ bin }}/python -m bench.sim_validate "$@"
 
-# How long a simulated day of a million requests takes, and where the time goes.
+# Profile the simulation of one day with a million requests.
 [positional-arguments]
 sim-day *args:
     {{ bin }}/python -m bench.sim_day "$@"
 
-# The database and gateways killed under load, the database away: rows lost, doubled, and tokens against the engines' own word.
+# Kill the database and gateways under load; report lost and duplicate rows, and compare token counts with the engines.
 [positional-arguments]
 ledger-faults *args:
     {{ bin }}/python -m bench.ledger_faults "$@"
 
-# Whether bills, waste and idle time in the ledger explain what endpoints cost by the clock: what is left over, in a minute of trouble.
+# Check that bills, waste and idle time in the ledger add up to the endpoint cost, in one minute with faults.
 [positional-arguments]
 ledger-adds-up *args:
-    {{ bin }}/python -m bench.ledger_adds_up "$@"
+    {{ bin }}/python -m bench.ledger_reconciliation "$@"
 
-# What the ledger costs a gateway, in CPU per request with it and without, and how fast a day of rows is written (docs/concepts/ledger.md).
+# Measure the CPU per request with and without the ledger, and the row write speed (docs/concepts/ledger.md).
 [positional-arguments]
 bench-ledger *args:
     {{ bin }}/python -m bench.ledger_speed "$@"
 
-# What traces cost a gateway: its CPU on streams of 250 chunks and on short answers, with traces and without (docs/guides/tracing.md).
+# Measure the CPU of 250-chunk streams and short responses with and without traces (docs/guides/tracing.md).
 [positional-arguments]
 bench-tracing *args:
-    {{ bin }}/python -m bench.tracing "$@"
+    {{ bin }}/python -m bench.tracing_overhead "$@"
 
-# How fast records of requests are written and found again, in a folder of a million (docs/guides/explain.md).
+# Measure how fast request records are written and searched, with a million records (docs/guides/explain.md).
 [positional-arguments]
 bench-records *args:
     {{ bin }}/python -m bench.records_speed "$@"
 
-# How long each report takes on a day of a million rows and a month of such days (docs/concepts/ledger.md).
+# Measure the report times for a day with a million rows and for a month of such days (docs/concepts/ledger.md).
 [positional-arguments]
 bench-reports *args:
     {{ bin }}/python -m bench.ledger_reports "$@"
 
-# Bytes that nobody would send on purpose: `just fuzz [SECONDS] [TARGET ...]`, each target for so long.
+# Fuzz the parsers: `just fuzz [SECONDS] [TARGET ...]`, with SECONDS for each target.
 fuzz *args:
     {{ bin }}/python -m fuzz.run {{ args }}
 
-# Install the real engines, each in an environment of its own outside the checkout.
+# Install the real engines, each in its own environment outside the checkout.
 engines:
-    scripts/engines llamacpp
-    scripts/engines vllm
-    scripts/engines triton
+    scripts/engine_env llamacpp
+    scripts/engine_env vllm
+    scripts/engine_env triton
 
-# Recompile the hash-pinned requirement files; `just lock --upgrade` takes newer versions.
+# Recompile the hash-pinned requirement files. `just lock --upgrade` selects newer versions.
 lock *args:
     {{ compile }} {{ args }} pyproject.toml --output-file requirements/base.txt
     {{ compile }} {{ args }} requirements/dev.in --output-file requirements/dev.txt
     {{ compile }} {{ args }} requirements/kubernetes.in --output-file requirements/kubernetes.txt
     {{ compile }} {{ args }} requirements/build.in --output-file requirements/build.txt
-    scripts/engines lock {{ args }}
-    scripts/ray lock {{ args }}
+    scripts/engine_env lock {{ args }}
+    scripts/ray_env lock {{ args }}
 
-# All that CI runs.
+# Run everything that CI runs.
 ci:
     bash .ci/run

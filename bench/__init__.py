@@ -1,4 +1,4 @@
-"""What do our figures come from? Benchmarks, experiments in the simulator, and their instruments.
+"""Benchmarks, simulator experiments and the tools they use.
 
-docs/project/performance.md has the gateway's, docs/project/simulation-accuracy.md the simulator's.
+docs/project/performance.md documents the gateway's results, and docs/project/simulation-accuracy.md the simulator's.
 """

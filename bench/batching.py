@@ -1,21 +1,23 @@
-"""What does asking for several embeddings at once bring, and what does it cost in time?
+"""Benchmark for batched embeddings: throughput gained and latency added.
 
     just bench-batching [--assert] [--quick] [--engine llamacpp|vllm|triton] [--weights small|real]
 
-A real engine serves embeddings; Triton by tensors, with a model whose every batch takes five milliseconds. Callers ask
-for one short text at a time, each anew as soon as it has its answer, through gateways that differ in one thing: whether
-they batch, how long they hold a request for company, and how many calls they make at a time. They are measured in
-turns, so that they meet the same machine, and stand still while others are; of the rounds the median counts. The last
-line compares two of them, which are fixed in advance: 64 callers (the maximum of --concurrency), the rules at the
-beginning of docs/guides/batching.md (`JUDGED`) with no batching, and a class whose `ttft` is one second. It prints the
-median of the ratios of all rounds. --quick measures only these two.
+A real engine serves embeddings. Triton serves tensors, with a model that takes five milliseconds per batch. Each client
+requests one short text at a time and sends the next request as soon as it has the response. The gateways differ only in
+their batching settings: none, the maximum delay, and the number of concurrent calls. They are measured in turn on the
+same machine, and each is suspended while another is being measured. Each result is the median over the rounds.
 
-Beside it stands what an input costs the engine in time of its core, which others who use the machine hardly change:
-"cpu ms", and in the last line how many times less of it is used (`engine_cpu_ratio`).
+The last line compares two fixed configurations at 64 clients (the highest --concurrency): no batching, and the rules
+that docs/guides/batching.md starts with (`JUDGED`), for a class with a `ttft` of one second. The ratio is computed per
+round, and the median is reported. --quick measures only these two.
 
-Where the engine has a core to itself client and gateway share the other. The model is two small layers of random
-weights by default: on a real accelerator a batch takes about as long as a single input, and on a CPU only a small model
-comes near to that. With --weights real it is SmolLM2, where a CPU computes as long as there are tokens.
+The table also shows the engine's CPU time per input ("cpu ms"), which other load on the machine hardly affects. The
+last line reports the factor by which batching reduces CPU time (`engine_cpu_ratio`).
+
+If the engine has a core to itself, client and gateway share the other core. By default the model is two small layers of
+random weights: on a real accelerator a batch takes about as long as a single input, and on a CPU only a small model
+comes close to that. With --weights real the model is SmolLM2, which on a CPU takes time proportional to the number of
+tokens.
 """
 
 import argparse
@@ -36,12 +38,12 @@ from urllib.parse import urlsplit
 import uvloop
 import yaml
 
-from bench.command import stop_cleanly_on_sigterm, tell
-from bench.cores import TooFewCores, cpu_ns_between, cpu_times, family_of, started_on, two_cores
+from bench.cli import print_progress, stop_cleanly_on_sigterm
+from bench.cpu_cores import TooFewCores, cpu_ns_between, cpu_times, family_of, started_on, two_cores
 from bench.small_gguf import shrink
 from bench.targets import GATEWAY
 from testing.ports import free_port
-from testing.processes import ChildProcess, MissingPart, ProcessFailedError
+from testing.processes import ChildProcess, MissingProgram, ProcessFailedError
 from testing.real_engines import (
     LLAMACPP_START_SECONDS_MAX,
     MODEL,
@@ -50,47 +52,50 @@ from testing.real_engines import (
     RealEngine,
     environment_of,
     model_folder,
-    running,
+    run_engine,
     vllm_variables,
 )
 from testing.real_triton import triton
 
 DELAYS_MS = (0, 1, 2, 5, 10, 20)
-"""How long a request may be held."""
+"""Maximum batch delays measured, in milliseconds."""
 USUAL_DELAY_MS = 5
 CALLS_MAX = (2, 1)
-"""With the usual delay, so many calls at a time."""
+"""Limits on concurrent calls measured with the usual delay."""
 ALONE, JUDGED = "one by one", "hold, 2 calls"
 CONCURRENCIES = (1, 8, 32, 64)
 MAX_BATCH = 32
 TRITON_MAX_BATCH = 16
-"""What its model takes."""
+"""Largest batch that the Triton model accepts."""
 EMBEDDINGS = "/v1/embeddings"
 IN_FLIGHT_MAX = 128
 BUDGET_MS = 1_000.0
 SETTLE_S = 0.3
 RATIO_MIN = 1.3
-"""Lower bound for --assert. The aim is 2; docs/guides/batching.md reports how often it is reached and its limits."""
+"""Minimum ratio for --assert. The goal is 2; docs/guides/batching.md shows how often it is reached and what limits
+it.
+"""
 WORDS = ("river", "bridge", "clock", "lighthouse", "loom", "orchard", "harbour", "windmill")
 ANSWER_S_MAX = 60.0
 
 
 class WorkFailed(Exception):
-    """An answer was not what was asked for, so the time says nothing."""
+    """A response was incorrect, so its duration is meaningless."""
 
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One way to the engine."""
+    """One path to the engine: a gateway, or direct."""
 
     name: str
     port: int
     model: str
     path: str
     inputs: int = 1
-    """How many texts each request asks for."""
+    """Number of texts per request."""
     pid: int | None = None
-    """Of the gateway on this way. It stands still while others are measured, and takes nothing from them."""
+    """Process ID of this side's gateway, which is suspended while other sides are measured. None for the direct path.
+    """
 
     @contextmanager
     def awake(self) -> Generator[None]:
@@ -105,13 +110,13 @@ class Side:
 
 @dataclass(slots=True)
 class Point:
-    """One side at one concurrency, over all rounds."""
+    """One side's results at one concurrency, one entry per round."""
 
     inputs_per_s: list[float] = field(default_factory=list[float])
     p50_ms: list[float] = field(default_factory=list[float])
     p99_ms: list[float] = field(default_factory=list[float])
     cpu_ms: list[float] = field(default_factory=list[float])
-    """Of the engine, for each input."""
+    """Engine CPU time per input."""
 
     def figures(self) -> tuple[float, float, float, float]:
         return median(self.inputs_per_s), median(self.p50_ms), median(self.p99_ms), median(self.cpu_ms)
@@ -125,38 +130,38 @@ def main(arguments: Sequence[str]) -> int:
     stop_cleanly_on_sigterm()
     try:
         curve, sides = measure(args)
-    except (MissingPart, TooFewCores, WorkFailed, ProcessFailedError) as problem:
-        tell(f"bench-batching: {problem}")
+    except (MissingProgram, TooFewCores, WorkFailed, ProcessFailedError) as problem:
+        print_progress(f"bench-batching: {problem}")
         return 2
     except KeyboardInterrupt:
-        tell("bench-batching: interrupted; nothing is left running")
+        print_progress("bench-batching: interrupted; all processes were stopped")
         return 130
     print(table_of(curve, sides, args.concurrency))
-    figures = judged(curve, max(args.concurrency))
-    sentences = missed(figures) if args.check else []
+    figures = judged_figures(curve, max(args.concurrency))
+    sentences = missed_thresholds(figures) if args.check else []
     for sentence in sentences:
-        tell(sentence)
+        print_progress(sentence)
     print(json.dumps(figures), flush=True)
     return 1 if sentences else 0
 
 
 def parser() -> argparse.ArgumentParser:
-    made = argparse.ArgumentParser(prog="bench-batching", description="Embeddings asked one by one, and together.")
+    made = argparse.ArgumentParser(prog="bench-batching", description="Measure embeddings with and without batching.")
     made.add_argument("--engine", choices=("llamacpp", "vllm", "triton"), default="vllm")
     made.add_argument("--weights", choices=("small", "real"), default="small")
-    made.add_argument("--seconds", type=float, default=2.0, metavar="S", help="for each point and round")
-    made.add_argument("--rounds", type=int, metavar="R", help="3, with --quick 5")
+    made.add_argument("--seconds", type=float, default=2.0, metavar="S", help="seconds per point and round (default 2)")
+    made.add_argument("--rounds", type=int, metavar="R", help="number of rounds (default 3; with --quick 5)")
     made.add_argument("--concurrency", type=int, nargs="+", default=list(CONCURRENCIES), metavar="N")
-    made.add_argument("--words", type=int, default=6, metavar="N", help="the length of each text")
-    made.add_argument("--quick", action="store_true", help="only what is judged, at the highest concurrency")
-    made.add_argument("--assert", dest="check", action="store_true", help="exit 1 when a bar is missed")
+    made.add_argument("--words", type=int, default=6, metavar="N", help="words per text (default 6)")
+    made.add_argument("--quick", action="store_true", help="measure only the two compared sides, at the highest load")
+    made.add_argument("--assert", dest="check", action="store_true", help="exit 1 if a limit is missed")
     return made
 
 
-# The figures
+# Results
 
 
-def judged(curve: Curve, concurrency: int) -> dict[str, float]:
+def judged_figures(curve: Curve, concurrency: int) -> dict[str, float]:
     alone, batched = curve[ALONE, concurrency], curve[JUDGED, concurrency]
     rates = [each / base for base, each in zip(alone.inputs_per_s, batched.inputs_per_s, strict=True)]
     costs = [base / each for base, each in zip(alone.cpu_ms, batched.cpu_ms, strict=True)]
@@ -169,19 +174,20 @@ def judged(curve: Curve, concurrency: int) -> dict[str, float]:
     }
 
 
-def missed(figures: Mapping[str, float]) -> list[str]:
+def missed_thresholds(figures: Mapping[str, float]) -> list[str]:
     sentences: list[str] = []
     if figures["requests_per_s_ratio"] < RATIO_MIN:
         sentences.append(
-            f"missed: at least {RATIO_MIN:g} times the requests are asked for; docs/guides/batching.md tells why not"
+            f"missed: requests_per_s_ratio is {figures['requests_per_s_ratio']:g}; the minimum is {RATIO_MIN:g}. "
+            "docs/guides/batching.md explains what limits it."
         )
     if figures["p99_ms"] > BUDGET_MS:
-        sentences.append(f"missed: 99 of 100 answers are to come within the class's {BUDGET_MS:g} ms")
+        sentences.append(f"missed: p99_ms is {figures['p99_ms']:g}; the class's ttft objective is {BUDGET_MS:g} ms")
     return sentences
 
 
 def table_of(curve: Curve, sides: Sequence[Side], concurrencies: Sequence[int]) -> str:
-    head = "".join(f" {f'{number} at once':>31}" for number in concurrencies)
+    head = "".join(f" {f'{number} concurrent':>31}" for number in concurrencies)
     under = " ".join(f"{'inputs/s':>9}{'p50 ms':>7}{'p99 ms':>8}{'cpu ms':>7}" for _ in concurrencies)
     rows = [f"{'':>14}{head}", f"{'':>14} {under}"]
     for side in sides:
@@ -193,7 +199,7 @@ def table_of(curve: Curve, sides: Sequence[Side], concurrencies: Sequence[int]) 
     return "\n".join(rows)
 
 
-# The measuring
+# Measurement
 
 
 def measure(args: argparse.Namespace) -> tuple[Curve, list[Side]]:
@@ -202,7 +208,7 @@ def measure(args: argparse.Namespace) -> tuple[Curve, list[Side]]:
     if args.quick:
         args.concurrency = [max(args.concurrency)]
     with all_sides(args.engine, small=args.weights == "small", quick=args.quick) as (engine_pid, sides):
-        tell(f"measuring {len(sides)} ways to the engine, {args.rounds} rounds")
+        print_progress(f"measuring {len(sides)} sides, {args.rounds} rounds")
         for side in sides:
             with side.awake():
                 uvloop.run(load(side, 4, seconds=1.0, words=args.words))
@@ -218,28 +224,28 @@ def measure(args: argparse.Namespace) -> tuple[Curve, list[Side]]:
                     point.inputs_per_s.append(rate)
                     point.p50_ms.append(took_ms[len(took_ms) // 2])
                     point.p99_ms.append(took_ms[min(len(took_ms) - 1, len(took_ms) * 99 // 100)])
-                tell(f"round {round_number + 1} of {args.rounds}: {concurrency} at once")
+                print_progress(f"round {round_number + 1} of {args.rounds}: {concurrency} concurrent")
     return curve, sides
 
 
 async def load(side: Side, concurrency: int, *, seconds: float, words: int) -> tuple[float, list[float]]:
-    """Inputs a second, and how long the requests took, sorted."""
+    """Return inputs per second and the sorted request durations in milliseconds."""
     began, until = monotonic(), monotonic() + seconds
     took_ms: list[float] = []
     async with asyncio.TaskGroup() as callers:
         for number in range(concurrency):
-            callers.create_task(_ask_until(side, number, until, took_ms, words))
+            callers.create_task(_send_until(side, number, until, took_ms, words))
     spent = monotonic() - began
     return side.inputs * len(took_ms) / spent, sorted(took_ms)
 
 
-async def _ask_until(side: Side, number: int, until: float, took_ms: list[float], words: int) -> None:
+async def _send_until(side: Side, number: int, until: float, took_ms: list[float], words: int) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", side.port, limit=1 << 24)
     try:
         count = 0
         while not count or monotonic() < until:
             began = monotonic_ns()
-            writer.write(_question(side, number, count, words))
+            writer.write(_request_body(side, number, count, words))
             async with asyncio.timeout(ANSWER_S_MAX):
                 kept = await _answer(side, reader)
             took_ms.append((monotonic_ns() - began) / 1e6)
@@ -251,7 +257,7 @@ async def _ask_until(side: Side, number: int, until: float, took_ms: list[float]
         writer.close()
 
 
-def _question(side: Side, number: int, count: int, words: int) -> bytes:
+def _request_body(side: Side, number: int, count: int, words: int) -> bytes:
     texts = [
         " ".join(WORDS[(number + 3 * count + 5 * at + word) % len(WORDS)] for word in range(words))
         for at in range(side.inputs)
@@ -266,7 +272,7 @@ def _question(side: Side, number: int, count: int, words: int) -> bytes:
 
 
 async def _answer(side: Side, reader: asyncio.StreamReader) -> bool:
-    """Whether the connection may be used again. llama.cpp closes it after a hundred answers."""
+    """Return whether the connection can be reused. llama.cpp closes it after a hundred responses."""
     head = await reader.readuntil(b"\r\n\r\n")
     headers = dict(line.lower().split(b": ", 1) for line in head.split(b"\r\n")[1:] if b": " in line)
     if b"content-length" in headers:
@@ -287,11 +293,11 @@ async def _answer(side: Side, reader: asyncio.StreamReader) -> bool:
 
 @contextmanager
 def all_sides(engine_name: str, *, small: bool, quick: bool) -> Generator[tuple[int, list[Side]]]:
-    """The engine's process, and the ways to it."""
+    """Start the engine and the gateways. Yield the engine's process id and the sides to measure."""
     cores = two_cores()
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="headgate-bench-")))
-        tell(f"starting {engine_name} on core {cores.target}; gateways and client on {cores.instruments}")
+        print_progress(f"starting {engine_name} on core {cores.target}; gateways and client on {cores.instruments}")
         with started_on(cores.target):
             start = {"llamacpp": _llamacpp, "vllm": _vllm, "triton": _triton}[engine_name]
             engine = stack.enter_context(start(folder, small=small))
@@ -302,7 +308,7 @@ def all_sides(engine_name: str, *, small: bool, quick: bool) -> Generator[tuple[
             if quick and name not in (ALONE, JUDGED):
                 continue
             port, pid = stack.enter_context(_gateway(folder, engine, engine_name, rules))
-            # Who stands still does not hear that it is to end.
+            # A suspended process does not handle SIGTERM.
             stack.callback(os.kill, pid, signal.SIGCONT)
             path = "/v2/models/m/infer" if engine_name == "triton" else EMBEDDINGS
             sides.append(Side(name, port, "m", path, pid=pid))
@@ -315,12 +321,12 @@ def all_sides(engine_name: str, *, small: bool, quick: bool) -> Generator[tuple[
 
 
 def _batchings(batch_max: int) -> Iterator[tuple[str, dict[str, object] | None]]:
-    """The section `batching` of each gateway."""
+    """Yield each gateway's name and `batching` section."""
     yield ALONE, None
     for delay_ms in DELAYS_MS:
-        yield f"hold {delay_ms} ms", {"max_batch": batch_max, "max_delay": f"{delay_ms}ms"}
+        yield f"hold {delay_ms} ms", {"batch_size_max": batch_max, "delay_max": f"{delay_ms}ms"}
     for calls in CALLS_MAX:
-        rules: dict[str, object] = {"max_batch": batch_max, "max_delay": f"{USUAL_DELAY_MS}ms", "max_calls": calls}
+        rules: dict[str, object] = {"batch_size_max": batch_max, "delay_max": f"{USUAL_DELAY_MS}ms", "calls_max": calls}
         yield f"hold, {calls} call{'s' if calls > 1 else ''}", rules
 
 
@@ -332,10 +338,10 @@ def _llamacpp(folder: Path, *, small: bool) -> Generator[RealEngine]:
         shrink(model, folder / "small.gguf")
         model = folder / "small.gguf"
     command = [
-        *(home / "bin/python", ROOT / "scripts/engine_llamacpp.py", "--model", model, "--name", MODEL),
+        *(home / "bin/python", ROOT / "scripts/serve_llamacpp.py", "--model", model, "--name", MODEL),
         *("--port", port, "--parallel", MAX_BATCH, "--ctx", 256 * MAX_BATCH, "--batch", 256, "--embeddings"),
     ]
-    with running("llamacpp", command, {}, port, LLAMACPP_START_SECONDS_MAX) as engine:
+    with run_engine("llamacpp", command, {}, port, LLAMACPP_START_SECONDS_MAX) as engine:
         yield engine
 
 
@@ -350,7 +356,7 @@ def _vllm(folder: Path, *, small: bool) -> Generator[RealEngine]:
             *("--dtype", "bfloat16", "--max-model-len", 2048, "--max-num-seqs", 2 * MAX_BATCH, "--enforce-eager"),
             *("--runner", "pooling", "--convert", "embed", "--disable-uvicorn-access-log"),
         ]
-        with running("vllm", command, vllm_variables(home), port, VLLM_START_SECONDS_MAX) as engine:
+        with run_engine("vllm", command, vllm_variables(home), port, VLLM_START_SECONDS_MAX) as engine:
             yield engine
 
 
@@ -365,7 +371,7 @@ def _triton(folder: Path, *, small: bool) -> Generator[RealEngine]:
 def _gateway(
     folder: Path, engine: RealEngine, engine_name: str, batching: dict[str, object] | None
 ) -> Generator[tuple[int, int]]:
-    """Its port and its process."""
+    """Start a gateway. Yield its port and process id."""
     port, admin_port = free_port(), free_port()
     pool: dict[str, object] = {
         "engine": engine_name,
@@ -382,14 +388,16 @@ def _gateway(
         "pools": {"bench": pool},
         "models": {"m": "bench"},
         "classes": {"interactive": {"ttft": f"{BUDGET_MS:g}ms"}},
-        # A late answer is a figure; on a slow machine, a rejected request would end the run.
-        "admission": {"certainty_percent": "unlimited"},
+        # Late responses are part of the result, whereas a rejected request would end the run on a slow machine.
+        "admission": {"predicted_wait_percent_max": "unlimited"},
         "tenants": {"bench": {}},
         "anonymous_tenant": "bench",
     }
     file = folder / f"gateway-{port}.yaml"
     file.write_text(yaml.safe_dump(config))
-    with ChildProcess("gateway", [*GATEWAY, "serve", str(file)], {"PYTHONPATH": str(ROOT / "src")}) as process:
+    with ChildProcess(
+        "gateway", [*GATEWAY, "serve", "--config", str(file)], {"PYTHONPATH": str(ROOT / "src")}
+    ) as process:
         process.wait_until_ok(f"http://127.0.0.1:{admin_port}/ready", 120)
         yield port, process.pid
 

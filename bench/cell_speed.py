@@ -1,17 +1,16 @@
-"""How many requests a second can the scheduler of a cell carry, on one core?
+"""Measure how many requests per second a cell's scheduler can handle on one core.
 
     python -m bench.cell_speed [--curve] [--requests N]
 
-Members without HTTP tell one `Leader` of their requests, through the real codec and without a store: each request
-arrives, is granted, begins to answer, is reported on once and ends. Every request carries 16 hashes of its prompt's
-beginning and every tenant has limits, as in `bench.core`; all places are taken all the time, and a quarter as many
-wait. What the scheduler does is measured, and nothing of what the members do: it reads entries, decides, and writes
-entries.
+Members without HTTP report their requests to one `Leader`, through the real codec but without a store. Each request
+arrives, is granted, sends its first token, reports progress once and ends. Every request carries 16 hashes of its
+prompt prefix and every tenant has limits, as in `bench.scheduler_speed`. All slots are always taken, and a quarter as
+many requests are waiting. Only the scheduler's work is measured: reading entries, deciding and writing entries.
 
-How much of it goes in one entry depends on how often a member sends. `at once` is how many requests go through one step
-of their lives between two sendings, over all members; with 1, each message is an entry of its own.
+The number of messages per entry depends on how often a member sends. `batch` is the number of requests, over all
+members, that advance by one step between two sends. With 1, each message is sent as its own entry.
 
-The last line is JSON: requests a second with 64 at once and one by one, and what a request costs, by part.
+The last line is JSON: requests per second with batches of 64, 8 and 1, and the cost per request, broken down by part.
 """
 
 import argparse
@@ -21,27 +20,28 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from random import Random
 from time import process_time_ns
+from typing import cast
 
-from bench.busy import ENDPOINTS, TENANTS, busy_endpoints, busy_policy, busy_ticket
-from bench.command import tell
-from headgate.cli.serve import calm_the_collector
+from bench.cli import print_progress
+from bench.scheduler_workload import ENDPOINTS, TENANTS, workload_endpoints, workload_policy, workload_ticket
+from headgate.cli.serve import tune_garbage_collector
 from headgate.core.commands import Command, Dispatch, End
 from headgate.core.events import (
     AttemptEnded,
     AttemptEnding,
     AttemptProgress,
+    AttemptsProgressed,
     EndpointJoined,
-    EndpointReadied,
+    EndpointReady,
     Event,
     FirstToken,
     PolicyChanged,
-    Progressed,
 )
 from headgate.core.scheduler import Scheduler
 from headgate.hosts.cell.leader.leader import Leader
 from headgate.hosts.cell.member.member import Member
-from headgate.hosts.cell.protocol.codec import encoded, member_entry, scheduler_entry
-from headgate.hosts.cell.protocol.endpoints import KnownEndpoints
+from headgate.hosts.cell.protocol.codec import decode_member_entry, decode_scheduler_entry, encode_entry
+from headgate.hosts.cell.protocol.known_endpoints import KnownEndpoints
 from headgate.hosts.cell.protocol.messages import Epoch, Share
 from headgate.model.units import (
     MILLISECOND,
@@ -55,29 +55,29 @@ MEMBERS = 8
 USUAL_IN_FLIGHT = 1_000
 CURVE = (100, 500, 1_000, 2_000, 5_000)
 RUNS = 25
-"""Of which the quickest counts: whatever else the machine does only takes time."""
+"""Number of runs. The fastest run counts, because other load on the machine only adds time."""
 REQUEST_NS = Duration(SECOND // 4_000)
-"""Of virtual time: so fast requests come and go."""
+"""Virtual time between two requests."""
 _USAGE = Usage(300, 120, 0, UsageSource.ENGINE)
 
 
-class Rig:
-    """One scheduler and its members, with all places taken."""
+class LoadedCell:
+    """One scheduler and its members, with all slots taken."""
 
     def __init__(self, in_flight: int, *, members: int = MEMBERS, seed: int = 1) -> None:
         self.chance = Random(seed)
         self.now = Instant(1_000_000 * SECOND)
         self.in_flight = in_flight
         places = -(-in_flight // ENDPOINTS)
-        rules = PolicyChanged(busy_policy(TENANTS, kv_tokens=5_000_000), "h")
+        rules = PolicyChanged(workload_policy(TENANTS, kv_tokens=5_000_000), "h")
         endpoints = KnownEndpoints()
-        for endpoint in busy_endpoints(ENDPOINTS, places):
-            endpoints.note(EndpointJoined(endpoint))
-            endpoints.note(EndpointReadied(endpoint.id))
+        for endpoint in workload_endpoints(ENDPOINTS, places):
+            endpoints.apply_event(EndpointJoined(endpoint))
+            endpoints.apply_event(EndpointReady(endpoint.id))
         self.leader = Leader(Epoch(1, "one"), rules, endpoints, None, self.now)
         self.members = [Member(f"g{each}", 1, self.now, share=Share(each, members)) for each in range(members)]
         for member in self.members:
-            member.tell(rules, self.now)
+            member.handle(rules, self.now)
         self.opened = self.ended = 0
         self.granted: deque[tuple[Member, Dispatch]] = deque()
         self.running: deque[tuple[Member, Dispatch]] = deque()
@@ -99,36 +99,38 @@ class Rig:
             self.step(0)
         for _ in range(20):
             self.step(0)
-        assert len(self.running) >= self.in_flight * 0.9, f"{len(self.running)} run, of {self.in_flight}"
+        assert len(self.running) >= self.in_flight * 0.9, (
+            f"{len(self.running)} of {self.in_flight} requests are running"
+        )
 
     def _open(self) -> None:
-        ticket = busy_ticket(f"request-{self.opened:026d}", self.opened, TENANTS, self.chance)
+        ticket = workload_ticket(f"request-{self.opened:026d}", self.opened, TENANTS, self.chance)
         self.members[self.opened % len(self.members)].open(ticket, self.now)
         self.opened += 1
 
-    # Lives
+    # Request lifecycle
 
     def step(self, at_once: int) -> None:
-        """So many requests come, begin to answer and end."""
+        """End `at_once` requests, open as many new ones, and start those that were granted."""
         self.now = Instant(self.now + max(1, at_once) * REQUEST_NS)
         for _ in range(min(at_once, len(self.running))):
             member, order = self.running.popleft()
             event = AttemptEnded(order.request_id, order.attempt, AttemptEnding.COMPLETED, usage=_USAGE)
-            assert member.tell(event, self.now), "the end of a request was not told to its caller"
+            assert member.handle(event, self.now), "the client was not notified that its request ended"
             self.ended += 1
             self._open()
         self.exchange()
         while self.granted:
             member, order = self.granted.popleft()
-            member.tell(FirstToken(order.request_id, order.attempt), self.now)
-            member.tell(Progressed((AttemptProgress(order.request_id, order.attempt, 20),)), self.now)
+            member.handle(FirstToken(order.request_id, order.attempt), self.now)
+            member.handle(AttemptsProgressed((AttemptProgress(order.request_id, order.attempt, 20),)), self.now)
             self.running.append((member, order))
 
     def one_by_one(self) -> None:
-        """As `step` with one request, and everything that happens is an entry of its own."""
+        """Like `step` with one request, but with a separate entry for each message."""
         self.now = Instant(self.now + REQUEST_NS)
         member, order = self.running.popleft()
-        member.tell(AttemptEnded(order.request_id, order.attempt, AttemptEnding.COMPLETED, usage=_USAGE), self.now)
+        member.handle(AttemptEnded(order.request_id, order.attempt, AttemptEnding.COMPLETED, usage=_USAGE), self.now)
         self.ended += 1
         self.exchange()
         self._open()
@@ -136,21 +138,23 @@ class Rig:
         while self.granted:
             member, order = self.granted.popleft()
             self.running.append((member, order))
-            member.tell(FirstToken(order.request_id, order.attempt), self.now)
+            member.handle(FirstToken(order.request_id, order.attempt), self.now)
             self.exchange()
-            member.tell(Progressed((AttemptProgress(order.request_id, order.attempt, 20),)), self.now)
+            member.handle(AttemptsProgressed((AttemptProgress(order.request_id, order.attempt, 20),)), self.now)
             self.exchange()
 
-    # What is measured
+    # Measured part
 
     def exchange(self) -> None:
-        """Everybody says what is to be said: to the scheduler, and then back."""
-        written = [each for member in self.members for entry in member.outgoing(self.now) for each in encoded(entry)]
+        """Send all pending messages to the scheduler, and its messages back to the members."""
+        written = [
+            each for member in self.members for entry in member.outgoing(self.now) for each in encode_entry(entry)
+        ]
         answers = self._lead_in_parts(written) if self.apart else self._lead(written)
         names = {member.name: member for member in self.members}
         for name, each in answers:
             member = names[name]
-            for order in member.receive(scheduler_entry(each), self.now):
+            for order in member.receive(decode_scheduler_entry(each), self.now):
                 if isinstance(order, Dispatch):
                     self.granted.append((member, order))
                 else:
@@ -161,9 +165,9 @@ class Rig:
         self.entries += len(written)
         start = process_time_ns()
         for each in written:
-            leader.receive(member_entry(each), now)
+            leader.receive(decode_member_entry(each), now)
         leader.tick(now)
-        answers = [(name, each) for name, entry in leader.outgoing(now) for each in encoded(entry)]
+        answers = [(name, each) for name, entry in leader.outgoing(now) for each in encode_entry(entry)]
         leader.next_wakeup()
         self.spent += process_time_ns() - start
         return answers
@@ -171,7 +175,7 @@ class Rig:
     def _lead_in_parts(self, written: list[bytes]) -> list[tuple[str, bytes]]:
         leader, now, spent = self.leader, self.now, self.reported
         start = process_time_ns()
-        entries = [member_entry(each) for each in written]
+        entries = [decode_member_entry(each) for each in written]
         read = process_time_ns()
         for entry in entries:
             leader.receive(entry, now)
@@ -179,21 +183,21 @@ class Rig:
         going = leader.outgoing(now)
         leader.next_wakeup()
         decided = process_time_ns()
-        answers = [(name, each) for name, entry in going for each in encoded(entry)]
+        answers = [(name, each) for name, entry in going for each in encode_entry(entry)]
         spent["reading"] += read - start
         spent["deciding"] += decided - read
         spent["writing"] += process_time_ns() - decided
         return answers
 
-    def watch_the_core(self) -> None:
-        """Measures the parts from here on, and what of them is the core's."""
+    def time_parts(self) -> None:
+        """Measure each part separately from now on, including the core."""
         self.apart = True
-        book = self.leader._book  # noqa: SLF001
-        book.scheduler = Timed(book.scheduler, self.reported)
+        book = self.leader._assignments  # noqa: SLF001
+        book.scheduler = cast("Scheduler", TimedScheduler(book.scheduler, self.reported))
 
 
-class Timed(Scheduler):
-    """A scheduler that says how long it takes to decide."""
+class TimedScheduler:
+    """Wrapper that measures the CPU time of a scheduler's decisions. Compiled classes cannot be subclassed."""
 
     def __init__(self, scheduler: Scheduler, spent: dict[str, int]) -> None:
         self._timed, self._spent = scheduler, spent
@@ -211,8 +215,8 @@ class Timed(Scheduler):
         return wakeup
 
 
-def measured(rig: Rig, at_once: int, requests: int) -> float:
-    """Microseconds of the scheduler's CPU for one request; of some runs the quickest."""
+def cpu_us_per_request(rig: LoadedCell, at_once: int, requests: int) -> float:
+    """Return the scheduler's CPU time per request in microseconds, for the fastest of several runs."""
     best = float("inf")
     gc.collect()
     for _ in range(RUNS):
@@ -226,9 +230,9 @@ def measured(rig: Rig, at_once: int, requests: int) -> float:
     return best
 
 
-def parts(rig: Rig, at_once: int, requests: int) -> dict[str, float]:
-    """What of it is spent where, in the quickest of some runs."""
-    rig.watch_the_core()
+def cpu_us_by_part(rig: LoadedCell, at_once: int, requests: int) -> dict[str, float]:
+    """Return the CPU time per request by part, in microseconds, for the fastest of several runs."""
+    rig.time_parts()
     found: list[dict[str, float]] = []
     for _ in range(RUNS):
         rig.reported.update(dict.fromkeys(rig.reported, 0))
@@ -245,27 +249,27 @@ def main(
     words: Sequence[str] | None = None,
     *,
     in_flight_usual: int = USUAL_IN_FLIGHT,
-    calm: Callable[[], None] = calm_the_collector,
+    calm: Callable[[], None] = tune_garbage_collector,
 ) -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.cell_speed", description=str(__doc__).partition("\n")[0])
-    parser.add_argument("--requests", type=int, default=10_000, help="of each measurement (10,000)")
-    parser.add_argument("--curve", action="store_true", help="also over what is in flight")
+    parser.add_argument("--requests", type=int, default=10_000, help="requests per measurement (default 10,000)")
+    parser.add_argument("--curve", action="store_true", help="also vary the number of requests in flight")
     arguments = parser.parse_args(words)
-    print("| in flight | at once | requests/s | µs each |")
+    print("| in flight | batch | requests/s | µs per request |")
     print("|---|---|---|---|")
     figures: dict[str, float] = {}
     for in_flight in CURVE if arguments.curve else (in_flight_usual,):
-        tell(f"{in_flight:,} in flight, {MEMBERS} members")
-        rig = Rig(in_flight)
+        print_progress(f"{in_flight:,} in flight, {MEMBERS} members")
+        rig = LoadedCell(in_flight)
         calm()
         for at_once in (64, 8, 1):
-            cost = measured(rig, at_once, arguments.requests)
+            cost = cpu_us_per_request(rig, at_once, arguments.requests)
             print(f"| {in_flight:,} | {at_once} | {1e6 / cost:,.0f} | {cost:.0f} |", flush=True)
             if in_flight == in_flight_usual:
                 figures["requests_per_s" if at_once == 64 else f"requests_per_s_at_{at_once}"] = round(1e6 / cost)
         if in_flight == in_flight_usual:
-            spent = parts(rig, 64, arguments.requests)
-            tell(", ".join(f"{name} {value:.0f} µs" for name, value in spent.items()))
+            spent = cpu_us_by_part(rig, 64, arguments.requests)
+            print_progress(", ".join(f"{name} {value:.0f} µs" for name, value in spent.items()))
             figures |= {f"{name}_us": round(value, 1) for name, value in spent.items()}
         gc.unfreeze()
     print(json.dumps(figures))

@@ -1,7 +1,7 @@
-"""How sure is a ratio that was measured in pairs?
+"""Confidence interval for a ratio measured in pairs.
 
-Both sides of a pair run one after the other under nearly the same conditions, so the ratio of each pair is steadier
-than either side. Logarithms make 1.1 and 1/1.1 equally far from 1; their mean has Student's distribution.
+Both sides of a pair run one after the other under nearly the same conditions, so the ratio of each pair varies less
+than either side. Logarithms make 1.1 and 1/1.1 equally far from 1; their mean follows Student's t-distribution.
 """
 
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from statistics import NormalDist, mean, stdev
 
 CONFIDENCE = 0.95
 PAIRS_MIN = 6
-"""Below so many the interval hangs on the luck of the first few, and the approximation below is too rough."""
+"""Minimum number of pairs. With fewer pairs, the interval is not reliable and the approximation below is too rough."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,12 +22,12 @@ class Interval:
 
     @property
     def half_width(self) -> float:
-        """The larger distance from the ratio, as a share of it."""
+        """The larger of the distances from the ratio to the two bounds, relative to the ratio."""
         return max(self.high / self.ratio, self.ratio / self.low) - 1
 
 
 def interval_of(ratios: Sequence[float]) -> Interval:
-    """At least `PAIRS_MIN` ratios, all above zero."""
+    """Return the interval for at least `PAIRS_MIN` positive ratios."""
     logs = [log(ratio) for ratio in ratios]
     centre = mean(logs)
     reach = students_t(len(logs) - 1) * stdev(logs) / sqrt(len(logs))
@@ -35,7 +35,7 @@ def interval_of(ratios: Sequence[float]) -> Interval:
 
 
 def students_t(freedom: int) -> float:
-    """The two-sided quantile by its expansion about the normal one, right to three digits from five degrees on."""
+    """Two-sided quantile, expanded around the normal one. Correct to three digits from five degrees of freedom."""
     assert freedom >= PAIRS_MIN - 1
     z = NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
     return (

@@ -1,7 +1,7 @@
-"""How does an instrument ask, and what does it note of the answer?
+"""Client connection for the benchmarks.
 
-One connection, one request at a time, HTTP/1.1 read by hand: the instruments share a core, so what they cost bounds
-what they can measure. The reading leans on what an answer of OpenAI's wire never has inside: a bare line break.
+A connection carries one request at a time and parses HTTP/1.1 itself: the benchmark's processes share a core, so their
+own overhead limits what they can measure. The parser relies on OpenAI responses never containing a bare line break.
 """
 
 import asyncio
@@ -20,20 +20,20 @@ PROBLEM_BYTES_MAX: Final = 400
 
 @dataclass(slots=True)
 class Answer:
-    """What is known of one answer, from the moment that its request was due."""
+    """One response, with times relative to when its request was due."""
 
     due_ns: int
     first_ns: int | None = None
-    """When the first byte of the body came."""
+    """Time of the first byte of the body."""
     end_ns: int = 0
     events: int = 0
     tokens: int | None = None
-    """What its usage says was generated."""
+    """Number of generated tokens, from the response's usage."""
     problem: str | None = None
 
 
 class Asker(Protocol):
-    """Whoever sent the request."""
+    """Sender of requests."""
 
     def got_events(self, count: int) -> None: ...
 
@@ -41,7 +41,7 @@ class Asker(Protocol):
 
 
 class Connection(asyncio.Protocol):
-    """To a target, from `connect` to `abort` or to the first answer that is not good."""
+    """Connection to a target, usable until `abort` or the first failed response."""
 
     def __init__(self, asker: Asker) -> None:
         self._asker = asker
@@ -50,10 +50,10 @@ class Connection(asyncio.Protocol):
         self._kept = b""
         self._in_head = True
         self._bytes_left: int | None = None
-        """Of a body whose length was told; None where it ends with the last chunk."""
+        """Remaining bytes of a body with a content length. None if the body is chunked."""
 
     def ask(self, request: bytes, due_ns: int) -> None:
-        assert self._answer is None, "the answer before is not over"
+        assert self._answer is None, "the previous response has not ended"
         self._answer = Answer(due_ns)
         self._kept, self._in_head = b"", True
         self._transport.write(request)
@@ -63,12 +63,12 @@ class Connection(asyncio.Protocol):
         self._transport.abort()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.Transport", transport)  # uvloop's is one in all but its bases.
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's transport is not a subclass of it.
         transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._answer is not None:
-            self._fail(self._answer, "the connection was closed before the end of the answer")
+            self._fail(self._answer, "the connection was closed before the response was complete")
 
     def data_received(self, data: bytes) -> None:
         now_ns = monotonic_ns()
@@ -103,11 +103,11 @@ class Connection(asyncio.Protocol):
         self._bytes_left = int(length[1]) if length else None
 
     def _read_body(self, text: bytes, size: int, answer: Answer) -> bool:
-        """Whether the answer is over. `text` is what came just before, where it may belong together, and what came."""
+        """Return whether the response is complete. `text` is the end of the previous data followed by the new data."""
         if self._bytes_left is not None:
             self._bytes_left -= size
             return self._bytes_left <= 0
-        # As much as may be the beginning of a mark, and not a whole one, which would count twice.
+        # Keep what may be the start of an event marker, but not a complete one, which would be counted twice.
         self._kept = text[-(len(_EVENT) - 1) :]
         if events := text.count(_EVENT):
             answer.events += events
@@ -128,6 +128,22 @@ async def connect(port: int, asker: Asker) -> Connection:
     loop = asyncio.get_running_loop()
     _, connection = await loop.create_connection(lambda: Connection(asker), "127.0.0.1", port)
     return connection
+
+
+def chat_body(model: str, *, chunks: int, pace_ms: float = 0) -> dict[str, object]:
+    """Return the body of a chat request to the benchmark's upstream. It is streamed if `chunks` is not 0."""
+    body: dict[str, object] = {
+        "model": model,
+        "messages": [
+            {"role": "system", "content": "You are a helpful assistant."},
+            {"role": "user", "content": f"chunks={chunks} pace_ms={pace_ms} Tell me about water gates."},
+        ],
+        "max_tokens": 256,
+        "temperature": 0.7,
+    }
+    if chunks:
+        body |= {"stream": True, "stream_options": {"include_usage": True}}
+    return body
 
 
 def a_request(body: bytes, *, port: int, key: str) -> bytes:

@@ -1,12 +1,12 @@
-"""Measure how well a gateway without any configured number protects its callers, compared with a configured one.
+"""Compare how well a gateway with default settings and a fully configured one protect their clients.
 
     just defaults-live [--quick] [--smoke] [--assert]
 
 Four simulated engines of three speeds run as processes. `headgate init --from` writes the first configuration; only the
-addresses are added to it. The second one also has the speed and the KV capacity of the engines and the targets of its
-classes. Each gateway first gets ten minutes of normal traffic, from which it learns, and then 1.5 times the load that
-the engines can carry. Attainment is the share of interactive requests in the overload whose first token arrives within
-2 s. The output on stdout is a table and, as the last line, the figures as JSON.
+addresses are added to it. The second also specifies the engines' speed and KV capacity and the classes' objectives.
+Each gateway first gets ten minutes of normal traffic to learn from, and then 1.5 times the engines' capacity.
+Attainment is the share of interactive requests in the overload whose first token arrives within 2 s. A table is written
+to stdout, followed by the results as JSON on the last line.
 """
 
 import argparse
@@ -23,22 +23,22 @@ from typing import Any, Final
 
 import yaml
 
-from bench.command import stop_cleanly_on_sigterm, tell
+from bench.cli import print_progress, stop_cleanly_on_sigterm
 from bench.incidents_live.settings import MODEL, PROFILE, request_s
 from bench.incidents_live.traffic import Callers, Traffic
 from bench.incidents_live.world import START_S_MAX
 from testing.gateway import urls_of
 from testing.ports import free_ports
 from testing.processes import ChildProcess
-from testing.simulated import HEADGATE
+from testing.simulated_engines import HEADGATE
 
 SPEEDS: Final = (1.0, 1.0, 1.4, 0.7)
 """Speed of each engine, as a multiple of its profile."""
 TTFT_S: Final = 2.0
 NORMAL, OVERLOAD = 0.6, 1.5
-"""Load in multiples of the capacity of the engines."""
+"""Load as a multiple of the engines' capacity."""
 INTERACTIVE_SHARE: Final = 0.8
-"""Share of the load that is interactive: in the overload more than the engines can carry. The rest is batch work."""
+"""Interactive share of the load. In the overload it exceeds the engines' capacity. The rest is batch work."""
 RATIO_MIN: Final = 0.95
 INIT_TRIES: Final = 5
 
@@ -59,7 +59,9 @@ def main(words: Sequence[str] | None = None) -> int:
     attainment = dict[str, float]()
     for name in ("configured", "defaults"):
         attainment[name] = asyncio.run(_attainment(times, configured=name == "configured"))
-        tell(f"{name}: {attainment[name]:.3f} of the interactive requests began within {TTFT_S:g} s")
+        print_progress(
+            f"{name}: {attainment[name]:.3f} of the interactive requests got their first token within {TTFT_S:g} s"
+        )
     ratio = attainment["defaults"] / attainment["configured"] if attainment["configured"] else 0.0
     print(f"{'configuration':<16}attainment")
     for name, value in attainment.items():
@@ -72,8 +74,8 @@ def main(words: Sequence[str] | None = None) -> int:
 def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="just defaults-live", description=str(__doc__).partition("\n")[0])
     parser.add_argument("--quick", action="store_true", help=f"Learn for {QUICK.learn_s:g} s instead of ten minutes.")
-    parser.add_argument("--smoke", action="store_true", help="Run for a few seconds; the figures mean nothing.")
-    parser.add_argument("--assert", dest="check", action="store_true", help="Exit with 1 if the bar is missed.")
+    parser.add_argument("--smoke", action="store_true", help="Run for a few seconds; the results are meaningless.")
+    parser.add_argument("--assert", dest="check", action="store_true", help="Exit 1 if the limit is missed.")
     return parser.parse_args(words)
 
 
@@ -84,9 +86,9 @@ async def _attainment(times: Times, *, configured: bool) -> float:
         file = Path(folder) / "headgate.yaml"
         file.write_text(yaml.safe_dump(config, sort_keys=False))
         url, admin_url = urls_of(config)
-        gateway = stack.enter_context(ChildProcess("gateway", [*HEADGATE, "serve", str(file)]))
+        gateway = stack.enter_context(ChildProcess("gateway", [*HEADGATE, "serve", "--config", str(file)]))
         gateway.wait_until_ok(f"{admin_url}/ready", START_S_MAX)
-        return await _drive(url, times)
+        return await _attainment_under_load(url, times)
 
 
 def _engine(stack: ExitStack, port: int, speed: float) -> str:
@@ -99,11 +101,13 @@ def _engine(stack: ExitStack, port: int, speed: float) -> str:
 
 
 def configuration(folder: Path, urls: Sequence[str], *, configured: bool) -> dict[str, Any]:
-    """Let `headgate init` ask the first engine, then add the other addresses and, if `configured`, the numbers."""
+    """Let `headgate init` probe the first engine, then add the other addresses and, if `configured`, the numbers."""
     file = folder / "init.yaml"
     for tries_left in reversed(range(INIT_TRIES)):
-        # It gives an engine five seconds to answer, which a busy machine may take.
-        asked = subprocess.run([*HEADGATE, "init", "--from", urls[0], str(file)], check=False, capture_output=True)
+        # `headgate init` waits five seconds for an engine to respond, which may not be long enough on a busy machine.
+        asked = subprocess.run(
+            [*HEADGATE, "init", "--from", urls[0], "--config", str(file)], check=False, capture_output=True
+        )
         if asked.returncode == 0 or not tries_left:
             asked.check_returncode()
             break
@@ -118,7 +122,7 @@ def configuration(folder: Path, urls: Sequence[str], *, configured: bool) -> dic
     return config
 
 
-async def _drive(url: str, times: Times) -> float:
+async def _attainment_under_load(url: str, times: Times) -> float:
     capacity = sum(SPEEDS) / request_s()
     interactive = Callers("", 0.0, ttft_s=TTFT_S)
     batch = Callers("", 0.0, service_class="batch", timeout_s=120.0)
@@ -134,7 +138,7 @@ async def _drive(url: str, times: Times) -> float:
         sent, in_time = interactive.sent, interactive.in_time
         await run(OVERLOAD, times.overload_s)
         offered = interactive.sent - sent
-        # Requests that are still open have their full time.
+        # Let open requests run until their target has passed.
         interactive.rate = batch.rate = 0.0
         await asyncio.sleep(TTFT_S)
         return (interactive.in_time - in_time) / max(1, offered)

@@ -2,9 +2,9 @@
 
     python -m bench.ledger_copy [--rows N]
 
-Both write the same rows into a temporary table of a real PostgreSQL, in turn. The ratio of the CPU of this process per
-row decides: the ledger keeps its own encoding (src/headgate/ledger/copying.py) as long as asyncpg's takes more than 1.2
-times as much. Figures are medians; the last line of stdout is JSON.
+They take turns writing the same rows into a temporary table in a real PostgreSQL. What matters is the ratio of this
+process's CPU time per row: the ledger keeps its own encoding (src/headgate/ledger/pg_copy.py) as long as asyncpg's
+takes more than 1.2 times as much. The results are medians; the last line of stdout is JSON.
 """
 
 import argparse
@@ -23,11 +23,11 @@ import asyncpg
 import msgspec
 import uvloop
 
-from bench.command import listed
+from bench.cli import format_figures
 from bench.ledger_fill import requests
 from headgate.control.directory_sync import migrate_database
-from headgate.ledger.copying import COLUMNS, chunks
-from headgate.ledger.writer import ROWS_PER_TURN
+from headgate.ledger.pg_copy import COLUMNS, copy_chunks
+from headgate.ledger.writer import ROWS_PER_ITERATION
 from headgate.ports.ledger import UsageRow
 from testing.postgres import postgres
 
@@ -36,7 +36,7 @@ DAY = date(2026, 11, 15)
 _1970 = datetime(1970, 1, 1, tzinfo=UTC)
 _JSON = msgspec.json.Encoder()
 _BETWEEN = attrgetter(*("service_class" if each == "class" else each for each in COLUMNS[1:-1]))
-"""All but the first and the last column, which need another form."""
+"""Values of all columns except the first and last, which need conversion."""
 
 
 def record(row: UsageRow) -> tuple[object, ...]:
@@ -45,9 +45,9 @@ def record(row: UsageRow) -> tuple[object, ...]:
 
 
 async def records(rows: Sequence[UsageRow]) -> AsyncIterator[tuple[object, ...]]:
-    """As many in each turn of the loop as `chunks`."""
-    for first in range(0, len(rows), ROWS_PER_TURN):
-        for row in rows[first : first + ROWS_PER_TURN]:
+    """Yield as many records per event loop iteration as `copy_chunks`."""
+    for first in range(0, len(rows), ROWS_PER_ITERATION):
+        for row in rows[first : first + ROWS_PER_ITERATION]:
             yield record(row)
         await asyncio.sleep(0)
 
@@ -60,7 +60,9 @@ async def measured(url: str, count: int) -> dict[str, float]:
     rows = list(chain.from_iterable(requests(count, DAY)))
 
     async def ours() -> None:
-        await link.copy_to_table("copied", source=chunks(rows, ROWS_PER_TURN), columns=COLUMNS, format="binary")
+        await link.copy_to_table(
+            "copied", source=copy_chunks(rows, ROWS_PER_ITERATION), columns=COLUMNS, format="binary"
+        )
 
     async def asyncpgs() -> None:
         await link.copy_records_to_table("copied", records=records(rows), columns=COLUMNS)
@@ -76,7 +78,7 @@ async def measured(url: str, count: int) -> dict[str, float]:
     await link.close()
     figures = dict[str, float]()
     for name, all_ in taken.items():
-        # The first of each warms up.
+        # The first round is a warm-up.
         figures[f"{name}_cpu_us_per_row"] = round(1e6 * median(cpu for cpu, _ in all_[1:]) / len(rows), 2)
         figures[f"{name}_us_per_row"] = round(1e6 * median(wall for _, wall in all_[1:]) / len(rows), 2)
     ratio = figures["asyncpg_cpu_us_per_row"] / figures["ours_cpu_us_per_row"]
@@ -84,12 +86,12 @@ async def measured(url: str, count: int) -> dict[str, float]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(prog="bench.ledger_copy", description="Two ways to COPY usage rows.")
+    parser = argparse.ArgumentParser(prog="bench.ledger_copy", description="Compare two ways to COPY usage rows.")
     parser.add_argument("--rows", type=int, default=ROWS, help=f"Rows per round (default {ROWS:,}).")
     args = parser.parse_args(arguments)
     with postgres() as database:
         figures = uvloop.run(measured(database.url, args.rows))
-    print(listed(figures))
+    print(format_figures(figures))
     print(json.dumps(figures), flush=True)
     return 0
 

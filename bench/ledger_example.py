@@ -1,7 +1,7 @@
-"""What do reports look like? A database with three weeks of three tenants, for docs and for trying things out.
+"""Fill a database with three weeks of example usage by three organisations, for the docs and for experiments.
 
-Endpoints by the hour that are partly idle, one pool by the token, weekends with less traffic. On the last day one
-tenant gets longer answers and one pool fails more often.
+Some endpoints are priced by the hour and partly idle, one pool is priced by the token, and weekends have less traffic.
+On the last day one tenant gets longer responses and one pool fails more often.
 
     python -m bench.ledger_example URL [--until 2026-11-15T18:00]
 """
@@ -12,12 +12,12 @@ import random
 import tempfile
 from datetime import UTC, datetime, timedelta
 
-from bench.command import tell
+from bench.cli import print_progress
 from headgate.control.directory_sync import migrate_database
 from headgate.ledger.database import Database
 from headgate.ledger.spool.spool import Spool
-from headgate.ledger.writer import Writer
-from headgate.model.money import PAYERS, Cause, NanoUsd
+from headgate.ledger.writer import LedgerWriter
+from headgate.model.money import PAYER_BY_CAUSE, BillCause, NanoUsd
 from headgate.model.units import SECOND, Instant
 from headgate.ports.ledger import EndpointTimeRow, UsageRow
 
@@ -30,7 +30,7 @@ _US_PER_HOUR = 3_600_000_000
 
 
 def rows_of(hour: datetime, chance: random.Random, *, last_day: bool) -> tuple[list[UsageRow], list[EndpointTimeRow]]:
-    """What happened in one hour, in which engines are at work as long as their attempts say."""
+    """Return one hour's usage and endpoint time. Engines are busy for the duration of their attempts."""
     usual = 0.45 if hour.weekday() >= 5 else 1.0
     number = max(1, round(REQUESTS_PER_HOUR * usual * chance.gauss(1, 0.08)))
     busy = dict.fromkeys(POOLS, 0)
@@ -51,8 +51,8 @@ def _request(at: Instant, request: str, chance: random.Random, *, last_day: bool
     tokens_in, tokens_out = int(chance.lognormvariate(6.5, 0.6)), int(longer * chance.lognormvariate(5.6, 0.5))
     row = _answer(at, request, tenant, pool, (tokens_in, tokens_out), conversation=f"c{chance.randrange(400)}")
     if chance.random() < (0.10 if last_day and pool == "large" else 0.02):
-        cause = Cause.RETRY
-        failed = {"cause": cause, "payer": PAYERS[cause], "ending": "failed", "reserved_nano_usd": NanoUsd(0)}
+        cause = BillCause.RETRY
+        failed = {"cause": cause, "payer": PAYER_BY_CAUSE[cause], "ending": "failed", "reserved_nano_usd": NanoUsd(0)}
         return [_with(row, failed), _with(row, {"attempt": 2, "endpoint": f"{pool}-1"})]
     return [row]
 
@@ -97,8 +97,8 @@ def _answer(
         overhead_us=times[2],
         outcome="completed",
         ending="completed",
-        cause=Cause.ANSWER,
-        payer=PAYERS[Cause.ANSWER],
+        cause=BillCause.ANSWER,
+        payer=PAYER_BY_CAUSE[BillCause.ANSWER],
         level=0,
         input_nano_usd=costs[0],
         output_nano_usd=costs[1],
@@ -109,7 +109,7 @@ def _answer(
 
 
 def _time(at: Instant, pool: str, busy_us: int) -> EndpointTimeRow:
-    """As many endpoints as are needed, of which each stands idle for the rest; a little of it nobody can explain."""
+    """Return a row with as many endpoints as needed, idle for the rest of the hour. A small part is unexplained."""
     whole = _US_PER_HOUR * (1 + busy_us // _US_PER_HOUR)
     starting, unready = whole // 200, whole // 500
     idle = max(0, whole - starting - unready - busy_us - whole // 400)
@@ -118,12 +118,12 @@ def _time(at: Instant, pool: str, busy_us: int) -> EndpointTimeRow:
         source="example",
         pool=pool,
         endpoint=f"{pool}-0",
-        whole_us=whole,
+        total_us=whole,
         starting_us=starting,
         unready_us=unready,
         idle_us=idle,
         billed_us=whole - starting - unready - idle,
-        late_us=0,
+        abort_lag_us=0,
         hour_nano_usd=NanoUsd(0) if pool == "hosted" else HOUR,
         price_kind="on_demand",
     )
@@ -136,12 +136,12 @@ async def fill(url: str, until: datetime) -> int:
     with tempfile.TemporaryDirectory(prefix="headgate-spool-") as folder:
         spool = Spool(folder, bytes_max=1 << 30, name="example")
         database = Database(url)
-        writer = Writer(database, spool, retention_days=36_500, flush_s=0.05)
+        writer = LedgerWriter(database, spool, retention_days=36_500, flush_s=0.05)
         running = asyncio.create_task(writer.run())
         while hour < until:
             rows, times = rows_of(hour, chance, last_day=hour.date() == until.date())
             spool.add(rows)
-            spool.add_time(times)
+            spool.add_endpoint_times(times)
             added, hour = added + len(rows), hour + timedelta(hours=1)
         assert await writer.flush(60.0), writer.problem
         running.cancel()
@@ -153,11 +153,13 @@ async def fill(url: str, until: datetime) -> int:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("url", help="of an empty database")
-    parser.add_argument("--until", type=datetime.fromisoformat, default=datetime.now(UTC), help="up to this hour")
+    parser.add_argument("url", help="URL of an empty database")
+    parser.add_argument(
+        "--until", type=datetime.fromisoformat, default=datetime.now(UTC), help="last hour, exclusive (default now)"
+    )
     options = parser.parse_args()
     until = options.until.replace(minute=0, second=0, microsecond=0, tzinfo=UTC)
-    tell(f"{asyncio.run(fill(options.url, until))} rows up to {until:%Y-%m-%d %H:%M} UTC")
+    print_progress(f"{asyncio.run(fill(options.url, until))} rows up to {until:%Y-%m-%d %H:%M} UTC")
 
 
 if __name__ == "__main__":

@@ -1,16 +1,16 @@
-"""Is a row lost or doubled when database or gateway are killed under load, and do tokens agree with the engines'?
+"""Check that no ledger row is lost or duplicated when the database or a gateway is killed under load.
 
     just ledger-faults [--quick] [--assert] [--seed N]
 
-A real PostgreSQL, two gateways with one spool folder, two simulated engines that record every request they are sent,
-and callers who note which answers they got whole. Under load the database is killed (-9) and restarted several times,
-and away for five minutes (with --quick for 20 seconds); meanwhile, with rows in its spool, a gateway is killed (-9) and
-restarted, and once more while the database is there. Then every answer that a caller got whole must have exactly the
-rows of its attempts, and the tokens of these rows must be those that the engines say they produced.
+The setup consists of a real PostgreSQL, two gateways that share a spool directory, two simulated engines that record
+every request, and clients that record which responses were complete. Under load, the database is killed (-9) and
+restarted several times, then stays down for five minutes (20 seconds with --quick). During that time a gateway with
+rows in its spool is killed (-9) and restarted. Another is killed while the database is up. Afterwards every complete
+response must have exactly one row per attempt, and the tokens in these rows must match the engines' records.
 
-What a caller was cut off from by the kill of its gateway is counted apart: nobody can say how it would have ended.
+Responses cut off when their gateway is killed are counted separately, because their result is unknown.
 
-Progress goes to stderr; to stdout a table for people and, as the last line, the figures as JSON.
+Progress goes to stderr, a table to stdout. The last line is the results as JSON.
 """
 
 import argparse
@@ -29,24 +29,24 @@ import aiohttp
 import asyncpg
 import yaml
 
-from bench.command import stop_cleanly_on_sigterm, tell
+from bench.cli import print_progress, stop_cleanly_on_sigterm
 from headgate.control.directory_sync import migrate_database
 from headgate.simulation.server.record import read_record
 from testing.ports import free_port
 from testing.postgres import Postgres, postgres
 from testing.processes import ChildProcess, ProcessFailedError
-from testing.simulated import HEADGATE, simulated_engines
+from testing.simulated_engines import HEADGATE, simulated_engines
 
 GATEWAYS = 2
 CALLERS = 12
-"""Of each gateway, one request at a time each."""
+"""Clients per gateway. Each sends one request at a time."""
 PAUSE_S = 0.15
-"""Of a caller between two requests."""
+"""A client's mean pause between two requests."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How often the database is killed, and how long everything takes."""
+    """Number of database kills and duration of each phase."""
 
     kills: int = 5
     away_s: float = 300.0
@@ -58,20 +58,20 @@ SMOKE = Plan(kills=1, away_s=2.0, between_s=1.0)
 SETTLE_S_MAX = 150.0
 DIFFERENCE_PPM_MAX = 1_000.0
 ANSWERS_MIN = 300
-"""A tenth of what two busy cores answer in the short run."""
+"""Minimum number of complete responses: a tenth of the number that two busy cores produce in the short run."""
 READY_S_MAX = 120.0
 
 
 @dataclass(slots=True)
-class Seen:
-    """What the callers know."""
+class CallerCounts:
+    """Results as seen by the clients."""
 
     whole: set[str] = field(default_factory=set[str])
-    """The ids of answers that came whole."""
+    """Request IDs of complete responses."""
     cut: Counter[str] = field(default_factory=Counter[str])
-    """How many were cut off, by what they saw of it."""
+    """Number of truncated responses, by error."""
     others: Counter[int] = field(default_factory=Counter[int])
-    """Answers of another status, by it."""
+    """Number of responses with a status other than 200, by status."""
 
 
 @dataclass(slots=True)
@@ -86,12 +86,12 @@ class Figures:
     engine_tokens: int = 0
     ledger_tokens: int = 0
     engine_counters: int = 0
-    """What the engines' /metrics say they produced, of which those who were cut off are a part."""
+    """Output tokens according to the engines' /metrics, including those of truncated responses."""
     recorded_tokens: int = 0
 
 
-class Stage:
-    """All processes, and what is done to them."""
+class FaultedLedger:
+    """All processes, with methods to kill them."""
 
     def __init__(self, stack: ExitStack, folder: Path, seed: int) -> None:
         self._stack = stack
@@ -118,24 +118,26 @@ class Stage:
             "anonymous_tenant": "acme",
             "key_secret": "a secret of a benchmark",
             "database": {"url": self.database.url},
-            "ledger": {"spool": str(self._folder / "spool")},
+            "ledger": {"spool_directory": str(self._folder / "spool")},
         }
 
     def _start(self, number: int) -> ChildProcess:
         file = self._folder / f"gateway{number}.yaml"
         file.write_text(yaml.safe_dump(self._configs[number]))
-        process = self._stack.enter_context(ChildProcess(f"gateway{number}", [*HEADGATE, "serve", str(file)]))
+        process = self._stack.enter_context(
+            ChildProcess(f"gateway{number}", [*HEADGATE, "serve", "--config", str(file)])
+        )
         process.wait_until_ok(f"http://{self._configs[number]['admin_listen']}/ready", seconds_max=READY_S_MAX)
         return process
 
     def check(self) -> None:
-        """Raises where a gateway has ended that nobody killed."""
+        """Raise an error if a gateway has exited without being killed."""
         for process in self._processes:
             if process.exit_status is not None:
-                raise ProcessFailedError(f"a gateway ended by itself; its log ends in:\n{process.log()[-6000:]}")
+                raise ProcessFailedError(f"a gateway exited unexpectedly; end of its log:\n{process.log()[-6000:]}")
 
     def spooled(self) -> bool:
-        """Whether a file holds rows: one that was just begun has only its heading."""
+        """Return whether a spool file contains rows. A new file has only its header."""
         return any(file.stat().st_size > 100 for file in (self._folder / "spool").glob("*.rows"))
 
     async def kill_gateway(self, number: int) -> None:
@@ -151,10 +153,10 @@ class Stage:
         await asyncio.to_thread(self.database.restart)
 
 
-# Callers
+# Clients
 
 
-async def call_for_ever(stage: Stage, number: int, seen: Seen, http: aiohttp.ClientSession) -> None:
+async def call_for_ever(stage: FaultedLedger, number: int, seen: CallerCounts, http: aiohttp.ClientSession) -> None:
     chance = random.Random(stage.chance.random())
     while True:
         await asyncio.sleep(PAUSE_S * 2 * chance.random())
@@ -171,9 +173,9 @@ async def call_for_ever(stage: Stage, number: int, seen: Seen, http: aiohttp.Cli
                 elif body_is_whole(text):
                     seen.whole.add(answer.headers["x-request-id"])
                 else:
-                    seen.cut["a part of the answer"] += 1
+                    seen.cut["truncated response"] += 1
         except aiohttp.ClientConnectorError:
-            # The gateway is down: this one was never sent.
+            # The gateway is down and the request was not sent.
             await asyncio.sleep(0.1)
         except (aiohttp.ClientError, OSError) as error:
             seen.cut[type(error).__name__] += 1
@@ -183,30 +185,30 @@ def body_is_whole(text: bytes) -> bool:
     return text.rstrip().endswith(b"data: [DONE]") if text.startswith(b"data:") else text.rstrip().endswith(b"}")
 
 
-# What befalls them
+# Faults
 
 
-async def hurt(stage: Stage, plan: Plan) -> None:
+async def inject_faults(stage: FaultedLedger, plan: Plan) -> None:
     kills, between_s, away_s = plan.kills, plan.between_s, plan.away_s
     await asyncio.sleep(between_s)
     for number in range(kills):
-        tell(f"kill -9 of the database, {number + 1} of {kills}")
+        print_progress(f"killing the database (kill -9), {number + 1} of {kills}")
         await stage.kill_database(stage.chance.uniform(0.0, 3.0))
         await asyncio.sleep(between_s * stage.chance.uniform(0.5, 1.5))
     stage.check()
-    tell(f"the database is away for {away_s:.0f} s")
+    print_progress(f"stopping the database for {away_s:.0f} s")
     away = asyncio.create_task(stage.kill_database(away_s))
     await asyncio.sleep(away_s / 2)
-    tell("kill -9 of a gateway with rows in its spool")
+    print_progress("killing a gateway with rows in its spool (kill -9)")
     await stage.kill_gateway(0)
     await away
     await asyncio.sleep(between_s)
     stage.check()
-    tell("kill -9 of a gateway while the database is there")
+    print_progress("killing a gateway while the database is up (kill -9)")
     await stage.kill_gateway(1)
     await asyncio.sleep(between_s)
     stage.check()
-    tell("kill -9 of both at once")
+    print_progress("killing gateway and database together (kill -9)")
     stage.database.kill()
     await stage.kill_gateway(0)
     await asyncio.to_thread(stage.database.restart)
@@ -214,8 +216,8 @@ async def hurt(stage: Stage, plan: Plan) -> None:
     stage.check()
 
 
-async def settle(stage: Stage, http: aiohttp.ClientSession) -> None:
-    """Until nothing is open and nothing waits."""
+async def settle(stage: FaultedLedger, http: aiohttp.ClientSession) -> None:
+    """Wait until no requests are open and no rows are pending."""
     stage.check()
     async with asyncio.timeout(SETTLE_S_MAX):
         for url in stage.admin_urls:
@@ -225,15 +227,15 @@ async def settle(stage: Stage, http: aiohttp.ClientSession) -> None:
                 if not status["requests_open"] and not status["ledger"]["rows_waiting"]:
                     break
                 await asyncio.sleep(0.2)
-        # What a dead process left to one that lives is found within half a minute.
+        # A running process finds a dead process's spool files within half a minute.
         while stage.spooled():  # noqa: ASYNC110  Another process empties it.
             await asyncio.sleep(0.5)
 
 
-# What it comes to
+# Results
 
 
-async def judge(stage: Stage, seen: Seen, http: aiohttp.ClientSession) -> Figures:
+async def compare(stage: FaultedLedger, seen: CallerCounts, http: aiohttp.ClientSession) -> Figures:
     figures = Figures(requests=len(seen.whole), cut=seen.cut.total())
     lines = read_record(stage.record)
     link = await asyncpg.connect(stage.database.url)
@@ -241,9 +243,9 @@ async def judge(stage: Stage, seen: Seen, http: aiohttp.ClientSession) -> Figure
         "select request, attempt, correction, tokens_in, tokens_out, usage_source from headgate.usage"
     )
     sums = await link.fetchrow(
-        "select (select coalesce(sum(tokens_in + tokens_out), 0) from headgate.usage_days)"
+        "select (select coalesce(sum(tokens_in + tokens_out), 0) from headgate.usage_daily)"
         " - (select coalesce(sum(tokens_in + tokens_out), 0) from headgate.usage) as tokens,"
-        " (select coalesce(sum(attempts), 0) from headgate.usage_days)"
+        " (select coalesce(sum(attempts), 0) from headgate.usage_daily)"
         " - (select count(*) from headgate.usage where attempt > 0) as attempts"
     )
     await link.close()
@@ -271,60 +273,60 @@ def _counter(page: str, name: str) -> int:
     return sum(int(float(line.rpartition(" ")[2])) for line in page.splitlines() if line.startswith(name))
 
 
-async def run(stage: Stage, plan: Plan) -> tuple[Figures, Seen]:
-    seen = Seen()
+async def run(stage: FaultedLedger, plan: Plan) -> tuple[Figures, CallerCounts]:
+    seen = CallerCounts()
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as http:
         callers = [
             asyncio.create_task(call_for_ever(stage, number, seen, http))
             for number in range(GATEWAYS)
             for _ in range(CALLERS)
         ]
-        telling = asyncio.create_task(_tell_for_ever(seen))
-        await hurt(stage, plan)
+        telling = asyncio.create_task(_print_progress_forever(seen))
+        await inject_faults(stage, plan)
         for task in (*callers, telling):
             task.cancel()
         for result in await asyncio.gather(*callers, telling, return_exceptions=True):
             if isinstance(result, Exception):
                 raise result
         await settle(stage, http)
-        return await judge(stage, seen, http), seen
+        return await compare(stage, seen, http), seen
 
 
-async def _tell_for_ever(seen: Seen) -> None:
+async def _print_progress_forever(seen: CallerCounts) -> None:
     while True:
         await asyncio.sleep(10.0)
-        tell(f"{len(seen.whole):,} answers, {seen.cut.total()} cut off")
+        print_progress(f"{len(seen.whole):,} complete responses, {seen.cut.total()} cut off")
 
 
-def table_of(figures: Figures, seen: Seen) -> str:
+def table_of(figures: Figures, seen: CallerCounts) -> str:
     lines = (
-        ("answers that came whole", f"{figures.requests:,}"),
+        ("complete responses", f"{figures.requests:,}"),
         ("cut off by the kill of their gateway", f"{figures.cut:,}"),
-        ("as they saw it", ", ".join(f"{count} x {what}" for what, count in seen.cut.items()) or "none"),
-        ("other answers", ", ".join(f"{count} x {status}" for status, count in seen.others.items()) or "none"),
+        ("errors of those cut off", ", ".join(f"{count} x {what}" for what, count in seen.cut.items()) or "none"),
+        ("other responses", ", ".join(f"{count} x {status}" for status, count in seen.others.items()) or "none"),
         ("rows", f"{figures.rows:,}"),
         ("lost", f"{figures.lost:,}"),
-        ("doubled", f"{figures.doubled:,}"),
-        ("tokens, as the engines recorded them", f"{figures.engine_tokens:,}"),
-        ("tokens, as the ledger has them", f"{figures.ledger_tokens:,}"),
-        ("output tokens by the engines' counters", f"{figures.engine_counters:,}"),
-        ("of which in their records", f"{figures.recorded_tokens:,}"),
+        ("duplicated", f"{figures.doubled:,}"),
+        ("tokens in the engines' records", f"{figures.engine_tokens:,}"),
+        ("tokens in the ledger", f"{figures.ledger_tokens:,}"),
+        ("output tokens in the engines' counters", f"{figures.engine_counters:,}"),
+        ("output tokens in the engines' records", f"{figures.recorded_tokens:,}"),
     )
     return "\n".join(f"{name:<40} {value:>14}" for name, value in lines)
 
 
 def problems_of(figures: Figures) -> list[str]:
-    """What must not be. Figures of a run in which hardly anybody was answered say nothing."""
+    """Return one message per failed check. A run with hardly any complete responses is meaningless and fails too."""
     return [
         problem
         for wrong, problem in (
-            (figures.requests < ANSWERS_MIN, f"{figures.requests} answers came whole; {ANSWERS_MIN} are needed"),
-            (figures.rows < figures.requests, f"{figures.rows} rows for {figures.requests} answers"),
-            (figures.engine_tokens == 0, "the engines recorded no token"),
-            (figures.lost > 0, f"{figures.lost} rows are lost"),
-            (figures.doubled > 0, f"{figures.doubled} rows are doubled"),
-            (figures.sums_differ > 0, f"sums of days and their rows differ by {figures.sums_differ}"),
-            (figures.difference_ppm > DIFFERENCE_PPM_MAX, f"tokens differ by {figures.difference_ppm} in a million"),
+            (figures.requests < ANSWERS_MIN, f"{figures.requests} complete responses; the minimum is {ANSWERS_MIN}"),
+            (figures.rows < figures.requests, f"only {figures.rows} rows for {figures.requests} responses"),
+            (figures.engine_tokens == 0, "the engines recorded no tokens"),
+            (figures.lost > 0, f"{figures.lost} rows were lost"),
+            (figures.doubled > 0, f"{figures.doubled} rows are duplicated"),
+            (figures.sums_differ > 0, f"daily totals differ from the sums of their rows by {figures.sums_differ}"),
+            (figures.difference_ppm > DIFFERENCE_PPM_MAX, f"token counts differ by {figures.difference_ppm} ppm"),
         )
         if wrong
     ]
@@ -332,25 +334,25 @@ def problems_of(figures: Figures) -> list[str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="about two minutes")
-    parser.add_argument("--smoke", action="store_true", help="a few seconds, only to see that all of it works")
+    parser.add_argument("--quick", action="store_true", help="run for about two minutes")
+    parser.add_argument("--smoke", action="store_true", help="run for a few seconds, as a smoke test")
     parser.add_argument(
         "--assert",
         dest="check",
         action="store_true",
-        help="exit 1 when a row is lost or doubled, or hardly any were written",
+        help="exit 1 if a row is lost or duplicated, or hardly any rows were written",
     )
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     stop_cleanly_on_sigterm()
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="headgate-ledger-")))
-        stage = Stage(stack, folder, options.seed)
+        stage = FaultedLedger(stack, folder, options.seed)
         figures, seen = asyncio.run(run(stage, SMOKE if options.smoke else QUICK if options.quick else Plan()))
     print(table_of(figures, seen))
     problems = problems_of(figures)
     for problem in problems:
-        tell(problem)
+        print_progress(problem)
     result = {
         "rows": figures.rows,
         "requests": figures.requests,

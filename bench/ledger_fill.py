@@ -1,7 +1,8 @@
-"""How does a database get a day of usage rows that looks like a day of traffic?
+"""Fill a database with one day of realistic usage rows.
 
-Through the real path: rows are added to a spool and written by the writer. Two hundred tenants of ten organisations,
-three classes, four models in five pools; some requests are tried twice, some are refused, some callers leave.
+Rows take the regular write path: they are added to a spool, and the writer writes them to the database. There are two
+hundred tenants in ten organisations, three classes, and three models in four pools. Some requests are retried, some are
+rejected, and some clients disconnect.
 
     python -m bench.ledger_fill URL [--rows 1000000] [--day 2026-11-15]
 """
@@ -16,12 +17,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 
-from bench.command import tell
+from bench.cli import print_progress
 from headgate.ledger.database import Database
 from headgate.ledger.rows import DAY_NS
 from headgate.ledger.spool.spool import SEGMENT_ROWS_MAX, Spool
-from headgate.ledger.writer import Writer
-from headgate.model.money import PAYERS, Cause, NanoUsd
+from headgate.ledger.writer import LedgerWriter
+from headgate.model.money import PAYER_BY_CAUSE, BillCause, NanoUsd
 from headgate.model.outcome import Outcome
 from headgate.model.units import SECOND, Instant
 from headgate.ports.ledger import EndpointTimeRow, UsageRow
@@ -32,7 +33,7 @@ _POOLS = (("small", "chat-small"), ("large", "chat-large"), ("large-spot", "chat
 _CLASSES = ("interactive", "interactive", "interactive", "batch", "long")
 _FEATURES = ("search", "summary", "assistant", "translate")
 _TIMES_S = 60
-"""Of each endpoint there is one row for so long."""
+"""Seconds covered by each endpoint time row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,26 +41,26 @@ class Filled:
     rows: int
     seconds: float
     cpu_s: float
-    """Of this process, which makes the rows and writes them."""
+    """CPU time of this process, which creates and writes the rows."""
 
 
 async def fill_day(url: str, rows: int, day: date) -> Filled:
-    """Adds so many usage rows of this day, with what endpoints did meanwhile. Different seeds for different days."""
+    """Add this number of usage rows for the day, and its endpoint times. The day determines the random seed."""
     began_at, cpu_at, told_at = time.monotonic(), time.process_time(), time.monotonic()
     with tempfile.TemporaryDirectory(prefix="headgate-spool-") as folder:
         spool = Spool(folder, bytes_max=1 << 30, name="fill")
-        writer = Writer(Database(url, query_s_max=60.0), spool, retention_days=36_500, flush_s=0.05)
+        writer = LedgerWriter(Database(url, query_s_max=60.0), spool, retention_days=36_500, flush_s=0.05)
         running = asyncio.create_task(writer.run())
         added = 0
         for request in requests(rows, day):
             spool.add(request)
             added += len(request)
-            if spool.waiting >= 2 * SEGMENT_ROWS_MAX:
+            if spool.rows_waiting >= 2 * SEGMENT_ROWS_MAX:
                 await writer.flush(120.0)
             if time.monotonic() - told_at > 5.0:
                 told_at = time.monotonic()
-                tell(f"{added:,} of {rows:,} rows")
-        spool.add_time(endpoint_times(day))
+                print_progress(f"{added:,} of {rows:,} rows")
+        spool.add_endpoint_times(endpoint_times(day))
         assert await writer.flush(120.0), writer.problem
         running.cancel()
         await asyncio.wait([running])
@@ -72,7 +73,7 @@ def requests(rows: int, day: date) -> Iterator[list[UsageRow]]:
     midnight = int(datetime(day.year, day.month, day.day, tzinfo=UTC).timestamp()) * SECOND
     made = 0
     while made < rows:
-        # More in the afternoon than at night.
+        # Traffic is higher in the afternoon than at night.
         at = Instant(midnight + int(chance.triangular(0, DAY_NS - 1, 0.6 * DAY_NS)))
         request = _request(chance, at)[: rows - made]
         made += len(request)
@@ -96,18 +97,22 @@ def _request(chance: random.Random, at: Instant) -> list[UsageRow]:
         metadata=(("conversation", f"c{chance.randrange(50_000)}"), ("feature", chance.choice(_FEATURES))),
     )
     if served < 0.03:
-        return [refused(answered, Outcome.RATE_LIMITED)]
+        return [rejected(answered, Outcome.RATE_LIMITED)]
     if served < 0.05:
-        return [replace(answered, outcome=Outcome.CANCELLED, ending="aborted", cause=Cause.CLIENT_LEFT)]
+        return [replace(answered, outcome=Outcome.CANCELLED, ending="aborted", cause=BillCause.CLIENT_DISCONNECTED)]
     if served < 0.08:
         failed = replace(
-            answered, ending="failed", cause=Cause.RETRY, payer=PAYERS[Cause.RETRY], usage_source="estimated"
+            answered,
+            ending="failed",
+            cause=BillCause.RETRY,
+            payer=PAYER_BY_CAUSE[BillCause.RETRY],
+            usage_source="estimated",
         )
         return [failed, replace(answered, attempt=2, endpoint=f"{pool}-{chance.randrange(8)}")]
     return [answered]
 
 
-def refused(row: UsageRow, outcome: Outcome) -> UsageRow:
+def rejected(row: UsageRow, outcome: Outcome) -> UsageRow:
     nothing = NanoUsd(0)
     return replace(
         row,
@@ -162,8 +167,8 @@ def _attempt(
         overhead_us=times[2],
         outcome=Outcome.COMPLETED.value,
         ending="completed",
-        cause=Cause.ANSWER.value,
-        payer=PAYERS[Cause.ANSWER].value,
+        cause=BillCause.ANSWER.value,
+        payer=PAYER_BY_CAUSE[BillCause.ANSWER].value,
         level=0,
         input_nano_usd=input_usd,
         output_nano_usd=output_usd,
@@ -182,12 +187,12 @@ def endpoint_times(day: date) -> list[EndpointTimeRow]:
             source="fill",
             pool=pool,
             endpoint=f"{pool}-{number}",
-            whole_us=whole,
+            total_us=whole,
             starting_us=0,
             unready_us=0,
             idle_us=idle,
             billed_us=whole - idle,
-            late_us=0,
+            abort_lag_us=0,
             hour_nano_usd=_HOUR_NANO_USD,
             price_kind="spot" if pool.endswith("spot") else "on_demand",
         )
@@ -199,7 +204,7 @@ def endpoint_times(day: date) -> list[EndpointTimeRow]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("url", help="of a database that has been migrated")
+    parser.add_argument("url", help="URL of a migrated database")
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--day", type=date.fromisoformat, default=datetime.now(UTC).date())
     options = parser.parse_args()

@@ -1,8 +1,8 @@
-"""How long does each report take on a day of a million rows, and on a month of such days?
+"""Measure how long each report takes for a day with a million rows, and for a month of such days.
 
-A PostgreSQL of its own is filled through the real path (bench/ledger_fill.py) with one day. The sums of that day are
-then repeated for the thirty before it, which is all that reports of a month read. Each report is asked a few times; the
-median is told, with the CPU time of PostgreSQL where it is its own, and the whole is one JSON object in the last line.
+A new PostgreSQL is filled with one day through the regular write path (bench/ledger_fill.py). The daily totals are then
+copied to the thirty days before, which is all that monthly reports read. Each report runs several times. The output
+shows the median and, for a PostgreSQL started here, its CPU time. The last line is one JSON object.
 
     python -m bench.ledger_reports [--rows 1000000] [--url URL]
 """
@@ -21,15 +21,15 @@ from typing import Any
 
 import asyncpg
 
-from bench.command import tell
+from bench.cli import print_progress
 from bench.ledger_fill import fill_day
 from headgate.control.directory_sync import migrate_database
 from headgate.ledger.database import Database
-from headgate.ledger.reports.queries import instant
-from headgate.ledger.reports.reports import PostgresReports, Terms
+from headgate.ledger.reports.postgres_reports import PostgresReports, ReportPolicy
+from headgate.ledger.reports.queries import to_instant
 from headgate.model.money import NanoUsd, Price
 from headgate.model.units import SECOND, Instant
-from headgate.ports.reports import Rows
+from headgate.ports.cost_reports import ReportFilter
 from testing.postgres import postgres
 
 TIMES = 5
@@ -37,25 +37,25 @@ DAYS = 31
 DAY = date(2026, 11, 15)
 
 _REPEAT_DAYS = (
-    "insert into headgate.usage_days select day - {back}, tenant, class, model, pool, payer, cause, outcome, requests,"
+    "insert into headgate.usage_daily select day - {back}, tenant, class, model, pool, payer, cause, outcome, requests,"
     " attempts, tokens_in, tokens_cached, tokens_out, tokens_reasoning, engine_us, input_nano_usd, output_nano_usd,"
-    " overhead_nano_usd from headgate.usage_days where day = $1"
+    " overhead_nano_usd from headgate.usage_daily where day = $1"
 )
 _REPEAT_HOURS = (
     "insert into headgate.endpoint_hours select hour - interval '{back} days', pool, hour_nano_usd, price_kind,"
-    " whole_us, starting_us, unready_us, idle_us, billed_us, late_us from headgate.endpoint_hours"
+    " total_us, starting_us, unready_us, idle_us, billed_us, abort_lag_us from headgate.endpoint_hours"
     " where hour >= $1::date and hour < $1::date + 1"
 )
 
 
 async def prepare(url: str, rows: int) -> str:
-    """One day of rows, thirty more of sums; the id of one request."""
+    """Create one day of rows and thirty more days of totals. Return the ID of one request."""
     await migrate_database(url, lambda _: None)
-    tell(f"{rows:,} rows of {DAY}")
+    print_progress(f"writing {rows:,} rows for {DAY}")
     await fill_day(url, rows, DAY)
     link = await asyncpg.connect(url)
     try:
-        tell(f"the sums of {DAYS - 1} days before it")
+        print_progress(f"copying the daily totals to the {DAYS - 1} days before")
         for back in range(1, DAYS):
             for statement in (_REPEAT_DAYS, _REPEAT_HOURS):
                 await link.execute(statement.format(back=back), DAY)
@@ -72,15 +72,15 @@ def _noon() -> datetime:
 def reports_of(url: str) -> PostgresReports:
     pools = ("small", "large", "large-spot", "long")
     weights = {pool: {f"org{number}": 100 for number in range(10)} for pool in pools}
-    prices = dict.fromkeys(pools, (Price(hour=NanoUsd(2_500_000_000)),))
-    terms = Terms(prices, weights, {"org1": (NanoUsd(10**12), True)}, retention_days=60)
+    prices = dict.fromkeys(pools, (Price(per_hour=NanoUsd(2_500_000_000)),))
+    terms = ReportPolicy(prices, weights, {"org1": (NanoUsd(10**12), True)}, retention_days=60)
     return PostgresReports(Database(url, connect_s_max=60.0, query_s_max=60.0), lambda: terms)
 
 
-def questions(reports: PostgresReports, request: str) -> dict[str, Callable[[], Awaitable[Any]]]:
-    day = Rows(instant(DAY), instant(DAY + timedelta(days=1)))
-    month = Rows(instant(DAY - timedelta(days=DAYS - 1)), instant(DAY + timedelta(days=1)))
-    hour = Rows(Instant(day.since + 9 * 3_600 * SECOND), Instant(day.since + 10 * 3_600 * SECOND))
+def queries(reports: PostgresReports, request: str) -> dict[str, Callable[[], Awaitable[Any]]]:
+    day = ReportFilter(to_instant(DAY), to_instant(DAY + timedelta(days=1)))
+    month = ReportFilter(to_instant(DAY - timedelta(days=DAYS - 1)), to_instant(DAY + timedelta(days=1)))
+    hour = ReportFilter(Instant(day.since + 9 * 3_600 * SECOND), Instant(day.since + 10 * 3_600 * SECOND))
     late, later = Instant(day.until - 3_600 * SECOND), Instant(day.until + 3_600 * SECOND)
     asked: dict[str, Callable[[], Awaitable[Any]]] = {}
     for span, rows in (("day", day), ("31 days", month)):
@@ -99,7 +99,7 @@ def questions(reports: PostgresReports, request: str) -> dict[str, Callable[[], 
 
 
 def cpu_s(postmaster: int | None) -> float:
-    """Of PostgreSQL with all its processes, those that have ended included."""
+    """Return the CPU time used by PostgreSQL and all its processes, including those that have exited."""
     if postmaster is None:
         return 0.0
     ticks = 0
@@ -126,7 +126,7 @@ async def measure(url: str, rows: int, *, fill: bool, postmaster: int | None) ->
     reports = reports_of(url)
     taken: dict[str, tuple[float, float]] = {}
     try:
-        for name, ask in questions(reports, request).items():
+        for name, ask in queries(reports, request).items():
             seconds, cpu_at = [], cpu_s(postmaster)
             for _ in range(TIMES):
                 began_at = time.perf_counter()
@@ -134,7 +134,7 @@ async def measure(url: str, rows: int, *, fill: bool, postmaster: int | None) ->
                 seconds.append(time.perf_counter() - began_at)
             cpu = (cpu_s(postmaster) - cpu_at) / TIMES
             taken[name] = (round(statistics.median(seconds), 3), round(cpu, 3))
-            tell(f"{name:28} {taken[name][0] * 1e3:8.1f} ms {1e3 * cpu:8.1f} ms of CPU")
+            print_progress(f"{name:28} {taken[name][0] * 1e3:8.1f} ms {1e3 * cpu:8.1f} ms of CPU")
     finally:
         await reports.stop()
     return taken
@@ -143,9 +143,9 @@ async def measure(url: str, rows: int, *, fill: bool, postmaster: int | None) ->
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rows", type=int, default=1_000_000)
-    parser.add_argument("--url", help="of an empty database, instead of one of its own")
-    parser.add_argument("--filled", action="store_true", help="the database of --url was filled by this before")
-    parser.add_argument("--pid", type=int, help="of the PostgreSQL of --url, to tell its CPU time")
+    parser.add_argument("--url", help="URL of an empty database (default: start a new PostgreSQL)")
+    parser.add_argument("--filled", action="store_true", help="use the database of --url as filled by an earlier run")
+    parser.add_argument("--pid", type=int, help="process id of the PostgreSQL of --url, to measure its CPU time")
     options = parser.parse_args()
     with ExitStack() as stack:
         url, postmaster = options.url, options.pid

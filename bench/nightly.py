@@ -1,12 +1,12 @@
-"""Everything too long or too timed for CI: benchmarks with their bars, whole experiments, kills, soaks, long tests.
+"""Run benchmarks, experiments, kill tests, soaks and tests that are too long or too timing-sensitive for CI.
 
     python -m bench.nightly [PART ...]    run these parts, or all of them
-    python -m bench.nightly --smoke       run every benchmark for seconds, and judge only that it still works
+    python -m bench.nightly --smoke       run every benchmark for seconds and check only that it works
     python -m bench.nightly --list        list the parts and their commands
 
-Each part is a command of its own. Its last line is a JSON object whose figures are held to bars. After the last part a
-table shows every bar with its figure, and the last line is one JSON object: `{bar: {"value": …, "must": …, "met": …}}`.
-The exit status is 1 if a bar was missed.
+Each part is a separate command. Its last line is a JSON object whose figures are checked against targets. After the
+last part a table shows every target with its figure. The last line is one JSON object:
+`{target: {"value": …, "must": …, "met": …}}`. The exit status is 1 if a target was missed.
 """
 
 import argparse
@@ -23,34 +23,34 @@ from typing import Final
 
 from bench import (
     batching,
-    core,
     defaults_live,
-    engine,
-    ledger_adds_up,
+    engine_throughput,
     ledger_faults,
+    ledger_reconciliation,
     ledger_speed,
     scale_live,
-    sim_live,
-    tracing,
+    scheduler_speed,
+    sim_vs_live,
+    tracing_overhead,
 )
-from bench import sim_live_overload as overload
+from bench import sim_vs_live_overload as overload
 from bench.attack.__main__ import HEALTH_P99_MS_MAX, LONGEST_TURN_MS_MAX
-from bench.bars import MUST as RELAY
-from bench.cell_live.__main__ import LEAST as CELL_LEAST
-from bench.cell_live.__main__ import MOST as CELL_MOST
-from bench.command import stop_cleanly_on_sigterm, tell
+from bench.cell_overhead.__main__ import AT_LEAST as CELL_LEAST
+from bench.cell_overhead.__main__ import AT_MOST as CELL_MOST
+from bench.cli import print_progress, stop_cleanly_on_sigterm
 from bench.diagnosis.__main__ import ACCURACY_BAR
-from bench.incidents_live import judge as incidents_live
+from bench.incidents_live import score as incidents_live
 from bench.kill_cell.__main__ import READMIT_S_MAX
+from bench.relay_thresholds import THRESHOLDS as RELAY
 
 ROOT: Final = Path(__file__).parents[1]
 COLD_START_S: Final = 20.0
 FAILED: Final = "exit_status"
-"""The figure that every part has: the exit status of its command."""
+"""Name of the figure for a command's exit status."""
 
 
 @dataclass(frozen=True, slots=True)
-class Bar:
+class Threshold:
     figure: str
     most: float | None = None
     least: float | None = None
@@ -74,19 +74,19 @@ class Result:
 class Part:
     name: str
     command: tuple[str, ...]
-    """Arguments of this Python interpreter."""
-    bars: tuple[Bar, ...] = ()
+    """Arguments for the Python interpreter."""
+    bars: tuple[Threshold, ...] = ()
     smoke: tuple[str, ...] | None = None
-    """The same for a few seconds; None if CI runs a short form of it elsewhere."""
+    """Arguments for a run that takes a few seconds. None if CI already runs a short version."""
     environment: tuple[tuple[str, str], ...] = ()
 
 
-def _most(**figures: float) -> tuple[Bar, ...]:
-    return tuple(Bar(name, most=value) for name, value in figures.items())
+def _at_most(**figures: float) -> tuple[Threshold, ...]:
+    return tuple(Threshold(name, most=value) for name, value in figures.items())
 
 
-def _least(**figures: float) -> tuple[Bar, ...]:
-    return tuple(Bar(name, least=value) for name, value in figures.items())
+def _at_least(**figures: float) -> tuple[Threshold, ...]:
+    return tuple(Threshold(name, least=value) for name, value in figures.items())
 
 
 def _bench(module: str, words: str = "") -> tuple[str, ...]:
@@ -98,91 +98,95 @@ def _tests(marks: str, *words: str) -> tuple[str, ...]:
 
 
 PARTS: Final = (
-    Part("relay", _bench("relay"), _most(**RELAY), _bench("relay", "--seconds 0.3")),
+    Part("relay", _bench("relay_overhead"), _at_most(**RELAY), _bench("relay_overhead", "--seconds 0.3")),
     Part(
         "attack",
         _bench("attack"),
-        _most(not_held=0, health_failures=0, longest_turn_ms=LONGEST_TURN_MS_MAX, health_p99_ms=HEALTH_P99_MS_MAX),
+        _at_most(not_held=0, health_failures=0, longest_turn_ms=LONGEST_TURN_MS_MAX, health_p99_ms=HEALTH_P99_MS_MAX),
         _bench("attack", "endless_trailer_without_a_key dns_rebinding engine_usage_bomb"),
     ),
-    Part("whole-answers", _bench("whole_answers"), (), _bench("whole_answers", "--quick")),
-    Part("engine", _bench("engine"), _least(ratio=engine.RATIO_MIN)),
+    Part("whole-answers", _bench("non_streaming_overhead"), (), _bench("non_streaming_overhead", "--quick")),
+    Part("engine", _bench("engine_throughput"), _at_least(ratio=engine_throughput.RATIO_MIN)),
     Part(
         "batching",
         _bench("batching"),
-        (*_least(requests_per_s_ratio=batching.RATIO_MIN), *_most(p99_ms=batching.BUDGET_MS)),
+        (*_at_least(requests_per_s_ratio=batching.RATIO_MIN), *_at_most(p99_ms=batching.BUDGET_MS)),
         _bench("batching", "--engine llamacpp --quick --seconds 0.3 --rounds 1 --concurrency 4"),
     ),
     Part(
         "core",
-        _bench("core"),
-        (*_least(lives_per_s=core.LIVES_MIN), *_most(endpoints_512_over_8=core.ENDPOINTS_RATIO_MAX)),
-        _bench("core", "--lives 50"),
+        _bench("scheduler_speed"),
+        (
+            *_at_least(requests_per_s_over_yardstick=scheduler_speed.OVER_YARDSTICK_MIN),
+            *_at_most(endpoints_512_over_8=scheduler_speed.ENDPOINTS_RATIO_MAX),
+        ),
+        _bench("scheduler_speed", "--requests 50"),
     ),
+    Part("compare-speed", _bench("compare_speed", "e43d013"), (), _bench("compare_speed", "e43d013 --quick")),
     Part(
         "cell",
-        _bench("cell_live"),
-        (*_most(**CELL_MOST), *_least(**CELL_LEAST)),
-        _bench("cell_live", "--quick --parts throughput"),
+        _bench("cell_overhead"),
+        (*_at_most(**CELL_MOST), *_at_least(**CELL_LEAST)),
+        _bench("cell_overhead", "--quick --parts throughput"),
     ),
     Part("cell-speed", _bench("cell_speed"), (), _bench("cell_speed", "--requests 200")),
     Part(
         "kill-cell",
         _bench("kill_cell", "--store both"),
-        _most(lost=0, severed=0, refused_not_by_policy=0, mixed=0, readmit_s_worst=READMIT_S_MAX),
+        _at_most(lost=0, severed=0, rejected_unexpectedly=0, mixed=0, readmit_s_worst=READMIT_S_MAX),
         _bench("kill_cell", "--kinds scheduler --kills 1"),
     ),
-    Part("cell-seeds", _bench("cell", "20000 --processes 2"), _most(violations=0)),
+    Part("cell-seeds", _bench("cell_faults", "20000 --processes 2"), _at_most(violations=0)),
     Part(
         "ledger",
         _bench("ledger_speed"),
-        _most(cpu_ratio_on_off=ledger_speed.RATIO_MAX),
+        _at_most(cpu_ratio_on_off=ledger_speed.RATIO_MAX),
         _bench("ledger_speed", "--quick --pairs 1 --rows 2000"),
     ),
     Part(
         "ledger-faults",
         _bench("ledger_faults"),
-        _most(lost=0, doubled=0, sums_differ=0, difference_ppm=ledger_faults.DIFFERENCE_PPM_MAX),
+        _at_most(lost=0, doubled=0, sums_differ=0, difference_ppm=ledger_faults.DIFFERENCE_PPM_MAX),
         _bench("ledger_faults", "--smoke"),
     ),
     Part(
         "ledger-adds-up",
-        _bench("ledger_adds_up"),
-        _most(unexplained_fraction=ledger_adds_up.UNEXPLAINED_MAX),
-        _bench("ledger_adds_up", "--seconds 3"),
+        _bench("ledger_reconciliation"),
+        _at_most(unexplained_fraction=ledger_reconciliation.UNEXPLAINED_MAX),
+        _bench("ledger_reconciliation", "--seconds 3"),
     ),
     Part("reports", _bench("ledger_reports"), (), _bench("ledger_reports", "--rows 2000")),
     Part("records", _bench("records_speed"), (), _bench("records_speed", "--rows 2000")),
     Part(
         "tracing",
-        _bench("tracing"),
-        _most(cpu_ratio_on_off=tracing.RATIO_MAX),
-        _bench("tracing", "--quick --pairs 1"),
+        _bench("tracing_overhead"),
+        _at_most(cpu_ratio_on_off=tracing_overhead.RATIO_MAX),
+        _bench("tracing_overhead", "--quick --pairs 1"),
     ),
     Part(
         "scale-live",
         _bench("scale_live", f"--cold-start {COLD_START_S:g}"),
-        _most(recovered_s=COLD_START_S + scale_live.RECOVER_S_MAX, severed=0),
+        _at_most(recovered_s=COLD_START_S + scale_live.RECOVER_S_MAX, severed=0),
         _bench("scale_live", "--cold-start 2 --smoke"),
     ),
     Part(
         "sim-live",
-        _bench("sim_live"),
-        _most(worst_ratio=sim_live.RATIO_MAX),
-        _bench("sim_live", "--requests 50"),
+        _bench("sim_vs_live"),
+        _at_most(worst_ratio=sim_vs_live.RATIO_MAX),
+        _bench("sim_vs_live", "--requests 50"),
     ),
     Part(
         "sim-live-overload",
-        _bench("sim_live_overload"),
-        _most(difference_points=overload.POINTS_MAX),
-        _bench("sim_live_overload", "--seconds 3"),
+        _bench("sim_vs_live_overload"),
+        _at_most(difference_points=overload.POINTS_MAX),
+        _bench("sim_vs_live_overload", "--seconds 3"),
     ),
     Part("experiments", _bench("policy", "--write --processes 2")),
     Part("scaling", _bench("scaling", "--whole --write --processes 2")),
     Part(
         "incidents-live",
         _bench("incidents_live", "--incidents"),
-        _most(
+        _at_most(
             first_right_s_worst=incidents_live.RIGHT_S_MAX,
             wrong_share=incidents_live.WRONG_SHARE_MAX,
             cleared_s_worst=incidents_live.CLEARED_S_MAX,
@@ -193,16 +197,16 @@ PARTS: Final = (
     Part(
         "healthy-live",
         _bench("incidents_live", "--healthy --healthy-minutes 20"),
-        _most(false_alarms=0),
+        _at_most(false_alarms=0),
         _bench("incidents_live", "--only healthy-steady --healthy-minutes 0.05"),
     ),
     Part(
         "defaults-live",
         _bench("defaults_live"),
-        _least(attainment_ratio=defaults_live.RATIO_MIN),
+        _at_least(attainment_ratio=defaults_live.RATIO_MIN),
         _bench("defaults_live", "--smoke"),
     ),
-    Part("diagnosis", _bench("diagnosis"), (*_least(accuracy=ACCURACY_BAR), *_most(false_alarms=0))),
+    Part("diagnosis", _bench("diagnosis"), (*_at_least(accuracy=ACCURACY_BAR), *_at_most(false_alarms=0))),
     Part("sim-validate", _bench("sim_validate")),
     Part("sim-day", _bench("sim_day"), (), _bench("sim_day", "--hours 0.01 --profiled-minutes 0.5")),
     Part(
@@ -214,10 +218,10 @@ PARTS: Final = (
     Part("soak", _tests("endurance", "tests/acceptance/test_soak.py")),
     Part("endurance", _tests("endurance", "--ignore=tests/acceptance/test_soak.py")),
     Part("engines", _tests("(llamacpp or vllm or triton or ray) and nightly")),
-    Part("console", _tests("sight and nightly")),
+    Part("console", _tests("observability and nightly")),
     Part(
         "tests",
-        _tests("nightly and not (llamacpp or vllm or triton or ray or sight or cell)", "-n", "2"),
+        _tests("nightly and not (llamacpp or vllm or triton or ray or observability or cell)", "-n", "2"),
         environment=(("HYPOTHESIS_PROFILE", "nightly"),),
     ),
     Part("cell-tests", _tests("cell and nightly")),
@@ -241,7 +245,7 @@ def main(words: Sequence[str] | None = None, parts: Sequence[Part] = PARTS) -> i
     if arguments.smoke:
         chosen = [part for part in chosen if part.smoke is not None]
     results: dict[str, Result] = {}
-    # Figures of a smoke run are not judged, so that two parts may share the machine.
+    # A smoke run's figures are not checked, so two parts can share the machine.
     with ThreadPoolExecutor(2 if arguments.smoke else 1) as workers:
         for found in workers.map(run_smoke if arguments.smoke else run_part, chosen):
             results |= found
@@ -252,20 +256,22 @@ def main(words: Sequence[str] | None = None, parts: Sequence[Part] = PARTS) -> i
 
 def _arguments(words: Sequence[str] | None, names: Mapping[str, Part]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench.nightly", description=str(__doc__).partition("\n")[0])
-    parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(names)} (default: all)")
-    parser.add_argument("--smoke", action="store_true", help="run each benchmark for seconds; judge only that it works")
-    parser.add_argument("--list", action="store_true", help="list the parts and their commands")
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"One of {', '.join(names)} (default: all).")
+    parser.add_argument(
+        "--smoke", action="store_true", help="Run each benchmark for seconds and check only that it works."
+    )
+    parser.add_argument("--list", action="store_true", help="List the parts and their commands.")
     arguments = parser.parse_args(words)
     if unknown := [name for name in arguments.parts if name not in names]:
-        parser.error(f"no part is called {unknown[0]!r}; there are {', '.join(names)}")
+        parser.error(f"unknown part {unknown[0]!r}; choose from {', '.join(names)}")
     return arguments
 
 
 def run_part(part: Part) -> dict[str, Result]:
     status, figures = _run(part, part.command)
-    found = {f"{part.name}.{bar.figure}": judged(bar, figures) for bar in part.bars}
+    found = {f"{part.name}.{bar.figure}": check(bar, figures) for bar in part.bars}
     if not found or status not in {0, 1}:
-        # A part without bars of its own says by its exit status whether it passed.
+        # For parts without targets, the exit status decides.
         found[f"{part.name}.{FAILED}"] = Result(status, "<= 0", status == 0)
     return found
 
@@ -276,8 +282,8 @@ def run_smoke(part: Part) -> dict[str, Result]:
     return {f"{part.name}.{FAILED}": Result(status, "<= 0", status == 0)}
 
 
-def judged(bar: Bar, figures: Mapping[str, object]) -> Result:
-    """A figure that is missing or not a number misses its bar."""
+def check(bar: Threshold, figures: Mapping[str, object]) -> Result:
+    """Check a figure against its target. A figure that is missing or not a number misses its target."""
     value = figures.get(bar.figure)
     if isinstance(value, bool) or not isinstance(value, int | float):
         return Result(None, bar.must, met=False)
@@ -285,7 +291,7 @@ def judged(bar: Bar, figures: Mapping[str, object]) -> Result:
 
 
 def _run(part: Part, command: Sequence[str]) -> tuple[int, Mapping[str, object]]:
-    tell(f"nightly: {part.name}: python {' '.join(command)}")
+    print_progress(f"nightly: {part.name}: python {' '.join(command)}")
     started = time.monotonic()
     done = subprocess.run(
         [sys.executable, *command],
@@ -296,12 +302,12 @@ def _run(part: Part, command: Sequence[str]) -> tuple[int, Mapping[str, object]]
         check=False,
     )
     sys.stdout.write(done.stdout)
-    tell(f"nightly: {part.name}: exit status {done.returncode} after {time.monotonic() - started:.0f} s")
+    print_progress(f"nightly: {part.name}: exit status {done.returncode} after {time.monotonic() - started:.0f} s")
     return done.returncode, last_object(done.stdout)
 
 
 def last_object(output: str) -> Mapping[str, object]:
-    """The JSON object of the last line; empty if there is none."""
+    """JSON object on the last line, or an empty one if there is none."""
     lines = output.strip().splitlines()
     try:
         found: object = json.loads(lines[-1]) if lines else {}
@@ -311,7 +317,7 @@ def last_object(output: str) -> Mapping[str, object]:
 
 
 def table_of(results: Mapping[str, Result]) -> str:
-    rows = [("bar", "value", "must", "")]
+    rows = [("figure", "value", "target", "")]
     for name, each in results.items():
         rows.append(
             (name, "none" if each.value is None else f"{each.value:g}", each.must, "met" if each.met else "MISSED")

@@ -1,12 +1,12 @@
-"""What do simple gateways make of an overload, and what does ours?
+"""Compare Headgate with simple gateway policies under overload, in the simulator.
 
     just sim-overload [--profile NAME ...] [--policy NAME ...] [--seeds N ...] [--loads X ...] [--json]
 
-Runs the workload of `bench/sim_overload_workload.py` through each policy under virtual time, and prints what came out
-beside what a prototype of the policy and of its baselines gave. Caps are chosen by an oracle: it tries many on the very
-same requests and takes the one with the most goodput. `headgate` has no cap to choose: its rules are as they come.
+Runs the workload in `bench/sim_overload_workload.py` through each policy in virtual time, and prints the results next
+to those from a prototype of the policy and its baselines. An oracle chooses the caps: it tries many on the same
+requests and takes the one with the highest goodput. `headgate` has no cap and uses its default rules.
 
-Progress goes to stderr; to stdout a table for people, or with --json one line for machines.
+Progress goes to stderr, a table to stdout. With --json the output is one line of JSON instead.
 """
 
 import argparse
@@ -21,48 +21,50 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from bench.command import stop_cleanly_on_sigterm, tell
+from bench.cli import print_progress, stop_cleanly_on_sigterm
 from bench.sim_overload_workload import FLEETS, Overload, offered_load
 from headgate.core.scheduler import Scheduler
 from headgate.model.units import MILLISECOND, Duration
 from headgate.simulation.baselines.no_queue import LeastOutstanding, RoundRobin
 from headgate.simulation.baselines.saturation_gate import SaturationGate
 from headgate.simulation.baselines.static_cap import StaticCap
-from headgate.simulation.report.figures import figures_of
-from headgate.simulation.report.report import Report
+from headgate.simulation.report.json_report import json_report
+from headgate.simulation.report.report import SimulationReport
 from headgate.simulation.virtual.host import VirtualHost
 from headgate.simulation.virtual.scenario import Decider
 from headgate.simulation.workload.traffic import arrivals, span_ns
 
 CAPS = (16, 32, 64, 128, 256)
-"""Where the oracle begins; between the neighbours of the best it halves its steps."""
+"""Caps that the oracle tries first. It then searches around the best cap in ever smaller steps."""
 CAP_STEP_MIN = 4
 UNCAPPED = 1_000_000
 FIGURES = ("goodput_per_s", "interactive_in_slo", "ttft_s_p99", "wasted_share")
 
 
 @dataclass(frozen=True, slots=True)
-class Contender:
+class ComparedPolicy:
     make: Callable[[int], Decider]
-    """Given a cap."""
+    """Creates the policy for a given cap."""
     tuned: bool = False
-    """Whether an oracle chooses the cap."""
+    """Whether the oracle chooses the cap."""
     scrape_every_ns: Duration | None = None
     limits: bool = False
-    """Whether the usual limits of attempts hold, or only callers end one."""
+    """Whether the usual timeouts apply to attempts. If not, only clients end an attempt."""
 
 
 CONTENDERS = {
-    "round-robin": Contender(lambda _: RoundRobin()),
-    "least-outstanding": Contender(lambda _: LeastOutstanding()),
-    "saturation-gate": Contender(lambda _: SaturationGate()),
-    "saturation-gate-blind": Contender(
+    "round-robin": ComparedPolicy(lambda _: RoundRobin()),
+    "least-outstanding": ComparedPolicy(lambda _: LeastOutstanding()),
+    "saturation-gate": ComparedPolicy(lambda _: SaturationGate()),
+    "saturation-gate-blind": ComparedPolicy(
         lambda _: SaturationGate(counts_sent=False), scrape_every_ns=Duration(50 * MILLISECOND)
     ),
-    "static-cap": Contender(StaticCap, tuned=True),
-    "static-cap-queue": Contender(lambda cap: StaticCap(cap, waiting_max=100_000), tuned=True),
-    "static-cap-queue-drop": Contender(lambda cap: StaticCap(cap, waiting_max=100_000, drops_late=True), tuned=True),
-    "headgate": Contender(lambda _: Scheduler(), limits=True),
+    "static-cap": ComparedPolicy(StaticCap, tuned=True),
+    "static-cap-queue": ComparedPolicy(lambda cap: StaticCap(cap, queue_length_max=100_000), tuned=True),
+    "static-cap-queue-drop": ComparedPolicy(
+        lambda cap: StaticCap(cap, queue_length_max=100_000, expires_late=True), tuned=True
+    ),
+    "headgate": ComparedPolicy(lambda _: Scheduler(), limits=True),
 }
 
 TABLE = {
@@ -74,7 +76,7 @@ TABLE = {
     ("rtxpro6000", "headgate"): (46.4, 0.98, 1.8, 0.012),
     ("h200", "headgate"): (108.8, 0.98, 1.9, 0.013),
 }
-"""What the prototype gave, at one and the same load each: the figures in their order."""
+"""Prototype results at the load of the published table, in the order of `FIGURES`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,26 +92,26 @@ class Result:
     goodput_per_s: float
     interactive_in_slo: float
     ttft_s_p99: float
-    """Of the interactive requests that got a first token."""
+    """99th percentile over the interactive requests that got a first token."""
     wasted_share: float
-    """Of the tokens that engines computed: those of requests that did not end within their targets."""
+    """Share of the tokens computed for requests that missed their objectives."""
     in_slo: dict[str, float]
-    """Of each class, refusals and leavers being misses."""
+    """Attainment by class. Rejected requests and clients that disconnect count as misses."""
     run_s: float
-    """What the run took on this machine."""
+    """Duration of the run on this machine."""
 
 
-def performed(run: Run) -> Result:
+def run_one(run: Run) -> Result:
     contender = CONTENDERS[run.policy]
     overload = run.overload
     if contender.scrape_every_ns is not None:
         overload = replace(overload, scrape_every_ns=contender.scrape_every_ns)
     scenario = overload.scenario(lambda: contender.make(run.cap), limits=contender.limits)
-    report = Report(scenario)
+    report = SimulationReport(scenario)
     started = time.perf_counter()
     VirtualHost(scenario, report).run()
     took = time.perf_counter() - started
-    figures: dict[str, Any] = figures_of(report)
+    figures: dict[str, Any] = json_report(report)
     classes = figures["classes"]
     return Result(
         cap=run.cap if contender.tuned else None,
@@ -122,8 +124,8 @@ def performed(run: Run) -> Result:
     )
 
 
-def best(overload: Overload, policy: str, every: Callable[[Iterable[Run]], Iterable[Result]]) -> Result:
-    """The oracle: goodput rises with the cap and falls again, so it closes in on the best from a coarse start."""
+def best_result(overload: Overload, policy: str, every: Callable[[Iterable[Run]], Iterable[Result]]) -> Result:
+    """Return the result for the best cap. Goodput rises, then falls with the cap, so the search narrows in steps."""
     if not CONTENDERS[policy].tuned:
         return next(iter(every([Run(overload, policy)])))
     found: dict[int, Result] = {}
@@ -138,7 +140,7 @@ def best(overload: Overload, policy: str, every: Callable[[Iterable[Run]], Itera
         while not caps and (step := step // 2) >= CAP_STEP_MIN:
             caps = [cap for cap in (top - step, top + step) if cap not in found]
     result = found[top]
-    tell(f"  {overload.fleet.name} {policy}: best cap {result.cap} of {len(found)} tried")
+    print_progress(f"  {overload.fleet.name} {policy}: best cap {result.cap} of {len(found)} tried")
     return result
 
 
@@ -151,12 +153,12 @@ def load_line(overload: Overload) -> str:
     plain, whole = (offered_load(requests, overload.fleet.profile, span, attention=each) for each in (False, True))
     return (
         f"{overload.fleet.name}: {len(requests)} requests in {span / 1e9:.1f} s, "
-        f"{plain:.3f} times what four engines do ({whole:.3f} with attention within prompts)"
+        f"{plain:.3f} times the capacity of four engines ({whole:.3f} including attention within prompts)"
     )
 
 
 def row(name: str, results: Sequence[Result], expected: tuple[float, ...] | None) -> str:
-    """Means over the seeds, and as multiples of the prototype's where it has such a row."""
+    """Format the means over the seeds and, if the prototype has this row, their ratio to the prototype's."""
     means = [mean(getattr(each, figure) for each in results) for figure in FIGURES]
     caps = "/".join(str(each.cap) for each in results if each.cap is not None)
     shown = f"{means[0]:8.1f} {means[1]:8.1%} {means[2]:7.2f} s {means[3]:7.1%}"
@@ -169,37 +171,37 @@ def row(name: str, results: Sequence[Result], expected: tuple[float, ...] | None
 
 HEADER = (
     f"{'':24}{'cap':>14} {'goodput':>8} {'in SLO':>8} {'p99 TTFT':>9} {'wasted':>7}"
-    f"  {'prototype: the same four figures':>31}   times as much"
+    f"  {'prototype: same four columns':>31}   ratio"
 )
 
 
 def arguments(words: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="sim-overload", description="Simple gateways, and ours, under overload.")
+    parser = argparse.ArgumentParser(prog="sim-overload", description="Compare gateway policies under overload.")
     parser.add_argument("--profile", nargs="+", choices=tuple(FLEETS), default=list(FLEETS))
     parser.add_argument("--policy", nargs="+", choices=tuple(CONTENDERS), default=list(CONTENDERS))
     parser.add_argument("--seeds", nargs="+", type=int, default=[1])
-    parser.add_argument("--loads", nargs="+", type=float, help="other loads than the table's, as multiples of capacity")
-    parser.add_argument("--cap", type=int, help="this cap, instead of the oracle's")
-    parser.add_argument("--first", type=float, metavar="S", help="only the first so many seconds")
+    parser.add_argument("--loads", nargs="+", type=float, help="loads to run instead, as multiples of capacity")
+    parser.add_argument("--cap", type=int, help="use this cap instead of the oracle's")
+    parser.add_argument("--first", type=float, metavar="S", help="simulate only the first S seconds")
     parser.add_argument("--processes", type=int, choices=(1, 2), default=2)
-    parser.add_argument("--json", action="store_true", help="one line for machines instead of a table")
+    parser.add_argument("--json", action="store_true", help="print one line of JSON instead of a table")
     return parser.parse_args(words)
 
 
-def measured(asked: argparse.Namespace, data: Path, pool: Executor) -> Iterable[tuple[Overload, str, list[Result]]]:
+def all_results(asked: argparse.Namespace, data: Path, pool: Executor) -> Iterable[tuple[Overload, str, list[Result]]]:
     for name in asked.profile:
         for load in asked.loads or [None]:
             overload = Overload(fleet=FLEETS[name], data=data, seed=0, load=load, first_s=asked.first)
             for policy in asked.policy:
-                tell(f"{name} {policy} at {load or overload.fleet.load:g} times capacity")
+                print_progress(f"{name} {policy} at {load or overload.fleet.load:g} times capacity")
                 results = [results_of(replace(overload, seed=seed), policy, asked.cap, pool) for seed in asked.seeds]
                 yield overload, policy, results
 
 
 def results_of(overload: Overload, policy: str, cap: int | None, pool: Executor) -> Result:
     if cap is not None and CONTENDERS[policy].tuned:
-        return performed(Run(overload, policy, cap))
-    return best(overload, policy, lambda runs: pool.map(performed, list(runs)))
+        return run_one(Run(overload, policy, cap))
+    return best_result(overload, policy, lambda runs: pool.map(run_one, list(runs)))
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -207,10 +209,12 @@ def main(words: Sequence[str] | None = None) -> int:
     asked = arguments(words)
     data = os.environ.get("HEADGATE_DATA")
     if data is None:
-        tell("HEADGATE_DATA must name the directory that contains traces/ (their sources: docs/reference/scenarios.md)")
+        print_progress(
+            "HEADGATE_DATA must name the directory that contains traces/ (their sources: docs/reference/scenarios.md)"
+        )
         return 2
     with ProcessPoolExecutor(asked.processes) as pool:
-        rows = measured(asked, Path(data), pool)
+        rows = all_results(asked, Path(data), pool)
         if asked.json:
             print(json.dumps([_plain(*each) for each in rows]))
         else:

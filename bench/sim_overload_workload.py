@@ -1,8 +1,9 @@
-"""Which requests overload four engines, who wants what of them, and what do they weigh?
+"""Requests that overload four engines, with their objectives and cost.
 
-Azure's conversations of 2023, 30 % of them batch by chance and the rest interactive, their tenants drawn by the shares
-of the LMSYS arena's clients; merged with Azure's code completions, one tenant, 77 s later. All times are divided by a
-factor, so that four engines cannot keep up. A seed draws labels and tenants; the moments and lengths are the traces'.
+In Azure's 2023 conversations, 30 % of the requests, chosen at random, are batch and the rest interactive. Their tenants
+follow the client shares in the LMSYS arena. Azure's code completions, from a single tenant, are merged in 77 s later.
+All times are divided by a factor, so that four engines cannot keep up. The seed determines classes and tenants; arrival
+times and lengths are those of the traces.
 """
 
 from collections.abc import Callable, Iterable
@@ -12,7 +13,7 @@ from pathlib import Path
 
 from bench.policy.fleet import engines, pool
 from headgate.model.engine_profile import H200_LLAMA_8B, RTXPRO6000_LLAMA_8B, EngineProfile
-from headgate.model.policy import Model, Policy, Promise, ServiceClass
+from headgate.model.policy import Model, OptimizationGoal, Policy, ServiceClass
 from headgate.model.tenant import Tenant
 from headgate.model.units import (
     MILLISECOND,
@@ -24,35 +25,37 @@ from headgate.model.units import (
     PoolName,
     TenantId,
 )
-from headgate.simulation.virtual.scenario import Callers, Decider, Scenario
+from headgate.simulation.virtual.scenario import CallerBehaviour, Decider, Scenario
 from headgate.simulation.workload.arrival import Arrival
-from headgate.simulation.workload.traffic import TraceTraffic, arrivals, client_shares, span_ns
+from headgate.simulation.workload.traffic import TraceTraffic, arrivals, span_ns, tenant_shares
 
 ENGINES = 4
 MEAN_BATCH = 96
-"""Among so many sequences a step's fixed part is shared, when work is reckoned beforehand."""
+"""Assumed batch size over which the fixed part of a step is divided when estimating offered work."""
 
 _POOL, _MODEL = PoolName("main"), ModelName("m")
 _UNLIMITED = Duration(60 * MINUTE)
 BATCH_FLOOR_PERCENT = 5
-_HURRIED = Callers(ttft_ns=Duration(2 * SECOND), tpot_ns=Duration(100 * MILLISECOND), leave_ns=Duration(10 * SECOND))
+_HURRIED = CallerBehaviour(
+    ttft_ns=Duration(2 * SECOND), tpot_ns=Duration(100 * MILLISECOND), client_timeout_ns=Duration(10 * SECOND)
+)
 CALLERS = {
     ClassName("interactive"): _HURRIED,
     ClassName("code"): _HURRIED,
-    # A target for the first token only: who reads the answer tomorrow does not care how fast it is written.
-    ClassName("batch"): Callers(ttft_ns=Duration(60 * SECOND), leave_ns=Duration(120 * SECOND)),
+    # Batch has only a TTFT objective; its token rate does not matter.
+    ClassName("batch"): CallerBehaviour(ttft_ns=Duration(60 * SECOND), client_timeout_ns=Duration(120 * SECOND)),
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fleet:
-    """Four engines of one kind, and how fast the traces are played to them."""
+    """Four engines of one kind, and the replay speed of the traces."""
 
     name: str
     profile: EngineProfile
     speed_up: float
     load: float
-    """What that speed means for them, as the published table says."""
+    """Resulting load as a multiple of capacity, from the published table."""
 
 
 FLEETS = {
@@ -66,16 +69,16 @@ FLEETS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overload:
-    """One run, all but who decides."""
+    """One run, excluding the policy that makes the decisions."""
 
     fleet: Fleet
     data: Path
-    """The folder that holds traces/."""
+    """Directory that contains traces/."""
     seed: int
     load: float | None = None
-    """None is the table's."""
+    """Load as a multiple of capacity. None for the load in the published table."""
     first_s: float | None = None
-    """Only so many seconds of it."""
+    """Length of the run in seconds. None for the full traces."""
     scrape_every_ns: Duration = Duration(150 * MILLISECOND)
 
     @property
@@ -88,7 +91,7 @@ class Overload:
             TraceTraffic(
                 path=traces / "azure2023_conv.csv",
                 classes=(("interactive", 0.7), ("batch", 0.3)),
-                tenants=client_shares(traces / "lmsys_arena_27clients.csv"),
+                tenants=tenant_shares(traces / "lmsys_arena_27clients.csv"),
                 speed_up=self.speed_up,
             ),
             TraceTraffic(
@@ -103,8 +106,9 @@ class Overload:
     def scenario(
         self, decider: Callable[[], Decider], *, in_flight_max: int | None = None, limits: bool = False
     ) -> Scenario:
-        """Only callers end an attempt, unless the usual `limits` of a class hold too. An engine takes as many at once
-        as it can, unless told otherwise.
+        """Build the scenario. Only clients end an attempt, unless a class's usual `limits` also apply.
+
+        An engine runs as many requests as it can, unless `in_flight_max` limits them.
         """
         traffic = self.traffic()
         span = span_ns(traffic)
@@ -120,11 +124,11 @@ class Overload:
             arrivals=lambda: takewhile(lambda each: each.at <= end, arrivals(traffic, seed=self.seed)),
             span_ns=end,
             decider=decider,
-            scrape_every_ns=self.scrape_every_ns,
+            scrape_interval_ns=self.scrape_every_ns,
         )
 
     def _policy(self, tenants: Iterable[str], *, limits: bool) -> Policy:
-        """All of it as it comes, apart from what the classes are promised and what the engines are."""
+        """Return a policy with default settings, except for the classes' objectives and the engines' parameters."""
         classes = tuple(
             _class(name, band=1 if name == "batch" else 0, floor_percent=BATCH_FLOOR_PERCENT if name == "batch" else 0)
             for name in CALLERS
@@ -138,17 +142,17 @@ class Overload:
 
 
 def _class(name: ClassName, *, band: int, floor_percent: int) -> ServiceClass:
-    """As long as its callers wait, a request may."""
+    """Return a class whose maximum queue wait is its clients' timeout."""
     callers = CALLERS[name]
-    assert callers.leave_ns is not None
+    assert callers.client_timeout_ns is not None
     return ServiceClass(
         name,
         band,
-        queue_wait_ns_max=callers.leave_ns,
+        queue_wait_ns_max=callers.client_timeout_ns,
         ttft_ns=callers.ttft_ns,
         tpot_ns=callers.tpot_ns,
-        floor_percent=floor_percent,
-        promise=Promise.COST if name == "batch" else Promise.LATENCY,
+        min_share_percent=floor_percent,
+        optimize_for=OptimizationGoal.COST if name == "batch" else OptimizationGoal.LATENCY,
     )
 
 
@@ -157,9 +161,9 @@ def _unlimited(service_class: ServiceClass) -> ServiceClass:
 
 
 def offered_load(requests: Iterable[Arrival], profile: EngineProfile, span: Duration, *, attention: bool) -> float:
-    """How much work arrives in the time in which four engines could do one.
+    """Return the offered work as a multiple of the capacity of four engines.
 
-    With or without the part of a prompt's work that grows with its square.
+    `attention` includes the part of the prompt's cost that grows with the square of its length.
     """
     decode_ps = profile.decode_sequence_ps + profile.step_ps / MEAN_BATCH
     work_ps = 0.0

@@ -1,7 +1,7 @@
-"""Does the simulated engine tell what a real one will do? Each recorded vLLM run, fitted on its first third.
+"""Check the simulated engine's predictions against recorded vLLM runs.
 
-The first 100 requests' times calibrate the five parameters of a step; the other 200 are predicted. Of those every run
-shows fifteen errors. The last line is JSON: the mean error of each run's prediction.
+The times of the first 100 requests are used to calibrate the five step parameters; the other 200 are predicted. The
+output shows fifteen errors for each run. The last line is JSON: the mean error of each run's prediction.
 """
 
 import argparse
@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
 
-from bench.command import tell
+from bench.cli import print_progress
 from headgate.model.engine_profile import EngineProfile
-from headgate.planning.accuracy import errors, figures, mean_error
-from headgate.planning.answers import simulated
-from headgate.planning.calibrate import Calibration, calibrate
+from headgate.planning.accuracy import latency_stats, mean_error, relative_errors
+from headgate.planning.calibration import Calibration, calibrate
+from headgate.planning.engine_replay import replay
 from headgate.planning.recorded_run import RecordedRun, read_run, run_names
 
 FITTED = 100
@@ -28,22 +28,22 @@ COLUMNS = ("mean", "p50", "p90", "p95", "p99")
 class Verdict:
     profile: EngineProfile
     fitted: dict[str, float]
-    """The errors over the requests that were fitted."""
+    """Errors over the requests used for calibration."""
     predicted: dict[str, float]
-    """The errors over those that were not."""
+    """Errors over the predicted requests."""
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="sim-validate", description=__doc__.partition("\n")[0])
-    parser.add_argument("--run", action="append", metavar="NAME", help="only this run (may be given several times)")
+    parser.add_argument("--run", action="append", metavar="NAME", help="run to check (repeatable; default all)")
     arguments = parser.parse_args()
     folder = Path(os.environ.get("HEADGATE_DATA", "")) / "vllm_runs"
     known = run_names(folder)
     if not known:
-        sys.exit("no recorded runs: set HEADGATE_DATA to the folder that holds vllm_runs/")
+        sys.exit("no recorded runs found; set HEADGATE_DATA to the directory that contains vllm_runs/")
     names: list[str] = arguments.run or known
     if unknown := [name for name in names if name not in known]:
-        sys.exit(f"no run is called {unknown[0]}; there are {', '.join(known)}")
+        sys.exit(f"unknown run {unknown[0]!r}; available: {', '.join(known)}")
     found = {name: _judged(read_run(folder, name)) for name in names}
     print(json.dumps({name: round(mean_error(each.predicted), 4) for name, each in found.items()}))
 
@@ -55,13 +55,17 @@ def _judged(run: RecordedRun) -> Verdict:
     def progress(best: Calibration) -> None:
         nonlocal rounds
         rounds += 1
-        tell(f"{run.name}: round {rounds}, sum of squares {best.square:.4f}, {perf_counter() - started:.1f} s")
+        print_progress(
+            f"{run.name}: round {rounds}, sum of squares {best.squared_error:.4f}, {perf_counter() - started:.1f} s"
+        )
 
-    profile = calibrate(run.profile, run.demands, run.answers[:FITTED], tell=progress).profile
-    made = simulated(profile, run.demands)
+    profile = calibrate(run.profile, run.requests, run.token_times[:FITTED], on_round=progress).profile
+    made = replay(profile, run.requests)
     first, rest = slice(0, FITTED), slice(FITTED, None)
     fitted, predicted = (
-        errors(figures(run.demands[part], run.answers[part]), figures(run.demands[part], made[part]))
+        relative_errors(
+            latency_stats(run.requests[part], run.token_times[part]), latency_stats(run.requests[part], made[part])
+        )
         for part in (first, rest)
     )
     verdict = Verdict(profile, fitted, predicted)

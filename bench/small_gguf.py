@@ -1,10 +1,9 @@
-"""How does llama.cpp get a model so small that asking costs more than computing?
+"""Create a model for llama.cpp so small that a request's overhead exceeds its computation.
 
-What a real GGUF file says of itself is kept, but its vocabulary is cut to the first thousand tokens, since llama.cpp
-computes a logit for each of them also where only embeddings are asked for, and its layers are replaced by a few small
-ones of seeded random weights. What such a model says means nothing, and how long it takes to say it is what is
-measured: on a real accelerator a batch takes about as long as a single input, and on a CPU only a small model comes
-near to that.
+The metadata of a real GGUF file is kept, with two changes. The vocabulary is cut to the first thousand tokens, because
+llama.cpp computes a logit for each of them even for embeddings. The layers are replaced by a few small ones with random
+weights from a fixed seed. The output of such a model is meaningless; only its timing is used. On a real accelerator a
+batch takes about as long as a single input, and on a CPU only a small model comes close to that.
 """
 
 import random
@@ -17,7 +16,7 @@ from pathlib import Path
 HIDDEN, LAYERS, FEED_FORWARD, HEADS = 128, 2, 256, 2
 VOCABULARY = 1024
 _BEFORE_MERGES = 17 + 256
-"""Tokens of its own and single bytes come first; each merge makes one further token, in order."""
+"""Number of special and single-byte tokens, which come first. Each merge then adds one token, in order."""
 _ALIGNMENT = 32
 _BLOCK = 32
 _F32, _Q8_0 = 0, 8
@@ -57,7 +56,7 @@ class _Reader:
         return bytes(self.data[self.at - length : self.at]).decode()
 
     def cut(self, count: int) -> bytes:
-        """The first so many of an array."""
+        """Return the first elements of an array."""
         inner, _ = self.take("I"), self.take("Q")
         start = self.at
         for _ in range(count):
@@ -79,7 +78,7 @@ class _Reader:
 
 
 def shrink(real: Path, small: Path, seed: int = 1) -> None:
-    """Writes a small model with the words of the real one."""
+    """Write a small model with the real model's vocabulary."""
     reader = _Reader(memoryview(real.read_bytes()))
     magic, version = reader.take("I"), reader.take("I")
     _, count = reader.take("Q"), reader.take("Q")
@@ -123,7 +122,7 @@ def _tensors() -> Iterator[tuple[str, tuple[int, ...]]]:
 
 
 def _blocks(chance: random.Random, shape: tuple[int, ...]) -> bytes:
-    """Eight bits a weight, in blocks of 32 with a scale."""
+    """Return random eight-bit weights, in blocks of 32 with a scale."""
     size, scale = shape[0] * shape[1], struct.pack("<e", 0.0005)
     drawn = chance.randbytes(size)
     return b"".join(scale + drawn[at : at + _BLOCK] for at in range(0, size, _BLOCK))

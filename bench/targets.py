@@ -1,8 +1,7 @@
-"""How are the upstream, nginx and the gateway started, each on its core and on ports of its own?
+"""Start the upstream, nginx and the gateway, each on its own core and on free ports.
 
-All listen on loopback, live in a temporary folder and are stopped by their ids when the block that started them is
-left, whatever ends it; should this process be killed, a watcher beside each of them ends it
-(testing/processes.py).
+All listen on loopback and use a temporary directory. They are stopped by ID when the block that started them exits. If
+this process is killed, a watcher stops them (testing/processes.py).
 """
 
 import json
@@ -21,20 +20,20 @@ from typing import Any
 
 import yaml
 
-from bench.cores import family_of, started_on
-from bench.upstream import MODEL
+from bench.cpu_cores import family_of, started_on
+from bench.mock_upstream import MODEL
 from testing.gateway import WITHOUT_TARGETS
 from testing.ports import free_port
-from testing.processes import ChildProcess, MissingPart
+from testing.processes import ChildProcess, MissingProgram
 
 ROOT = Path(__file__).parents[1]
 GATEWAY = (sys.executable, "-m", "headgate.cli.main")
 KEY_SECRET = "HEADGATE_KEY_SECRET"
 START_SECONDS_MAX = 120.0
 IN_FLIGHT_MAX = 1_000
-"""More than any load here holds open: what is measured is the way through, not the waiting."""
+"""Maximum requests in flight, above any load here: the benchmarks measure the relay, not the queue."""
 SPEED = {"step": "10ms"}
-"""Given instead of learned: the upstream is so fast that the gateway would measure itself."""
+"""Configured engine speed. The upstream is so fast that a learned speed would reflect the gateway itself."""
 
 _NGINX = """\
 daemon off;
@@ -77,10 +76,10 @@ class Target:
     key: str
     process: ChildProcess
     status_url: str = ""
-    """Of the gateway: what it knows of its engine."""
+    """The gateway's status page. Empty for other targets."""
 
     def wait_until_idle(self) -> None:
-        """Until the gateway has heard from its engine that nothing runs there."""
+        """Wait until the gateway has seen its engine idle."""
         _wait_until(self.process, self.status_url, "idle", _all_idle)
 
     @property
@@ -93,7 +92,7 @@ def upstream(core: int) -> Generator[Target]:
     port = free_port()
     with started_on(core):
         process = ChildProcess(
-            "upstream", [sys.executable, "-m", "bench.upstream", str(port)], {"PYTHONPATH": str(ROOT)}
+            "upstream", [sys.executable, "-m", "bench.mock_upstream", str(port)], {"PYTHONPATH": str(ROOT)}
         )
     with process:
         process.wait_until_ok(f"http://127.0.0.1:{port}/health", START_SECONDS_MAX)
@@ -101,10 +100,10 @@ def upstream(core: int) -> Generator[Target]:
 
 
 def find_nginx(which: Callable[..., str | None] = shutil.which) -> str:
-    # Debian installs it where the search path of plain users does not lead.
+    # Debian installs nginx outside the search path of regular users.
     found = which("nginx") or which("nginx", path="/usr/sbin:/usr/local/sbin")
     if found is None:
-        raise MissingPart("nginx, which the gateway is compared with, is not installed; apt-get install nginx-light")
+        raise MissingProgram("nginx is not installed, but the benchmark needs it; run apt-get install nginx-light")
     return found
 
 
@@ -133,9 +132,9 @@ def gateway(
     watches_whole_answers: bool = False,
     settings: Mapping[str, Any] | None = None,
 ) -> Generator[Target]:
-    """As an operator runs it: a tenant with a key, classes, scheduling, metrics, an engine that is watched.
+    """Start a gateway as in production: a tenant with a key, classes, scheduling, metrics and a monitored engine.
 
-    `settings` go on top of its configuration.
+    `settings` override its configuration.
     """
     port, admin_port = free_port(), free_port()
     key, variables = secrets.token_urlsafe(24), {KEY_SECRET: secrets.token_urlsafe(24)}
@@ -152,19 +151,19 @@ def gateway(
                 "speed": SPEED,
                 "endpoints": [upstream_url],
             }
-            | ({"watches_whole_answers": True} if watches_whole_answers else {})
+            | ({"always_stream_upstream": True} if watches_whole_answers else {})
         },
-        # Another name than the engine's, so that the body is rewritten as it often must be.
+        # The name differs from the engine's, so that the body is rewritten, as is common in production.
         "models": {"public-model": "bench"},
         "tenants": {"bench": {"keys": [_hash_of(key, command, variables)]}},
-        # The upstream answers at once, however many wait: a target would only be in the way.
+        # The upstream responds immediately under any load, so objectives would only interfere.
         "classes": WITHOUT_TARGETS,
     }
     folder.mkdir()
     file = folder / "headgate.yaml"
     file.write_text(yaml.safe_dump(config | dict(settings or {})))
     with started_on(core):
-        process = ChildProcess("gateway", [*command, "serve", str(file)], variables)
+        process = ChildProcess("gateway", [*command, "serve", "--config", str(file)], variables)
     with process:
         process.wait_until_ok(f"http://127.0.0.1:{admin_port}/ready", START_SECONDS_MAX)
         status_url = f"http://127.0.0.1:{admin_port}/status"
@@ -173,12 +172,12 @@ def gateway(
 
 
 def _hash_of(key: str, command: Sequence[str], variables: dict[str, str]) -> str:
-    """By the command line, as an operator gets it; another version of the gateway may hash otherwise."""
+    """Hash the key with the command line, as an operator would. Other versions of the gateway may hash differently."""
     done = subprocess.run(
         [*command, "keys", "hash"], input=key, capture_output=True, text=True, env=os.environ | variables, check=False
     )
     if done.returncode != 0:
-        raise MissingPart(f"`{' '.join(command)} keys hash` failed: {done.stderr.strip()}; correct --gateway-command")
+        raise MissingProgram(f"`{' '.join(command)} keys hash` failed: {done.stderr.strip()}; check --gateway-command")
     return done.stdout.strip()
 
 
@@ -199,5 +198,7 @@ def _wait_until(process: ChildProcess, status_url: str, state: str, reached: Cal
         if reached(status):
             return
         if time.monotonic() > give_up_at:
-            raise MissingPart(f"the gateway did not find its engine {state}; its log ends in:\n{process.log()[-2000:]}")
+            raise MissingProgram(
+                f"the gateway did not find its engine {state}; end of its log:\n{process.log()[-2000:]}"
+            )
         time.sleep(0.05)

@@ -1,4 +1,4 @@
-"""Where do traces go in a benchmark? To a process that takes every post and looks at none.
+"""Trace collector for benchmarks. It accepts every request and discards the body.
 
 python -m bench.trace_collector PORT
 """
@@ -7,7 +7,7 @@ import sys
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 
-class Taking(BaseHTTPRequestHandler):
+class DiscardHandler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def do_POST(self) -> None:
@@ -22,9 +22,9 @@ class Taking(BaseHTTPRequestHandler):
         self.send_header("content-length", "0")
         self.end_headers()
 
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 The base class has this name for it.
-        """Nobody reads it."""
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 The base class uses this name.
+        """Discard the message."""
 
 
 if __name__ == "__main__":
-    ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), Taking).serve_forever()
+    ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), DiscardHandler).serve_forever()

@@ -1,1 +1,1 @@
-"""What do bytes do that nobody would send on purpose? Targets for atheris, each a function that takes any bytes."""
+"""Fuzz targets for atheris. Each target is a function that accepts arbitrary bytes."""

@@ -1,7 +1,7 @@
-"""Can a caller's bytes do anything to a connection but bring requests, one at a time, or end it?
+"""Fuzz target: bytes from a client either form requests, one at a time, or end the connection.
 
-The first request that comes whole is the same however the bytes are cut. What comes after it may be taken or not: that
-depends on whether the first was answered by then.
+The first complete request is the same however the reads are split. Later bytes may be accepted or not, depending on
+whether the first request has been answered by then.
 """
 
 import asyncio
@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 
 from fuzz.cuts import cut
 from fuzz.pipes import Pipe
-from headgate.edge.client import BodyTooLarge, Client, ClientLeft
+from headgate.edge.client import BodyTooLarge, Client, ClientDisconnected
 from headgate.edge.connections import Connections
 from headgate.edge.options import EdgeLimits
 
-LIMITS = EdgeLimits(head_bytes_max=2048, headers_max=16, body_bytes_max=512)
+LIMITS = EdgeLimits(header_bytes_max=2048, header_count_max=16, body_bytes_max=512)
 
 _FINAL_ANSWER = re.compile(rb"HTTP/1\.1 [2-5]\d\d ")
 _loop = asyncio.new_event_loop()
@@ -28,7 +28,7 @@ def one_input(data: bytes) -> None:
 
 @dataclass
 class _App:
-    """Answers whatever comes, and keeps it."""
+    """Answers and records every request."""
 
     requests: list[tuple[object, ...]] = field(default_factory=list)
     heads: int = 0
@@ -42,13 +42,13 @@ class _App:
             body: bytes | None = await client.body(LIMITS.body_bytes_max)
         except BodyTooLarge:
             body = None
-        except ClientLeft:
+        except ClientDisconnected:
             return
         finally:
             self.open -= 1
         assert body is None or len(body) <= LIMITS.body_bytes_max
-        assert len(client.headers) <= LIMITS.headers_max
-        # An offer of another protocol is passed over, under whichever name.
+        assert len(client.headers) <= LIMITS.header_count_max
+        # Offers of another protocol are ignored, whatever the header name.
         headers = {name: value for name, value in client.headers.items() if b"upgrade" not in name}
         self.requests.append((client.method, client.path, headers, body))
         client.reply(200, [], b"ok")

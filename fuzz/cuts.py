@@ -1,7 +1,7 @@
-"""Into which reads does a stream of bytes fall?
+"""Split bytes into random reads.
 
-The cuts follow from the bytes themselves, so that an input is plain content that a person can read, and the same input
-is always cut in the same way.
+The split depends only on the bytes. The same input is therefore always split in the same way, and seeds contain nothing
+but readable content.
 """
 
 import random
@@ -14,4 +14,4 @@ def cut(data: bytes) -> list[bytes]:
         return [data[at : at + 1] for at in range(len(data))]
     places = sorted(chance.randrange(len(data) + 1) for _ in range(chance.randrange(8)))
     pieces = [data[start:end] for start, end in zip([0, *places], [*places, len(data)], strict=True)]
-    return [piece for piece in pieces if piece]  # No read is empty: that would be the end.
+    return [piece for piece in pieces if piece]  # An empty read would mean the end of the stream.

@@ -1,12 +1,12 @@
-"""Can an engine's bytes be anything but an answer or a fault, and do they ever answer a second question?"""
+"""Fuzz target: bytes from an engine give a response or a fault, and never answer a second request."""
 
 import asyncio
 
 from fuzz.cuts import cut
 from fuzz.pipes import Pipe
-from headgate.engines.connection import EngineConnection
 from headgate.engines.dialects import DIALECTS
-from headgate.engines.http import turn_budget
+from headgate.engines.engine_connection import EngineConnection
+from headgate.engines.http_engine import turn_budget
 from headgate.ports.engine import EngineFault
 
 _loop = asyncio.new_event_loop()
@@ -20,7 +20,7 @@ def one_input(data: bytes) -> None:
 
 
 async def _outcome(pieces: list[bytes]) -> tuple[object, ...]:
-    """Status, kind and body of the answer, and whether it broke off; or that there was none."""
+    """Status, content type and body of the response, and whether it was truncated; or a marker if there was none."""
     freed: list[EngineConnection] = []
     connection, pipe = EngineConnection(freed.append, lambda _: None, turn_budget()), Pipe()
     connection.connection_made(pipe)  # type: ignore[arg-type]
@@ -49,6 +49,6 @@ async def _ask(connection: EngineConnection) -> tuple[object, ...]:
         while data := await answer.read():
             body += data
     except EngineFault:
-        # How much of a broken answer was heard is a matter of chance.
+        # The received part of a truncated response depends on the split.
         return (answer.status, answer.content_type, True)
     return (answer.status, answer.content_type, body, False)

@@ -1,4 +1,4 @@
-"""Does it matter into which reads an engine's stream falls?"""
+"""Fuzz target: an engine's event stream gives the same result however its reads are split."""
 
 from fuzz.cuts import cut
 from headgate.wire.sse import StreamScanner

@@ -2,7 +2,7 @@
 
 from fuzz.cuts import cut
 from headgate.model.ticket import Api
-from headgate.wire.joining import BrokenStream, Joined, Joiner
+from headgate.wire.stream_joiner import BrokenStream, JoinedBody, StreamJoiner
 
 _BYTES_MAX = 512
 _FRAME_BYTES_MAX = 16
@@ -14,13 +14,13 @@ def one_input(data: bytes) -> None:
         assert _outcome([data], api) == _outcome(cut(data), api)
 
 
-def _outcome(pieces: list[bytes], api: Api) -> Joined | str:
-    joiner = Joiner(api, assembled_bytes_max=_BYTES_MAX)
+def _outcome(pieces: list[bytes], api: Api) -> JoinedBody | str:
+    joiner = StreamJoiner(api, assembled_bytes_max=_BYTES_MAX)
     for piece in pieces:
-        if joiner.take(piece):
+        if joiner.feed(piece):
             break
     try:
-        whole = joiner.conclude()
+        whole = joiner.finish()
     except BrokenStream as broken:
         return str(broken)
     assert whole.status != 200 or len(whole.body) <= _BYTES_MAX + _FRAME_BYTES_MAX * sum(map(len, pieces))

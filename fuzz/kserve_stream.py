@@ -2,10 +2,10 @@
 
 from fuzz.cuts import cut
 from headgate.model.ticket import Api
-from headgate.wire.kserve.events import ChunkTranslator, Generated, Setting, whole_body
+from headgate.wire.kserve.generate_stream import ChunkTranslator, GeneratedText, TranslationContext, whole_body
 from headgate.wire.sse import EVENT_BYTES_MAX
 
-SETTING = Setting(
+SETTING = TranslationContext(
     api=Api.CHAT, answer_id="a", created=1, model="m", text_output="text_output", prompt_bytes=4, output_tokens_max=9
 )
 _BYTES_MAX = 512
@@ -18,13 +18,13 @@ def one_input(data: bytes) -> None:
 
 def _passed_on(pieces: list[bytes]) -> bytes:
     chunks = ChunkTranslator(SETTING)
-    passed = b"".join([chunks.feed(piece) for piece in pieces]) + chunks.conclude()
+    passed = b"".join([chunks.feed(piece) for piece in pieces]) + chunks.finish()
     assert passed == b"" or passed.endswith(b"\n\n"), "the output ends at an event boundary"
     return passed
 
 
 def _assembled(pieces: list[bytes]) -> bytes | str:
-    generated = Generated(SETTING, bytes_max=_BYTES_MAX)
+    generated = GeneratedText(SETTING, bytes_max=_BYTES_MAX)
     for piece in pieces:
         generated.feed(piece)
         assert generated.held_bytes <= EVENT_BYTES_MAX

@@ -1,10 +1,10 @@
-"""What stands in for a socket while a connection is fed with made-up bytes?"""
+"""Fake socket transport for fuzzing connections."""
 
 from typing import Any
 
 
 class Pipe:
-    """A transport that keeps what is written and remembers that it was closed."""
+    """Transport that records the written bytes and whether it was closed."""
 
     def __init__(self) -> None:
         self.written = b""

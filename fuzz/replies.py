@@ -1,8 +1,8 @@
-"""Can what an engine says of an error be anything but a short text?"""
+"""Fuzz target: an error reported by an engine becomes a short text."""
 
 import json
 
-from headgate.wire.replies import MESSAGE_CHARS_MAX, error_body, read_error, reported_error
+from headgate.wire.openai_bodies import MESSAGE_CHARS_MAX, error_body, read_error, reported_error
 from headgate.wire.sse import error_event
 
 

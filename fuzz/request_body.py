@@ -1,15 +1,15 @@
-"""Can a caller's body be anything but understood or refused, and does the engine get what was judged?"""
+"""Fuzz target: a request body is parsed or rejected, and the engine receives the content that was checked."""
 
 import json
 from typing import Any
 
 from headgate.model.caps import Caps, ReasoningEffort
 from headgate.model.ticket import Api
-from headgate.wire.request import BadRequest, RequestBody
+from headgate.wire.request_body import BadRequest, RequestBody
 
 TIGHT = Caps(
     prompt_tokens=16,
-    trims_prompt=True,
+    trim_prompt=True,
     output_tokens=64,
     n=2,
     best_of=2,
@@ -18,7 +18,7 @@ TIGHT = Caps(
     reasoning_effort=ReasoningEffort.LOW,
 )
 OURS = {"model", "stream_options", "priority", "cache_salt"}
-"""Fields that an engine is told in our words."""
+"""Fields that the gateway rewrites for the engine."""
 
 
 def one_input(data: bytes) -> None:
@@ -40,7 +40,7 @@ def _check_refusal(bad: BadRequest) -> None:
 
 
 def _read(raw: bytes) -> dict[str, Any]:
-    # Numbers stay text: how large they may be is a matter between callers and engines.
+    # Numbers are kept as text, because the gateway does not limit their size.
     return json.loads(raw, parse_int=str, parse_float=str, parse_constant=_no_constant)
 
 

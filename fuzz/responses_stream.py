@@ -1,7 +1,7 @@
-"""Does it matter into which reads a stream of /v1/responses falls?"""
+"""Fuzz target: a /v1/responses stream gives the same result however its reads are split."""
 
 from fuzz.cuts import cut
-from headgate.wire.responses import ResponsesScanner
+from headgate.wire.responses_scanner import ResponsesScanner
 
 
 def one_input(data: bytes) -> None:

@@ -1,10 +1,10 @@
-"""How are the targets run, each for a bounded time?
+"""Run the fuzz targets, each for a limited time.
 
-    python -m fuzz.run [SECONDS] [TARGET ...]      each target, 30 seconds by default
-    python -m fuzz.run --seeds [TARGET ...]        only what is kept in fuzz/corpus
+    python -m fuzz.run [SECONDS] [TARGET ...]      fuzz each target (default: 30 seconds)
+    python -m fuzz.run --seeds [TARGET ...]        run only the seeds in fuzz/corpus
 
-What a target finds is written into fuzz/corpus/TARGET as `crash-…`, to be kept as a seed once it is understood. Each
-target runs in a process of its own: a crash ends the process.
+Findings are written to fuzz/corpus/TARGET as `crash-…`. Keep a finding as a seed once you understand it. Each target
+runs in its own process, because a crash ends the process.
 """
 
 import argparse
@@ -38,7 +38,7 @@ def seeds_of(target: str) -> list[Path]:
 
 
 def run_seeds(target: str) -> None:
-    """Plainly, without atheris: what fails here fails with the name of the seed and a traceback."""
+    """Run the seeds without atheris, so that a failure shows the seed's name and a traceback."""
     one_input = importlib.import_module(f"fuzz.{target}").one_input
     for seed in seeds_of(target):
         try:
@@ -49,7 +49,7 @@ def run_seeds(target: str) -> None:
 
 
 def fuzz(target: str, arguments: list[str]) -> None:
-    """Does not return: libFuzzer ends the process."""
+    """Fuzz a target in this process. Does not return, because libFuzzer exits the process."""
     import atheris
 
     with atheris.instrument_imports(include=["headgate"], enable_loader_override=False):
@@ -59,7 +59,7 @@ def fuzz(target: str, arguments: list[str]) -> None:
 
 
 def fuzz_beside(target: str, seconds: int, found: Path) -> int:
-    """In a process of its own, from the seeds on; what it finds goes to `found`."""
+    """Fuzz a target in a child process, starting from the seeds. Findings are written to `found`."""
     with tempfile.TemporaryDirectory(prefix="headgate-fuzz-") as grown:
         options = [
             f"-max_total_time={seconds}",
@@ -78,8 +78,8 @@ def main(arguments: list[str]) -> int:
     if arguments[:1] == ["--one"]:
         fuzz(arguments[1], arguments[2:])
     parser = argparse.ArgumentParser(prog="fuzz", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--seeds", action="store_true", help="only what is kept in fuzz/corpus")
-    parser.add_argument("--found", type=Path, help="where findings go, if not into the corpus")
+    parser.add_argument("--seeds", action="store_true", help="run only the seeds in fuzz/corpus")
+    parser.add_argument("--found", type=Path, help="directory for findings (default: the corpus)")
     parser.add_argument("words", nargs="*", metavar="SECONDS|TARGET")
     given = parser.parse_args(arguments)
     seconds = next((int(word) for word in given.words if word.isdigit()), SECONDS)

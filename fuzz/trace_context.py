@@ -1,4 +1,4 @@
-"""Is what a caller says of its trace taken whole or not at all, and can what goes on to engines be read again?"""
+"""Fuzz target: trace headers are accepted completely or not at all, and headers sent to engines can be parsed again."""
 
 from headgate.model.stage import CALLER_STAGES_MAX
 from headgate.wire.trace_context import (

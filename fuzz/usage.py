@@ -1,4 +1,4 @@
-"""Is usage found in any answer alike, however it is cut, and is it never less than nothing?"""
+"""Fuzz target: the usage in a response is the same however its reads are split, and never negative."""
 
 from fuzz.cuts import cut
 from headgate.model.usage import Usage

@@ -71,25 +71,25 @@ def configuration(reader: gguf.GGUFReader) -> dict[str, Any]:
     }
 
 
-def name_in_hugging_face(name: str) -> str:
+def hf_tensor_name(name: str) -> str:
     if layer := re.fullmatch(r"blk\.(\d+)\.(\w+)\.weight", name):
         return f"model.layers.{layer[1]}.{PER_LAYER[layer[2]]}.weight"
     return f"{WHOLE_MODEL[name.removesuffix('.weight')]}.weight"
 
 
-def halves_apart(weight: np.ndarray, heads: int) -> np.ndarray:
+def split_rotary_halves(weight: np.ndarray, heads: int) -> np.ndarray:
     """Rows of one head: from a0 b0 a1 b1 ... to a0 a1 ... b0 b1 ..."""
     pairs = weight.reshape(heads, -1, 2, weight.shape[-1])
     return pairs.transpose(0, 2, 1, 3).reshape(weight.shape)
 
 
-def converted(tensor: gguf.ReaderTensor, config: dict[str, Any]) -> torch.Tensor:
+def convert_tensor(tensor: gguf.ReaderTensor, config: dict[str, Any]) -> torch.Tensor:
     # GGUF counts dimensions from the fastest, numpy from the slowest.
     weight = gguf.dequantize(tensor.data, tensor.tensor_type).reshape([int(size) for size in tensor.shape[::-1]])
     if tensor.name.endswith(".attn_q.weight"):
-        weight = halves_apart(weight, config["num_attention_heads"])
+        weight = split_rotary_halves(weight, config["num_attention_heads"])
     elif tensor.name.endswith(".attn_k.weight"):
-        weight = halves_apart(weight, config["num_key_value_heads"])
+        weight = split_rotary_halves(weight, config["num_key_value_heads"])
     return torch.tensor(weight, dtype=torch.bfloat16)
 
 
@@ -97,7 +97,7 @@ def convert(source: Path, folder: Path) -> None:
     reader = gguf.GGUFReader(source)
     config = configuration(reader)
     folder.mkdir(parents=True)
-    weights = {name_in_hugging_face(tensor.name): converted(tensor, config) for tensor in reader.tensors}
+    weights = {hf_tensor_name(tensor.name): convert_tensor(tensor, config) for tensor in reader.tensors}
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
     special = {key: config[key] for key in ("bos_token_id", "eos_token_id")}

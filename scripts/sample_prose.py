@@ -1,7 +1,7 @@
-"""Print passages of the project's prose, drawn at random, for a reader who judges the language.
+"""Print random passages from the project's prose for review.
 
-Usage: sample_prose.py SEED [--per KIND=N ...]. The same seed draws the same passages from the same files. Each passage
-is printed with its number, kind and place.
+Usage: sample_prose.py SEED [--per KIND=N ...]. The same seed selects the same passages from the same files. Each one
+is printed with its number, kind and location.
 """
 
 import argparse
@@ -16,13 +16,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headgate.slo.dashboards import DASHBOARDS
-from headgate.telemetry.catalogue import PARTS
+from headgate.telemetry.catalogue import SECTIONS
 
 ROOT = Path(__file__).parent.parent
 COUNTS = {"message": 20, "doc": 20, "docstring": 20, "test": 10, "metric": 10}
 MESSAGE_WORDS_MIN = 4
 PARAGRAPH_WORDS_MIN = 8
 COMMENT_WORDS_MIN = 3
+
+_SQL = r"\b(SELECT|INSERT|UPDATE|DELETE|CREATE) |^\s*(select|insert|update|delete|create) | as \w+,$"
+_SHELL_OR_LUA = r"redis\.call|\blocal \w+|\[\[ |\bthen$|^\s+(for \w+ in|if|while|case|set) .*[$\[\"]"
+_OTHER_CODE = r"[{}();]\s*$|^\s*<|\\w|\(\?"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +51,7 @@ def words_in(text: str) -> int:
 
 
 def messages() -> Iterator[Passage]:
-    """Help texts, error messages, reasons, log lines and printed text: string literals of several words."""
+    """Help text, error messages, reasons, log lines and printed text: string literals of more than one word."""
     for path in tracked("src/headgate/**/*.py"):
         if path.name == "catalogue.py" or "slo" in path.parts:
             continue
@@ -76,7 +80,7 @@ def literal_text(node: ast.AST) -> str:
 
 
 def is_prose(text: str) -> bool:
-    is_code = re.search(r"\b(SELECT|INSERT|UPDATE|DELETE|CREATE) |[{}();]\s*$|^\s*<|\\w|\(\?", text)
+    is_code = re.search(rf"{_SQL}|{_SHELL_OR_LUA}|{_OTHER_CODE}", text, re.MULTILINE)
     return not is_code and words_in(text) >= MESSAGE_WORDS_MIN and text.count(" ") >= MESSAGE_WORDS_MIN - 1
 
 
@@ -91,7 +95,7 @@ def doc_paragraphs() -> Iterator[Passage]:
 
 
 def outside_code(text: str) -> list[str]:
-    """Paragraphs and list items; the lines of code blocks are blanked, so that line numbers stay right."""
+    """Paragraphs and list items. Lines of code blocks are blanked to keep the line numbers correct."""
     blanked = re.sub(r"^```.*?^```", lambda code: "\n" * code[0].count("\n"), text, flags=re.DOTALL | re.MULTILINE)
     return re.split(r"\n(?=\n|[-*] |\d+\. )", blanked)
 
@@ -109,7 +113,7 @@ def docstrings_and_comments() -> Iterator[Passage]:
 
 
 def comments(path: Path, source: str) -> Iterator[Passage]:
-    """Comments, with those of successive lines joined."""
+    """Comments. Consecutive comment lines are joined."""
     begun, lines, last = 0, list[str](), -1
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type != tokenize.COMMENT or re.match(r"#\s*(noqa|pyright|type:|fmt)", token.string):
@@ -132,7 +136,7 @@ def test_names() -> Iterator[Passage]:
 
 
 def metric_texts() -> Iterator[Passage]:
-    for title, described in PARTS.items():
+    for title, described in SECTIONS.items():
         yield Passage("metrics page", title)
         for metric in described:
             yield Passage(metric.name, " ".join(part for part in (metric.help, metric.note) if part))

@@ -1,11 +1,11 @@
-"""Do the pages about outcomes say what the table of outcomes says?
+"""Write the generated parts of the outcome pages in docs/reference/errors.
 
-Each outcome has a page in docs/reference/errors. This script writes the part between two markers, with the HTTP reply,
-from src/headgate/model/outcome.py; people write the rest. It also writes the list of all outcomes in
-docs/reference/errors/README.md, from the table and from the first sentence of each page.
+Each outcome has a page. The part between two markers describes the HTTP reply and is generated from
+src/headgate/model/outcome.py. The rest is written by hand. The list of all outcomes in docs/reference/errors/README.md
+is generated from the same table and the first sentence of each page.
 
-Usage: write_error_pages.py [--check] [FOLDER]. With --check nothing is written; the exit status is 1 if something
-would be.
+Usage: write_error_pages.py [--check] [DIRECTORY]. With --check the script writes nothing and exits with status 1 if a
+page is out of date.
 """
 
 import re
@@ -13,9 +13,9 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from headgate.core.admission.retry_after import SHORTEST, longest
-from headgate.edge.replies import INTERRUPTED
-from headgate.model.outcome import FACES, STREAM_INTERRUPTED, Face, Outcome, RetryAfter
+from headgate.core.admission.retry_after import RETRY_AFTER_MIN, retry_after_max
+from headgate.edge.error_replies import INTERRUPTED_OUTCOMES
+from headgate.model.outcome import HTTP_REPLIES, STREAM_INTERRUPTED, HttpReply, Outcome, RetryAfter
 from headgate.model.units import SECOND
 
 FOLDER = Path(__file__).parent.parent / "docs" / "reference" / "errors"
@@ -25,13 +25,13 @@ END = "<!-- from here on written by people -->"
 HEADINGS = ("What the caller sees", "Why it happens", "What the caller can do", "What the operator can do")
 
 _RETRY_AFTER = {RetryAfter.ABSENT: "not sent", RetryAfter.ONE_SECOND: "1 s"}
-_COMPUTED = "computed for each answer, from {} to {} s"
+_COMPUTED = "computed for each response, from {} to {} s"
 _SHOULD_RETRY = {None: "not sent: the client decides", True: "`true`", False: "`false`"}
-# The three whose face is not what a caller gets.
-_NO_ERROR_OF_OURS = {
+# Outcomes for which callers do not receive the HTTP reply shown in the table.
+_SPECIAL_REPLIES = {
     Outcome.COMPLETED: {"status": "the engine's, usually 200", "error": "none"},
     Outcome.CANCELLED: {"status": "none is sent; 499 in records", "error": "none"},
-    Outcome.ENGINE_REFUSED: {
+    Outcome.ENGINE_REJECTED: {
         "status": "the engine's own",
         "error": "the engine's own body, as it came",
         "`Retry-After`": "not sent",
@@ -41,24 +41,24 @@ _NO_ERROR_OF_OURS = {
 
 
 def rows(outcome: Outcome) -> dict[str, str]:
-    if outcome in _NO_ERROR_OF_OURS:
-        return _NO_ERROR_OF_OURS[outcome]
-    face = FACES[outcome]
+    if outcome in _SPECIAL_REPLIES:
+        return _SPECIAL_REPLIES[outcome]
+    face = HTTP_REPLIES[outcome]
     shown = {
         "status": str(face.status),
         "`code`": f"`{face.code}`",
         "`type`": f"`{face.type}`",
         "`Retry-After`": _RETRY_AFTER.get(
-            face.retry_after, _COMPUTED.format(SHORTEST // SECOND, longest(outcome) // SECOND)
+            face.retry_after, _COMPUTED.format(RETRY_AFTER_MIN // SECOND, retry_after_max(outcome) // SECOND)
         ),
         "`x-should-retry`": _SHOULD_RETRY[face.should_retry],
     }
-    if outcome in INTERRUPTED:
+    if outcome in INTERRUPTED_OUTCOMES:
         shown["in a stream that has begun"] = in_stream(STREAM_INTERRUPTED)
     return shown
 
 
-def in_stream(face: Face) -> str:
+def in_stream(face: HttpReply) -> str:
     return f"an error event with `code` `{face.code}` and `type` `{face.type}`, no `[DONE]`"
 
 
@@ -78,7 +78,7 @@ def index(texts: dict[Outcome, str]) -> str:
 
 
 def first_sentence(page: str) -> str:
-    """The paragraph below the title."""
+    """Paragraph below the title."""
     return " ".join(page.split("\n\n")[1].split())
 
 
@@ -94,7 +94,7 @@ def skeleton(outcome: Outcome) -> str:
 
 
 def pages(folder: Path) -> Iterator[tuple[Path, str]]:
-    """Each page as it should be."""
+    """Expected content of each page."""
     texts: dict[Outcome, str] = {}
     for outcome in Outcome:
         path = folder / f"{outcome}.md"

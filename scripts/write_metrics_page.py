@@ -1,4 +1,4 @@
-"""Writes the tables of docs/reference/metrics.md from src/headgate/telemetry/catalogue.py.
+"""Write the tables in docs/reference/metrics.md from src/headgate/telemetry/catalogue.py.
 
 The tables are between two markers. The rest of the page is written by hand.
 
@@ -10,18 +10,18 @@ import re
 import sys
 from pathlib import Path
 
-from headgate.telemetry.catalogue import PARTS, Described
+from headgate.telemetry.catalogue import SECTIONS, MetricDefinition
 
 PAGE = Path(__file__).parent.parent / "docs" / "reference" / "metrics.md"
 BEGIN = "<!-- written by scripts/write_metrics_page.py: change src/headgate/telemetry/catalogue.py instead -->"
 END = "<!-- from here on written by people -->"
 
 
-def row(each: Described) -> str:
+def row(each: MetricDefinition) -> str:
     labels = ", ".join(f"`{label}`" for label in each.labels)
-    when = f"Reported if {each.shown_when}." if each.shown_when else ""
+    when = f"Reported if {each.exposed_when}." if each.exposed_when else ""
     meaning = " ".join(part for part in (each.help, each.note, when) if part)
-    return f"| `{each.name}` | {each.kind} | {labels} | {meaning} |"
+    return f"| `{each.name}` | {each.type} | {labels} | {meaning} |"
 
 
 def tables() -> str:
@@ -29,7 +29,7 @@ def tables() -> str:
         "\n".join(
             (f"## {title}", "", "| metric | kind | labels | meaning |", "|---|---|---|---|", *map(row, described))
         )
-        for title, described in PARTS.items()
+        for title, described in SECTIONS.items()
     ]
     return "\n\n".join(parts)
 

@@ -1,1 +1,1 @@
-"""Code shared by tests and benchmarks: launchers of real parts, fakes, builders and the simulated cell."""
+"""Code shared by tests and benchmarks: launchers for real components, fakes, builders and the simulated cell."""

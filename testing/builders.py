@@ -1,35 +1,34 @@
-"""How do the tests of the core say what they arrange?
+"""Builders for core tests, with defaults for everything that a test does not specify.
 
-Every builder has a default for what a test does not care about: one model "m", served by one pool "p"; the classes
-interactive and batch, in that order of priority; the tenants acme, bolt and coil.
+The defaults are one model "m" served by one pool "p", the classes interactive and batch in that order of priority, and
+the tenants acme, bolt and coil.
 """
-
-from unittest.mock import ANY
 
 from headgate.core.commands import Abort, Command, Dispatch, Eject, End, Readmit
 from headgate.core.events import (
     AttemptEnded,
     AttemptEnding,
     AttemptProgress,
+    AttemptsProgressed,
     EndpointJoined,
     EndpointLeaving,
+    EndpointNotReady,
     EndpointProbed,
-    EndpointReadied,
-    EndpointUnreadied,
+    EndpointReady,
     Event,
     FirstToken,
     PolicyChanged,
-    Progressed,
     RequestArrived,
     RequestWithdrawn,
     WithdrawalCause,
 )
-from headgate.core.routing.least_seconds import LeastSeconds
+from headgate.core.routing.router import LeastTimeRouter
 from headgate.core.scheduler import Scheduler
 from headgate.core.summary import EndpointSummary
 from headgate.model.caps import Caps
-from headgate.model.endpoint import Endpoint, EndpointTrouble
+from headgate.model.endpoint import Endpoint, EndpointProblem
 from headgate.model.fault import Fault
+from headgate.model.money import Bill
 from headgate.model.outcome import Outcome
 from headgate.model.policy import HealthRules, Model, Policy, Pool, RetryRules, ServiceClass
 from headgate.model.tenant import Tenant
@@ -51,16 +50,30 @@ from headgate.model.usage import Usage, UsageSource
 START = Instant(1_000_000 * SECOND)
 
 
+class _AnyTuple(tuple[Bill, ...]):
+    """Equal to everything. `unittest.mock.ANY` is not a tuple, which a compiled class requires."""
+
+    __slots__ = ()
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    __hash__ = tuple.__hash__
+
+
+_ANY_BILLS = _AnyTuple()
+
+
 # Time
 
 
-def lasting(seconds: float) -> Duration:
+def duration(seconds: float) -> Duration:
     return Duration(round(seconds * SECOND))
 
 
 def at(seconds: float) -> Instant:
-    """So long after the test's beginning."""
-    return after(START, lasting(seconds))
+    """The instant this many seconds after the start of the test."""
+    return after(START, duration(seconds))
 
 
 # Policy
@@ -82,13 +95,13 @@ def a_class(
     return ServiceClass(
         ClassName(name),
         band,
-        queue_wait_ns_max=lasting(queue_wait),
+        queue_wait_ns_max=duration(queue_wait),
         queue_length_max=queue_length_max,
         queue_length_per_tenant_max=queue_length_per_tenant_max,
         pools=tuple(PoolName(pool) for pool in pools),
         service_tiers=service_tiers,
         prompt_tokens_max=prompt_tokens_max,
-        unnamed=unnamed,
+        accepts_unclassified=unnamed,
         caps=caps or Caps(),
     )
 
@@ -104,7 +117,7 @@ def a_tenant(name: str = "acme", *, classes: tuple[str, ...] = (), models: tuple
 
 
 def a_pool(name: str = "p", *, warm_up: float = 30) -> Pool:
-    return Pool(PoolName(name), lasting(warm_up))
+    return Pool(PoolName(name), duration(warm_up))
 
 
 def a_model(name: str = "m", *pools: str) -> Model:
@@ -120,7 +133,7 @@ def a_policy(
     retry: RetryRules | None = None,
     health: HealthRules | None = None,
 ) -> Policy:
-    """Where no models are given, the model "m" is served by all of the pools."""
+    """Build a policy. By default, all pools serve model "m"."""
     pools_built = tuple(a_pool(pool) if isinstance(pool, str) else pool for pool in pools)
     return Policy(
         classes=classes,
@@ -132,28 +145,28 @@ def a_policy(
     )
 
 
-# The scheduler
+# Scheduler
 
 
 def a_scheduler(
-    *endpoints: Endpoint, policy: Policy | None = None, places: int = 1, router: LeastSeconds | None = None
+    *endpoints: Endpoint, policy: Policy | None = None, places: int = 1, router: LeastTimeRouter | None = None
 ) -> Scheduler:
-    """A scheduler with these endpoints ready; where none are given, with "e1" and so many places."""
+    """A scheduler with the given endpoints ready. The default is one endpoint "e1" with `places` slots."""
     scheduler = Scheduler(router=router)
-    told(scheduler, at(0), policy_changed(policy or a_policy()))
+    commands_for(scheduler, at(0), policy_changed(policy or a_policy()))
     for endpoint in endpoints or (an_endpoint("e1", places=places),):
-        told(scheduler, at(0), EndpointJoined(endpoint), EndpointReadied(endpoint.id))
+        commands_for(scheduler, at(0), EndpointJoined(endpoint), EndpointReady(endpoint.id))
     return scheduler
 
 
 def a_scheduler_without_endpoints(policy: Policy | None = None) -> Scheduler:
     scheduler = Scheduler()
-    told(scheduler, at(0), policy_changed(policy or a_policy()))
+    commands_for(scheduler, at(0), policy_changed(policy or a_policy()))
     return scheduler
 
 
-def told(scheduler: Scheduler, now: Instant, *events: Event) -> list[Command]:
-    """What the scheduler says to these events, all at one moment."""
+def commands_for(scheduler: Scheduler, now: Instant, *events: Event) -> list[Command]:
+    """Commands that the scheduler returns for these events, all handled at `now`."""
     return [command for event in events for command in scheduler.handle(event, now)]
 
 
@@ -161,7 +174,7 @@ def endpoint_summary(scheduler: Scheduler, name: str) -> EndpointSummary:
     return next(each for each in scheduler.summary().endpoints if each.id == name)
 
 
-# What happens
+# Events
 
 
 def arrived(
@@ -181,7 +194,7 @@ def arrived(
     fingerprint: str = "",
     gateway: str = "",
 ) -> RequestArrived:
-    """The caller's deadlines are given in seconds from here on; the key is its Idempotency-Key."""
+    """Build an arrival. Deadlines are in seconds from now; `key` is the Idempotency-Key."""
     return RequestArrived(
         Ticket(
             RequestId(request),
@@ -190,12 +203,12 @@ def arrived(
             TenantId(tenant),
             stream=stream,
             prompt_bytes=prompt_bytes,
-            class_named=service_class,
+            requested_class=service_class,
             service_tier=tier,
             client_retries=client_retries,
-            prompt_bytes_kept=prompt_bytes_kept,
-            first_token_ns_left=None if first_token_within is None else lasting(first_token_within),
-            completion_ns_left=None if complete_within is None else lasting(complete_within),
+            untrimmable_bytes=prompt_bytes_kept,
+            first_token_ns_left=None if first_token_within is None else duration(first_token_within),
+            completion_ns_left=None if complete_within is None else duration(complete_within),
             idempotency_key=key,
             fingerprint=fingerprint,
             gateway=gateway,
@@ -207,13 +220,13 @@ def first_token(request: str, attempt: int = 1, *, delivered: bool = True) -> Fi
     return FirstToken(RequestId(request), attempt, delivered)
 
 
-def progressed(*requests: str, attempt: int = 1) -> Progressed:
-    return Progressed(tuple(AttemptProgress(RequestId(request), attempt, tokens=8) for request in requests))
+def progressed(*requests: str, attempt: int = 1) -> AttemptsProgressed:
+    return AttemptsProgressed(tuple(AttemptProgress(RequestId(request), attempt, tokens=8) for request in requests))
 
 
-def completed(request: str, attempt: int = 1, *, tokens: int | None = None) -> AttemptEnded:
+def completed(request: str, attempt: int = 1, *, tokens: int | None = None, first_token: bool = False) -> AttemptEnded:
     usage = None if tokens is None else Usage(1, tokens, 0, UsageSource.ENGINE)
-    return AttemptEnded(RequestId(request), attempt, AttemptEnding.COMPLETED, usage=usage)
+    return AttemptEnded(RequestId(request), attempt, AttemptEnding.COMPLETED, usage=usage, first_token=first_token)
 
 
 def failed(
@@ -222,26 +235,26 @@ def failed(
     return AttemptEnded(RequestId(request), attempt, AttemptEnding.FAILED, detail, fault=fault)
 
 
-def fell_silent(
+def timed_out(
     request: str, attempt: int = 1, detail: str = "no token in time", *, fault: Fault | None = None
 ) -> AttemptEnded:
-    return AttemptEnded(RequestId(request), attempt, AttemptEnding.SILENT, detail, fault=fault)
+    return AttemptEnded(RequestId(request), attempt, AttemptEnding.TIMEOUT, detail, fault=fault)
 
 
-def refused(request: str, attempt: int = 1, detail: str = "context too long") -> AttemptEnded:
-    return AttemptEnded(RequestId(request), attempt, AttemptEnding.REFUSED, detail)
+def engine_rejected(request: str, attempt: int = 1, detail: str = "context too long") -> AttemptEnded:
+    return AttemptEnded(RequestId(request), attempt, AttemptEnding.REJECTED, detail)
 
 
 def aborted(request: str, attempt: int = 1) -> AttemptEnded:
     return AttemptEnded(RequestId(request), attempt, AttemptEnding.ABORTED)
 
 
-def client_left(request: str) -> RequestWithdrawn:
-    return RequestWithdrawn(RequestId(request), WithdrawalCause.CLIENT_LEFT)
+def client_disconnected(request: str) -> RequestWithdrawn:
+    return RequestWithdrawn(RequestId(request), WithdrawalCause.CLIENT_DISCONNECTED)
 
 
 def grace_over(request: str) -> RequestWithdrawn:
-    return RequestWithdrawn(RequestId(request), WithdrawalCause.GRACE_OVER)
+    return RequestWithdrawn(RequestId(request), WithdrawalCause.SHUTDOWN)
 
 
 def an_endpoint(name: str = "e1", *, pool: str = "p", places: int = 1) -> Endpoint:
@@ -252,16 +265,16 @@ def joined(name: str, *, pool: str = "p", places: int = 1) -> EndpointJoined:
     return EndpointJoined(an_endpoint(name, pool=pool, places=places))
 
 
-def readied(name: str) -> EndpointReadied:
-    return EndpointReadied(EndpointId(name))
+def readied(name: str) -> EndpointReady:
+    return EndpointReady(EndpointId(name))
 
 
-def probed(name: str, trouble: EndpointTrouble | None = None, detail: str = "") -> EndpointProbed:
+def probed(name: str, trouble: EndpointProblem | None = None, detail: str = "") -> EndpointProbed:
     return EndpointProbed(EndpointId(name), trouble, detail)
 
 
-def unreadied(name: str) -> EndpointUnreadied:
-    return EndpointUnreadied(EndpointId(name))
+def unreadied(name: str) -> EndpointNotReady:
+    return EndpointNotReady(EndpointId(name))
 
 
 def leaving(name: str) -> EndpointLeaving:
@@ -272,7 +285,7 @@ def policy_changed(policy: Policy, policy_hash: str = "h1") -> PolicyChanged:
     return PolicyChanged(policy, policy_hash)
 
 
-# What is ordered
+# Commands
 
 
 def dispatch(
@@ -294,12 +307,12 @@ def dispatch(
         EndpointId(endpoint),
         PoolName(pool),
         ClassName(service_class),
-        lasting(waited),
+        duration(waited),
         limits.first_token_ns_max,
         limits.idle_ns_max,
         limits.total_ns_max,
         caps or limits.caps,
-        f"least load, {place} in flight with it",
+        f"least loaded, {place} requests in flight",
     )
 
 
@@ -322,11 +335,11 @@ def end(
         outcome,
         None if service_class is None else ClassName(service_class),
         attempts,
-        lasting(waited),
-        None if retry_after is None else lasting(retry_after),
+        duration(waited),
+        None if retry_after is None else duration(retry_after),
         reason,
-        # What it cost is a question of its own.
-        bills=ANY if attempts else (),
+        # Bills are covered by separate tests.
+        bills=_ANY_BILLS if attempts else (),
     )
 
 
@@ -338,8 +351,8 @@ def readmit(endpoint: str, reason: str) -> Readmit:
     return Readmit(EndpointId(endpoint), reason)
 
 
-def the_end(commands: list[Command]) -> End:
-    """The only thing that was ordered, an ending."""
+def only_end(commands: list[Command]) -> End:
+    """The single command in the list, which must be an `End`."""
     [command] = commands
     assert isinstance(command, End)
     return command

@@ -1,4 +1,4 @@
-"""Makes the process run out of file descriptors during a test."""
+"""Simulates file descriptor exhaustion for tests."""
 
 import os
 import resource
@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def no_descriptors_left() -> Iterator[None]:
-    """Opening a file inside this context fails with EMFILE; open files stay open."""
+    """Make every attempt to open a file fail with EMFILE inside this context. Open files stay open."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     lowest_free = os.dup(0)
     os.close(lowest_free)

@@ -1,12 +1,12 @@
-"""How does a test put a real proxy into the path? Envoy, before an engine or before the gateway, with faults on demand.
+"""A real Envoy proxy for tests, in front of an engine or the gateway, with faults on demand.
 
     async with envoy_before(engine.port) as envoy:
-        await envoy.inject(abort_status=503)    # every POST from here on; the probes pass
-        ...                                     # the engine stands at envoy.url
-        await envoy.inject()                    # all is well again
+        await envoy.inject(abort_status=503)    # fail every POST from now on; probes pass
+        ...                                     # reach the engine at envoy.url
+        await envoy.inject()                    # stop injecting faults
 
-Whatever stands before the gateway as a proxy is Envoy in many houses, so what it does with a connection that breaks,
-and how it says how long it will wait, are facts to test against and not to assume.
+Envoy is a common proxy in front of a gateway. These tests show how it handles broken connections and how it announces
+its timeouts.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ class Envoy:
     async def inject(
         self, *, abort_status: int | None = None, delay_s: float | None = None, slowly: bool = False
     ) -> None:
-        """What befalls every POST from here on: a status in place of an answer, a delay before it, a narrow line."""
+        """Set the faults for all later POST requests: an error status, a delay, or a slow response."""
         settings = {
             "fault.http.abort.abort_percent": 0 if abort_status is None else 100,
             "fault.http.abort.http_status": abort_status or 503,
@@ -54,17 +54,17 @@ class Envoy:
 
 @asynccontextmanager
 async def envoy_before(port: int, *, route_s_max: float | None = None, slow_kib_per_s: int = 1) -> AsyncIterator[Envoy]:
-    """Envoy before whatever listens on this loopback port.
+    """Run Envoy in front of the server on this loopback port.
 
-    With `route_s_max` it waits no longer than that for an answer to be whole, and tells so whom it asks.
+    With `route_s_max`, Envoy applies a timeout to responses and sends that timeout to the server.
     """
     listen, admin = free_ports(2)
     bootstrap = _bootstrap(listen, admin, port, route_s_max=route_s_max, slow_kib_per_s=slow_kib_per_s)
     with tempfile.TemporaryDirectory(prefix="headgate-envoy-") as folder:
         file = Path(folder) / "bootstrap.json"
         file.write_text(json.dumps(bootstrap))
-        # Without restarts in place: they need memory that is shared by name, where two on one machine would meet, and
-        # which outlives them.
+        # Hot restart needs shared memory with a fixed name, which two Envoys on one machine would share and which
+        # outlives them.
         command = [ENVOY, "-c", file, "--concurrency", "1", "--log-level", "warning", "--disable-hot-restart"]
         process = await asyncio.to_thread(ChildProcess, "envoy", [str(part) for part in command])
         try:
@@ -80,7 +80,7 @@ def _bootstrap(listen: int, admin: int, port: int, *, route_s_max: float | None,
     connections = {
         "@type": f"{_TYPES}.network.http_connection_manager.v3.HttpConnectionManager",
         "stat_prefix": "in",
-        # What it breaks off it closes a second later by default, which would only make the tests long.
+        # By default Envoy closes an aborted connection after one second, which would slow down the tests.
         "delayed_close_timeout": "0.05s",
         "route_config": {
             "virtual_hosts": [{"name": "all", "domains": ["*"], "routes": [{"match": {"prefix": "/"}, "route": route}]}]
@@ -110,7 +110,7 @@ def _bootstrap(listen: int, admin: int, port: int, *, route_s_max: float | None,
 
 
 def _fault_filter(slow_kib_per_s: int) -> dict[str, Any]:
-    """Each fault is there, and befalls nothing until the admin page says how often it does."""
+    """All faults are at zero percent until the admin page changes the percentage."""
     never = {"numerator": 0, "denominator": "HUNDRED"}
     return {
         "@type": f"{_TYPES}.http.fault.v3.HTTPFault",

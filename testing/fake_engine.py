@@ -1,14 +1,14 @@
-"""What would an engine do? An OpenAI-compatible engine in the test's own process, which does as it is told.
+"""An OpenAI-compatible engine that runs in the test's process and follows a script.
 
     async with FakeEngine() as engine:
         engine.script.append(Behaviour(tokens=8, cut_after=3))    # the next request; others get engine.behaviour
-        ...                                                       # ask it at engine.url
-        request = await engine.next_request()                     # what it received, body and headers
-        await request.client_left.wait()                          # or .ended, when it is done with it
+        ...                                                       # send a request to engine.url
+        request = await engine.next_request()                     # the received request, body and headers
+        await request.client_left.wait()                          # or .ended, when the engine has finished
 
-Nothing here sleeps unless a behaviour has a pace. A request that hangs goes on when its `resume` is set, and ends when
-its client leaves; both are events, so that a test awaits what happened instead of guessing how long it takes. A client
-that closes, resets or half-closes has left, as with the real engines.
+The engine sleeps only if a behaviour has a pace. A hanging request continues when its `resume` is set and ends when its
+client disconnects. Both are events, so tests do not have to wait for a fixed time. A client that closes, resets or
+half-closes its connection counts as disconnected, as with real engines.
 """
 
 import asyncio
@@ -16,9 +16,9 @@ import socket
 from collections import deque
 from typing import Self
 
-from testing.fake_answers import Behaviour, Generation, compact, error, token_text
 from testing.fake_http import Connection, Received
-from testing.ports import keep_port
+from testing.fake_responses import Behaviour, Generation, compact, error, token_text
+from testing.ports import reserve_port
 
 __all__ = ["Behaviour", "FakeEngine", "Received", "token_text"]
 
@@ -33,20 +33,20 @@ class FakeEngine:
         self.port = port
         self.behaviour = Behaviour()
         self.script: deque[Behaviour] = deque()
-        """Behaviours of the next requests, used up one by one before `behaviour` applies."""
+        """Behaviours for the next requests, used in order before `behaviour` applies."""
         self.loading = False
-        """While true every path answers 503, as llama.cpp does."""
+        """Whether every path returns 503, as llama.cpp does while it is loading a model."""
         self.metrics: bytes | None = None
-        """The metrics page; None gives a page in vLLM's words with the true figures."""
+        """Metrics page. None generates a page in vLLM's format with the current values."""
         self.metrics_status = 200
         self.version: str | None = "0.0-fake"
-        """What /version says; None answers 404."""
+        """Version that /version returns. None returns 404."""
         self.props: dict[str, object] | None = None
-        """What llama.cpp's /props says; None answers 404."""
+        """Properties that llama.cpp's /props returns. None returns 404."""
         self.requests: list[Received] = []
-        """Every request to generate, in the order received."""
+        """All generation requests, in the order received."""
         self.probes: list[Received] = []
-        """Every other request."""
+        """All other requests."""
         self.running = 0
         self.running_max = 0
         self.connections_open = 0
@@ -63,7 +63,7 @@ class FakeEngine:
         return f"http://127.0.0.1:{self.port}"
 
     async def __aenter__(self) -> Self:
-        self._kept_port = keep_port(self.port)
+        self._kept_port = reserve_port(self.port)
         self.port = self._kept_port.getsockname()[1]
         await self.start()
         return self
@@ -74,16 +74,16 @@ class FakeEngine:
             self._kept_port.close()
 
     async def start(self) -> None:
-        """Listens; after `kill` on the same port as before."""
+        """Listen. After `kill`, listen on the same port as before."""
         listener = socket.create_server(("127.0.0.1", self.port), backlog=1024)
-        # Inherited by what is accepted. asyncio does it only for sockets that are named as TCP, which this one is not.
+        # Accepted connections inherit TCP_NODELAY. asyncio sets it only on sockets created with IPPROTO_TCP.
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.port = listener.getsockname()[1]
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(lambda: Connection(self), sock=listener)
 
     async def kill(self) -> None:
-        """Stops listening and breaks off everything, as SIGKILL does."""
+        """Stop listening and reset all connections, as SIGKILL would."""
         if self._server is not None:
             self._server.close()
             self._server = None
@@ -94,23 +94,23 @@ class FakeEngine:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def next_request(self) -> Received:
-        """The next request to generate that no test has taken yet."""
+        """The next generation request that no test has taken yet."""
         return await self._arrived.get()
 
     async def next_probe(self, path: str | None = None) -> Received:
-        """The next other request (of this path) that no test has taken yet."""
+        """The next other request, optionally for one path, that no test has taken yet."""
         while True:
             probe = await self._probed.get()
             if path is None or probe.path == path:
                 return probe
 
     def close_idle_connections(self) -> None:
-        """Closes what carries no request, as uvicorn does after five seconds."""
+        """Close idle connections, as uvicorn does after five seconds."""
         for connection in list(self._connections):
             if connection.idle:
                 connection.close()
 
-    # -- used by the connections
+    # Called by connections
 
     def opened(self, connection: Connection) -> int:
         self._connections.add(connection)
@@ -122,7 +122,7 @@ class FakeEngine:
         self._connections.discard(connection)
         self.connections_open -= 1
 
-    def take(self, connection: Connection, received: Received) -> asyncio.Task[None]:
+    def begin_answer(self, connection: Connection, received: Received) -> asyncio.Task[None]:
         generating = received.path in _GENERATING
         (self.requests if generating else self.probes).append(received)
         (self._arrived if generating else self._probed).put_nowait(received)
@@ -140,12 +140,12 @@ class FakeEngine:
             elif generating and received.method == "POST":
                 await self._generate(connection, received)
             else:
-                self._tell(connection, received)
+                self._answer_probe(connection, received)
             connection.finished()
         finally:
             received.ended.set()
 
-    def _tell(self, connection: Connection, received: Received) -> None:
+    def _answer_probe(self, connection: Connection, received: Received) -> None:
         match received.path:
             case "/health":
                 connection.answer(200, b"")
@@ -158,12 +158,12 @@ class FakeEngine:
             case "/props" if self.props is not None:
                 connection.answer(200, compact(self.props))
             case "/metrics":
-                page = self.metrics if self.metrics is not None else self._true_metrics()
+                page = self.metrics if self.metrics is not None else self._metrics_page()
                 connection.answer(self.metrics_status, page, content_type="text/plain; version=0.0.4")
             case _:
                 connection.answer(404, b'{"detail":"Not Found"}')
 
-    def _true_metrics(self) -> bytes:
+    def _metrics_page(self) -> bytes:
         return (
             "# TYPE vllm:num_requests_running gauge\n"
             f'vllm:num_requests_running{{engine="0",model_name="fake"}} {self.running}.0\n'

@@ -1,4 +1,4 @@
-"""How does the fake engine speak HTTP? One connection of a client: HTTP/1.1 with keep-alive, one request at a time."""
+"""The fake engine's HTTP/1.1 server connection, with keep-alive and one request at a time."""
 
 import asyncio
 import json
@@ -11,23 +11,23 @@ _REASONS = {200: "OK", 400: "Bad Request", 404: "Not Found", 429: "Too Many Requ
 
 @dataclass(eq=False, slots=True)
 class Received:
-    """One request as the engine got it, and what became of it."""
+    """One request as the engine received it, with its progress."""
 
     method: str
     path: str
     headers: dict[str, str]
     raw: bytes
     connection: int
-    """The number of the connection it came on."""
+    """Number of the connection that carried the request."""
     tokens_sent: int = 0
     resume: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set by a test to let a hanging request go on."""
+    """Set by a test to let a hanging request continue."""
     hung: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set when it has fallen silent as told."""
+    """Set when the request hangs as scripted."""
     client_left: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set when the client went away before the answer was whole."""
+    """Set when the client disconnects before the response is complete."""
     ended: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set when the engine is done with it, however it ended."""
+    """Set when the engine has finished the request, regardless of the result."""
 
     @property
     def json(self) -> dict[str, object]:
@@ -35,16 +35,16 @@ class Received:
 
 
 class Owner(Protocol):
-    """Whoever listens."""
+    """The server that owns the connections."""
 
     def opened(self, connection: "Connection") -> int:
-        """A client has connected; the connection's number."""
+        """Register a new connection and return its number."""
         ...
 
     def closed(self, connection: "Connection") -> None: ...
 
-    def take(self, connection: "Connection", received: Received) -> asyncio.Task[None]:
-        """Begins to answer a request."""
+    def begin_answer(self, connection: "Connection", received: Received) -> asyncio.Task[None]:
+        """Start responding to a request."""
         ...
 
 
@@ -70,15 +70,15 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._buffer += data
-        assert len(self._buffer) <= BODY_BYTES_MAX, "a test sent the fake engine more than it holds"
+        assert len(self._buffer) <= BODY_BYTES_MAX, f"a test sent more than {BODY_BYTES_MAX} bytes to the fake engine"
         self._next()
 
     def eof_received(self) -> bool:
-        self._left()
+        self._client_disconnected()
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._left()
+        self._client_disconnected()
         self._writable.set()
         self._owner.closed(self)
 
@@ -90,10 +90,10 @@ class Connection(asyncio.Protocol):
 
     async def drained(self) -> None:
         await self._writable.wait()
-        # A burst of tokens must not keep the loop from hearing that the client has left.
+        # A burst of tokens must not keep the event loop from noticing a disconnect.
         await asyncio.sleep(0)
 
-    def _left(self) -> None:
+    def _client_disconnected(self) -> None:
         if self._current is not None and not self._current.ended.is_set():
             self._current.client_left.set()
             assert self._task is not None
@@ -112,10 +112,10 @@ class Connection(asyncio.Protocol):
             return
         self._buffer = rest[length:]
         self._current = Received(method, path, headers, rest[:length], self._number)
-        self._task = self._owner.take(self, self._current)
+        self._task = self._owner.begin_answer(self, self._current)
 
     def finished(self) -> None:
-        """The answer is whole: the connection may carry the next request, unless the client called this its last."""
+        """Handle the next request on this connection, unless the client asked to close the connection."""
         if self._is_last:
             self.close()
         self._current = None

@@ -1,16 +1,16 @@
-"""What would Triton do? A server of KServe's protocol in the test's own process, which does as it is told.
+"""A fake Triton server that speaks the KServe protocol in the test's process and follows a script.
 
-As `FakeEngine`, with the same behaviours: what it is told of tokens applies to streams of text, the rest also to
-tensors. Its metrics stand two ports above, in Triton's words and in those of TensorRT-LLM's models.
+It uses the behaviours of `FakeEngine`. Token settings apply to text streams, the other settings also to tensors. The
+metrics port is two above the main port and serves Triton's and TensorRT-LLM's metric names.
 """
 
 import asyncio
 import json
 import socket
 
-from testing.fake_answers import Behaviour, compact
 from testing.fake_engine import FakeEngine
 from testing.fake_http import Connection, Received
+from testing.fake_responses import Behaviour, compact
 from testing.ports import free_ports
 
 TEXT_INPUTS = {
@@ -29,15 +29,15 @@ class FakeTriton(FakeEngine):
         port, *_ = free_ports(3)
         super().__init__(models=models, port=port)
         self.inputs = dict(TEXT_INPUTS)
-        """The inputs of every model here, by name."""
+        """Input names and data types of every model."""
         self.config: dict[str, object] | None = {"parameters": {}}
-        """What a model's configuration says; None keeps it to itself."""
+        """Model configuration. None means the server returns 404 for it."""
         self.ready = True
-        """Whether its models are."""
+        """Whether the models are ready."""
         self.word = " t{}"
-        """What each event of a stream says; its number stands in it."""
+        """Text of each stream event, with a placeholder for the event number."""
         self.infer_headers: dict[str, str] = {}
-        """Sent with the answer to tensors."""
+        """Additional headers in tensor responses."""
         self._metrics_server: asyncio.Server | None = None
 
     async def start(self) -> None:
@@ -51,7 +51,7 @@ class FakeTriton(FakeEngine):
             self._metrics_server = None
         await super().kill()
 
-    def take(self, connection: Connection, received: Received) -> asyncio.Task[None]:
+    def begin_answer(self, connection: Connection, received: Received) -> asyncio.Task[None]:
         generating = received.path.endswith(("/generate_stream", "/infer"))
         (self.requests if generating else self.probes).append(received)
         (self._arrived if generating else self._probed).put_nowait(received)
@@ -60,7 +60,7 @@ class FakeTriton(FakeEngine):
         task.add_done_callback(self._tasks.discard)
         return task
 
-    def _tell(self, connection: Connection, received: Received) -> None:
+    def _answer_probe(self, connection: Connection, received: Received) -> None:
         _, _, rest = received.path.partition("/v2/models/")
         name, _, what = rest.partition("/")
         match received.path, name in self.models, what:
@@ -69,7 +69,7 @@ class FakeTriton(FakeEngine):
             case "/v2", _, _:
                 connection.answer(200, compact({"name": "triton", "version": "0.0-fake"}))
             case "/metrics", _, _:
-                page = self.metrics if self.metrics is not None else self._true_metrics()
+                page = self.metrics if self.metrics is not None else self._metrics_page()
                 connection.answer(self.metrics_status, page, content_type="text/plain")
             case _, True, "ready":
                 connection.answer(200, b"") if self.ready else connection.answer(400, NOT_READY)
@@ -89,7 +89,7 @@ class FakeTriton(FakeEngine):
         outputs = [{"name": "text_output", "datatype": "BYTES", "shape": [1]}]
         return compact({"name": name, "versions": ["1"], "platform": "python", "inputs": inputs, "outputs": outputs})
 
-    def _true_metrics(self) -> bytes:
+    def _metrics_page(self) -> bytes:
         pending = "".join(
             f'nv_inference_pending_request_count{{model="{name}",version="1"}} 0\n' for name in self.models
         )

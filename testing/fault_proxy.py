@@ -1,13 +1,13 @@
-"""What if the network between gateway and engine fails? A TCP proxy in the test's own loop, with faults to switch on.
+"""A TCP proxy between the gateway and an engine that runs in the test's event loop and injects network faults.
 
     async with FaultProxy(engine.port) as proxy:
-        proxy.fault = Fault(only=b"POST", reset_after=200)    # for every question from here on
-        ...                                                   # ask the engine at proxy.url
-        await proxy.refuse()                                  # nobody listens any more; `listen` mends it
+        proxy.fault = Fault(only=b"POST", reset_after=200)    # for every request from now on
+        ...                                                   # reach the engine at proxy.url
+        await proxy.refuse()                                  # refuse connections until `listen` is called
 
-It knows one thing of what it carries: what a client sends after something has come back is the next question, so that
-bytes are counted anew for each answer of a connection that is kept. It passes on how either side ends: an end of one
-direction as such, a reset as a reset. It corrupts nothing: what arrives is a beginning of what was sent.
+The proxy treats client bytes that follow a response as the next request, so it counts bytes per response even on a
+keep-alive connection. It forwards half-closes and resets as such. It does not corrupt data: the receiver gets a prefix
+of the bytes that were sent.
 """
 
 import asyncio
@@ -18,46 +18,48 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Literal, Self
 
-from testing.ports import keep_port
+from testing.ports import reserve_port
 
 PIECE_BYTES = 64 * 1024
 PACE_S = 0.02
-"""How often a limited bandwidth gives its share."""
+"""Interval at which a bandwidth limit releases bytes, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What befalls one question and its answer. The defaults let both pass."""
+    """Fault in one request and its response. With the defaults, both pass through."""
 
     only: bytes = b""
-    """It befalls questions that begin with these bytes; others pass."""
+    """Prefix of the requests that the fault affects. Other requests pass through."""
     lost: Literal["question", "answer"] | None = None
-    """What is sent that way goes nowhere, and nobody is told. The other way is open."""
+    """Direction in which all bytes are dropped silently. The other direction stays open."""
     silent_after: int | None = None
-    """After so many bytes of the answer nothing comes, not even an end."""
+    """Number of response bytes after which nothing more arrives, not even the end of the connection."""
     cut_after: int | None = None
-    """After so many bytes of the answer both sides see the connection end."""
+    """Number of response bytes after which the proxy closes the connection on both sides."""
     reset_after: int | None = None
-    """After so many bytes of the answer both sides see the connection reset."""
+    """Number of response bytes after which the proxy resets the connection on both sides."""
     half_close_after: int | None = None
-    """After so many bytes of the answer the client sees an end; the engine is still listened to, and told nothing."""
+    """Number of response bytes after which the client sees a half-close. The engine can still send and does not notice.
+    """
     delay_s: float = 0.0
-    """Each piece of the answer is held back so long."""
+    """Delay for each response chunk, in seconds."""
     bytes_per_s: float | None = None
-    """What the answer may take of the line."""
+    """Bandwidth of the response, in bytes per second."""
 
 
 class FaultProxy:
     def __init__(self, port: int) -> None:
         self.fault = Fault()
-        """What befalls each question that begins from here on."""
+        """Fault that applies to each new request."""
         self.port = 0
         self.connections_open = 0
         self.connections_total = 0
         self.questions: Counter[bytes] = Counter()
-        """How many there were, by their first word: for HTTP the method."""
+        """Number of requests by first word, which is the method in HTTP."""
         self.answer = b""
-        """What the engine has sent so far to the last question, whatever of it arrived; probes (GET) do not count."""
+        """Bytes that the engine has sent in response to the last request, delivered or not. Probes (GET) do not count.
+        """
         self._engine_port = port
         self._server: asyncio.Server | None = None
         self._kept_port: socket.socket | None = None
@@ -69,13 +71,13 @@ class FaultProxy:
         return f"http://127.0.0.1:{self.port}"
 
     async def __aenter__(self) -> Self:
-        self._kept_port = keep_port()
+        self._kept_port = reserve_port()
         self.port = self._kept_port.getsockname()[1]
         await self.listen()
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self.refuse()
+        await self.stop_listening()
         self.break_all()
         for task in self._tasks:
             task.cancel()
@@ -84,18 +86,18 @@ class FaultProxy:
             self._kept_port.close()
 
     async def listen(self) -> None:
-        """Accepts connections, after `refuse` on the same port as before."""
+        """Accept connections. After `stop_listening`, listen on the same port as before."""
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port, backlog=1024)
         self.port = self._server.sockets[0].getsockname()[1]
 
-    async def refuse(self) -> None:
-        """New connections are refused; open ones stay."""
+    async def stop_listening(self) -> None:
+        """Refuse new connections. Existing connections stay open."""
         if self._server is not None:
             self._server.close()
             self._server = None
 
     def break_all(self) -> None:
-        """Resets every open connection, as a machine does that has just been started anew."""
+        """Reset every open connection, as a rebooted machine would."""
         for link in self._links:
             link.reset()
 
@@ -113,7 +115,7 @@ class FaultProxy:
         try:
             await self._join(reader, writer)
         except (asyncio.CancelledError, OSError):
-            # The proxy is being closed, or the engine could not be reached; either way the client sees a reset.
+            # The proxy is closing or the engine is unreachable. In both cases the client sees a reset.
             _reset(writer)
         finally:
             self.connections_open -= 1
@@ -133,34 +135,34 @@ class FaultProxy:
 _Side = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
-class _Struck(Exception):
-    """A fault has ended the connection."""
+class _FaultTriggered(Exception):
+    """Raised when a fault has ended the connection."""
 
 
 class _Link:
-    """One connection of a client and its twin to the engine."""
+    """A client connection and the matching connection to the engine."""
 
     def __init__(self, proxy: FaultProxy, client: _Side, engine: _Side) -> None:
         self._proxy = proxy
         self._from_client, self._to_client = client
         self._from_engine, self._to_engine = engine
         for writer in (self._to_client, self._to_engine):
-            # Then `drain` means that the system has it all, so that a reset takes nothing back.
+            # With this limit, `drain` waits until the kernel has all bytes, so a reset does not discard any.
             writer.transport.set_write_buffer_limits(high=0)
         self._fault = Fault()
         self._answered = True
-        """Whether something has come back since the last question, so that the next bytes are another one."""
+        """Whether the engine has sent bytes since the last request. If so, the next client bytes are a new request."""
         self._passed = 0
         self._is_probe = False
 
     async def run(self) -> None:
-        """Until both directions have ended, or one of them by force."""
-        pumps = [asyncio.create_task(self._carry_questions()), asyncio.create_task(self._carry_answers())]
+        """Forward bytes until both directions have ended or a fault ends the connection."""
+        pumps = [asyncio.create_task(self._forward_requests()), asyncio.create_task(self._forward_responses())]
         try:
             await asyncio.gather(*pumps)
             self._end(self._to_client)
             self._end(self._to_engine)
-        except (_Struck, OSError):
+        except (_FaultTriggered, OSError):
             self.reset()
         finally:
             for pump in pumps:
@@ -171,7 +173,7 @@ class _Link:
         _reset(self._to_client)
         _reset(self._to_engine)
 
-    async def _carry_questions(self) -> None:
+    async def _forward_requests(self) -> None:
         while data := await self._from_client.read(PIECE_BYTES):
             if self._answered:
                 self._begin(data)
@@ -189,17 +191,17 @@ class _Link:
         wanted = self._proxy.fault
         self._fault = wanted if data.startswith(wanted.only) else Fault()
 
-    async def _carry_answers(self) -> None:
+    async def _forward_responses(self) -> None:
         while data := await self._from_engine.read(PIECE_BYTES):
             self._answered = True
             if not self._is_probe:
                 self._proxy.answer += data
-            await self._pass_on(data)
+            await self._forward(data)
         fault = self._fault
         if fault.lost != "answer" and not self._reached(fault.silent_after):
             _end_direction(self._to_client)
 
-    async def _pass_on(self, data: bytes) -> None:
+    async def _forward(self, data: bytes) -> None:
         fault = self._fault
         if fault.lost == "answer" or self._reached(fault.silent_after) or self._reached(fault.half_close_after):
             return
@@ -212,11 +214,11 @@ class _Link:
             _end_direction(self._to_client)
         if self._reached(fault.reset_after):
             self.reset()
-            raise _Struck
+            raise _FaultTriggered
         if self._reached(fault.cut_after):
             self._end(self._to_client)
             self._end(self._to_engine)
-            raise _Struck
+            raise _FaultTriggered
 
     def _reached(self, limit: int | None) -> bool:
         return limit is not None and self._passed >= limit
@@ -238,14 +240,14 @@ class _Link:
 
 
 def _end_direction(writer: asyncio.StreamWriter) -> None:
-    # Whoever is gone altogether needs not be told.
+    # A peer that is already gone does not need the half-close.
     with contextlib.suppress(OSError):
         if not writer.transport.is_closing():
             writer.write_eof()
 
 
 def _reset(writer: asyncio.StreamWriter) -> None:
-    """Breaks the connection off, so that its other end sees a reset; one that is closed already stays as it is."""
+    """Reset the connection. A connection that is already closed stays closed."""
     ours: socket.socket | None = writer.get_extra_info("socket")
     if ours is not None and ours.fileno() != -1 and not writer.transport.is_closing():
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))

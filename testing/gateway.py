@@ -1,4 +1,4 @@
-"""How does a test get a gateway: in its own event loop, or as the process a user would start?"""
+"""Gateways for tests, in the test's event loop or as a separate process."""
 
 import asyncio
 import json
@@ -18,7 +18,7 @@ from headgate.compose.gateway import Gateway
 from headgate.config.load import load
 from headgate.config.settings import Settings
 from headgate.engines.dialects import DIALECTS
-from headgate.engines.watch import EngineWatch
+from headgate.engines.engine_watch import EngineWatch
 from headgate.model.engine_profile import PROFILES
 from headgate.ports.observer import Observer
 from testing.ports import free_port
@@ -30,7 +30,7 @@ CHAT = "/v1/chat/completions"
 
 
 NO_TARGETS: Config = {"ttft": "unlimited", "tpot": "unlimited"}
-"""Settings of a class without targets."""
+"""Settings for a class without targets."""
 WITHOUT_TARGETS: Config = {name: dict(NO_TARGETS) for name in ("interactive", "long", "batch")}
 """The default classes without their default targets."""
 
@@ -43,9 +43,10 @@ def a_config(
     model: str = "m",
     **settings: Any,
 ) -> Config:
-    """One pool of these endpoints, one model, one tenant that needs no key; `settings` are merged on top.
+    """A configuration with one pool of these endpoints, one model and one tenant without a key, overridden by
+    `settings`.
 
-    The classes have no targets, so that a test on a busy machine loses no request that waits for two seconds.
+    The classes have no targets, so a request that waits for two seconds on a busy machine is not rejected.
     """
     config: Config = {
         "listen": f"127.0.0.1:{free_port()}",
@@ -85,26 +86,26 @@ class RunningGateway:
         async with self.http.get(self.admin_url + "/status") as answer:
             return await answer.json()
 
-    async def until(self, reached: Any, *, seconds_max: float = 60.0) -> Config:
-        """The first status for which `reached` holds."""
+    async def wait_for_status(self, reached: Any, *, seconds_max: float = 60.0) -> Config:
+        """Wait for the first status for which `reached` returns true, and return it."""
         async with asyncio.timeout(seconds_max):
             while not reached(status := await self.status()):
                 await asyncio.sleep(0.01)
         return status
 
-    async def until_ready(self, count: int, *, seconds_max: float = 60.0) -> None:
+    async def wait_until_ready(self, count: int, *, seconds_max: float = 60.0) -> None:
         def ready(status: Config) -> bool:
             return sum(endpoint["state"] == "ready" for endpoint in status["endpoints"]) == count
 
-        await self.until(ready, seconds_max=seconds_max)
+        await self.wait_for_status(ready, seconds_max=seconds_max)
 
-    async def until_idle(self, *, seconds_max: float = 60.0) -> None:
-        """Until no request is open and no place is taken."""
+    async def wait_until_idle(self, *, seconds_max: float = 60.0) -> None:
+        """Wait until no requests are open and no slots are taken."""
 
         def idle(status: Config) -> bool:
             return not status["requests_open"] and not any(each["in_flight"] for each in status["endpoints"])
 
-        await self.until(idle, seconds_max=seconds_max)
+        await self.wait_for_status(idle, seconds_max=seconds_max)
 
 
 @dataclass
@@ -131,7 +132,7 @@ async def gateway_in_loop(
     observers: Sequence[Observer] = (),
     open_watch: Callable[..., EngineWatch] = EngineWatch,
 ) -> AsyncIterator[GatewayInLoop]:
-    """A gateway in this event loop, once so many endpoints (all of them) are ready."""
+    """Run a gateway in this event loop and wait until `wait_for` endpoints are ready (default: all)."""
     file = folder / "headgate.yaml"
     file.write_text(yaml.safe_dump(config))
 
@@ -147,29 +148,29 @@ async def gateway_in_loop(
         found = GatewayInLoop(url, admin_url, file, http, gateway, running)
         try:
             endpoints = sum(len(pool["endpoints"]) for pool in config["pools"].values())
-            await found.until_ready(endpoints if wait_for is None else wait_for)
+            await found.wait_until_ready(endpoints if wait_for is None else wait_for)
             yield found
         finally:
-            gateway.leave()
-            gateway.leave()
-            assert await running == exit_code, "the gateway found a mistake of its own"
+            gateway.shut_down()
+            gateway.shut_down()
+            assert await running == exit_code, "the gateway reported an internal error"
 
 
 @contextmanager
 def gateway_process(
     config: Config, folder: Path, *, environment: Mapping[str, str] | None = None, arguments: Sequence[str] = ()
 ) -> Iterator[ChildProcess]:
-    """`headgate serve` on a file with this configuration, once its admin listener says that it is ready."""
+    """Run `headgate serve` with this configuration and wait until its admin listener reports ready."""
     file = folder / "headgate.yaml"
     file.write_text(yaml.safe_dump(config))
-    command = [sys.executable, "-m", "headgate.cli.main", "serve", str(file), *arguments]
+    command = [sys.executable, "-m", "headgate.cli.main", "serve", "--config", str(file), *arguments]
     with ChildProcess("headgate", command, environment) as process:
         process.wait_until_ok(f"http://{config['admin_listen']}/ready", seconds_max=120)
         yield process
 
 
 @asynccontextmanager
-async def gateway_beside(
+async def gateway_process_with_client(
     config: Config,
     folder: Path,
     *,
@@ -177,13 +178,13 @@ async def gateway_beside(
     seconds_max: float = 120.0,
     arguments: Sequence[str] = (),
 ) -> AsyncIterator[tuple[RunningGateway, ChildProcess]]:
-    """A gateway as a process of its own, with a client to it."""
+    """Run a gateway as a separate process, with a client for it."""
     with gateway_process(config, folder, arguments=arguments) as process:
         async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as http:
             url, admin_url = urls_of(config)
             found = RunningGateway(url, admin_url, folder / "headgate.yaml", http)
             endpoints = sum(len(pool["endpoints"]) for pool in config["pools"].values())
-            await found.until_ready(endpoints if wait_for is None else wait_for, seconds_max=seconds_max)
+            await found.wait_until_ready(endpoints if wait_for is None else wait_for, seconds_max=seconds_max)
             yield found, process
 
 
@@ -193,7 +194,7 @@ def events_of(stream: bytes) -> list[str]:
 
 
 def text_of(stream: bytes) -> str:
-    """What a streamed chat says."""
+    """The text of a streamed chat response."""
     parts = [json.loads(event) for event in events_of(stream) if event != "[DONE]"]
     deltas = [choice["delta"] for part in parts for choice in part.get("choices", [])]
     return "".join(delta.get("content") or "" for delta in deltas)

@@ -1,11 +1,11 @@
-"""What does Triton's own client see at an address?
+"""Probes a KServe address with Triton's own client.
 
-Run by the interpreter of Triton's environment, which has that client:
+Run it with the Python interpreter of Triton's environment, which has that client:
 
     python kserve_client.py HOST:PORT MODEL TEXT...
 
-One line of JSON: what the server and the model say of themselves, the embedding of each text by way of binary tensors
-and by way of JSON, and what becomes of a request that cannot be served.
+It prints one line of JSON with the server and model metadata, the embedding of each text as binary tensors and as JSON,
+and the error for a request that cannot be served.
 """
 
 import json
@@ -22,7 +22,7 @@ def embedding(client: http.InferenceServerClient, model: str, text: str, *, bina
     return client.infer(model, [tensor], outputs=[wanted]).as_numpy("embedding")[0].tolist()
 
 
-def refusal(client: http.InferenceServerClient, model: str) -> str:
+def rejection(client: http.InferenceServerClient, model: str) -> str:
     tensor = http.InferInput("nothing", [1, 1], "BYTES")
     tensor.set_data_from_numpy(np.array([[b"x"]], dtype=object))
     try:
@@ -44,7 +44,7 @@ def main() -> None:
         "inputs": [each["name"] for each in client.get_model_metadata(model)["inputs"]],
         "binary": [embedding(client, model, text, binary=True) for text in texts],
         "json": [embedding(client, model, text, binary=False) for text in texts],
-        "refusal": refusal(client, model),
+        "refusal": rejection(client, model),
     }
     print(json.dumps(seen))
 

@@ -1,4 +1,4 @@
-"""What would a ledger hold that forgets nothing and fails never? The twin of the real one, for tests."""
+"""In-memory ledger for tests. It never fails and never loses a row."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -10,23 +10,23 @@ from headgate.ports.ledger import EndpointTimeRow, UsageRow
 class MemoryLedger:
     def __init__(self) -> None:
         self.rows: dict[tuple[int, str, int, int], UsageRow] = {}
-        """By what names them; the first of a name counts."""
+        """Usage rows by primary key. The first row with a key wins."""
         self.times: dict[tuple[int, str, str], EndpointTimeRow] = {}
 
     def add(self, rows: Sequence[UsageRow]) -> None:
         for row in rows:
-            # The database knows moments by the microsecond.
+            # The database stores times in microseconds.
             self.rows.setdefault((row.at // 1_000, row.request, row.attempt, row.correction), row)
 
-    def add_time(self, rows: Sequence[EndpointTimeRow]) -> None:
+    def add_endpoint_times(self, rows: Sequence[EndpointTimeRow]) -> None:
         for row in rows:
             self.times.setdefault((row.at // 1_000, row.endpoint, row.source), row)
 
     def days(self) -> dict[tuple[Any, ...], tuple[int, ...]]:
-        """The sums of each day, as the reports ask for them."""
+        """Daily totals with the same grouping as the reports."""
         sums: dict[tuple[Any, ...], list[int]] = defaultdict(lambda: [0] * 10)
         for row in self.rows.values():
-            unknown = ("invalid", "forbidden", "unauthorized", "unverified", "model_not_found")
+            unknown = ("invalid_request", "forbidden", "unauthorized", "key_unverified", "model_not_found")
             nobodys = row.pool == "" and (row.service_class == "" or row.outcome in unknown)
             model = "" if nobodys else row.model
             names = (row.tenant, row.service_class, model, row.pool, row.payer, row.cause, row.outcome)

@@ -1,8 +1,9 @@
-"""How is a real PostgreSQL started, killed, paused and brought back?
+"""Starts, kills, pauses and restarts a real PostgreSQL server.
 
-A cluster of its own in a temporary folder, on a free loopback port; never the system's. PostgreSQL refuses to run as
-root, so there it runs as the user `postgres`, who owns the folder. What is killed or paused is always that process and
-its children, and all of it is gone when the block is left, whatever ends it (testing/processes.py).
+Each server has its own cluster in a temporary directory and a free loopback port. The system's server is never used.
+PostgreSQL does not run as root, so if the user is root, it runs as the user `postgres`, who owns the directory. Signals
+go only to that process and its children. All of them are gone when the block exits for any reason
+(testing/processes.py).
 
     with postgres() as database:
         database.url                  # for `database: {url: URL}`
@@ -24,7 +25,7 @@ from types import TracebackType
 from typing import Self
 
 from testing.ports import free_port
-from testing.processes import ChildProcess, MissingPart, ProcessFailedError
+from testing.processes import ChildProcess, MissingProgram, ProcessFailedError
 
 USER = "postgres"
 START_SECONDS_MAX = 60.0
@@ -34,7 +35,7 @@ _FOLDERS = ("/usr/lib/postgresql", "/usr/local/lib/postgresql")
 
 
 class Postgres:
-    """One cluster. With a `password` it asks for it; with certificates it takes TLS alone."""
+    """One PostgreSQL cluster. With a `password` it requires that password; with certificates it accepts only TLS."""
 
     def __init__(
         self,
@@ -52,7 +53,7 @@ class Postgres:
         self.port = 0
         try:
             self._create(certificate, key)
-            self._start_anywhere()
+            self._start_on_free_port()
         except BaseException:
             self.stop()
             raise
@@ -67,7 +68,7 @@ class Postgres:
 
     @property
     def pid(self) -> int:
-        assert self._process is not None, "the database was killed and not restarted"
+        assert self._process is not None, "the database is not running; `restart` it first"
         return self._process.pid
 
     @property
@@ -75,26 +76,28 @@ class Postgres:
         return self._process is not None
 
     def kill(self) -> None:
-        """Kill -9 of it and of every connection's process; returns when all are gone. What was committed stays."""
-        assert self._process is not None, "the database was killed already; `restart` it first"
+        """Kill the server and its connection processes with SIGKILL, and wait until they are gone. Committed data
+        stays.
+        """
+        assert self._process is not None, "the database is not running; `restart` it first"
         self._process.kill()
         self._process.wait_until_ended()
         self._process.stop()
         self._process = None
 
-    def halt(self) -> None:
-        """Stopped as an administrator would, with connections cut."""
+    def shut_down(self) -> None:
+        """Shut down the server in "fast" mode, which closes all connections."""
         assert self._process is not None
-        os.kill(self.pid, 2)  # SIGINT is PostgreSQL's "fast" shutdown.
+        os.kill(self.pid, 2)  # SIGINT requests a "fast" shutdown.
         self._process.wait_until_ended()
         self._process.stop()
         self._process = None
 
     def pause(self) -> None:
-        """SIGSTOP: connections stay open and nothing answers."""
+        """Pause the server with SIGSTOP: connections stay open but get no response."""
         assert self._process is not None
         self._process.freeze()
-        # Each connection has a process that leads a group of its own.
+        # Each connection has a process with its own process group.
         for child in self._children():
             os.kill(child, 19)
 
@@ -105,7 +108,7 @@ class Postgres:
         self._process.thaw()
 
     def restart(self) -> None:
-        """On the same port with what was committed, killed first where it runs."""
+        """Start the server again on the same port with the committed data. If the server is running, kill it first."""
         if self._process is not None:
             self.kill()
         self._start()
@@ -137,9 +140,21 @@ class Postgres:
             (self._folder / each).mkdir(mode=0o700)
         secret = self._folder / "password"
         secret.write_text(f"{self.password or ''}\n")
-        self._own(data, self._folder / "sockets", secret)
+        self._chown(data, self._folder / "sockets", secret)
         with_secret = () if self.password is None else (f"--pwfile={secret}",)
-        command = (found("initdb"), "-D", str(data), "-A", asked, "-U", USER, "--no-sync", "-E", "UTF8", *with_secret)
+        command = (
+            find_program("initdb"),
+            "-D",
+            str(data),
+            "-A",
+            asked,
+            "-U",
+            USER,
+            "--no-sync",
+            "-E",
+            "UTF8",
+            *with_secret,
+        )
         made = subprocess.run([*_as_owner(), *command, "--locale=C"], capture_output=True, text=True, check=False)
         secret.unlink()
         if made.returncode:
@@ -148,17 +163,17 @@ class Postgres:
             for source, name in ((certificate, "server.crt"), (key, "server.key")):
                 shutil.copyfile(source, data / name)
                 (data / name).chmod(0o600)
-                self._own(data / name)
-            # Nobody comes in without TLS.
+                self._chown(data / name)
+            # Reject connections without TLS.
             (data / "pg_hba.conf").write_text(f"hostssl all all 127.0.0.1/32 {asked}\n")
 
-    def _own(self, *paths: Path) -> None:
+    def _chown(self, *paths: Path) -> None:
         if os.getuid() == 0:
             for path in paths:
                 shutil.chown(path, USER, USER)
 
-    def _start_anywhere(self) -> None:
-        """On a port that was free a moment ago; should another process take it meanwhile, on another."""
+    def _start_on_free_port(self) -> None:
+        """Start the server on a free port. Try another port if a different process takes it first."""
         for attempt in range(1, _STARTS_MAX + 1):
             self.port = free_port()
             try:
@@ -169,9 +184,9 @@ class Postgres:
         return None
 
     def _start(self) -> None:
-        # A killed one leaves its lock behind, and another process may have its number by now.
+        # A killed server leaves its lock file behind, and another process may now have its PID.
         (self._folder / "data" / "postmaster.pid").unlink(missing_ok=True)
-        self._process = ChildProcess("postgres", [*_as_owner(), found("postgres"), *self._arguments()])
+        self._process = ChildProcess("postgres", [*_as_owner(), find_program("postgres"), *self._arguments()])
         try:
             self._wait_until_up(self._process)
         except ProcessFailedError:
@@ -189,9 +204,9 @@ class Postgres:
 
     def _wait_until_up(self, process: ChildProcess) -> None:
         give_up_at = time.monotonic() + START_SECONDS_MAX
-        while not _takes_logins(self.port):
+        while not _accepts_logins(self.port):
             if process.exit_status is not None or time.monotonic() > give_up_at:
-                raise ProcessFailedError(f"PostgreSQL did not come up on port {self.port}:\n{process.log()}")
+                raise ProcessFailedError(f"PostgreSQL did not start on port {self.port}:\n{process.log()}")
             time.sleep(_POLL_SECONDS)
 
 
@@ -207,15 +222,15 @@ def postgres(
         yield server
 
 
-def found(program: str) -> str:
-    """The newest of what Debian keeps beside the path, by version, else what is on the path."""
+def find_program(program: str) -> str:
+    """The newest version of a program in Debian's PostgreSQL directories, otherwise the one on the PATH."""
     for folder in _FOLDERS:
         if Path(folder).is_dir():
             for version in sorted(Path(folder).iterdir(), key=lambda each: float(each.name), reverse=True):
                 if (version / "bin" / program).exists():
                     return str(version / "bin" / program)
     if (path := shutil.which(program)) is None:
-        raise MissingPart(f"{program} is not installed; run scripts/postgres")
+        raise MissingProgram(f"{program} is not installed; run scripts/install_postgres")
     return path
 
 
@@ -225,8 +240,8 @@ def _as_owner() -> tuple[str, ...]:
     return ("setpriv", f"--reuid={USER}", f"--regid={USER}", "--clear-groups")
 
 
-def _takes_logins(port: int) -> bool:
-    """Whether it answers a login with a question or a welcome, and not with "the database system is starting up"."""
+def _accepts_logins(port: int) -> bool:
+    """Whether the server responds to a login with anything other than "the database system is starting up"."""
     login = b"".join((struct.pack("!I", 196_608), b"user\0postgres\0database\0postgres\0\0"))
     try:
         with socket.create_connection(("127.0.0.1", port), timeout=5.0) as connection:
@@ -235,5 +250,5 @@ def _takes_logins(port: int) -> bool:
             answer = connection.recv(256)
     except OSError:
         return False
-    # An error with another code, such as "no encryption", comes from one that is up.
+    # An error with another code, such as "no encryption", means that the server is up.
     return answer[:1] == b"R" or (answer[:1] == b"E" and b"C57P03" not in answer)

@@ -1,9 +1,9 @@
-"""How does a test start a program, know that it is up, hurt it, and be sure that it is gone?
+"""A test's child processes: start, readiness, signals and guaranteed cleanup.
 
-Each child leads a process group of its own, because engines start children of theirs: what is killed or frozen is
-always the group. A watcher beside it, blocked on a pipe that this process holds, kills the group when this process
-dies, however it dies: a killed test run leaves no engine behind. (A parent-death signal would reach the child but not
-its children, and it fires when the thread that started the child ends.)
+Each child leads its own process group, because engines start children of their own. Signals always go to the group. A
+watcher process is blocked on a pipe that this process holds open. It kills the group when this process dies for any
+reason, so a killed test run leaves no engine behind. A parent-death signal would not reach the child's children, and it
+would fire as soon as the thread that started the child exits.
 """
 
 import contextlib
@@ -23,24 +23,24 @@ LOG_TAIL_BYTES = 8_000
 POLL_SECONDS = 0.05
 REQUEST_SECONDS_MAX = 5.0
 STOP_SECONDS_MAX = 10.0
-"""Time that a program has after SIGTERM before it is killed."""
+"""Time between SIGTERM and SIGKILL, in seconds."""
 END_SECONDS_MAX = 60.0
-"""Guard of waits for the end of a program; none of them takes so long unless the program hangs."""
+"""Maximum time in seconds to wait for a program to exit. Only a program that hangs takes this long."""
 
-# Ends the group whose leader is $1 once nobody can write to its standard input any more.
+# Kill the process group led by $1 as soon as the other end of standard input is closed.
 WATCHER = 'read -r _; kill -s KILL -- "-$1"'
 
 
-class MissingPart(Exception):
-    """A program that a test or benchmark needs is not installed. The message says how to install it."""
+class MissingProgram(Exception):
+    """A program that a test or benchmark needs is not installed. The message explains how to install it."""
 
 
 class ProcessFailedError(Exception):
-    """The program ended or stayed silent when it should have answered; the message holds the tail of its log."""
+    """A program exited or did not respond. The message includes the end of its log."""
 
 
 class ChildProcess:
-    """One program, its log file and its process group, from construction to `stop`."""
+    """One program with its log file and process group, from construction to `stop`."""
 
     def __init__(self, name: str, command: Sequence[str | Path], environment: Mapping[str, str] | None = None) -> None:
         self.name = name
@@ -76,45 +76,45 @@ class ChildProcess:
 
     @property
     def exit_status(self) -> int | None:
-        """None while it runs; minus the signal's number when a signal ended it."""
+        """Exit status; None while the program is running, and the negative signal number if a signal terminated it."""
         return self._popen.poll()
 
     def log(self) -> str:
         return self.log_path.read_text(errors="replace")
 
     def wait_until_ok(self, url: str, seconds_max: float) -> None:
-        """Returns when `url` answers 200."""
+        """Wait until `url` returns 200."""
         give_up_at = time.monotonic() + seconds_max
         while not _answers_ok(url):
             if self.exit_status is not None:
-                raise self._failed(f"ended with status {self.exit_status} before {url} answered 200")
+                raise self._failed(f"exited with status {self.exit_status} before {url} returned 200")
             if time.monotonic() > give_up_at:
-                raise self._failed(f"did not answer 200 at {url} within {seconds_max:.0f} s")
+                raise self._failed(f"did not return 200 at {url} within {seconds_max:.0f} s")
             time.sleep(POLL_SECONDS)
 
     def wait_until_ended(self, seconds_max: float = END_SECONDS_MAX) -> int:
         try:
             return self._popen.wait(seconds_max)
         except subprocess.TimeoutExpired:
-            raise self._failed(f"did not end within {seconds_max:.0f} s") from None
+            raise self._failed(f"did not exit within {seconds_max:.0f} s") from None
 
     def terminate(self) -> None:
-        """Asks only the program itself, as a supervisor does; it ends its own children."""
+        """Send SIGTERM only to the program itself, as a supervisor would. The program stops its own children."""
         self._popen.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """The whole group at once, without a chance to say goodbye. Returns before it is gone."""
+        """Send SIGKILL to the process group. Return without waiting for the processes to exit."""
         self._signal_group(signal.SIGKILL)
 
     def freeze(self) -> None:
-        """The engine that hangs: connections stay open and nothing comes."""
+        """Send SIGSTOP to simulate a hung engine: connections stay open but carry no data."""
         self._signal_group(signal.SIGSTOP)
 
     def thaw(self) -> None:
         self._signal_group(signal.SIGCONT)
 
     def stop(self) -> None:
-        """Politely, then not; whatever the state, nothing of the group is left. A second call does nothing."""
+        """Stop the program with SIGTERM, then SIGKILL, and remove the complete group. A second call has no effect."""
         if not self.log_path.exists():
             return
         if self.exit_status is None:
@@ -141,7 +141,7 @@ class ChildProcess:
             os.killpg(self.pid, number)
 
     def _wait_until_group_is_gone(self) -> None:
-        """The leader's children hold gigabytes, which a killed process frees before it is gone."""
+        """Wait for the leader's children, which may need time to free gigabytes of memory after SIGKILL."""
         give_up_at = time.monotonic() + STOP_SECONDS_MAX
         while _group_is_alive(self.pid) and time.monotonic() < give_up_at:
             time.sleep(POLL_SECONDS)
@@ -154,11 +154,11 @@ class ChildProcess:
 
     def _failed(self, what: str) -> ProcessFailedError:
         tail = self.log()[-LOG_TAIL_BYTES:]
-        return ProcessFailedError(f"{self.name} {what}; the end of its log:\n{tail}")
+        return ProcessFailedError(f"{self.name} {what}. End of its log:\n{tail}")
 
 
 def _answers_ok(url: str) -> bool:
-    # A proxy that the machine may be configured to use knows nothing of our loopback ports.
+    # A configured HTTP proxy cannot reach our loopback ports.
     direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         with direct.open(url, timeout=REQUEST_SECONDS_MAX) as answer:
@@ -168,10 +168,10 @@ def _answers_ok(url: str) -> bool:
 
 
 def _group_is_alive(group: int) -> bool:
-    """Whether a member still runs. Those that only wait for process 1 to collect them do not count."""
+    """Whether any process in the group is still running. Zombies do not count."""
     for path in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
-            # After the name, which ends with the last parenthesis: state, parent, group.
+            # Fields after the name, which ends with the last parenthesis: state, parent, group.
             state, _, of_group = path.read_text().rpartition(")")[2].split()[:3]
             if int(of_group) == group and state not in "ZX":
                 return True

@@ -1,4 +1,4 @@
-"""A TCP server of raw bytes on loopback, for engines that misbehave."""
+"""A loopback TCP server that sends raw bytes, for simulating misbehaving engines."""
 
 import asyncio
 from typing import Self
@@ -8,7 +8,7 @@ class RawServer:
     """Handles each connection with `serve`. Closing the server closes its connections."""
 
     buffer_bytes = 65_536
-    """Size of the read buffer."""
+    """Size of the read buffer, in bytes."""
 
     def __init__(self) -> None:
         self.url = ""
@@ -36,7 +36,7 @@ class RawServer:
         try:
             await self.serve(reader, writer)
         except asyncio.CancelledError:
-            # Cancelled by `__aexit__`. Asyncio's server would log a cancelled task.
+            # Cancelled by `__aexit__`. Without this, asyncio's server would log the cancelled task.
             pass
         finally:
             writer.close()

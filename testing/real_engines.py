@@ -1,7 +1,7 @@
-"""How does a test get a real engine, with real weights, that it may also kill?
+"""Real engines with real weights for tests, which may also kill them.
 
-`scripts/engines` finds the engine's environment, or makes it; an engine that cannot be had fails the test and never
-skips it. Each engine computes on one thread: with more, on a machine whose cores are shared, throughput collapses.
+`scripts/engine_env` finds or creates the engine's environment. If an engine is missing, the test fails rather than
+being skipped. Each engine computes on one thread, because throughput collapses with more threads on shared cores.
 
     with llamacpp(parallel=4) as engine:
         ask(engine.url, model=engine.model)
@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[1]
 LLAMACPP_START_SECONDS_MAX = 180
 VLLM_START_SECONDS_MAX = 600
 
-# A model for speed: random weights, but the tokenizer and chat template of the real one.
+# A small, fast model with random weights and the real model's tokenizer and chat template.
 TINY = {
     "num_hidden_layers": 2,
     "hidden_size": 128,
@@ -46,21 +46,21 @@ class RealEngine:
 def llamacpp(
     *, parallel: int = 4, ctx: int = 8192, batch: int = 64, port: int | None = None, embeddings: bool = False
 ) -> Generator[RealEngine]:
-    """llama.cpp with `parallel` slots of `ctx / parallel` tokens, for text, and with `embeddings` for those too.
+    """llama.cpp with `parallel` slots of `ctx / parallel` tokens, for text and optionally for embeddings.
 
-    It takes notice of a client that left between two batches only, so a small batch keeps a long prompt cancellable.
+    llama.cpp notices a disconnected client only between batches. A small batch keeps a long prompt cancellable.
     """
     port = port or free_port()
     command = llamacpp_command(port, parallel=parallel, ctx=ctx, batch=batch)
     command += ["--embeddings"] if embeddings else []
-    with running("llamacpp", command, {}, port, LLAMACPP_START_SECONDS_MAX) as engine:
+    with run_engine("llamacpp", command, {}, port, LLAMACPP_START_SECONDS_MAX) as engine:
         yield engine
 
 
 def llamacpp_command(port: int, *, parallel: int = 4, ctx: int = 8192, batch: int = 64) -> list[str]:
     folder = environment_of("llamacpp")
     command = [
-        *(folder / "bin/python", ROOT / "scripts/engine_llamacpp.py"),
+        *(folder / "bin/python", ROOT / "scripts/serve_llamacpp.py"),
         *("--model", folder / "smollm2.gguf", "--name", MODEL),
         *("--port", port, "--parallel", parallel, "--ctx", ctx, "--batch", batch),
     ]
@@ -71,7 +71,7 @@ def llamacpp_command(port: int, *, parallel: int = 4, ctx: int = 8192, batch: in
 def vllm(
     *, max_num_seqs: int = 8, max_model_len: int = 2048, port: int | None = None, tiny: bool = False
 ) -> Generator[RealEngine]:
-    """vLLM on CPU, running at most `max_num_seqs` requests at a time. `tiny` trades sense for speed."""
+    """vLLM on CPU with at most `max_num_seqs` concurrent requests. `tiny` is fast but produces meaningless text."""
     folder = environment_of("vllm")
     port = port or free_port()
     with model_folder(folder / MODEL, tiny=tiny) as model:
@@ -82,18 +82,20 @@ def vllm(
             *("--scheduling-policy", "priority", "--enable-prefix-caching", "--enforce-eager"),
             *("--enable-auto-tool-choice", "--tool-call-parser", "hermes"),
         ]
-        with running("vllm", command, vllm_variables(folder), port, VLLM_START_SECONDS_MAX) as engine:
+        with run_engine("vllm", command, vllm_variables(folder), port, VLLM_START_SECONDS_MAX) as engine:
             yield engine
 
 
 def environment_of(engine: str) -> Path:
-    """Prints progress where pytest shows it with a failure."""
-    printed = subprocess.run([ROOT / "scripts/engines", engine], check=True, stdout=subprocess.PIPE, text=True).stdout
+    """Directory of the engine's environment. Progress goes to stderr, which pytest shows on failure."""
+    printed = subprocess.run(
+        [ROOT / "scripts/engine_env", engine], check=True, stdout=subprocess.PIPE, text=True
+    ).stdout
     return Path(printed.splitlines()[-1])
 
 
 @contextmanager
-def running(
+def run_engine(
     name: str, command: Sequence[str | Path | int], variables: Mapping[str, str], port: int, start_seconds_max: float
 ) -> Generator[RealEngine]:
     url = f"http://127.0.0.1:{port}"
@@ -126,6 +128,6 @@ def vllm_variables(folder: Path) -> dict[str, str]:
         "VLLM_NO_USAGE_STATS": "1",
         "HF_HUB_OFFLINE": "1",
         "VLLM_CACHE_ROOT": str(folder / "cache"),
-        # Otherwise the first request for logprobs compiles for half a minute while all others wait.
+        # Otherwise the first request for logprobs triggers a compilation that blocks all requests for 30 seconds.
         "TORCHDYNAMO_DISABLE": "1",
     }

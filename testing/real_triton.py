@@ -1,9 +1,9 @@
-"""How does a test get a real Triton, with models that it may also kill?
+"""A real Triton server for tests, which may also kill it.
 
     with triton("llm") as engine:
         ask(engine.url, model=engine.model)
 
-The models are those of scripts/triton_models; the first that is named is `engine.model`.
+The models come from scripts/triton_models. The first one becomes `engine.model`.
 """
 
 from collections.abc import Generator
@@ -21,7 +21,7 @@ def triton(*models: str) -> Generator[RealEngine]:
     folder = environment_of("triton")
     port, *_ = free_ports(3)
     url = f"http://127.0.0.1:{port}"
-    command = [folder / "bin/python", ROOT / "scripts/engine_triton.py", "--port", str(port)]
+    command = [folder / "bin/python", ROOT / "scripts/serve_triton.py", "--port", str(port)]
     for model in models:
         command += ["--model", model]
     with ChildProcess("triton", command) as process:

@@ -1,7 +1,7 @@
-"""Was this process paused while something was timed? Then the measured time means nothing.
+"""Detects process stalls, which make time measurements meaningless.
 
-A machine may stop a process for seconds. A thread that only sleeps notices it, and is not held up by a busy event loop,
-so that a mistake of ours that blocks the loop does not count as a stall.
+A machine may suspend a process for seconds. A thread that does nothing but sleep notices this. A busy event loop does
+not delay that thread, so a bug that blocks the loop does not count as a stall.
 """
 
 import functools
@@ -13,14 +13,14 @@ from typing import ParamSpec, Self
 
 EVERY_S = 0.02
 STALLED_S = 0.2
-"""A sleep that ends this much too late shows a pause."""
+"""Shortest oversleep that counts as a stall, in seconds."""
 TRIES = 5
 
 _P = ParamSpec("_P")
 
 
 class StallWatch:
-    """The longest time for which the process stood still inside the block."""
+    """Measures the process's longest stall inside the block."""
 
     def __init__(self) -> None:
         self._longest_s = 0.0
@@ -48,10 +48,10 @@ class StallWatch:
             self._slept_at = now
 
 
-def again_if_stalled(test: Callable[_P, Awaitable[None]]) -> Callable[_P, Awaitable[None]]:
-    """For tests marked `timing`: runs a test again that failed while the process stood still, a few times at most.
+def rerun_if_stalled(test: Callable[_P, Awaitable[None]]) -> Callable[_P, Awaitable[None]]:
+    """Repeat a test marked `timing` if it failed while the process was stalled, up to `TRIES` runs.
 
-    Each run gets its own folder below `tmp_path`.
+    Each run gets its own directory below `tmp_path`.
     """
 
     @functools.wraps(test)
@@ -67,7 +67,7 @@ def again_if_stalled(test: Callable[_P, Awaitable[None]]) -> Callable[_P, Awaita
                 except Exception as failure:
                     if watch.longest_s < STALLED_S or number == TRIES:
                         raise
-                    print(f"run {number} stood still for {watch.longest_s:.1f} s; again, after {failure!r}")
+                    print(f"run {number} stalled for {watch.longest_s:.1f} s; repeating after {failure!r}")
         return None
 
     return run

@@ -1,8 +1,7 @@
-"""How are real stores started, killed, paused and made to fail over?
+"""Starts, kills, pauses and fails over real stores.
 
-Each is a process of its own on a free loopback port, in a temporary folder, without persistence. What is killed or
-paused is always that process, by its id, and all of them are gone when the block is left, whatever ends it
-(testing/processes.py).
+Each store is a separate process on a free loopback port, with a temporary directory and no persistence. Signals go only
+to that process, by its PID. All processes are gone when the block exits for any reason (testing/processes.py).
 
     with redis() as store:            # or valkey(), or sentinels()
         store.url                     # for `cell: {store: URL}`
@@ -26,13 +25,13 @@ from redis import Redis
 from redis.exceptions import RedisError
 
 from testing.ports import free_port
-from testing.processes import ChildProcess, MissingPart, ProcessFailedError
+from testing.processes import ChildProcess, MissingProgram, ProcessFailedError
 
 MASTER = "headgate"
-"""What the sentinels call the master that they watch."""
+"""Name under which the sentinels monitor the master."""
 START_SECONDS_MAX = 60.0
 FAILOVER_SECONDS_MAX = 110.0
-"""A sentinel that was paused does nothing for half a minute (its TILT mode)."""
+"""Maximum failover duration, in seconds. A sentinel that was paused does nothing for 30 seconds (its TILT mode)."""
 _STARTS_MAX = 3
 _POLL_SECONDS = 0.02
 _CLIENT_SECONDS_MAX = 60.0
@@ -40,7 +39,7 @@ _CLIENT_SECONDS_MAX = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Certificates:
-    """Of an authority that signs for loopback only."""
+    """A certificate authority and a certificate for loopback addresses only."""
 
     authority: Path
     certificate: Path
@@ -59,14 +58,14 @@ class Server:
         replica_of: int | None = None,
         options: Sequence[str] = (),
     ) -> None:
-        self._program = found(program)
+        self._program = find_program(program)
         self.password, self.certificates = password, certificates
         self._options = tuple(options)
         self._folder = tempfile.TemporaryDirectory(prefix=f"headgate-{program}-", ignore_cleanup_errors=True)
         self._process: ChildProcess | None = None
         self.port = 0
         try:
-            self._start_anywhere(replica_of)
+            self._start_on_free_port(replica_of)
         except BaseException:
             self.stop()
             raise
@@ -80,11 +79,11 @@ class Server:
 
     @property
     def pid(self) -> int:
-        assert self._process is not None, "the store was killed and not restarted"
+        assert self._process is not None, "the store is not running; `restart` it first"
         return self._process.pid
 
     def client(self) -> Redis:
-        """Another client than the one that is tested, to look inside. The caller closes it."""
+        """A separate client for inspecting the store. The caller closes it."""
         kept = self.certificates
         secure: dict[str, Any] = {} if kept is None else {"ssl": True, "ssl_ca_certs": str(kept.authority)}
         return Redis(
@@ -92,15 +91,15 @@ class Server:
         )
 
     def kill(self) -> None:
-        """Kill -9; returns when it is gone. All that it had is lost with it, but for what `keep` has written."""
-        assert self._process is not None, "the store was killed already; `restart` it first"
+        """Kill the store with SIGKILL and wait until it has exited. Only data written by `save_snapshot` is kept."""
+        assert self._process is not None, "the store is not running; `restart` it first"
         self._process.kill()
         self._process.wait_until_ended()
         self._process.stop()
         self._process = None
 
     def pause(self) -> None:
-        """SIGSTOP: connections stay open, the kernel takes in what comes, and nothing answers."""
+        """Pause the store with SIGSTOP: connections stay open and accept data but get no response."""
         assert self._process is not None
         self._process.freeze()
 
@@ -108,13 +107,15 @@ class Server:
         assert self._process is not None
         self._process.thaw()
 
-    def keep(self) -> None:
-        """Write down what it has; a restart that is not empty comes back with this, however old it is by then."""
+    def save_snapshot(self) -> None:
+        """Write the current data to disk, for a later restart with `empty=False`."""
         with contextlib.closing(self.client()) as client:
             client.save()
 
     def restart(self, *, empty: bool = True, replica_of: int | None = None) -> None:
-        """On the same port, killed first where it runs. Not empty: with what `keep` wrote last."""
+        """Start the store on the same port. If the store is running, kill it first. If not `empty`, load the data last
+        written by `save_snapshot`.
+        """
         if self._process is not None:
             self.kill()
         if empty:
@@ -135,8 +136,8 @@ class Server:
     ) -> None:
         self.stop()
 
-    def _start_anywhere(self, replica_of: int | None) -> None:
-        """On a port that was free a moment ago; should another process take it meanwhile, on another."""
+    def _start_on_free_port(self, replica_of: int | None) -> None:
+        """Start the store on a free port. Try another port if a different process takes it first."""
         for attempt in range(1, _STARTS_MAX + 1):
             self.port = free_port()
             try:
@@ -157,7 +158,7 @@ class Server:
 
     def _arguments(self, replica_of: int | None) -> Iterator[str]:
         yield from ("--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir", self._folder.name)
-        # A replica needs not wait for others that might come.
+        # Do not delay a full sync to wait for more replicas.
         yield from ("--repl-diskless-sync-delay", "0")
         if self.certificates is None:
             yield from ("--port", str(self.port))
@@ -177,12 +178,12 @@ class Server:
         with contextlib.closing(self.client()) as client:
             while not _answers(client):
                 if process.exit_status is not None or time.monotonic() > give_up_at:
-                    raise ProcessFailedError(f"{process.name} did not come up on port {self.port}:\n{process.log()}")
+                    raise ProcessFailedError(f"{process.name} did not start on port {self.port}:\n{process.log()}")
                 time.sleep(_POLL_SECONDS)
 
 
 class Sentinels:
-    """A master, its replica, and three sentinels who watch over them."""
+    """A master, a replica, and three sentinels that monitor them."""
 
     def __init__(self, stack: ExitStack, *, password: str | None = None, down_after_s: float = 2.0) -> None:
         self.password = password
@@ -202,21 +203,21 @@ class Sentinels:
 
     @property
     def master(self) -> Server:
-        """Whom most of the sentinels call the master."""
-        named = [self._named_by(port) for port in self.ports]
+        """The server that most sentinels report as the master."""
+        named = [self._master_port_by(port) for port in self.ports]
         return max(self.servers, key=lambda each: named.count(each.port))
 
     def failover(self, *, kill: bool = True) -> Server:
-        """Begin one, and return the master that was. Killed, or, gently, told to become the replica."""
+        """Start a failover and return the old master, which is killed or, with `kill=False`, demoted to a replica."""
         was = self.master
         if kill:
             was.kill()
         else:
-            _wait_until(self._begins_failover, "sentinel that begins a failover")
+            _wait_until(self._start_failover, "failover started by a sentinel")
         return was
 
-    def _begins_failover(self) -> bool:
-        """A sentinel refuses while it considers the replica unhealthy."""
+    def _start_failover(self) -> bool:
+        """Whether the sentinel starts a failover. It refuses while it considers the replica unhealthy."""
         try:
             with contextlib.closing(Redis(port=self.ports[0], socket_timeout=_CLIENT_SECONDS_MAX)) as client:
                 client.execute_command("SENTINEL", "FAILOVER", MASTER)
@@ -225,15 +226,18 @@ class Sentinels:
         return True
 
     def wait_until_failed_over(self, was: Server) -> Server:
-        """Until all sentinels name another than this one, and it says itself that it is the master."""
+        """Wait until all sentinels report a new master and that server has taken the master role."""
         _wait_until(
-            lambda: all(self._named_by(port) not in (None, was.port) for port in self.ports) and _leads(self.master),
-            "a new master",
+            lambda: (
+                all(self._master_port_by(port) not in (None, was.port) for port in self.ports)
+                and _is_master(self.master)
+            ),
+            "new master",
         )
         return self.master
 
-    def revive(self, was: Server) -> None:
-        """A killed one comes back as the replica, so that the next failover has somebody to go to."""
+    def restart_as_replica(self, was: Server) -> None:
+        """Restart a killed server as a replica, so that the next failover has a target."""
         was.restart(empty=True, replica_of=self.master.port)
         self._wait_until_they_know_each_other()
 
@@ -246,14 +250,14 @@ class Sentinels:
             f"port {port}\nbind 127.0.0.1\ndir {folder}\n"
             f"sentinel monitor {MASTER} 127.0.0.1 {master.port} 2\n{secret}"
             f"sentinel down-after-milliseconds {MASTER} {self._down_after_ms}\n"
-            # After a failover none is begun anew for twice as long.
+            # The next failover can start once twice this time has passed.
             f"sentinel failover-timeout {MASTER} 2000\n"
         )
-        stack.enter_context(ChildProcess("redis-sentinel", [found("redis-sentinel"), file]))
+        stack.enter_context(ChildProcess("redis-sentinel", [find_program("redis-sentinel"), file]))
         return port
 
     def _wait_until_they_know_each_other(self) -> None:
-        _wait_until(lambda: all(self._sees_all(port) for port in self.ports), "sentinels that know each other")
+        _wait_until(lambda: all(self._sees_all(port) for port in self.ports), "complete set of connected sentinels")
 
     def _sees_all(self, port: int) -> bool:
         try:
@@ -266,7 +270,7 @@ class Sentinels:
         linked = [each for each in usable if each["master-link-status"] == "ok"]
         return told["num-other-sentinels"] == 2 and bool(linked) and told["flags"] == "master"
 
-    def _named_by(self, port: int) -> int | None:
+    def _master_port_by(self, port: int) -> int | None:
         try:
             with contextlib.closing(Redis(port=port, socket_timeout=_CLIENT_SECONDS_MAX)) as client:
                 address = client.sentinel_get_master_addr_by_name(MASTER)
@@ -289,20 +293,22 @@ def valkey(**how: Any) -> Generator[Server]:
 
 @contextmanager
 def sentinels(*, password: str | None = None, down_after_s: float = 2.0) -> Generator[Sentinels]:
-    """A master that is silent for `down_after_s` is replaced. Use a long time if no failover is wanted."""
+    """Start Redis with Sentinel. A master that is silent for `down_after_s` is replaced; use a high value to prevent
+    this.
+    """
     with ExitStack() as stack:
         yield Sentinels(stack, password=password, down_after_s=down_after_s)
 
 
-def found(program: str) -> str:
+def find_program(program: str) -> str:
     path = shutil.which(program)
     if path is None:
-        raise MissingPart(f"{program} is not installed; run scripts/stores")
+        raise MissingProgram(f"{program} is not installed; run scripts/install_stores")
     return path
 
 
-def made_certificates(folder: Path) -> Certificates:
-    """A new authority and what it signed for 127.0.0.1, with the command of OpenSSL."""
+def make_certificates(folder: Path) -> Certificates:
+    """Create a certificate authority and a certificate for 127.0.0.1 with the `openssl` command."""
     authority, request, signed = folder / "ca.crt", folder / "server.csr", folder / "server.crt"
     _openssl("req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2",
              "-subj", "/CN=authority", "-keyout", folder / "ca.key", "-out", authority)  # fmt: skip
@@ -316,13 +322,13 @@ def made_certificates(folder: Path) -> Certificates:
 
 
 def _openssl(*arguments: str | Path) -> None:
-    subprocess.run([found_openssl(), *arguments], check=True, capture_output=True)
+    subprocess.run([find_openssl(), *arguments], check=True, capture_output=True)
 
 
-def found_openssl() -> str:
+def find_openssl() -> str:
     path = shutil.which("openssl")
     if path is None:
-        raise MissingPart("openssl, which makes certificates for loopback, is not installed; apt-get install openssl")
+        raise MissingProgram("openssl is not installed; run apt-get install openssl")
     return path
 
 
@@ -333,7 +339,7 @@ def _answers(client: Redis) -> bool:
         return False
 
 
-def _leads(server: Server) -> bool:
+def _is_master(server: Server) -> bool:
     try:
         with contextlib.closing(server.client()) as client:
             return client.role()[0] == b"master"

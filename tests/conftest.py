@@ -1,4 +1,4 @@
-"""Real engines that several files of tests share, since starting one takes up to a minute."""
+"""Real engines shared by several test files, since starting one takes up to a minute."""
 
 from collections.abc import Iterator
 
@@ -9,6 +9,6 @@ from testing.real_engines import RealEngine, vllm
 
 @pytest.fixture(scope="session")
 def shared_vllm() -> Iterator[RealEngine]:
-    """A test may stop and continue it, but not kill it."""
+    """A test may suspend and resume it, but not kill it."""
     with vllm(max_num_seqs=4) as engine:
         yield engine

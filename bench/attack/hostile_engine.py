@@ -46,7 +46,7 @@ def framed(body: bytes, status: bytes = b"200 OK") -> bytes:
 
 
 async def ok(writer: asyncio.StreamWriter, asked: dict[str, Any]) -> None:
-    """Send a correct response of two tokens with its usage."""
+    """Send a correct two-token response, including its usage."""
     if not asked.get("stream"):
         writer.write(framed(completion()))
         return
@@ -143,7 +143,7 @@ BEHAVIOURS: Final[dict[str, Behaviour]] = {
 
 
 class HostileEngine(RawServer):
-    """One endpoint. It responds to all other paths as vLLM does."""
+    """One misbehaving endpoint. It responds to GET requests as vLLM does."""
 
     buffer_bytes = 64 * 1024 * 1024
 

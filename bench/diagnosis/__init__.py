@@ -1,1 +1,1 @@
-"""Does the diagnosis say what is wrong, soon enough, and nothing where nothing is?"""
+"""Measures the accuracy and speed of the diagnosis with simulated incidents and healthy runs."""

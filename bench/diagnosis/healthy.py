@@ -1,8 +1,8 @@
-"""Which runs are there in which nothing is wrong?
+"""Healthy runs, in which the diagnosis must not report an incident.
 
-What is usual in a day and looks unusual for a moment: deploys, bursts, a caller who asks for the impossible; and what
-is merely unlike the traffic that patterns are made for: few requests, whole answers, one endpoint, engines of two
-kinds. Loads go up to three quarters of what engines compute.
+Some contain normal events that look unusual for a moment: deployments, bursts, a caller with an impossible deadline.
+Others differ from the traffic the patterns were designed for: few requests, non-streaming responses, one endpoint, two
+kinds of engines. The load is at most three quarters of the engine capacity.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -10,27 +10,46 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Final
 
-from bench.diagnosis.world import BATCH, INTERACTIVE, MODEL, Case, World, case, endpoint, older, policy_of, traffic
+from bench.diagnosis.world import (
+    BATCH,
+    INTERACTIVE,
+    MODEL,
+    Case,
+    World,
+    case,
+    endpoint,
+    older_hardware,
+    policy_of,
+    traffic,
+)
 from bench.policy.fleet import MAIN, engines, pool
 from headgate.model.policy import Model, ServiceClass
 from headgate.model.ticket import Api
 from headgate.model.units import MILLISECOND, SECOND, ClassName, Duration, Instant, PoolName
 from headgate.model.verdict import Incident
-from headgate.simulation.virtual.scenario import Callers, Crash, EngineSpec, Fail, Hang, Leave, Reload
+from headgate.simulation.virtual.scenario import (
+    CallerBehaviour,
+    Crash,
+    EndpointRemoval,
+    EngineSpec,
+    Hang,
+    PolicyReload,
+    RequestErrors,
+)
 from headgate.simulation.workload.arrival import Arrival
 from headgate.simulation.workload.lengths import LogNormal
 
 LOAD_MAX = 0.75
 RUSH = ClassName("rush")
-_PATIENT = Callers(leave_ns=Duration(300 * SECOND))
+_PATIENT = CallerBehaviour(client_timeout_ns=Duration(300 * SECOND))
 
 
 def _loaded(of: World, least: float = 0.35) -> World:
-    return replace(of, load=of.chance("load").uniform(least, LOAD_MAX))
+    return replace(of, load=of.rng("load").uniform(least, LOAD_MAX))
 
 
 def _rated(of: World, rate: float) -> World:
-    """So many requests a second, whatever its engines can."""
+    """World with a fixed request rate, independent of engine capacity."""
     return replace(of, load=of.load * rate / of.rate)
 
 
@@ -43,9 +62,9 @@ def steady(of: World) -> Case:
 
 
 def ramp(of: World) -> Case:
-    """From a third of the load to all of it and back, as on a day."""
+    """The load rises from a third of its maximum to the maximum and falls again, as it does over a day."""
     of = _loaded(of)
-    span, draw = of.span_ns, of.chance("ramp")
+    span, draw = of.span_ns, of.rng("ramp")
 
     def alter(each: Arrival) -> Iterator[Arrival]:
         part = 1 - abs(2 * each.at / span - 1)
@@ -56,9 +75,9 @@ def ramp(of: World) -> Case:
 
 
 def bursts(of: World) -> Case:
-    """Up to twice as much for two seconds, several times."""
+    """Several two-second bursts, at up to twice the usual rate."""
     of = _loaded(of)
-    chance = of.chance("strength")
+    chance = of.rng("strength")
     times = [chance.uniform(20, of.begins_s + of.tail_s - 5) for _ in range(4)]
     more = tuple(traffic(of, of.rate * chance.uniform(0.5, 1), since_s=each, lasts_s=2) for each in times)
     return case("bursts", Incident.HEALTHY, of, more=more)
@@ -76,39 +95,41 @@ def _new(of: World, number: int, at_s: float) -> EngineSpec:
 
 
 def deploy(of: World) -> Case:
-    """One endpoint after the other is replaced: the new one comes first, then the old one leaves."""
+    """Rolling replacement of all endpoints. Each new endpoint joins before the old one leaves."""
     of = _loaded(of)
     new = tuple(_new(of, number, of.begins_s + 15 * number) for number in range(2))
-    changes = tuple(Leave(endpoint(number), Instant((of.begins_s + 15 * number + 13) * SECOND)) for number in range(2))
+    changes = tuple(
+        EndpointRemoval(endpoint(number), Instant((of.begins_s + 15 * number + 13) * SECOND)) for number in range(2)
+    )
     specs = (*engines(of.profile, of.endpoints, in_flight_max=256), *new)
     return case("deploy", Incident.HEALTHY, of, specs=specs, changes=changes)
 
 
 def scale_up(of: World) -> Case:
-    """A further endpoint is started before it is needed."""
+    """An additional endpoint starts before it is needed."""
     of = _loaded(of, least=0.55)
     specs = (*engines(of.profile, of.endpoints, in_flight_max=256), _new(of, 0, of.begins_s))
     return case("scale-up", Incident.HEALTHY, of, specs=specs)
 
 
 def scale_down(of: World) -> Case:
-    """An endpoint is given back; the others then have up to three quarters of what they can do."""
+    """One endpoint is released. The load on the others rises to at most three quarters of their capacity."""
     of = replace(of, endpoints=max(3, of.endpoints))
-    load = of.chance("load").uniform(0.35, LOAD_MAX) * (of.endpoints - 1) / of.endpoints
+    load = of.rng("load").uniform(0.35, LOAD_MAX) * (of.endpoints - 1) / of.endpoints
     of = replace(of, load=load)
-    return case("scale-down", Incident.HEALTHY, of, changes=(Leave(endpoint(0), of.begins),))
+    return case("scale-down", Incident.HEALTHY, of, changes=(EndpointRemoval(endpoint(0), of.begins),))
 
 
 def hiccup(of: World) -> Case:
-    """An engine stands still for a second, as they do."""
+    """An engine stalls for one second."""
     of = _loaded(of)
-    chance = of.chance("strength")
+    chance = of.rng("strength")
     lasts, at = Duration(round(chance.uniform(0.3, 1.2) * SECOND)), of.begins + chance.randrange(SECOND)
     return case("hiccup", Incident.HEALTHY, of, faults=(Hang(endpoint(0), Instant(at), lasts),))
 
 
 def night(of: World) -> Case:
-    """Who hurries has gone home: the other class alone, and its prompts are longer."""
+    """Only batch traffic remains, and its prompts are longer."""
 
     def alter(each: Arrival) -> Iterator[Arrival]:
         if each.at < of.begins:
@@ -120,46 +141,46 @@ def night(of: World) -> Case:
 
 
 def restart(of: World) -> Case:
-    """An engine with hardly anything to do dies, and is back at once: what it had is asked elsewhere."""
+    """An almost idle engine crashes and restarts immediately. Its requests are retried on other endpoints."""
     of = replace(of, load=min(of.load, 0.02), endpoints=4)
     return case("restart", Incident.HEALTHY, of, faults=(Crash(endpoint(0), of.begins, Duration(200 * MILLISECOND)),))
 
 
-# Traffic of another kind
+# Other traffic
 
 
 def whole_answers(of: World) -> Case:
-    """Nobody streams."""
-    callers = {INTERACTIVE: Callers(stream=False), BATCH: replace(_PATIENT, stream=False)}
+    """All responses are non-streaming."""
+    callers = {INTERACTIVE: CallerBehaviour(stream=False), BATCH: replace(_PATIENT, stream=False)}
     return case("whole-answers", Incident.HEALTHY, _loaded(of), callers=callers)
 
 
 def embeddings(of: World) -> Case:
-    one = LogNormal(median=1, p95=1, most=1)
-    of = _rated(replace(of, output=one), of.chance("load").uniform(5, 25))
-    manners = Callers(stream=False, api=Api.EMBEDDINGS)
+    one = LogNormal(median=1, p95=1, max=1)
+    of = _rated(replace(of, output=one), of.rng("load").uniform(5, 25))
+    manners = CallerBehaviour(stream=False, api=Api.EMBEDDINGS)
     return case("embeddings", Incident.HEALTHY, of, callers={INTERACTIVE: manners, BATCH: manners})
 
 
 def few(of: World) -> Case:
-    """Three requests in ten seconds, or ten."""
-    of = replace(of, begins_s=400, endpoints=of.chance("few").randint(1, 2))
-    return _healthy("few", _rated(of, of.chance("load").choice((0.3, 1.0))))
+    """Traffic of only three or ten requests in ten seconds."""
+    of = replace(of, begins_s=400, endpoints=of.rng("few").randint(1, 2))
+    return _healthy("few", _rated(of, of.rng("load").choice((0.3, 1.0))))
 
 
 def no_targets(of: World) -> Case:
-    """Nobody has said what is late."""
+    """The classes have no latency targets."""
     of = _loaded(of)
     policy = policy_of(of)
     classes = tuple(replace(each, ttft_ns=None, tpot_ns=None) for each in policy.classes)
-    callers = {INTERACTIVE: Callers(leave_ns=Duration(10 * SECOND)), BATCH: _PATIENT}
+    callers = {INTERACTIVE: CallerBehaviour(client_timeout_ns=Duration(10 * SECOND)), BATCH: _PATIENT}
     return case("no-targets", Incident.HEALTHY, of, policy=replace(policy, classes=classes), callers=callers)
 
 
 def long_alone(of: World) -> Case:
-    """Few requests, and now and then somebody's whole book."""
+    """Few requests, with an occasional very long prompt."""
     of = _rated(replace(of, begins_s=300), 0.5)
-    often, draw = 30, of.chance("books")
+    often, draw = 30, of.rng("books")
 
     def alter(each: Arrival) -> Iterator[Arrival]:
         yield replace(each, prompt_tokens=100_000) if draw.randrange(often) == 0 else each
@@ -168,14 +189,14 @@ def long_alone(of: World) -> Case:
 
 
 def impossible_deadline(of: World) -> Case:
-    """One of a few callers allows less time than any engine takes."""
+    """Some requests have a deadline that no engine can meet."""
     of = _loaded(of)
-    policy, draw = policy_of(of), of.chance("rush")
+    policy, draw = policy_of(of), of.rng("rush")
     rush = ServiceClass(RUSH, 0, queue_wait_ns_max=Duration(10 * SECOND), ttft_ns=of.ttft_ns, tpot_ns=of.tpot_ns)
     callers = {
-        INTERACTIVE: Callers(ttft_ns=of.ttft_ns, tpot_ns=of.tpot_ns, leave_ns=Duration(10 * SECOND)),
+        INTERACTIVE: CallerBehaviour(ttft_ns=of.ttft_ns, tpot_ns=of.tpot_ns, client_timeout_ns=Duration(10 * SECOND)),
         BATCH: _PATIENT,
-        RUSH: Callers(allows_ns=Duration(5 * MILLISECOND)),
+        RUSH: CallerBehaviour(first_token_deadline_ns=Duration(5 * MILLISECOND)),
     }
 
     def alter(each: Arrival) -> Iterator[Arrival]:
@@ -185,12 +206,12 @@ def impossible_deadline(of: World) -> Case:
     return case("impossible-deadline", Incident.HEALTHY, of, policy=policy, callers=callers, alter=alter)
 
 
-# Engines of another kind
+# Other engines
 
 
 def mixed_hardware(of: World) -> Case:
     of = _loaded(replace(of, slowest=0.4))
-    return case("mixed-hardware", Incident.HEALTHY, of, faults=(older(of),))
+    return case("mixed-hardware", Incident.HEALTHY, of, faults=(older_hardware(of),))
 
 
 def one_endpoint(of: World) -> Case:
@@ -198,7 +219,7 @@ def one_endpoint(of: World) -> Case:
 
 
 def two_pools(of: World) -> Case:
-    """One model is served by two pools."""
+    """Two pools serve one model."""
     of = _loaded(of)
     policy, second = policy_of(of), PoolName("second")
     policy = replace(policy, pools=(*policy.pools, pool(second, of.profile)), models=(Model(MODEL, (MAIN, second)),))
@@ -211,20 +232,22 @@ def two_pools(of: World) -> Case:
 
 
 def reload(of: World) -> Case:
-    """Somebody changes a share in the middle of it."""
+    """A minimum share changes during the run."""
     of = _loaded(of)
     policy = policy_of(of)
-    classes = tuple(replace(each, floor_percent=10) if each.name == BATCH else each for each in policy.classes)
-    return case("reload", Incident.HEALTHY, of, changes=(Reload(replace(policy, classes=classes), of.begins),))
+    classes = tuple(replace(each, min_share_percent=10) if each.name == BATCH else each for each in policy.classes)
+    return case("reload", Incident.HEALTHY, of, changes=(PolicyReload(replace(policy, classes=classes), of.begins),))
 
 
 def failed_attempts(of: World) -> Case:
-    """One in fifty is answered with an error, and asked again elsewhere."""
+    """One in fifty requests fails and is retried on another endpoint."""
     of = _loaded(of)
-    return case("failed-attempts", Incident.HEALTHY, of, faults=(Fail(endpoint(0), Instant(0), of.span_ns, 2),))
+    return case(
+        "failed-attempts", Incident.HEALTHY, of, faults=(RequestErrors(endpoint(0), Instant(0), of.span_ns, 2),)
+    )
 
 
-# Long ones
+# Long runs
 
 
 def quiet_hour(of: World) -> Case:
@@ -232,10 +255,10 @@ def quiet_hour(of: World) -> Case:
 
 
 def morning(of: World) -> Case:
-    """Half an hour of the night, and ten minutes in which everybody comes."""
+    """Half an hour of night traffic, then a rise to daytime traffic within ten minutes."""
     most = min(4.0, 0.6 * of.rate / of.load)
     of = _rated(replace(of, begins_s=1_800, tail_s=700), most)
-    draw = of.chance("morning")
+    draw = of.rng("morning")
 
     def alter(each: Arrival) -> Iterator[Arrival]:
         part = min(1.0, max(0.0, (each.at - of.begins) / SECOND / 600))

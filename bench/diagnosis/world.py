@@ -1,7 +1,7 @@
-"""What does a seed make of the world in which an incident happens?
+"""Random world generated from a seed, in which an incident happens.
 
-Engines of one of three kinds, two to four of them, four to six tenants of unequal weight, two classes, and a load that
-the engines carry well. When the incident begins and how strong it is are drawn too.
+A world has two to four engines of one of three kinds, four to six tenants with different shares, two classes, and a
+load well below the capacity. The start and strength of the incident are random too.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -15,12 +15,19 @@ from bench.policy.fleet import MAIN, engines, pool, speed_of
 from headgate.core.cost import cost_ns
 from headgate.core.scheduler import Scheduler
 from headgate.model.engine_profile import H100X8_LLAMA_70B, H200_LLAMA_8B, RTXPRO6000_LLAMA_8B, EngineProfile
-from headgate.model.policy import Model, Policy, Promise, ServiceClass
+from headgate.model.policy import Model, OptimizationGoal, Policy, ServiceClass
 from headgate.model.tenant import Tenant
 from headgate.model.units import MILLISECOND, SECOND, ClassName, Duration, EndpointId, Instant, ModelName, TenantId
 from headgate.model.verdict import Incident
-from headgate.simulation.virtual.scenario import Callers, Change, EngineSpec, Fault, Scenario, Slow
-from headgate.simulation.virtual.ways import Ways
+from headgate.simulation.virtual.link_latencies import LinkLatencies
+from headgate.simulation.virtual.scenario import (
+    CallerBehaviour,
+    EngineSpec,
+    Scenario,
+    ScenarioChange,
+    ScenarioFault,
+    Slowdown,
+)
 from headgate.simulation.workload.arrival import PREFIX_BLOCK_TOKENS, Arrival
 from headgate.simulation.workload.lengths import NORMAL_P95, LogNormal
 from headgate.simulation.workload.poisson import PoissonTraffic, poisson_arrivals
@@ -28,8 +35,8 @@ from headgate.simulation.workload.poisson import PoissonTraffic, poisson_arrival
 INTERACTIVE, BATCH = ClassName("interactive"), ClassName("batch")
 MODEL = ModelName("m")
 TAIL_S = 80
-"""So long it goes on after the incident has begun."""
-Alter = Callable[[Arrival], Iterator[Arrival]]
+"""Duration of the run after the start of the incident, in seconds."""
+AlterArrival = Callable[[Arrival], Iterator[Arrival]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,24 +45,24 @@ class World:
     profile: EngineProfile
     endpoints: int
     load: float
-    """Of what its engines can compute."""
+    """Load as a fraction of the engine capacity."""
     prompt: LogNormal
     output: LogNormal
     tenants: tuple[tuple[str, float], ...]
     interactive: float
-    """The share of the class that hurries."""
+    """Share of interactive requests."""
     begins_s: int
     tail_s: int = TAIL_S
     ttft_ns: Duration
     tpot_ns: Duration
     cached: float = 0.0
-    """What of a prompt is the same in all of its tenant's."""
+    """Fraction of a prompt that all prompts of its tenant share."""
     kv_told: bool = True
     in_flight_max: int = 256
     slowest: float = 1.0
-    """How fast the first of its endpoints is beside the others."""
+    """Speed of the first endpoint relative to the others."""
 
-    def chance(self, about: str) -> Random:
+    def rng(self, about: str) -> Random:
         return Random(f"{self.seed} {about}")
 
     @property
@@ -68,7 +75,7 @@ class World:
 
     @property
     def capacity(self) -> float:
-        """Requests a second that all engines can compute, roughly."""
+        """Approximate capacity of all engines, in requests per second."""
         return (self.endpoints - 1 + self.slowest) / self.cost_s(mean_of(self.prompt), mean_of(self.output))
 
     @property
@@ -101,8 +108,8 @@ def world(seed: int) -> World:
         profile=profile,
         endpoints=chance.randint(2, 4),
         load=chance.uniform(0.35, 0.6),
-        prompt=LogNormal(median=prompt, p95=round(prompt * chance.uniform(2, 3.5)), most=6 * prompt),
-        output=LogNormal(median=output, p95=round(output * chance.uniform(2, 3)), most=5 * output),
+        prompt=LogNormal(median=prompt, p95=round(prompt * chance.uniform(2, 3.5)), max=6 * prompt),
+        output=LogNormal(median=output, p95=round(output * chance.uniform(2, 3)), max=5 * output),
         tenants=tuple((each, chance.uniform(1, 3)) for each in names),
         interactive=chance.uniform(0.6, 0.95),
         begins_s=chance.randint(70, 100),
@@ -113,14 +120,14 @@ def world(seed: int) -> World:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """One run: what is simulated, and what is to be said of it."""
+    """One run: its scenario and the expected incident."""
 
     name: str
     incident: Incident
     world: World
     scenario: Scenario
     costs: bool = False
-    """Whether the harm is what it costs."""
+    """Whether the harm is higher cost instead of missed targets."""
 
 
 def case(
@@ -128,29 +135,29 @@ def case(
     incident: Incident,
     of: World,
     *,
-    alter: Alter | None = None,
+    alter: AlterArrival | None = None,
     more: tuple[PoissonTraffic, ...] = (),
-    faults: tuple[Fault, ...] = (),
-    changes: tuple[Change, ...] = (),
+    faults: tuple[ScenarioFault, ...] = (),
+    changes: tuple[ScenarioChange, ...] = (),
     specs: tuple[EngineSpec, ...] | None = None,
-    ways: Ways | None = None,
+    ways: LinkLatencies | None = None,
     costs: bool = False,
-    callers: Mapping[ClassName, Callers] | None = None,
+    callers: Mapping[ClassName, CallerBehaviour] | None = None,
     policy: Policy | None = None,
 ) -> Case:
-    manners = Callers(ttft_ns=of.ttft_ns, tpot_ns=of.tpot_ns, leave_ns=Duration(10 * SECOND))
+    manners = CallerBehaviour(ttft_ns=of.ttft_ns, tpot_ns=of.tpot_ns, client_timeout_ns=Duration(10 * SECOND))
     scenario = Scenario(
         title=name,
         seed=of.seed,
         policy=policy or policy_of(of),
         model=MODEL,
         engines=specs or engines(of.profile, of.endpoints, in_flight_max=of.in_flight_max),
-        callers=callers or {INTERACTIVE: manners, BATCH: Callers(leave_ns=Duration(300 * SECOND))},
+        callers=callers or {INTERACTIVE: manners, BATCH: CallerBehaviour(client_timeout_ns=Duration(300 * SECOND))},
         arrivals=lambda: _arrivals(of, alter, more),
         span_ns=of.span_ns,
         faults=faults,
         changes=changes,
-        ways=ways,
+        link_latencies=ways,
         decider=Scheduler,
     )
     return Case(name=name, incident=incident, world=of, scenario=scenario, costs=costs)
@@ -163,7 +170,13 @@ def policy_of(of: World) -> Policy:
             ServiceClass(
                 INTERACTIVE, 0, queue_wait_ns_max=Duration(10 * SECOND), ttft_ns=of.ttft_ns, tpot_ns=of.tpot_ns
             ),
-            ServiceClass(BATCH, 1, queue_wait_ns_max=Duration(300 * SECOND), promise=Promise.COST, floor_percent=5),
+            ServiceClass(
+                BATCH,
+                1,
+                queue_wait_ns_max=Duration(300 * SECOND),
+                optimize_for=OptimizationGoal.COST,
+                min_share_percent=5,
+            ),
         ),
         tenants=tuple(Tenant(TenantId(name)) for name, _ in of.tenants),
         pools=(served if of.kv_told else replace(served, kv_tokens=None),),
@@ -184,7 +197,7 @@ def traffic(
     return PoissonTraffic(
         rate=rate,
         shift_ns=Duration(round(since_s * SECOND)),
-        length_ns=Duration(round((span_s - since_s if lasts_s is None else lasts_s) * SECOND)),
+        duration_ns=Duration(round((span_s - since_s if lasts_s is None else lasts_s) * SECOND)),
         prompt=prompt or of.prompt,
         output=of.output,
         classes=((str(INTERACTIVE), of.interactive), (str(BATCH), 1 - of.interactive)),
@@ -192,7 +205,7 @@ def traffic(
     )
 
 
-def _arrivals(of: World, alter: Alter | None, more: tuple[PoissonTraffic, ...]) -> Iterator[Arrival]:
+def _arrivals(of: World, alter: AlterArrival | None, more: tuple[PoissonTraffic, ...]) -> Iterator[Arrival]:
     whole = (traffic(of, of.rate), *more)
     streams = [poisson_arrivals(each, seed=of.seed, source=f"case {place}") for place, each in enumerate(whole)]
     merged: Iterator[Arrival] = merge(*streams, key=attrgetter("at"))
@@ -213,7 +226,7 @@ def _with_prefixes(of: World, arrivals: Iterator[Arrival]) -> Iterator[Arrival]:
 
 
 def _in_order(arrivals: Iterator[Arrival]) -> Iterator[Arrival]:
-    """What is made of one arrival may come later than those after it, by at most a few seconds."""
+    """Sort the arrivals, because altering an arrival can move it a few seconds past its successors."""
     return iter(sorted(arrivals, key=attrgetter("at")))
 
 
@@ -221,6 +234,6 @@ def endpoint(number: int) -> EndpointId:
     return EndpointId(f"{MAIN}/{number}")
 
 
-def older(of: World) -> Slow:
-    """The first endpoint has always been slower than the others."""
-    return Slow(endpoint(0), Instant(0), of.span_ns, round(1_000 * of.slowest))
+def older_hardware(of: World) -> Slowdown:
+    """Fault that slows down the first endpoint for the whole run."""
+    return Slowdown(endpoint(0), Instant(0), of.span_ns, round(1_000 * of.slowest))

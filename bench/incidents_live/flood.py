@@ -1,9 +1,9 @@
-"""Send short streamed requests over many connections, as fast as the gateway answers, until the process is stopped.
+"""Send short streamed requests over many connections, as fast as the gateway responds, until stopped.
 
     python -m bench.incidents_live.flood PORT CONNECTIONS FILE
 
-The file has the bytes of one HTTP request. Each connection sends it again as soon as the response is complete. The
-process only searches responses for their end, so it needs far less CPU time per request than the gateway.
+The file contains one HTTP request. Each connection sends it again as soon as the response is complete. The process
+looks only for the end of each response, so it needs far less CPU time per request than the gateway.
 """
 
 import asyncio
@@ -14,17 +14,19 @@ from typing import cast
 import uvloop
 
 _ENDS = (b"\r\n0\r\n\r\n", b"}")
-"""Ends of a chunked response, and of an error."""
+"""Last bytes of a chunked response and of an error response."""
 
 
-class Caller(asyncio.Protocol):
+class FloodConnection(asyncio.Protocol):
     def __init__(self, request: bytes) -> None:
         self._request = request
         self._last = b""
         self.lost = asyncio.get_running_loop().create_future()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.Transport", transport)  # uvloop's is one in all but its bases.
+        self._transport = cast(
+            "asyncio.Transport", transport
+        )  # The uvloop transport implements the interface without being a subclass of it.
         self._transport.write(self._request)
 
     def data_received(self, data: bytes) -> None:
@@ -42,7 +44,7 @@ async def _call_for_ever(port: int, request: bytes) -> None:
     loop = asyncio.get_running_loop()
     while True:
         try:
-            _, caller = await loop.create_connection(lambda: Caller(request), "127.0.0.1", port)
+            _, caller = await loop.create_connection(lambda: FloodConnection(request), "127.0.0.1", port)
         except OSError:
             await asyncio.sleep(0.1)
             continue

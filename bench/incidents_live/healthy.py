@@ -1,6 +1,7 @@
-"""Healthy runs: traffic that looks unusual for a moment and harms no caller. Any verdict but healthy is a false alarm.
+"""Healthy runs, in which every verdict other than healthy is a false alarm.
 
-The shapes are those of the simulated suite (`bench/diagnosis/healthy.py`) that real processes can show.
+The traffic looks unusual for a moment but affects no caller. The traffic shapes are the ones from the simulated suite
+(`bench/diagnosis/healthy.py`) that real processes can produce.
 """
 
 import asyncio
@@ -8,18 +9,20 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Final
 
-from bench.incidents_live.incidents import KNOWN_S, SHORT_S, LiveIncident, start_all, usual
+from bench.incidents_live.incidents import KNOWN_S, SHORT_S, LiveIncident, restore_traffic, start_all
 from bench.incidents_live.settings import ENGINES, LOAD, POOL, TENANTS, rate
 from bench.incidents_live.world import World
 
 RAMP_S: Final = 120.0
 """Period of a ramp."""
 LOAD_MAX: Final = 0.5
-"""Share of the predicted capacity. Requests arrive at random: at 0.6 a few are rejected within 20 minutes."""
+"""Maximum load as a share of the predicted capacity. Because requests arrive at random, a few are rejected within 20
+minutes at a load of 0.6.
+"""
 
 
 def _repeat(world: World, every_s: float, step: Callable[[float], None]) -> None:
-    """Call `step` with the seconds since the start, every so often, until the end of the run."""
+    """Call `step` periodically with the seconds since the start, until the end of the run."""
 
     async def loop() -> None:
         began = asyncio.get_running_loop().time()
@@ -32,11 +35,11 @@ def _repeat(world: World, every_s: float, step: Callable[[float], None]) -> None
 
 async def _stop(world: World) -> None:
     world.tasks.pop().cancel()
-    await usual(world)
+    await restore_traffic(world)
 
 
 async def bursts(world: World) -> None:
-    """Repeated bursts of two seconds at twice the normal load."""
+    """Repeated two-second bursts at twice the normal load."""
     more = world.callers["more"]
 
     def step(at_s: float) -> None:
@@ -46,7 +49,7 @@ async def bursts(world: World) -> None:
 
 
 async def ramp(world: World) -> None:
-    """The load rises from the normal one to `LOAD_MAX` and falls again, over and over."""
+    """The load rises from normal to `LOAD_MAX` and falls again, repeatedly."""
 
     def step(at_s: float) -> None:
         part = 1 - abs(2 * (at_s % RAMP_S) / RAMP_S - 1)
@@ -56,7 +59,7 @@ async def ramp(world: World) -> None:
 
 
 async def morning(world: World) -> None:
-    """The load rises from a tenth of the normal one to `LOAD_MAX` within five minutes, and stays there."""
+    """The load rises from a tenth of normal to `LOAD_MAX` within five minutes and stays there."""
 
     def step(at_s: float) -> None:
         _set_load(world, LOAD / 10 + min(1.0, at_s / 300) * (LOAD_MAX - LOAD / 10))
@@ -70,13 +73,13 @@ def _set_load(world: World, load: float) -> None:
 
 
 async def quiet(world: World) -> None:
-    """One request every few seconds."""
+    """One request arrives every few seconds."""
     for name in TENANTS:
         world.callers[name].rate = 0.2
 
 
 async def night(world: World) -> None:
-    """Only batch requests, with prompts twice as long."""
+    """Only batch requests arrive, with prompts twice as long."""
     for name in TENANTS:
         world.callers[name].rate = 0.0
     batch = world.callers["batch"]
@@ -84,7 +87,7 @@ async def night(world: World) -> None:
 
 
 async def start_whole(world: World) -> None:
-    """No caller streams."""
+    """All responses are non-streaming."""
     for each in world.callers.values():
         each.stream = False
     await start_all(world)
@@ -97,7 +100,7 @@ async def start_embeddings(world: World) -> None:
 
 
 async def start_mixed(world: World) -> None:
-    """Lengths of prompts and answers vary by a factor of several."""
+    """Prompt and response lengths vary severalfold."""
     for each in world.callers.values():
         each.spread = 0.8
         each.prompt_tokens //= 2
@@ -105,14 +108,14 @@ async def start_mixed(world: World) -> None:
 
 
 async def start_conversations(world: World) -> None:
-    """Three quarters of each prompt are the same for all requests, so engines have them cached."""
+    """All requests share three quarters of their prompt, which the engines have cached."""
     for each in world.callers.values():
         each.shared_tokens = 3 * each.prompt_tokens // 4
     await start_all(world)
 
 
 async def start_books(world: World) -> None:
-    """Few requests, and one in thirty has a prompt of 100,000 tokens."""
+    """Few requests arrive, and one in thirty has a prompt of 100,000 tokens."""
     for name in TENANTS:
         world.callers[name].rate = 0.25
     more = world.callers["more"]
@@ -127,14 +130,14 @@ async def start_without_targets(world: World) -> None:
 
 
 async def start_with_a_rush(world: World) -> None:
-    """One in ten requests allows less time than any engine takes."""
+    """One in ten requests has a deadline that no engine can meet."""
     more = world.callers["more"]
     more.rate, more.deadline_ms = rate(LOAD) / 9, 5
     await start_all(world)
 
 
 async def start_one(world: World) -> None:
-    """The pool has one endpoint, at the same load."""
+    """The pool has only one endpoint, at the same relative load."""
     del world.engines[1:]
     del world.config["pools"][POOL]["endpoints"][1:]
     for name in TENANTS:
@@ -143,7 +146,7 @@ async def start_one(world: World) -> None:
 
 
 async def reload(world: World) -> None:
-    """The configuration is reloaded with another setting every half minute."""
+    """The configuration is changed and reloaded every half minute."""
 
     def step(at_s: float) -> None:
         config = world.config
@@ -154,7 +157,7 @@ async def reload(world: World) -> None:
 
 
 async def hiccups(world: World) -> None:
-    """The first engine stands still for half a second, every half minute."""
+    """The first engine stalls for half a second every half minute."""
 
     async def loop() -> None:
         while True:
@@ -179,8 +182,8 @@ HEALTHY: Final[Mapping[str, LiveIncident]] = MappingProxyType(
             LiveIncident("healthy-bursts", (), bursts, _stop, usual_s=KNOWN_S),
             LiveIncident("healthy-ramp", (), ramp, _stop, usual_s=KNOWN_S),
             LiveIncident("healthy-morning", (), morning, _stop, usual_s=SHORT_S),
-            LiveIncident("healthy-quiet", (), quiet, usual),
-            LiveIncident("healthy-night", (), night, usual, usual_s=KNOWN_S),
+            LiveIncident("healthy-quiet", (), quiet, restore_traffic),
+            LiveIncident("healthy-night", (), night, restore_traffic, usual_s=KNOWN_S),
             LiveIncident("healthy-whole-answers", (), prepare=start_whole),
             LiveIncident("healthy-embeddings", (), prepare=start_embeddings),
             LiveIncident("healthy-mixed-lengths", (), prepare=start_mixed),

@@ -1,4 +1,4 @@
-"""The incidents: how each begins and ends, and the expected verdicts."""
+"""Live incidents: how each starts and ends, and the expected verdicts."""
 
 import asyncio
 import json
@@ -12,12 +12,12 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
-from bench import upstream
+from bench import mock_upstream
 from bench.incidents_live.settings import LOAD, POOL, rate
 from bench.incidents_live.world import START_S_MAX, LiveEngine, World
+from testing.dns_server import SRV, DnsServer
 from testing.fault_proxy import Fault, FaultProxy
 from testing.gateway import CHAT, chat, urls_of
-from testing.name_server import SRV, NameServer
 from testing.ports import free_port
 from testing.postgres import Postgres
 from testing.processes import ChildProcess
@@ -25,19 +25,19 @@ from testing.stores import Server
 
 Step = Callable[[World], Awaitable[None]]
 KNOWN_S: Final = 50.0
-"""Time until the gateway has learned its baseline."""
+"""Time until the gateway has learned its baseline, in seconds."""
 SHORT_S: Final = 10.0
 SLOW_BYTES_PER_S: Final = 700.0
-"""Transfer rate of a slowed response; one token is about 250 bytes."""
+"""Transfer rate of a slowed response. One token is about 250 bytes."""
 NAMED: Final = "_http._tcp.engines.test"
 """DNS name of the engines."""
 FLOOD_CONNECTIONS: Final = 1_200
-"""Connections of each of two processes."""
+"""Number of connections opened by each of the two flooding processes."""
 FLOOD_CHUNKS: Final = 4
 ENGINE_KEY: Final = "the-key-of-the-engines"
 
 
-async def _nothing(world: World) -> None:
+async def _do_nothing(world: World) -> None:
     del world
 
 
@@ -54,16 +54,16 @@ async def start_all(world: World) -> None:
 class LiveIncident:
     name: str
     right: tuple[str, ...]
-    """Correct verdicts; empty if the gateway should report a healthy state."""
-    begin: Step = _nothing
-    end: Step = _nothing
+    """Correct verdicts. Empty if the gateway should report healthy."""
+    begin: Step = _do_nothing
+    end: Step = _do_nothing
     """Step that starts the recovery."""
     prepare: Step = start_all
     """Step that starts the engines and the gateway."""
     usual_s: float = SHORT_S
-    """Seconds of normal traffic before the incident; 0 if the incident exists from the start."""
+    """Seconds of normal traffic before the incident. 0 if the incident is present from the start."""
     pool: dict[str, Any] = field(default_factory=dict[str, Any])
-    """Additional settings of the pool."""
+    """Additional pool settings."""
     real: bool = False
     """Whether the engines are real llama.cpp processes."""
 
@@ -105,7 +105,7 @@ async def one_engine_down(world: World) -> None:
 
 
 async def wrong_address(world: World) -> None:
-    """No server listens at the address of the second endpoint."""
+    """Nothing is listening at the second endpoint's address."""
     world.engines[0].start()
     world.start_gateway()
 
@@ -116,7 +116,7 @@ def _with_pool(world: World, **settings: Any) -> dict[str, Any]:
     return config
 
 
-async def right_address(world: World) -> None:
+async def fix_address(world: World) -> None:
     world.reload(_with_pool(world, endpoints=[world.engines[0].url]))
 
 
@@ -126,11 +126,11 @@ async def engines_with_a_key(world: World) -> None:
     world.start_gateway()
 
 
-async def right_key(world: World) -> None:
+async def fix_key(world: World) -> None:
     world.reload(_with_pool(world, api_key=ENGINE_KEY))
 
 
-async def right_model(world: World) -> None:
+async def fix_model(world: World) -> None:
     world.reload(_with_pool(world, served_model="sim"))
 
 
@@ -188,43 +188,43 @@ async def start_behind_a_proxy(world: World) -> None:
 
 
 async def slow(world: World) -> None:
-    """Tokens of the first engine arrive at a tenth of their normal speed."""
+    """The first engine's tokens arrive at a tenth of their normal speed."""
     assert world.proxy is not None
     world.proxy.fault = Fault(only=b"POST", bytes_per_s=SLOW_BYTES_PER_S)
 
 
-async def not_slow(world: World) -> None:
+async def restore_speed(world: World) -> None:
     assert world.proxy is not None
     world.proxy.fault = Fault()
 
 
-async def starve_gateway(world: World) -> None:
-    """The gateway gets hardly any CPU time: it is stopped for more than a second at a time."""
+async def throttle_gateway(world: World) -> None:
+    """The gateway gets very little CPU time, because it is repeatedly suspended for more than a second."""
     assert world.gateway is not None
     _repeat(world, world.gateway.freeze, 1.3, world.gateway.thaw, 0.5)
 
 
-async def feed_gateway(world: World) -> None:
+async def resume_gateway(world: World) -> None:
     assert world.gateway is not None
     await _end_repeats(world, world.gateway.thaw)
 
 
 async def start_with_a_second_pool(world: World) -> None:
-    """A second pool has an engine that computes nothing, so that its requests need CPU time of the gateway only."""
+    """Add a second pool with an engine that does no computation, so that requests to it cost only gateway CPU time."""
     port = free_port()
-    engine = ChildProcess("upstream", [sys.executable, "-m", "bench.upstream", str(port)])
+    engine = ChildProcess("upstream", [sys.executable, "-m", "bench.mock_upstream", str(port)])
     world.parts.callback(engine.stop)
     engine.wait_until_ok(f"http://127.0.0.1:{port}/health", START_S_MAX)
     pool = {key: value for key, value in world.config["pools"][POOL].items() if key != "speed"}
-    pool |= {"endpoints": [f"http://127.0.0.1:{port}"], "served_model": upstream.MODEL, "in_flight_max": 2_000}
-    world.config["pools"][upstream.MODEL] = pool
-    world.config["models"][upstream.MODEL] = upstream.MODEL
+    pool |= {"endpoints": [f"http://127.0.0.1:{port}"], "served_model": mock_upstream.MODEL, "in_flight_max": 2_000}
+    world.config["pools"][mock_upstream.MODEL] = pool
+    world.config["models"][mock_upstream.MODEL] = mock_upstream.MODEL
     await start_all(world)
 
 
 async def flood(world: World) -> None:
-    """Two processes send short streamed requests on many connections, as fast as the gateway answers."""
-    body = json.dumps(chat(f"chunks={FLOOD_CHUNKS} pace_ms=0", model=upstream.MODEL, stream=True)).encode()
+    """Two processes send short streamed requests on many connections, as fast as the gateway responds."""
+    body = json.dumps(chat(f"chunks={FLOOD_CHUNKS} pace_ms=0", model=mock_upstream.MODEL, stream=True)).encode()
     head = f"POST {CHAT} HTTP/1.1\r\nhost: gateway\r\nauthorization: Bearer {world.keys.of['bolt']}\r\n"
     head += f"x-headgate-class: batch\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
     file = world.folder / "request"
@@ -261,7 +261,7 @@ async def slow_store(world: World) -> None:
     _repeat(world, world.store.pause, 0.4, world.store.resume, 0.02)
 
 
-async def quick_store(world: World) -> None:
+async def restore_store(world: World) -> None:
     assert world.store is not None
     await _end_repeats(world, world.store.resume)
 
@@ -269,7 +269,7 @@ async def quick_store(world: World) -> None:
 async def start_with_database(world: World) -> None:
     world.database = Postgres()
     world.config["database"] = {"url": world.database.url}
-    world.config["ledger"] = {"spool": str(world.folder / "spool")}
+    world.config["ledger"] = {"spool_directory": str(world.folder / "spool")}
     world.migrate()
     await start_all(world)
 
@@ -285,7 +285,7 @@ async def restart_database(world: World) -> None:
 
 
 async def use_up_descriptors(world: World) -> None:
-    """The gateway has more files open than it may, and each request comes on a new connection."""
+    """The gateway exceeds its open file limit, and each request uses a new connection."""
     assert world.gateway is not None
     assert world.traffic is not None
     world.traffic.keeps_connections = False
@@ -304,13 +304,13 @@ def _open_files(pid: int) -> int:
 
 
 def _limit_open_files(pid: int, most: int | None) -> None:
-    """Set the limit; None removes it."""
+    """Set the open file limit. None restores the hard limit."""
     _, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
     resource.prlimit(pid, resource.RLIMIT_NOFILE, (hard if most is None else most, hard))
 
 
 async def fill_disk(world: World) -> None:
-    """Files of the gateway cannot grow, so writes fail (as `File too large`, not as `No space left on device`)."""
+    """The gateway's files cannot grow. Writes fail with `File too large` instead of `No space left on device`."""
     _limit_file_size(world, 0)
 
 
@@ -333,8 +333,8 @@ def _services(world: World) -> dict[tuple[str, int], list[Any]]:
 
 
 async def start_with_names(world: World) -> None:
-    """The gateway finds the engines by the services (SRV) of a name, which a name server on loopback knows."""
-    world.names = NameServer(_services(world), beside={_target(each): ["127.0.0.1"] for each in world.engines})
+    """The gateway discovers the engines through SRV records served by a name server on loopback."""
+    world.names = DnsServer(_services(world), beside={_target(each): ["127.0.0.1"] for each in world.engines})
     await world.parts.enter_async_context(world.names.serving())
     pool = world.config["pools"][POOL]
     del pool["endpoints"]
@@ -348,7 +348,7 @@ async def silence_names(world: World) -> None:
 
 
 async def fail_names(world: World) -> None:
-    """The name server answers SERVFAIL."""
+    """The name server responds with SERVFAIL."""
     assert world.names is not None
     world.names.error = 2
 
@@ -359,7 +359,7 @@ async def restore_names(world: World) -> None:
 
 
 async def start_with_little_memory(world: World) -> None:
-    """The KV cache of each engine holds about seven requests."""
+    """Each engine's KV cache holds about seven requests."""
     for engine in world.engines:
         engine.start("--kv-tokens", "16000")
     world.start_gateway()
@@ -378,7 +378,7 @@ async def backlog(world: World) -> None:
     world.callers["batch"].rate = rate(1.4 - LOAD)
 
 
-async def usual(world: World) -> None:
+async def restore_traffic(world: World) -> None:
     for name in ("acme", "bolt"):
         callers = world.callers[name]
         callers.rate, callers.prompt_tokens, callers.timeout_s, callers.retries = rate(LOAD) / 2, 2_000, 20.0, 0
@@ -386,32 +386,32 @@ async def usual(world: World) -> None:
     world.callers["more"].rate = world.callers["batch"].rate = 0.0
 
 
-async def no_backlog(world: World) -> None:
+async def clear_backlog(world: World) -> None:
     """Restore normal traffic and cancel the backlog."""
-    await usual(world)
+    await restore_traffic(world)
     assert world.traffic is not None
-    world.traffic.leave("batch")
+    world.traffic.cancel_open("batch")
 
 
-async def no_long_answers(world: World) -> None:
-    """Restore normal traffic and cancel the long answers."""
-    await usual(world)
+async def clear_long_answers(world: World) -> None:
+    """Restore normal traffic and cancel the long responses."""
+    await restore_traffic(world)
     assert world.traffic is not None
-    world.traffic.leave("interactive")
+    world.traffic.cancel_open("interactive")
 
 
-async def noisy(world: World) -> None:
+async def noisy_tenant(world: World) -> None:
     world.callers["more"].rate = rate(1.6 - LOAD)
 
 
 async def long_prompts(world: World) -> None:
-    """All prompts are four times as long; the request rate stays the same."""
+    """All prompts are four times as long, at the same request rate."""
     for name in ("acme", "bolt"):
         world.callers[name].prompt_tokens = 8_000
 
 
 async def long_answers(world: World) -> None:
-    """The same requests with answers of 200 tokens: not too much to compute, but memory is held for long."""
+    """The same requests get 200-token responses. Compute capacity is sufficient, but requests hold KV memory longer."""
     for name in ("acme", "bolt"):
         world.callers[name].output_tokens, world.callers[name].timeout_s = 200, 60.0
 
@@ -422,7 +422,7 @@ async def retry_storm(world: World) -> None:
         world.callers[name].timeout_s, world.callers[name].retries = 0.6, 5
 
 
-async def impatient(world: World) -> None:
+async def short_client_timeouts(world: World) -> None:
     for name in ("acme", "bolt"):
         world.callers[name].timeout_s = 0.5
 
@@ -438,33 +438,39 @@ INCIDENTS: Final[Mapping[str, LiveIncident]] = MappingProxyType(
             LiveIncident(
                 "one-down-from-start", ("engine_down",), end=start_missing, prepare=one_engine_down, usual_s=0
             ),
-            LiveIncident("wrong-address", ("engine_down",), end=right_address, prepare=wrong_address, usual_s=0),
+            LiveIncident("wrong-address", ("engine_down",), end=fix_address, prepare=wrong_address, usual_s=0),
             LiveIncident(
-                "wrong-model", ("engine_misconfigured",), end=right_model, usual_s=0, pool={"served_model": "other"}
+                "wrong-model", ("engine_misconfigured",), end=fix_model, usual_s=0, pool={"served_model": "other"}
             ),
             LiveIncident(
                 "wrong-key",
                 ("engine_misconfigured",),
-                end=right_key,
+                end=fix_key,
                 prepare=engines_with_a_key,
                 usual_s=0,
                 pool={"api_key": "another-key"},
             ),
-            LiveIncident("slow-engine", ("slow_endpoint",), slow, not_slow, start_behind_a_proxy, KNOWN_S),
+            LiveIncident("slow-engine", ("slow_endpoint",), slow, restore_speed, start_behind_a_proxy, KNOWN_S),
             LiveIncident("restart-loop", ("engine_down",), restart_in_a_loop, stop_restarting),
-            LiveIncident("overload", ("overload",), overload, usual, usual_s=KNOWN_S),
-            LiveIncident("batch-backlog", ("overload",), backlog, no_backlog, usual_s=KNOWN_S),
+            LiveIncident("overload", ("overload",), overload, restore_traffic, usual_s=KNOWN_S),
+            LiveIncident("batch-backlog", ("overload",), backlog, clear_backlog, usual_s=KNOWN_S),
             LiveIncident(
-                "out-of-kv", ("kv_exhausted",), long_answers, no_long_answers, start_with_little_memory, KNOWN_S
+                "out-of-kv", ("kv_exhausted",), long_answers, clear_long_answers, start_with_little_memory, KNOWN_S
             ),
-            LiveIncident("noisy-tenant", ("noisy_tenant",), noisy, usual, usual_s=KNOWN_S),
-            LiveIncident("retry-storm", ("retry_storm", "client_timeouts"), retry_storm, usual, usual_s=KNOWN_S),
-            LiveIncident("long-prompts", ("long_prompts", "prompt_drift"), long_prompts, usual, usual_s=KNOWN_S),
-            LiveIncident("client-timeouts", ("client_timeouts",), impatient, usual, usual_s=KNOWN_S),
-            LiveIncident("gateway-starved", ("scheduler_behind",), starve_gateway, feed_gateway),
+            LiveIncident("noisy-tenant", ("noisy_tenant",), noisy_tenant, restore_traffic, usual_s=KNOWN_S),
+            LiveIncident(
+                "retry-storm", ("retry_storm", "client_timeouts"), retry_storm, restore_traffic, usual_s=KNOWN_S
+            ),
+            LiveIncident(
+                "long-prompts", ("long_prompts", "prompt_drift"), long_prompts, restore_traffic, usual_s=KNOWN_S
+            ),
+            LiveIncident(
+                "client-timeouts", ("client_timeouts",), short_client_timeouts, restore_traffic, usual_s=KNOWN_S
+            ),
+            LiveIncident("gateway-starved", ("scheduler_behind",), throttle_gateway, resume_gateway),
             LiveIncident("gateway-flooded", ("scheduler_behind",), flood, end_flood, start_with_a_second_pool, KNOWN_S),
             LiveIncident("redis-gone", ("store_slow",), kill_store, restart_store, start_with_store, KNOWN_S),
-            LiveIncident("redis-slow", ("store_slow",), slow_store, quick_store, start_with_store, KNOWN_S),
+            LiveIncident("redis-slow", ("store_slow",), slow_store, restore_store, start_with_store, KNOWN_S),
             LiveIncident("descriptors", ("gateway_resources",), use_up_descriptors, free_descriptors),
             LiveIncident("disk-full", ("gateway_resources",), fill_disk, empty_disk, start_with_database),
             LiveIncident("postgres-gone", ("store_slow",), kill_database, restart_database, start_with_database),

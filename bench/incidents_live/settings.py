@@ -1,4 +1,4 @@
-"""Settings for live incidents: sizes, speeds and the configuration of the gateway."""
+"""Settings for live incidents: sizes, speeds and the gateway configuration."""
 
 import secrets
 from collections.abc import Sequence
@@ -19,23 +19,23 @@ LLAMA_MODEL = real_engines.MODEL
 POOL = "main"
 ENGINES = 2
 LOAD = 0.4
-"""Normal load, as a share of the capacity of the engines."""
+"""Normal load as a share of the engine capacity."""
 TENANTS = ("acme", "bolt")
 SECRET_NAME = "HEADGATE_KEY_SECRET"
 
 
 def request_s(prompt_tokens: int = 2_000, output_tokens: int = 20) -> float:
-    """Engine time of one request."""
+    """Engine time of one request, in seconds."""
     return cost_ns(SPEED, prompt_tokens, output_tokens) / SECOND
 
 
 def rate(load: float, engines: int = ENGINES) -> float:
-    """Requests per second at this share of the capacity of the engines."""
+    """Requests per second at a given share of the engine capacity."""
     return load * engines / request_s()
 
 
 class Keys:
-    """Keys of the tenants, and the secret for their digests in the configuration."""
+    """Tenant keys and the secret for their digests in the configuration."""
 
     def __init__(self) -> None:
         self.secret = secrets.token_urlsafe(32)
@@ -46,7 +46,7 @@ class Keys:
 
 
 def llama_configuration(urls: Sequence[str], keys: Keys) -> Config:
-    """Configuration for llama.cpp on a CPU: no speed is given, and the targets leave time for a loaded machine."""
+    """Configuration for llama.cpp on a CPU, with no configured speed and targets that a loaded machine can meet."""
     config = configuration(urls, keys, served_model=LLAMA_MODEL, in_flight_max=4)
     del config["pools"][POOL]["speed"]
     config["classes"]["interactive"] |= {"ttft": "10s", "tpot": "2s", "queue_wait_max": "20s"}
@@ -54,13 +54,13 @@ def llama_configuration(urls: Sequence[str], keys: Keys) -> Config:
 
 
 def configuration(urls: Sequence[str], keys: Keys, **pool: Any) -> Config:
-    """Configuration with one pool of these endpoints; `pool` overrides its settings."""
+    """Configuration with one pool of these endpoints. `pool` overrides its settings."""
     config = a_config(
         served_model=MODEL,
         model=MODEL,
         classes={
-            "interactive": {"band": 0, "ttft": "2s", "tpot": "200ms", "queue_wait_max": "5s"},
-            "batch": {"band": 1, "queue_wait_max": "120s"},
+            "interactive": {"priority_band": 0, "ttft": "2s", "tpot": "200ms", "queue_wait_max": "5s"},
+            "batch": {"priority_band": 1, "queue_wait_max": "120s"},
         },
     )
     small = config["pools"].pop("small")

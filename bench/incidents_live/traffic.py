@@ -1,4 +1,4 @@
-"""Open-loop callers of the live gateway. An incident can change their rate, lengths, timeouts and retries."""
+"""Open-loop callers of the live gateway, with rates, lengths, timeouts and retries that incidents can change."""
 
 import asyncio
 import random
@@ -14,34 +14,34 @@ from testing.gateway import CHAT
 
 BYTES_PER_TOKEN = 4
 OPEN_MAX = 400
-"""Limit on open requests; above it, no further requests are sent."""
+"""Maximum number of open requests. Once it is reached, no more requests are sent."""
 
 
 @dataclass
 class Callers:
-    """A group of identical callers. Incidents change the fields while traffic runs."""
+    """A group of identical callers. Incidents change the fields while traffic is running."""
 
     key: str
-    """Empty for requests without a key."""
+    """API key. Empty for requests without a key."""
     rate: float
-    """Requests per second; 0 stops sending."""
+    """Requests per second. 0 stops sending."""
     prompt_tokens: int = 2_000
     output_tokens: int = 20
     timeout_s: float = 20.0
-    """Time limit for the complete response, after which the caller disconnects."""
+    """Timeout for the complete response, in seconds. The caller disconnects when it expires."""
     retries: int = 0
     """Maximum number of immediate retries after a failure or timeout."""
     service_class: str = "interactive"
     path: str = CHAT
     stream: bool = True
     deadline_ms: int = 0
-    """Deadline that the request states; 0 states none."""
+    """Deadline sent with the request, or 0 for none."""
     spread: float = 0.0
-    """Standard deviation of the logarithm of lengths; 0 makes all lengths equal."""
+    """Standard deviation of the logarithm of the lengths. 0 makes all lengths equal."""
     shared_tokens: int = 0
-    """Length of the start that all prompts share."""
+    """Length of the shared prompt prefix."""
     ttft_s: float = inf
-    """Target for the first token."""
+    """TTFT target, in seconds."""
     sent: int = 0
     failed: int = 0
     in_time: int = 0
@@ -49,7 +49,7 @@ class Callers:
 
 
 def body_of(callers: Callers, chance: random.Random) -> dict[str, Any]:
-    """The body of one request. After the shared start each prompt differs, so that nothing more of it is cached."""
+    """Body of one request. The prompt is unique after the shared prefix, so that engines cache only the prefix."""
 
     def length(tokens: int) -> int:
         return max(1, round(tokens * chance.lognormvariate(0.0, callers.spread)))
@@ -87,8 +87,8 @@ class Traffic:
                     task.cancel()
                 await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    def leave(self, service_class: str) -> None:
-        """Cancel all open requests of the class."""
+    def cancel_open(self, service_class: str) -> None:
+        """Cancel all open requests in the class."""
         for task in self._tasks:
             if task.get_name() == service_class:
                 task.cancel()
@@ -105,11 +105,11 @@ class Traffic:
             due += chance.expovariate(callers.rate)
             await asyncio.sleep(max(0.0, due - loop.time()))
             if len(self._tasks) < OPEN_MAX:
-                task = asyncio.create_task(self._ask(callers, http, chance), name=callers.service_class)
+                task = asyncio.create_task(self._send(callers, http, chance), name=callers.service_class)
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
 
-    async def _ask(self, callers: Callers, http: aiohttp.ClientSession, chance: random.Random) -> None:
+    async def _send(self, callers: Callers, http: aiohttp.ClientSession, chance: random.Random) -> None:
         """Send one request and its retries."""
         body = body_of(callers, chance)
         for number in range(callers.retries + 1):

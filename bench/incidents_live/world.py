@@ -1,4 +1,4 @@
-"""A live gateway and simulated engines, each a process that an incident can freeze, kill or restart."""
+"""Live gateway and simulated engines, each a process that an incident can freeze, kill or restart."""
 
 import asyncio
 import json
@@ -28,21 +28,21 @@ from bench.incidents_live.settings import (
     rate,
 )
 from bench.incidents_live.traffic import Callers, Traffic
+from testing.dns_server import DnsServer
 from testing.fault_proxy import FaultProxy
 from testing.gateway import Config, urls_of
-from testing.name_server import NameServer
 from testing.ports import free_ports
 from testing.postgres import Postgres
 from testing.processes import ChildProcess
 from testing.real_engines import LLAMACPP_START_SECONDS_MAX, llamacpp_command
-from testing.simulated import HEADGATE
+from testing.simulated_engines import HEADGATE
 from testing.stores import Server
 
 START_S_MAX = 120.0
 
 
 class LiveEngine:
-    """One simulated engine that keeps its address across restarts."""
+    """Simulated engine that keeps its address across restarts."""
 
     def __init__(self, port: int) -> None:
         self.port = port
@@ -75,7 +75,7 @@ class LiveEngine:
 
 
 class LlamaEngine(LiveEngine):
-    """A real llama.cpp that keeps its address across restarts."""
+    """Real llama.cpp server that keeps its address across restarts."""
 
     def start(self, *arguments: str, wait: bool = True) -> None:
         self.process = ChildProcess(f"llamacpp-{self.port}", [*llamacpp_command(self.port), *arguments])
@@ -83,7 +83,7 @@ class LlamaEngine(LiveEngine):
             self.process.wait_until_ok(f"{self.url}/health", LLAMACPP_START_SECONDS_MAX)
 
     def thaw(self) -> None:
-        """Thaw it and wait until it answers a request: first it computes the requests that waited in its sockets."""
+        """Thaw the engine and wait until it responds to a request. It first handles requests pending in its sockets."""
         super().thaw()
         body = json.dumps({"prompt": "a", "max_tokens": 1}).encode()
         connection = HTTPConnection("127.0.0.1", self.port, timeout=START_S_MAX)
@@ -104,18 +104,18 @@ class World:
     store: Server | None = None
     database: Postgres | None = None
     proxy: FaultProxy | None = None
-    names: NameServer | None = None
+    names: DnsServer | None = None
     floods: list[ChildProcess] = field(default_factory=list[ChildProcess])
     tasks: list["asyncio.Task[None]"] = field(default_factory=list["asyncio.Task[None]"])
     parts: AsyncExitStack = field(default_factory=AsyncExitStack)
-    """Parts of an incident that are closed last."""
+    """Resources that the incident holds, closed after everything else."""
 
     @property
     def admin_url(self) -> str:
         return urls_of(self.config)[1]
 
     def migrate(self) -> None:
-        """Migrate the database of the configuration."""
+        """Migrate the configured database."""
         file = self.folder / "headgate.yaml"
         file.write_text(yaml.safe_dump(self.config))
         environment = {**os.environ, SECRET_NAME: self.keys.secret}
@@ -124,7 +124,7 @@ class World:
     def start_gateway(self) -> None:
         file = self.folder / "headgate.yaml"
         file.write_text(yaml.safe_dump(self.config))
-        command = [sys.executable, "-m", "headgate.cli.main", "serve", str(file)]
+        command = [sys.executable, "-m", "headgate.cli.main", "serve", "--config", str(file)]
         self.gateway = ChildProcess("gateway", command, {SECRET_NAME: self.keys.secret})
         self.gateway.wait_until_ok(f"{self.admin_url}/verdict", START_S_MAX)
 
@@ -140,7 +140,7 @@ class World:
         self.tasks.append(asyncio.create_task(self.traffic.run()))
 
     async def verdict(self) -> dict[str, Any]:
-        """Worst verdict of the gateway."""
+        """The gateway's most severe verdict."""
         return await asyncio.to_thread(self._verdict)
 
     def _verdict(self) -> dict[str, Any]:
@@ -160,7 +160,7 @@ class World:
             if process is not None:
                 await asyncio.to_thread(process.stop)
         if self.proxy is not None:
-            await self.proxy.refuse()
+            await self.proxy.stop_listening()
             self.proxy.break_all()
         for part in (self.store, self.database):
             if part is not None:
@@ -170,7 +170,7 @@ class World:
 
 @asynccontextmanager
 async def a_world(folder: Path, *, real: bool = False, **pool: Any) -> AsyncGenerator[World]:
-    """Create a world in which no process runs yet; close it at exit. With `real`, the engines are llama.cpp."""
+    """Create a world without running processes and close it at exit. With `real`, the engines are llama.cpp."""
     keys = Keys()
     engines = [(LlamaEngine if real else LiveEngine)(port) for port in free_ports(ENGINES)]
     usual = rate(LOAD) / 2

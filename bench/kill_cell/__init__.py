@@ -1,1 +1,1 @@
-"""Who loses anything when a part of a cell is killed? Real processes, killed one after another (`just kill-cell`)."""
+"""Kill parts of a live cell one after another and count lost requests (`just kill-cell`)."""

@@ -1,12 +1,14 @@
-"""What did a kill cost those whose gateway lived?
+"""What a kill costs the clients of surviving gateways.
 
-A call counts for the kill after which it ended. One that was sent to a process which died is that process's own, and
-counts for nothing; every other must end whole.
+A call belongs to the last kill before it ended. Calls sent to the killed process itself are counted separately. Every
+other call must complete.
 
-- *lost*: sent whole to a gateway that lived, and got no answer, a broken one, or one that is no refusal by the policy.
-- *severed*: of those, the streams that had begun.
-- *readmit_s*: how long a gateway that lived began nothing, beyond what is usual there: the longest time between two
-  first bytes from the kill until all was settled, less the median of the seconds before. The worst gateway counts.
+- *lost*: sent completely to a surviving gateway, and got no response, a truncated one, or a rejection not caused by the
+  policy.
+- *severed*: lost streams that had started.
+- *readmit_s*: longest time for which a surviving gateway started no response, beyond what is usual there. It is the
+  longest time between two first bytes, from the kill until the cell settled, minus the median in the seconds before.
+  The worst gateway counts.
 """
 
 from bisect import bisect_right
@@ -18,12 +20,15 @@ from statistics import median
 
 from bench.kill_cell.record import Ending, Record
 
-BY_THE_POLICY = frozenset({"queue_full", "rate_limited", "over_budget", "shed", "expired", "too_late", "evicted"})
-"""What a scheduler that is well may answer to more work than it can take. A load below that should see none of it."""
+POLICY_REJECTIONS = frozenset(
+    {"queue_full", "rate_limited", "budget_exceeded", "shed", "queue_timeout", "deadline_exceeded", "evicted"}
+)
+"""Outcomes with which a healthy scheduler may reject work under overload. A load below capacity should not produce any.
+"""
 USUAL_S = 8.0
-"""How long before a kill is looked at for what is usual."""
+"""Length in seconds of the period before a kill used to compute the usual gap."""
 RACE_S = 0.1
-"""Between the moment that was noted for a kill and the one at which a caller saw it."""
+"""Tolerance in seconds between the recorded time of a kill and the time at which a client noticed it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,56 +36,58 @@ class Kill:
     kind: str
     at_s: float
     settled_s: float
-    """When everybody followed one scheduler again."""
+    """Time at which all parts followed one scheduler again."""
     until_s: float
-    """A while later: so long it is looked at."""
+    """End of the observation, some time after the cell settled."""
     victims: Mapping[int, tuple[float, float]] = field(default_factory=dict[int, tuple[float, float]])
-    """Gateways that were killed: from when on, and when another process was ready in their place."""
+    """Killed gateways, each with the time of the kill and the time at which its replacement was ready."""
     away: Mapping[int, tuple[float, float]] = field(default_factory=dict[int, tuple[float, float]])
-    """Gateways that left by themselves, from when until when: what they do not begin meanwhile others do."""
+    """Gateways that were stopped gracefully, with the start and end of the stop. Other gateways take their calls in the
+    meantime.
+    """
     islands: int = 0
-    """Gateways that were seen deciding by themselves."""
+    """Number of gateways that became islands."""
     note: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Cost:
-    """What one kill did."""
+class KillImpact:
+    """Effects of one kill."""
 
     kill: Kill
     calls: int
-    own: int
-    """Of the killed process itself."""
+    of_victim: int
+    """Calls to the killed process itself."""
     lost: tuple[Record, ...]
     severed: tuple[Record, ...]
-    refused: tuple[Record, ...]
-    foreign: tuple[Record, ...]
-    """Of the refused, those that are not by the policy."""
-    told_to_go: int
+    rejected: tuple[Record, ...]
+    rejected_unexpectedly: tuple[Record, ...]
+    """Calls rejected for a reason other than the policy."""
+    redirected: int
     readmit_s: float
     wait_s_worst: float
-    """The longest that a caller of a living gateway waited for its first byte."""
+    """Longest time a client of a surviving gateway waited for the first byte."""
     silence_s_worst: float
-    """The longest pause in a stream of a living gateway."""
+    """Longest gap in a stream from a surviving gateway."""
 
 
-def costs_of(kills: Sequence[Kill], records: Sequence[Record]) -> list[Cost]:
+def impacts_of(kills: Sequence[Kill], records: Sequence[Record]) -> list[KillImpact]:
     starts = [kill.at_s for kill in kills]
     of: list[list[Record]] = [[] for _ in kills]
     for record in records:
         if (number := bisect_right(starts, record.end_s + RACE_S) - 1) >= 0:
             of[number].append(record)
-    return [_cost(kill, mine, records) for kill, mine in zip(kills, of, strict=True)]
+    return [_impact(kill, mine, records) for kill, mine in zip(kills, of, strict=True)]
 
 
-def _cost(kill: Kill, mine: Sequence[Record], records: Sequence[Record]) -> Cost:
-    own = [each for each in mine if is_own(kill, each)]
-    others = [each for each in mine if not is_own(kill, each)]
-    refused = [each for each in others if each.ending is Ending.REFUSED]
-    foreign = [each for each in refused if each.outcome not in BY_THE_POLICY]
+def _impact(kill: Kill, mine: Sequence[Record], records: Sequence[Record]) -> KillImpact:
+    own = [each for each in mine if is_of_victim(kill, each)]
+    others = [each for each in mine if not is_of_victim(kill, each)]
+    refused = [each for each in others if each.ending is Ending.REJECTED]
+    foreign = [each for each in refused if each.outcome not in POLICY_REJECTIONS]
     severed = [each for each in others if each.ending is Ending.SEVERED]
     lost = [*foreign, *severed, *(each for each in others if each.ending is Ending.UNANSWERED)]
-    return Cost(
+    return KillImpact(
         kill,
         len(mine),
         len(own),
@@ -88,14 +95,14 @@ def _cost(kill: Kill, mine: Sequence[Record], records: Sequence[Record]) -> Cost
         tuple(severed),
         tuple(refused),
         tuple(foreign),
-        sum(each.ending is Ending.TOLD_TO_GO for each in mine),
+        sum(each.ending is Ending.REDIRECTED for each in mine),
         readmit_s(kill, records),
         max((each.first_s - each.sent_s for each in others if each.first_s is not None), default=0.0),
         max((each.silence_s_max for each in others), default=0.0),
     )
 
 
-def is_own(kill: Kill, record: Record) -> bool:
+def is_of_victim(kill: Kill, record: Record) -> bool:
     dead = kill.victims.get(record.gateway)
     return dead is not None and record.sent_s < dead[1] and record.end_s > dead[0] - RACE_S
 
@@ -123,19 +130,19 @@ def _gaps(moments: Sequence[float]) -> list[float]:
     return [later - earlier for earlier, later in pairwise(moments)]
 
 
-# Of all kills of one kind
+# Summary of one kind
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
     kills: int
     calls: int
-    own: int
+    of_victim: int
     lost: int
     severed: int
-    refused: dict[str, int]
-    foreign: int
-    told_to_go: int
+    rejected: dict[str, int]
+    rejected_unexpectedly: int
+    redirected: int
     islands: int
     readmit_s_p50: float
     readmit_s_worst: float
@@ -143,17 +150,17 @@ class Summary:
     silence_s_worst: float
 
 
-def summary_of(costs: Sequence[Cost]) -> Summary:
-    refused = Counter(each.outcome or f"status {each.status}" for cost in costs for each in cost.refused)
+def summary_of(costs: Sequence[KillImpact]) -> Summary:
+    refused = Counter(each.outcome or f"status {each.status}" for cost in costs for each in cost.rejected)
     return Summary(
         kills=len(costs),
         calls=sum(cost.calls for cost in costs),
-        own=sum(cost.own for cost in costs),
+        of_victim=sum(cost.of_victim for cost in costs),
         lost=sum(len(cost.lost) for cost in costs),
         severed=sum(len(cost.severed) for cost in costs),
-        refused=dict(refused),
-        foreign=sum(len(cost.foreign) for cost in costs),
-        told_to_go=sum(cost.told_to_go for cost in costs),
+        rejected=dict(refused),
+        rejected_unexpectedly=sum(len(cost.rejected_unexpectedly) for cost in costs),
+        redirected=sum(cost.redirected for cost in costs),
         islands=sum(cost.kill.islands for cost in costs),
         readmit_s_p50=round(median(cost.readmit_s for cost in costs), 3) if costs else 0.0,
         readmit_s_worst=round(max((cost.readmit_s for cost in costs), default=0.0), 3),
@@ -162,6 +169,6 @@ def summary_of(costs: Sequence[Cost]) -> Summary:
     )
 
 
-def mixed(records: Iterable[Record]) -> list[Record]:
-    """Answers in which one thing is of one configuration and another of the other; each has a colour of its own."""
+def mixed_config_records(records: Iterable[Record]) -> list[Record]:
+    """Return responses that mix both configurations. Within a configuration, engine and class share a name."""
     return [each for each in records if each.status == 200 and each.engine and each.engine != each.service_class]

@@ -1,7 +1,7 @@
-"""Which parts of a cell are killed, and how?
+"""Kinds of kill.
 
-Each kind is one thing that happens to a cell which is at rest under load. It is over when every part runs again and
-follows one scheduler, and a while has passed in which what the kill left behind can show.
+Each kind is one fault in a settled cell under load. It is over once every part is running again and following one
+scheduler, plus some time for late effects to show.
 """
 
 import random
@@ -16,9 +16,9 @@ from bench.kill_cell.processes import Cell
 from testing.stores import Sentinels, Server
 
 CALM_S = 2.0
-"""After a kill, before the next."""
+"""Pause between two kills."""
 ALONE_S = 3.0
-"""Before a killed process is started again, whose start takes a core from the others for a second."""
+"""Delay before a killed process is restarted. Starting it takes a core away from the others for a second."""
 PAUSE_S = 10.0
 FREEZE_S = 3.0
 EMPTY_S_MIN, EMPTY_S_MAX = 0.1, 3.0
@@ -28,31 +28,31 @@ Spans = Mapping[int, tuple[float, float]]
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class KillTarget:
     cell: Cell
     store: Server | Sentinels
     chance: random.Random
 
 
-def scheduler(stage: Stage) -> Kill:
-    """The gateway that leads, or the dedicated process that does."""
+def scheduler(stage: KillTarget) -> Kill:
+    """Kill the process that leads: a gateway, or a dedicated scheduler."""
     return _kill_part(stage, "scheduler", stage.cell.leader())
 
 
-def dedicated(stage: Stage) -> Kill:
+def dedicated(stage: KillTarget) -> Kill:
     return _kill_part(stage, "dedicated", stage.cell.leader())
 
 
-def gateway(stage: Stage) -> Kill:
-    """One that does not lead."""
+def gateway(stage: KillTarget) -> Kill:
+    """Kill a gateway that does not lead."""
     leading = stage.cell.leader()
     return _kill_part(stage, "gateway", stage.chance.choice([each for each in stage.cell.gateways if each != leading]))
 
 
-def freeze(stage: Stage) -> Kill:
-    """SIGSTOP of the gateway that leads, for longer than its lease: it wakes up as one that leads no more.
+def freeze(stage: KillTarget) -> Kill:
+    """SIGSTOP the leading gateway for longer than its lease, so that it no longer leads when it continues.
 
-    Its own callers wait with it, and lose nothing.
+    Its own clients wait in the meantime, and none of their requests may be lost.
     """
     cell, number = stage.cell, stage.cell.leader()
     process = cell.parts[number].process
@@ -62,10 +62,10 @@ def freeze(stage: Stage) -> Kill:
     time.sleep(FREEZE_S)
     process.thaw()
     away = {number: (at_s, time.monotonic() + 1.0)}
-    return _over(stage, "freeze", at_s, away=away, note=cell.parts[number].name)
+    return _settled_kill(stage, "freeze", at_s, away=away, note=cell.parts[number].name)
 
 
-def _kill_part(stage: Stage, kind: str, victim: int) -> Kill:
+def _kill_part(stage: KillTarget, kind: str, victim: int) -> Kill:
     cell = stage.cell
     part = cell.parts[victim]
     at_s = cell.kill(part)
@@ -73,43 +73,43 @@ def _kill_part(stage: Stage, kind: str, victim: int) -> Kill:
     cell.start(part)
     again_s = time.monotonic()
     victims = {victim: (at_s, again_s)} if victim in cell.gateways else {}
-    return _over(stage, kind, at_s, victims=victims, note=part.name)
+    return _settled_kill(stage, kind, at_s, victims=victims, note=part.name)
 
 
-def store(stage: Stage) -> Kill:
-    """Kill -9, and back with nothing after a random while."""
+def store(stage: KillTarget) -> Kill:
+    """Kill the store with SIGKILL and restart it empty after a random delay."""
     assert isinstance(stage.store, Server)
     away_s = stage.chance.uniform(EMPTY_S_MIN, EMPTY_S_MAX)
     at_s = time.monotonic()
     stage.store.kill()
     time.sleep(away_s)
     stage.store.restart(empty=True)
-    return _over(stage, "store", at_s, note=f"away for {away_s:.1f} s")
+    return _settled_kill(stage, "store", at_s, note=f"unreachable for {away_s:.1f} s")
 
 
-def pause(stage: Stage) -> Kill:
-    """SIGSTOP, and SIGCONT ten seconds later."""
+def pause(stage: KillTarget) -> Kill:
+    """SIGSTOP the store, and SIGCONT it ten seconds later."""
     assert isinstance(stage.store, Server)
     at_s = time.monotonic()
     stage.store.pause()
     time.sleep(PAUSE_S)
     stage.store.resume()
-    return _over(stage, "pause", at_s)
+    return _settled_kill(stage, "pause", at_s)
 
 
-def failover(stage: Stage) -> Kill:
-    """Kill -9 of the master that sentinels watch; it comes back as the replica of the new one."""
+def failover(stage: KillTarget) -> Kill:
+    """Kill the master, which sentinels watch, with SIGKILL. It returns as a replica of the new master."""
     assert isinstance(stage.store, Sentinels)
     at_s = time.monotonic()
     was = stage.store.failover()
     stage.store.wait_until_failed_over(was)
     took_s = time.monotonic() - at_s
-    stage.store.revive(was)
-    return _over(stage, "failover", at_s, note=f"a new master after {took_s:.1f} s")
+    stage.store.restart_as_replica(was)
+    return _settled_kill(stage, "failover", at_s, note=f"new master after {took_s:.1f} s")
 
 
-def restart(stage: Stage) -> Kill:
-    """Every gateway in turn, by SIGTERM: nobody is a victim, so nothing at all may be lost."""
+def restart(stage: KillTarget) -> Kill:
+    """Restart every gateway in turn with SIGTERM. No process is killed, so no call may be lost."""
     cell, at_s = stage.cell, time.monotonic()
     away: dict[int, tuple[float, float]] = {}
     for number in cell.gateways:
@@ -118,20 +118,26 @@ def restart(stage: Stage) -> Kill:
         cell.start(cell.parts[number])
         away[number] = (from_s, time.monotonic() + 2 * READY_EVERY_S)
         cell.wait_until_settled()
-    return _over(stage, "restart", at_s, away=away)
+    return _settled_kill(stage, "restart", at_s, away=away)
 
 
-def reload(stage: Stage) -> Kill:
-    """Another configuration, by SIGHUP to all."""
+def reload(stage: KillTarget) -> Kill:
+    """Send SIGHUP to all parts with a new configuration."""
     cell = stage.cell
     before = [str(seen.status["config_hash"]) for _, seen in sorted(cell.latest().items())]
     at_s = cell.reload()
     took_s = cell.wait_until_reloaded(before) - at_s
-    return _over(stage, "reload", at_s, note=f"in force everywhere after {took_s:.2f} s")
+    return _settled_kill(stage, "reload", at_s, note=f"applied everywhere after {took_s:.2f} s")
 
 
-def _over(
-    stage: Stage, kind: str, at_s: float, *, victims: Spans | None = None, away: Spans | None = None, note: str = ""
+def _settled_kill(
+    stage: KillTarget,
+    kind: str,
+    at_s: float,
+    *,
+    victims: Spans | None = None,
+    away: Spans | None = None,
+    note: str = "",
 ) -> Kill:
     settled_s = stage.cell.wait_until_settled()
     time.sleep(CALM_S + stage.chance.uniform(0, 0.5))
@@ -147,6 +153,6 @@ def _over(
     )
 
 
-KINDS: Mapping[str, Callable[[Stage], Kill]] = MappingProxyType(
+KINDS: Mapping[str, Callable[[KillTarget], Kill]] = MappingProxyType(
     {each.__name__: each for each in (scheduler, gateway, freeze, store, pause, restart, reload, dedicated, failover)}
 )

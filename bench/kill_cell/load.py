@@ -1,12 +1,12 @@
-"""What becomes of every call, while parts of a cell are killed? The callers, as a process.
+"""Clients for the kill benchmark, run as a separate process. They record the result of every call.
 
     python -m bench.kill_cell.load PLAN
 
-Calls are due at even steps for each gateway, so that a gap between two that began is no chance: most of them short
-streams, some of them long, and beside them calls that are not streamed. Each has a connection of its own and goes to
-its gateway as a load balancer would send it: gateways that do not say that they are ready, or refuse the connection,
-are passed over, and one that leaves is believed. Every call is followed to its end and written as one line of JSON.
-SIGTERM ends the sending; the process ends when the last call has.
+Calls are due at even intervals for each gateway, so that gaps between starts are not random. Most are short streams,
+some are long streams, and some are not streamed. Each call has its own connection and is routed as a load balancer
+would: gateways that are not ready or reject the connection are skipped, and calls that a draining gateway rejects go to
+another. Every call is followed to its end and written as one line of JSON. On SIGTERM the process stops sending and
+exits once the last call has ended.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ from bench.kill_cell.record import Ending, Record
 
 READY_EVERY_S = 0.2
 PATIENCE_S = 90.0
-"""A caller that has waited so long for the end of its answer gives up, and the call counts as unanswered or severed."""
+"""Client timeout for a complete response. When it expires, the call counts as unanswered or severed."""
 DRAIN_S_MAX = 60.0
 
 _HEADER: Final = re.compile(rb"\r\n([\w-]+): *([^\r]*)")
@@ -49,22 +49,22 @@ class Gateway(msgspec.Struct, frozen=True):
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     gateways: tuple[Gateway, ...]
     record: str
-    """The file that is appended to."""
+    """File to which records are appended."""
     model: str
     seed: int
     streams_per_s: float
-    """For each gateway."""
+    """Streams per second for each gateway."""
     long_every: int
-    """Every so many-th stream is a long one."""
+    """Interval between long streams: one in this many streams is long."""
     plain_per_s: float
-    """Calls that are not streamed, for each gateway."""
+    """Non-streaming calls per second for each gateway."""
     short_tokens: int
     long_tokens_min: int
     long_tokens_max: int
 
 
 class Call(asyncio.Protocol):
-    """One connection, one request, and all that is noted of its answer."""
+    """One connection with one request, and the record of its response."""
 
     def __init__(self, record: Record, request: bytes, over: "asyncio.Future[None]") -> None:
         self.record = record
@@ -78,7 +78,7 @@ class Call(asyncio.Protocol):
         self._heard_s = 0.0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.Transport", transport)  # uvloop's is one in all but its bases.
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's transport is not a subclass of it.
         self.record.sent_s = monotonic()
         self._transport.write(self._request)
 
@@ -106,7 +106,7 @@ class Call(asyncio.Protocol):
         self._end(whole=False)
 
     def give_up(self) -> None:
-        self.record.message = f"the caller gave up after {PATIENCE_S:g} s"
+        self.record.message = f"the client timed out after {PATIENCE_S:g} s"
         self._end(whole=False)
 
     def _read_head(self, head: bytes) -> None:
@@ -121,17 +121,17 @@ class Call(asyncio.Protocol):
         record.queue_ms = None if waited is None else int(waited)
 
     def _read_body(self, text: bytes, data: bytes) -> bool:
-        """Whether the answer is over. `text` is what came and as much of what came before as may belong to it."""
+        """Return whether the response is complete. `text` is the end of the previous data followed by the new data."""
         record = self.record
         if not record.engine and (engine := _ENGINE.search(text)):
             record.engine = engine[1].decode()
         if told := _TOLD.search(text):
-            record.told_tokens = int(told[1])
+            record.usage_tokens = int(told[1])
         if self._bytes_left is not None:
             self._kept = text[-_KEPT_BYTES:]
             self._bytes_left -= len(data)
             if self._bytes_left <= 0 and record.status != 200:
-                self._read_refusal(text)
+                self._read_rejection(text)
             return self._bytes_left <= 0
         fresh = text[max(0, len(text) - len(data) - len(_EVENT) + 1) :]
         record.events += fresh.count(_EVENT)
@@ -141,7 +141,7 @@ class Call(asyncio.Protocol):
         self._kept = text[-_KEPT_BYTES // 4 :]
         return text.endswith(_LAST_CHUNK)
 
-    def _read_refusal(self, text: bytes) -> None:
+    def _read_rejection(self, text: bytes) -> None:
         self.record.message = text.decode(errors="replace")
         if found := _OUTCOME.search(self.record.message):
             self.record.outcome = found[1]
@@ -160,11 +160,11 @@ class Call(asyncio.Protocol):
         if record.status is None:
             return Ending.UNANSWERED
         if record.status != 200:
-            return Ending.TOLD_TO_GO if record.outcome == "draining" else Ending.REFUSED
+            return Ending.REDIRECTED if record.outcome == "draining" else Ending.REJECTED
         if not record.streamed:
-            return Ending.WHOLE if whole and record.told_tokens == record.tokens else Ending.SEVERED
-        events = record.tokens + 1  # Each token, and the end; the usage and the role may be events of their own.
-        right = whole and self._done and record.told_tokens == record.tokens and record.events >= events
+            return Ending.WHOLE if whole and record.usage_tokens == record.tokens else Ending.SEVERED
+        events = record.tokens + 1  # One event per token and [DONE]. Usage and role may be separate events.
+        right = whole and self._done and record.usage_tokens == record.tokens and record.events >= events
         return Ending.WHOLE if right else Ending.SEVERED
 
 
@@ -190,7 +190,7 @@ class Load:
         if self._open:
             await asyncio.wait(self._open, timeout=DRAIN_S_MAX)
 
-    # Whom to send to
+    # Routing
 
     async def _look_for_ever(self) -> None:
         async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=1.0)) as http:
@@ -204,12 +204,12 @@ class Load:
             async with http.get(f"http://127.0.0.1:{port}/ready") as answer:
                 return answer.status == 200
         except TimeoutError:
-            return True  # It is there and busy; whether it takes calls is seen by sending some.
+            return True  # The gateway is up but busy; the calls themselves will show whether it accepts them.
         except aiohttp.ClientError:
             return False
 
     def _turns(self, first: int) -> list[int]:
-        """The gateway whose turn it is, and whom to try after it; those that are not ready come last."""
+        """Return the gateways in the order to try, starting with `first`; those that are not ready come last."""
         count = len(self._plan.gateways)
         order = [(first + number) % count for number in range(count)]
         return sorted(order, key=lambda each: not self._ready[each])
@@ -239,19 +239,21 @@ class Load:
         task.add_done_callback(self._open.discard)
 
     async def _call(self, number: int, first: int, *, streamed: bool, tokens: int) -> None:
-        """At the first gateway that takes it. Only one that was refused a connection, or told to go, goes on."""
+        """Send the call to the first gateway that accepts it. Try the next only if the connection is rejected or the
+        gateway is draining.
+        """
         for gateway in self._turns(first):
             record = Record(number=number, gateway=gateway, streamed=streamed, tokens=tokens, sent_s=monotonic())
             if await self._ask(record):
                 self._write(record)
-                if record.ending is not Ending.TOLD_TO_GO:
+                if record.ending is not Ending.REDIRECTED:
                     return
         last = Record(number=number, gateway=first, streamed=streamed, tokens=tokens, sent_s=monotonic())
-        last.end_s, last.message = last.sent_s, "no gateway took it"
+        last.end_s, last.message = last.sent_s, "no gateway accepted the call"
         self._write(last)
 
     async def _ask(self, record: Record) -> bool:
-        """Whether the gateway was there."""
+        """Send the request and wait for it to end. Return False if the gateway did not accept the connection."""
         loop = asyncio.get_running_loop()
         over = loop.create_future()
         port = self._plan.gateways[record.gateway].port
@@ -289,7 +291,7 @@ class Load:
 
 
 async def run(plan: Plan) -> None:
-    with Path(plan.record).open("ab") as out:  # noqa: ASYNC230  Short lines to a local file, by an instrument.
+    with Path(plan.record).open("ab") as out:  # noqa: ASYNC230  Short lines to a local file in a benchmark.
         await Load(plan, out).run()
 
 

@@ -1,8 +1,8 @@
-"""What does a whole cell consist of, as processes, and how is each of them started, seen and hurt?
+"""Processes of a complete cell: start, observe and kill them.
 
-Simulated engines of two colours, four gateways, at times two processes that only schedule, and the callers. In each of
-two configurations everything that a request meets is of one colour, so that a mixture of both would show. All are ended
-by their ids when the block is left, whatever ends it (testing/processes.py); the store is the caller's.
+There are simulated engines of two colours, four gateways, sometimes two scheduler-only processes, and the clients. Each
+of the two configurations uses only one colour for everything a request touches, so any mixing is detected. All
+processes are stopped by ID when the block exits (testing/processes.py). The caller owns the store.
 """
 
 import json
@@ -22,25 +22,25 @@ from typing import Any
 import msgspec
 import yaml
 
-from bench.command import tell
+from bench.cli import print_progress
 from bench.kill_cell.load import Gateway, Plan
 from bench.kill_cell.record import Record
 from testing.ports import free_port
 from testing.processes import ChildProcess, ProcessFailedError
-from testing.simulated import HEADGATE, simulated_engines
+from testing.simulated_engines import HEADGATE, simulated_engines
 
 COLOURS = ("amber", "blue")
 MODEL = "m"
 GATEWAYS = 4
 ENGINES = 2
-"""Of each colour."""
+"""Number of engines of each colour."""
 PROFILE, SPEED_UP = "h100x8-llama-70b", 0.5
-"""About 14 tokens a second in each answer: streams last, and the machine has few of them to pass on."""
+"""Profile and speed that give about 14 tokens per second per response, so that streams are long but use little CPU."""
 IN_FLIGHT_MAX = 128
 STREAMS_PER_S, PLAIN_PER_S, LONG_EVERY = 8.0, 1.0, 10
 SHORT_TOKENS, LONG_TOKENS_MIN, LONG_TOKENS_MAX = 5, 130, 230
 LIMITS = {"requests_per_minute": 40_000, "tokens_per_minute": 4_000_000, "concurrency": 2_000}
-"""Far above the load, also divided by the number of gateways: whoever is refused for one of them was misjudged."""
+"""Limits far above the load, even when divided by the number of gateways. Hitting one is a bug."""
 DRAIN_GRACE = "60s"
 LOOK_EVERY_S = 0.2
 START_S_MAX = 120.0
@@ -50,12 +50,12 @@ Status = dict[str, Any]
 
 
 class NotSettled(Exception):
-    """The cell did not come to rest; what follows would say nothing."""
+    """The cell did not settle, so later results would be meaningless."""
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
-    """What a process said of itself at one moment."""
+class StatusSample:
+    """Status of one process at one time."""
 
     at_s: float
     number: int
@@ -68,7 +68,7 @@ class Seen:
 
 @dataclass
 class Part:
-    """A gateway or a dedicated scheduler: what it is started with, and what runs of it."""
+    """A gateway or a dedicated scheduler: its settings and its running process."""
 
     name: str
     verb: str
@@ -86,19 +86,19 @@ class Part:
 class Cell:
     folder: Path
     store_url: str | None
-    """None for gateways that know nothing of each other."""
+    """Store used by the cell. None for independent gateways."""
     seed: int
     dedicated: int = 0
-    """Processes that only schedule; where there are some, gateways do not."""
+    """Number of scheduler-only processes. If there are any, gateways do not schedule."""
     parts: list[Part] = field(default_factory=list[Part])
-    seen: list[Seen] = field(default_factory=list[Seen])
+    samples: list[StatusSample] = field(default_factory=list[StatusSample])
     colour: int = 0
     _urls: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
     _stack: ExitStack = field(default_factory=ExitStack)
     _load: ChildProcess | None = None
     _over: threading.Event = field(default_factory=threading.Event)
 
-    # Starting and ending
+    # Start and stop
 
     @contextmanager
     def running(self) -> Iterator["Cell"]:
@@ -125,13 +125,13 @@ class Cell:
         return Part(name, verb, self.folder / f"{name}.yaml", free_port(), free_port())
 
     def start(self, part: Part) -> None:
-        """Returns when it says that it is ready."""
-        arguments = [*HEADGATE, part.verb, str(part.file), "--log-format", "json"]
+        """Start the process and wait until it is ready."""
+        arguments = [*HEADGATE, part.verb, "--config", str(part.file), "--log-format", "json"]
         part.process = ChildProcess(part.name, arguments)
         part.process.wait_until_ok(f"{part.admin_url}/ready", START_S_MAX)
 
     def kill(self, part: Part) -> float:
-        """Kill -9, and the moment of it."""
+        """Kill the process with SIGKILL. Return the time of the kill."""
         assert part.process is not None
         at_s = time.monotonic()
         part.process.kill()
@@ -140,12 +140,12 @@ class Cell:
         return at_s
 
     def terminate(self, part: Part, seconds_max: float) -> None:
-        """SIGTERM; returns when it has left."""
+        """Send SIGTERM and wait until the process has exited."""
         assert part.process is not None
         part.process.terminate()
         status = part.process.wait_until_ended(seconds_max)
         if status != 0:
-            raise ProcessFailedError(f"{part.name} left with {status}:\n{part.process.log()[-3000:]}")
+            raise ProcessFailedError(f"{part.name} exited with status {status}:\n{part.process.log()[-3000:]}")
         self._keep_log(part)
 
     def _keep_log(self, part: Part) -> None:
@@ -169,7 +169,12 @@ class Cell:
 
     def _config(self, part: Part) -> dict[str, Any]:
         colour, other = COLOURS[self.colour], COLOURS[1 - self.colour]
-        patient = {"queue_wait_max": "60s", "first_token_max": "60s", "total_max": "180s", "idle_max": "60s"}
+        patient = {
+            "queue_wait_max": "60s",
+            "first_token_timeout": "60s",
+            "attempt_timeout": "180s",
+            "stream_idle_timeout": "60s",
+        }
         made: dict[str, Any] = {
             "listen": f"127.0.0.1:{part.port}",
             "admin_listen": f"127.0.0.1:{part.admin_port}",
@@ -186,8 +191,8 @@ class Cell:
             },
             "models": {MODEL: {"pools": [colour]}},
             "classes": {
-                colour: {"band": 0, "pools": [colour], **patient},
-                other: {"band": 0, "pools": [other], "unnamed": False, **patient},
+                colour: {"priority_band": 0, "pools": [colour], **patient},
+                other: {"priority_band": 0, "pools": [other], "accepts_unclassified": False, **patient},
             },
             "tenants": {"callers": {"classes": [colour], "limits": LIMITS}},
             "anonymous_tenant": "callers",
@@ -195,14 +200,14 @@ class Cell:
         if self.store_url is not None:
             made["cell"] = {
                 "store": self.store_url,
-                "member": part.name,
-                "members": GATEWAYS,
-                "gateways_schedule": not self.dedicated,
+                "member_name": part.name,
+                "member_count": GATEWAYS,
+                "gateways_are_candidates": not self.dedicated,
             }
         return made
 
     def reload(self) -> float:
-        """The other configuration for all, and the moment at which all were told."""
+        """Switch all parts to the other configuration. Return the time at which the signals were sent."""
         self.colour = 1 - self.colour
         self.write_configs()
         at_s = time.monotonic()
@@ -211,14 +216,14 @@ class Cell:
             os.kill(part.process.pid, signal.SIGHUP)
         return at_s
 
-    # Seeing
+    # Observation
 
-    def look(self, number: int) -> Seen | None:
-        """None where it says nothing."""
+    def look(self, number: int) -> StatusSample | None:
+        """Return the part's status, or None if it does not respond."""
         direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         try:
             with direct.open(f"{self.parts[number].admin_url}/status", timeout=10) as page:
-                return Seen(time.monotonic(), number, json.load(page))
+                return StatusSample(time.monotonic(), number, json.load(page))
         except (OSError, HTTPException, ValueError):
             return None
 
@@ -226,9 +231,9 @@ class Cell:
         while not self._over.wait(LOOK_EVERY_S):
             for number in range(len(self.parts)):
                 if (seen := self.look(number)) is not None:
-                    self.seen.append(seen)
+                    self.samples.append(seen)
 
-    def latest(self) -> dict[int, Seen]:
+    def latest(self) -> dict[int, StatusSample]:
         looked = (self.look(number) for number in range(len(self.parts)))
         return {each.number: each for each in looked if each is not None}
 
@@ -237,17 +242,17 @@ class Cell:
         return [number for number, part in enumerate(self.parts) if part.verb == "serve"]
 
     def leader(self) -> int:
-        """Who leads, and whom all others follow."""
+        """Return the part that leads and that all others follow."""
         while True:
             self.wait_until_settled()
             leading = [number for number, seen in self.latest().items() if seen.cell["leads"]]
-            # On a busy machine another one may have begun to lead since.
+            # On a busy machine, leadership may have changed in the meantime.
             if len(leading) == 1:
                 return leading[0]
 
     def wait_until_settled(self) -> float:
-        """Until all parts run, follow the one that leads, and have nothing that waits; the moment of it."""
-        return self._wait(self._is_settled, "come to rest")
+        """Wait until all parts are running and following one leader and the endpoints are ready. Return the time."""
+        return self._wait(self._is_settled, "settle")
 
     def _is_settled(self) -> bool:
         latest = self.latest()
@@ -266,7 +271,7 @@ class Cell:
         return leading == 1 and modes == {"following"} and len(epochs) == 1
 
     def wait_until_reloaded(self, before: Sequence[str]) -> float:
-        """Until every part has another configuration in force than it had."""
+        """Wait until every part has applied a new configuration."""
 
         def reloaded() -> bool:
             latest = self.latest()
@@ -275,22 +280,22 @@ class Cell:
                 for number, seen in latest.items()
             )
 
-        return self._wait(reloaded, "take the new configuration")
+        return self._wait(reloaded, "apply the new configuration")
 
     def _wait(self, reached: Callable[[], bool], what: str) -> float:
         give_up_at = time.monotonic() + SETTLE_S_MAX
         while not reached():
             if time.monotonic() > give_up_at:
                 cells = {number: seen.cell or seen.status for number, seen in self.latest().items()}
-                raise NotSettled(f"the cell did not {what} within {SETTLE_S_MAX:g} s; its parts say {cells}")
+                raise NotSettled(f"the cell did not {what} within {SETTLE_S_MAX:g} s; status of its parts: {cells}")
             time.sleep(0.05)
         return time.monotonic()
 
     def islands(self, since_s: float) -> int:
-        """How many gateways were seen deciding by themselves since then."""
-        return len({each.number for each in self.seen if each.at_s >= since_s and each.cell.get("mode") == "island"})
+        """Return how many gateways have been islands since then."""
+        return len({each.number for each in self.samples if each.at_s >= since_s and each.cell.get("mode") == "island"})
 
-    # Callers
+    # Clients
 
     @property
     def record_file(self) -> Path:
@@ -313,9 +318,9 @@ class Cell:
         self._load = self._stack.enter_context(ChildProcess("callers", command))
 
     def stop_load(self) -> list[Record]:
-        """All that became of all calls, when the last has ended."""
+        """Stop sending, wait for the last call and return the records of all calls."""
         assert self._load is not None
-        tell("no more calls; waiting for the last streams")
+        print_progress("stopped sending; waiting for the last streams")
         self._load.terminate()
         self._load.wait_until_ended(180)
         return self.records()
@@ -323,7 +328,7 @@ class Cell:
     def records(self) -> list[Record]:
         assert self._load is not None
         if self._load.exit_status not in (None, 0):
-            raise ProcessFailedError(f"the callers failed:\n{self._load.log()[-3000:]}")
+            raise ProcessFailedError(f"the clients failed:\n{self._load.log()[-3000:]}")
         with suppress(FileNotFoundError):
             return [
                 msgspec.json.decode(line, type=Record)

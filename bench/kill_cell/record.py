@@ -1,4 +1,4 @@
-"""What is known of one call, as its caller saw it?"""
+"""Record of one call, as its client saw it."""
 
 from enum import StrEnum
 
@@ -7,39 +7,39 @@ import msgspec
 
 class Ending(StrEnum):
     WHOLE = "whole"
-    REFUSED = "refused"
-    """An answer with another status than 200."""
-    TOLD_TO_GO = "told_to_go"
-    """By a gateway that is leaving; the caller goes to another one at once."""
+    REJECTED = "rejected"
+    """The response had a status other than 200."""
+    REDIRECTED = "told_to_go"
+    """A draining gateway rejected the call; the client immediately tries another gateway."""
     SEVERED = "severed"
-    """It began, and did not end whole."""
+    """The response started but did not complete."""
     UNANSWERED = "unanswered"
-    """The request was sent whole, and nothing came."""
+    """The request was sent completely, but there was no response."""
 
 
 class Record(msgspec.Struct, kw_only=True):
-    """Moments are of the monotonic clock, which all processes of one machine have in common."""
+    """One call. Times are from the monotonic clock, which all processes on a machine share."""
 
     number: int
     gateway: int
     streamed: bool
     tokens: int
-    """Asked for."""
+    """Requested output tokens."""
     sent_s: float
     first_s: float | None = None
-    """When the first byte of the body came."""
+    """Time of the first byte of the body."""
     end_s: float = 0.0
     ending: Ending = Ending.UNANSWERED
     status: int | None = None
     outcome: str = ""
-    """Of a refusal, in the words of docs/reference/errors."""
+    """Outcome code of a rejection, as in docs/reference/errors."""
     message: str = ""
     request_id: str = ""
     service_class: str = ""
     engine: str = ""
-    """The name that the engine which answered serves its model under."""
+    """Model name reported by the engine."""
     queue_ms: int | None = None
     events: int = 0
-    told_tokens: int | None = None
+    usage_tokens: int | None = None
     silence_s_max: float = 0.0
-    """The longest time between two pieces of the answer."""
+    """Longest gap between two parts of the response."""

@@ -1,1 +1,1 @@
-"""Does the policy pay? Experiments that judge the scheduler under virtual time: `python -m bench.policy --help`."""
+"""Experiments that measure the scheduling policy in virtual time. Run `python -m bench.policy --help`."""

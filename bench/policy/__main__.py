@@ -1,11 +1,11 @@
-"""Does the policy hold what it promises?
+"""Run the policy experiments and check their results against the targets.
 
     python -m bench.policy [EXPERIMENT ...] [--quick] [--seeds N ...] [--write] [--processes N]
 
-Runs the experiments, all of them if none is named, and prints a table of each and the bars that it must meet. Whole
-runs take all seeds; `--quick` takes one, and less of each workload. `--write` puts tables and charts into
-`docs/project/results/`. Progress goes to stderr. The last line is one JSON object: the figures of the experiment, or of
-each by its name if there are several. The exit status is 1 if a bar is missed.
+Runs the named experiments, or all of them, and prints a results table and the targets for each. A full run uses all
+seeds; `--quick` uses one seed and a shorter workload. `--write` writes tables and charts to `docs/project/results/`.
+Progress goes to stderr. The last line of stdout is one JSON object: the figures for the experiment, or figures keyed by
+experiment name if there are several. The exit status is 1 if a target is missed.
 """
 
 import argparse
@@ -16,10 +16,10 @@ from collections.abc import Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor
 from dataclasses import dataclass
 
-from bench.command import stop_cleanly_on_sigterm, tell
+from bench.cli import print_progress, stop_cleanly_on_sigterm
 from bench.policy import (
     ablation,
-    giving_way,
+    degradation,
     long_prompts,
     long_streams,
     noisy_tenant,
@@ -28,7 +28,16 @@ from bench.policy import (
     retry_storm,
     wrong_predictions,
 )
-from bench.policy.experiment import RESULTS, Bar, DataMissing, Experiment, Figures, data, means
+from bench.policy.experiment import (
+    RESULTS,
+    DataMissing,
+    Experiment,
+    Figures,
+    Threshold,
+    data_folder,
+    means,
+    thresholds_table,
+)
 
 EXPERIMENTS = {
     each.name: each
@@ -41,13 +50,13 @@ EXPERIMENTS = {
         long_streams.EXPERIMENT,
         wrong_predictions.EXPERIMENT,
         ablation.EXPERIMENT,
-        giving_way.EXPERIMENT,
+        degradation.EXPERIMENT,
     )
 }
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ExperimentRun:
     experiment: Experiment
     seeds: tuple[int, ...]
     quick: bool
@@ -63,59 +72,61 @@ def main(words: Sequence[str] | None = None) -> int:
     stop_cleanly_on_sigterm()
     arguments = _arguments(words)
     try:
-        data()
+        data_folder()
     except DataMissing as missing:
-        tell(str(missing))
+        print_progress(str(missing))
         return 2
-    asked = [_asked(EXPERIMENTS[name], arguments) for name in arguments.experiments or EXPERIMENTS]
+    asked = [_experiment_run(EXPERIMENTS[name], arguments) for name in arguments.experiments or EXPERIMENTS]
     told: dict[str, Figures] = {}
     missed: list[str] = []
     with ProcessPoolExecutor(arguments.processes) as workers:
         for each in asked:
-            figures, bars = _performed(each, workers)
+            figures, bars = _run_seeds(each, workers)
             told[each.experiment.name] = figures
             missed += [f"{each.experiment.name}: {bar}" for bar in bars if not bar.met]
     for line in missed:
-        tell(line)
+        print_progress(line)
     print(json.dumps(told if len(told) > 1 else next(iter(told.values()))))
     return 1 if missed else 0
 
 
 def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog="python -m bench.policy", description="Does the policy hold what it promises?"
+        prog="python -m bench.policy", description="Run the policy experiments and check their targets."
     )
-    parser.add_argument("experiments", nargs="*", metavar="EXPERIMENT", help=f"of {', '.join(EXPERIMENTS)}; or all")
-    parser.add_argument("--quick", action="store_true", help="one seed, and less of each workload")
-    parser.add_argument("--seeds", nargs="+", type=int, help="other seeds than the usual")
-    parser.add_argument("--write", action="store_true", help="put tables and charts into docs/project/results/")
-    parser.add_argument("--processes", type=int, default=1, help="how many seeds are run at a time (1)")
+    parser.add_argument(
+        "experiments", nargs="*", metavar="EXPERIMENT", help=f"One of {', '.join(EXPERIMENTS)} (default: all)."
+    )
+    parser.add_argument("--quick", action="store_true", help="Use one seed and a shorter workload.")
+    parser.add_argument("--seeds", nargs="+", type=int, help="Random seeds (default: the seeds of each experiment).")
+    parser.add_argument("--write", action="store_true", help="Write tables and charts to docs/project/results/.")
+    parser.add_argument("--processes", type=int, default=1, help="Number of seeds to run in parallel (default 1).")
     arguments = parser.parse_args(words)
     for name in arguments.experiments:
         if name not in EXPERIMENTS:
-            parser.error(f"there is no experiment {name!r}; there are: {', '.join(EXPERIMENTS)}")
+            parser.error(f"unknown experiment {name!r}; choose from {', '.join(EXPERIMENTS)}")
     return arguments
 
 
-def _asked(experiment: Experiment, arguments: argparse.Namespace) -> Asked:
+def _experiment_run(experiment: Experiment, arguments: argparse.Namespace) -> ExperimentRun:
     usual = experiment.seeds[:1] if arguments.quick else experiment.seeds
-    return Asked(experiment, tuple(arguments.seeds or usual), arguments.quick, arguments.write)
+    return ExperimentRun(experiment, tuple(arguments.seeds or usual), arguments.quick, arguments.write)
 
 
-def _performed(asked: Asked, workers: Executor) -> tuple[Figures, Sequence[Bar]]:
+def _run_seeds(asked: ExperimentRun, workers: Executor) -> tuple[Figures, Sequence[Threshold]]:
     experiment = asked.experiment
     started = time.monotonic()
-    tell(f"{experiment.name}, seeds {', '.join(map(str, asked.seeds))}")
+    print_progress(f"{experiment.name}, seeds {', '.join(map(str, asked.seeds))}")
     runs = [workers.submit(_run, experiment.name, seed, quick=asked.quick) for seed in asked.seeds]
     figures = means([each.result() for each in runs])
-    table, bars = experiment.table(figures), experiment.bars(figures)
+    table, bars = experiment.table(figures), experiment.thresholds(figures)
     print(f"\n{experiment.title}\n\n{table}\n")
     for bar in bars:
         print(bar)
     sys.stdout.flush()
     if asked.write:
         _write(asked, table, bars, figures)
-    tell(f"{experiment.name} took {time.monotonic() - started:.0f} s")
+    print_progress(f"{experiment.name} took {time.monotonic() - started:.0f} s")
     return figures, bars
 
 
@@ -123,17 +134,17 @@ def _run(name: str, seed: int, *, quick: bool) -> Figures:
     return EXPERIMENTS[name].run(seed, quick=quick)
 
 
-def _write(asked: Asked, table: str, bars: Sequence[Bar], figures: Figures) -> None:
+def _write(asked: ExperimentRun, table: str, bars: Sequence[Threshold], figures: Figures) -> None:
     experiment = asked.experiment
     charts = experiment.charts(figures, RESULTS) if experiment.charts is not None else ()
     parts = [
         f"# {experiment.title}",
         experiment.about,
-        f"Seeds {', '.join(map(str, asked.seeds))}; figures are means over them.",
+        f"Figures are means over all seeds ({', '.join(map(str, asked.seeds))}).",
         f"```bash\n{asked.command}\n```",
         *(f"![{experiment.title}]({name})" for name in charts),
         table,
-        "\n".join(f"- {bar}" for bar in bars),
+        thresholds_table(bars),
     ]
     (RESULTS / f"{experiment.name}.md").write_text("\n\n".join(part for part in parts if part) + "\n")
 

@@ -1,83 +1,93 @@
-"""E9: what is each mechanism worth?
+"""E9: measures the effect of each scheduler mechanism.
 
-The overload of E1, each time without one of the scheduler's parts.
+Runs the E1 overload once with the full scheduler and once without each mechanism.
 """
 
 from dataclasses import replace
 from typing import Any
 
-from bench.command import tell
-from bench.policy.experiment import Bar, Experiment, Figures, data, percent, seconds, table
-from bench.policy.overload import told
+from bench.cli import print_progress
+from bench.policy.experiment import Experiment, Figures, Threshold, data_folder, percent, seconds, table
+from bench.policy.overload import key_figures
 from bench.policy.variations import WITHOUT, Variation
 from bench.sim_overload_workload import FLEETS, Overload
-from headgate.simulation.report.fate import Fate
-from headgate.simulation.report.figures import figures_of
-from headgate.simulation.report.report import Report
-from headgate.simulation.report.spread import Spread, nanoseconds
-from headgate.simulation.report.tally import Tally
+from headgate.simulation.report.json_report import json_report
+from headgate.simulation.report.latency_summary import LatencySummary, empty_durations
+from headgate.simulation.report.report import SimulationReport
+from headgate.simulation.report.request_result import RequestResult
+from headgate.simulation.report.tally import RequestTally
 from headgate.simulation.virtual.host import VirtualHost
+from headgate.simulation.virtual.run_observer import RequestTrace
 from headgate.simulation.virtual.scenario import Scenario
-from headgate.simulation.virtual.story import Story
 
-ALL = "nothing: all of it"
+ALL = "none (full scheduler)"
 QUICK_S = 100.0
 QUICK = (
-    "both of them",
-    "both gates by time per token",
-    "gate by pending prompts",
-    "fairness between tenants",
-    "bands",
-    "ladder",
+    "early rejection and expiry",
+    "both TPOT gates",
+    "pending prefill gate",
+    "tenant fairness",
+    "priority bands",
+    "degradation",
 )
 
 
-class AnsweredReport(Report):
-    """A report that also keeps how long those had to wait for a word who were not served."""
+class UnservedReport(SimulationReport):
+    """Report that also records how long rejected, abandoned or cancelled requests waited."""
 
     def __init__(self, scenario: Scenario) -> None:
         super().__init__(scenario)
-        self.until_refused_ns = nanoseconds()
+        self.unserved_wait_ns = empty_durations()
 
-    def ended(self, story: Story) -> None:
-        super().ended(story)
-        if Tally().add(story, self.callers(story.service_class)) in (Fate.REFUSED, Fate.GIVEN_UP, Fate.LEFT):
-            self.until_refused_ns.append(story.ended_at - story.arrived_at)
+    def request_ended(self, story: RequestTrace) -> None:
+        super().request_ended(story)
+        if RequestTally().add(story, self.callers(story.service_class)) in (
+            RequestResult.REJECTED,
+            RequestResult.DROPPED,
+            RequestResult.CANCELLED,
+        ):
+            self.unserved_wait_ns.append(story.ended_at - story.arrived_at)
 
 
 def run(seed: int, *, quick: bool) -> Figures:
     figures: dict[str, Any] = {}
     for name in ("rtxpro6000",) if quick else FLEETS:
-        overload = Overload(fleet=FLEETS[name], data=data(), seed=seed, first_s=QUICK_S if quick else None)
+        overload = Overload(fleet=FLEETS[name], data=data_folder(), seed=seed, first_s=QUICK_S if quick else None)
         parts = {ALL: Variation()} | {each: WITHOUT[each] for each in (QUICK if quick else WITHOUT)}
         figures[name] = {without: outcome(overload, without, variation) for without, variation in parts.items()}
     return figures
 
 
 def outcome(overload: Overload, name: str, variation: Variation) -> dict[str, Any]:
-    tell(f"  seed {overload.seed}: {overload.fleet.name} without {name}")
+    print_progress(f"  seed {overload.seed}: {overload.fleet.name} without {name}")
     scene = overload.scenario(variation.scheduler, limits=True)
     scene = replace(scene, policy=variation.policy(scene.policy))
-    report = AnsweredReport(scene)
+    report = UnservedReport(scene)
     VirtualHost(scene, report).run()
-    refused = Spread.of(report.until_refused_ns)
+    refused = LatencySummary.of(report.unserved_wait_ns)
     fairness = report.classes[next(iter(report.classes))].fairness
-    return told(figures_of(report)) | {
-        "until_refused_s": None if refused is None else round(refused.mean / 1e9, 3),
+    return key_figures(json_report(report)) | {
+        "unserved_wait_s": None if refused is None else round(refused.mean / 1e9, 3),
         "worst_tenant": None if fairness.worst is None else fairness.worst[1].attainment,
     }
 
 
-def bars(figures: Figures) -> list[Bar]:
-    """That the parts which an overload is about do pay."""
-    found: list[Bar] = []
+def bars(figures: Figures) -> list[Threshold]:
+    """Targets for the mechanisms that matter under overload."""
+    found: list[Threshold] = []
     for name, of in figures.items():
-        for part in ("both of them", "gate by pending prompts"):
+        for part in ("early rejection and expiry", "pending prefill gate"):
             ratio = of[part]["goodput"] / of[ALL]["goodput"]
-            found.append(Bar(f"{name}: goodput without {part}, over the whole", ratio, most=0.95))
-        for part in ("bands", "fairness between tenants"):
+            found.append(Threshold(f"{name}: goodput without {part} relative to the full scheduler", ratio, most=0.95))
+        for part in ("priority bands", "tenant fairness"):
             ratio = of[part]["worst_tenant"] / of[ALL]["worst_tenant"]
-            found.append(Bar(f"{name}: worst interactive tenant without {part}, over the whole", ratio, most=1.0))
+            found.append(
+                Threshold(
+                    f"{name}: worst interactive tenant's attainment without {part} relative to the full scheduler",
+                    ratio,
+                    most=1.0,
+                )
+            )
     return found
 
 
@@ -91,38 +101,38 @@ def as_table(figures: Figures) -> str:
             *(percent(each[key]) for key in ("interactive", "worst_tenant", "code", "batch")),
             seconds(each["ttft_s_p99"]),
             percent(each["wasted"]),
-            seconds(each["until_refused_s"]),
+            seconds(each["unserved_wait_s"]),
         )
         for name, of in figures.items()
         for without, each in of.items()
     ]
     header = (
         "engine",
-        "without",
+        "removed mechanism",
         "goodput req/s",
         "difference",
         "interactive",
-        "its worst tenant",
+        "worst interactive tenant",
         "code",
         "batch",
         "p99 TTFT",
         "wasted",
-        "until refused",
+        "time to rejection",
     )
     return table(header, rows)
 
 
 EXPERIMENT = Experiment(
     name="ablation",
-    title="E9: what each mechanism is worth",
+    title="E9: effect of each mechanism",
     about=(
-        "The overload of E1 at the table's loads, each time without one part of the scheduler "
-        "(`bench/policy/variations.py`). Until refused: how long callers who were not served waited for a word, "
-        "on the mean. Prefix routing is judged by E4, the long lane by E3, retry budgets by E5; hedging is off "
-        "unless a class asks for it."
+        "Each run repeats the E1 overload workload without one scheduler mechanism "
+        "(`bench/policy/variations.py`). The load is the first one listed for the engine in the E1 table. Time to "
+        "rejection is the mean wait of requests that were not served. E4 measures the effect of prefix routing, "
+        "E3 that of the long lane and E5 that of retry budgets. Hedging is off unless a class enables it."
     ),
     run=run,
     table=as_table,
-    bars=bars,
+    thresholds=bars,
     seeds=(1, 2, 3),
 )

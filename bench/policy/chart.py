@@ -1,4 +1,4 @@
-"""How does one figure follow another? A small line chart, as SVG that is the same for the same figures."""
+"""Small line chart, written as reproducible SVG."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ class Line:
 
 
 def draw(path: Path, lines: Sequence[Line], *, title: str, x: str, y: str) -> None:
-    """The first line is the one that matters."""
+    """Draw the lines and emphasize the first one."""
     with mpl.rc_context({"svg.hashsalt": path.name, "font.size": 9}):
         figure = Figure(figsize=(5.5, 3.2), layout="constrained")
         axes = figure.subplots()

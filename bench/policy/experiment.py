@@ -1,7 +1,8 @@
-"""What is an experiment, and how is its outcome told?
+"""Definition of a policy experiment, its targets and its result table.
 
-An experiment is run with a seed, quick or whole, and gives figures: nested dictionaries of numbers, the same for the
-same seed. Of several seeds the means are told, as a table and as one JSON object, and held against bars.
+An experiment runs with a seed, in a quick or a full version, and returns figures: nested dictionaries of numbers, which
+are always the same for a given seed. Several seeds are reported as means, in a table and as one JSON object, and
+checked against targets.
 """
 
 import os
@@ -13,7 +14,7 @@ from typing import Any, Protocol
 
 from headgate.core.scheduler import Scheduler
 from headgate.ports.observer import Observer
-from headgate.simulation.report.report import Report
+from headgate.simulation.report.report import SimulationReport
 from headgate.simulation.virtual.host import VirtualHost
 from headgate.simulation.virtual.scenario import Decider, Scenario
 
@@ -24,13 +25,13 @@ WHOLE_SEEDS = (1, 2, 3, 4, 5)
 
 class Run(Protocol):
     def __call__(self, seed: int, *, quick: bool) -> Figures:
-        """One seed of it, in a quick version if that will do."""
+        """Run one seed, in the quick version if `quick` is set."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
-class Bar:
-    """What a figure must be at least, or at most."""
+class Threshold:
+    """Target for one figure: a minimum or a maximum."""
 
     what: str
     figure: float
@@ -41,33 +42,36 @@ class Bar:
     def met(self) -> bool:
         return (self.least is None or self.figure >= self.least) and (self.most is None or self.figure <= self.most)
 
+    @property
+    def bound(self) -> str:
+        return f"at least {self.least:g}" if self.least is not None else f"at most {self.most:g}"
+
     def __str__(self) -> str:
-        bound = f"at least {self.least:g}" if self.least is not None else f"at most {self.most:g}"
-        return f"{'met' if self.met else 'MISSED'}: {self.what} is {self.figure:.4g}, {bound} is asked for"
+        return f"{'met' if self.met else 'MISSED'}: {self.what} is {self.figure:.4g} (target: {self.bound})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Experiment:
     name: str
-    """As the command calls it, and the page of its results."""
+    """Name used on the command line and for the results page."""
     title: str
     about: str
-    """What is run and measured, for the page of its results."""
+    """Description of the workload and the figures, for the results page."""
     run: Run
     table: Callable[[Figures], str]
-    """Of the means over the seeds, in Markdown."""
-    bars: Callable[[Figures], Sequence[Bar]]
+    """Formats the means over the seeds as a Markdown table."""
+    thresholds: Callable[[Figures], Sequence[Threshold]]
     charts: Callable[[Figures, Path], Sequence[str]] | None = None
-    """Draws into the folder, and answers with the names of the files."""
+    """Draws charts into the directory and returns their file names."""
     seeds: tuple[int, ...] = WHOLE_SEEDS
-    """Of the whole; a quick run takes the first."""
+    """Seeds for a full run. A quick run uses only the first."""
 
 
 class DataMissing(Exception):
-    """The recorded traces are not at hand."""
+    """The recorded traces are not available."""
 
 
-def data() -> Path:
+def data_folder() -> Path:
     folder = os.environ.get("HEADGATE_DATA")
     if folder is None:
         raise DataMissing(
@@ -76,18 +80,18 @@ def data() -> Path:
     return Path(folder)
 
 
-def played(scenario: Scenario, *observers: Observer, samples: int = 600) -> Report:
-    report = Report(scenario)
+def run_scenario(scenario: Scenario, *observers: Observer, samples: int = 600) -> SimulationReport:
+    report = SimulationReport(scenario)
     VirtualHost(scenario, report, observers=observers, samples=samples).run()
     return report
 
 
-def ours() -> Decider:
+def headgate_scheduler() -> Decider:
     return Scheduler()
 
 
 def means(many: Sequence[Any]) -> Any:
-    """Of figures of the same shape, number by number. What is not a number is taken from the first that has it."""
+    """Mean of each number over figures of the same shape. Other values come from the first figures that have them."""
     known = [each for each in many if each is not None]
     if not known:
         return None
@@ -101,13 +105,19 @@ def means(many: Sequence[Any]) -> Any:
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """In Markdown, its columns aligned for those who read it as it is."""
+    """Markdown table with aligned columns."""
     cells = [[str(each) for each in row] for row in (header, *rows)]
     widths = [max(len(row[column]) for row in cells) for column in range(len(header))]
     lines = [
         "| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |" for row in cells
     ]
     return "\n".join([lines[0], "|" + "|".join("-" * (width + 2) for width in widths) + "|", *lines[1:]])
+
+
+def thresholds_table(thresholds: Sequence[Threshold]) -> str:
+    """Markdown table of targets and results; empty if there are none."""
+    rows = [(each.what, f"{each.figure:.4g}", each.bound, "yes" if each.met else "**no**") for each in thresholds]
+    return table(("figure", "result", "target", "met"), rows) if rows else ""
 
 
 def percent(share: float | None) -> str:

@@ -1,4 +1,4 @@
-"""What does the policy say of simulated engines? Their own speed and memory, as an operator would have measured."""
+"""Simulated engines and their pool settings, with speed and memory taken from the engine profile."""
 
 from headgate.model.engine_profile import EngineProfile
 from headgate.model.policy import Pool
@@ -27,7 +27,7 @@ def pool(name: PoolName, profile: EngineProfile) -> Pool:
 def engines(
     profile: EngineProfile, count: int, *, pool_name: PoolName = MAIN, in_flight_max: int | None = None
 ) -> tuple[EngineSpec, ...]:
-    """As many at once as the engine itself computes, unless told otherwise."""
+    """`in_flight_max` defaults to the number of sequences the engine runs at the same time."""
     return tuple(
         EngineSpec(
             id=EndpointId(f"{pool_name}/{number}"),

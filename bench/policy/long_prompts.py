@@ -1,24 +1,33 @@
-"""E3: do long prompts keep short ones waiting?
+"""E3: measures the effect of long prompts on short requests.
 
-Short requests at half of what four engines can do, and beside them prompts of 24,000 to 40,000 tokens, each of which
-keeps an engine busy for more than a second, for another fifth. The short ones are held against a run without the long
-ones. The whole does the same with Mooncake's conversations, whose prompts are of all lengths up to 126,000 tokens.
+Short requests use half the capacity of four engines. Prompts of 24,000 to 40,000 tokens, each of which occupies an
+engine for more than a second, use another fifth. The short requests are compared with a run without long prompts. A
+full run repeats this with Mooncake's conversations, whose prompts have up to 126,000 tokens.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from bench.command import tell
-from bench.policy.experiment import Bar, Experiment, Figures, data, ours, percent, played, table
+from bench.cli import print_progress
+from bench.policy.experiment import (
+    Experiment,
+    Figures,
+    Threshold,
+    data_folder,
+    headgate_scheduler,
+    percent,
+    run_scenario,
+    table,
+)
 from bench.policy.fleet import MAIN, engines, pool
 from headgate.model.engine_profile import H200_LLAMA_8B, RTXPRO6000_LLAMA_8B, EngineProfile
 from headgate.model.policy import HeadroomRules, Model, Policy, ServiceClass
 from headgate.model.tenant import Tenant
 from headgate.model.units import MILLISECOND, SECOND, ClassName, Duration, ModelName, TenantId
 from headgate.simulation.baselines.no_queue import LeastOutstanding
-from headgate.simulation.report.figures import figures_of
-from headgate.simulation.virtual.scenario import Callers, Decider, Scenario
+from headgate.simulation.report.json_report import json_report
+from headgate.simulation.virtual.scenario import CallerBehaviour, Decider, Scenario
 from headgate.simulation.workload.arrival import Arrival
 from headgate.simulation.workload.traffic import (
     LogNormal,
@@ -26,22 +35,26 @@ from headgate.simulation.workload.traffic import (
     TraceTraffic,
     Uniform,
     arrivals,
-    client_shares,
+    tenant_shares,
 )
 
 SHORT, LONG, LONGER = ClassName("short"), ClassName("long"), ClassName("longer")
 LONG_FROM, LONGER_FROM = 8_192, 40_000
 CALLERS = {
-    SHORT: Callers(ttft_ns=Duration(2 * SECOND), tpot_ns=Duration(100 * MILLISECOND), leave_ns=Duration(10 * SECOND)),
-    LONG: Callers(ttft_ns=Duration(16 * SECOND), tpot_ns=Duration(200 * MILLISECOND), leave_ns=Duration(60 * SECOND)),
-    LONGER: Callers(
-        ttft_ns=Duration(40 * SECOND), tpot_ns=Duration(200 * MILLISECOND), leave_ns=Duration(120 * SECOND)
+    SHORT: CallerBehaviour(
+        ttft_ns=Duration(2 * SECOND), tpot_ns=Duration(100 * MILLISECOND), client_timeout_ns=Duration(10 * SECOND)
+    ),
+    LONG: CallerBehaviour(
+        ttft_ns=Duration(16 * SECOND), tpot_ns=Duration(200 * MILLISECOND), client_timeout_ns=Duration(60 * SECOND)
+    ),
+    LONGER: CallerBehaviour(
+        ttft_ns=Duration(40 * SECOND), tpot_ns=Duration(200 * MILLISECOND), client_timeout_ns=Duration(120 * SECOND)
     ),
 }
-"""The time to the first token is scaled by length: about a second for every 2,000 tokens of the longest of a class."""
+"""Targets by class. The TTFT target grows with length: about 1 s per 2,000 tokens in the class's longest prompt."""
 SHORT_RATE, LONG_RATE = 35.0, 0.4
 P99_OVER_MAX = 1.2
-NO_LANE = HeadroomRules(long_percent=10_000)
+NO_LANE = HeadroomRules(long_lane_percent=10_000)
 _MODEL = ModelName("m")
 
 
@@ -53,19 +66,21 @@ def run(seed: int, *, quick: bool) -> Figures:
 
 
 def compared(requests: Sequence[Arrival], seed: int, profile: EngineProfile, *, quick: bool) -> dict[str, Any]:
-    """Without the long prompts; with them; and with them where nothing keeps them apart."""
+    """Figures without long prompts, with them, and with them but with the long lane disabled."""
     short = [each for each in requests if each.service_class == SHORT]
 
-    def outcome(name: str, wanted: Sequence[Arrival], decider: Callable[[], Decider] = ours, **rules: Any) -> Any:
-        tell(f"  seed {seed}: {name}, {len(wanted)} requests")
-        classes = figures_of(played(scenario(wanted, seed, profile, decider, **rules)))["classes"]
+    def outcome(
+        name: str, wanted: Sequence[Arrival], decider: Callable[[], Decider] = headgate_scheduler, **rules: Any
+    ) -> Any:
+        print_progress(f"  seed {seed}: {name}, {len(wanted)} requests")
+        classes = json_report(run_scenario(scenario(wanted, seed, profile, decider, **rules)))["classes"]
         return {
             each: {key: of["ttft_s"][key] for key in ("p50", "p99")} | {"attainment": of["attainment"]}
             for each, of in classes.items()
         }
 
     runs = {"without long prompts": outcome("without", short), "headgate": outcome("headgate", requests)}
-    runs["without the lane"] = outcome("no lane", requests, headroom=NO_LANE)
+    runs["without long lane"] = outcome("no lane", requests, headroom=NO_LANE)
     if not quick:
         runs["least-outstanding"] = outcome("least-outstanding", requests, LeastOutstanding)
     ttft = {name: each[SHORT]["p99"] for name, each in runs.items()}
@@ -75,34 +90,34 @@ def compared(requests: Sequence[Arrival], seed: int, profile: EngineProfile, *, 
 
 def synthetic(seed: int, length_s: float) -> list[Arrival]:
     length = Duration(round(length_s * SECOND))
-    output = LogNormal(median=130, p95=450, most=1_000)
+    output = LogNormal(median=130, p95=450, max=1_000)
     short = PoissonTraffic(
         rate=SHORT_RATE,
-        length_ns=length,
-        prompt=LogNormal(median=400, p95=1_600, most=4_000),
+        duration_ns=length,
+        prompt=LogNormal(median=400, p95=1_600, max=4_000),
         output=output,
         classes=((SHORT, 1.0),),
         tenants=tuple((f"team-{number}", 1.0 / number) for number in range(1, 9)),
     )
     long = PoissonTraffic(
         rate=LONG_RATE,
-        length_ns=length,
+        duration_ns=length,
         prompt=Uniform(24_000, 40_000),
         output=output,
         classes=((LONG, 1.0),),
-        # Teams ask short and long questions alike: who waits for the lane with the one does not with the other.
+        # The same tenants send short and long prompts. A long prompt that waits for the lane must not delay short ones.
         tenants=tuple((f"team-{number}", 1.0 / number) for number in range(1, 9)),
     )
     return list(arrivals((short, long), seed=seed))
 
 
 def mooncake(seed: int) -> list[Arrival]:
-    """At 1.6 times its pace; classes by length."""
-    traces = data() / "traces"
+    """Mooncake conversations at 1.6 times the recorded speed, with classes by prompt length."""
+    traces = data_folder() / "traces"
     trace = TraceTraffic(
         path=traces / "mooncake_conversation.jsonl",
         classes=((SHORT, 1.0),),
-        tenants=client_shares(traces / "lmsys_arena_27clients.csv"),
+        tenants=tenant_shares(traces / "lmsys_arena_27clients.csv"),
         jitter_ns=Duration(3 * SECOND),
         speed_up=1.6,
     )
@@ -124,7 +139,7 @@ def scenario(
         ServiceClass(
             name,
             0,
-            queue_wait_ns_max=callers.leave_ns or Duration(0),
+            queue_wait_ns_max=callers.client_timeout_ns or Duration(0),
             ttft_ns=callers.ttft_ns,
             tpot_ns=callers.tpot_ns,
         )
@@ -149,13 +164,17 @@ def scenario(
     )
 
 
-def bars(figures: Figures) -> list[Bar]:
-    found: list[Bar] = []
+def bars(figures: Figures) -> list[Threshold]:
+    found: list[Threshold] = []
     for name, of in figures.items():
         ratio = of["short_p99_over_without"]["headgate"]
-        found.append(Bar(f"{name}: p99 TTFT of short requests, over that without long ones", ratio, most=P99_OVER_MAX))
+        found.append(
+            Threshold(
+                f"{name}: p99 TTFT of short requests relative to a run without long prompts", ratio, most=P99_OVER_MAX
+            )
+        )
         long = min(each["attainment"] for key, each in of["runs"]["headgate"].items() if key != SHORT)
-        found.append(Bar(f"{name}: attainment of long prompts", long, least=0.95))
+        found.append(Threshold(f"{name}: attainment of long prompts", long, least=0.95))
     return found
 
 
@@ -179,7 +198,7 @@ def as_table(figures: Figures) -> str:
         "policy",
         "short p50 TTFT",
         "short p99 TTFT",
-        "over that without",
+        "relative p99",
         "short in SLO",
         "long in SLO",
         "longer in SLO",
@@ -192,13 +211,15 @@ EXPERIMENT = Experiment(
     name="long-prompts",
     title="E3: long prompts among short ones",
     about=(
-        "Synthetic: 35 short requests a second (prompts of 400 tokens in the middle) and two prompts of 24,000 to"
-        " 40,000 tokens every five seconds on four RTX PRO 6000. Mooncake: its conversations at 1.6 times their "
-        "pace on four H200, short below 8,192 tokens, longer from 40,000. TTFT 2 s for short, 16 s for long, 40 s"
-        " for longer. Long prompts may be computed at half of the endpoints at the same time; without the lane, "
-        "at all."
+        "The synthetic traffic has 35 short requests per second (median prompt 400 tokens) and, every five seconds, "
+        "two prompts of 24,000 to 40,000 tokens, on four RTX PRO 6000 engines. The Mooncake traffic replays "
+        "conversations at 1.6 times the recorded speed on four H200 engines. Its short prompts have fewer than 8,192 "
+        "tokens, and its longer prompts have at least 40,000. The TTFT target is 2 s for short, 16 s for long and 40 s "
+        "for longer prompts. With the long lane, at most half of the endpoints process long prompts at the same time. "
+        "Without it, all of them may do so. Relative p99 is the p99 TTFT of short requests divided by the p99 TTFT "
+        "without long prompts."
     ),
     run=run,
     table=as_table,
-    bars=bars,
+    thresholds=bars,
 )

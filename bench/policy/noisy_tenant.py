@@ -1,8 +1,8 @@
-"""E2: does one tenant's burst hurt the others?
+"""E2: measures the effect of one tenant's burst on the other tenants.
 
-The largest client of a trace sends ten times what it did. What the others get is held against a run without it: that
-is what they would get of engines of their own. Two traces with real clients, the LMSYS arena's and ServeGen's; a
-third part has three tenants of unequal weight and unequal requests who all want more than there is.
+The largest client of a trace sends ten times its usual traffic. The other tenants' results are compared with those of a
+run without that client. The two traces have real clients: the LMSYS arena and ServeGen. A third part has three tenants
+with different weights and request sizes, each demanding more than its share.
 """
 
 from collections import Counter
@@ -10,9 +10,18 @@ from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from typing import Any
 
-from bench.command import tell
-from bench.policy.experiment import Bar, Experiment, Figures, data, ours, percent, played, table
-from bench.policy.fairness_watch import FairnessWatch
+from bench.cli import print_progress
+from bench.policy.experiment import (
+    Experiment,
+    Figures,
+    Threshold,
+    data_folder,
+    headgate_scheduler,
+    percent,
+    run_scenario,
+    table,
+)
+from bench.policy.fairness_observer import FairnessObserver
 from bench.policy.fleet import MAIN, engines, pool, speed_of
 from headgate.core.commands import Command
 from headgate.core.cost import cost_ns
@@ -32,8 +41,8 @@ from headgate.model.units import (
     TenantId,
 )
 from headgate.simulation.baselines.no_queue import RoundRobin
-from headgate.simulation.report.report import Report
-from headgate.simulation.virtual.scenario import Callers, Decider, Scenario
+from headgate.simulation.report.report import SimulationReport
+from headgate.simulation.virtual.scenario import CallerBehaviour, Decider, Scenario
 from headgate.simulation.workload.arrival import Arrival
 from headgate.simulation.workload.traffic import (
     PoissonTraffic,
@@ -47,22 +56,22 @@ from headgate.simulation.workload.traffic import (
 
 INTERACTIVE = ClassName("interactive")
 CALLERS = {
-    INTERACTIVE: Callers(
-        ttft_ns=Duration(2 * SECOND), tpot_ns=Duration(100 * MILLISECOND), leave_ns=Duration(10 * SECOND)
+    INTERACTIVE: CallerBehaviour(
+        ttft_ns=Duration(2 * SECOND), tpot_ns=Duration(100 * MILLISECOND), client_timeout_ns=Duration(10 * SECOND)
     )
 }
-PATIENT = {INTERACTIVE: Callers(leave_ns=Duration(10 * MINUTE))}
+PATIENT = {INTERACTIVE: CallerBehaviour(client_timeout_ns=Duration(10 * MINUTE))}
 TIMES, SPREAD_S = 10, 5.0
-"""The noisy tenant's rate, and over how much time what it adds is spread."""
+"""Multiplier for the noisy tenant's traffic, and the interval around each request over which the copies are spread."""
 ARRIVALS_MIN = 20
-"""Of a tenant with fewer a share says little."""
+"""Minimum number of requests for a tenant's attainment to count. With fewer requests, the share is not meaningful."""
 POINTS_LOST_MAX = 0.05
 WEIGHTS = {TenantId("light"): 100, TenantId("middle"): 200, TenantId("heavy"): 400}
 _MODEL = ModelName("m")
 
 
 def run(seed: int, *, quick: bool) -> Figures:
-    traces = data() / "traces"
+    traces = data_folder() / "traces"
     shares = (("interactive", 1.0),)
     passes = 1 if quick else 3
     lmsys = tuple(
@@ -79,7 +88,7 @@ def run(seed: int, *, quick: bool) -> Figures:
         lengths=traces / "servegen_m-small_lengths.jsonl.gz",
         classes=shares,
         start_ns=Duration(12 * 60 * MINUTE),
-        length_ns=Duration((60 if quick else 240) * SECOND),
+        duration_ns=Duration((60 if quick else 240) * SECOND),
         keep=0.08,
     )
     return {
@@ -94,17 +103,19 @@ def burst(traffic: Sequence[Traffic], seed: int) -> dict[str, Any]:
     noisy = Counter(each.tenant for each in alone).most_common(1)[0][0]
     others = [each for each in alone if each.tenant != noisy]
     together = sorted(
-        [*others, *_louder([each for each in alone if each.tenant == noisy], seed)], key=lambda each: each.at
+        [*others, *_with_burst([each for each in alone if each.tenant == noisy], seed)], key=lambda each: each.at
     )
     span = span_ns(traffic)
 
-    def against(decider: Callable[[], Decider], requests: Sequence[Arrival], watch: FairnessWatch | None) -> Report:
-        tell(f"  seed {seed}: {len(requests)} requests of {len({each.tenant for each in requests})} tenants")
+    def against(
+        decider: Callable[[], Decider], requests: Sequence[Arrival], watch: FairnessObserver | None
+    ) -> SimulationReport:
+        print_progress(f"  seed {seed}: {len(requests)} requests of {len({each.tenant for each in requests})} tenants")
         scenario = _scenario(requests, span, seed, decider=decider, callers=CALLERS)
-        return played(scenario, *((watch,) if watch is not None else ()))
+        return run_scenario(scenario, *((watch,) if watch is not None else ()))
 
-    watch = FairnessWatch(_costs(together), {})
-    isolated, shared = against(ours, others, None), against(ours, together, watch)
+    watch = FairnessObserver(_costs(together), {})
+    isolated, shared = against(headgate_scheduler, others, None), against(headgate_scheduler, together, watch)
     turns = against(RoundRobin, together, None)
     watch.finish()
     return {
@@ -124,7 +135,7 @@ def burst(traffic: Sequence[Traffic], seed: int) -> dict[str, Any]:
 
 
 def weighted(seed: int, length: Duration) -> dict[str, Any]:
-    """Everybody wants more than there is: who gets what?"""
+    """Engine time received by three tenants with different weights, each demanding more than its share."""
     sizes = {
         "light": (Uniform(100, 300), Uniform(50, 150), 60.0),
         "middle": (Uniform(1_000, 3_000), Uniform(50, 150), 30.0),
@@ -133,7 +144,7 @@ def weighted(seed: int, length: Duration) -> dict[str, Any]:
     traffic = tuple(
         PoissonTraffic(
             rate=rate,
-            length_ns=length,
+            duration_ns=length,
             prompt=prompt,
             output=output,
             classes=(("interactive", 1.0),),
@@ -142,12 +153,12 @@ def weighted(seed: int, length: Duration) -> dict[str, Any]:
         for name, (prompt, output, rate) in sizes.items()
     )
     requests = list(arrivals(traffic, seed=seed))
-    watch = FairnessWatch(_costs(requests), WEIGHTS)
-    # Nobody is late and nobody leaves, so that all three wait from when the engine is full to the last arrival.
-    scenario = _scenario(requests, length, seed, decider=ours, callers=PATIENT)
-    between = _Between(watch, Instant(length // 3), Instant(length))
-    tell(f"  seed {seed}: three weights, {len(requests)} requests")
-    played(scenario, between)
+    watch = FairnessObserver(_costs(requests), WEIGHTS)
+    # Without deadlines or cancellations, all three tenants have queued requests until the last arrival.
+    scenario = _scenario(requests, length, seed, decider=headgate_scheduler, callers=PATIENT)
+    between = _ServedBetween(watch, Instant(length // 3), Instant(length))
+    print_progress(f"  seed {seed}: three weights, {len(requests)} requests")
+    run_scenario(scenario, between)
     watch.finish()
     served = {tenant: between.last_s[tenant] - between.first_s[tenant] for tenant in WEIGHTS}
     per_weight = {tenant: served[tenant] / WEIGHTS[tenant] for tenant in WEIGHTS}
@@ -159,24 +170,24 @@ def weighted(seed: int, length: Duration) -> dict[str, Any]:
     }
 
 
-class _Between:
-    """An observer that remembers what had been served by two moments."""
+class _ServedBetween:
+    """Observer that records the engine time served up to each of two instants."""
 
-    def __init__(self, watch: FairnessWatch, first: Instant, last: Instant) -> None:
+    def __init__(self, watch: FairnessObserver, first: Instant, last: Instant) -> None:
         self._watch, self._first, self._last = watch, first, last
         self.first_s: dict[TenantId, float] = {}
         self.last_s: dict[TenantId, float] = {}
 
-    def saw(self, event: Event, commands: Sequence[Command], now: Instant) -> None:
-        self._watch.saw(event, commands, now)
+    def observe(self, event: Event, commands: Sequence[Command], now: Instant) -> None:
+        self._watch.observe(event, commands, now)
         if now <= self._first:
             self.first_s = self._watch.served_s
         if now <= self._last:
             self.last_s = self._watch.served_s
 
 
-def _louder(requests: Sequence[Arrival], seed: int) -> list[Arrival]:
-    """Each request ten times: once as it was, and nine times at moments around it."""
+def _with_burst(requests: Sequence[Arrival], seed: int) -> list[Arrival]:
+    """The original requests, plus nine copies of each at random times around the original."""
     chance = Random(f"{seed} noisy")
     copies = [
         Arrival(
@@ -198,14 +209,14 @@ def _scenario(
     seed: int,
     *,
     decider: Callable[[], Decider],
-    callers: Mapping[ClassName, Callers],
+    callers: Mapping[ClassName, CallerBehaviour],
 ) -> Scenario:
     wants = callers[INTERACTIVE]
-    assert wants.leave_ns is not None
+    assert wants.client_timeout_ns is not None
     service_class = ServiceClass(
         INTERACTIVE,
         0,
-        queue_wait_ns_max=wants.leave_ns,
+        queue_wait_ns_max=wants.client_timeout_ns,
         ttft_ns=wants.ttft_ns,
         tpot_ns=wants.tpot_ns,
     )
@@ -229,7 +240,7 @@ def _scenario(
 
 
 def _costs(requests: Sequence[Arrival]) -> dict[RequestId, int]:
-    """True ones, by the names that the virtual host gives."""
+    """Actual cost of each request, in nanoseconds, keyed by the request ID that the virtual host assigns."""
     speed = speed_of(RTXPRO6000_LLAMA_8B)
     return {
         RequestId(f"r{number}"): cost_ns(speed, each.prompt_tokens, each.output_tokens)
@@ -237,12 +248,12 @@ def _costs(requests: Sequence[Arrival]) -> dict[RequestId, int]:
     }
 
 
-def _attainment(report: Report, without: TenantId) -> float:
+def _attainment(report: SimulationReport, without: TenantId) -> float:
     tallies = [group.tally for name, group in report.tenants.items() if name != without]
     return round(sum(each.good for each in tallies) / sum(each.arrivals for each in tallies), 6)
 
 
-def _most_lost(isolated: Report, shared: Report, noisy: TenantId) -> float:
+def _most_lost(isolated: SimulationReport, shared: SimulationReport, noisy: TenantId) -> float:
     lost = [
         (group.tally.attainment or 0.0) - (shared.tenants[name].tally.attainment or 0.0)
         for name, group in isolated.tenants.items()
@@ -251,26 +262,28 @@ def _most_lost(isolated: Report, shared: Report, noisy: TenantId) -> float:
     return round(max(lost), 6)
 
 
-def _jain(report: Report, without: TenantId) -> float:
+def _jain(report: SimulationReport, without: TenantId) -> float:
     shares = [group.tally.attainment or 0.0 for name, group in report.tenants.items() if name != without]
     return round(sum(shares) ** 2 / (len(shares) * sum(each * each for each in shares)), 6)
 
 
-def bars(figures: Figures) -> list[Bar]:
+def bars(figures: Figures) -> list[Threshold]:
     found = [
-        Bar(
-            f"{name}: attainment that the worst-off tenant loses",
+        Threshold(
+            f"{name}: attainment lost by the worst-affected tenant",
             figures[name]["points_lost_by_worst"],
             most=POINTS_LOST_MAX,
         )
         for name in ("lmsys", "servegen")
     ]
     found += [
-        Bar(f"{name}: how far two tenants grow apart, over the bound", of["apart_over_bound"], most=1.0)
+        Threshold(
+            f"{name}: largest difference between two tenants relative to the bound", of["apart_over_bound"], most=1.0
+        )
         for name, of in figures.items()
     ]
     ratio = figures["weights"]["most_over_least_per_weight"]
-    return [*found, Bar("weights: engine time per weight, most over least", ratio, most=1.15)]
+    return [*found, Threshold("weights: highest engine time per weight relative to the lowest", ratio, most=1.15)]
 
 
 def as_table(figures: Figures) -> str:
@@ -285,42 +298,44 @@ def as_table(figures: Figures) -> str:
             percent(of["attainment_of_noisy"]),
             f"{100 * of['points_lost_by_worst']:.1f}",
             f"{of['jain_of_others']:.4f}",
-            f"{of['apart_s']:.2f} s, {of['apart_over_bound']:.2f}",
+            f"{of['apart_s']:.2f} s ({of['apart_over_bound']:.2f})",
         )
         for name, of in figures.items()
         if name != "weights"
     ]
     header = (
         "trace",
-        "others",
-        "requests, theirs + noisy's",
-        "alone",
-        "beside noisy",
-        "by round-robin",
+        "other tenants",
+        "requests, others + noisy",
+        "others alone",
+        "others with noisy",
+        "others, round-robin",
         "noisy",
-        "points lost by the worst-off",
+        "maximum points lost",
         "Jain",
-        "apart, over the bound",
+        "largest difference (ratio to bound)",
     )
     of = figures["weights"]
     served = ", ".join(f"{tenant} {each:.1f} s" for tenant, each in of["served_s"].items())
     return (
-        f"{table(header, rows)}\n\nWeights 1 (light), 2 (middle), 4 (heavy), all of them waiting throughout: {served} "
-        f"of an engine; per weight the most over the least is {of['most_over_least_per_weight']:.3f}; apart by "
-        f"{of['apart_s']:.2f} s at most, {of['apart_over_bound']:.2f} of the bound."
+        f"{table(header, rows)}\n\nIn another run, three tenants with weights 1 (light), 2 (middle) and 4 (heavy) "
+        f"always have queued requests. They receive the following engine times: {served}. The highest engine time per "
+        f"weight is {of['most_over_least_per_weight']:.3f} times the lowest. The largest difference between two "
+        f"tenants is {of['apart_s']:.2f} s, or {of['apart_over_bound']:.2f} times the bound."
     )
 
 
 EXPERIMENT = Experiment(
     name="noisy-tenant",
-    title="E2: one tenant bursts",
+    title="E2: burst from one tenant",
     about=(
-        "The largest client of a trace sends ten times what it did; the others are held against a run without it."
-        " LMSYS arena at six times its pace and ServeGen m-small at 8 % of its rates, each on one RTX PRO 6000; "
-        "TTFT 2 s, TPOT 100 ms. Tenants with 20 requests or more count as worst-off. The bound is that of "
-        "`bench/policy/fairness_watch.py`."
+        "The largest client in a trace sends ten times its usual traffic. The experiment compares the other tenants' "
+        "results with those of a run without that client. The LMSYS arena trace runs at six times its recorded speed "
+        "and the ServeGen m-small trace at 8 % of its rates, each on one RTX PRO 6000 engine. The TTFT target is 2 s "
+        "and the TPOT target is 100 ms. The maximum number of points lost covers only tenants with at least 20 "
+        "requests. `bench/policy/fairness_observer.py` defines the bound."
     ),
     run=run,
     table=as_table,
-    bars=bars,
+    thresholds=bars,
 )

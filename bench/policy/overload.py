@@ -1,28 +1,38 @@
-"""E1: what does the scheduler make of an overload, beside simpler gateways?
+"""E1: compares the scheduler with simpler gateways under overload.
 
-The workload of `bench/sim_overload_workload.py` at the loads of its table, and in the whole at others. The caps are
-those that the oracle of `just sim-overload` finds best at the table's load; all that is told of them is run.
+Runs the workload defined in `bench/sim_overload_workload.py` at the loads listed there, and in a full run at other
+loads too. The caps are the best ones that `just sim-overload` finds for the listed loads.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bench.command import tell
+from bench.cli import print_progress
 from bench.policy.chart import Line, draw
-from bench.policy.experiment import Bar, Experiment, Figures, data, ours, percent, played, seconds, table
+from bench.policy.experiment import (
+    Experiment,
+    Figures,
+    Threshold,
+    data_folder,
+    headgate_scheduler,
+    percent,
+    run_scenario,
+    seconds,
+    table,
+)
 from bench.sim_overload_workload import FLEETS, Overload
 from headgate.simulation.baselines.no_queue import LeastOutstanding, RoundRobin
 from headgate.simulation.baselines.saturation_gate import SaturationGate
 from headgate.simulation.baselines.static_cap import StaticCap
-from headgate.simulation.report.figures import figures_of
+from headgate.simulation.report.json_report import json_report
 from headgate.simulation.virtual.scenario import Decider
 
 BEST_CAPS = {"rtxpro6000": 108, "h200": 164}
 LOADS = (0.7, 1.0, 1.25, 1.5, 2.0, 2.5, 3.0)
 OURS, CAP, TURNS = "headgate", "static-cap", "round-robin"
 POLICIES: Mapping[str, Callable[[int], Decider]] = {
-    OURS: lambda _: ours(),
+    OURS: lambda _: headgate_scheduler(),
     CAP: StaticCap,
     "least-outstanding": lambda _: LeastOutstanding(),
     TURNS: lambda _: RoundRobin(),
@@ -36,7 +46,7 @@ PEAK_KEPT, TTFT_S = 0.9, 2.0
 def run(seed: int, *, quick: bool) -> Figures:
     figures: dict[str, Any] = {}
     for name, fleet in FLEETS.items():
-        overload = Overload(fleet=fleet, data=data(), seed=seed)
+        overload = Overload(fleet=fleet, data=data_folder(), seed=seed)
         own = outcome(overload, OURS)
         others = {
             policy: outcome(overload, policy) for policy in (POLICIES if not quick else (CAP, TURNS)) if policy != OURS
@@ -52,7 +62,7 @@ def run(seed: int, *, quick: bool) -> Figures:
             figures[name]["at_the_tables_load"] = {OURS: own, **others}
             figures[name]["by_load"] = {
                 str(load): {
-                    policy: outcome(Overload(fleet=fleet, data=data(), seed=seed, load=load), policy)
+                    policy: outcome(Overload(fleet=fleet, data=data_folder(), seed=seed, load=load), policy)
                     for policy in POLICIES
                 }
                 for load in LOADS
@@ -61,13 +71,15 @@ def run(seed: int, *, quick: bool) -> Figures:
 
 
 def outcome(overload: Overload, policy: str) -> dict[str, float]:
-    tell(f"  seed {overload.seed}: {policy} on {overload.fleet.name} at {overload.load or overload.fleet.load:g}")
+    print_progress(
+        f"  seed {overload.seed}: {policy} on {overload.fleet.name} at {overload.load or overload.fleet.load:g}"
+    )
     cap = BEST_CAPS[overload.fleet.name]
-    report = played(overload.scenario(lambda: POLICIES[policy](cap), limits=policy == OURS))
-    return told(figures_of(report))
+    report = run_scenario(overload.scenario(lambda: POLICIES[policy](cap), limits=policy == OURS))
+    return key_figures(json_report(report))
 
 
-def told(figures: Mapping[str, Any]) -> dict[str, float]:
+def key_figures(figures: Mapping[str, Any]) -> dict[str, float]:
     classes, total = figures["classes"], figures["total"]
     return {
         "goodput": total["goodput_per_s"],
@@ -80,24 +92,34 @@ def told(figures: Mapping[str, Any]) -> dict[str, float]:
     }
 
 
-def bars(figures: Figures) -> list[Bar]:
-    found: list[Bar] = []
+def bars(figures: Figures) -> list[Threshold]:
+    found: list[Threshold] = []
     for name, of in figures.items():
         found += [
-            Bar(f"{name} goodput over the best cap's", of["goodput"] / of["best_cap_goodput"], least=GOODPUT_OVER_CAP),
-            Bar(
-                f"{name} goodput over round-robin's",
+            Threshold(
+                f"{name}: goodput relative to the best cap",
+                of["goodput"] / of["best_cap_goodput"],
+                least=GOODPUT_OVER_CAP,
+            ),
+            Threshold(
+                f"{name}: goodput relative to round-robin",
                 of["goodput"] / of["round_robin_goodput"],
                 least=GOODPUT_OVER_TURNS,
             ),
-            Bar(f"{name} interactive attainment", of["interactive_attainment"], least=ATTAINMENT),
+            Threshold(f"{name}: interactive attainment", of["interactive_attainment"], least=ATTAINMENT),
         ]
         if by_load := of.get("by_load"):
             highest = max(each[OURS]["goodput"] for each in by_load.values())
             last = by_load[str(LOADS[-1])][OURS]
             found += [
-                Bar(f"{name} goodput at {LOADS[-1]:g} times over its peak", last["goodput"] / highest, least=PEAK_KEPT),
-                Bar(f"{name} p99 TTFT of interactive at {LOADS[-1]:g} times, s", last["ttft_s_p99"], most=TTFT_S),
+                Threshold(
+                    f"{name}: goodput at load {LOADS[-1]:g} relative to the peak",
+                    last["goodput"] / highest,
+                    least=PEAK_KEPT,
+                ),
+                Threshold(
+                    f"{name}: interactive p99 TTFT in seconds at load {LOADS[-1]:g}", last["ttft_s_p99"], most=TTFT_S
+                ),
             ]
     return found
 
@@ -157,14 +179,16 @@ EXPERIMENT = Experiment(
     name="overload",
     title="E1: overload",
     about=(
-        "Azure conversations and code, four simulated engines (`bench/sim_overload_workload.py`). Goodput counts "
-        "requests that ended within all targets of their class, per second of arrivals; attainment is over all "
-        "arrivals, p99 TTFT over interactive requests that got a first token, wasted are the tokens computed for "
-        "requests that missed. The policy is as it comes, apart from the classes' targets and the engines' speed;"
-        " the cap is the oracle's best at the table's load (`just sim-overload --policy static-cap`)."
+        "The workload consists of Azure conversations and code on four simulated engines "
+        "(`bench/sim_overload_workload.py`). Goodput is the number of requests per second that met all targets of "
+        "their class, averaged over the arrival period. Attainment covers all arrivals. p99 TTFT covers interactive "
+        "requests that received a first token. Wasted tokens are tokens computed for requests that missed their "
+        "targets. Headgate runs with its default policy, except for the class targets and the engine speeds. "
+        "`static-cap` uses the cap that is best at the first load listed for the engine (`just sim-overload --policy "
+        "static-cap`)."
     ),
     run=run,
     table=as_table,
-    bars=bars,
+    thresholds=bars,
     charts=charts,
 )

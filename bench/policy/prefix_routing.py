@@ -1,22 +1,22 @@
-"""E4: is it worth sending a prompt where its beginning was sent before?
+"""E4: measures the effect of routing by prompt prefix.
 
-Mooncake's conversations and its synthetic mix, whose prompts share long beginnings, on eight engines, at loads that
-count what all prompts would take if nothing were ever found in a cache. Four ways to know what the engines hold:
+Mooncake's conversations and its synthetic mix, whose prompts share long prefixes, run on eight engines. The load is
+computed as if no prefix were cached. Four ways to estimate what the engines have cached are compared:
 
-- nobody asks: the least loaded endpoint takes the request (`least backlog`);
-- by what was sent where, as the scheduler does it (`approximate`);
-- the same, but each note comes ten seconds late (`stale`);
-- by asking the engines' own caches, which no gateway can do (`exact`).
+- `least backlog`: no estimate; the least loaded endpoint receives the request.
+- `approximate`: the scheduler's index of the prompts it has sent.
+- `stale`: the same index, updated ten seconds late.
+- `exact`: the contents of the engines' caches, which a real gateway cannot see.
 
-There is no lane for long prompts, for most of these are long; whether it pays is E3's question.
+There is no long lane because most of these prompts are long. E3 measures the long lane.
 """
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from bench.command import tell
-from bench.policy.experiment import Bar, Experiment, Figures, data, percent, table
+from bench.cli import print_progress
+from bench.policy.experiment import Experiment, Figures, Threshold, data_folder, percent, table
 from bench.policy.fleet import MAIN, engines, pool
 from headgate.core.commands import Command
 from headgate.core.events import EndpointJoined, Event
@@ -25,15 +25,15 @@ from headgate.core.routing.prefix_index import PrefixIndex
 from headgate.core.scheduler import Scheduler
 from headgate.model.engine_profile import H200_LLAMA_8B
 from headgate.model.policy import HeadroomRules, Model, Policy, RoutingRules, ServiceClass
-from headgate.model.prefix import DISTANCES, HASHES_MAX
+from headgate.model.prefix import HASHES_MAX, PREFIX_LENGTHS
 from headgate.model.tenant import Tenant
 from headgate.model.units import MILLISECOND, MINUTE, SECOND, ClassName, Duration, Instant, ModelName, TenantId
-from headgate.simulation.report.figures import figures_of
-from headgate.simulation.report.report import Report
+from headgate.simulation.report.json_report import json_report
+from headgate.simulation.report.report import SimulationReport
 from headgate.simulation.virtual.host import VirtualHost
-from headgate.simulation.virtual.scenario import Callers, Decider, Scenario
+from headgate.simulation.virtual.scenario import CallerBehaviour, Decider, Scenario
 from headgate.simulation.workload.arrival import PREFIX_BLOCK_TOKENS
-from headgate.simulation.workload.traffic import TraceTraffic, arrivals, client_shares, span_ns
+from headgate.simulation.workload.traffic import TraceTraffic, arrivals, span_ns, tenant_shares
 
 ENGINES = 8
 LOADS = (0.7, 0.9, 1.1)
@@ -41,10 +41,10 @@ LOAD_QUICK = 0.9
 STALE_NS = Duration(10 * SECOND)
 IN_FLIGHT_MAX_OVER_MEAN = 1.5
 _CHAT, _MODEL = ClassName("chat"), ModelName("m")
-_CALLERS = Callers(ttft_ns=Duration(2 * SECOND), tpot_ns=Duration(100 * MILLISECOND))
+_CALLERS = CallerBehaviour(ttft_ns=Duration(2 * SECOND), tpot_ns=Duration(100 * MILLISECOND))
 _UNLIMITED = Duration(60 * MINUTE)
 _PROFILE = replace(H200_LLAMA_8B, block_tokens=128, kv_blocks=H200_LLAMA_8B.kv_blocks // 8)
-"""With larger blocks than its own: the traces tell prompts apart by 512 tokens, and it is simulated sooner."""
+"""H200 with larger cache blocks. The traces identify prompts in blocks of 512 tokens, and larger blocks run faster."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +53,9 @@ class Trace:
     file: str
     jitter_ns: Duration
     engines_busy: float
-    """How many engines work all the time at the trace's own pace, if nothing is found in a cache."""
+    """Number of engines the trace keeps busy at its recorded speed if no prefix is cached."""
     quick_s: float
-    """How much of it a quick run takes."""
+    """Length of the trace in a quick run, in seconds."""
 
 
 TRACES = (
@@ -70,22 +70,22 @@ def run(seed: int, *, quick: bool) -> Figures:
         for load in (LOAD_QUICK,) if quick else LOADS:
             wanted = ("least backlog", "approximate") if quick else tuple(DECIDERS)
             for name in wanted:
-                tell(f"  seed {seed}: {trace.name} at {load:g}, {name}")
+                print_progress(f"  seed {seed}: {trace.name} at {load:g}, {name}")
                 scene = scenario(trace, load, seed, quick=quick, prefix=name != "least backlog")
                 figures.setdefault(trace.name, {}).setdefault(f"{load:g}", {})[name] = outcome(scene, DECIDERS[name])
     return figures
 
 
 def scenario(trace: Trace, load: float, seed: int, *, quick: bool, prefix: bool) -> Scenario:
-    """Nobody is refused and nobody leaves, so that times to first token are of the same requests everywhere."""
-    tenants = client_shares(data() / "traces" / "lmsys_arena_27clients.csv")
+    """Scenario without rejections or cancellations, so that TTFT always covers the same requests."""
+    tenants = tenant_shares(data_folder() / "traces" / "lmsys_arena_27clients.csv")
     traffic = TraceTraffic(
-        path=data() / "traces" / trace.file,
+        path=data_folder() / "traces" / trace.file,
         classes=((_CHAT, 1.0),),
         tenants=tenants,
         speed_up=load * ENGINES / trace.engines_busy,
         jitter_ns=trace.jitter_ns,
-        length_ns=Duration(round(trace.quick_s * SECOND)) if quick else None,
+        duration_ns=Duration(round(trace.quick_s * SECOND)) if quick else None,
     )
     chat = ServiceClass(
         _CHAT,
@@ -105,8 +105,8 @@ def scenario(trace: Trace, load: float, seed: int, *, quick: bool, prefix: bool)
             tenants=tuple(Tenant(TenantId(name)) for name, _ in tenants),
             pools=(pool(MAIN, _PROFILE),),
             models=(Model(_MODEL, (MAIN,)),),
-            headroom=HeadroomRules(long_percent=100),
-            routing=RoutingRules(prefix=prefix),
+            headroom=HeadroomRules(long_lane_percent=100),
+            routing=RoutingRules(prefix_affinity=prefix),
         ),
         model=_MODEL,
         engines=engines(_PROFILE, ENGINES),
@@ -117,18 +117,18 @@ def scenario(trace: Trace, load: float, seed: int, *, quick: bool, prefix: bool)
     )
 
 
-def outcome(scene: Scenario, decider: "Callable[[], Informed]") -> dict[str, Any]:
-    made: list[Informed] = []
+def outcome(scene: Scenario, decider: "Callable[[], IndexedScheduler]") -> dict[str, Any]:
+    made: list[IndexedScheduler] = []
 
     def make() -> Decider:
         made.append(decider())
         return made[0]
 
-    report = Report(replace(scene, decider=make))
+    report = SimulationReport(replace(scene, decider=make))
     host = VirtualHost(report.scenario, report)
     made[0].host = host
     host.run()
-    figures: dict[str, Any] = figures_of(report)
+    figures: dict[str, Any] = json_report(report)
     total, accounts = figures["total"], [account for account, _ in report.engines]
     found = sum(each.prefix_hit_tokens for each in accounts)
     asked = sum(each.prefix_queried_tokens for each in accounts)
@@ -141,11 +141,11 @@ def outcome(scene: Scenario, decider: "Callable[[], Informed]") -> dict[str, Any
     }
 
 
-# ------------------------------------------------------------------------------------------------ what engines hold
+# ------------------------------------------------------------------------------------------------ engine cache contents
 
 
-class Informed(Scheduler):
-    """The scheduler, with an index that may be another than its own."""
+class IndexedScheduler(Scheduler):
+    """Scheduler with a replaceable prefix index."""
 
     host: VirtualHost
 
@@ -160,19 +160,19 @@ class Informed(Scheduler):
         return commands
 
 
-class Exact(Informed):
+class ExactScheduler(IndexedScheduler):
     def index(self, of: PoolRecord) -> PrefixIndex:
-        # What no gateway can see is nobody's to ask for but an oracle's.
-        return ExactIndex(lambda slot: self.host._endpoints[of.at(slot).id].engine._sequences.kv.pool._names)  # noqa: SLF001
+        # Reads the simulated engine's private state, which a real gateway cannot see.
+        return ExactIndex(lambda slot: self.host._endpoints[of.endpoint_at(slot).id].engine._sequences.kv.pool._holders)  # noqa: SLF001
 
 
-class Stale(Informed):
+class StaleScheduler(IndexedScheduler):
     def index(self, of: PoolRecord) -> PrefixIndex:
         return of.prefixes if isinstance(of.prefixes, StaleIndex) else StaleIndex(lambda: self._now)
 
 
 class ExactIndex(PrefixIndex):
-    """Asks the engines. A hash of a simulation is made of the name of a block, which is what an engine knows it by."""
+    """Index that reads the engines' caches. In a simulation the block name can be computed from the prefix hash."""
 
     __slots__ = ("_names_at",)
 
@@ -180,7 +180,7 @@ class ExactIndex(PrefixIndex):
         super().__init__()
         self._names_at = names_at
 
-    def note(self, slot: int, hashes: Sequence[int], kv_tokens: int | None) -> None:
+    def record(self, slot: int, hashes: Sequence[int], kv_tokens: int | None) -> None:
         pass
 
     def depth(self, slot: int, hashes: Sequence[int]) -> int:
@@ -201,10 +201,10 @@ class ExactIndex(PrefixIndex):
 
 
 def _block(hash_: int) -> int:
-    """The engine's own name for the block in which the distance of a hash ends."""
+    """The engine's name for the block in which the hashed prefix ends."""
     name, number = divmod(hash_, HASHES_MAX)
     parts = PREFIX_BLOCK_TOKENS // _PROFILE.block_tokens
-    return name * parts + (DISTANCES[number] - 1) % PREFIX_BLOCK_TOKENS // _PROFILE.block_tokens
+    return name * parts + (PREFIX_LENGTHS[number] - 1) % PREFIX_BLOCK_TOKENS // _PROFILE.block_tokens
 
 
 class StaleIndex(PrefixIndex):
@@ -215,36 +215,42 @@ class StaleIndex(PrefixIndex):
         self._now = now
         self._late: list[tuple[Instant, int, Sequence[int], int | None]] = []
 
-    def note(self, slot: int, hashes: Sequence[int], kv_tokens: int | None) -> None:
+    def record(self, slot: int, hashes: Sequence[int], kv_tokens: int | None) -> None:
         self._late.append((self._now(), slot, hashes, kv_tokens))
         while self._late and self._late[0][0] <= self._now() - STALE_NS:
             _, *noted = self._late.pop(0)
-            super().note(*noted)
+            super().record(*noted)
 
 
-DECIDERS: dict[str, Callable[[], Informed]] = {
-    "least backlog": Informed,
-    "approximate": Informed,
-    "stale": Stale,
-    "exact": Exact,
+DECIDERS: dict[str, Callable[[], IndexedScheduler]] = {
+    "least backlog": IndexedScheduler,
+    "approximate": IndexedScheduler,
+    "stale": StaleScheduler,
+    "exact": ExactScheduler,
 }
 
 
 # ------------------------------------------------------------------------------------------------------------ output
 
 
-def bars(figures: Figures) -> list[Bar]:
-    found: list[Bar] = []
+def bars(figures: Figures) -> list[Threshold]:
+    found: list[Threshold] = []
     for trace, loads in figures.items():
         for load, runs in loads.items():
             ours, blind = runs["approximate"], runs["least backlog"]
             for key in ("mean", "p90"):
                 ratio = round(ours["ttft_s"][key] / blind["ttft_s"][key], 4)
-                found.append(Bar(f"{trace} at {load}: TTFT {key}, over that of least backlog", ratio, most=1.0))
+                found.append(Threshold(f"{trace} at {load}: {key} TTFT relative to least backlog", ratio, most=1.0))
             ratio = round(ours["goodput_per_s"] / blind["goodput_per_s"], 4)
-            found.append(Bar(f"{trace} at {load}: goodput, over that of least backlog", ratio, least=1.0))
+            found.append(Threshold(f"{trace} at {load}: goodput relative to least backlog", ratio, least=1.0))
             over = ours["in_flight_max_over_mean"]
-            found.append(Bar(f"{trace} at {load}: in flight, max over mean", over, most=IN_FLIGHT_MAX_OVER_MEAN))
+            found.append(
+                Threshold(
+                    f"{trace} at {load}: ratio of maximum to mean requests in flight",
+                    over,
+                    most=IN_FLIGHT_MAX_OVER_MEAN,
+                )
+            )
     return found
 
 
@@ -268,7 +274,7 @@ def as_table(figures: Figures) -> str:
         "trace",
         "load",
         "index",
-        "TTFT mean",
+        "mean TTFT",
         "p50",
         "p90",
         "p99",
@@ -282,16 +288,18 @@ def as_table(figures: Figures) -> str:
 
 EXPERIMENT = Experiment(
     name="prefix-routing",
-    title="E4: prompts that begin as others did",
+    title="E4: routing by prompt prefix",
     about=(
-        "Mooncake's conversations and its synthetic mix on eight H200, at loads that count what all prompts would take "
-        "if nothing were found in a cache; tenants by LMSYS shares. TTFT 2 s, TPOT 100 ms; nobody is refused and "
-        "nobody leaves. `least backlog` does not look at beginnings, `approximate` is the scheduler, `stale` learns "
-        "ten seconds late what was sent where, `exact` asks the engines' caches. Cached: of all prompt tokens, those "
-        "that were found. Long prompts have no lane here, since most of these are long."
+        "The workload replays Mooncake's conversation and synthetic traces on eight H200 engines. The load is computed "
+        "as if no prefix were cached. Requests are assigned to tenants in the same proportions as in the LMSYS "
+        "trace. The TTFT target is 2 s and the TPOT target is "
+        "100 ms, and no request is rejected or cancelled. `least backlog` ignores prefixes, `approximate` is the "
+        "scheduler's index, `stale` is the same index with updates delayed by ten seconds, and `exact` reads the "
+        "engines' caches. The cached column shows the share of all prompt tokens that were found in a cache. The long "
+        "lane is off because most of these prompts are long."
     ),
     run=run,
     table=as_table,
-    bars=bars,
+    thresholds=bars,
     seeds=(1, 2, 3),
 )

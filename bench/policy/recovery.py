@@ -1,38 +1,38 @@
-"""How soon after a trouble is everybody served as before?"""
+"""Recovery time after an outage or a burst."""
 
 from collections.abc import Sequence
 
 from headgate.model.units import SECOND, Duration, Instant
-from headgate.simulation.report.course import BUCKETS, Arrived
-from headgate.simulation.report.fate import Fate
-from headgate.simulation.report.report import Report
-from headgate.simulation.report.tally import Tally
+from headgate.simulation.report.report import SimulationReport
+from headgate.simulation.report.request_result import RequestResult
+from headgate.simulation.report.tally import RequestTally
+from headgate.simulation.report.time_series import BUCKETS, ArrivalSeries
+from headgate.simulation.virtual.run_observer import RequestTrace
 from headgate.simulation.virtual.scenario import Scenario
-from headgate.simulation.virtual.story import Story
 
 BUCKET = Duration(2 * SECOND)
 BACK = 0.95
-"""Of the share of good requests before: with this much of it things are as they were."""
+"""Fraction of the previous attainment at which the system counts as recovered."""
 _TOGETHER = 4
-"""Buckets: a single one has too few requests to be judged by."""
+"""Number of consecutive buckets evaluated together. One bucket has too few requests."""
 _SPOILED = 10
-"""Buckets: who came shortly before a trouble was met by it in the middle of an answer."""
+"""Number of buckets to ignore before the disruption, because it interrupts responses that started in them."""
 
 
-class CourseReport(Report):
-    """A report that also counts, in short buckets, what became of those who came in the first four minutes."""
+class RecoveryReport(SimulationReport):
+    """Report that also counts, in short buckets, the results of requests from the first four minutes."""
 
     def __init__(self, scenario: Scenario) -> None:
         super().__init__(scenario)
-        self.early = Arrived(Duration(BUCKET * BUCKETS))
+        self.early = ArrivalSeries(Duration(BUCKET * BUCKETS))
 
-    def ended(self, story: Story) -> None:
-        super().ended(story)
-        # The last bucket stands for all the rest.
-        self.early.add(Tally().add(story, self.callers(story.service_class)), story.arrived_at)
+    def request_ended(self, story: RequestTrace) -> None:
+        super().request_ended(story)
+        # The last bucket also includes all later requests.
+        self.early.add(RequestTally().add(story, self.callers(story.service_class)), story.arrived_at)
 
     def recovery(self, at: Instant, lasts: Duration) -> tuple[float, float]:
-        """The share of good requests before a trouble, and so many seconds after its end it is nearly as high again."""
+        """Attainment before a disruption, and seconds from the end of the disruption until recovery."""
         begins, ends = at // BUCKET, -(-(at + lasts) // BUCKET)
         before = self._share(range(2, begins - _SPOILED))
         for number in range(ends, BUCKETS - _TOGETHER + 1):
@@ -41,10 +41,10 @@ class CourseReport(Report):
         return round(before, 6), (BUCKETS * BUCKET - at - lasts) / SECOND
 
     def share_after(self, at: Instant) -> float:
-        """The share of good requests among all that came later."""
+        """Attainment for requests that arrived at or after `at`."""
         return round(self._share(range(at // BUCKET, BUCKETS)), 6)
 
     def _share(self, buckets: Sequence[int]) -> float:
         arrivals = self.early.arrivals
         wanted = sum(arrivals[each] for each in buckets)
-        return sum(self.early.counts[Fate.GOOD][each] for each in buckets) / wanted
+        return sum(self.early.counts[RequestResult.GOOD][each] for each in buckets) / wanted

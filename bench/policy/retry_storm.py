@@ -1,32 +1,31 @@
-"""E5: what comes of a retry storm?
+"""E5: measures recovery from a retry storm.
 
-All four engines are lost for 30 s at four fifths of what they can do. Callers try again as the official client does,
-some of them more stubbornly. How often are engines asked per request, and how soon after they are back is goodput
-what it was?
+All four engines fail for 30 s at 80 % load. Callers retry like the official client, and some of them retry more often.
+The experiment measures attempts per request and the time until attainment is back to its previous level.
 """
 
 from collections.abc import Callable
 from typing import Any
 
-from bench.command import tell
-from bench.policy.experiment import Bar, Experiment, Figures, ours, percent, table
+from bench.cli import print_progress
+from bench.policy.experiment import Experiment, Figures, Threshold, headgate_scheduler, percent, table
 from bench.policy.fleet import MAIN, engines, pool
-from bench.policy.recovery import CourseReport
+from bench.policy.recovery import RecoveryReport
 from headgate.model.engine_profile import RTXPRO6000_LLAMA_8B
 from headgate.model.policy import Model, Policy, ServiceClass
 from headgate.model.tenant import Tenant
 from headgate.model.units import MILLISECOND, SECOND, ClassName, Duration, EndpointId, Instant, ModelName, TenantId
 from headgate.simulation.baselines.no_queue import LeastOutstanding
 from headgate.simulation.virtual.host import VirtualHost
-from headgate.simulation.virtual.scenario import Callers, Crash, Decider, Scenario
+from headgate.simulation.virtual.scenario import CallerBehaviour, Crash, Decider, Scenario
 from headgate.simulation.workload.traffic import LogNormal, PoissonTraffic, arrivals
 
 OUTAGES_S = {"30 s": 30.0, "90 s": 90.0}
 BEFORE_S, AFTER_S = 60.0, 120.0
 SETTLED_NS = Duration(30 * SECOND)
-"""So long after the outage all should be well again."""
+"""Time after the outage by which attainment should be back to normal."""
 RATE = 30.0
-RETRIES = {"official client": 2, "stubborn": 8}
+RETRIES = {"official client": 2, "persistent client": 8}
 AMPLIFICATION_MAX, RECOVERY_MAX = 1.2, 2.0
 _MODEL = ModelName("m")
 
@@ -35,16 +34,16 @@ def run(seed: int, *, quick: bool) -> Figures:
     figures: dict[str, Any] = {}
     for outage, length_s in list(OUTAGES_S.items())[: 1 if quick else None]:
         for callers, retries in RETRIES.items():
-            figures[f"{outage}, {callers}"] = outcome(seed, length_s, retries, ours)
+            figures[f"{outage}, {callers}"] = outcome(seed, length_s, retries, headgate_scheduler)
         if not quick:
-            figures[f"{outage}, {callers}, by least-outstanding"] = outcome(seed, length_s, retries, LeastOutstanding)
+            figures[f"{outage}, {callers}, least-outstanding"] = outcome(seed, length_s, retries, LeastOutstanding)
     return figures
 
 
 def outcome(seed: int, outage_s: float, retries: int, decider: Callable[[], Decider]) -> dict[str, Any]:
-    tell(f"  seed {seed}: {outage_s:g} s without engines, {retries} retries")
+    print_progress(f"  seed {seed}: {outage_s:g} s without engines, {retries} retries")
     scene = scenario(seed, outage_s, retries, decider)
-    report = CourseReport(scene)
+    report = RecoveryReport(scene)
     VirtualHost(scene, report).run()
     total = report.total.tally
     lost_at, outage = Instant(round(BEFORE_S * SECOND)), Duration(round(outage_s * SECOND))
@@ -62,21 +61,23 @@ def outcome(seed: int, outage_s: float, retries: int, decider: Callable[[], Deci
 
 def scenario(seed: int, outage_s: float, retries: int, decider: Callable[[], Decider]) -> Scenario:
     callers = {
-        ClassName("interactive"): Callers(
+        ClassName("interactive"): CallerBehaviour(
             ttft_ns=Duration(2 * SECOND),
             tpot_ns=Duration(100 * MILLISECOND),
-            leave_ns=Duration(30 * SECOND),
+            client_timeout_ns=Duration(30 * SECOND),
             retries=retries,
         ),
-        ClassName("batch"): Callers(ttft_ns=Duration(60 * SECOND), leave_ns=Duration(300 * SECOND), retries=retries),
+        ClassName("batch"): CallerBehaviour(
+            ttft_ns=Duration(60 * SECOND), client_timeout_ns=Duration(300 * SECOND), retries=retries
+        ),
     }
     span = Duration(round((BEFORE_S + outage_s + AFTER_S) * SECOND))
     tenants = (("acme", 4.0), ("globex", 2.0), ("initech", 1.0))
     traffic = PoissonTraffic(
         rate=RATE,
-        length_ns=span,
-        prompt=LogNormal(median=1_000, p95=4_000, most=8_000),
-        output=LogNormal(median=130, p95=450, most=1_000),
+        duration_ns=span,
+        prompt=LogNormal(median=1_000, p95=4_000, max=8_000),
+        output=LogNormal(median=130, p95=450, max=1_000),
         classes=(("interactive", 0.7), ("batch", 0.3)),
         tenants=tenants,
     )
@@ -90,10 +91,10 @@ def scenario(seed: int, outage_s: float, retries: int, decider: Callable[[], Dec
                 ServiceClass(
                     name,
                     band,
-                    queue_wait_ns_max=each.leave_ns or Duration(0),
+                    queue_wait_ns_max=each.client_timeout_ns or Duration(0),
                     ttft_ns=each.ttft_ns,
                     tpot_ns=each.tpot_ns,
-                    floor_percent=5 * band,
+                    min_share_percent=5 * band,
                 )
                 for band, (name, each) in enumerate(callers.items())
             ),
@@ -111,13 +112,17 @@ def scenario(seed: int, outage_s: float, retries: int, decider: Callable[[], Dec
     )
 
 
-def bars(figures: Figures) -> list[Bar]:
-    found: list[Bar] = []
+def bars(figures: Figures) -> list[Threshold]:
+    found: list[Threshold] = []
     for name, of in figures.items():
         if "least-outstanding" not in name:
             found += [
-                Bar(f"{name}: attempts per request sent", of["amplification"], most=AMPLIFICATION_MAX),
-                Bar(f"{name}: recovery over the outage", of["recovery_over_outage"], most=RECOVERY_MAX),
+                Threshold(f"{name}: number of attempts per request", of["amplification"], most=AMPLIFICATION_MAX),
+                Threshold(
+                    f"{name}: recovery time relative to the outage duration",
+                    of["recovery_over_outage"],
+                    most=RECOVERY_MAX,
+                ),
             ]
     return found
 
@@ -139,12 +144,12 @@ def as_table(figures: Figures) -> str:
     header = (
         "outage, callers",
         "attempts per request",
-        "callers' retries",
-        "good before",
-        "recovery",
-        "over outage",
-        "good after that",
-        "good in all",
+        "caller retries",
+        "attainment before",
+        "recovery time",
+        "recovery time / outage",
+        "attainment after recovery",
+        "total attainment",
     )
     return table(header, rows)
 
@@ -153,12 +158,12 @@ EXPERIMENT = Experiment(
     name="retry-storm",
     title="E5: retry storm",
     about=(
-        "Four RTX PRO 6000 at four fifths of what they can do, all lost at 60 s. Official clients make two "
-        "retries and honour Retry-After, stubborn ones eight. Attempts per request: sent to engines, over "
-        "distinct requests that were sent at all. Recovery: from the engines' return until nineteen in twenty of "
-        "those who were served before are served again, by when they arrived."
+        "Four RTX PRO 6000 engines run at 80 % load, and all of them go down at 60 s. The official client retries "
+        "twice and honours `Retry-After`, and the persistent client retries eight times. Attempts per request is the "
+        "number of attempts sent to engines divided by the number of distinct requests. Recovery time is the time from "
+        "when the engines return until attainment, measured by arrival time, reaches 95 % of its previous level."
     ),
     run=run,
     table=as_table,
-    bars=bars,
+    thresholds=bars,
 )

@@ -1,7 +1,7 @@
-"""What is the scheduler without one of its parts, or with a wrong idea of something?
+"""Variants of the scheduler without one mechanism or with wrong predictions.
 
-Where the policy has a rule for it the rule is moved out of the way; for the rest there are schedulers that leave it
-out. They reach into the scheduler, which only an experiment may.
+If the policy has a setting for the mechanism, the variant changes that setting. Otherwise the variant is a subclass of
+the scheduler that changes private state, which is acceptable only in an experiment.
 """
 
 from collections.abc import Callable, Mapping
@@ -10,18 +10,18 @@ from dataclasses import dataclass, replace
 from headgate.core.attempts import Attempts
 from headgate.core.commands import Command
 from headgate.core.events import EndpointJoined, Event
-from headgate.core.prediction import MEAN_GUESS, NINETIETH_GUESS, Predictions
+from headgate.core.prediction import MEAN_GUESS, P90_GUESS, Predictions
 from headgate.core.queues.queue import Queue
-from headgate.core.routing.learning import Learned
+from headgate.core.request_state import Attempt, Request
+from headgate.core.routing.speed_estimator import SpeedEstimator
 from headgate.core.scheduler import Scheduler
-from headgate.core.state import Attempt, Request
 from headgate.model.policy import AdmissionRules, Policy
 from headgate.model.ticket import Ticket
 from headgate.model.units import Duration, Instant, ModelName
 from headgate.simulation.virtual.scenario import Decider
 
 NEVER = 1_000_000_000
-"""A percentage that nothing reaches."""
+"""Percentage that is never reached."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,88 +30,92 @@ class Variation:
     scheduler: Callable[[], Decider] = Scheduler
 
 
-# ----------------------------------------------------------------------------------------- without one of its parts
+# ----------------------------------------------------------------------------------------- without one mechanism
 
 
-class ComputesDeadWork(Scheduler):
-    """Sends what can no longer be in time, as long as its caller may still wait."""
+class IgnoresDeadlines(Scheduler):
+    """Sends requests that will miss their targets as long as the caller may still wait."""
 
     def __init__(self) -> None:
         super().__init__()
         state = self._state
-        state.queue = Hopeful(state.rules, state.fleet, state.overload, state.agenda)
-        state.attempts = Attempts(state.rules, state.fleet, state.queue.backlog, state.predictions, state.agenda)
+        state.queue = DeadlineBlindQueue(state.rules, state.fleet, state.overload, state.timer_heap)
+        state.attempts = Attempts(state.rules, state.fleet, state.queue.backlog, state.predictions, state.timer_heap)
 
 
-class Hopeful(Queue):
+class DeadlineBlindQueue(Queue):
     __slots__ = ()
 
-    def patience(self, request: Request, now: Instant) -> Duration:
+    def wait_ns_left(self, request: Request, now: Instant) -> Duration:
         return Duration(max(0, request.service_class.queue_wait_ns_max - request.waited_ns))
 
 
 class CountsRequests(Scheduler):
-    """Charges tenants the same for each request, whatever it takes."""
+    """Charges every request the same amount."""
 
     def __init__(self) -> None:
         super().__init__()
         state = self._state
-        state.attempts = OnePrice(state.rules, state.fleet, state.queue.backlog, state.predictions, state.agenda)
+        state.attempts = FlatPriceAttempts(
+            state.rules, state.fleet, state.queue.backlog, state.predictions, state.timer_heap
+        )
 
 
-class OnePrice(Attempts):
+class FlatPriceAttempts(Attempts):
     __slots__ = ()
 
-    def _price(self, attempt: Attempt, prompt_tokens: int, output_tokens: int, cached_tokens: int) -> int:
+    def _charge_for(self, attempt: Attempt, prompt_tokens: int, output_tokens: int, cached_tokens: int) -> int:
         return 50_000_000
 
 
-class NeverTruesUp(Scheduler):
-    """Leaves tenants charged with what was predicted."""
+class ChargesPredictedCost(Scheduler):
+    """Never corrects a tenant's predicted charges."""
 
     def __init__(self) -> None:
         super().__init__()
         state = self._state
-        state.attempts = Unsettled(state.rules, state.fleet, state.queue.backlog, state.predictions, state.agenda)
+        state.attempts = UnsettledAttempts(
+            state.rules, state.fleet, state.queue.backlog, state.predictions, state.timer_heap
+        )
 
 
-class Unsettled(Attempts):
+class UnsettledAttempts(Attempts):
     __slots__ = ()
 
-    def _charge(self, attempt: Attempt, prompt_tokens: int, output_tokens: int, cached_tokens: int) -> None:
+    def _correct_charge(self, attempt: Attempt, prompt_tokens: int, output_tokens: int, cached_tokens: int) -> None:
         pass
 
 
-class GuessesLengths(Scheduler):
-    """Learns nothing of how long answers are."""
+class FixedLengths(Scheduler):
+    """Does not learn response lengths."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._state.predictions = Guesses()
+        self._state.predictions = FixedPredictions()
 
 
-class Guesses(Predictions):
+class FixedPredictions(Predictions):
     __slots__ = ()
 
     def output_tokens(self, ticket: Ticket, model: ModelName) -> tuple[int, int]:
-        return MEAN_GUESS, NINETIETH_GUESS
+        return MEAN_GUESS, P90_GUESS
 
 
-class BelievesSpeeds(Scheduler):
-    """Learns nothing of how fast endpoints are."""
+class FixedSpeeds(Scheduler):
+    """Does not learn endpoint speeds."""
 
     def handle(self, event: Event, now: Instant) -> list[Command]:
         commands = super().handle(event, now)
         if isinstance(event, EndpointJoined):
-            self._state.fleet.endpoints[event.endpoint.id].learned = Unmoved()
+            self._state.fleet.endpoints[event.endpoint.id].speed_estimator = FixedSpeed()
         return commands
 
 
-class Unmoved(Learned):
+class FixedSpeed(SpeedEstimator):
     __slots__ = ()
 
     def observe(
-        self, *, decode_ns: int, prefill_ns: int, took_ns: int, half_done: bool = False, late: bool = False
+        self, *, decode_ns: int, prefill_ns: int, took_ns: int, prefill_pending: bool = False, late: bool = False
     ) -> bool:
         return False
 
@@ -124,36 +128,36 @@ def _classes(**settings: int) -> Callable[[Policy], Policy]:
     return lambda policy: replace(policy, classes=tuple(replace(each, **settings) for each in policy.classes))
 
 
-def _waits_and_sees(policy: Policy) -> Policy:
-    return replace(policy, admission=AdmissionRules(certainty_percent=None))
+def _without_deadline_check(policy: Policy) -> Policy:
+    return replace(policy, admission=AdmissionRules(predicted_wait_percent_max=None))
 
 
 WITHOUT: Mapping[str, Variation] = {
-    "refusal at arrival of what would be late": Variation(_waits_and_sees),
-    "expiry of what can no longer be in time": Variation(scheduler=ComputesDeadWork),
-    "both of them": Variation(_waits_and_sees, ComputesDeadWork),
-    "gate by measured time per token": Variation(_headroom(measured_percent=NEVER)),
-    "gate by predicted step": Variation(_headroom(predicted_percent=NEVER)),
-    "both gates by time per token": Variation(_headroom(measured_percent=NEVER, predicted_percent=NEVER)),
-    "gate by pending prompts": Variation(_headroom(pending_percent=NEVER)),
-    "fit into the KV cache": Variation(_headroom(kv_percent=NEVER)),
-    "lane for long prompts": Variation(_headroom(long_percent=NEVER)),
-    "fairness between tenants": Variation(lambda policy: replace(policy, fairness_depth=0)),
-    "charges in engine time (by requests)": Variation(scheduler=CountsRequests),
-    "true-up of charges": Variation(scheduler=NeverTruesUp),
-    "bands": Variation(_classes(band=0)),
-    "floor of batch": Variation(_classes(floor_percent=0)),
-    "ladder": Variation(lambda policy: replace(policy, ladder=replace(policy.ladder, enabled=False))),
-    "learned lengths": Variation(scheduler=GuessesLengths),
-    "learned speeds": Variation(scheduler=BelievesSpeeds),
+    "early rejection": Variation(_without_deadline_check),
+    "expiry": Variation(scheduler=IgnoresDeadlines),
+    "early rejection and expiry": Variation(_without_deadline_check, IgnoresDeadlines),
+    "measured TPOT gate": Variation(_headroom(measured_tpot_percent=NEVER)),
+    "predicted step time gate": Variation(_headroom(predicted_tpot_percent=NEVER)),
+    "both TPOT gates": Variation(_headroom(measured_tpot_percent=NEVER, predicted_tpot_percent=NEVER)),
+    "pending prefill gate": Variation(_headroom(pending_prefill_percent=NEVER)),
+    "KV cache fit check": Variation(_headroom(kv_percent=NEVER)),
+    "long lane": Variation(_headroom(long_lane_percent=NEVER)),
+    "tenant fairness": Variation(lambda policy: replace(policy, fairness_depth=0)),
+    "charging by engine time": Variation(scheduler=CountsRequests),
+    "charge true-up": Variation(scheduler=ChargesPredictedCost),
+    "priority bands": Variation(_classes(band=0)),
+    "batch minimum share": Variation(_classes(min_share_percent=0)),
+    "degradation": Variation(lambda policy: replace(policy, degradation=replace(policy.degradation, enabled=False))),
+    "learned response lengths": Variation(scheduler=FixedLengths),
+    "learned endpoint speeds": Variation(scheduler=FixedSpeeds),
 }
 
 
-# ---------------------------------------------------------------------------------------------------- with a wrong idea
+# ------------------------------------------------------------------------------------------- with wrong predictions
 
 
 def output_times(factor: float) -> Variation:
-    """Takes answers for so many times as long as they are."""
+    """Scheduler that multiplies predicted response lengths by `factor`."""
 
     class Scaled(Predictions):
         __slots__ = ()
@@ -167,13 +171,15 @@ def output_times(factor: float) -> Variation:
             super().__init__()
             state = self._state
             state.predictions = Scaled()
-            state.attempts = Attempts(state.rules, state.fleet, state.queue.backlog, state.predictions, state.agenda)
+            state.attempts = Attempts(
+                state.rules, state.fleet, state.queue.backlog, state.predictions, state.timer_heap
+            )
 
     return Variation(scheduler=Mistaken)
 
 
 def prefill_times(factor: float) -> Variation:
-    """Is told that prompts take so many times as long as they do."""
+    """Policy that multiplies the prefill time per token by `factor`."""
 
     def changed(policy: Policy) -> Policy:
         pools = tuple(
@@ -186,7 +192,7 @@ def prefill_times(factor: float) -> Variation:
 
 
 def all_times(factor: float) -> Variation:
-    """Is told that everything takes so many times as long as it does."""
+    """Policy that multiplies all engine times by `factor`."""
 
     def changed(policy: Policy) -> Policy:
         names = ("step_ps", "prefill_token_ps", "decode_sequence_ps", "kv_token_ps", "attention_ps")
@@ -201,6 +207,6 @@ def all_times(factor: float) -> Variation:
     return Variation(changed)
 
 
-def together(one: Variation, other: Variation) -> Variation:
-    """The policy of both, and the scheduler of the first."""
+def combined(one: Variation, other: Variation) -> Variation:
+    """Combines both policy changes with the first variation's scheduler."""
     return Variation(lambda policy: other.policy(one.policy(policy)), one.scheduler)

@@ -1,35 +1,35 @@
-"""E8: what if predictions are wrong?
+"""E8: measures the effect of wrong predictions.
 
-The overload of E1, with a scheduler that takes answers for half or twice as long as they are, or is told a wrong
-speed.
+Runs the E1 overload with a scheduler that underestimates or overestimates response lengths, or starts with the wrong
+engine speed.
 """
 
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from bench.command import tell
-from bench.policy.experiment import Bar, Experiment, Figures, data, percent, played, seconds, table
-from bench.policy.overload import told
-from bench.policy.variations import Variation, all_times, output_times, prefill_times, together
+from bench.cli import print_progress
+from bench.policy.experiment import Experiment, Figures, Threshold, data_folder, percent, run_scenario, seconds, table
+from bench.policy.overload import key_figures
+from bench.policy.variations import Variation, all_times, combined, output_times, prefill_times
 from bench.sim_overload_workload import FLEETS, Overload
-from headgate.simulation.report.figures import figures_of
+from headgate.simulation.report.json_report import json_report
 
-RIGHT = "right"
+RIGHT = "correct"
 CASES: Mapping[str, Variation] = {
     RIGHT: Variation(),
-    "answers x 0.5": output_times(0.5),
-    "answers x 0.7": output_times(0.7),
-    "answers x 1.4": output_times(1.4),
-    "answers x 2": output_times(2.0),
-    "prompts' time x 0.7": prefill_times(0.7),
-    "prompts' time x 1.3": prefill_times(1.3),
+    "response length x 0.5": output_times(0.5),
+    "response length x 0.7": output_times(0.7),
+    "response length x 1.4": output_times(1.4),
+    "response length x 2": output_times(2.0),
+    "prefill time x 0.7": prefill_times(0.7),
+    "prefill time x 1.3": prefill_times(1.3),
     "all times x 0.7": all_times(0.7),
     "all times x 1.3": all_times(1.3),
-    "answers x 0.5, prompts' time x 0.7": together(output_times(0.5), prefill_times(0.7)),
-    "answers x 2, prompts' time x 1.3": together(output_times(2.0), prefill_times(1.3)),
+    "response length x 0.5, prefill time x 0.7": combined(output_times(0.5), prefill_times(0.7)),
+    "response length x 2, prefill time x 1.3": combined(output_times(2.0), prefill_times(1.3)),
 }
-QUICK = (RIGHT, "answers x 0.5", "answers x 2", "prompts' time x 0.7", "prompts' time x 1.3")
+QUICK = (RIGHT, "response length x 0.5", "response length x 2", "prefill time x 0.7", "prefill time x 1.3")
 QUICK_S = 100.0
 KEPT = 0.85
 
@@ -37,26 +37,28 @@ KEPT = 0.85
 def run(seed: int, *, quick: bool) -> Figures:
     figures: dict[str, Any] = {}
     for name in ("rtxpro6000",) if quick else FLEETS:
-        overload = Overload(fleet=FLEETS[name], data=data(), seed=seed, first_s=QUICK_S if quick else None)
+        overload = Overload(fleet=FLEETS[name], data=data_folder(), seed=seed, first_s=QUICK_S if quick else None)
         figures[name] = {case: outcome(overload, case) for case in (QUICK if quick else CASES)}
     return figures
 
 
 def outcome(overload: Overload, case: str) -> dict[str, float]:
-    tell(f"  seed {overload.seed}: {overload.fleet.name}, {case}")
+    print_progress(f"  seed {overload.seed}: {overload.fleet.name}, {case}")
     scene = overload.scenario(CASES[case].scheduler, limits=True)
-    return told(figures_of(played(replace(scene, policy=CASES[case].policy(scene.policy)))))
+    return key_figures(json_report(run_scenario(replace(scene, policy=CASES[case].policy(scene.policy)))))
 
 
-def bars(figures: Figures) -> list[Bar]:
-    found: list[Bar] = []
+def bars(figures: Figures) -> list[Threshold]:
+    found: list[Threshold] = []
     for name, of in figures.items():
         worst = min(of, key=lambda case: of[case]["goodput"])
         ratio = of[worst]["goodput"] / of[RIGHT]["goodput"]
-        found.append(Bar(f"{name}: goodput with {worst}, over that with right predictions", ratio, least=KEPT))
+        found.append(Threshold(f"{name}: goodput with {worst} relative to correct predictions", ratio, least=KEPT))
         worst = min(of, key=lambda case: of[case]["interactive"])
         ratio = of[worst]["interactive"] / of[RIGHT]["interactive"]
-        found.append(Bar(f"{name}: interactive attainment with {worst}, over that with right ones", ratio, least=KEPT))
+        found.append(
+            Threshold(f"{name}: interactive attainment with {worst} relative to correct predictions", ratio, least=KEPT)
+        )
     return found
 
 
@@ -78,7 +80,7 @@ def as_table(figures: Figures) -> str:
         "engine",
         "predictions",
         "goodput req/s",
-        "over right",
+        "relative goodput",
         "interactive",
         "code",
         "batch",
@@ -92,11 +94,12 @@ EXPERIMENT = Experiment(
     name="wrong-predictions",
     title="E8: wrong predictions",
     about=(
-        "The overload of E1 at the table's loads. Lengths of answers are learned as ever and then multiplied; "
-        "speeds are what the policy says of the pool, from which the scheduler learns."
+        "Each run repeats the E1 overload workload at the first load listed for the engine in the E1 table, with wrong "
+        "predictions. Response lengths are learned as usual and then multiplied by a factor. The scheduler starts with "
+        "the pool's configured engine speeds and refines them."
     ),
     run=run,
     table=as_table,
-    bars=bars,
+    thresholds=bars,
     seeds=(1, 2, 3),
 )

@@ -1,1 +1,1 @@
-"""Does the autoscaler pay? Fourteen real days before it and before simpler ways of scaling."""
+"""Compares the autoscaler with simpler autoscalers on fourteen days of recorded traffic."""

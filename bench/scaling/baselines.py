@@ -1,8 +1,8 @@
-"""How do others scale? Kubernetes' horizontal autoscaler on three kinds of figures, and KEDA.
+"""Other autoscalers: the Kubernetes horizontal pod autoscaler on three metrics, and KEDA.
 
-They stand behind the same gateway as ours, and are given more than they have in life: the share of what endpoints can
-do that is really used (an engine that decodes a single sequence already calls itself busy), requests counted without
-delay, and the queue of the whole pool. Their clocks, tolerance and stabilisation are the defaults.
+They run behind the same gateway as Headgate's autoscaler and get better metrics than in production: the actual share of
+engine capacity in use (a real engine reports itself busy with a single sequence), request counts with no reporting
+delay, and the queue length of the whole pool. Sync periods, tolerance and stabilisation are the defaults.
 """
 
 from collections import deque
@@ -10,27 +10,29 @@ from math import ceil
 from typing import Final
 
 from bench.scaling.demand import STEP_S
-from bench.scaling.fluid import View
+from bench.scaling.fluid import FleetView
 
 SYNC_S: Final = 15
 POLLING_S: Final = 30
 TOLERANCE: Final = 0.1
 STABILISATION_S: Final = 300
 UP_AT_ONCE: Final = 4
-"""In one sync the fleet is doubled at most, or so many are added."""
+"""Number of replicas that one sync may add if doubling the fleet would add fewer."""
 RATE_STEPS: Final = 3
-"""Over so many steps requests are counted."""
+"""Number of steps over which the request rate is averaged."""
 
 
-class Horizontal:
-    """What every horizontal autoscaler does with what its metric recommends."""
+class HorizontalScaler:
+    """Scale-up limit and scale-down stabilisation shared by all horizontal autoscalers."""
 
     def __init__(self, *, endpoints_min: int = 1) -> None:
         self._endpoints_min = endpoints_min
         self._recommended: deque[tuple[int, int]] = deque()
-        """Of the last five minutes, the greatest first: what a later one reaches is forgotten."""
+        """Time and size of each recommendation from the last five minutes, largest first. A later recommendation that
+        is at least as large replaces an earlier one.
+        """
 
-    def settled(self, recommended: int, view: View) -> int:
+    def stabilised(self, recommended: int, view: FleetView) -> int:
         there = view.ready + view.warming
         recommended = max(self._endpoints_min, recommended)
         past = self._recommended
@@ -43,26 +45,26 @@ class Horizontal:
             return min(recommended, max(2 * there, there + UP_AT_ONCE))
         return min(there, past[0][1])
 
-    def started(self, took_s: int) -> None:
-        """It does not care."""
+    def on_endpoint_ready(self, took_s: int) -> None:
+        """Does nothing, because horizontal autoscalers do not use cold start durations."""
 
 
-class Utilisation(Horizontal):
-    """HPA on a resource: endpoints that are starting count as idle when it would scale up, and not at all otherwise."""
+class Utilisation(HorizontalScaler):
+    """HPA on a resource metric. Starting endpoints count as idle for scale-up and are ignored otherwise."""
 
     def __init__(self, target: float) -> None:
         super().__init__()
         self._target = target
         self._busy: list[float] = []
 
-    def wanted(self, view: View) -> int:
+    def desired(self, view: FleetView) -> int:
         self._busy.append(view.busy)
         if not _due(view.now_s, SYNC_S):
             return view.ready + view.warming
         busy, self._busy = sum(self._busy) / len(self._busy), []
-        return self.settled(self._recommend(busy, view), view)
+        return self.stabilised(self._recommend(busy, view), view)
 
-    def _recommend(self, busy: float, view: View) -> int:
+    def _recommend(self, busy: float, view: FleetView) -> int:
         there = view.ready + view.warming
         if not view.ready:
             return there
@@ -75,23 +77,23 @@ class Utilisation(Horizontal):
         return there if damped <= 1 + TOLERANCE else ceil(damped * there)
 
 
-class RequestRate(Horizontal):
-    """HPA on requests a second and endpoint."""
+class RequestRate(HorizontalScaler):
+    """HPA on requests per second per endpoint."""
 
     def __init__(self, target: float) -> None:
         super().__init__()
         self._target = target
         self._rates: deque[float] = deque(maxlen=RATE_STEPS)
 
-    def wanted(self, view: View) -> int:
+    def desired(self, view: FleetView) -> int:
         self._rates.append(view.rate)
         if not _due(view.now_s, SYNC_S):
             return view.ready + view.warming
-        return self.settled(_per_endpoint(sum(self._rates) / len(self._rates), self._target, view), view)
+        return self.stabilised(_per_endpoint(sum(self._rates) / len(self._rates), self._target, view), view)
 
 
-class QueueDepth(Horizontal):
-    """KEDA on requests that wait, per endpoint; with those that run, on requests that are open."""
+class QueueDepth(HorizontalScaler):
+    """KEDA on waiting requests per endpoint, or on waiting and running requests if `with_running` is set."""
 
     def __init__(self, target: float, *, with_running: bool = False) -> None:
         super().__init__()
@@ -99,15 +101,15 @@ class QueueDepth(Horizontal):
         self._with_running = with_running
         self._polled = 0.0
 
-    def wanted(self, view: View) -> int:
+    def desired(self, view: FleetView) -> int:
         if _due(view.now_s, POLLING_S):
             self._polled = view.waiting + (view.running if self._with_running else 0.0)
         if not _due(view.now_s, SYNC_S):
             return view.ready + view.warming
-        return self.settled(_per_endpoint(self._polled, self._target, view), view)
+        return self.stabilised(_per_endpoint(self._polled, self._target, view), view)
 
 
-def _per_endpoint(total: float, target: float, view: View) -> int:
+def _per_endpoint(total: float, target: float, view: FleetView) -> int:
     there = view.ready + view.warming
     if there and abs(total / (target * there) - 1) <= TOLERANCE:
         return there
@@ -115,5 +117,5 @@ def _per_endpoint(total: float, target: float, view: View) -> int:
 
 
 def _due(now_s: int, every_s: int) -> bool:
-    """Whether a multiple of it lies within the last step."""
+    """Whether a multiple of the period lies within the last step."""
     return now_s // every_s > (now_s - STEP_S) // every_s

@@ -1,4 +1,4 @@
-"""What does each way of scaling pay for the same attainment, at a glance?"""
+"""Charts of the GPU-hours that each autoscaler needs."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,11 +15,11 @@ AIM = 1.15
 _COLOURS = dict(zip(KINDS, ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00"), strict=True))
 _SHOWN_MIN, _HOURS_MAX = 0.94, 2.5
 _NOT_REACHED = 2.6
-"""Where those stand who reach the attainment at no target."""
+"""Vertical position of autoscalers that do not reach the attainment level with any target."""
 
 
 def draw_curves(path: Path, comparisons: Sequence[Comparison]) -> None:
-    """GPU-hours over the oracle's against attainment, one panel for each trace."""
+    """Draw GPU-hours relative to the oracle against attainment, one panel per trace."""
     with mpl.rc_context({"svg.hashsalt": path.name, "font.size": 9}):
         figure = Figure(figsize=(3.4 * len(comparisons) + 1.6, 3.6), layout="constrained")
         panels = figure.subplots(1, len(comparisons), sharey=True, squeeze=False)[0]
@@ -56,7 +56,7 @@ def _panel(axes: Axes, comparison: Comparison) -> None:
 
 
 def draw_cold_starts(path: Path, comparisons: Sequence[Comparison]) -> None:
-    """What each pays at the attainment of our point, by the cold start."""
+    """Draw the GPU-hours of each autoscaler at Headgate's attainment against the cold start."""
     traces = list(dict.fromkeys(each.trace for each in comparisons))
     with mpl.rc_context({"svg.hashsalt": path.name, "font.size": 9}):
         figure = Figure(figsize=(3.4 * len(traces) + 1.6, 3.4), layout="constrained")
@@ -73,7 +73,7 @@ def draw_cold_starts(path: Path, comparisons: Sequence[Comparison]) -> None:
 def _by_cold_start(axes: Axes, comparisons: Sequence[Comparison]) -> None:
     places = range(len(comparisons))
     for name in KINDS:
-        hours = [each.ours.gpu_hours if name == OURS else each.at_ours[name] for each in comparisons]
+        hours = [each.ours.gpu_hours if name == OURS else each.hours_at_our_attainment[name] for each in comparisons]
         over = [
             _NOT_REACHED if of is None else min(_NOT_REACHED, each.over_oracle(of))
             for each, of in zip(comparisons, hours, strict=True)
@@ -90,7 +90,7 @@ def _by_cold_start(axes: Axes, comparisons: Sequence[Comparison]) -> None:
 
 
 def _legend(figure: Figure, axes: Axes) -> None:
-    """Beside the panels, where it hides no line."""
+    """Place the legend beside the panels, where it does not cover any lines."""
     figure.legend(*axes.get_legend_handles_labels(), frameon=False, fontsize=8, loc="outside right upper")
 
 

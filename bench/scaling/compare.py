@@ -1,8 +1,8 @@
-"""Who needs how many GPU-hours for the same attainment?
+"""GPU-hours that each autoscaler needs for the same attainment.
 
-Everybody who scales has a target that trades hours against attainment. Each is swept over its own, so that it draws a
-curve; and at the attainment of one point of ours the curves of the others are compared: by the least hours on a
-straight line between two neighbouring targets. The point of ours is the cheapest that reaches the SLO.
+Each autoscaler has a target that trades GPU-hours against attainment. A sweep over its targets gives a curve. The
+curves are compared at the attainment of one Headgate point, the cheapest one that reaches the SLO. The other
+autoscalers' GPU-hours at that attainment are interpolated between neighbouring targets.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -11,27 +11,27 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
-from bench.command import tell
+from bench.cli import print_progress
 from bench.scaling.baselines import QueueDepth, RequestRate, Utilisation
 from bench.scaling.demand import Step, Window, demand, read_windows
-from bench.scaling.fluid import Contender, Outcome, run
-from bench.scaling.oracle import SLO, oracle, trading
-from bench.scaling.ours import Headgate
+from bench.scaling.fluid import Outcome, Scaler, run
+from bench.scaling.headgate_scaler import HeadgateScaler
+from bench.scaling.oracle import SLO, cheapest_for_attainment, oracle
 from headgate.model.engine_profile import RTXPRO6000_LLAMA_8B, EngineProfile
 
 PROFILE: Final = RTXPRO6000_LLAMA_8B
 TRACES: Final = {"m-large": 1.0, "m-mid": 0.25, "m-small": 1.0}
-"""By how much every client's rate is multiplied: all three ask for ten to thirteen endpoints on the mean."""
+"""Multiplier for every client's request rate. With it, each trace needs ten to thirteen endpoints on average."""
 COLD_STARTS_S: Final = (0, 30, 60, 120, 300)
 USUAL_COLD_START_S: Final = 120
 OURS: Final = "headgate"
 SPARE: Final = 2
-"""Nobody may have more than so many times what the oracle has at its peak."""
+"""Maximum fleet size as a multiple of the oracle's peak."""
 
 
 @dataclass(frozen=True, slots=True)
 class Days:
-    """The fourteen days of one trace."""
+    """Fourteen days of one trace."""
 
     trace: str
     windows: Sequence[Window]
@@ -40,7 +40,7 @@ class Days:
 
     @property
     def rate_each(self) -> float:
-        """Requests a second that one endpoint can do, on the mean of all days."""
+        """Mean capacity of one endpoint over all days, in requests per second."""
         return sum(each.rate for each in self.windows) / sum(each.work for each in self.windows)
 
 
@@ -53,38 +53,38 @@ class Point:
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
-    """One way of scaling."""
+class ScalerKind:
+    """One type of autoscaler."""
 
     what: str
-    """Its target, in words."""
+    """Description of the target."""
     targets: Sequence[float]
-    make: Callable[[float, Days, int], Contender]
-    """By its target, the days, and the most endpoints that there may be."""
+    make: Callable[[float, Days, int], Scaler]
+    """Creates the autoscaler from its target, the days and the maximum number of endpoints."""
 
 
-KINDS: Final[Mapping[str, Kind]] = {
-    OURS: Kind(
-        "load, %",
+KINDS: Final[Mapping[str, ScalerKind]] = {
+    OURS: ScalerKind(
+        "load in percent",
         (70, 85, 100, 105, 110, 115),
-        lambda target, days, most: Headgate(round(target), days.profile, endpoints_max=most),
+        lambda target, days, most: HeadgateScaler(round(target), days.profile, endpoints_max=most),
     ),
-    "utilisation": Kind(
-        "share of what endpoints can do",
+    "utilisation": ScalerKind(
+        "share of endpoint capacity",
         (0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.905),
         lambda target, _days, _most: Utilisation(target),
     ),
-    "request rate": Kind(
-        "requests a second and endpoint, of what it can do on the mean",
+    "request rate": ScalerKind(
+        "requests per second per endpoint, as a fraction of the mean endpoint capacity",
         (0.5, 0.6, 0.65, 0.7, 0.75, 0.8, 0.9),
         lambda target, days, _most: RequestRate(target * days.rate_each),
     ),
-    "queue depth": Kind(
+    "queue depth": ScalerKind(
         "requests waiting per endpoint",
         (0.1, 0.3, 1, 3, 10, 30),
         lambda target, _days, _most: QueueDepth(target),
     ),
-    "open requests": Kind(
+    "open requests": ScalerKind(
         "requests waiting or running per endpoint",
         (10, 15, 20, 30, 40, 60, 80),
         lambda target, _days, _most: QueueDepth(target, with_running=True),
@@ -98,7 +98,7 @@ class Comparison:
     cold_start_s: int
     oracle: Outcome
     trading_hours: float
-    """Of the oracle that may choose whom to miss, at the attainment of our point."""
+    """GPU-hours of the trading oracle at Headgate's attainment."""
     curves: Mapping[str, Sequence[Point]]
     ours: Point
 
@@ -106,13 +106,13 @@ class Comparison:
         return gpu_hours / self.oracle.gpu_hours
 
     @property
-    def at_ours(self) -> dict[str, float | None]:
-        """What each of the others needs for the attainment of our point; None where it reaches it at no target."""
+    def hours_at_our_attainment(self) -> dict[str, float | None]:
+        """GPU-hours of each other autoscaler at Headgate's attainment; None if no target reaches it."""
         return {name: hours_at(self.curves[name], self.ours.attainment) for name in self.curves if name != OURS}
 
     @property
     def best(self) -> float | None:
-        return min((hours for hours in self.at_ours.values() if hours is not None), default=None)
+        return min((hours for hours in self.hours_at_our_attainment.values() if hours is not None), default=None)
 
 
 def read_days(data: Path, trace: str, *, seed: int) -> Days:
@@ -120,7 +120,7 @@ def read_days(data: Path, trace: str, *, seed: int) -> Days:
     return Days(trace, windows, demand(windows, seed=seed))
 
 
-def compared(days: Days, cold_start_s: int, *, kinds: Mapping[str, Kind] = KINDS) -> Comparison:
+def compare(days: Days, cold_start_s: int, *, kinds: Mapping[str, ScalerKind] = KINDS) -> Comparison:
     least = oracle(days.windows, cold_start_s=cold_start_s)
     most = SPARE * max(least.ready)
     curves: dict[str, list[Point]] = {}
@@ -137,14 +137,16 @@ def compared(days: Days, cold_start_s: int, *, kinds: Mapping[str, Kind] = KINDS
             )
             curves[name].append(Point(target, outcome.attainment, outcome.gpu_hours, outcome.starts))
         best = max(each.attainment for each in curves[name])
-        tell(f"  {days.trace}, cold start {cold_start_s} s: {name} at {len(kind.targets)} targets, at best {best:.2%}")
-    ours = chosen(curves[OURS])
-    trader = trading(days.windows, cold_start_s=cold_start_s, attainment=ours.attainment)
+        print_progress(
+            f"  {days.trace}, cold start {cold_start_s} s: {name}, {len(kind.targets)} targets, at best {best:.2%}"
+        )
+    ours = cheapest_meeting_slo(curves[OURS])
+    trader = cheapest_for_attainment(days.windows, cold_start_s=cold_start_s, attainment=ours.attainment)
     return Comparison(days.trace, cold_start_s, least, trader.gpu_hours, curves, ours)
 
 
-def chosen(points: Sequence[Point]) -> Point:
-    """The cheapest that reaches the SLO; where none does, the one that comes nearest."""
+def cheapest_meeting_slo(points: Sequence[Point]) -> Point:
+    """The cheapest point that reaches the SLO, or the point with the highest attainment if none reaches it."""
     reaching = [each for each in points if each.attainment >= SLO]
     if reaching:
         return min(reaching, key=lambda each: each.gpu_hours)

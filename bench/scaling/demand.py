@@ -1,22 +1,23 @@
-"""How much engine time do ServeGen's clients ask for, ten seconds after ten seconds?
+"""Engine time demanded by ServeGen's clients, in steps of ten seconds.
 
-Each client's rate of ten minutes, times what one of its requests costs on the mean: by the quantiles of its own
-lengths, as `headgate.simulation.workload.servegen` draws them, and by those of all clients where it has none. So the
-demand does not only follow the number of requests: who sends them matters.
+A client's demand is its request rate in a ten-minute window times the mean cost of its requests. The cost is derived
+from the client's length quantiles, as `headgate.simulation.workload.servegen` draws them, or from those of all clients
+if the client has none. The demand therefore depends on who sends the requests, not only on their number.
 
-The unit is the time of an endpoint that does all it can within its targets. Its batch then is as great as the time per
-token allows (`full_batch`), and among so many the fixed cost of a step is shared.
+The unit is the time of an endpoint running at full capacity within its targets. Its batch is then as large as the time
+per token allows (`full_batch`), and the requests of the batch share the fixed cost of a step.
 
-Within ten minutes work arrives by chance. Of a client that sends n requests in ten minutes, whose gaps vary by cv² and
-whose requests cost m on the mean with variance s², the work of one step of ten seconds (a share f = 1/60) has
+Within a window, work arrives at random. A client sends n requests per window, with squared coefficient of variation cv²
+of the gaps, mean cost m and cost variance s². The work in one step of ten seconds (a fraction f = 1/60) then has
 
     mean n·f·m        variance (1 - f)·(min(n·f·cv², n²·f)·m² + n·f·s²)
 
-(n²·f where all its requests come at once). What those who scale see of a step is drawn from a Gamma distribution with
-the mean and variance of all clients together. Requests go with the work as far as the two vary together.
+where n²·f is the case in which all requests arrive together. The work that an autoscaler observes in a step is drawn
+from a Gamma distribution with the mean and variance of all clients together. The number of requests is derived from the
+work through their covariance.
 
-Windows of which less than a tenth of the trace's mean was recorded are outages of the recording, not of the demand
-(m-mid and m-small have some, up to four hours long): the ones beside them are taken on a straight line.
+Windows with less than a tenth of the trace's mean rate are gaps in the recording, not in the demand. m-mid and m-small
+have some, up to four hours long. They are filled by linear interpolation.
 """
 
 from collections import defaultdict
@@ -30,74 +31,74 @@ from random import Random
 from typing import Final
 
 from headgate.model.engine_profile import EngineProfile
-from headgate.simulation.workload.quantiles import LEVELS, Quantiles
+from headgate.simulation.workload.quantiles import QUANTILE_LEVELS, Quantiles
 from headgate.simulation.workload.servegen import SHAPE_MIN
 from headgate.simulation.workload.servegen_files import (
     WINDOW_S,
     ClientLengths,
-    Process,
-    TextLengths,
+    ClientWindow,
+    LengthQuantiles,
     read_lengths,
     read_rates,
 )
 
 STEP_S: Final = 10
 STEPS: Final = WINDOW_S // STEP_S
-"""In one window."""
+"""Number of steps in a window."""
 TPOT_S: Final = 0.1
 TPOT_SHARE: Final = 0.75
-"""Of the target of the time per token, a full endpoint takes so much: the scheduler gives it no more, measured over
-fixed fleets in overload."""
+"""Step time of a full endpoint as a fraction of the TPOT target. Measured with fixed fleets under overload: the
+scheduler does not load an endpoint further."""
 UNRECORDED_SHARE: Final = 0.1
 
 _POINTS: Final = 4
 _CV2_MAX: Final = 1e6
 _WEIBULL_SHAPE_MIN: Final = 0.05
-"""Below it the variation of the gaps is beyond all bounds that matter."""
+"""Smallest Weibull shape for which the variation in the gaps is computed."""
 _GRID: Final = tuple(
     (low + (high - low) * (point + 0.5) / _POINTS, (high - low) / _POINTS)
-    for low, high in pairwise(LEVELS)
+    for low, high in pairwise(QUANTILE_LEVELS)
     for point in range(_POINTS)
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What one request takes of an endpoint."""
+    """Endpoint capacity that one request uses."""
 
     mean_s: float
     variance: float
     own_s: float
-    """Of it, what is the request's own: all but its share of the fixed cost of steps."""
+    """Mean engine time, excluding the share of the fixed step cost, in seconds."""
     output_tokens: float
     tokens: float
-    """What it holds of the KV cache on the mean while it is answered: its prompt and half of its answer."""
+    """Mean KV cache usage of a running request, in tokens: its prompt and half of its response."""
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Ten minutes."""
+    """Demand in ten minutes of a trace."""
 
     rate: float
-    """Requests a second."""
+    """Requests per second."""
     work: float
-    """Engine-seconds a second: so many endpoints would be kept busy."""
+    """Engine-seconds per second, which is the number of endpoints the demand keeps busy."""
     variance: float
-    """Of the work of one step, in engine-seconds squared."""
+    """Variance of the work in one step, in squared engine-seconds."""
     together: float
-    """Covariance of work and requests of one step."""
+    """Covariance of work and requests in one step."""
     cost: Cost
-    """Of the requests of these ten minutes, on the mean."""
+    """Mean cost of the requests in the window."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Ten seconds, as those see them who scale."""
+    """Demand in ten seconds, as an autoscaler observes it."""
 
     work: float
-    """Engine-seconds a second."""
+    """Engine-seconds per second."""
     rate: float
-    """Requests a second."""
+    """Requests per second."""
     window: Window
 
 
@@ -115,10 +116,10 @@ def demand(windows: Sequence[Window], *, seed: int) -> list[Step]:
 
 
 def read_windows(data: Path, trace: str, profile: EngineProfile, *, keep: float = 1.0) -> list[Window]:
-    """In the order of time, none missing."""
+    """Read all windows in chronological order and fill the gaps."""
     processes, lengths = _read(data, trace)
     costs = _Costs(lengths, profile, _batch(processes, lengths, profile))
-    by_start = defaultdict[int, list[Process]](list)
+    by_start = defaultdict[int, list[ClientWindow]](list)
     for process in processes:
         by_start[process.window_s].append(process)
     known = {start: _window(of, costs, keep=keep) for start, of in by_start.items()}
@@ -126,29 +127,29 @@ def read_windows(data: Path, trace: str, profile: EngineProfile, *, keep: float 
 
 
 def lengths_batch(data: Path, trace: str, profile: EngineProfile) -> float:
-    """The full batch by the lengths of a whole trace."""
+    """Full batch size for the lengths in a complete trace."""
     return _batch(*_read(data, trace), profile)
 
 
 @lru_cache(maxsize=1)
-def _read(data: Path, trace: str) -> tuple[Sequence[Process], ClientLengths]:
+def _read(data: Path, trace: str) -> tuple[Sequence[ClientWindow], ClientLengths]:
     traces = data / "traces"
     processes = read_rates(traces / f"servegen_{trace}_rates.csv.gz")
     return processes, ClientLengths(read_lengths(traces / f"servegen_{trace}_lengths.jsonl.gz"), processes)
 
 
-def _batch(processes: Sequence[Process], lengths: ClientLengths, profile: EngineProfile) -> float:
+def _batch(processes: Sequence[ClientWindow], lengths: ClientLengths, profile: EngineProfile) -> float:
     return full_batch(profile, ((each.rate, _means(lengths.at(each.client, each.window_s))) for each in processes))
 
 
-# What a request costs
+# Request costs
 
 
 def full_batch(profile: EngineProfile, requests: Iterable[tuple[float, tuple[float, float]]]) -> float:
-    """How many sequences an endpoint decodes at once that does all it can, for requests of so many tokens each.
+    """Number of sequences that a fully loaded endpoint decodes at the same time.
 
-    Of its time a share a/step goes to the fixed cost of steps and the rest to what is the requests' own (v each), and
-    a step takes as long as a token may: the batch is (1 - a/step)·output·step/v, and no more than the engine takes.
+    The fixed cost a takes a fraction a/step of the time, and the requests (v each) take the rest. A step takes as long
+    as the TPOT target allows. The batch size is (1 - a/step)·output·step/v, capped at the engine's maximum.
     """
     weight = prompt = output = 0.0
     for rate, (prompt_tokens, output_tokens) in requests:
@@ -167,12 +168,12 @@ def _token_ps(profile: EngineProfile, prompt: float, output: float) -> float:
 
 
 @lru_cache(maxsize=10_000)
-def _means(texts: TextLengths) -> tuple[float, float]:
+def _means(texts: LengthQuantiles) -> tuple[float, float]:
     return tuple(sum(mass * tokens for mass, tokens in _points(each)) for each in (texts.prompt, texts.output))
 
 
 class _Costs:
-    """Lengths hold for six hours, so that each is reckoned once."""
+    """Cache of request costs. Lengths are constant for six hours, so each cost is computed once."""
 
     def __init__(self, lengths: ClientLengths, profile: EngineProfile, batch: float) -> None:
         self._lengths = lengths
@@ -180,7 +181,7 @@ class _Costs:
         self._batch = batch
         self._known: dict[int, Cost] = {}
 
-    def of(self, process: Process) -> Cost:
+    def of(self, process: ClientWindow) -> Cost:
         texts = self._lengths.at(process.client, process.window_s)
         found = self._known.get(id(texts))
         if found is None:
@@ -188,12 +189,12 @@ class _Costs:
         return found
 
 
-def cost_of(texts: TextLengths, profile: EngineProfile, *, batch: float) -> Cost:
-    """As `headgate.core.cost` reckons it, over all pairs of a prompt and an answer, which are independent."""
+def cost_of(texts: LengthQuantiles, profile: EngineProfile, *, batch: float) -> Cost:
+    """Cost as computed by `headgate.core.cost`, over all pairs of independent prompt and response lengths."""
     kv_s = profile.kv_token_ps / 1e12
     shared_s = profile.step_ps / 1e12 / batch
     token_s = profile.decode_sequence_ps / 1e12 + shared_s
-    prefill = [(mass, tokens, profile.prefill_ps(tokens, done=0) / 1e12) for mass, tokens in _points(texts.prompt)]
+    prefill = [(mass, tokens, profile.prefill_ps(tokens, computed=0) / 1e12) for mass, tokens in _points(texts.prompt)]
     decode = [(mass, tokens, token_s * tokens + kv_s * tokens * tokens / 2) for mass, tokens in _points(texts.output)]
     prompt, prompt_2, own, own_2, own_prompt = _moments(prefill)
     output, output_2, answer, answer_2, answer_output = _moments(decode)
@@ -204,7 +205,7 @@ def cost_of(texts: TextLengths, profile: EngineProfile, *, batch: float) -> Cost
 
 
 def _moments(points: Sequence[tuple[float, int, float]]) -> tuple[float, float, float, float, float]:
-    """Means of tokens, of their square, of the work, of its square, and of the product of both."""
+    """Means of tokens, tokens squared, work, work squared, and tokens times work."""
     return (
         sum(mass * tokens for mass, tokens, _ in points),
         sum(mass * tokens * tokens for mass, tokens, _ in points),
@@ -215,13 +216,13 @@ def _moments(points: Sequence[tuple[float, int, float]]) -> tuple[float, float, 
 
 
 def _points(lengths: Quantiles) -> list[tuple[float, int]]:
-    return [(mass, lengths.at(level)) for level, mass in _GRID]
+    return [(mass, lengths.value_at(level)) for level, mass in _GRID]
 
 
-# What comes in ten minutes
+# Demand in ten minutes
 
 
-def _window(processes: Sequence[Process], costs: _Costs, *, keep: float) -> Window:
+def _window(processes: Sequence[ClientWindow], costs: _Costs, *, keep: float) -> Window:
     rate = work = variance = together = square = own = output = tokens = 0.0
     for process in processes:
         cost = costs.of(process)
@@ -242,8 +243,8 @@ def _window(processes: Sequence[Process], costs: _Costs, *, keep: float) -> Wind
     return Window(rate, work, variance * kept, together * kept, cost)
 
 
-def gaps_cv2(process: Process) -> float:
-    """How much the gaps between a client's requests vary: 1 for plain chance."""
+def gaps_cv2(process: ClientWindow) -> float:
+    """Squared coefficient of variation of the gaps between a client's requests; 1 for a Poisson process."""
     return _cv2(max(process.shape, SHAPE_MIN), is_weibull=process.is_weibull)
 
 
@@ -257,7 +258,7 @@ def _cv2(shape: float, *, is_weibull: bool) -> float:
 
 
 def _filled(known: Mapping[int, Window], *, last: int) -> list[Window]:
-    """What was not recorded lies on a straight line between what was."""
+    """Fill unrecorded windows by linear interpolation between the recorded ones."""
     enough = UNRECORDED_SHARE * sum(each.work for each in known.values()) / len(known)
     recorded = [start for start in sorted(known) if known[start].work >= enough]
     filled: list[Window] = []

@@ -1,28 +1,29 @@
-"""What becomes of a demand, and what does it cost, if somebody scales a fleet?
+"""Fluid model of a scaled fleet: attainment and GPU-hours for a given demand.
 
-A fluid model at steps of ten seconds, in place of the two hundred million requests of fourteen days. In each step the
-ready endpoints can do C engine-seconds a second and A of them are asked for; what is asked varies by V, the variance of
-one second's work. Work that is not done yet lies before the endpoints: up to b = C·(T + H), where T is the target of
-the first token and H is what the endpoints' batches take up without anybody waiting for a first token, for the tokens
-after the first have time. What comes when so much is there cannot make its target: the gateway refuses it, and it is
-missed. Such a store, filled at rate A with variance V and emptied at rate C, loses in the long run
+The model runs in steps of ten seconds instead of simulating the two hundred million requests in fourteen days. In each
+step the ready endpoints have a capacity of C engine-seconds per second, and the demand is A with variance V, the
+variance of one second's work. Unfinished work is buffered up to b = C·(T + H). T is the TTFT target. H is the work that
+the endpoints' batches hold without delaying a first token, because later tokens are not yet due. Work that arrives when
+the buffer is full cannot meet its target, so the gateway rejects it and it counts as missed. Such a buffer, filled at
+rate A with variance V and drained at rate C, loses in the long run
 
-    d / (exp(2·d·b/V) - 1)   engine-seconds a second,   d = C - A
+    d / (exp(2·d·b/V) - 1)   engine-seconds per second,   d = C - A
 
-(a Brownian motion between two walls): nothing much at a low load, V/2b where demand is just what can be done, and A - C
-far above that. So waiting grows before the endpoints are busy all the time, the more so the burstier the clients and
-the smaller the fleet. Where work comes in bursts that are large before the store, the formula would lose more than
-comes; but no less is done than by a store that takes one burst, or what it holds of it, at a time:
+This is a Brownian motion between two barriers. The loss is close to zero at low load, V/2b if demand equals capacity,
+and A - C far above capacity. Waiting therefore grows before the endpoints are fully busy, more so with burstier clients
+and smaller fleets. If bursts are large compared with the buffer, the formula would lose more than arrives. The model
+therefore serves at least as much as a buffer that accepts one burst, or the part of it that fits, at a time:
 
-    1 / (1/C + max(1, V/(A·b)) / A)   engine-seconds a second.
+    1 / (1/C + max(1, V/(A·b)) / A)   engine-seconds per second.
 
-What is refused are rather long prompts than short ones, so of the requests only a share G of it is missed. Of the
-store, what exceeds C·H waits in the gateway. Every step is taken as the long run of its rate and its fleet: the store
-fills or empties within one to three of them. H and G were fitted once, to a fixed fleet of three endpoints between 0.86
-and 1.4 times what it can do, request by request; `bench.scaling.hour` holds them against other fleets and traces.
+Long prompts are rejected more often than short ones, so the share of missed requests is G times the share of lost work.
+Buffered work beyond C·H waits in the gateway. Each step uses the long-run result for its rate and fleet, because the
+buffer fills or drains within one to three steps. H and G were fitted once, at request level, to a fixed fleet of three
+endpoints at 0.86 to 1.4 times its capacity. `bench.scaling.model_check` checks them with other fleets and traces.
 
-An endpoint is paid for from its order to its end. It serves after its cold start, and when it is given back it takes
-nothing new and ends what it has. Those that are still starting are given back first, and at once.
+An endpoint costs GPU time from when it is ordered until it terminates. It starts serving after its cold start. A
+released endpoint accepts no new requests and finishes those it has. Endpoints that are still starting are released
+first, and immediately.
 """
 
 from collections import deque
@@ -36,98 +37,100 @@ from headgate.model.engine_profile import EngineProfile
 
 TTFT_S: Final = 2.0
 HELD_S: Final = 1.4
-"""H."""
+"""H in the formulas above, in seconds."""
 MISSED_SHARE: Final = 0.75
-"""G."""
+"""G in the formulas above."""
 DRAIN_S: Final = 30
-"""How long an endpoint that is given back still has something to end, and is paid for."""
+"""Time in seconds that a released endpoint needs to finish its requests. The endpoint still uses GPU time while it
+drains.
+"""
 
 _EXPONENT_MAX: Final = 500.0
 
 
-class View(NamedTuple):
-    """What whoever scales may look at, at the end of a step."""
+class FleetView(NamedTuple):
+    """Metrics available to an autoscaler at the end of a step."""
 
     now_s: int
     ready: int
     warming: int
     draining: int
     work: float
-    """Engine-seconds that were asked for in each second of the step, also of what was refused."""
+    """Demand in engine-seconds per second, including rejected requests."""
     rate: float
-    """Requests a second likewise."""
+    """Demand in requests per second, including rejected requests."""
     busy: float
-    """Which part of what the ready endpoints can do was done."""
+    """Share of the ready endpoints' capacity that was used."""
     waiting_s: float
-    """Engine-seconds that wait in the gateway."""
+    """Work waiting in the gateway, in engine-seconds."""
     waiting: float
-    """Requests that do."""
+    """Number of requests waiting in the gateway."""
     running: float
-    """Requests at endpoints."""
+    """Number of requests running on endpoints."""
     kv_tokens: float
-    """What these hold of the KV cache."""
+    """KV cache usage of the requests running on endpoints, in tokens."""
     starting_s: int = 0
-    """Age of the oldest start under way."""
+    """Age of the oldest start in progress, in seconds."""
     missed: float = 0.0
-    """Share of the requests of the step that missed their target."""
+    """Share of the requests in the step that missed their target."""
 
 
-class Contender(Protocol):
-    def wanted(self, view: View) -> int:
-        """How many endpoints, ready and starting together."""
+class Scaler(Protocol):
+    def desired(self, view: FleetView) -> int:
+        """Desired replica count, including starting replicas."""
         ...
 
-    def started(self, took_s: int) -> None:
-        """An endpoint has become ready."""
+    def on_endpoint_ready(self, took_s: int) -> None:
+        """Record that an endpoint became ready."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
     attainment: float
-    """Of all requests, those that were not missed."""
+    """Share of all requests that met their target."""
     gpu_hours: float
     starts: int
     ready: Sequence[int] = field(repr=False)
-    """In each step."""
+    """Number of ready endpoints in each step."""
 
 
-class Chances(NamedTuple):
-    """Of one rate and one fleet, in the long run."""
+class SteadyState(NamedTuple):
+    """Long-run result for one demand on one fleet."""
 
     lost: float
-    """Which share of the work that comes."""
+    """Share of the arriving work that is lost."""
     waiting_s: float
-    """Engine-seconds in the gateway."""
+    """Work waiting in the gateway, in engine-seconds."""
 
     @property
     def missed(self) -> float:
-        """Which share of the requests that come."""
+        """Share of the arriving requests that miss their target."""
         return MISSED_SHARE * self.lost if self.lost < 1 else 1.0
 
 
-def chances(window: Window, endpoints: int, *, ttft_s: float = TTFT_S, held_s: float = HELD_S) -> Chances:
+def steady_state(window: Window, endpoints: int, *, ttft_s: float = TTFT_S, held_s: float = HELD_S) -> SteadyState:
     asked, variance = window.work, window.variance / STEP_S
     if endpoints <= 0:
-        return Chances(1.0, 0.0)
+        return SteadyState(1.0, 0.0)
     can = float(endpoints)
     spare, held, store = can - asked, can * held_s, can * (ttft_s + held_s)
     if variance <= 0:
-        return Chances(max(0.0, -spare) / asked, 0.0 if spare >= 0 else can * ttft_s)
+        return SteadyState(max(0.0, -spare) / asked, 0.0 if spare >= 0 else can * ttft_s)
     fall = 2 * spare / variance
     if abs(fall * store) < 1e-6:
         waits = store - held
-        return Chances(variance / (2 * store) / asked, waits * waits / (2 * store))
+        return SteadyState(variance / (2 * store) / asked, waits * waits / (2 * store))
     grown = fall * store
     lost = 0.0 if grown > _EXPONENT_MAX else -spare if grown < -_EXPONENT_MAX else spare / expm1(grown)
     done = 1 / (1 / can + max(1.0, variance / (asked * store)) / asked)
-    return Chances(min(lost, asked - done) / asked, _waiting(fall, held=held, room=store - held))
+    return SteadyState(min(lost, asked - done) / asked, _waiting(fall, held=held, room=store - held))
 
 
 def _waiting(fall: float, *, held: float, room: float) -> float:
-    """The mean of what exceeds `held`, where the store is distributed as exp(-fall·y) from nothing to `held + room`."""
+    """Mean work above `held`, for a buffer level distributed as exp(-fall·y) between 0 and `held + room`."""
     if fall < 0:
-        # Seen from the upper wall, so that no exponent is great.
+        # Measured from the upper barrier to avoid large exponents.
         rise = -fall
         if rise * room > _EXPONENT_MAX:
             return room
@@ -140,23 +143,23 @@ def _waiting(fall: float, *, held: float, room: float) -> float:
 
 
 class Queue:
-    """The long run of every window at every size of the fleet, each reckoned once."""
+    """Cache of the long-run results by window and fleet size."""
 
     def __init__(self, profile: EngineProfile) -> None:
         self._profile = profile
-        self._known: dict[tuple[int, int], tuple[Chances, float]] = {}
+        self._known: dict[tuple[int, int], tuple[SteadyState, float]] = {}
 
-    def at(self, window: Window, endpoints: int) -> tuple[Chances, float]:
-        """Chances, and how many requests are running."""
+    def at(self, window: Window, endpoints: int) -> tuple[SteadyState, float]:
+        """Long-run result and number of running requests."""
         key = (id(window), endpoints)
         found = self._known.get(key)
         if found is None:
-            these = chances(window, endpoints)
+            these = steady_state(window, endpoints)
             found = self._known[key] = (these, self._running(window, endpoints, 1 - these.lost))
         return found
 
     def _running(self, window: Window, endpoints: int, served: float) -> float:
-        """A batch is rate·output·a/(1 - rate·own) by Little's law, and no greater than in a full endpoint."""
+        """Running requests. A batch is rate·output·a/(1 - rate·own) by Little's law, up to that of a full endpoint."""
         if not endpoints:
             return 0.0
         rate = window.rate * served / endpoints
@@ -167,21 +170,21 @@ class Queue:
 
 
 class Fleet:
-    """So many endpoints in each of their states, and what they have cost."""
+    """Number of endpoints in each state, and their total cost."""
 
     def __init__(self, ready: int, *, cold_start_s: int, drain_s: int = DRAIN_S) -> None:
         self.ready = ready
         self.warming: deque[int] = deque()
-        """When each of them is ready, in order."""
+        """Times at which the starting endpoints become ready, in order."""
         self.draining: deque[int] = deque()
-        """When each of them is gone."""
+        """Times at which the draining endpoints terminate, in order."""
         self.starts = 0
         self.paid_s = 0
         self._cold_start_s = cold_start_s
         self._drain_s = drain_s
 
-    def pass_to(self, now_s: int) -> int:
-        """How many have become ready."""
+    def advance_to(self, now_s: int) -> int:
+        """Advance to `now_s` and return the number of endpoints that became ready."""
         came = 0
         while self.warming and self.warming[0] <= now_s:
             self.warming.popleft()
@@ -192,13 +195,13 @@ class Fleet:
         return came
 
     def starting_s(self, now_s: int) -> int:
-        """Age of the oldest start under way."""
+        """Age of the oldest start in progress, in seconds."""
         return now_s - (self.warming[0] - self._cold_start_s) if self.warming else 0
 
     def pay(self, seconds: int) -> None:
         self.paid_s += seconds * (self.ready + len(self.warming) + len(self.draining))
 
-    def become(self, wanted: int, now_s: int) -> None:
+    def scale_to(self, wanted: int, now_s: int) -> None:
         more = wanted - self.ready - len(self.warming)
         if more > 0:
             self.starts += more
@@ -213,28 +216,28 @@ class Fleet:
 
 def run(
     steps: Sequence[Step],
-    contender: Contender,
+    contender: Scaler,
     profile: EngineProfile,
     *,
     first: int,
     endpoints_max: int,
     cold_start_s: int,
 ) -> Outcome:
-    """The fleet begins with so many that are ready, and is never given more than the most."""
+    """Run all steps. The fleet starts with `first` ready endpoints and never has more than `endpoints_max`."""
     fleet, queue = Fleet(first, cold_start_s=cold_start_s), Queue(profile)
     came = missed = 0.0
     course: list[int] = []
     for number, step in enumerate(steps):
         now_s = number * STEP_S
-        for _ in range(fleet.pass_to(now_s)):
-            contender.started(cold_start_s)
+        for _ in range(fleet.advance_to(now_s)):
+            contender.on_endpoint_ready(cold_start_s)
         window, ready = step.window, fleet.ready
         these, running = queue.at(window, ready)
         came += window.rate
         missed += window.rate * these.missed
         fleet.pay(STEP_S)
         course.append(ready)
-        view = View(
+        view = FleetView(
             now_s + STEP_S,
             ready,
             len(fleet.warming),
@@ -249,5 +252,5 @@ def run(
             fleet.starting_s(now_s + STEP_S),
             these.missed,
         )
-        fleet.become(min(endpoints_max, max(0, contender.wanted(view))), now_s + STEP_S)
+        fleet.scale_to(min(endpoints_max, max(0, contender.desired(view))), now_s + STEP_S)
     return Outcome(1 - missed / came, fleet.paid_s / 3600, fleet.starts, course)

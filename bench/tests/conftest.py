@@ -1,10 +1,10 @@
-"""What do tests of the instruments stand on? A bench upstream of their own, in the event loop of the test."""
+"""Fixtures for the benchmark tools: an upstream in the test's event loop."""
 
 from collections.abc import AsyncGenerator
 
 import pytest
 
-from bench.upstream import listening
+from bench.mock_upstream import listening
 
 
 @pytest.fixture

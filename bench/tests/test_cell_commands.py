@@ -1,4 +1,4 @@
-"""Do the benchmarks of cells, once interrupted, leave nothing running?"""
+"""Tests that interrupted cell benchmarks leave no process running."""
 
 import signal
 import subprocess
@@ -7,19 +7,19 @@ import time
 
 import pytest
 
-from bench.cores import family_of
+from bench.cpu_cores import family_of
 from bench.tests.test_commands import INTERRUPTIBLE, ROOT, command_of, is_running, still_running
 
 pytestmark = [pytest.mark.cell, pytest.mark.timeout(400)]
 
 
 def family_when_started(pid: int, last: str) -> list[int]:
-    """All that it has started, once a process of this kind is among them."""
+    """Return all processes started so far, once one of them runs this command."""
     while True:
         found = family_of(pid)
         if any(last in command_of(each) for each in found):
             return found
-        assert is_running(pid), "it ended before it measured anything"
+        assert is_running(pid), "the benchmark exited before it measured anything"
         time.sleep(0.05)
 
 
@@ -28,11 +28,11 @@ def family_when_started(pid: int, last: str) -> list[int]:
     ("command", "last"),
     [
         (("bench.kill_cell", "--quick"), "bench.kill_cell.load"),
-        (("bench.cell_live", "--quick", "--parts", "throughput"), "member-1-0"),
+        (("bench.cell_overhead", "--quick", "--parts", "throughput"), "member-1-0"),
     ],
     ids=["kill-cell", "bench-cell"],
 )
-def test_what_is_interrupted_leaves_nothing_running(number: int, command: tuple[str, ...], last: str) -> None:
+def test_interrupted_cell_benchmark_leaves_no_process_running(number: int, command: tuple[str, ...], last: str) -> None:
     with subprocess.Popen(
         [*INTERRUPTIBLE, sys.executable, "-m", *command], cwd=ROOT, stderr=subprocess.PIPE, stdout=subprocess.PIPE
     ) as process:

@@ -1,15 +1,15 @@
-"""Are whole lives of requests what is measured of a cell's scheduler?"""
+"""Tests that the cell scheduler benchmark measures complete request lifecycles."""
 
 import json
 
 import pytest
 
 from bench import cell_speed
-from bench.cell_speed import Rig, measured, parts
+from bench.cell_speed import LoadedCell, cpu_us_by_part, cpu_us_per_request
 
 
-def test_every_request_that_comes_is_granted_and_ends() -> None:
-    rig = Rig(64, members=2)
+def test_every_request_is_granted_and_finishes() -> None:
+    rig = LoadedCell(64, members=2)
     for _ in range(20):
         rig.step(8)
     rig.one_by_one()
@@ -20,16 +20,16 @@ def test_every_request_that_comes_is_granted_and_ends() -> None:
     assert sum(member.held for member in rig.members) == rig.opened - rig.ended
 
 
-def test_all_that_the_scheduler_does_is_counted() -> None:
-    rig = Rig(64, members=2)
+def test_every_part_of_the_scheduler_work_is_measured() -> None:
+    rig = LoadedCell(64, members=2)
 
-    assert measured(rig, 8, 400) > 0
-    spent = parts(rig, 8, 400)
+    assert cpu_us_per_request(rig, 8, 400) > 0
+    spent = cpu_us_by_part(rig, 8, 400)
     assert min(spent.values()) > 0
     assert spent["core"] > spent["reading"] + spent["writing"]
 
 
-def test_the_last_line_is_machine_readable(capsys: pytest.CaptureFixture[str]) -> None:
+def test_last_output_line_is_json(capsys: pytest.CaptureFixture[str]) -> None:
     cell_speed.main(["--requests", "250"], in_flight_usual=64, calm=lambda: None)
 
     figures = json.loads(capsys.readouterr().out.splitlines()[-1])

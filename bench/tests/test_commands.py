@@ -1,4 +1,4 @@
-"""Do the benchmarks start what they need, say what is missing, and leave nothing behind?"""
+"""Tests that the benchmark commands start their processes, report missing parts and clean up."""
 
 import json
 import os
@@ -13,17 +13,20 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from bench import core, engine, relay
-from bench.cores import family_of
+from bench import engine_throughput, relay_overhead, scheduler_speed
+from bench.compare_speed import __main__ as compare_speed
+from bench.compare_speed.ratios import FIGURES
+from bench.cpu_cores import family_of
+from bench.instructions import __main__ as instructions
 from bench.targets import find_nginx, gateway, upstream
-from testing.processes import MissingPart
+from testing.processes import MissingProgram
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "project" / "performance.md").read_text()
 
 
 @pytest.mark.process
-async def test_the_gateway_is_started_with_a_key_that_it_asks_for(tmp_path: Path) -> None:
+async def test_gateway_is_started_with_required_key(tmp_path: Path) -> None:
     core = max(os.sched_getaffinity(0))
     with upstream(core) as behind, gateway(core, f"http://127.0.0.1:{behind.port}", tmp_path / "gateway") as target:
         body = {"model": target.model, "messages": [{"role": "user", "content": "Hi"}]}
@@ -38,26 +41,27 @@ async def test_the_gateway_is_started_with_a_key_that_it_asks_for(tmp_path: Path
 
 
 @pytest.mark.process
-def test_a_gateway_command_that_fails_is_told_with_the_next_step(tmp_path: Path) -> None:
-    with pytest.raises(MissingPart, match="correct --gateway-command"):
+def test_failing_gateway_command_is_reported_with_next_step(tmp_path: Path) -> None:
+    with pytest.raises(MissingProgram, match="check --gateway-command"):
         with gateway(0, "http://127.0.0.1:1", tmp_path / "gateway", command=["false"]):
             pass
 
 
-def test_without_nginx_it_is_told_how_to_get_it() -> None:
-    with pytest.raises(MissingPart, match="apt-get install nginx-light"):
+def test_missing_nginx_is_reported_with_install_command() -> None:
+    with pytest.raises(MissingProgram, match="apt-get install nginx-light"):
         find_nginx(lambda *_, **__: None)
 
 
 @pytest.mark.process
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_benchmark_that_is_interrupted_leaves_nothing_running(number: int, tmp_path: Path) -> None:
+def test_interrupted_benchmark_leaves_no_process_running(number: int, tmp_path: Path) -> None:
     stand_in = tmp_path / "nginx"
-    # The relay benchmark is stopped while it measures the bare upstream; all that nginx must do is answer until then.
+    # The relay benchmark is stopped while it is measuring the upstream directly, so nginx only needs to respond until
+    # then.
     stand_in.write_text(f"#!{sys.executable}\n" + STAND_IN)
     stand_in.chmod(0o755)
     with subprocess.Popen(
-        [*INTERRUPTIBLE, sys.executable, "-m", "bench.relay", "--seconds", "60"],
+        [*INTERRUPTIBLE, sys.executable, "-m", "bench.relay_overhead", "--seconds", "60"],
         cwd=ROOT,
         env=os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}"},
         stderr=subprocess.PIPE,
@@ -73,7 +77,7 @@ def test_a_benchmark_that_is_interrupted_leaves_nothing_running(number: int, tmp
 
 
 INTERRUPTIBLE = ("env", "--default-signal=INT")
-"""A shell that starts pytest in the background makes it, and all that it starts, ignore SIGINT."""
+"""Prefix that restores SIGINT: a shell that starts pytest in the background makes it and its children ignore SIGINT."""
 
 STAND_IN = """\
 import re, sys
@@ -89,12 +93,12 @@ HTTPServer(("127.0.0.1", int(re.search(r"listen 127.0.0.1:(\\d+)", text)[1])), A
 
 
 def family_when_measuring(pid: int) -> list[int]:
-    """All that it has started, once its load generator is among them."""
+    """Return all processes started so far, once the load generator is among them."""
     while True:
         found = family_of(pid)
-        if any("bench.generator" in command_of(each) for each in found):
+        if any("bench.load_generator" in command_of(each) for each in found):
             return found
-        assert is_running(pid), "it ended before it measured anything"
+        assert is_running(pid), "the benchmark exited before it measured anything"
         time.sleep(0.05)
 
 
@@ -114,29 +118,30 @@ def is_running(pid: int) -> bool:
 
 
 def still_running(pids: Sequence[int], *, seconds_max: float = 60.0) -> list[int]:
-    """Those that have not ended in time: a killed child of a child is gone a moment after its parent."""
+    """Return the processes still running after the timeout. Killed grandchildren exit shortly after their parents."""
     until = time.monotonic() + seconds_max
     while (left := [pid for pid in pids if is_running(pid)]) and time.monotonic() < until:
         time.sleep(0.02)
     return left
 
 
-def test_the_page_names_every_option_and_figure() -> None:
+def test_performance_page_documents_every_option_and_result() -> None:
     options = {
         option
-        for parser in (relay.parser(), engine.parser(), core.parser())
-        for action in parser._actions
+        for command in (relay_overhead, engine_throughput, scheduler_speed, compare_speed, instructions)
+        for action in command.parser()._actions
         for option in action.option_strings
         if option.startswith("--")
     }
     assert set(re.findall(r"--[a-z][a-z-]+", PAGE)) == options - {"--help"}
-    assert [figure for figure in relay.FIGURES if f"`{figure}`" not in PAGE] == []
+    figures = [*relay_overhead.FIGURES, *(figure.name for figure in FIGURES)]
+    assert [figure for figure in figures if f"`{figure}`" not in PAGE] == []
 
 
-def test_the_pages_example_lines_are_json_of_the_figures() -> None:
+def test_performance_page_examples_are_json_of_results() -> None:
     lines = [json.loads(line) for line in PAGE.splitlines() if line.startswith("{")]
 
     assert [list(line) for line in lines] == [
-        list(relay.FIGURES),
+        list(relay_overhead.FIGURES),
         ["direct_tokens_per_s", "gateway_tokens_per_s", "ratio", "ci_low", "ci_high"],
     ]

@@ -1,26 +1,26 @@
-"""Are the figures made rightly from what was measured, and held against their bars?"""
+"""Tests for the benchmark results and their limits."""
 
 import json
 from math import isclose
 
 import pytest
 
-from bench import engine, relay
-from bench.bars import CI, missed_in_ci
+from bench import engine_throughput, relay_overhead
 from bench.confidence import interval_of, students_t
-from bench.generator import Measured
+from bench.load_generator import LoadResult
+from bench.relay_thresholds import CI_THRESHOLDS, missed_ci_thresholds
 
-GOOD = dict(CI)
+GOOD = dict(CI_THRESHOLDS)
 
 
-def measured(**fields: object) -> Measured:
+def measured(**fields: object) -> LoadResult:
     nothing = {"seconds": 1.0, "requests": 0, "chunks": 0, "failed": 0, "problem": None, "first_ms": {}}
     rest = {"cpu_ns": 0, "others_share": 0.0, "generator_share": 0.0}
-    return Measured(**(nothing | rest | fields))  # type: ignore[arg-type]
+    return LoadResult(**(nothing | rest | fields))  # type: ignore[arg-type]
 
 
-def some_results() -> relay.Results:
-    results = relay.Results()
+def some_results() -> relay_overhead.Results:
+    results = relay_overhead.Results()
     for requests in (900, 1000, 800):
         results.add("requests", "gateway", measured(requests=requests, cpu_ns=200_000_000))
         results.add("requests", "upstream", measured(requests=10 * requests))
@@ -34,8 +34,8 @@ def some_results() -> relay.Results:
     return results
 
 
-def test_the_quietest_round_of_each_side_counts() -> None:
-    assert relay.figures_of(some_results()) == {
+def test_only_best_round_of_each_side_is_used() -> None:
+    assert relay_overhead.figures_of(some_results()) == {
         "requests_per_s": 1000.0,
         "upstream_requests_per_s": 10000.0,
         "cpu_us_per_request": 200.0,
@@ -48,21 +48,21 @@ def test_the_quietest_round_of_each_side_counts() -> None:
     }
 
 
-def test_the_figures_are_those_that_were_promised_in_that_order() -> None:
-    assert tuple(relay.figures_of(some_results())) == relay.FIGURES
+def test_results_have_documented_names_and_order() -> None:
+    assert tuple(relay_overhead.figures_of(some_results())) == relay_overhead.FIGURES
 
 
-def test_the_table_tells_which_bar_is_missed() -> None:
+def test_table_marks_missed_limit() -> None:
     results = some_results()
-    table = relay.table_of(results, relay.figures_of(results) | {"cpu_us_per_request": 500.0})
+    table = relay_overhead.table_of(results, relay_overhead.figures_of(results) | {"cpu_us_per_request": 500.0})
 
     [line] = [line for line in table.splitlines() if line.startswith("cpu_us_per_request")]
     assert "500.00   at most 400: MISSED" in line
     assert table.count("MISSED") == 1
 
 
-def test_figures_at_their_bars_pass() -> None:
-    assert missed_in_ci(GOOD, quiet=True) == []
+def test_results_at_their_limits_pass() -> None:
+    assert missed_ci_thresholds(GOOD, quiet=True) == []
 
 
 @pytest.mark.parametrize(
@@ -79,24 +79,24 @@ def test_figures_at_their_bars_pass() -> None:
         ("added_ttft_ms_p99", float("nan"), False),
     ],
 )
-def test_ci_holds_ratios_to_a_bar_and_latencies_to_twice_theirs(figure: str, value: float, passes: bool) -> None:
-    missed = missed_in_ci(GOOD | {figure: value}, quiet=True)
+def test_ci_checks_ratios_and_allows_twice_the_latency_limits(figure: str, value: float, passes: bool) -> None:
+    missed = missed_ci_thresholds(GOOD | {figure: value}, quiet=True)
 
     assert [sentence.split()[0] for sentence in missed] == ([] if passes else [figure])
 
 
-def test_on_a_machine_that_others_use_ratios_are_judged_and_latencies_are_not() -> None:
-    missed = missed_in_ci({name: 10 * most for name, most in CI.items()}, quiet=False)
+def test_ci_ignores_latencies_on_busy_machine() -> None:
+    missed = missed_ci_thresholds({name: 10 * most for name, most in CI_THRESHOLDS.items()}, quiet=False)
 
     assert [sentence.split()[0] for sentence in missed] == ["chunk_ratio_to_nginx", "request_ratio_to_nginx"]
 
 
 @pytest.mark.parametrize(("freedom", "exact"), [(5, 2.5706), (10, 2.2281), (30, 2.0423), (1000, 1.9623)])
-def test_students_quantile_is_right_to_three_digits(freedom: int, exact: float) -> None:
+def test_students_t_is_correct_to_three_digits(freedom: int, exact: float) -> None:
     assert isclose(students_t(freedom), exact, rel_tol=2e-3)
 
 
-def test_the_interval_holds_the_ratio_and_narrows_with_more_pairs() -> None:
+def test_interval_contains_ratio_and_narrows_with_more_pairs() -> None:
     few, many = interval_of([0.9, 1.0, 1.1] * 3), interval_of([0.9, 1.0, 1.1] * 30)
 
     assert few.low < few.ratio < few.high
@@ -105,17 +105,17 @@ def test_the_interval_holds_the_ratio_and_narrows_with_more_pairs() -> None:
     assert many.half_width < few.half_width / 3
 
 
-def test_pairs_become_the_figures_that_were_promised() -> None:
-    pairs = engine.Pairs(direct=[100.0] * 6, gateway=[98.0, 99.0] * 3)
+def test_engine_results_have_documented_names() -> None:
+    pairs = engine_throughput.Pairs(direct=[100.0] * 6, gateway=[98.0, 99.0] * 3)
     interval = pairs.interval()
     assert interval is not None
 
-    figures = engine.figures_of(pairs, interval)
+    figures = engine_throughput.figures_of(pairs, interval)
 
     assert list(figures) == ["direct_tokens_per_s", "gateway_tokens_per_s", "ratio", "ci_low", "ci_high"]
     assert figures["ratio"] == pytest.approx(0.985, abs=1e-3)
     assert json.loads(json.dumps(figures)) == figures
 
 
-def test_too_few_pairs_give_no_interval() -> None:
-    assert engine.Pairs(direct=[1.0] * 5, gateway=[1.0] * 5).interval() is None
+def test_interval_is_none_with_too_few_pairs() -> None:
+    assert engine_throughput.Pairs(direct=[1.0] * 5, gateway=[1.0] * 5).interval() is None

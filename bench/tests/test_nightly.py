@@ -1,23 +1,25 @@
-"""Tests of `just nightly`."""
+"""Tests for `just nightly`."""
 
 import json
 from pathlib import Path
 
 import pytest
 
-from bench.nightly import PARTS, Bar, Part, Result, judged, last_object, main
+from bench.nightly import PARTS, Part, Result, Threshold, check, last_object, main
 
 pytestmark = pytest.mark.process
 
 
-def part_printing(name: str, text: str, *bars: Bar, status: int = 0) -> Part:
+def part_printing(name: str, text: str, *bars: Threshold, status: int = 0) -> Part:
     return Part(name, ("-c", f"print({text!r}); raise SystemExit({status})"), bars)
 
 
-def test_last_line_has_every_bar_with_its_figure(capsys: pytest.CaptureFixture[str]) -> None:
+def test_nightly_prints_every_target_on_last_line(capsys: pytest.CaptureFixture[str]) -> None:
     parts = [
-        part_printing("quick", 'ready\n{"ratio": 1.5, "lost": 0}', Bar("ratio", most=2.0), Bar("lost", most=0)),
-        part_printing("slow", '{"ratio": 0.9}', Bar("ratio", least=1.0)),
+        part_printing(
+            "quick", 'ready\n{"ratio": 1.5, "lost": 0}', Threshold("ratio", most=2.0), Threshold("lost", most=0)
+        ),
+        part_printing("slow", '{"ratio": 0.9}', Threshold("ratio", least=1.0)),
     ]
 
     assert main([], parts) == 1
@@ -31,7 +33,7 @@ def test_last_line_has_every_bar_with_its_figure(capsys: pytest.CaptureFixture[s
     assert [line.split() for line in lines if "MISSED" in line] == [["slow.ratio", "0.9", ">=", "1", "MISSED"]]
 
 
-def test_one_part_is_run_by_its_name(capsys: pytest.CaptureFixture[str]) -> None:
+def test_nightly_runs_only_named_part(capsys: pytest.CaptureFixture[str]) -> None:
     parts = [part_printing("first", "{}"), part_printing("second", "{}")]
 
     assert main(["second"], parts) == 0
@@ -39,8 +41,8 @@ def test_one_part_is_run_by_its_name(capsys: pytest.CaptureFixture[str]) -> None
     assert list(json.loads(capsys.readouterr().out.splitlines()[-1])) == ["second.exit_status"]
 
 
-def test_a_part_that_crashes_misses_its_bars_and_says_its_exit_status(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([], [part_printing("broken", "no figures", Bar("ratio", most=1.0), status=2)]) == 1
+def test_crashed_part_misses_targets_and_reports_exit_status(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([], [part_printing("broken", "no figures", Threshold("ratio", most=1.0), status=2)]) == 1
 
     assert json.loads(capsys.readouterr().out.splitlines()[-1]) == {
         "broken.ratio": {"value": None, "must": "<= 1", "met": False},
@@ -48,28 +50,34 @@ def test_a_part_that_crashes_misses_its_bars_and_says_its_exit_status(capsys: py
     }
 
 
-def test_a_missing_or_unusual_figure_misses_its_bar() -> None:
-    bar = Bar("ratio", most=1.0)
+def test_missing_or_non_numeric_figure_counts_as_missed_target() -> None:
+    bar = Threshold("ratio", most=1.0)
 
-    assert [judged(bar, figures).met for figures in ({}, {"ratio": None}, {"ratio": True}, {"ratio": "0.5"})] == [
+    assert [check(bar, figures).met for figures in ({}, {"ratio": None}, {"ratio": True}, {"ratio": "0.5"})] == [
         False
     ] * 4
-    assert judged(bar, {"ratio": 1.0}) == Result(1.0, "<= 1", met=True)
+    assert check(bar, {"ratio": 1.0}) == Result(1.0, "<= 1", met=True)
 
 
-def test_only_the_last_line_is_read() -> None:
+def test_last_object_reads_only_last_line() -> None:
     assert last_object('{"a": 1}\n{"b": 2}\n') == {"b": 2}
     assert last_object('{"a": 1}\ndone\n') == {}
     assert last_object("") == {}
 
 
-def test_an_unknown_part_is_an_error_that_lists_the_others(capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_part_error_lists_parts(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["relais"])
-    assert "no part is called 'relais'; there are relay, attack" in capsys.readouterr().err
+    assert "unknown part 'relais'; choose from relay, attack" in capsys.readouterr().err
 
 
-def test_every_benchmark_that_nightly_names_exists() -> None:
+def test_list_prints_the_command_for_every_part(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--list"], [part_printing("quick", "{}")]) == 0
+
+    assert capsys.readouterr().out.split()[:3] == ["quick", "python", "-c"]
+
+
+def test_nightly_benchmarks_exist() -> None:
     modules = {part.command[1] for part in PARTS if part.command[1].startswith("bench.")}
     root = Path(__file__).parents[2]
 

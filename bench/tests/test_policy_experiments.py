@@ -1,4 +1,4 @@
-"""Are the experiments on the policy sound: what they vary, what they measure, and what they say of it?"""
+"""Tests for the policy experiments: scheduler variants, measurements and reports."""
 
 import inspect
 
@@ -6,15 +6,15 @@ import pytest
 
 from bench.policy import __main__ as command
 from bench.policy import variations
-from bench.policy.experiment import Bar, means, table
-from bench.policy.fairness_watch import FairnessWatch
+from bench.policy.experiment import Threshold, means, table, thresholds_table
+from bench.policy.fairness_observer import FairnessObserver
 from bench.policy.long_prompts import SHORT, compared, synthetic
-from bench.policy.long_streams import played as burst_of_streams
+from bench.policy.long_streams import run_burst as burst_of_streams
 from headgate.core.attempts import Attempts
 from headgate.core.events import TimerFired
 from headgate.core.prediction import Predictions
 from headgate.core.queues.queue import Queue
-from headgate.core.routing.learning import Learned
+from headgate.core.routing.speed_estimator import SpeedEstimator
 from headgate.core.scheduler import Scheduler
 from headgate.model.engine_profile import RTXPRO6000_LLAMA_8B
 from headgate.model.policy import Policy
@@ -23,6 +23,7 @@ from testing.builders import (
     a_policy,
     arrived,
     at,
+    commands_for,
     completed,
     dispatch,
     first_token,
@@ -30,17 +31,16 @@ from testing.builders import (
     policy_changed,
     progressed,
     readied,
-    told,
 )
 
-# What is varied
+# Scheduler variants
 
 
-def test_what_a_variation_leaves_out_is_something_that_the_scheduler_has() -> None:
+def test_variation_overrides_only_existing_scheduler_methods() -> None:
     varied = [
         (kind, base)
         for _, kind in inspect.getmembers(variations, inspect.isclass)
-        for base in (Scheduler, Attempts, Queue, Predictions, Learned)
+        for base in (Scheduler, Attempts, Queue, Predictions, SpeedEstimator)
         if issubclass(kind, base) and kind is not base
     ]
 
@@ -54,61 +54,61 @@ def test_what_a_variation_leaves_out_is_something_that_the_scheduler_has() -> No
     assert missing == []
 
 
-def test_each_variation_differs_from_the_whole_in_its_policy_or_its_scheduler() -> None:
+def test_variation_changes_policy_or_scheduler() -> None:
     whole = Policy()
 
     for name, each in variations.WITHOUT.items():
         changed = each.policy(whole) != whole or each.scheduler is not Scheduler
-        # An empty policy has no classes whose band or floor could be taken away.
-        assert changed or name in {"bands", "floor of batch"}, name
+        # An empty policy has no classes with a priority band or a minimum share.
+        assert changed or name in {"priority bands", "batch minimum share"}, name
 
 
 @pytest.mark.parametrize("name", variations.WITHOUT)
-def test_each_variation_serves(name: str) -> None:
+def test_variation_dispatches_requests(name: str) -> None:
     varied = variations.WITHOUT[name]
     scheduler = varied.scheduler()
-    told(scheduler, at(0), policy_changed(varied.policy(a_policy())), joined("e1"), readied("e1"))
+    commands_for(scheduler, at(0), policy_changed(varied.policy(a_policy())), joined("e1"), readied("e1"))
 
-    told(scheduler, at(1), arrived("a"), first_token("a"), progressed("a"), completed("a"), arrived("b"))
+    commands_for(scheduler, at(1), arrived("a"), first_token("a"), progressed("a"), completed("a"), arrived("b"))
 
     assert [each.in_flight for each in scheduler.summary().endpoints] == [1]
 
 
-# What is measured
+# Measurements
 
 
-def watched(*turns: str) -> FairnessWatch:
-    """Two tenants with five requests each wait; turns are given in this order. All cost a second."""
+def watched(*turns: str) -> FairnessObserver:
+    """Watch two tenants with five queued requests each, dispatched in this order. Each request costs one second."""
     costs = {RequestId(f"{tenant}{number}"): 10**9 for tenant in "ab" for number in range(5)}
-    watch = FairnessWatch(costs, {TenantId("a"): 100, TenantId("b"): 100}, turns_min=2)
+    watch = FairnessObserver(costs, {TenantId("a"): 100, TenantId("b"): 100}, turns_min=2)
     for request in costs:
-        watch.saw(arrived(request, request[0]), [], at(0))
+        watch.observe(arrived(request, request[0]), [], at(0))
     for request in turns:
-        watch.saw(TimerFired(), [dispatch(request)], at(1))
-        watch.saw(completed(request), [], at(2))
+        watch.observe(TimerFired(), [dispatch(request)], at(1))
+        watch.observe(completed(request), [], at(2))
     watch.finish()
     return watch
 
 
-def test_tenants_by_turns_stay_well_within_the_bound() -> None:
+def test_fairness_watch_ratio_stays_low_if_tenants_alternate() -> None:
     assert watched("a0", "b0", "a1", "b1", "a2", "b2").worst.ratio < 0.5
 
 
-def test_a_tenant_that_gets_all_turns_breaks_it() -> None:
+def test_fairness_watch_reaches_bound_if_one_tenant_gets_all_turns() -> None:
     worst = watched("a0", "a1", "a2", "a3").worst
 
     assert worst.grew_s == 4.0
     assert worst.allowed_s == 4.0
 
 
-def test_long_prompts_hurt_short_ones_less_with_the_lane() -> None:
+def test_long_lane_protects_short_requests_from_long_prompts() -> None:
     figures = compared(synthetic(seed=2, length_s=12), 2, RTXPRO6000_LLAMA_8B, quick=True)
 
     assert figures["runs"]["headgate"][SHORT]["attainment"] > 0.99
     assert figures["short_p99_over_without"]["headgate"] < 1.6
 
 
-def test_a_burst_of_long_streams_leaves_nothing_behind() -> None:
+def test_burst_of_long_streams_leaves_no_occupied_slots() -> None:
     figures = burst_of_streams(3, span_s=100, stream_tokens=2_000, burst_at_s=32, burst_s=20)
 
     assert figures["in_flight_most"] <= figures["in_flight_max"]
@@ -117,31 +117,34 @@ def test_a_burst_of_long_streams_leaves_nothing_behind() -> None:
     assert figures["recovery_over_burst"] <= 2
 
 
-# What is said
+# Reports
 
 
-def test_a_bar_says_whether_it_is_met() -> None:
-    assert str(Bar("goodput", 1.2, least=1.08)) == "met: goodput is 1.2, at least 1.08 is asked for"
-    assert str(Bar("attempts", 1.3, most=1.2)) == "MISSED: attempts is 1.3, at most 1.2 is asked for"
+def test_threshold_reports_whether_target_is_met() -> None:
+    assert str(Threshold("goodput", 1.2, least=1.08)) == "met: goodput is 1.2 (target: at least 1.08)"
+    assert str(Threshold("attempts", 1.3, most=1.2)) == "MISSED: attempts is 1.3 (target: at most 1.2)"
+    assert thresholds_table([Threshold("attempts", 1.3, most=1.2)]).splitlines()[-1] == (
+        "| attempts | 1.3    | at most 1.2 | **no** |"
+    )
 
 
-def test_figures_of_several_seeds_are_told_by_their_means() -> None:
+def test_means_averages_figures_over_seeds() -> None:
     one, other = {"a": 1.0, "b": {"c": 2, "d": "x"}}, {"a": 2.0, "b": {"c": 4, "d": "x", "e": None}}
 
     assert means([one, other]) == {"a": 1.5, "b": {"c": 3.0, "d": "x", "e": None}}
 
 
-def test_a_table_is_markdown_with_columns_that_line_up() -> None:
+def test_table_aligns_markdown_columns() -> None:
     assert table(("a", "long"), [("wide", 1)]) == "| a    | long |\n|------|------|\n| wide | 1    |"
 
 
-def test_every_experiment_has_a_name_and_a_page_of_its_own() -> None:
+def test_experiments_are_registered_by_name() -> None:
     assert len(command.EXPERIMENTS) >= 7
     assert all(name == each.name for name, each in command.EXPERIMENTS.items())
 
 
-def test_an_unknown_experiment_is_told_with_those_that_there_are(capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_experiment_error_lists_experiments(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         command.main(["overlaod"])
 
-    assert "there is no experiment 'overlaod'; there are: overload, " in capsys.readouterr().err
+    assert "unknown experiment 'overlaod'; choose from overload, " in capsys.readouterr().err

@@ -1,7 +1,7 @@
-"""Is it worth sending a prompt where its beginning was sent before?
+"""Tests for the benefit of routing by prompt prefix.
 
-A short version of `just sim-e4`, on traces that are found through HEADGATE_DATA. Where they are not at hand the tests
-are skipped, but never in CI.
+A short version of `just sim-e4`. It requires the traces in HEADGATE_DATA; if they are missing, the tests are skipped,
+except in CI.
 """
 
 import os
@@ -15,7 +15,7 @@ from bench.policy.prefix_routing import DECIDERS, IN_FLIGHT_MAX_OVER_MEAN, TRACE
 LOAD = 0.9
 
 
-def played(trace: Trace, index: str) -> dict[str, Any]:
+def run_routing(trace: Trace, index: str) -> dict[str, Any]:
     return outcome(scenario(trace, LOAD, 1, quick=True, prefix=index != "least backlog"), DECIDERS[index])
 
 
@@ -23,15 +23,15 @@ def played(trace: Trace, index: str) -> dict[str, Any]:
     "trace",
     [pytest.param(replace(each, quick_s=each.quick_s / 3), id=each.name) for each in TRACES],
 )
-def test_looking_at_beginnings_beats_the_least_backlog_without_herding(trace: Trace) -> None:
+def test_prefix_routing_beats_least_backlog_without_herding(trace: Trace) -> None:
     if "HEADGATE_DATA" not in os.environ and "CI" not in os.environ:
-        pytest.skip("HEADGATE_DATA does not name a folder with traces")
+        pytest.skip("HEADGATE_DATA does not name a directory with traces")
 
-    blind, ours = played(trace, "least backlog"), played(trace, "approximate")
+    blind, ours = run_routing(trace, "least backlog"), run_routing(trace, "approximate")
 
     print(blind, ours, sep="\n")
     assert ours["cached_share"] > 1.5 * blind["cached_share"]
-    # A third of the quick version; `just sim` checks the actual bar.
+    # This run is a third of the quick version. `just sim` checks the actual target.
     assert ours["ttft_s"]["mean"] < 0.95 * blind["ttft_s"]["mean"]
     assert ours["ttft_s"]["p90"] < blind["ttft_s"]["p90"]
     assert ours["goodput_per_s"] >= blind["goodput_per_s"]

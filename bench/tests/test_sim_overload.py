@@ -1,6 +1,6 @@
-"""Do the baselines come out of an overload as the published table says?
+"""Tests that the baselines under overload match the published table.
 
-The traces are found through HEADGATE_DATA. Where they are not at hand the tests are skipped, but never in CI.
+HEADGATE_DATA is the directory that contains the traces. If it is not set, the tests are skipped, except in CI.
 """
 
 import os
@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from bench.sim_overload import CONTENDERS, TABLE, Overload, Run, performed
+from bench.sim_overload import CONTENDERS, TABLE, Overload, Run, run_one
 from bench.sim_overload_workload import FLEETS, offered_load
 from headgate.core.scheduler import Scheduler
 from headgate.model.units import SECOND, Duration, EndpointId, Instant
-from headgate.simulation.report.report import Report
+from headgate.simulation.report.report import SimulationReport
 from headgate.simulation.virtual.host import VirtualHost
 from headgate.simulation.virtual.scenario import Crash, Scenario
 from headgate.simulation.workload.traffic import arrivals, span_ns
@@ -26,13 +26,13 @@ TUNED_CAP = 108
 def data() -> Path:
     folder = os.environ.get("HEADGATE_DATA")
     if folder is None and "CI" not in os.environ:
-        pytest.skip("HEADGATE_DATA does not name a folder with traces")
-    assert folder is not None, "CI must name the folder with traces in HEADGATE_DATA"
+        pytest.skip("HEADGATE_DATA does not name a directory with traces")
+    assert folder is not None, "HEADGATE_DATA must name the directory with traces in CI"
     return Path(folder)
 
 
 @pytest.mark.parametrize(("fleet", "load"), [("rtxpro6000", 1.51), ("h200", 1.37)])
-def test_the_workload_weighs_what_the_table_says(data: Path, fleet: str, load: float) -> None:
+def test_offered_load_matches_table(data: Path, fleet: str, load: float) -> None:
     overload = Overload(fleet=FLEETS[fleet], data=data, seed=1)
     traffic = overload.traffic()
     requests = list(arrivals(traffic, seed=1))
@@ -44,11 +44,11 @@ def test_the_workload_weighs_what_the_table_says(data: Path, fleet: str, load: f
 
 
 @pytest.mark.nightly
-def test_round_robin_and_the_tuned_cap_give_what_the_table_says(data: Path) -> None:
+def test_round_robin_and_tuned_cap_match_table(data: Path) -> None:
     overload = Overload(fleet=RTX, data=data, seed=1)
 
-    turns = performed(Run(overload, "round-robin"))
-    cap = performed(Run(overload, "static-cap", TUNED_CAP))
+    turns = run_one(Run(overload, "round-robin"))
+    cap = run_one(Run(overload, "static-cap", TUNED_CAP))
 
     goodput, in_slo, ttft_s_p99, wasted = TABLE["rtxpro6000", "round-robin"]
     assert turns.goodput_per_s == pytest.approx(goodput, rel=0.1)
@@ -59,17 +59,17 @@ def test_round_robin_and_the_tuned_cap_give_what_the_table_says(data: Path) -> N
     assert cap.goodput_per_s > 1.5 * turns.goodput_per_s
     assert cap.goodput_per_s == pytest.approx(goodput, rel=0.1)
     assert cap.interactive_in_slo == pytest.approx(in_slo, rel=0.1)
-    # Caps from 104 to 116 give the same goodput within a hundredth, but 1.7 to 2.1 s and 2.4 to 5 % here.
+    # Caps from 104 to 116 give the same goodput within 1 %, but TTFTs of 1.7 to 2.1 s and 2.4 to 5 % waste.
     assert cap.ttft_s_p99 == pytest.approx(ttft_s_p99, abs=0.3)
     assert cap.wasted_share == pytest.approx(wasted, abs=0.01)
 
 
-def test_a_minute_of_overload_tells_a_cap_from_no_queue(data: Path) -> None:
+def test_cap_beats_round_robin_in_one_minute_of_overload(data: Path) -> None:
     overload = Overload(fleet=RTX, data=data, seed=1, first_s=60)
 
-    cap, turns = (performed(Run(overload, policy, TUNED_CAP)) for policy in ("static-cap", "round-robin"))
+    cap, turns = (run_one(Run(overload, policy, TUNED_CAP)) for policy in ("static-cap", "round-robin"))
 
-    # The engines begin empty, so that the overload takes half a minute to be felt.
+    # The engines start empty, so the overload takes half a minute to become visible.
     assert cap.goodput_per_s > 1.25 * turns.goodput_per_s
     assert cap.interactive_in_slo > 1.3 * turns.interactive_in_slo
     assert cap.wasted_share < 0.05
@@ -78,7 +78,7 @@ def test_a_minute_of_overload_tells_a_cap_from_no_queue(data: Path) -> None:
 
 @pytest.fixture(scope="module")
 def with_a_crash(data: Path) -> Scenario:
-    """Read once: the traces are long, and little of them is played."""
+    """Scenario with a crashing engine. The long traces are read only once, and only a short part is used."""
     made = Overload(fleet=RTX, data=data, seed=2, first_s=8).scenario(Scheduler, in_flight_max=32)
     requests = tuple(made.arrivals())
     crash = Crash(EndpointId("main/1"), Instant(3 * SECOND), Duration(2 * SECOND))
@@ -86,13 +86,13 @@ def with_a_crash(data: Path) -> Scenario:
 
 
 @pytest.mark.parametrize("policy", CONTENDERS)
-def test_every_request_ends_once_though_an_engine_dies(with_a_crash: Scenario, policy: str) -> None:
+def test_every_request_ends_exactly_once_if_engine_crashes(with_a_crash: Scenario, policy: str) -> None:
     contender = CONTENDERS[policy]
     scenario = replace(with_a_crash, decider=lambda: contender.make(32))
-    report = Report(scenario)
+    report = SimulationReport(scenario)
 
     VirtualHost(scenario, report).run()
 
     total = report.total.tally
     assert total.arrivals == sum(1 for _ in scenario.arrivals()) > 100
-    assert total.outcomes["engine_failed"] > 0 or policy == "headgate"
+    assert total.outcomes["engine_error"] > 0 or policy == "headgate"

@@ -1,4 +1,4 @@
-// How are tails and queues drawn over time?
+// Charts of time to first token and queue depth over time.
 
 import uPlot from 'uplot'
 import 'uplot/dist/uPlot.min.css'
@@ -8,7 +8,7 @@ import { milliseconds } from './format'
 import { axisMilliseconds, longGaps, type Series, timeRange } from './series'
 
 const HEIGHT = 196
-/** Told apart by dashes too, where colours are not. */
+/** Line styles, so that classes can be distinguished without colours. */
 const DASHES = [[], [8, 4], [2, 3], [10, 3, 2, 3]]
 const COLOURS = 8
 
@@ -119,7 +119,7 @@ export abstract class Chart {
   }
 }
 
-export class TailChart extends Chart {
+export class LatencyChart extends Chart {
   protected readonly logarithmic = true
 
   constructor(place: HTMLElement, series: Series) {

@@ -1,10 +1,10 @@
-// Is what the page shows still true?
+// The event stream of the gateway, and whether the shown state is current.
 
 import { parseHistory, parseState, type History, type State } from './state'
 
-/** A state comes every second. After so long without one it is said that what is shown is old. */
+/** A state arrives every second. After this time without one, the page shows that its data is old. */
 export const LATE_MS = 3_500
-/** A connection that is open and says nothing for so long is given up and opened anew. */
+/** An open connection that is silent for this long is closed and opened again. */
 export const DEAD_MS = 10_000
 
 export type Link = 'connecting' | 'live' | 'reconnecting'
@@ -51,7 +51,7 @@ export class Connection {
     source.addEventListener('error', () => { this.tell() })
   }
 
-  /** A browser tries again by itself after a connection breaks, but not after every answer; and some break silently. */
+  /** Browsers reconnect after most errors, but not after every response, and some connections fail silently. */
   private look(): void {
     const silentMs = performance.now() - Math.max(this.heardAt ?? 0, this.openedAt)
     const gone = this.source?.readyState === EventSource.CLOSED && silentMs > 1500

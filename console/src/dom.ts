@@ -1,4 +1,4 @@
-// How does a value get onto the page? Only ever as text: names come from callers and must not become markup.
+// Functions that write to the page. Values are always written as text, because names come from callers.
 
 type Attributes = Record<string, string | number | boolean | null>
 
@@ -24,7 +24,7 @@ export function set(target: Element, attributes: Attributes): void {
   }
 }
 
-/** Writes only what has changed, so that a selection or a screen reader is not disturbed once a second. */
+/** Writes only changed text, so that updates do not disturb selections and screen readers. */
 export function say(target: Node, text: string): void {
   if (target.textContent !== text) target.textContent = text
 }
@@ -45,7 +45,7 @@ export function icon(paths: string): SVGSVGElement {
   return made
 }
 
-/** Keeps one child of `parent` for each item, in their order; those that stay are the same elements as before. */
+/** Keeps one child of `parent` for each item, in the order of the items. Existing elements are reused. */
 export function keep<Item, Kept extends { root: HTMLElement }>(
   parent: Element,
   kept: Map<string, Kept>,

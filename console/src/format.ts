@@ -1,8 +1,8 @@
-// How do numbers read to somebody in a hurry?
+// Numbers and times as short text.
 
 export const NONE = '–'
 
-/** Three digits at most, with the unit that fits. */
+/** At most three digits, in a suitable unit. */
 export function milliseconds(value: number | null): string {
   if (value === null) return NONE
   if (value >= 60_000) return lasting(value / 1000)
@@ -18,7 +18,7 @@ export function rate(value: number): string {
   return String(Number(value.toFixed(value >= 10 ? 1 : 2)))
 }
 
-/** What is not whole is never shown as a hundred. */
+/** A value below 100 is never rounded to 100. */
 export function percent(value: number | null): string {
   if (value === null) return NONE
   if (value < 100 && value >= 99.95) return '99.9 %'
@@ -33,7 +33,7 @@ export function dollars(value: number | null): string {
   return `$${value.toFixed(value >= 1 ? 2 : 3)}`
 }
 
-/** A length of time in its two largest units. */
+/** A duration in its two largest units. */
 export function lasting(seconds: number): string {
   const whole = Math.max(0, Math.floor(seconds))
   const days = Math.floor(whole / 86_400)
@@ -45,13 +45,13 @@ export function lasting(seconds: number): string {
   return `${whole} s`
 }
 
-/** Of a moment as the gateway writes it, the time of day here. */
+/** Local time of day of a timestamp from the gateway. */
 export function clock(moment: string): string {
   const at = new Date(moment)
   return Number.isNaN(at.getTime()) ? NONE : at.toLocaleTimeString('en-GB')
 }
 
-/** `post_processing` as people say it. */
+/** `post_processing` as `post processing`. */
 export function words(name: string): string {
   return name.replaceAll('_', ' ')
 }

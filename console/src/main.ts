@@ -1,6 +1,6 @@
-// How do the parts of the page hang together?
+// Connects the event stream to the panels and charts of the page.
 
-import { QueueChart, TailChart } from './charts'
+import { LatencyChart, QueueChart } from './charts'
 import { Connection } from './connection'
 import { byId, say, set } from './dom'
 import { about, Panels, schedulerLink } from './panels'
@@ -12,7 +12,7 @@ const verdict = new VerdictPanel()
 const panels = new Panels()
 const recent = new RecentPanel()
 const series = new Series()
-const charts = [new TailChart(byId('ttft-chart'), series), new QueueChart(byId('queue-chart'), series)]
+const charts = [new LatencyChart(byId('ttft-chart'), series), new QueueChart(byId('queue-chart'), series)]
 
 new Connection('events', {
   history: (history) => {
@@ -20,14 +20,14 @@ new Connection('events', {
     series.add(history.points)
   },
   state: (state) => {
-    series.add(state.tails)
+    series.add(state.latency_points)
     say(byId('about'), about(state))
     const scheduler = schedulerLink(state)
     set(byId('scheduler'), { href: scheduler, hidden: scheduler === null })
     verdict.show(state)
     panels.show(state)
     recent.show(state.recent)
-    // What nobody sees need not be drawn.
+    // A hidden page is not drawn.
     if (!document.hidden) for (const chart of charts) chart.show()
   },
   link: (link, text) => {

@@ -1,4 +1,4 @@
-// Which requests were slow or failed, and in which stage did their time go?
+// Recent slow and failed requests, with the time that each stage took.
 
 import { byId, element, keep, say, set } from './dom'
 import { clock, milliseconds, words } from './format'
@@ -13,7 +13,7 @@ export interface Slice {
   over: boolean
 }
 
-/** Where each stage stands in the bar, in percent of the whole. */
+/** Position of each stage in the bar, in percent of the total. */
 export function slices(stages: readonly StageTime[]): Slice[] {
   const whole = stages.reduce((sum, each) => sum + each.ms, 0)
   if (whole <= 0) return []
@@ -30,7 +30,7 @@ export function isOver(stage: StageTime): boolean {
   return stage.budget_ms !== null && stage.ms > stage.budget_ms
 }
 
-/** What the time went into, in words: the longest stage, and those over their budget. */
+/** Text with the longest stage and the stages over their budget. */
 export function summary(request: RecentRequest): string {
   const longest = [...request.stages].sort((a, b) => b.ms - a.ms)[0]
   const over = request.stages.filter(isOver).map((each) => words(each.stage))
@@ -42,7 +42,7 @@ export function explainCommand(requestId: string): string {
   return /^[A-Za-z0-9_-]+$/.test(requestId) ? `headgate explain ${requestId}` : ''
 }
 
-/** How long a bar is beside that of the slowest, in percent; the shortest still shows. */
+/** Length of a bar relative to the slowest request, in percent. It has a minimum so that it stays visible. */
 export function barLength(totalMs: number, slowestMs: number): number {
   return slowestMs > 0 ? Math.max(2, (100 * totalMs) / slowestMs) : 2
 }
@@ -66,7 +66,7 @@ export class RecentPanel {
 
   show(requests: readonly RecentRequest[]): void {
     const slowest = Math.max(0, ...requests.map((each) => each.total_ms))
-    // What has ended does not change, but what it is compared with does.
+    // Finished requests do not change, but the slowest one that they are compared with does.
     keep(this.root, this.kept, requests, (each) => each.request_id, make, (row, each) => {
       row.bar.style.width = `${barLength(each.total_ms, slowest).toFixed(1)}%`
     })
@@ -81,7 +81,7 @@ function make(request: RecentRequest): Row {
   const head = element('summary', {},
     element('span', { class: 'when' }, clock(request.at)),
     outcome,
-    element('span', { class: 'who' }, `${request.tenant ?? 'nobody'} / ${request.class ?? 'no class'}`),
+    element('span', { class: 'who' }, `${request.tenant ?? 'no tenant'} / ${request.class ?? 'no class'}`),
     element('span', { class: 'total' }, milliseconds(request.total_ms)),
     stagebar,
   )
@@ -120,7 +120,7 @@ function stageTable(stages: readonly StageTime[]): HTMLElement {
     element('th', { scope: 'col', class: 'number' }, 'Took'),
     element('th', { scope: 'col', class: 'number' }, 'Budget'),
   ))
-  return element('table', { class: 'stagetable' }, element('caption', {}, 'Where its time went'), head, element('tbody', {}, ...rows))
+  return element('table', { class: 'stagetable' }, element('caption', {}, 'Time by stage'), head, element('tbody', {}, ...rows))
 }
 
 function copyLine(command: string): HTMLElement {
@@ -134,7 +134,7 @@ async function copy(command: string, button: HTMLElement): Promise<void> {
     await navigator.clipboard.writeText(command)
     say(button, 'Copied')
   } catch {
-    // Browsers keep the clipboard from pages that came without TLS; the command can still be marked and copied.
-    say(button, 'Mark it and copy')
+    // Browsers deny pages without TLS access to the clipboard. The command can still be selected and copied.
+    say(button, 'Select and copy')
   }
 }

@@ -1,19 +1,19 @@
-// What did the last fifteen minutes look like, by class, as a chart wants it?
+// Data points of the last 15 minutes by class, in the form that the charts need.
 
-import type { TailPoint } from './state'
+import type { LatencyPoint } from './state'
 
 export const SPAN_S = 15 * 60
-/** Less is not drawn, or the first minute would race across the page. */
+/** Minimum span of the time axis. With less, the first minute would move too fast. */
 const SPAN_MIN_S = 2 * 60
 export const CLASSES_MAX = 12
-/** Told points are about five seconds apart in the history and a second apart while somebody watches. */
+/** Points are five seconds apart in the history and one second apart in the event stream. */
 export const POINTS_MAX = SPAN_S + 180
 
-export type Value = 'ttft_p50_ms' | 'ttft_p99_ms' | 'queued' | 'per_s'
+export type Value = 'ttft_p50_ms' | 'ttft_p99_ms' | 'queued' | 'arrived_per_s'
 
 export class Series {
   private times: number[] = []
-  private rows: Map<string, TailPoint>[] = []
+  private rows: Map<string, LatencyPoint>[] = []
   private names: string[] = []
 
   get classes(): readonly string[] {
@@ -30,8 +30,8 @@ export class Series {
     this.names = []
   }
 
-  /** Points of one moment may come one by one; a moment before the last is out of order and left out. */
-  add(points: readonly TailPoint[]): void {
+  /** Points with the same time may arrive separately. Points older than the latest one are ignored. */
+  add(points: readonly LatencyPoint[]): void {
     for (const point of points) {
       const last = this.times.at(-1)
       if (last !== undefined && point.t < last) continue
@@ -48,7 +48,7 @@ export class Series {
     this.forget()
   }
 
-  /** One row of times, and one of values for each class; null where nothing was measured. */
+  /** One row of times, and one row of values for each class; null if there is no value. */
   columns(value: Value): (number | null)[][] {
     const lines = this.names.map((name) => this.rows.map((row) => row.get(name)?.[value] ?? null))
     return [this.times, ...lines]
@@ -63,21 +63,21 @@ export class Series {
   }
 }
 
-/** A line is drawn across gaps up to this length: a class with few requests has no value at most moments. */
+/** Maximum gap that a line spans. A class with few requests has no value in most seconds. */
 export const GAP_DRAWN_S = 30
 
-/** The gaps, as pixels, that are too long for a line to be drawn across them. */
+/** Gaps, in pixels, that are too long for a line to span. */
 export function longGaps(gaps: readonly [number, number][], timeAt: (pixel: number) => number): [number, number][] {
   return gaps.filter(([from, to]) => timeAt(to) - timeAt(from) > GAP_DRAWN_S)
 }
 
-/** As much of the past as there is, two minutes at least. */
+/** Range of the time axis: all data, but at least two minutes. */
 export function timeRange(first: number | null, last: number | null): [number, number] {
   const newest = last ?? 0
   return [Math.max(newest - SPAN_S, Math.min(first ?? newest, newest - SPAN_MIN_S)), newest]
 }
 
-/** From a thousandth of the unit to as much as there is, in steps that people read. */
+/** Axis label for a duration in milliseconds. */
 export function axisMilliseconds(value: number): string {
   if (value >= 1000) return `${Number((value / 1000).toPrecision(3))} s`
   return `${Number(value.toPrecision(3))} ms`

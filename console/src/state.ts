@@ -1,4 +1,4 @@
-// What does the gateway tell, once a second? The twin of src/headgate/telemetry/live/state.py.
+// The state that the gateway sends once a second. It matches src/headgate/telemetry/live/live_state.py.
 
 export interface Quantiles {
   p50: number
@@ -9,7 +9,7 @@ export interface Quantiles {
 export interface Affected {
   class: string | null
   tenant: string | null
-  how: string
+  effect: string
 }
 
 export interface Verdict {
@@ -27,9 +27,9 @@ export interface Verdict {
 export interface ClassState {
   class: string
   queued: number
-  per_s: number
+  arrived_per_s: number
   completed_per_s: number
-  refused_per_s: number
+  rejected_per_s: number
   ttft_ms: Quantiles | null
   duration_ms: Quantiles | null
   ttft_target_ms: number | null
@@ -40,7 +40,7 @@ export interface TenantState {
   tenant: string
   queued: number
   in_flight: number
-  per_s: number
+  arrived_per_s: number
   usd_per_hour: number | null
 }
 
@@ -48,10 +48,10 @@ export interface PoolState {
   pool: string
   level: number
   shed_percent: number
-  demand_over_capacity: number | null
+  demand_to_capacity_ratio: number | null
   ready: number
   warming: number
-  wanted: number | null
+  desired: number | null
 }
 
 export interface EndpointState {
@@ -66,26 +66,26 @@ export interface EndpointState {
   speed_percent: number
   suspected: boolean
   leaving: boolean
-  /** Whether an operator has ordered that it gets no new requests. */
+  /** True if an operator's override keeps new requests away from it. */
   drained: boolean
   probe_fails: boolean
 }
 
-export interface Refusal {
+export interface Rejection {
   outcome: string
   per_min: number
   total: number
-  /** Refused or failed; whoever left by itself was not. */
-  unserved: boolean
+  /** True for rejected and failed requests, false for those that the client cancelled. */
+  unsuccessful: boolean
 }
 
-export interface TailPoint {
+export interface LatencyPoint {
   t: number
   class: string
   ttft_p50_ms: number | null
   ttft_p99_ms: number | null
   queued: number
-  per_s: number
+  arrived_per_s: number
 }
 
 export interface StageTime {
@@ -106,7 +106,7 @@ export interface RecentRequest {
 
 export interface CellState {
   mode: string
-  leads: boolean
+  is_leader: boolean
   scheduler: { name: string; admin: string } | null
 }
 
@@ -125,21 +125,21 @@ export interface State {
   classes: ClassState[]
   tenants: TenantState[]
   pools: PoolState[]
-  /** The worst first, and not all of a large fleet. */
+  /** Endpoints with problems first. A large fleet is truncated. */
   endpoints: EndpointState[]
   endpoints_known: number
-  refusals: Refusal[]
-  tails: TailPoint[]
+  rejections: Rejection[]
+  latency_points: LatencyPoint[]
   recent: RecentRequest[]
-  ladder: number
+  degradation_level: number
 }
 
 export interface History {
   version: 1
-  points: TailPoint[]
+  points: LatencyPoint[]
 }
 
-/** What another version of the gateway tells is not shown: it could mean something else. */
+/** Returns null for another version of the format, because its fields could mean something else. */
 export function parseState(text: string): State | null {
   return parse(text) as State | null
 }

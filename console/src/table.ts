@@ -1,10 +1,10 @@
-// How does a list become a table that a screen reader can read and that does not jump?
+// Accessible tables whose rows are updated in place.
 
 import { element, keep, say, set } from './dom'
 
 export interface Cell {
   text: string
-  /** Draws a bar behind the number: how much of a hundred, and whether that is bad. */
+  /** Bar next to the text: length in percent, and tone. */
   bar?: { percent: number; tone: Tone }
   tone?: Tone
 }
@@ -13,7 +13,7 @@ export type Tone = 'plain' | 'good' | 'warn' | 'bad' | 'quiet'
 
 export interface Column<Item> {
   title: string
-  /** Numbers stand at the right. */
+  /** Numbers are aligned to the right. */
   number?: boolean
   cell: (item: Item) => Cell | string
 }

@@ -1,4 +1,4 @@
-// What is wrong, said so that nobody has to look for it: a word, a shape and a colour, each enough by itself?
+// The verdict panel. The cause is shown as a word, an icon and a colour, each of which is sufficient.
 
 import { byId, element, icon, keep, say, set } from './dom'
 import { lasting, words } from './format'
@@ -25,23 +25,23 @@ export function look(cause: string): Look {
   return LOOKS[cause] ?? { ...UNKNOWN, word: words(cause) }
 }
 
-/** What is wrong, in the order told, and whether anything has been judged at all. */
+/** Verdicts that are not healthy, in the given order. */
 export function wrong(verdicts: readonly Verdict[]): Verdict[] {
   return verdicts.filter((verdict) => verdict.cause !== 'healthy')
 }
 
-/** Where the page about it is: the gateway brings it along. */
+/** Link to the runbook, which the admin listener serves. */
 export function runbookLink(path: string): string | null {
   const name = /^docs\/operations\/runbooks\/([a-z0-9_-]+)\.md$/.exec(path)?.[1]
-  return name === undefined ? null : `runbooks/${name}`
+  return name === undefined ? null : `../docs/operations/runbooks/${name}`
 }
 
 export function whom(affected: Affected): string {
   const names = [affected.tenant === null ? '' : `tenant ${affected.tenant}`, affected.class === null ? '' : `class ${affected.class}`]
-  return names.filter((name) => name !== '').join(', ') || 'everybody'
+  return names.filter((name) => name !== '').join(', ') || 'all'
 }
 
-/** What is worth an announcement: another thing is wrong, or at another place. Numbers in a sentence change all the time. */
+/** Key of the announcement. It changes with the incidents and their pools, but not with the numbers in a sentence. */
 export function matter(bad: readonly Verdict[], cause: string): string {
   return [cause, ...bad.map((each) => JSON.stringify([each.pool, each.cause, each.incident])).sort()].join(' ')
 }
@@ -90,7 +90,7 @@ export class VerdictPanel {
   }
 }
 
-/** What to do, why, and who suffers. Its elements stay, so that a command can be marked while numbers beside it change. */
+/** Action, evidence and affected requests. Elements are reused, so that a text selection survives an update. */
 class Details {
   readonly root = element('div', { class: 'details' })
   private readonly action = element('p', { class: 'action' })
@@ -99,7 +99,7 @@ class Details {
   private readonly evidence = new Lines()
   private readonly affected = new Lines()
   private readonly blocks = [
-    block('Do first', this.action, this.page), block('Evidence', this.evidence.root), block('Who is affected', this.affected.root),
+    block('First action', this.action, this.page), block('Evidence', this.evidence.root), block('Who is affected', this.affected.root),
   ] as const
 
   show(verdict: Verdict | undefined): void {
@@ -110,7 +110,7 @@ class Details {
     fill(this.action, commandParts(verdict.action).map((part) => ({ text: part.text, tag: part.command ? 'code' : 'span' })))
     this.showRunbook(verdict)
     this.evidence.show(verdict.evidence.map((fact) => [{ text: fact, tag: 'span' }]))
-    this.affected.show(verdict.affected.map((each) => [{ text: whom(each), tag: 'strong' }, { text: `: ${each.how}`, tag: 'span' }]))
+    this.affected.show(verdict.affected.map((each) => [{ text: whom(each), tag: 'strong' }, { text: `: ${each.effect}`, tag: 'span' }]))
     set(this.blocks[1], { hidden: verdict.evidence.length === 0 })
     set(this.blocks[2], { hidden: verdict.affected.length === 0 })
   }
@@ -127,7 +127,7 @@ class Details {
   }
 }
 
-/** What else is wrong. */
+/** The other verdicts that are not healthy. */
 class Others {
   readonly root = element('ul', { class: 'others' })
   private readonly kept = new Map<string, { root: HTMLElement; text: HTMLElement }>()
@@ -150,7 +150,7 @@ interface Part {
   tag: 'span' | 'strong' | 'code'
 }
 
-/** Lines by their place: one that says the same in other numbers is the same line. */
+/** List items, identified by their position, so that an item is reused when its numbers change. */
 class Lines {
   readonly root = element('ul')
   private readonly kept = new Map<string, { root: HTMLElement }>()
@@ -161,7 +161,7 @@ class Lines {
   }
 }
 
-/** Writes the parts into the elements that are there, as far as they are of the same kind. */
+/** Writes the parts into the existing elements if these have the same tags. */
 function fill(target: HTMLElement, parts: readonly Part[]): void {
   const there = Array.from(target.children)
   const fits = there.length === parts.length && parts.every((part, place) => there[place]?.localName === part.tag)
@@ -174,8 +174,8 @@ function fill(target: HTMLElement, parts: readonly Part[]): void {
 
 function quiet(state: State | null): string {
   if (state === null) return 'Waiting for the gateway.'
-  if (state.verdicts.length === 0) return 'The gateway is learning what is usual; it judges once it has seen some traffic.'
-  return state.verdicts[0]?.sentence || 'Nothing is out of the ordinary.'
+  if (state.verdicts.length === 0) return 'The gateway is learning the normal load. It reports a verdict after some traffic.'
+  return state.verdicts[0]?.sentence || 'No problem detected.'
 }
 
 function sinceText(verdict: Verdict): string {
@@ -183,10 +183,10 @@ function sinceText(verdict: Verdict): string {
   return `${words(verdict.incident)} · ${where} · for ${lasting(verdict.since_s)}`
 }
 
-/** What stands between backticks is a command. */
+/** Text between backticks is a command. */
 export function commandParts(text: string): { text: string; command: boolean }[] {
   const parts = text.split('`')
-  // One that is not closed is no command.
+  // Without a closing backtick there is no command.
   if (parts.length % 2 === 0) return [{ text, command: false }]
   return parts.map((part, place) => ({ text: part, command: place % 2 === 1 })).filter((part) => part.text !== '')
 }

@@ -1,15 +1,15 @@
-// Is what the charts draw what was told, and does it stay small?
+// The series keep the received points within their bounds.
 import { describe, expect, it } from 'vitest'
 
 import { axisMilliseconds, CLASSES_MAX, GAP_DRAWN_S, longGaps, POINTS_MAX, Series, SPAN_S, timeRange } from '../src/series'
-import type { TailPoint } from '../src/state'
+import type { LatencyPoint } from '../src/state'
 
-function point(t: number, name = 'interactive', p99: number | null = 100): TailPoint {
-  return { t, class: name, ttft_p50_ms: 50, ttft_p99_ms: p99, queued: 3, per_s: 1 }
+function point(t: number, name = 'interactive', p99: number | null = 100): LatencyPoint {
+  return { t, class: name, ttft_p50_ms: 50, ttft_p99_ms: p99, queued: 3, arrived_per_s: 1 }
 }
 
 describe('gaps', () => {
-  it('interrupts a line where nothing was measured for long', () => {
+  it('interrupts a line at a long gap', () => {
     const timeAt = (pixel: number) => 1000 + pixel / 2
     const short: [number, number] = [0, 2 * GAP_DRAWN_S]
     const long: [number, number] = [100, 102 + 2 * GAP_DRAWN_S]
@@ -18,32 +18,32 @@ describe('gaps', () => {
 })
 
 describe('series', () => {
-  it('puts the points of one moment side by side', () => {
+  it('groups points with the same time', () => {
     const series = new Series()
     series.add([point(10), point(10, 'batch', null), point(15)])
     expect(series.columns('ttft_p99_ms')).toEqual([[10, 15], [100, 100], [null, null]])
   })
 
-  it('takes the same moment again as its correction', () => {
+  it('replaces a point with the same time', () => {
     const series = new Series()
     series.add([point(10)])
     series.add([point(10, 'interactive', 70)])
     expect(series.columns('ttft_p99_ms')).toEqual([[10], [70]])
   })
 
-  it('leaves out what comes in the wrong order', () => {
+  it('ignores points that are out of order', () => {
     const series = new Series()
     series.add([point(10), point(9), point(11)])
     expect(series.columns('queued')[0]).toEqual([10, 11])
   })
 
-  it('forgets what is older than its span', () => {
+  it('drops points older than its span', () => {
     const series = new Series()
     series.add([point(0), point(1), point(SPAN_S + 1)])
     expect(series.columns('queued')[0]).toEqual([1, SPAN_S + 1])
   })
 
-  it('stays within its bounds however much is told', () => {
+  it('stays within its bounds', () => {
     const series = new Series()
     for (let t = 0; t < 3 * POINTS_MAX; t++) series.add([point(t / 4)])
     for (let n = 0; n < 2 * CLASSES_MAX; n++) series.add([point(10_000, `class ${n}`)])
@@ -51,21 +51,21 @@ describe('series', () => {
     expect(series.classes.length).toBe(CLASSES_MAX)
   })
 
-  it('begins anew', () => {
+  it('can be cleared', () => {
     const series = new Series()
     series.add([point(10)])
     series.clear()
     expect([series.length, series.classes]).toEqual([0, []])
   })
 
-  it('draws two minutes at least and a quarter of an hour at most', () => {
+  it('spans between 2 and 15 minutes', () => {
     expect(timeRange(990, 1000)).toEqual([880, 1000])
     expect(timeRange(500, 1000)).toEqual([500, 1000])
     expect(timeRange(0, 2000)).toEqual([2000 - SPAN_S, 2000])
     expect(timeRange(null, null)).toEqual([-120, 0])
   })
 
-  it('names the marks of its axis', () => {
+  it('labels the axis', () => {
     expect([1, 100, 1000, 30_000].map(axisMilliseconds)).toEqual(['1 ms', '100 ms', '1 s', '30 s'])
   })
 })

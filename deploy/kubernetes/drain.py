@@ -1,31 +1,31 @@
-"""When may a vLLM that Kubernetes is about to end be ended?
+"""Wait until a terminating vLLM has no requests, as the preStop hook of its container.
 
-When it has neither a request that runs nor one that waits, and nobody sends it new ones: the gateway stops doing so
-when DNS no longer names the pod and it has noticed, so there is a least time to wait whatever is running. It runs as
-preStop in the engine's container and needs only Python. Where the engine answers no more there is nothing to wait for.
+The script waits until no request is running or waiting, and for at least `DRAIN_SECONDS_MIN`: the gateway sends new
+requests until it notices that DNS no longer lists the pod. If the engine does not respond, the script exits
+immediately. It needs only the Python standard library.
 """
 
-# ruff: noqa: INP001, T201 (a script of its own, which asks only its own engine and talks to people)
+# ruff: noqa: INP001, T201 (standalone script that queries only its own engine and prints to the pod's log)
 import os
 import sys
 import time
 import urllib.request
 
 ENGINE = os.environ.get("DRAIN_ENGINE", "http://127.0.0.1:8000")
-# DNS may be half a minute old, and the gateway believes the third answer in a row, five seconds apart.
+# DNS responses can be half a minute old. The gateway drops an endpoint after three lookups, five seconds apart.
 SECONDS_MIN = float(os.environ.get("DRAIN_SECONDS_MIN", "50"))
-# Below terminationGracePeriodSeconds, so that the engine still ends by itself.
+# Less than terminationGracePeriodSeconds, so that the engine has time to exit.
 SECONDS_MAX = float(os.environ.get("DRAIN_SECONDS_MAX", "630"))
 POLL_SECONDS = float(os.environ.get("DRAIN_POLL_SECONDS", "1"))
 IDLE_POLLS = 3
-OPEN = ("vllm:num_requests_running", "vllm:num_requests_waiting")
+OPEN_METRICS = ("vllm:num_requests_running", "vllm:num_requests_waiting")
 
 
 def open_requests() -> float:
     direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     with direct.open(f"{ENGINE}/metrics", timeout=5) as answer:
         lines = answer.read().decode().splitlines()
-    return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.partition("{")[0].split(" ")[0] in OPEN)
+    return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.partition("{")[0].split(" ")[0] in OPEN_METRICS)
 
 
 def main() -> int:

@@ -1,1 +1,1 @@
-"""A whole cell under faults in virtual time, driven by one seed."""
+"""Simulation of a complete cell under faults, in virtual time, driven by one seed."""

@@ -1,7 +1,8 @@
-"""Invalid entries, made from entries that a correct process has written.
+"""Invalid entries derived from valid ones.
 
-`mangled` damages bytes as a foreign writer would; most results cannot be decoded. `lying` keeps the structure of an
-entry and changes its content: it alters numbers, names and flags, and repeats, drops, swaps and moves messages.
+`with_damaged_bytes` damages bytes as a foreign writer would; most results cannot be decoded. `with_false_content` keeps
+the structure of an entry and changes its content: it alters numbers, names and flags, and repeats, drops, swaps and
+moves messages.
 """
 
 from random import Random
@@ -13,8 +14,8 @@ _NUMBERS = (0, 1, -1, 2, 7, 255, 2**31, 2**40, 2**52, 2**62, 2**63 - 1, -(2**62)
 _NAMES = ("", "g0", "g1", "s0", "r1", "r2", "r3", "r7", "e0", "e1", "p", "m", "open", "nobody", "x" * 2_000)
 
 
-def mangled(written: bytes, random: Random) -> bytes:
-    """The same bytes with some of them changed, cut off or repeated."""
+def with_damaged_bytes(written: bytes, random: Random) -> bytes:
+    """The same bytes, some of them changed, removed or repeated."""
     changed = bytearray(written)
     for _ in range(random.choice((1, 1, 2, 8))):
         place = random.randrange(len(changed))
@@ -32,19 +33,19 @@ def mangled(written: bytes, random: Random) -> bytes:
     return bytes(changed)
 
 
-def lying(written: bytes, random: Random, *, head: bool = True) -> bytes:
-    """An entry of the same structure with other content; its head changes only if `head` is true."""
+def with_false_content(written: bytes, random: Random, *, head: bool = True) -> bytes:
+    """An entry with the same structure and different content. The head changes only if `head` is true."""
     said_head, messages = msgspec.msgpack.decode(written)
     for _ in range(random.choice((1, 1, 1, 2, 4))):
         if messages and random.random() < 0.8:
-            _lie_in_messages(messages, random)
+            _falsify_messages(messages, random)
         elif head:
             _change_one(said_head, random)
     return msgspec.msgpack.encode((said_head, messages))
 
 
 def of_version(written: bytes, version: int) -> bytes:
-    """The same entry or snapshot as another version writes it, with a field that this version does not know."""
+    """The same entry or snapshot as another version would write it, with a field unknown to this version."""
     said = msgspec.msgpack.decode(written)
     head = said[0] if isinstance(said, list) else said
     head |= {"version": version, "of another version": 1}
@@ -56,7 +57,7 @@ def version_of(written: bytes) -> int:
     return (said[0] if isinstance(said, list) else said)["version"]
 
 
-def _lie_in_messages(messages: list[Any], random: Random) -> None:
+def _falsify_messages(messages: list[Any], random: Random) -> None:
     place = random.randrange(len(messages))
     match random.randrange(6):
         case 0:
@@ -73,17 +74,17 @@ def _lie_in_messages(messages: list[Any], random: Random) -> None:
 
 
 def _change_one(said: Any, random: Random) -> None:
-    """Changes one value somewhere inside."""
+    """Change one value at a random position in the structure."""
     while isinstance(said, dict | list) and said:
         key = random.choice(list(said) if isinstance(said, dict) else range(len(said)))
         if isinstance(said[key], dict | list) and said[key] and random.random() < 0.9:
             said = said[key]
             continue
-        said[key] = _another(said[key], random)
+        said[key] = _other_value(said[key], random)
         return
 
 
-def _another(value: Any, random: Random) -> Any:
+def _other_value(value: Any, random: Random) -> Any:
     if random.random() < 0.1:
         return None
     match value:

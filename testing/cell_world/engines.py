@@ -1,4 +1,4 @@
-"""What does an engine of a simulated cell do? It answers what it is asked, however much that is, and says how much."""
+"""Engines in a simulated cell: they accept any number of attempts and count them."""
 
 from dataclasses import dataclass
 
@@ -8,19 +8,19 @@ from headgate.model.units import Instant, PoolName, RequestId
 
 @dataclass(slots=True)
 class Running:
-    """One attempt at an engine: whose it is, who sent it, and what it holds."""
+    """One attempt running on an engine."""
 
     life: tuple[str, int]
     member: str
-    """Name of its gateway; another process may have the same name."""
+    """Name of the gateway, which another process may share."""
     request_id: RequestId
     attempt: int
     decider: str
-    """Who sent it: an epoch, or one life of a member as an island."""
+    """Decider that sent the attempt: an epoch, or one period during which a member was an island."""
     kv_tokens: int
     since: Instant
     orphaned: bool = False
-    """Whether its gateway has died: it stays until the engine notices."""
+    """Whether the gateway has died. The attempt runs until the engine notices."""
 
 
 class Engine:
@@ -29,7 +29,7 @@ class Engine:
         self.kv_tokens = kv_tokens
         self.running: dict[tuple[tuple[str, int], RequestId, int], Running] = {}
         self.most = 0
-        """The most that was ever there at once."""
+        """Highest number of concurrent attempts."""
 
     @property
     def pool(self) -> PoolName:

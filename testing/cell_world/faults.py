@@ -1,7 +1,7 @@
-"""What goes wrong in one run, and when?
+"""Random faults for one run, drawn from the seed.
 
-Drawn from the seed: a handful of faults of all kinds, some at the same time, aimed at any process, at the store or at
-whoever is the scheduler at that moment. All are over at `CALM_AT`.
+A run has a few faults of any kind, some of them concurrent. Each affects a process, the store or the current scheduler.
+All faults end by `CALM_AT`.
 """
 
 from dataclasses import dataclass
@@ -17,46 +17,46 @@ CALM_AT: Final = Instant(8 * SECOND)
 
 class Kind(StrEnum):
     LOSS = "loss"
-    """Of what this process sends or is sent, so many in a hundred are lost."""
+    """`degree` percent of the messages to and from this process are lost."""
     REPETITION = "repetition"
     REORDERING = "reordering"
     DELAY = "delay"
     PARTITION = "partition"
     DEAF = "deaf"
-    """Nothing reaches it, what it says is heard."""
+    """The process receives no messages, but the messages it sends arrive."""
     MUTE = "mute"
     PAUSE = "pause"
-    """It stands still; what was sent to it is waiting when it goes on."""
+    """The process pauses and, when it resumes, handles the messages that have arrived in the meantime."""
     CRASH = "crash"
-    """It dies, with all that it held, and starts again when the fault is over."""
+    """The process dies, loses its state and restarts when the fault ends."""
     STORE_PAUSE = "store pause"
     STORE_CRASH = "store crash"
-    """It comes back with all that it had."""
+    """The store restarts with all its data."""
     STORE_EMPTY = "store empty"
     STORE_STALE = "store stale"
     LEASE_LOST = "lease lost"
-    """The store forgets who is the scheduler, and nothing else: two of them at once."""
+    """The store loses only the scheduler's lease, so two schedulers may run at the same time."""
     POLICY = "policy"
-    """New rules are read by one process after the other."""
+    """The processes read a new policy one after another."""
     RESTART = "restart"
-    """It leaves in peace, ending what it has, at the latest when the fault is over, and starts again."""
+    """The process shuts down gracefully, at the latest when the fault ends, and starts again."""
     DAMAGE = "damage"
     """`degree` percent of the entries that this process sends are damaged in transit."""
     LIES = "lies"
-    """`degree` percent of the entries of this process have false content. The process is restarted afterwards."""
+    """`degree` percent of this process's entries have false content. The process restarts afterwards."""
     SKEW = "skew"
-    """The process uses a protocol version that is one apart, or two apart and unreadable for the other processes."""
+    """The process's protocol version is off by one or two. If it is off by two, others cannot read its messages."""
     CLOCK_STEP = "clock step"
-    """The wall clock of the store, or of a process that is restarted, steps by one hour."""
+    """The wall clock of the store, or of a process that restarts, jumps by one hour."""
     TWIN = "twin"
-    """A second process starts under the same name and is killed when the fault is over."""
+    """A second process starts with the same name and is killed when the fault ends."""
     SECOND_CELL = "second cell"
-    """A second cell starts under the name of the cell in the same store and is killed when the fault is over."""
+    """A second cell starts with the cell's name in the same store and is killed when the fault ends."""
 
 
 SCHEDULER: Final = "the scheduler"
 STORE: Final = "the store"
-EVERYBODY: Final = "everybody"
+ALL_PROCESSES: Final = "everybody"
 
 _AT_PROCESS: Final = (
     Kind.LOSS,
@@ -73,10 +73,10 @@ _AT_PROCESS: Final = (
 
 
 HOSTILE: Final = (Kind.DAMAGE, Kind.LIES, Kind.SKEW, Kind.CLOCK_STEP)
-"""Drawn by a separate generator, so that they do not change the other faults of a seed."""
-DOUBLES: Final = (Kind.TWIN, Kind.SECOND_CELL)
-"""Drawn by a separate generator as well."""
-_PLAIN: Final = tuple(kind for kind in Kind if kind not in (*HOSTILE, *DOUBLES))
+"""Kinds drawn by a separate random generator, so that they do not change the other faults for a seed."""
+DUPLICATES: Final = (Kind.TWIN, Kind.SECOND_CELL)
+"""Kinds drawn by a third random generator, for the same reason."""
+_PLAIN: Final = tuple(kind for kind in Kind if kind not in (*HOSTILE, *DUPLICATES))
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,14 +86,16 @@ class Fault:
     at: Instant
     lasts_ns: Duration
     degree: int = 0
-    """Percentage of messages, milliseconds, version difference, hours of a clock step, or kind of second cell."""
+    """Strength of the fault: a percentage of messages, milliseconds, a version difference, the size of a clock step in
+    hours, or a variant of the second cell.
+    """
 
     @property
     def over(self) -> Instant:
         return Instant(self.at + self.lasts_ns)
 
 
-def drawn(seed: int, names: list[str]) -> list[Fault]:
+def draw_faults(seed: int, names: list[str]) -> list[Fault]:
     random = Random(f"{seed} faults")
     faults: list[Fault] = []
     for _ in range(random.choice((1, 1, 2, 2, 3, 4, 6))):
@@ -104,11 +106,11 @@ def drawn(seed: int, names: list[str]) -> list[Fault]:
         if kind in _AT_PROCESS:
             target = random.choice([*names, SCHEDULER, SCHEDULER])
             if kind in (Kind.LOSS, Kind.REPETITION, Kind.REORDERING, Kind.DELAY) and random.random() < 0.5:
-                target = EVERYBODY
+                target = ALL_PROCESSES
         else:
-            target = EVERYBODY if kind is Kind.POLICY else STORE
+            target = ALL_PROCESSES if kind is Kind.POLICY else STORE
         if faults and random.random() < 0.3:
-            # What goes wrong together is worse than what goes wrong one by one.
+            # Overlapping faults find more bugs than separate ones.
             at = Instant(
                 min(CALM_AT - lasts, max(FAULTS_FROM, faults[-1].at + random.randrange(-300, 300) * MILLISECOND))
             )
@@ -120,7 +122,7 @@ def drawn(seed: int, names: list[str]) -> list[Fault]:
     return sorted(faults, key=lambda fault: fault.at)
 
 
-def drawn_hostile(seed: int, names: list[str]) -> list[Fault]:
+def draw_hostile_faults(seed: int, names: list[str]) -> list[Fault]:
     random = Random(f"{seed} hostile")
     faults: list[Fault] = []
     for kind in random.sample(HOSTILE, random.choice((1, 1, 2))):
@@ -134,16 +136,16 @@ def drawn_hostile(seed: int, names: list[str]) -> list[Fault]:
     return faults
 
 
-def drawn_doubles(seed: int, names: list[str]) -> list[Fault]:
+def draw_duplicate_faults(seed: int, names: list[str]) -> list[Fault]:
     random = Random(f"{seed} doubles drawn")
     faults: list[Fault] = []
     for kind, share in ((Kind.TWIN, 0.4), (Kind.SECOND_CELL, 0.2)):
         if random.random() < share:
             at = Instant(random.randrange(FAULTS_FROM, CALM_AT - 3 * SECOND))
             lasts = Duration(random.randrange(SECOND, CALM_AT - SECOND - at))
-            target = random.choice(names) if kind is Kind.TWIN else EVERYBODY
+            target = random.choice(names) if kind is Kind.TWIN else ALL_PROCESSES
             faults.append(Fault(kind, target, at, lasts, random.randrange(4)))
             if kind is Kind.SECOND_CELL and random.random() < 0.5:
-                # Lets a process of the second cell become the scheduler.
+                # Crash the scheduler so that a process from the second cell can take over.
                 faults.append(Fault(Kind.CRASH, SCHEDULER, Instant(at + lasts // 3), Duration(lasts // 3)))
     return faults

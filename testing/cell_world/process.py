@@ -1,8 +1,8 @@
-"""How does one simulated process run a node of the cell?
+"""One simulated process that runs a node of the cell.
 
-Around the very node that a live process runs, it does what a live host does: it carries entries as bytes, wakes the
-node when it wants to be, gathers for a moment what goes out together, sends attempts to engines and tells what becomes
-of them. It has a clock of its own, and stands still, dies or is restarted as the faults say.
+It wraps the same node as a live process and does the work of a live host: it encodes entries, wakes the node at its
+timers, batches outgoing entries, sends attempts to engines and reports their results. Each process has its own clock,
+and pauses, dies or restarts as the faults dictate.
 """
 
 from __future__ import annotations
@@ -18,74 +18,74 @@ from headgate.core.events import (
     AttemptEnded,
     AttemptEnding,
     AttemptProgress,
+    AttemptsProgressed,
     EndpointJoined,
-    EndpointMeasured,
-    EndpointReadied,
+    EndpointMetricsReported,
+    EndpointReady,
     Event,
     FirstToken,
     PolicyChanged,
-    Progressed,
     RequestWithdrawn,
     TimerFired,
     WithdrawalCause,
 )
 from headgate.hosts.cell.leader.leader import Leader
-from headgate.hosts.cell.member.orders import ModeChanged, Order, PolicyAgreed
+from headgate.hosts.cell.member.commands import MemberCommand, ModeChanged, PolicyAgreed
 from headgate.hosts.cell.node import Node
 from headgate.hosts.cell.protocol.codec import (
-    Unintelligible,
-    UntrustedMember,
-    UntrustedScheduler,
-    decoded_snapshot,
-    encoded,
-    member_entry,
-    scheduler_entry,
-    writable_snapshot,
+    InvalidMemberEntry,
+    InvalidSchedulerEntry,
+    UnreadableEntry,
+    decode_member_entry,
+    decode_scheduler_entry,
+    decode_snapshot,
+    encode_entry,
+    try_encode_snapshot,
 )
 from headgate.hosts.cell.protocol.lease import Claim
-from headgate.hosts.cell.protocol.messages import MemberEntry, SchedulerEntry, Share, Snapshots
-from headgate.hosts.cell.protocol.views import Mode
+from headgate.hosts.cell.protocol.messages import MemberEntry, SchedulerEntry, Share, SnapshotId
+from headgate.hosts.cell.protocol.views import MemberMode
 from headgate.model.ticket import Ticket
 from headgate.model.units import MILLISECOND, SECOND, Duration, Instant, RequestId
 from headgate.model.usage import Usage, UsageSource
-from testing.cell_world.checks import Story
+from testing.cell_world.cell_config import OUTPUT_TOKENS, CellConfig
+from testing.cell_world.checks import RequestTrace
 from testing.cell_world.engines import Running
+from testing.cell_world.entry_faults import EntryFaults
 from testing.cell_world.faults import Fault
-from testing.cell_world.names import NameHolder
-from testing.cell_world.site import OUTPUT_TOKENS, Site
-from testing.cell_world.speech import Speech
-from testing.cell_world.store import Way
+from testing.cell_world.member_names import NameHolder
+from testing.cell_world.store import StoreLink
 
 if TYPE_CHECKING:
     from testing.cell_world.world import World
 
 _FLUSH_NS = Duration(500_000)
-"""What happens within this goes out together."""
+"""Interval during which written entries are batched before they are sent."""
 _SCRAPE_NS = SECOND
 _SWEEP_NS = Duration(250 * MILLISECOND)
 _GRACE_NS = Duration(500 * MILLISECOND)
-"""Grace period for the requests of a process that loses its name."""
+"""Grace period for requests on a process that has lost its name."""
 
 
 class Process:
-    def __init__(self, name: str, world: World, site: Site, *, gateway: bool, key: str | None = None) -> None:
-        """Without a `key`, the process is in the cell from the beginning; with a `key`, `start` starts it later."""
+    def __init__(self, name: str, world: World, site: CellConfig, *, gateway: bool, key: str | None = None) -> None:
+        """Without a `key`, the process is in the cell from the beginning. With a `key`, `start` adds it later."""
         self.name = name
         self.key = key or name
-        """Unique key of the process; other processes may have its name."""
+        """Unique key of the process. Other processes may share its name."""
         self.world = world
         self.site = site
         self.gateway = gateway
         self.random = Random(f"{world.seed} process {self.key}")
         self._offset = self.random.randrange(1_000, 2_000) * SECOND
         self._rate_ppm = self.random.choice((0, 0, -4_000, 4_000, self.random.randrange(-4_000, 4_000)))
-        self.way = Way(self.key, world.timeline, lambda: world.now, Random(f"{world.seed} way {self.key}"))
-        self.speech = Speech(self.way, Random(f"{world.seed} hostile {self.key}"))
+        self.way = StoreLink(self.key, world.timeline, lambda: world.now, Random(f"{world.seed} way {self.key}"))
+        self.speech = EntryFaults(self.way, Random(f"{world.seed} hostile {self.key}"))
         self.wall_ns = 5_000 * SECOND
-        """Offset of its wall clock from its monotonic clock."""
+        """Offset of the wall clock from the monotonic clock, in nanoseconds."""
         self.lives = 0
         self.began_at = Instant(0)
-        """True time at which its latest life began."""
+        """True time of the latest start."""
         self.up = False
         self.paused = False
         self._waiting: list[Callable[[], None]] = []
@@ -93,31 +93,31 @@ class Process:
         self.attempts: dict[tuple[RequestId, int], Attempt] = {}
         self.open: dict[RequestId, Ticket] = {}
         self.highest = 0
-        """The highest epoch that this life has followed."""
+        """Highest epoch followed since the latest start."""
         self._flush_set = False
         self._woken_at: Instant | None = None
         self._led: Leader | None = None
         self._islands = 0
         self.decider = ""
-        """Who gives the orders that are carried out at the moment."""
+        """Decider whose commands are currently being carried out."""
         self.draining = False
         self._leaving = self._starts_again = False
-        """Whether it has said that it goes, and is to start as soon as it has left."""
+        """Whether the node has announced that it is leaving, and whether the process starts again afterwards."""
         self.read_at: Instant | None = None
-        """When it has read the new rules, by its own clock."""
+        """Time on the process's clock at which it read the new policy."""
         self.file_changed = False
-        """Whether the new rules are in its file; a process that is paused reads them later, or at its next start."""
+        """Whether the new policy is in the file. A paused process reads it later or at its next start."""
         self.troubles: list[Fault] = []
-        """What has befallen it so far."""
+        """Faults that have affected this process so far."""
         self.retired = False
-        """Whether it must not start again."""
+        """Whether the process must not start again."""
         self.names = NameHolder(self) if world.has_names else None
         if key is None:
             self.begin()
             if self.names is not None:
-                self.names.keep_from_the_start()
+                self.names.hold_from_start()
 
-    # Its clock, and its life
+    # Clock and lifecycle
 
     def clock(self) -> Instant:
         true = self.world.now
@@ -132,7 +132,7 @@ class Process:
         return self.key, self.lives
 
     def start(self) -> None:
-        """Start as soon as it has its name."""
+        """Claim the name, then start."""
         if self.retired or self.up:
             return
         if self.names is None:
@@ -158,24 +158,24 @@ class Process:
         )
         self.draining = self._leaving = self._starts_again = False
         for engine in site.engines.values():
-            self.node.tell(EndpointJoined(engine.endpoint), self.clock())
+            self.node.handle(EndpointJoined(engine.endpoint), self.clock())
         if self.file_changed and self.read_at is None:
             self.read_at = self.clock()
         self.policy = site.policy if self.read_at is None else site.next_policy
-        self.node.tell(PolicyChanged(self.policy, site.hash_of(self.policy)), self.clock())
+        self.node.handle(PolicyChanged(self.policy, site.hash_of(self.policy)), self.clock())
         world.trace(self.key, f"starts, life {self.lives}")
-        world.began(self)
-        self.awake()
+        world.on_joined(self)
+        self.run_due()
         world.after(_SWEEP_NS, self._guarded(self._sweep))
 
     def crash(self) -> None:
-        """Dies with all that it holds. The engines notice after a while."""
+        """Die and lose all state. The engines notice after a delay."""
         world = self.world
-        world.trace(self.key, f"dies with {len(self.open)} requests")
+        world.trace(self.key, f"dies with {len(self.open)} open requests")
         self._end_life()
         for request_id in self.open:
-            world.findings.stories[request_id].lost = True
-        for story in world.findings.stories.values():
+            world.findings.traces[request_id].lost = True
+        for story in world.findings.traces.values():
             story.orphaned = story.orphaned or story.member == self.key
         for (request_id, number), attempt in self.attempts.items():
             engine = world.engines[attempt.order.endpoint_id]
@@ -185,7 +185,7 @@ class Process:
         self.attempts, self.open, self._waiting = {}, {}, []
 
     def retire(self) -> None:
-        """Kill it for good."""
+        """Kill the process permanently."""
         self.retired = True
         if self.up:
             self.crash()
@@ -197,62 +197,62 @@ class Process:
         if self.names is not None:
             self.names.stop()
 
-    def restart(self) -> None:
-        """Is to leave in peace: it takes no more requests, and is the scheduler no more."""
+    def drain(self) -> None:
+        """Shut down gracefully: accept no more requests and step down as scheduler."""
 
         def drain() -> None:
-            self.world.trace(self.key, f"is to leave, with {len(self.open)} requests")
+            self.world.trace(self.key, f"starts draining with {len(self.open)} open requests")
             self.draining = True
-            self.node.resign(self.clock())
-            self.awake()
+            self.node.step_down(self.clock())
+            self.run_due()
 
         if self.up and not self.draining:
             self._guarded(drain)()
 
     def lose_name(self) -> None:
-        """Another process has its name: finish the open requests and exit with an error."""
-        self.world.lost_name(self)
+        """Finish the open requests and exit with an error, because another process has the name."""
+        self.world.on_name_lost(self)
         self.draining = True
         self.node.lose_name(self.clock())
-        self.awake()
+        self.run_due()
         self.world.after(_GRACE_NS, self._guarded(self._withdraw_all))
 
     def end_grace(self) -> None:
-        """It has had long enough to leave."""
+        """End the grace period: withdraw the open requests, or start the process if it is down."""
         if not self.up:
             self.start()
             return
 
-        # Also where it stands still at the moment, and leaves as soon as it goes on.
+        # This also applies to a paused process, which leaves as soon as it resumes.
         self._starts_again = True
 
         self._guarded(self._withdraw_all)()
 
     def _withdraw_all(self) -> None:
         for request_id in tuple(self.open) if self.draining else ():
-            self.tell(RequestWithdrawn(request_id, WithdrawalCause.GRACE_OVER))
-        self.awake()
+            self.submit(RequestWithdrawn(request_id, WithdrawalCause.SHUTDOWN))
+        self.run_due()
 
-    def _go_on_leaving(self) -> None:
+    def _continue_drain(self) -> None:
         if self.open or self.attempts or self.node.member.held:
             return
         if not self._leaving:
             self._leaving = True
             self.node.leave(self.clock())
-        if self.node.left:
+        if self.node.has_left:
             self.world.trace(self.key, "has left")
-            self.world.left(self)
+            self.world.on_left(self)
             if self.names is not None:
-                self.names.give_back()
+                self.names.release()
             self._end_life()
             self._waiting = []
             if self._starts_again:
                 self.start()
-            elif self.node.member.nameless:
+            elif self.node.member.lost_name:
                 self.world.doubles.exited(self)
 
     def _guarded(self, action: Callable[[], None]) -> Callable[[], None]:
-        """The action, if this life still lasts then; later, if it is paused."""
+        """Wrap an action so that it runs only until the process ends. A paused process runs it when it resumes."""
         life = self.lives
 
         def act() -> None:
@@ -273,18 +273,18 @@ class Process:
         for action in waiting:
             action()
         if self.up:
-            self.awake()
+            self.run_due()
 
-    # The node
+    # Node
 
-    def awake(self) -> None:
-        """Lets the node do what is due, and sees to it that it is woken and what it says is sent."""
+    def run_due(self) -> None:
+        """Let the node do all due work, then set its next timer or schedule a flush."""
         now = self.clock()
         self.decider = self._island_name()
-        self.obey(self.node.tick(now))
+        self.perform(self.node.tick(now))
         self._note_leader()
         if self.draining:
-            self._go_on_leaving()
+            self._continue_drain()
         if self.up:
             self._set_timer()
 
@@ -292,26 +292,26 @@ class Process:
         self._flush_set = False
         now = self.clock()
         self.decider = self._island_name()
-        self.obey(self.node.tick(now))
+        self.perform(self.node.tick(now))
         going = self.node.outgoing(now)
         for entry in going.inbox:
-            for written in encoded(entry):
-                self.world.to_inbox(self, self.speech.as_said(written))
+            for written in encode_entry(entry):
+                self.world.to_inbox(self, self.speech.as_sent(written))
         for name, entry in going.outboxes:
-            self.world.granted(entry)
-            for written in encoded(entry):
+            self.world.check_grants(entry)
+            for written in encode_entry(entry):
                 self.world.to_outbox(self, name, self.speech.as_written(written))
         if going.claim is not None:
             self.world.claim(self, going.claim)
-        written = None if going.write is None else writable_snapshot(going.write)
-        if going.write is not None and written is not None:
-            self.world.write(self, self.speech.as_written(written), going.write.at)
-        if going.read:
+        written = None if going.snapshot is None else try_encode_snapshot(going.snapshot)
+        if going.snapshot is not None and written is not None:
+            self.world.write(self, self.speech.as_written(written), going.snapshot.at)
+        if going.read_snapshot:
             self.world.read(self)
         if going.release is not None:
             self.world.release(self, going.release)
         self._note_leader()
-        self.awake()
+        self.run_due()
 
     def _set_timer(self) -> None:
         if self._flush_set:
@@ -325,12 +325,12 @@ class Process:
         wakeup = max(self.world.now, self.true_time(due)) + 1
         if self._woken_at is None or wakeup < self._woken_at or self._woken_at <= self.world.now:
             self._woken_at = Instant(wakeup)
-            self.world.timeline.at(Instant(wakeup), self._wake, (self.lives, wakeup))
+            self.world.timeline.schedule(Instant(wakeup), self._wake, (self.lives, wakeup))
 
     def _wake(self, which: tuple[int, int]) -> None:
         if which == (self.lives, self._woken_at):
             self._woken_at = None
-            self._guarded(self.awake)()
+            self._guarded(self.run_due)()
 
     def _note_leader(self) -> None:
         leader = self.node.leader
@@ -338,82 +338,82 @@ class Process:
             return
         self._led = leader
         if leader is None:
-            self.world.trace(self.key, "is the scheduler no more")
+            self.world.trace(self.key, "is no longer the scheduler")
             return
-        self.world.began_to_lead(self, leader)
-        watcher = Watcher(self, leader)
-        leader.observe(watcher)
+        self.world.on_leader_started(self, leader)
+        watcher = GrantChecker(self, leader)
+        leader.add_observer(watcher)
         if not leader.gathering:
-            watcher.saw(TimerFired(), (), self.clock())
+            watcher.observe(TimerFired(), (), self.clock())
         self.world.after(Duration(20 * MILLISECOND), self._guarded(self._probe))
         self.world.after(_SCRAPE_NS, self._guarded(lambda: self._scrape(leader)))
 
-    # What comes from others; each as it would from a socket
+    # Incoming messages, as from a socket
 
     def receive(self, written: bytes, check: int, *, from_member: bool) -> None:
-        # As in the store's reader, a damaged entry is dropped; its sender sends it again.
-        if crc32(written) == check and self.speech.reads(written):
-            self._guarded(lambda: self._take(written, from_member=from_member))()
+        # As in the store's reader, a damaged entry is dropped. Its sender resends it.
+        if crc32(written) == check and self.speech.can_read(written):
+            self._guarded(lambda: self._decode_and_handle(written, from_member=from_member))()
 
-    def _take(self, written: bytes, *, from_member: bool) -> None:
+    def _decode_and_handle(self, written: bytes, *, from_member: bool) -> None:
         now = self.clock()
-        if self.node.member.nameless:
+        if self.node.member.lost_name:
             return
         try:
-            entry = member_entry(written) if from_member else scheduler_entry(written)
-        except UntrustedMember as untrusted:
-            self.node.refuse_member(untrusted.head, str(untrusted), now)
-        except UntrustedScheduler as untrusted:
-            self.node.refuse_scheduler(untrusted.head, now)
-        except Unintelligible:
+            entry = decode_member_entry(written) if from_member else decode_scheduler_entry(written)
+        except InvalidMemberEntry as untrusted:
+            self.node.reject_member_entry(untrusted.head, str(untrusted), now)
+        except InvalidSchedulerEntry as untrusted:
+            self.node.reject_scheduler_entry(untrusted.head, now)
+        except UnreadableEntry:
             return
         else:
-            self._take_entry(entry, now)
-        self.awake()
+            self._handle_entry(entry, now)
+        self.run_due()
 
-    def _take_entry(self, entry: MemberEntry | SchedulerEntry, now: Instant) -> None:
+    def _handle_entry(self, entry: MemberEntry | SchedulerEntry, now: Instant) -> None:
         if isinstance(entry, MemberEntry):
             self.node.from_member(entry, now)
         else:
             self.decider = f"epoch {entry.head.epoch.number} {entry.head.epoch.id}"
             orders = self.node.from_scheduler(entry, now)
-            bound = self.node.member.bound
+            bound = self.node.member.followed_epoch
             assert bound is not None
             if bound.number < self.highest:
                 self.world.violated(f"{self.key} went back from epoch {self.highest} to {bound.number}")
             self.highest = max(self.highest, bound.number)
             if any(isinstance(order, Dispatch) for order in orders) and entry.head.epoch != bound:
-                self.world.violated(f"{self.key} follows {bound} and begins what {entry.head.epoch} ordered")
-            self.obey(orders)
+                self.world.violated(f"{self.key} follows {bound} but starts an attempt for {entry.head.epoch}")
+            self.perform(orders)
 
-    def answered(self, claim: Claim, lease: object) -> None:
+    def on_lease_answer(self, claim: Claim, lease: object) -> None:
         def answer() -> None:
-            self.node.lease_answered(claim, lease, self.clock())  # type: ignore[arg-type]
-            self.awake()
+            self.node.handle_lease(claim, lease, self.clock())  # type: ignore[arg-type]
+            self.run_due()
 
         self._guarded(answer)()
 
-    def was_kept(self, at: Snapshots, kept: Snapshots) -> None:
+    def on_snapshot_written(self, at: SnapshotId, kept: SnapshotId) -> None:
         def tell() -> None:
-            self.node.snapshot_kept(at, kept, self.clock())
-            self.awake()
+            self.node.handle_stored_snapshot(at, kept, self.clock())
+            self.run_due()
 
         self._guarded(tell)()
 
-    def was_read(self, written: bytes | None) -> None:
+    def on_snapshot_read(self, written: bytes | None) -> None:
         def tell() -> None:
             snapshot = None
-            with suppress(Unintelligible):
-                snapshot = decoded_snapshot(written) if written is not None and self.speech.reads(written) else None
-            self.node.snapshot_read(snapshot, self.clock())
-            self.awake()
+            with suppress(UnreadableEntry):
+                snapshot = decode_snapshot(written) if written is not None and self.speech.can_read(written) else None
+            self.node.handle_read_snapshot(snapshot, self.clock())
+            self.run_due()
 
         self._guarded(tell)()
 
-    # What a gateway does
+    # Requests
 
     def arrive(self, ticket: Ticket, patience_ns: Duration | None) -> None:
-        """A request comes in, if anybody is there to take it."""
+        """Receive a request, unless the process is down or draining."""
         if not self.up:
             return
 
@@ -421,34 +421,34 @@ class Process:
             if self.draining:
                 return
             world = self.world
-            world.findings.opened(ticket.request_id, Story(self.key, ticket.tenant, world.now))
+            world.findings.opened(ticket.request_id, RequestTrace(self.key, ticket.tenant, world.now))
             self.open[ticket.request_id] = ticket
-            world.trace(self.key, f"takes {ticket.request_id}")
+            world.trace(self.key, f"receives {ticket.request_id}")
             self.decider = self._island_name()
-            self.obey(self.node.open(ticket, self.clock()))
-            self.awake()
+            self.perform(self.node.open(ticket, self.clock()))
+            self.run_due()
             if patience_ns is not None:
-                world.after(patience_ns, self._guarded(lambda: self._client_leaves(ticket.request_id)))
+                world.after(patience_ns, self._guarded(lambda: self._client_disconnects(ticket.request_id)))
 
         self._guarded(take)()
 
-    def _client_leaves(self, request_id: RequestId) -> None:
+    def _client_disconnects(self, request_id: RequestId) -> None:
         if request_id in self.open:
-            self.tell(RequestWithdrawn(request_id, WithdrawalCause.CLIENT_LEFT))
+            self.submit(RequestWithdrawn(request_id, WithdrawalCause.CLIENT_DISCONNECTED))
 
-    def tell(self, event: FirstToken | Progressed | AttemptEnded | RequestWithdrawn | PolicyChanged) -> None:
+    def submit(self, event: FirstToken | AttemptsProgressed | AttemptEnded | RequestWithdrawn | PolicyChanged) -> None:
         self.decider = self._island_name()
-        self.obey(self.node.tell(event, self.clock()))
-        self.awake()
+        self.perform(self.node.handle(event, self.clock()))
+        self.run_due()
 
     def read_policy(self) -> None:
-        """Reads the new rules. One that is down reads them when it starts."""
+        """Read the new policy. A process that is down reads it when it starts."""
 
         def read() -> None:
             self.read_at = self.clock()
-            self.world.trace(self.key, "has read new rules")
-            self.obey(self.node.stage(self.site.hash_of(self.site.next_policy), self.clock()))
-            self.awake()
+            self.world.trace(self.key, "has read the new policy")
+            self.perform(self.node.stage(self.site.hash_of(self.site.next_policy), self.clock()))
+            self.run_due()
 
         self.file_changed = True
         if self.up and self.read_at is None:
@@ -456,16 +456,16 @@ class Process:
         elif not self.up:
             self.read_at = self.clock()
 
-    def _go_by(self, policy_hash: str) -> None:
-        self.world.goes_by(self, policy_hash)
+    def _apply_policy(self, policy_hash: str) -> None:
+        self.world.on_policy_applied(self, policy_hash)
         self.policy, decider = self.site.next_policy, self.decider
-        self.tell(PolicyChanged(self.policy, policy_hash))
+        self.submit(PolicyChanged(self.policy, policy_hash))
         self.decider = decider
 
     def _island_name(self) -> str:
         return f"island {self.key} {self.lives} {self._islands}"
 
-    def obey(self, orders: list[Order]) -> None:
+    def perform(self, orders: list[MemberCommand]) -> None:
         for order in orders:
             match order:
                 case Dispatch():
@@ -478,38 +478,38 @@ class Process:
                     self.open.pop(order.request_id, None)
                 case ModeChanged():
                     self.world.trace(self.key, f"{order.mode.value}: {order.reason}")
-                    if order.mode is Mode.ISLAND:
+                    if order.mode is MemberMode.ISLAND:
                         self._islands += 1
                         self.decider = self._island_name()
-                        self.world.began_island(self, self.node.member.island_share)
+                        self.world.on_island_started(self, self.node.member.island_share)
                         wait = Duration(self.random.randrange(5, 60) * MILLISECOND)
                         self.world.after(wait, self._guarded(self._probe))
                 case PolicyAgreed(policy_hash):
-                    self._go_by(policy_hash)
+                    self._apply_policy(policy_hash)
 
     def _begin(self, order: Dispatch) -> None:
         world, random = self.world, self.random
         key = (order.request_id, order.attempt)
         if key in self.attempts:
-            world.violated(f"{key} was begun twice")
+            world.violated(f"{key} was started twice")
             return
         attempt = self.attempts[key] = Attempt(order)
         ticket = self.open.get(order.request_id)
         tokens = 0 if ticket is None else ticket.prompt_bytes // 4 + OUTPUT_TOKENS
         running = Running(self.life, self.name, order.request_id, order.attempt, self.decider, tokens, world.now)
-        world.begins(self, order, running)
+        world.on_attempt_started(self, order, running)
         first = Duration(random.randrange(20, 200) * MILLISECOND)
         lasts = Duration(first + random.choice((100, 300, 800, 1_500, 3_000)) * MILLISECOND)
         if random.random() < 0.03:
             world.after(first, self._guarded(lambda: self._finish(key, attempt, AttemptEnding.FAILED)))
             return
-        world.after(first, self._guarded(lambda: self._speak(key, attempt)))
+        world.after(first, self._guarded(lambda: self._send_first_token(key, attempt)))
         world.after(lasts, self._guarded(lambda: self._finish(key, attempt, AttemptEnding.COMPLETED)))
 
-    def _speak(self, key: tuple[RequestId, int], attempt: Attempt) -> None:
+    def _send_first_token(self, key: tuple[RequestId, int], attempt: Attempt) -> None:
         if self.attempts.get(key) is attempt:
             attempt.spoken = True
-            self.tell(FirstToken(*key))
+            self.submit(FirstToken(*key))
 
     def _finish(self, key: tuple[RequestId, int], attempt: Attempt, ending: AttemptEnding) -> None:
         if self.attempts.get(key) is not attempt:
@@ -521,7 +521,7 @@ class Process:
         if ending is AttemptEnding.COMPLETED:
             prompt_tokens = self.world.tickets[key[0]].prompt_bytes // 4
             usage = Usage(prompt_tokens, OUTPUT_TOKENS, 0, UsageSource.ENGINE)
-        self.tell(AttemptEnded(*key, ending, "as simulated", usage))
+        self.submit(AttemptEnded(*key, ending, "as simulated", usage))
 
     def _abort(self, order: Abort) -> None:
         key = (order.request_id, order.attempt)
@@ -531,34 +531,34 @@ class Process:
             self.world.after(soon, self._guarded(lambda: self._finish(key, attempt, AttemptEnding.ABORTED)))
 
     def _sweep(self) -> None:
-        """Reports what streams have produced."""
+        """Report the progress of streams."""
         progress = [AttemptProgress(*key, 8) for key, attempt in self.attempts.items() if attempt.spoken]
         if progress:
-            self.tell(Progressed(tuple(progress)))
+            self.submit(AttemptsProgressed(tuple(progress)))
         self.world.after(_SWEEP_NS, self._guarded(self._sweep))
 
-    # What it sees of the engines
+    # Probes and scrapes of the engines
 
     def _probe(self) -> None:
         for endpoint_id in self.site.engines:
-            self._see(EndpointReadied(endpoint_id))
-        self.awake()
+            self._submit_endpoint_event(EndpointReady(endpoint_id))
+        self.run_due()
 
     def _scrape(self, leader: Leader) -> None:
         if self.node.leader is leader:
             for endpoint_id, engine in self.site.engines.items():
                 kv_percent = 100 * engine.kv_held // engine.kv_tokens
-                self._see(EndpointMeasured(endpoint_id, len(engine.running), 0, kv_percent))
-            self.awake()
+                self._submit_endpoint_event(EndpointMetricsReported(endpoint_id, len(engine.running), 0, kv_percent))
+            self.run_due()
             self.world.after(_SCRAPE_NS, self._guarded(lambda: self._scrape(leader)))
 
-    def _see(self, event: EndpointReadied | EndpointMeasured) -> None:
+    def _submit_endpoint_event(self, event: EndpointReady | EndpointMetricsReported) -> None:
         self.decider = self._island_name()
-        self.obey(self.node.tell(event, self.clock()))
+        self.perform(self.node.handle(event, self.clock()))
 
 
-class Watcher:
-    """Looks at every grant in the moment at which it is decided."""
+class GrantChecker:
+    """Checks every grant at the moment it is decided."""
 
     def __init__(self, process: Process, leader: Leader) -> None:
         self._process = process
@@ -566,13 +566,13 @@ class Watcher:
         self._began_at = process.clock()
         self._begun = False
 
-    def saw(self, event: Event, commands: Sequence[Command], now: Instant) -> None:
+    def observe(self, event: Event, commands: Sequence[Command], now: Instant) -> None:
         if not self._begun:
             self._begun = True
-            self._process.world.check_beginning(self._leader, Duration(now - self._began_at))
+            self._process.world.check_takeover(self._leader, Duration(now - self._began_at))
         for command in commands:
             if isinstance(command, Dispatch):
-                self._process.world.places.check_books(self._leader, command.endpoint_id)
+                self._process.world.places.check_assignments(self._leader, command.endpoint_id)
 
 
 class Attempt:

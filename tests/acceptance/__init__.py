@@ -1,4 +1,4 @@
-"""Does the whole product work: the command line in, HTTP out, real engines behind?"""
+"""Tests for the complete product: the command line, the HTTP API and real engines."""
 
 import pytest
 

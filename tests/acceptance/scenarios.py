@@ -1,4 +1,4 @@
-"""What must every real engine show through the gateway? The same scenarios run on each of them."""
+"""Scenarios that every real engine must pass through the gateway."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -8,16 +8,16 @@ from pathlib import Path
 
 from openai import APIError, AsyncOpenAI
 
-from testing.gateway import CHAT, NO_TARGETS, Config, RunningGateway, a_config, chat, gateway_beside
+from testing.gateway import CHAT, NO_TARGETS, Config, RunningGateway, a_config, chat, gateway_process_with_client
 from testing.real_engines import RealEngine
 
 PROMPT = [{"role": "user", "content": "Count from one to fifty in words."}]
-# Both engines know this field that the official client does not: the answer has as many tokens as may be.
+# Both engines accept this field, which the official client does not have. With it, output always reaches max_tokens.
 TO_THE_LAST = {"ignore_eos": True}
-# Always the most likely token, so that the text does not depend on chance.
+# Greedy sampling makes the text reproducible.
 SURE = {"temperature": 0}
 Probe = Callable[[RealEngine], int]
-"""How many requests an engine says it is running."""
+"""Returns the number of requests that an engine reports as running."""
 
 
 def config_for(*engines: RealEngine, dialect: str, in_flight_max: int = 4, **settings: object) -> Config:
@@ -32,7 +32,7 @@ def sdk(gateway: RunningGateway, **options: object) -> AsyncOpenAI:
 
 
 async def the_sdk_streams_a_chat(engine: RealEngine, dialect: str, folder: Path) -> None:
-    async with gateway_beside(config_for(engine, dialect=dialect), folder) as (gateway, _):
+    async with gateway_process_with_client(config_for(engine, dialect=dialect), folder) as (gateway, _):
         async with sdk(gateway) as client:
             stream = await client.chat.completions.create(
                 model="chat",
@@ -51,7 +51,7 @@ async def the_sdk_streams_a_chat(engine: RealEngine, dialect: str, folder: Path)
                 model="chat", prompt="One, two,", max_tokens=4, extra_body=TO_THE_LAST | SURE
             )
             models = [model.id async for model in client.models.list()]
-        await gateway.until_idle()
+        await gateway.wait_until_idle()
 
     assert text.strip()
     assert chunks[-1].usage is not None
@@ -63,7 +63,7 @@ async def the_sdk_streams_a_chat(engine: RealEngine, dialect: str, folder: Path)
 
 
 async def the_sdk_streams_a_response(engine: RealEngine, dialect: str, folder: Path) -> None:
-    async with gateway_beside(config_for(engine, dialect=dialect), folder) as (gateway, _):
+    async with gateway_process_with_client(config_for(engine, dialect=dialect), folder) as (gateway, _):
         async with sdk(gateway) as client:
             stream = await client.responses.create(
                 model="chat", input="Count to fifty in words.", max_output_tokens=12, stream=True, extra_body=SURE
@@ -72,7 +72,7 @@ async def the_sdk_streams_a_response(engine: RealEngine, dialect: str, folder: P
             whole = await client.responses.create(
                 model="chat", input="Count to fifty.", max_output_tokens=12, extra_body=SURE
             )
-        await gateway.until_idle()
+        await gateway.wait_until_idle()
         counted = (await gateway.status())["counted"]["classes"]["interactive"]
 
     text = "".join(event.delta for event in events if event.type == "response.output_text.delta")
@@ -86,8 +86,8 @@ async def the_sdk_streams_a_response(engine: RealEngine, dialect: str, folder: P
 
 async def a_class_caps_what_is_asked_and_says_so(engine: RealEngine, dialect: str, folder: Path) -> None:
     config = config_for(engine, dialect=dialect)
-    config["classes"] = {"interactive": {**NO_TARGETS, "band": 0, "caps": {"output_tokens": 6, "n": 1}}}
-    async with gateway_beside(config, folder) as (gateway, _):
+    config["classes"] = {"interactive": {**NO_TARGETS, "priority_band": 0, "caps": {"output_tokens": 6, "n": 1}}}
+    async with gateway_process_with_client(config, folder) as (gateway, _):
         async with sdk(gateway) as client:
             raw = await client.chat.completions.with_raw_response.create(
                 model="chat", messages=PROMPT, max_tokens=64, n=3, extra_body=TO_THE_LAST | {"priority": 3}
@@ -102,9 +102,9 @@ async def a_class_caps_what_is_asked_and_says_so(engine: RealEngine, dialect: st
 
 async def sixteen_callers_on_four_slots_end_truthfully(engine: RealEngine, dialect: str, folder: Path) -> None:
     config = config_for(engine, dialect=dialect)
-    config["classes"] = {"interactive": {**NO_TARGETS, "band": 0, "queue_wait_max": "150s"}}
+    config["classes"] = {"interactive": {**NO_TARGETS, "priority_band": 0, "queue_wait_max": "150s"}}
     in_flight: list[int] = []
-    async with gateway_beside(config, folder) as (gateway, _):
+    async with gateway_process_with_client(config, folder) as (gateway, _):
 
         async def watch() -> None:
             while True:
@@ -116,18 +116,18 @@ async def sixteen_callers_on_four_slots_end_truthfully(engine: RealEngine, diale
         async with sdk(gateway, max_retries=0, timeout=200) as client:
             texts = await asyncio.gather(*(collect(client, max_tokens=12) for _ in range(16)))
             while max(in_flight, default=0) < 4:
-                # This process sampled it too rarely.
+                # This process did not poll often enough to see all four slots in use.
                 texts += await asyncio.gather(*(collect(client, max_tokens=12) for _ in range(16)))
         watching.cancel()
-        await gateway.until_idle()
+        await gateway.wait_until_idle()
 
     assert {finish for _, finish in texts} == {"length"}
     assert max(in_flight) == 4
 
 
 async def a_caller_who_leaves_frees_the_slot(engine: RealEngine, dialect: str, folder: Path, running: Probe) -> float:
-    """Seconds from the caller's leaving until the engine says that it runs nothing."""
-    async with gateway_beside(config_for(engine, dialect=dialect), folder) as (gateway, _):
+    """Seconds from the disconnect until the engine reports no running requests."""
+    async with gateway_process_with_client(config_for(engine, dialect=dialect), folder) as (gateway, _):
         async with gateway.post(
             chat("Tell a very long story.", model="chat", stream=True, max_tokens=1_500, **TO_THE_LAST)
         ) as answer:
@@ -135,15 +135,20 @@ async def a_caller_who_leaves_frees_the_slot(engine: RealEngine, dialect: str, f
             assert await asyncio.to_thread(running, engine) == 1
             answer.close()
         took = await until_none_runs(engine, running)
-        await gateway.until_idle()
+        await gateway.wait_until_idle()
     return took
 
 
 async def a_caller_who_leaves_frees_the_slot_beside_a_stream(
     engine: RealEngine, dialect: str, folder: Path, running: Probe, *, prompt: str, after_s: float, streamed: bool
 ) -> float:
-    """Seconds from the caller's leaving, so long after the engine took it up, until the engine runs only the stream."""
-    async with gateway_beside(config_for(engine, dialect=dialect, in_flight_max=2), folder) as (gateway, _):
+    """Seconds from the disconnect until the engine is running only the stream. The client disconnects `after_s` seconds
+    after the engine has started its request.
+    """
+    async with gateway_process_with_client(config_for(engine, dialect=dialect, in_flight_max=2), folder) as (
+        gateway,
+        _,
+    ):
         story = chat("Tell a very long story.", model="chat", stream=True, max_tokens=1_500, **TO_THE_LAST)
         async with gateway.post(story) as stream:
             await stream.content.readany()
@@ -153,8 +158,8 @@ async def a_caller_who_leaves_frees_the_slot_beside_a_stream(
             await asyncio.sleep(after_s)
             leaving.cancel()
             took = await until_so_many_run(1, engine, running)
-            await gateway.until(lambda status: status["requests_open"] == 1)
-            assert await stream.content.readany(), "the stream beside it goes on"
+            await gateway.wait_for_status(lambda status: status["requests_open"] == 1)
+            assert await stream.content.readany(), "the other stream must continue"
             stream.close()
         await until_none_runs(engine, running)
     return took
@@ -168,7 +173,7 @@ async def until_so_many_run(count: int, engine: RealEngine, running: Probe) -> f
     loop = asyncio.get_running_loop()
     left = loop.time()
     while await asyncio.to_thread(running, engine) != count:
-        assert loop.time() - left < 60, f"the engine never came to run {count}"
+        assert loop.time() - left < 60, f"the engine did not reach {count} running requests within 60 s"
         await asyncio.sleep(0.05)
     return loop.time() - left
 
@@ -177,8 +182,8 @@ async def an_engine_killed_mid_run_costs_only_what_it_was_sending(
     first: RealEngine, second: RealEngine, dialect: str, folder: Path
 ) -> None:
     config = config_for(first, second, dialect=dialect, in_flight_max=2)
-    config["classes"] = {"interactive": {**NO_TARGETS, "band": 0, "queue_wait_max": "150s"}}
-    async with gateway_beside(config, folder) as (gateway, _):
+    config["classes"] = {"interactive": {**NO_TARGETS, "priority_band": 0, "queue_wait_max": "150s"}}
+    async with gateway_process_with_client(config, folder) as (gateway, _):
         async with sdk(gateway, max_retries=0, timeout=200) as client:
             killed, ends = False, list[str | None]()
             while not killed:
@@ -188,12 +193,12 @@ async def an_engine_killed_mid_run_costs_only_what_it_was_sending(
                     if killed := streams.under_way:
                         first.process.kill()
                 ends = await asyncio.gather(*streams.calls)
-        await gateway.until_idle()
+        await gateway.wait_until_idle()
         async with gateway.http.get(gateway.admin_url + "/metrics") as page:
             metrics = await page.text()
 
-    # Two were being sent by the engine that died: an honest error. The others were served by the one that is left,
-    # those that had been given to the dead one without an answer yet after a retry.
+    # The killed engine was sending two streams, which end with an error. The other engine serves the rest. Requests
+    # that had not yet received a first token from the killed engine are retried.
     assert sorted(ends) == ["length"] * 6 + ["stream_interrupted"] * 2
     retried = [line for line in metrics.splitlines() if line.startswith("headgate_retries_total{")]
     assert sum(float(line.split()[-1]) for line in retried) >= 1
@@ -201,16 +206,16 @@ async def an_engine_killed_mid_run_costs_only_what_it_was_sending(
 
 async def sigterm_severs_nothing(engine: RealEngine, dialect: str, folder: Path) -> None:
     config = config_for(engine, dialect=dialect, in_flight_max=2, drain_grace="150s")
-    config["classes"] = {"interactive": {**NO_TARGETS, "band": 0, "queue_wait_max": "150s"}}
-    async with gateway_beside(config, folder) as (gateway, process):
+    config["classes"] = {"interactive": {**NO_TARGETS, "priority_band": 0, "queue_wait_max": "150s"}}
+    async with gateway_process_with_client(config, folder) as (gateway, process):
         async with sdk(gateway, max_retries=0, timeout=200) as client:
             terminated, ends = False, list[str | None]()
             while not terminated:
                 async with frozen_in_streams(client, gateway, 4, begun=2, max_tokens=64, engines=(engine,)) as streams:
                     if terminated := streams.under_way:
-                        await gateway.until(lambda status: status["queued"]["interactive"] == 2)
+                        await gateway.wait_for_status(lambda status: status["queued"]["interactive"] == 2)
                         process.terminate()
-                        await gateway.until(lambda status: status["draining"])
+                        await gateway.wait_for_status(lambda status: status["draining"])
                         async with gateway.post(chat(model="chat")) as turned:
                             assert turned.status == 503
                 ends = await asyncio.gather(*streams.calls)
@@ -221,11 +226,11 @@ async def sigterm_severs_nothing(engine: RealEngine, dialect: str, folder: Path)
 
 
 async def an_image_for_a_model_without_eyes_is_refused(engine: RealEngine, dialect: str, folder: Path) -> None:
-    """And the engine is not blamed for it, however it puts that."""
+    """Check that an unsupported image is rejected but does not count against the engine's health."""
     picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}}
     body = chat(model="chat", max_tokens=4)
     body["messages"][0]["content"] = [{"type": "text", "text": "What is this?"}, picture]
-    async with gateway_beside(config_for(engine, dialect=dialect), folder) as (gateway, _):
+    async with gateway_process_with_client(config_for(engine, dialect=dialect), folder) as (gateway, _):
         for _ in range(5):
             async with gateway.post(body) as answer:
                 assert answer.headers["x-headgate-attempts"] == "1"
@@ -236,7 +241,7 @@ async def an_image_for_a_model_without_eyes_is_refused(engine: RealEngine, diale
 
 
 async def embeddings_pass_through(engine: RealEngine, dialect: str, folder: Path) -> None:
-    async with gateway_beside(config_for(engine, dialect=dialect), folder) as (gateway, _):
+    async with gateway_process_with_client(config_for(engine, dialect=dialect), folder) as (gateway, _):
         async with sdk(gateway) as client:
             found = await client.embeddings.create(model="chat", input=["a cat", "a dog"])
 
@@ -249,7 +254,7 @@ async def embeddings_pass_through(engine: RealEngine, dialect: str, folder: Path
 class Streams:
     calls: list[asyncio.Task[str | None]]
     under_way: bool
-    """Whether exactly the expected streams had begun, and none had ended, when the engines were frozen."""
+    """Whether exactly the expected streams had started, and none had ended, when the engines were frozen."""
 
 
 @asynccontextmanager
@@ -262,9 +267,9 @@ async def frozen_in_streams(
     max_tokens: int,
     engines: Sequence[RealEngine],
 ) -> AsyncIterator[Streams]:
-    """Starts `count` streams and freezes the engines once `begun` of them have begun.
+    """Start `count` streams and freeze the engines once `begun` of them have started.
 
-    A pause of this process may let streams end before it freezes the engines; the caller then tries again.
+    If this process stalls, streams may end before the engines are frozen, and the caller has to try again.
     """
     started = asyncio.Semaphore(0)
     calls = [asyncio.create_task(outcome(client, started, max_tokens=max_tokens)) for _ in range(count)]
@@ -273,7 +278,7 @@ async def frozen_in_streams(
     for engine in engines:
         engine.process.freeze()
     try:
-        # The gateway has read what the engines sent before, and a moment later this process has too.
+        # Let the gateway and then this process read everything that the engines sent before the freeze.
         await gateway.status()
         await asyncio.sleep(0.3)
         yield Streams(calls, started.locked() and not any(call.done() for call in calls))
@@ -294,7 +299,7 @@ async def collect(client: AsyncOpenAI, *, max_tokens: int) -> tuple[str, str | N
 
 
 async def outcome(client: AsyncOpenAI, started: asyncio.Semaphore, *, max_tokens: int) -> str | None:
-    """How a stream ended: its finish reason, or the code of the error in it."""
+    """A stream's finish reason, or the error code it contains."""
     try:
         stream = await client.chat.completions.create(
             model="chat", messages=PROMPT, stream=True, max_tokens=max_tokens, extra_body=TO_THE_LAST

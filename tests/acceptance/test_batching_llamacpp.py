@@ -1,4 +1,4 @@
-"""Does real llama.cpp give the same embeddings to those it is asked for together?"""
+"""Batched embedding requests with real llama.cpp."""
 
 import asyncio
 from pathlib import Path
@@ -15,16 +15,16 @@ TEXTS = [f"the number {number}" for number in range(14)]
 
 
 def apart(one: list[float], other: list[float]) -> float:
-    """How far two vectors of length one point in different directions."""
+    """Largest difference between the components of two vectors."""
     return max(abs(left - right) for left, right in zip(one, other, strict=True))
 
 
-async def test_embeddings_asked_together_are_those_asked_alone_and_one_bad_input_fails_nobody_else(
+async def test_batched_embeddings_equal_single_embeddings_and_invalid_input_fails_alone(
     tmp_path: Path,
 ) -> None:
     with llamacpp(parallel=4, ctx=1024, embeddings=True) as engine:
         config = a_config(engine.url, engine="llamacpp", served_model=MODEL, in_flight_max=32)
-        config["pools"]["small"]["batching"] = {"max_batch": 4, "max_delay": "200ms"}
+        config["pools"]["small"]["batching"] = {"batch_size_max": 4, "delay_max": "200ms"}
         async with gateway_in_loop(config, tmp_path) as gateway:
 
             async def embed(given: object, url: str = gateway.url, model: str = "m") -> tuple[int, Any]:

@@ -1,7 +1,7 @@
-"""Does a prompt, an answer or a key ever leave by a way that is not the caller's own?
+"""Prompts, responses and keys must not leak outside the client's own response.
 
-A whole process at its most talkative goes through everything that can happen to it. Then all that it has said, to logs,
-to operators and to other callers, is searched for words that only one caller and one file have ever contained.
+A gateway process at its most verbose log level handles every kind of request and failure. The test then searches logs,
+admin pages and other clients' responses for strings that appeared only in one client's requests and one file.
 """
 
 import asyncio
@@ -17,11 +17,11 @@ from typing import Any
 import pytest
 import yaml
 
-from headgate.telemetry.records.folder import segments
 from headgate.telemetry.records.segment import blocks, rows_of
+from headgate.telemetry.records.segment_writer import segments
 from headgate.wire.keys import digest, format_digest
 from testing.fake_engine import Behaviour, FakeEngine
-from testing.gateway import Config, RunningGateway, a_config, chat, gateway_beside
+from testing.gateway import Config, RunningGateway, a_config, chat, gateway_process_with_client
 from testing.processes import ChildProcess
 
 pytestmark = pytest.mark.process
@@ -41,8 +41,8 @@ STREAMED = (
     Behaviour(body=EVENT),
     Behaviour(body=EVENT + b'data: {"error":{"message":"no"}}\n\n'),
     Behaviour(body=EVENT.rstrip()),
-    Behaviour(status=500, error="no luck"),
-    Behaviour(status=400, error="your mistake"),
+    Behaviour(status=500, error="engine failure"),
+    Behaviour(status=400, error="invalid request"),
     Behaviour(drop_before_head=True),
     Behaviour(body=GOOD, content_type="application/json"),
 )
@@ -54,7 +54,7 @@ WHOLE = (
     Behaviour(status=503, error="busy"),
     Behaviour(drop_before_head=True),
 )
-# Engines like to repeat what they were asked when they complain of it, and what they were about to say.
+# Engines often quote the prompt or partial output in error messages.
 ECHOING = (
     Behaviour(status=500, error=f"cannot process [{PROMPT}]"),
     Behaviour(status=400, error=f"input_value={PROMPT!r}"),
@@ -73,9 +73,9 @@ class Stage:
     gateway: RunningGateway
     process: ChildProcess
     heard: dict[str, str] = field(default_factory=dict)
-    """What was said to others than the caller: operators and another caller."""
+    """Output that reached anyone other than the client: operators and another client."""
     names: list[str] = field(default_factory=list)
-    """Of the requests, as their answers have them."""
+    """Request ids from the responses."""
 
     async def ask(self, body: Config, path: str = "/v1/chat/completions", **headers: str) -> int:
         async with self.gateway.post(body, path, headers=HEADERS | headers) as answer:
@@ -108,7 +108,7 @@ class Stage:
 
     @property
     def found(self) -> dict[str, list[str]]:
-        """Which of the words was heard where, with what stands around it."""
+        """Where each secret was found, with the surrounding text."""
         return {
             word: [
                 f"{where}: …{text[max(0, at - 120) : at + 40]}"
@@ -123,13 +123,15 @@ class Stage:
 @asynccontextmanager
 async def a_stage(folder: Path) -> AsyncIterator[Stage]:
     async with FakeEngine(api_key=ENGINE_KEY) as engine:
-        config = config_for(engine) | {"records": {"folder": str(folder / RECORDS)}}
-        async with gateway_beside(config, folder, arguments=TALKATIVE) as (gateway, process):
+        config = config_for(engine) | {"records": {"directory": str(folder / RECORDS)}}
+        async with gateway_process_with_client(config, folder, arguments=TALKATIVE) as (gateway, process):
             yield Stage(engine, gateway, process)
 
 
 def config_for(engine: FakeEngine) -> Config:
-    config = a_config(engine.url, key_secret=SECRET, retry={"attempts_max": 1}, health={"failures_max": 1_000})
+    config = a_config(
+        engine.url, key_secret=SECRET, retry={"attempts_max": 1}, health={"consecutive_failures_max": 1_000}
+    )
     config["pools"]["small"]["api_key"] = ENGINE_KEY
     config["tenants"] = {
         "acme": {"keys": [format_digest(digest(SECRET.encode(), KEY))]},
@@ -139,7 +141,7 @@ def config_for(engine: FakeEngine) -> Config:
     return config
 
 
-async def test_no_prompt_answer_or_key_in_any_output(tmp_path: Path) -> None:
+async def test_output_contains_no_prompt_response_or_key(tmp_path: Path) -> None:
     async with a_stage(tmp_path) as stage:
         for behaviours, stream in ((STREAMED, True), (WHOLE, False)):
             for behaviour in behaviours:
@@ -147,19 +149,19 @@ async def test_no_prompt_answer_or_key_in_any_output(tmp_path: Path) -> None:
                 await stage.ask(chat(PROMPT, stream=stream))
         await stage.ask({"model": "m", "prompt": PROMPT}, "/v1/completions")
         await stage.ask({"model": "m", "input": PROMPT}, "/v1/embeddings")
-        await stage.overhear("after answers")
+        await stage.overhear("after responses")
         for wrong in WRONG:
             assert await stage.ask(wrong) in {400, 404}
         assert await stage.ask(chat(PROMPT), authorization=f"Bearer {KEY}x") == 401
         assert await stage.ask(chat(PROMPT), authorization=f"Basic {KEY}") == 401
         assert await stage.ask(chat(PROMPT), f"/v1/{PROMPT}?key={KEY}") == 404
-        await stage.overhear("after refusals")
+        await stage.overhear("after rejections")
         await stage.leave()
 
     assert '"message":"request ended"' in stage.heard["the log"]
     for name in stage.names:
         assert name in stage.heard["the records"]
-        assert name in stage.heard["/requests?limit=200 after refusals"]
+        assert name in stage.heard["/requests?limit=200 after rejections"]
     assert stage.found == {}
 
 
@@ -174,8 +176,8 @@ WRONG: tuple[Any, ...] = (
 )
 
 
-@pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
-async def test_an_engine_that_repeats_a_prompt_puts_it_into_no_log(tmp_path: Path, stream: bool) -> None:
+@pytest.mark.parametrize("stream", [True, False], ids=["streaming", "non-streaming"])
+async def test_engine_error_quoting_the_prompt_is_not_logged(tmp_path: Path, stream: bool) -> None:
     async with a_stage(tmp_path) as stage:
         for behaviour in ECHOING:
             stage.engine.script.append(behaviour)
@@ -187,25 +189,25 @@ async def test_an_engine_that_repeats_a_prompt_puts_it_into_no_log(tmp_path: Pat
     assert stage.found == {}
 
 
-async def test_a_wrong_file_a_dead_engine_and_a_sudden_leave_tell_nothing_either(tmp_path: Path) -> None:
+async def test_invalid_file_dead_engine_and_shutdown_leak_no_secret(tmp_path: Path) -> None:
     async with a_stage(tmp_path) as stage:
         good = stage.gateway.file.read_text()
         for wrong in (wrong_types, misplaced_secrets, no_yaml):
             stage.gateway.file.write_text(wrong(good))
             os.kill(stage.process.pid, signal.SIGHUP)
-            await stage.gateway.until(lambda status: status["reload_problems"])
+            await stage.gateway.wait_for_status(lambda status: status["reload_problems"])
             await stage.overhear(f"with {wrong.__name__}")
             stage.gateway.file.write_text(good)
             os.kill(stage.process.pid, signal.SIGHUP)
-            await stage.gateway.until(lambda status: not status["reload_problems"])
+            await stage.gateway.wait_for_status(lambda status: not status["reload_problems"])
         await crash_and_leave(stage)
 
-    assert "the new configuration is wrong" in stage.heard["the log"]
+    assert "the new configuration is invalid" in stage.heard["the log"]
     assert stage.found == {}
 
 
 async def crash_and_leave(stage: Stage) -> None:
-    """The engine dies under one request, and the gateway is told to leave under another."""
+    """Kill the engine during one request and shut the gateway down during another."""
     stage.engine.behaviour = Behaviour(body=None, hang_after=1)
     asking = asyncio.create_task(stage.ask(chat(PROMPT, stream=True)))
     received = await stage.engine.next_request()
@@ -215,7 +217,7 @@ async def crash_and_leave(stage: Stage) -> None:
     await stage.engine.kill()
     await asking
     await stage.engine.start()
-    await stage.gateway.until_ready(1)
+    await stage.gateway.wait_until_ready(1)
     asking = asyncio.create_task(stage.ask(chat(PROMPT, stream=True)))
     await (await stage.engine.next_request()).hung.wait()
     await stage.leave()
@@ -230,7 +232,7 @@ def wrong_types(good: str) -> str:
 
 
 def misplaced_secrets(good: str) -> str:
-    """A key in place of its hash, as happens to people in a hurry."""
+    """A key in place of its hash, a common mistake."""
     config = yaml.safe_load(good)
     config["tenants"]["acme"]["keys"] = [KEY, {"key": KEY}]
     return yaml.safe_dump(config)

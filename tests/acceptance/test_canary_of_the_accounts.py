@@ -1,7 +1,7 @@
-"""Does a secret of the accounts ever leave: a key, its hash, the password of the database, the address for notices?
+"""Account secrets must not leak: keys, their hashes, the database password and the notification URL.
 
-A whole process at its most talkative, with a database and a ledger, through the life of a key, money spent, a database
-that goes away and comes back. Then all that it has said and kept is searched.
+A gateway process at its most verbose log level, with a database and a ledger, goes through key creation and rotation,
+spending, and a database outage. The test then searches all its output and stored files.
 """
 
 import asyncio
@@ -13,8 +13,8 @@ import pytest
 
 from headgate.wire.keys import digest, format_digest
 from testing.fake_engine import FakeEngine
-from testing.gateway import Config, RunningGateway, a_config, chat, gateway_beside
-from testing.midnight import pass_midnight
+from testing.gateway import Config, RunningGateway, a_config, chat, gateway_process_with_client
+from testing.midnight import wait_past_midnight
 from testing.ports import free_port
 from testing.postgres import postgres
 from tests.ledger.databases import migrated
@@ -28,13 +28,13 @@ TALKATIVE = ("--log-level", "debug", "--log-format", "json")
 
 
 def config_for(engine: FakeEngine, url: str, spool: Path) -> Config:
-    config = a_config(engine.url, key_secret=SECRET, database={"url": url, "poll": "5s"})
+    config = a_config(engine.url, key_secret=SECRET, database={"url": url, "poll_interval": "5s"})
     config["pools"]["small"]["prices"] = {"per_hour": 2}
     config["tenants"]["laptop"]["budgets"] = {"day": "0.000001"}
     hashed = format_digest(digest(SECRET.encode(), OPERATOR))
     return config | {
-        "ledger": {"spool": str(spool), "metadata": ["conversation"]},
-        "notices": f"http://127.0.0.1:{free_port()}/{HOOK}",
+        "ledger": {"spool_directory": str(spool), "metadata_keys": ["conversation"]},
+        "notifications": f"http://127.0.0.1:{free_port()}/{HOOK}",
         "admin_keys": {"alice": {"key": hashed, "permissions": ["read", "keys", "operate"]}},
     }
 
@@ -60,7 +60,7 @@ async def pages(gateway: RunningGateway) -> str:
 
 
 async def until_spooled(spool: Path, word: str) -> str:
-    """Text of the spool, once the word is in it: a row is written a moment after its request."""
+    """Text of the spool once it contains the word. A row is written shortly after its request."""
     async with asyncio.timeout(60):
         while word not in (text := _text_of(spool)):
             await asyncio.sleep(0.02)
@@ -71,8 +71,8 @@ def _text_of(folder: Path) -> str:
     return b"".join(each.read_bytes() for each in folder.rglob("*") if each.is_file()).decode("latin-1")
 
 
-async def test_no_secret_of_the_accounts_in_any_output(tmp_path: Path) -> None:
-    pass_midnight()
+async def test_output_contains_no_account_secret(tmp_path: Path) -> None:
+    wait_past_midnight()
     spool, folder = tmp_path / "spool", tmp_path / "run"
     folder.mkdir()
     heard: dict[str, str] = {}
@@ -80,24 +80,24 @@ async def test_no_secret_of_the_accounts_in_any_output(tmp_path: Path) -> None:
         url = await migrated(server.url)
         async with FakeEngine() as engine:
             config = config_for(engine, url, spool)
-            async with gateway_beside(config, folder, arguments=TALKATIVE) as (gateway, process):
-                await gateway.until(lambda status: status["database"]["fresh"])
+            async with gateway_process_with_client(config, folder, arguments=TALKATIVE) as (gateway, process):
+                await gateway.wait_for_status(lambda status: status["database"]["fresh"])
                 await admin(gateway, "tenants/create", tenant="acme")
                 await admin(gateway, "tenants/create", tenant="acme/search")
-                await admin(gateway, "budgets/set", tenant="acme", period="day", usd="0.000001")
+                await admin(gateway, "budgets/set", tenant="acme", period="day", limit_usd="0.000001")
                 made = (await admin(gateway, "keys/create", key="acme/search/ci"))["secret"]
                 rotated = (await admin(gateway, "keys/rotate", key="acme/search/ci"))["secret"]
                 for stream in (False, True):
                     for key in (made, rotated, "hg-canary-of-nobody", "hg-canary-of-nobody"):
-                        heard["refusals"] = heard.get("refusals", "") + await ask(gateway, key, stream=stream)
+                        heard["rejections"] = heard.get("rejections", "") + await ask(gateway, key, stream=stream)
                 heard["lists"] = json.dumps(
                     [await admin(gateway, f"{each}/list") for each in ("keys", "tenants", "budgets", "audit")]
                 )
                 heard["pages"] = await pages(gateway)
                 server.kill()
-                await gateway.until(lambda status: not status["database"]["fresh"])
-                heard["away"] = await ask(gateway, made) + await ask(gateway, "hg-canary-of-nobody")
-                heard["pages while it was away"] = await pages(gateway)
+                await gateway.wait_for_status(lambda status: not status["database"]["fresh"])
+                heard["database down"] = await ask(gateway, made) + await ask(gateway, "hg-canary-of-nobody")
+                heard["pages while the database is down"] = await pages(gateway)
                 heard["spool"] = await until_spooled(spool, "acme/search/ci")
                 process.terminate()
                 await asyncio.to_thread(process.wait_until_ended)
@@ -108,5 +108,5 @@ async def test_no_secret_of_the_accounts_in_any_output(tmp_path: Path) -> None:
 
     assert '"message":"request ended"' in heard["the log"]
     assert "acme/search/ci" in heard["lists"]
-    assert "acme/search/ci" in heard["spool"], "nothing waited there that could have been searched"
+    assert "acme/search/ci" in heard["spool"], "the spool has no row to search"
     assert found == []

@@ -1,4 +1,4 @@
-"""Does a newcomer without a GPU see Headgate work under pressure, within a minute?"""
+"""The demo shows Headgate under load within a minute on a machine without a GPU."""
 
 import re
 import subprocess
@@ -24,7 +24,7 @@ def screen() -> str:
 
 
 def screen_with(pattern: str, *, seconds_max: float) -> str:
-    """The first screen that shows this."""
+    """The first screen that matches the pattern."""
     until = time.monotonic() + seconds_max
     while not re.search(pattern, found := screen(), re.MULTILINE):
         assert time.monotonic() < until, f"no {pattern!r} within {seconds_max:.0f} s on:\n{found}"
@@ -34,18 +34,18 @@ def screen_with(pattern: str, *, seconds_max: float) -> str:
 
 @pytest.fixture
 def terminal(tmp_path: Path) -> Iterator[None]:
-    """A terminal that is closed at the end, with whatever runs in it: none of that may be left."""
+    """A terminal that is closed after the test. No demo process may survive it."""
     before = verbs_running()
     tmux("new-session", "-d", "-s", SESSION, "-x", "110", "-y", "30", "-c", str(tmp_path))
     yield
     tmux("kill-server")
     until = time.monotonic() + 20
     while left := verbs_running() - before:
-        assert time.monotonic() < until, f"the closed terminal left {left}"
+        assert time.monotonic() < until, f"processes survived the closed terminal: {left}"
         time.sleep(0.05)
 
 
-def test_from_a_fresh_environment_to_a_moving_view_in_a_minute(tmp_path: Path, terminal: None) -> None:
+def test_demo_shows_live_view_within_a_minute_in_fresh_environment(tmp_path: Path, terminal: None) -> None:
     venv.create(tmp_path / "env", with_pip=True)
     started = time.monotonic()
     tmux(
@@ -59,34 +59,34 @@ def test_from_a_fresh_environment_to_a_moving_view_in_a_minute(tmp_path: Path, t
     took = time.monotonic() - started
     second = screen_with(r"up 0:00:(1[5-9]|[2-5]\d) ", seconds_max=60)
 
-    assert first != second, "the view stands still"
+    assert first != second, "the view does not change"
     assert took < 60
     classes = {
         line.split()[0]: line for line in second.splitlines() if line.startswith(("interactive", "long", "batch"))
     }
     assert set(classes) == {"interactive", "long", "batch"}
     assert len(re.findall(r"^simulated/\S+ +ready ", second, re.MULTILINE)) == 3
-    assert re.search(r"^endings, last \d+ s: completed \d+", second, re.MULTILINE)
+    assert re.search(r"^outcomes, last \d+ s: completed \d+", second, re.MULTILINE)
 
-    # Under twice the load that it can carry, interactive requests are served while batch work waits.
+    # At twice the sustainable load, interactive requests are served while batch requests wait.
     crowded = screen_with(r"^batch +[1-9]\d+ ", seconds_max=60)
     served = re.search(r"^interactive +\d+ +[\d.]+ +(\d+) %", crowded, re.MULTILINE)
     assert served is not None, crowded
     assert int(served[1]) >= 95, crowded
 
 
-def test_the_demo_leaves_nothing_running(tmp_path: Path, terminal: None) -> None:
+def test_demo_leaves_no_process_running(tmp_path: Path, terminal: None) -> None:
     before = verbs_running()
-    tmux("send-keys", "-t", SESSION, f"{ROOT}/.venv/bin/headgate demo; echo left with $?", "Enter")
+    tmux("send-keys", "-t", SESSION, f"{ROOT}/.venv/bin/headgate demo; echo exit status $?", "Enter")
     screen_with(r"^interactive .* \d+ ms", seconds_max=60)
     assert len(verbs_running() - before) == 5
 
     tmux("send-keys", "-t", SESSION, "C-c", "")
-    screen_with(r"^left with 0$", seconds_max=30)
+    screen_with(r"^exit status 0$", seconds_max=30)
     assert verbs_running() - before == set()
 
 
 def verbs_running() -> set[str]:
-    """The processes that a demo starts: three engines, a gateway and a load test."""
+    """Processes that a demo starts: three engines, a gateway and a load test."""
     found = subprocess.run(["ps", "-eo", "pid,args"], capture_output=True, text=True, check=True).stdout
     return {line for line in found.splitlines() if "-m headgate.cli.main" in line}

@@ -1,4 +1,4 @@
-"""Does the whole product say why: a gateway as a process, real requests, and the command beside it?"""
+"""`headgate explain` and the explain API with a live gateway and real requests."""
 
 import asyncio
 import re
@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from headgate.cli.main import main
-from headgate.telemetry.records.folder import segments
 from headgate.telemetry.records.segment import blocks, rows_of
+from headgate.telemetry.records.segment_writer import segments
 from testing.fake_engine import Behaviour, FakeEngine
-from testing.gateway import NO_TARGETS, RunningGateway, a_config, chat, gateway_beside, gateway_in_loop
+from testing.gateway import NO_TARGETS, RunningGateway, a_config, chat, gateway_in_loop, gateway_process_with_client
 
 CANARY = "canary-prompt"
 
@@ -25,7 +25,7 @@ async def a_gateway(engine: FakeEngine, folder: Path, **settings: Any) -> AsyncI
 
 
 async def asked(gateway: RunningGateway, **fields: Any) -> tuple[int, str]:
-    """The status of one request and the id that its answer carries."""
+    """Status of one request and the ID in its response."""
     async with gateway.post(chat(CANARY, **fields)) as answer:
         await answer.read()
         return answer.status, answer.headers["x-request-id"]
@@ -39,7 +39,9 @@ async def explained(gateway: RunningGateway, request_id: str) -> dict[str, Any]:
 
 
 async def command(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
-    """What `headgate explain` says, in a thread of its own since it asks the gateway of this event loop."""
+    """Exit code and output of `headgate explain`. It runs in a thread because it queries the gateway in this event
+    loop.
+    """
     capsys.readouterr()
     code = await asyncio.to_thread(main, ["explain", *arguments])
     out, err = capsys.readouterr()
@@ -50,22 +52,20 @@ def kinds(explanation: dict[str, Any]) -> list[str]:
     return [step["kind"] for step in explanation["steps"]]
 
 
-async def test_the_command_explains_what_a_caller_was_answered(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+async def test_command_explains_a_completed_request(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     async with FakeEngine() as engine, a_gateway(engine, tmp_path) as gateway:
         _, request_id = await asked(gateway, stream=True)
         code, out, err = await command(capsys, request_id, "--config", str(gateway.file))
 
     assert (code, err) == (0, "")
     lines = out.splitlines()
-    assert lines[0].startswith(f"{request_id} of tenant laptop, class interactive, went at once")
+    assert out.replace("\n", " ").startswith(f"{request_id} (tenant laptop, class interactive) was sent immediately")
     assert "ended: completed" in out
     assert max(len(line) for line in lines) <= 80
     assert "\x1b" not in out
 
 
-async def test_a_retry_tells_what_failed_without_the_engines_words(tmp_path: Path) -> None:
+async def test_explanation_of_retry_omits_engine_error_text(tmp_path: Path) -> None:
     async with FakeEngine() as engine, a_gateway(engine, tmp_path) as gateway:
         engine.script.append(Behaviour(status=500, error=f"cannot process {CANARY}"))
         status, request_id = await asked(gateway)
@@ -74,37 +74,37 @@ async def test_a_retry_tells_what_failed_without_the_engines_words(tmp_path: Pat
     assert (status, data["outcome"]) == (200, "completed")
     attempts = ["dispatched", "attempt_ended", "dispatched", "first_token", "attempt_ended", "ended"]
     assert [kind for kind in kinds(data) if kind != "queued"] == ["arrived", *attempts]
-    assert "attempt 1 failed (the engine reported an error with 500)" in data["summary"]
+    assert "attempt 1 failed (the engine reported an error with status 500)" in data["summary"]
 
 
-async def test_the_engines_words_are_told_where_they_may_be(tmp_path: Path) -> None:
+async def test_explanation_quotes_engine_error_if_configured(tmp_path: Path) -> None:
     async with FakeEngine() as engine, a_gateway(engine, tmp_path, quote_engine_errors=True) as gateway:
         engine.script.append(Behaviour(status=500, error="out of pages"))
         _, request_id = await asked(gateway)
         data = await explained(gateway, request_id)
 
-    assert "attempt 1 failed (the engine reported an error with 500: out of pages)" in data["summary"]
+    assert "attempt 1 failed (the engine reported an error with status 500: out of pages)" in data["summary"]
 
 
-async def test_a_refusal_tells_its_reason(tmp_path: Path) -> None:
+async def test_explanation_of_rejected_request_gives_the_reason(tmp_path: Path) -> None:
     async with FakeEngine() as engine, a_gateway(engine, tmp_path) as gateway:
         status, request_id = await asked(gateway, model="unheard-of")
         data = await explained(gateway, request_id)
 
     assert (status, data["outcome"], kinds(data)) == (404, "model_not_found", ["arrived", "ended"])
-    assert 'was refused on arrival as model_not_found: model "unheard-of" does not exist' in data["summary"]
+    assert 'was rejected on arrival with model_not_found: model "unheard-of" does not exist' in data["summary"]
 
 
-async def test_one_that_waited_is_told_who_was_sent_meanwhile(tmp_path: Path) -> None:
+async def test_explanation_of_queued_request_lists_requests_sent_in_the_meantime(tmp_path: Path) -> None:
     async with FakeEngine() as engine, a_gateway(engine, tmp_path, in_flight_max=1) as gateway:
         engine.behaviour = Behaviour(hang_before_head=True)
         order = [asyncio.create_task(asked(gateway))]
         held = [await engine.next_request()]
         for waiting in (1, 2):
             order.append(asyncio.create_task(asked(gateway)))
-            await gateway.until(lambda status, waiting=waiting: status["queued"]["interactive"] == waiting)
+            await gateway.wait_for_status(lambda status, waiting=waiting: status["queued"]["interactive"] == waiting)
         for _ in order[1:]:
-            # So that what each waited is more than nothing.
+            # Make every wait longer than zero.
             await asyncio.sleep(0.02)
             held[-1].resume.set()
             held.append(await engine.next_request())
@@ -117,32 +117,32 @@ async def test_one_that_waited_is_told_who_was_sent_meanwhile(tmp_path: Path) ->
     assert [each["outcome"] for each in told] == ["completed"] * 3
 
 
-async def test_a_caller_that_left_is_told_as_such(tmp_path: Path) -> None:
+async def test_explanation_of_disconnected_request_shows_outcome_cancelled(tmp_path: Path) -> None:
     async with FakeEngine() as engine, a_gateway(engine, tmp_path) as gateway:
         engine.behaviour = Behaviour(tokens=8, hang_after=2)
         async with gateway.post(chat(CANARY, stream=True)) as answer:
             request_id = answer.headers["x-request-id"]
             await answer.content.readany()
-        await gateway.until_idle()
+        await gateway.wait_until_idle()
         data = await explained(gateway, request_id)
 
     assert data["outcome"] == "cancelled"
     assert kinds(data) == ["arrived", "dispatched", "first_token", "aborted", "ended", "attempt_ended"]
 
 
-async def test_what_the_door_refused_is_told_by_its_record(tmp_path: Path) -> None:
+async def test_request_rejected_before_scheduling_is_explained_from_its_record(tmp_path: Path) -> None:
     async with FakeEngine() as engine, a_gateway(engine, tmp_path) as gateway:
         status, request_id = await asked(gateway, n=-1)
         data = await explained(gateway, request_id)
 
-    assert (status, data["outcome"], data["status"]) == (400, "invalid", 400)
-    assert f"{request_id} of tenant laptop ended at the door after " in data["summary"]
+    assert (status, data["outcome"], data["status"]) == (400, "invalid_request", 400)
+    assert f"{request_id} (tenant laptop) ended before scheduling after " in data["summary"]
     assert kinds(data) == ["arrived", "ended"]
     assert {each["stage"] for each in data["stages"]} <= {"ingress", "auth", "classify", "settle"}
 
 
 async def until_known(gateway: RunningGateway, request_id: str) -> dict[str, Any]:
-    """A record is there a moment after the caller has its answer."""
+    """Wait for the record, which is available shortly after the response."""
     async with asyncio.timeout(60):
         while "stages" not in (data := await explained(gateway, request_id)):
             await asyncio.sleep(0.01)
@@ -159,41 +159,43 @@ async def until_written(gateway: RunningGateway) -> None:
 
 
 @pytest.mark.process
-async def test_where_the_time_went_is_told_after_it_was_killed_as_before(
+async def test_explanation_is_the_same_after_gateway_is_killed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     settings = {
-        "records": {"folder": str(tmp_path / "records")},
+        "records": {"directory": str(tmp_path / "records")},
         "classes": {"interactive": {**NO_TARGETS, "stage_budget": {"prefill": "10ms", "queue": "60s"}}},
     }
     async with FakeEngine() as engine:
         config = a_config(engine.url, **settings)
-        async with gateway_beside(config, tmp_path) as (gateway, process):
+        async with gateway_process_with_client(config, tmp_path) as (gateway, process):
             engine.script.append(Behaviour(status=500, error=f"cannot process {CANARY}"))
             engine.script.append(Behaviour(pace_s=0.1, tokens=2))
             _, request_id = await asked(gateway, stream=True)
             before = await until_known(gateway, request_id)
             await until_written(gateway)
             process.kill()
-        async with gateway_beside(config, tmp_path) as (gateway, _):
+        async with gateway_process_with_client(config, tmp_path) as (gateway, _):
             after = await explained(gateway, request_id)
-            listed = await gateway.http.get(f"{gateway.admin_url}/requests", params={"slower_ms": 50, "since": "10m"})
+            listed = await gateway.http.get(
+                f"{gateway.admin_url}/requests", params={"min_duration_ms": 50, "since": "10m"}
+            )
             [found] = (await listed.json())["requests"]
             file = str(gateway.file)
             shown = await command(capsys, request_id, "--config", file)
             table = await command(capsys, "--tenant", "laptop", "--since", "10m", "--config", file)
 
     assert after == before
-    assert "attempt 1 failed (the engine reported an error with 500)" in after["summary"]
+    assert "attempt 1 failed (the engine reported an error with status 500)" in after["summary"]
     assert after["over_budget"] == ["prefill"]
     assert [each["attempt"] for each in after["stages"] if each["stage"] == "prefill"] == [1, 2]
     assert (found["request_id"], found["over_budget"]) == (request_id, ["prefill"])
     assert (shown[0], shown[2]) == (0, "")
-    assert re.search(r"^prefill, try 2 +[0-9.]+ +0\.010 +#*!+$", shown[1], re.MULTILINE)
+    assert re.search(r"^prefill, attempt 2 +[0-9.]+ +0\.010 +#*!+$", shown[1], re.MULTILINE)
     assert max(len(line) for line in shown[1].splitlines()) <= 80
     assert (table[0], table[2]) == (0, "")
     assert f"  {request_id}  " in table[1]
-    # The first try has a prefill too, which on a busy machine is long enough to be drawn.
+    # The first attempt also includes a prefill, which may be long enough to show up on a busy machine.
     assert re.search("^  [a-z]*P[a-zP]*$", table[1], re.MULTILINE)
     kept = [
         row

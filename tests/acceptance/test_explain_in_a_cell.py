@@ -1,4 +1,4 @@
-"""Does every gateway of a cell tell what became of a request, whichever of them carried it?"""
+"""Every gateway in a cell can explain a request, including requests that another gateway served."""
 
 import asyncio
 from collections.abc import Callable
@@ -23,17 +23,19 @@ async def page(gateway: GatewayInLoop, path: str) -> tuple[int, dict[str, Any]]:
 
 
 async def until_found(gateway: GatewayInLoop, count: int) -> dict[str, Any]:
-    """A gateway hears of the others within a few seconds, and a record is there a moment after its answer."""
+    """Wait until all requests are found. Gateways discover each other, and records appear, after a short delay."""
     async with asyncio.timeout(60):
         while True:
             _, found = await page(gateway, "/requests?tenant=laptop&since=10m")
-            if len(found["requests"]) >= count and found["whole"] and not found["not_heard"]:
+            if len(found["requests"]) >= count and found["complete"] and not found["unreachable_members"]:
                 return found
             await asyncio.sleep(0.05)
 
 
 async def until_told(gateway: GatewayInLoop, request_id: str, reached: Callable[[dict[str, Any]], bool]) -> Explained:
-    """The first explanation of this kind: a gateway waits three seconds for the others, which pauses may use up."""
+    """The first explanation for which `reached` is true. A stalled process may use up the three seconds a gateway waits
+    for the others.
+    """
     async with asyncio.timeout(60):
         while True:
             status, told = await page(gateway, f"/explain/{request_id}")
@@ -42,59 +44,59 @@ async def until_told(gateway: GatewayInLoop, request_id: str, reached: Callable[
             await asyncio.sleep(0.05)
 
 
-async def test_a_request_is_explained_and_found_by_the_one_that_did_not_carry_it(tmp_path: Path) -> None:
+async def test_gateway_finds_and_explains_another_gateways_requests(tmp_path: Path) -> None:
     async with FakeEngine() as engine, a_cell(2, tmp_path, engine.url) as cell:
         one, other = cell.gateways
         names: list[str] = []
         for gateway in (one, other):
-            await gateway.until_ready(1)
+            await gateway.wait_until_ready(1)
             async with gateway.post(chat()) as answer:
                 assert answer.status == 200
                 names.append(answer.headers["x-request-id"])
         found = [await until_found(gateway, 2) for gateway in (one, other)]
-        status, told = await until_told(other, names[0], lambda told: "told_by" in told)
+        status, told = await until_told(other, names[0], lambda told: "reported_by" in told)
         here, told_here = await page(one, f"/explain/{names[0]}")
         alone, _ = await page(other, f"/explain/{names[0]}?local=1")
         _, by_itself = await page(other, "/requests?local=1")
-        missing, unknown = await until_told(other, "req_of_nobody", lambda told: told.get("not_heard") == [])
+        missing, unknown = await until_told(other, "req_of_nobody", lambda told: told.get("unreachable_members") == [])
 
     assert (status, here, alone, missing) == (200, 200, 404, 404)
-    assert told.pop("told_by") == "gateway-0"
+    assert told.pop("reported_by") == "gateway-0"
     assert told == told_here
     for each in found:
         assert {row["request_id"] for row in each["requests"]} == set(names)
-        assert (each["whole"], each["not_heard"]) == (True, [])
+        assert (each["complete"], each["unreachable_members"]) == (True, [])
     assert [row["request_id"] for row in by_itself["requests"]] == [names[1]]
-    assert "gateway-0 of its cell knows nothing of it either" in unknown["error"]
+    assert "cell member gateway-0 does not have it either" in unknown["error"]
 
 
-async def test_one_that_does_not_answer_is_named(tmp_path: Path) -> None:
+async def test_explanation_identifies_unresponsive_gateway(tmp_path: Path) -> None:
     async with FakeEngine() as engine, a_cell(1, tmp_path, engine.url) as cell:
         [gateway] = cell.gateways
         nobody = "99999999999999 0 127.0.0.1:1"
         found, unknown = dict[str, Any](), dict[str, Any]()
         async with asyncio.timeout(60):
-            while not found.get("not_heard") or not unknown.get("not_heard"):
-                # All entries expire if nobody renews them for ten seconds.
+            while not found.get("unreachable_members") or not unknown.get("unreachable_members"):
+                # All entries that are not renewed within ten seconds expire.
                 with cell.store.client() as client:
                     client.hset("{headgate:headgate}:admin", "gateway-9", nobody)
                 await asyncio.sleep(0.05)
                 _, found = await page(gateway, "/requests")
                 _, unknown = await page(gateway, "/explain/req_of_nobody")
 
-    assert found["not_heard"] == ["gateway-9"]
-    assert unknown["error"].endswith("; not heard: gateway-9")
-    assert unknown["not_heard"] == ["gateway-9"]
+    assert found["unreachable_members"] == ["gateway-9"]
+    assert unknown["error"].endswith("; no response from gateway-9")
+    assert unknown["unreachable_members"] == ["gateway-9"]
 
 
-async def test_every_gateway_of_a_cell_returns_the_verdicts_of_the_leader(tmp_path: Path) -> None:
+async def test_every_gateway_returns_the_scheduler_verdicts(tmp_path: Path) -> None:
     async with FakeEngine() as engine, a_cell(2, tmp_path, engine.url) as cell:
         for gateway in cell.gateways:
-            await gateway.until_ready(1)
+            await gateway.wait_until_ready(1)
         async with asyncio.timeout(60):
             while True:
                 told = [(await page(gateway, "/verdict"))[1] for gateway in cell.gateways]
-                # After a pause of this process it takes a moment until one gateway leads again.
+                # If this process stalled, it takes a moment before one gateway leads again.
                 leaders = sum(each["decides"] for each in told)
                 causes = [[verdict["cause"] for verdict in each["verdicts"]] for each in told]
                 known = all(each["scheduler"] for each in told)

@@ -1,4 +1,4 @@
-"""Does the whole product work with real llama.cpp?"""
+"""Acceptance scenarios with real llama.cpp."""
 
 import urllib.request
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from testing.real_engines import RealEngine, llamacpp
-from testing.stalls import again_if_stalled
+from testing.stalls import rerun_if_stalled
 from tests.acceptance import scenarios
 
 pytestmark = [pytest.mark.llamacpp, pytest.mark.timeout(900)]
@@ -28,31 +28,31 @@ def running(engine: RealEngine) -> int:
     return int(float(value))
 
 
-async def test_the_sdk_streams_a_chat(engine: RealEngine, tmp_path: Path) -> None:
+async def test_sdk_streams_a_chat(engine: RealEngine, tmp_path: Path) -> None:
     await scenarios.the_sdk_streams_a_chat(engine, DIALECT, tmp_path)
 
 
-async def test_the_sdk_streams_a_response(engine: RealEngine, tmp_path: Path) -> None:
+async def test_sdk_streams_a_response(engine: RealEngine, tmp_path: Path) -> None:
     await scenarios.the_sdk_streams_a_response(engine, DIALECT, tmp_path)
 
 
-async def test_a_class_caps_what_is_asked_and_says_so(engine: RealEngine, tmp_path: Path) -> None:
+async def test_class_caps_are_applied_and_reported(engine: RealEngine, tmp_path: Path) -> None:
     await scenarios.a_class_caps_what_is_asked_and_says_so(engine, DIALECT, tmp_path)
 
 
-async def test_sixteen_callers_on_four_slots_end_truthfully(engine: RealEngine, tmp_path: Path) -> None:
+async def test_sixteen_requests_complete_on_four_slots(engine: RealEngine, tmp_path: Path) -> None:
     await scenarios.sixteen_callers_on_four_slots_end_truthfully(engine, DIALECT, tmp_path)
 
 
 @pytest.mark.timing
-@again_if_stalled
-async def test_a_caller_who_leaves_frees_the_slot_within_a_second(engine: RealEngine, tmp_path: Path) -> None:
+@rerun_if_stalled
+async def test_disconnect_frees_slot_within_a_second(engine: RealEngine, tmp_path: Path) -> None:
     assert await scenarios.a_caller_who_leaves_frees_the_slot(engine, DIALECT, tmp_path, running) < 1
 
 
 @pytest.mark.timing
-@again_if_stalled
-async def test_a_caller_who_leaves_a_whole_answer_frees_the_slot_within_a_second(
+@rerun_if_stalled
+async def test_disconnect_during_non_streaming_request_frees_slot_within_a_second(
     engine: RealEngine, tmp_path: Path
 ) -> None:
     leave = scenarios.a_caller_who_leaves_frees_the_slot_beside_a_stream
@@ -61,28 +61,26 @@ async def test_a_caller_who_leaves_a_whole_answer_frees_the_slot_within_a_second
 
 
 @pytest.mark.timing
-@pytest.mark.parametrize("streamed", [True, False], ids=["streamed", "whole"])
-@again_if_stalled
-async def test_a_caller_who_leaves_while_its_prompt_is_read_frees_the_slot_within_a_second(
-    tmp_path: Path, streamed: bool
-) -> None:
-    """It is noticed with the end of a batch, so batches that take a second or more would be the measure of it."""
+@pytest.mark.parametrize("streamed", [True, False], ids=["streaming", "non-streaming"])
+@rerun_if_stalled
+async def test_disconnect_during_prefill_frees_slot_within_a_second(tmp_path: Path, streamed: bool) -> None:
+    """Use small batches, because llama.cpp notices a disconnect only at the end of a batch."""
     leave = scenarios.a_caller_who_leaves_frees_the_slot_beside_a_stream
     prompt = "word " * 1_500
     with llamacpp(parallel=2, ctx=4096, batch=8) as engine:
         assert await leave(engine, DIALECT, tmp_path, running, prompt=prompt, after_s=0.5, streamed=streamed) < 1
 
 
-async def test_sigterm_severs_nothing(engine: RealEngine, tmp_path: Path) -> None:
+async def test_sigterm_drains_all_requests(engine: RealEngine, tmp_path: Path) -> None:
     await scenarios.sigterm_severs_nothing(engine, DIALECT, tmp_path)
 
 
-async def test_an_engine_killed_mid_run_costs_only_what_it_was_sending(engine: RealEngine, tmp_path: Path) -> None:
+async def test_killing_an_engine_interrupts_only_its_started_streams(engine: RealEngine, tmp_path: Path) -> None:
     with llamacpp(parallel=4) as doomed:
         await scenarios.an_engine_killed_mid_run_costs_only_what_it_was_sending(doomed, engine, DIALECT, tmp_path)
 
 
-async def test_an_image_for_a_model_without_eyes_is_the_callers_mistake(engine: RealEngine, tmp_path: Path) -> None:
+async def test_unsupported_image_causes_a_client_error(engine: RealEngine, tmp_path: Path) -> None:
     await scenarios.an_image_for_a_model_without_eyes_is_refused(engine, DIALECT, tmp_path)
 
 

@@ -1,4 +1,4 @@
-"""Does a gateway start its engines in a real Ray cluster when its configuration says so, and leave none behind?"""
+"""A gateway with a Ray fleet starts its engines in a real Ray cluster and leaves none behind."""
 
 import asyncio
 import os
@@ -6,17 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from testing.gateway import a_config, chat, gateway_beside
+from testing.gateway import a_config, chat, gateway_process_with_client
 from tests.fleets.ray_node import ENGINE, ray_node
 from tests.house.small_tree import PROJECT
 
 MODEL = f"left-behind-{os.getpid()}"
-"""Differs from the name that other test runs on this machine use."""
+"""Model name that no other test run on this machine uses."""
 SECONDS_MAX = 120
 
 
 def said_by_processes(*words: str) -> list[str]:
-    """The command lines on this machine that hold all these words."""
+    """Command lines of processes on this machine that contain all these words."""
     lines: list[str] = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
@@ -28,7 +28,7 @@ def said_by_processes(*words: str) -> list[str]:
 
 @pytest.mark.ray
 @pytest.mark.timeout(900)
-async def test_a_request_is_answered_from_the_cluster_and_a_killed_gateway_leaves_nothing_there(tmp_path: Path) -> None:
+async def test_ray_engines_serve_requests_and_stop_when_gateway_is_killed(tmp_path: Path) -> None:
     with ray_node() as node:
         config = a_config(served_model=MODEL)
         config["pools"]["small"]["fleet"] = {
@@ -37,12 +37,15 @@ async def test_a_request_is_answered_from_the_cluster_and_a_killed_gateway_leave
             "address": node.address,
             "command": list(ENGINE),
             "environment": {"PYTHONPATH": str(PROJECT / "src")},
-            "endpoints": 2,
+            "endpoint_count": 2,
         }
-        async with gateway_beside(config, tmp_path, wait_for=2, seconds_max=SECONDS_MAX) as (gateway, process):
+        async with gateway_process_with_client(config, tmp_path, wait_for=2, seconds_max=SECONDS_MAX) as (
+            gateway,
+            process,
+        ):
             async with gateway.post(chat(max_tokens=4)) as answer:
                 status = answer.status
-            # A process that was just forked still shows the command line of its parent.
+            # A newly forked process still shows its parent's command line.
             async with asyncio.timeout(SECONDS_MAX):
                 while len(said_by_processes("--model", MODEL)) != 2:
                     await asyncio.sleep(0.05)

@@ -1,4 +1,4 @@
-"""Does the README's quickstart work, verbatim, in a fresh directory, against a real engine?"""
+"""The README's quickstart works verbatim in a fresh directory with a real engine."""
 
 import os
 import re
@@ -15,8 +15,8 @@ from testing.real_engines import llamacpp
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
-MISSED = "not all of its pages came within 2 s"
-"""The doctor's message about an engine that paused; the commands then get a second try."""
+MISSED = "the checks did not finish within 2 s"
+"""The doctor's message about an engine that stalled. In that case the commands are run a second time."""
 
 pytestmark = [pytest.mark.llamacpp, pytest.mark.timeout(900)]
 
@@ -28,7 +28,7 @@ def block(language: str, containing: str) -> str:
 
 @pytest.fixture(scope="module")
 def fresh(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, str]]:
-    """A copy of what is under version control, and a new virtual environment, as a newcomer has them."""
+    """A copy of the repository and a new virtual environment, as a new user would have."""
     folder = tmp_path_factory.mktemp("newcomer")
     names = subprocess.run(
         ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
@@ -46,10 +46,10 @@ def fresh(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, str
     return folder, {**os.environ, "PATH": path, "VIRTUAL_ENV": str(folder / "env")}
 
 
-def test_the_quickstart_streams_an_answer_from_llamacpp(fresh: tuple[Path, dict[str, str]]) -> None:
+def test_quickstart_streams_a_response_from_llamacpp(fresh: tuple[Path, dict[str, str]]) -> None:
     folder, environment = fresh
     commands = block("bash", "pip install .")
-    # What the last command prints is marked off, and the server is ended when all is done.
+    # Stop the server after the last command.
     script = f"set -e\n{commands}\nkill $!; wait $! || true\n"
     with llamacpp(port=8081):
         run = outcome_of(["bash", "-c", script], folder, environment)
@@ -61,14 +61,14 @@ def test_the_quickstart_streams_an_answer_from_llamacpp(fresh: tuple[Path, dict[
         assert run.stdout.rstrip().endswith("data: [DONE]")
 
 
-def test_the_quickstart_is_at_most_five_commands() -> None:
+def test_quickstart_has_five_commands() -> None:
     commands = block("bash", "pip install .").replace("\\\n", " ").strip().splitlines()
     assert len(commands) == 5
 
 
-def test_the_python_example_prints_an_answer(fresh: tuple[Path, dict[str, str]]) -> None:
+def test_python_example_prints_a_response(fresh: tuple[Path, dict[str, str]]) -> None:
     folder, _ = fresh
-    command = [folder / "env" / "bin" / "headgate", "serve", folder / "headgate.yaml"]
+    command = [folder / "env" / "bin" / "headgate", "serve", "--config", folder / "headgate.yaml"]
     with llamacpp(port=8081), ChildProcess("headgate", command) as server:
         server.wait_until_ok("http://127.0.0.1:9090/ready", seconds_max=120)
         run = outcome_of([sys.executable, "-c", block("python", "OpenAI")])

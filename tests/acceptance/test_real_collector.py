@@ -1,7 +1,6 @@
-"""Does a real collector take our traces, and pass on what it has read in them?
+"""Traces exported to a real collector.
 
-Rotel, a collector written in Rust, receives them from a live gateway and sends them on to the test, which reads what
-came out at the other end.
+A live gateway sends traces to Rotel, a collector written in Rust. Rotel forwards them to the test, which checks them.
 """
 
 import asyncio
@@ -12,14 +11,14 @@ import pytest
 import rotel
 
 from headgate.model.stage import Stage
-from headgate.telemetry.traces.posting import Collector
-from testing.collector import SpanSink
+from headgate.telemetry.traces.collector import Collector
 from testing.fake_engine import Behaviour, FakeEngine
 from testing.gateway import a_config, chat, gateway_in_loop
 from testing.ports import free_port
 from testing.processes import ChildProcess
+from testing.trace_collector import SpanSink
 
-pytestmark = [pytest.mark.sight, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.observability, pytest.mark.timeout(400)]
 
 AGENT = Path(rotel.__file__).parent / "rotel-agent"
 
@@ -40,9 +39,9 @@ def a_collector(folder: Path, port: int, sink: SpanSink) -> ChildProcess:
     return ChildProcess("rotel", [AGENT, "start", *files, *receiver, *exporter])
 
 
-async def test_a_real_collector_reads_a_whole_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_real_collector_reads_a_complete_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     port = free_port()
-    # A collector that pauses must not count as a failed post.
+    # A collector that is merely stalled must not count as a failed export.
     monkeypatch.setitem(Collector.__init__.__kwdefaults__, "post_s_max", 60.0)
     async with SpanSink() as sink, FakeEngine() as bad, FakeEngine() as good:
         bad.behaviour = Behaviour(status=500)
@@ -51,22 +50,22 @@ async def test_a_real_collector_reads_a_whole_trace(tmp_path: Path, monkeypatch:
             tracing = {"endpoint": f"http://127.0.0.1:{port}", "sample_percent": 100}
             async with gateway_in_loop(a_config(bad.url, good.url, tracing=tracing), tmp_path) as gateway:
                 names: list[str] = []
-                headers = {"x-headgate-stages": "retrieval;dur=80"}
+                headers = {"x-headgate-client-stages": "retrieval;dur=80"}
                 attempts = ""
-                # Repeated until one request was sent to the bad engine first.
+                # Repeat until the bad engine gets a request first.
                 while attempts != "2":
                     async with gateway.post(chat(stream=True), headers=headers) as answer:
                         await answer.read()
                         names.append(answer.headers["x-request-id"])
                         attempts = answer.headers["x-headgate-attempts"]
-                await sink.until(len(names))
-                traces = gateway.gateway._sight._traces
-                # The collector may pass on a trace before the gateway has read its answer.
-                await gateway.until(lambda _: traces.figures().sent == len(names))
+                await sink.wait_for_traces(len(names))
+                traces = gateway.gateway._observability._traces
+                # The collector may forward a trace before the gateway has read its response.
+                await gateway.wait_for_status(lambda _: traces.figures().exported == len(names))
                 figures = traces.figures()
 
     assert figures is not None
-    assert (figures.sent, figures.posts_failed) == (len(names), 0)
+    assert (figures.exported, figures.exports_failed) == (len(names), 0)
     longest = sink.trace(names[-1])
     assert sum(span.name == "chat m" for span in longest) == 2
     assert {span.name for span in longest} >= {stage.value for stage in Stage} - {"queue"} | {"retrieval"}

@@ -1,4 +1,4 @@
-"""Do the commands of the runbooks that only read answer, where a gateway with engines runs?"""
+"""The read-only commands in the runbooks work against a live gateway."""
 
 import asyncio
 import shlex
@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from testing.gateway import a_config, chat, gateway_beside
-from testing.simulated import simulated_engines
+from testing.gateway import a_config, chat, gateway_process_with_client
+from testing.simulated_engines import simulated_engines
 from tests.docs.test_runbooks import FOLDER, PAGES, commands
 
-pytestmark = [pytest.mark.sight, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.observability, pytest.mark.timeout(900)]
 
 NEED_A_DATABASE = ("cost", "budgets", "operate")
 NEED_A_TERMINAL = ("top",)
 CLASSES = {"interactive": {"ttft": "5m", "queue_wait_max": "5m", "objectives": {"ttft_percent": 99}}}
-"""A promise that is kept even if the machine pauses; `headgate report` ends with 1 if it is not."""
+"""Objectives that are met even if the machine stalls. `headgate report` exits with 1 if an objective is missed."""
 
 
 def reading() -> list[str]:
@@ -31,22 +31,22 @@ def run(command: str, folder: Path, admin_url: str) -> "subprocess.CompletedProc
     return subprocess.run(arguments, cwd=folder, capture_output=True, text=True, check=False, timeout=180)
 
 
-async def test_every_command_that_only_reads_answers(tmp_path: Path) -> None:
+async def test_read_only_runbook_commands_succeed(tmp_path: Path) -> None:
     with simulated_engines(2, "--speed-up", "20") as urls:
         config = a_config(*urls, served_model="sim", classes=CLASSES)
-        async with gateway_beside(config, tmp_path) as (gateway, _):
+        async with gateway_process_with_client(config, tmp_path) as (gateway, _):
             for _ in range(5):
                 async with gateway.post(chat(stream=True, max_tokens=4)) as answer:
                     await answer.read()
-            await gateway.until_idle()
+            await gateway.wait_until_idle()
             done = {each: await asyncio.to_thread(run, each, tmp_path, gateway.admin_url) for each in reading()}
             for each in ("headgate status", "headgate report"):
-                # A gateway that pauses may not have answered in time.
+                # The gateway may have stalled and not responded in time.
                 if done[each].returncode == 1:
                     done[each] = await asyncio.to_thread(run, each, tmp_path, gateway.admin_url)
 
     assert len(done) > 15
-    # 1 is a problem that was found, such as that no request was as slow as asked for; a wrong command line is 2.
+    # Exit code 1 means that the command found a problem or no match. An invalid command line exits with 2.
     wrong = {command: each.stderr for command, each in done.items() if each.returncode not in (0, 1)}
     assert wrong == {}
     assert {command: each.stderr for command, each in done.items() if "Traceback" in each.stderr} == {}

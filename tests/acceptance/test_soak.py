@@ -1,7 +1,8 @@
-"""Does a gateway come back to its floor after ten minutes of churn?
+"""A gateway's memory and open resources after ten minutes of churn.
 
-Keys that change every few seconds, callers that leave at any moment, engines that fail now and then, requests that are
-wrong in every way: what piles up in such minutes kills a process in a week. `HEADGATE_SOAK_S` shortens it for a try.
+Keys change every few seconds, clients disconnect at any time, engines fail occasionally and requests are invalid in
+many ways. A leak in this test would kill a process within a week. `HEADGATE_SOAK_S` sets a shorter duration for a trial
+run.
 """
 
 import asyncio
@@ -18,13 +19,13 @@ import aiohttp
 import pytest
 import yaml
 
-from headgate.telemetry.decisions import REQUESTS_MAX
-from headgate.telemetry.records.keeper import RECENT_MAX
+from headgate.telemetry.decision_history import REQUESTS_MAX
+from headgate.telemetry.records.record_keeper import RECENT_MAX
 from headgate.wire.keys import digest, format_digest
-from testing.gateway import Config, RunningGateway, a_config, chat, gateway_beside
+from testing.gateway import Config, RunningGateway, a_config, chat, gateway_process_with_client
 from testing.ports import free_port
 from testing.processes import ChildProcess
-from testing.simulated import resident_mib, simulated_engines
+from testing.simulated_engines import resident_mib, simulated_engines
 
 SECONDS = float(os.environ.get("HEADGATE_SOAK_S", "600"))
 SHORT_SECONDS = 10.0
@@ -32,13 +33,13 @@ RATE = 25.0
 KEYS_EVERY_S = 5.0
 SECRET = "the secret of the soak test"
 TENANTS = 20
-# What a gateway remembers on purpose (the latest requests, and traces that nobody takes) is full after so many. Filled
-# at the pace of the soak it would still grow when growth is looked for.
+# Number of requests needed to fill the gateway's bounded stores: recent requests and unsent traces. At the soak's own
+# rate, those stores would still be filling when memory growth is measured.
 REMEMBERED = RECENT_MAX * 3 // 2
 FILLERS = 16
-FAULTS = ("--error-rate", "0.02", "--reset-rate", "0.02", "--truncate-rate", "0.02", "--stall-every", "60")
+FAULTS = ("--error-rate", "0.02", "--reset-rate", "0.02", "--truncate-rate", "0.02", "--hang-every", "60")
 RECORDS_BYTES_MAX = 16 * 1024 * 1024
-EMPTY = ("requests", "attempts", "lines", "metered_requests")
+EMPTY = ("requests", "attempts", "command_channels", "metered_requests")
 
 
 class Soak:
@@ -53,7 +54,7 @@ class Soak:
         self.resident: list[float] = []
 
     async def fill(self) -> None:
-        """Short calls, as many as are remembered, so that what is seen to grow afterwards is what nobody bounds."""
+        """Fill the bounded stores with short requests, so that any later growth is a leak."""
         body = chat("word", model="sim", stream=True, max_tokens=4)
         headers = {"authorization": f"Bearer {self.keys['tenant-0']}"}
 
@@ -98,7 +99,7 @@ class Soak:
             self.resident.append(resident_mib(self.process.pid))
 
     async def call(self) -> None:
-        """One caller of some kind, who may lose patience at any moment."""
+        """Send one random request, which may be cancelled at any time."""
         patience = self.chance.choice([None, None, 0.01, 0.1, 0.5, 2.0])
         key = self.chance.choice([*self.keys.values(), self.chance.choice(self.old_keys)])
         model = self.chance.choice(["sim"] * 20 + ["unknown"])
@@ -114,7 +115,7 @@ class Soak:
                     await answer.read()
                 self.seen[str(answer.status)] += 1
                 return
-        self.seen["left or broken"] += 1
+        self.seen["disconnected or failed"] += 1
 
 
 @pytest.mark.process
@@ -125,47 +126,47 @@ async def test_ten_seconds_of_churn_leave_nothing_open(tmp_path: Path) -> None:
 
 @pytest.mark.endurance
 @pytest.mark.timeout(1200)
-async def test_ten_minutes_of_churn_leave_nothing_behind(tmp_path: Path) -> None:
+async def test_ten_minutes_of_churn_leak_no_memory(tmp_path: Path) -> None:
     soak = await churned(tmp_path, SECONDS, fill=True)
 
     assert soak.seen["200"] > 0.3 * sum(soak.seen.values())
     early, late = thirds(soak.resident)
-    print(f"resident MiB: {early:.1f} in the second third, {late:.1f} in the last")
-    print("every twenty seconds:", *(f"{mib:.1f}" for mib in soak.resident[::20]))
+    print(f"resident memory: {early:.1f} MiB in the second third, {late:.1f} MiB in the last")
+    print("MiB every 20 s:", *(f"{mib:.1f}" for mib in soak.resident[::20]))
     assert late < 1.05 * early
 
 
 async def churned(tmp_path: Path, seconds: float, *, fill: bool = False) -> Soak:
-    """Runs the churn and asserts that nothing is held open after it."""
+    """Run the churn and check that no resources stay open afterwards."""
     with simulated_engines(3, "--profile", "h200-llama-8b", *FAULTS) as urls:
         config = a_config(*urls, served_model="sim", model="sim", in_flight_max=8, key_secret=SECRET)
         del config["anonymous_tenant"]
         config["tenants"] = {"nobody": {"keys": [format_digest(digest(SECRET.encode(), "hg-first"))]}}
-        config["records"] = {"folder": str(tmp_path / "records"), "bytes_max": f"{RECORDS_BYTES_MAX // 1024}KiB"}
-        # Nobody listens there: what is to be sent waits, and is dropped in the end.
+        config["records"] = {"directory": str(tmp_path / "records"), "bytes_max": f"{RECORDS_BYTES_MAX // 1024}KiB"}
+        # No collector is listening on this port, so traces are queued and eventually dropped.
         config["tracing"] = {"endpoint": f"http://127.0.0.1:{free_port()}", "sample_percent": 100}
-        async with gateway_beside(config, tmp_path) as (gateway, process):
+        async with gateway_process_with_client(config, tmp_path) as (gateway, process):
             first = await gateway.status()
             floor = first["held"]
             soak = Soak(gateway, process, config)
             soak.new_keys()
             os.kill(process.pid, signal.SIGHUP)
-            await gateway.until(lambda status: status["config_hash"] != first["config_hash"])
+            await gateway.wait_for_status(lambda status: status["config_hash"] != first["config_hash"])
             if fill:
                 await soak.fill()
                 assert (await gateway.status())["explainable"] >= REQUESTS_MAX
             await soak.run(seconds)
-            await gateway.until_idle(seconds_max=60)
+            await gateway.wait_until_idle(seconds_max=60)
             held = await settled(gateway, floor)
 
-    print(f"floor {floor}, afterwards {held}, answers {dict(soak.seen)}")
+    print(f"baseline {floor}, afterwards {held}, responses {dict(soak.seen)}")
     assert {what: held[what] for what in EMPTY} == dict.fromkeys(EMPTY, 0)
     kept = sum(path.stat().st_size for path in (tmp_path / "records").rglob("*.*") if path.is_file())
-    # A file may be as large as a sixteenth before any goes.
+    # A segment may reach a sixteenth of the limit before old segments are deleted.
     assert 0 < kept <= RECORDS_BYTES_MAX * 9 / 8
     assert held["tasks"] <= floor["tasks"] + 2
     assert held["open_files"] <= floor["open_files"] + 4
-    assert {"200", "401", "404", "left or broken"} <= set(soak.seen)
+    assert {"200", "401", "404", "disconnected or failed"} <= set(soak.seen)
     return soak
 
 
@@ -175,18 +176,18 @@ def _has_settled(held: dict[str, int], floor: dict[str, int]) -> bool:
 
 
 async def settled(gateway: RunningGateway, floor: dict[str, int]) -> dict[str, int]:
-    """What is held once idle connections, ours to engines and callers' to us, have been let go."""
+    """Open resources after all idle connections to engines and from clients have closed."""
     await gateway.http.connector.close()
     gateway.http = aiohttp.ClientSession()
     try:
         with suppress(TimeoutError):
-            await gateway.until(lambda status: _has_settled(status["held"], floor), seconds_max=60)
+            await gateway.wait_for_status(lambda status: _has_settled(status["held"], floor), seconds_max=60)
         return (await gateway.status())["held"]
     finally:
         await gateway.http.close()
 
 
 def thirds(values: list[float]) -> tuple[float, float]:
-    """The mean of the second third and of the last: what a process needs to warm up is in the first."""
+    """Means over the second and last thirds. The first third is for warm-up."""
     third = len(values) // 3
     return mean(values[third : 2 * third]), mean(values[2 * third :])

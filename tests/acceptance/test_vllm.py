@@ -1,4 +1,4 @@
-"""Does the whole product work with real vLLM?"""
+"""Acceptance scenarios with real vLLM."""
 
 import urllib.request
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from testing.real_engines import RealEngine, vllm
-from testing.stalls import again_if_stalled
+from testing.stalls import rerun_if_stalled
 from tests.acceptance import scenarios
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(1500)]
@@ -26,38 +26,38 @@ def running(engine: RealEngine) -> int:
     return int(float(value))
 
 
-async def test_the_sdk_streams_a_chat(engine: RealEngine, tmp_path: Path) -> None:
+async def test_sdk_streams_a_chat(engine: RealEngine, tmp_path: Path) -> None:
     await scenarios.the_sdk_streams_a_chat(engine, DIALECT, tmp_path)
 
 
-async def test_the_sdk_streams_a_response(engine: RealEngine, tmp_path: Path) -> None:
+async def test_sdk_streams_a_response(engine: RealEngine, tmp_path: Path) -> None:
     await scenarios.the_sdk_streams_a_response(engine, DIALECT, tmp_path)
 
 
-async def test_a_class_caps_what_is_asked_and_says_so(engine: RealEngine, tmp_path: Path) -> None:
+async def test_class_caps_are_applied_and_reported(engine: RealEngine, tmp_path: Path) -> None:
     await scenarios.a_class_caps_what_is_asked_and_says_so(engine, DIALECT, tmp_path)
 
 
-async def test_sixteen_callers_on_four_slots_end_truthfully(engine: RealEngine, tmp_path: Path) -> None:
+async def test_sixteen_requests_complete_on_four_slots(engine: RealEngine, tmp_path: Path) -> None:
     await scenarios.sixteen_callers_on_four_slots_end_truthfully(engine, DIALECT, tmp_path)
 
 
 @pytest.mark.timing
-@again_if_stalled
-async def test_a_caller_who_leaves_frees_the_slot_within_a_second(engine: RealEngine, tmp_path: Path) -> None:
+@rerun_if_stalled
+async def test_disconnect_frees_slot_within_a_second(engine: RealEngine, tmp_path: Path) -> None:
     assert await scenarios.a_caller_who_leaves_frees_the_slot(engine, DIALECT, tmp_path, running) < 1
 
 
-async def test_sigterm_severs_nothing(engine: RealEngine, tmp_path: Path) -> None:
+async def test_sigterm_drains_all_requests(engine: RealEngine, tmp_path: Path) -> None:
     await scenarios.sigterm_severs_nothing(engine, DIALECT, tmp_path)
 
 
-# CI kills a llama.cpp instead, which starts in a tenth of the time.
+# CI kills a llama.cpp engine instead, which starts ten times faster.
 @pytest.mark.nightly
-async def test_an_engine_killed_mid_run_costs_only_what_it_was_sending(engine: RealEngine, tmp_path: Path) -> None:
+async def test_killing_an_engine_interrupts_only_its_started_streams(engine: RealEngine, tmp_path: Path) -> None:
     with vllm(max_num_seqs=4) as doomed:
         await scenarios.an_engine_killed_mid_run_costs_only_what_it_was_sending(doomed, engine, DIALECT, tmp_path)
 
 
-async def test_an_image_for_a_model_without_eyes_is_the_callers_mistake(engine: RealEngine, tmp_path: Path) -> None:
+async def test_unsupported_image_causes_a_client_error(engine: RealEngine, tmp_path: Path) -> None:
     await scenarios.an_image_for_a_model_without_eyes_is_refused(engine, DIALECT, tmp_path)

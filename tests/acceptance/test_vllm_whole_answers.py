@@ -1,4 +1,4 @@
-"""Does joining a vLLM stream give the same response as a request without streaming?"""
+"""Responses assembled from vLLM streams equal its non-streaming responses."""
 
 import json
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from headgate.engines.joined import JoinedAnswer
+from headgate.engines.joined_response import JoinedResponse
 from headgate.model.ticket import Api
 from testing.real_engines import RealEngine
 from tests.engines.calls import Engines, a_call, read_all
@@ -22,40 +22,40 @@ ASSISTANT = [{"role": "user", "content": "Say hello."}, {"role": "assistant", "c
 SAMPLED = {"n": 2, "temperature": 0.8}
 CHATS: dict[str, dict[str, object]] = {
     "max_tokens": {"max_tokens": 4},
-    "to the end": {"max_tokens": 64},
-    "a stop": {"max_tokens": 64, "stop": [".", "!", "?"]},
-    "nothing said": {"max_tokens": 8, "logit_bias": {"2": 100}},
+    "natural end": {"max_tokens": 64},
+    "stop string": {"max_tokens": 64, "stop": [".", "!", "?"]},
+    "empty output": {"max_tokens": 8, "logit_bias": {"2": 100}},
     "log probabilities": {"max_tokens": 6, "logprobs": True, "top_logprobs": 3},
-    "log probabilities up to a stop": {"max_tokens": 64, "logprobs": True, "stop": ["!"]},
+    "log probabilities with stop string": {"max_tokens": 64, "logprobs": True, "stop": ["!"]},
     "two choices": {"max_tokens": 6} | SAMPLED,
-    "a schema": {"max_tokens": 60, "response_format": FORMAT},
+    "JSON schema": {"max_tokens": 60, "response_format": FORMAT},
     "any JSON": {"max_tokens": 40, "response_format": {"type": "json_object"}},
-    "a service tier": {"max_tokens": 4, "service_tier": "default"},
-    "characters of several tokens": {
+    "service tier": {"max_tokens": 4, "service_tier": "default"},
+    "multi-token characters": {
         "max_tokens": 24,
         "messages": [{"role": "user", "content": "Repeat: 😀 日本語 ñ"}],
     },
 }
 COMPLETIONS: dict[str, dict[str, object]] = {
     "max_tokens": {"max_tokens": 8},
-    "a stop": {"prompt": "One, two, three, four,", "max_tokens": 20, "stop": ["seven"]},
-    "nothing said": {"max_tokens": 8, "logit_bias": {"2": 100}},
+    "stop string": {"prompt": "One, two, three, four,", "max_tokens": 20, "stop": ["seven"]},
+    "empty output": {"max_tokens": 8, "logit_bias": {"2": 100}},
     "log probabilities": {"max_tokens": 5, "logprobs": 3},
-    "log probabilities of characters": {"prompt": "日本語 日本語 日本", "max_tokens": 10, "logprobs": 2},
+    "log probabilities of partial characters": {"prompt": "日本語 日本語 日本", "max_tokens": 10, "logprobs": 2},
     "two choices": {"max_tokens": 5} | SAMPLED,
     "two prompts": {"max_tokens": 5, "prompt": ["One, two,", "A, B,"]},
-    "a prompt of tokens": {"max_tokens": 5, "prompt": [5, 6, 7]},
+    "token prompt": {"max_tokens": 5, "prompt": [5, 6, 7]},
 }
 WHOLE: dict[str, dict[str, object]] = {
-    "a tool that is required": {"max_tokens": 60, "tools": [TOOL], "tool_choice": "required"},
-    "a tool that is named": {
+    "required tool": {"max_tokens": 60, "tools": [TOOL], "tool_choice": "required"},
+    "named tool": {
         "max_tokens": 60,
         "tools": [TOOL],
         "tool_choice": {"type": "function", "function": {"name": "f"}},
     },
     "tools": {"max_tokens": 20, "tools": [TOOL]},
     "prompt log probabilities": {"max_tokens": 4, "prompt_logprobs": 1},
-    "tokens": {"max_tokens": 4, "return_token_ids": True},
+    "token ids": {"max_tokens": 4, "return_token_ids": True},
     "echo": {
         "max_tokens": 4,
         "echo": True,
@@ -68,7 +68,7 @@ WHOLE_COMPLETIONS: dict[str, dict[str, object]] = {
     "echo": {"max_tokens": 5, "echo": True},
     "echo with log probabilities": {"max_tokens": 5, "echo": True, "logprobs": 1},
     "prompt log probabilities": {"max_tokens": 4, "prompt_logprobs": 1},
-    "tokens": {"max_tokens": 4, "return_token_ids": True},
+    "token ids": {"max_tokens": 4, "return_token_ids": True},
 }
 CASES = [
     pytest.param(api, fields, is_joined, id=f"{api.value}, {name}")
@@ -88,7 +88,7 @@ def engine(shared_vllm: RealEngine) -> RealEngine:
 
 
 def comparable(body: bytes) -> Any:
-    """Response without the fields that differ between any two responses to the same request."""
+    """Response, excluding the fields that differ between any two responses to the same request."""
     answer = json.loads(body)
     assert answer.pop("id").startswith(("chatcmpl-", "cmpl-"))
     assert answer.pop("created") > 0
@@ -99,7 +99,7 @@ def comparable(body: bytes) -> Any:
 
 
 @pytest.mark.parametrize(("api", "fields", "is_joined"), CASES)
-async def test_joined_response_equals_the_unstreamed_response(
+async def test_joined_response_equals_the_non_streaming_response(
     engine: RealEngine, api: Api, fields: dict[str, object], is_joined: bool
 ) -> None:
     call = a_call(api, **ALWAYS | fields)
@@ -112,7 +112,7 @@ async def test_joined_response_equals_the_unstreamed_response(
             answer = await asked.ask(call)
             joined = comparable(await read_all(answer))
             answer.close()
-            assert isinstance(answer, JoinedAnswer) is is_joined
+            assert isinstance(answer, JoinedResponse) is is_joined
             async with direct.post(engine.url + path, data=body, headers=headers) as response:
                 assert (response.status, response.content_type) == (200, "application/json")
                 whole = comparable(await response.read())
@@ -125,11 +125,11 @@ async def test_joined_response_equals_the_unstreamed_response(
     "fields",
     [
         pytest.param({"messages": [{"role": "user", "content": "word " * 4000}]}, id="too long"),
-        pytest.param({"temperature": -1}, id="a value out of range"),
-        pytest.param({"stream_options": {"include_usage": True}}, id="options of a stream"),
+        pytest.param({"temperature": -1}, id="value out of range"),
+        pytest.param({"stream_options": {"include_usage": True}}, id="stream options"),
     ],
 )
-async def test_invalid_request_gets_the_same_status_as_without_streaming(
+async def test_invalid_request_gets_the_same_status_with_and_without_streaming(
     engine: RealEngine, fields: dict[str, object]
 ) -> None:
     call = a_call(max_tokens=4, **fields)
@@ -138,4 +138,4 @@ async def test_invalid_request_gets_the_same_status_as_without_streaming(
         body = await read_all(answer)
 
     assert answer.status == 400
-    assert answer.blames_request(body)
+    assert answer.is_request_error(body)

@@ -1,4 +1,4 @@
-"""What do the tests of the command line share?"""
+"""Fixtures for the command-line tests."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ Headgate = Callable[..., Said]
 
 @pytest.fixture
 def headgate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Headgate:
-    """Runs a command line in an empty folder of its own, without a secret in the environment."""
+    """Runs a command line in an empty directory, without secrets in the environment."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("HEADGATE_KEY_SECRET", raising=False)
 
@@ -38,5 +38,5 @@ def headgate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    """Where the command line looks for the configuration if none is named."""
+    """The command line's default configuration file."""
     return tmp_path / "headgate.yaml"

@@ -1,4 +1,4 @@
-"""Does `headgate status` say in words what part a gateway takes in its cell, and what is wrong?"""
+"""What `headgate status` prints about a cell."""
 
 from dataclasses import dataclass, field
 
@@ -21,24 +21,22 @@ PRESENT = MemberState("present", "old", "new")
 @pytest.mark.parametrize(
     "case",
     [
-        Case({"scheduler": "b"}, ("cell main, member a: it follows the scheduler b, epoch 7",)),
+        Case({"scheduler": "b"}, ("cell main, member a: follows scheduler b, epoch 7",)),
+        Case({"leads": True, "members": {"a": PRESENT, "b": PRESENT}}, ("scheduler of 2 gateways, epoch 7",)),
+        Case({"mode": "island"}, ("ISLAND", "1/2 share")),
+        Case({"mode": "seeking", "epoch": None}, ("no scheduler has responded yet",)),
         Case(
-            {"leads": True, "members": {"a": PRESENT, "b": PRESENT}}, ("it is the scheduler, epoch 7, of 2 gateways",)
+            {"store": "away", "store_problem": "it is gone; start it"}, ("store unreachable: it is gone; start it",), 2
         ),
-        Case({"mode": "island"}, ("an ISLAND", "share 1/2")),
-        Case({"mode": "seeking", "epoch": None}, ("no scheduler has answered yet",)),
-        Case(
-            {"store": "away", "store_problem": "it is gone; start it"}, ("the store is away: it is gone; start it",), 2
-        ),
-        Case({"leads": True, "members": {"b": MemberState("absent")}}, ("b is absent: what they may take is kept",), 2),
+        Case({"leads": True, "members": {"b": MemberState("absent")}}, ("b is absent; their shares stay reserved",), 2),
         Case(
             {"leads": True, "staged": "new", "members": {"a": PRESENT, "b": MemberState("present", "old")}},
-            ("configuration new has been read here, not yet by b",),
+            ("configuration new is staged, waiting for b",),
             2,
         ),
     ],
 )
-def test_what_matters_is_said(case: Case) -> None:
+def test_cell_lines_show_role_and_problems(case: Case) -> None:
     said = list(cell_lines(CellState(**{**USUAL, **case.state})))
 
     assert len(said) == case.lines

@@ -1,4 +1,4 @@
-"""Does `headgate check` say what a file means, and what is wrong with it?"""
+"""Output of `headgate check`."""
 
 import json
 import os
@@ -11,15 +11,15 @@ from headgate.config.class_rules import DEFAULT_RULES
 from headgate.config.classes import DEFAULT_CLASSES
 from headgate.config.extras import is_installed, missing_extras
 from headgate.config.load import load
-from headgate.config.protections import as_rows, protection_lines
+from headgate.config.protections import protection_lines, protection_rows
 from headgate.config.protections import protections as found_protections
-from headgate.engines.dialects import DIALECTS, readable_kv
+from headgate.engines.dialects import DIALECTS, engines_reporting_kv
 from headgate.model.engine_profile import PROFILES
 from headgate.model.policy import (
     AdmissionRules,
+    DegradationRules,
     HeadroomRules,
     HealthRules,
-    LadderRules,
     Pool,
     RetryRules,
     RoutingRules,
@@ -30,13 +30,13 @@ from tests.cli.conftest import Headgate, Said
 from tests.config.builders import SMALL, settings_of, small_with
 
 HOW_CLASSES_ARE_CHOSEN = (
-    "the class of a request, by the first of these that applies (`headgate classify REQUEST.json` shows which):"
+    "class of a request, by the first rule that applies (`headgate classify REQUEST.json` shows which):"
 )
 DIGEST = "hmac-sha256:" + "ab" * 32
 
 
 def as_json(value: object) -> dict[str, object]:
-    """What machines are told of a part of the policy: everything but its name, as the core has it."""
+    """JSON for one part of the policy, excluding its name."""
     told = json.loads(json.dumps(asdict(value)))
     told.pop("name", None)
     return told
@@ -47,28 +47,30 @@ def hash_of(file: Path) -> str:
 
 
 def meaning(out: str) -> str:
-    """The output without the list of protections."""
+    """The output, excluding the list of protections."""
     return out.partition("protections:\n")[0]
 
 
-def test_a_file_that_is_right_is_explained(headgate: Headgate, file: Path) -> None:
+def test_valid_file_is_summarized(headgate: Headgate, file: Path) -> None:
     file.write_text(SMALL)
-    protections = "\n".join(protection_lines(found_protections(settings_of(SMALL), readable=readable_kv())))
+    protections = "\n".join(
+        protection_lines(found_protections(settings_of(SMALL), kv_readable_engines=engines_reporting_kv()))
+    )
 
     assert headgate("check") == Said(
         code=0,
         out=f"""\
 configuration {hash_of(file)}
-listens on 127.0.0.1:8080, for admins on 127.0.0.1:9090
-pool small: 1 endpoint of llamacpp, 4 in flight at most, as smollm2
+listens on 127.0.0.1:8080; admin listener on 127.0.0.1:9090
+pool small: 1 llamacpp endpoint, at most 4 in flight, model smollm2
 model smollm2: served by small
-class interactive: band 0, takes service_tier priority, fast and prompts up to 8,000 tokens, waits 10s at most, \
-begins within 2s, 100ms per token
-class long: band 1, takes prompts of any length, waits 30s at most, begins within 15s, 200ms per token
-class batch: band 2, takes service_tier flex, waits 10m at most, begins within 10m, 1s per token, \
-5 % of the work at least, promises cost
-the class of a request, by the first of these that applies (`headgate classify REQUEST.json` shows which):
-  x-headgate-class  the class that the request names
+class interactive: band 0, for service_tier priority, fast and prompts up to 8,000 tokens, waits at most 10s, \
+ttft 2s, tpot 100ms
+class long: band 1, for prompts of any length, waits at most 30s, ttft 15s, tpot 200ms
+class batch: band 2, for service_tier flex, waits at most 10m, ttft 10m, tpot 1s, \
+at least 5 % of engine time, optimizes for cost
+class of a request, by the first rule that applies (`headgate classify REQUEST.json` shows which):
+  x-headgate-class  the class named in the request
   service_tier      priority, fast -> interactive; flex -> batch; auto and default choose none
   class_rules[0]    plan critical -> interactive
   tenant            its only class, if it may use only one
@@ -80,61 +82,60 @@ callers: 1 tenant, 0 keys; without a key: tenant "demo"
     )
 
 
-def test_a_cell_is_explained_without_its_password(headgate: Headgate, file: Path) -> None:
-    file.write_text(small_with("cell: {store: 'redis://u:canary-5f1d@cache', members: 3}"))
+def test_cell_is_printed_without_store_password(headgate: Headgate, file: Path) -> None:
+    file.write_text(small_with("cell: {store: 'redis://u:canary-5f1d@cache', member_count: 3}"))
 
     said, as_data = headgate("check"), headgate("check", "--json")
 
     assert (
-        "cell headgate: 3 gateways share one queue through redis://u:***@cache:6379/0, this one called after its host "
-        "and port; one of them schedules\n"
+        "cell headgate: 3 gateways with a shared queue in redis://u:***@cache:6379/0, named by host and port; "
+        "one of them is the scheduler\n"
     ) in said.out
     assert json.loads(as_data.out)["cell"]["store"] == "redis://u:***@cache:6379/0"
     assert "canary-5f1d" not in said.out + said.err + as_data.out + as_data.err
 
 
-def test_warnings_come_with_the_meaning(headgate: Headgate, file: Path) -> None:
-    file.write_text(small_with("  x: {}", "classes: {mine: {band: 0, unnamed: false, pools: small}}").replace(
-        "anonymous_tenant: demo\n", ""
-    ))  # fmt: skip
+def test_warnings_are_printed_with_the_summary(headgate: Headgate, file: Path) -> None:
+    mine = "classes: {mine: {priority_band: 0, accepts_unclassified: false, pools: small}}"
+    file.write_text(small_with("  x: {}", mine).replace("anonymous_tenant: demo\n", ""))
 
-    said = headgate("check", "headgate.yaml")
+    said = headgate("check", "--config", "headgate.yaml")
 
     assert said.code == 0
     assert meaning(said.out).splitlines()[4:] == [
-        "class mine: band 0, takes those who name it, waits 30s at most, on small",
+        "class mine: band 0, for requests that select it, waits at most 30s, on small",
         HOW_CLASSES_ARE_CHOSEN,
-        "  x-headgate-class  the class that the request names",
+        "  x-headgate-class  the class named in the request",
         "  service_tier      selects no class; auto and default choose none",
         "  tenant            its only class, if it may use only one",
-        "  prompt length     no class takes requests that name neither class nor tier",
+        "  prompt length     no class accepts requests that name neither class nor tier",
         "callers: 2 tenants, 0 keys",
         (
-            "warning: headgate.yaml:6: tenants.demo: has no key and is not the anonymous tenant, "
-            "so nobody can call as it; `headgate keys new --tenant demo` makes one"
+            "warning: headgate.yaml:6: tenants.demo: has no key and is not the anonymous tenant, so no "
+            "request can belong to it; `headgate keys new --tenant demo` creates one"
         ),
         (
-            "warning: headgate.yaml:7: tenants.x: has no key and is not the anonymous tenant, "
-            "so nobody can call as it; `headgate keys new --tenant x` makes one"
+            "warning: headgate.yaml:7: tenants.x: has no key and is not the anonymous tenant, so no request "
+            "can belong to it; `headgate keys new --tenant x` creates one"
         ),
         (
-            "warning: headgate.yaml:8: classes: no class takes requests that name neither class nor tier; "
-            "set unnamed: true on one of them"
+            "warning: headgate.yaml:8: classes: no class accepts requests without a class or tier; set "
+            "accepts_unclassified: true for one of them"
         ),
     ]
 
 
-def test_caps_are_told_where_they_are_not_the_usual_ones(headgate: Headgate, file: Path) -> None:
-    caps = "{prompt_tokens: 32000, trims_prompt: true, n: 1, prompt_logprobs: unlimited, reasoning_effort: low}"
-    file.write_text(small_with(f"classes: {{mine: {{band: 0, caps: {caps}}}}}"))
+def test_caps_that_differ_from_defaults_are_shown(headgate: Headgate, file: Path) -> None:
+    caps = "{prompt_tokens: 32000, trim_prompt: true, n: 1, prompt_logprobs: unlimited, reasoning_effort: low}"
+    file.write_text(small_with(f"classes: {{mine: {{priority_band: 0, caps: {caps}}}}}"))
 
     assert headgate("check").out.splitlines()[4] == (
-        "class mine: band 0, takes prompts of any length, waits 30s at most, prompt_tokens 32,000, trims_prompt true, "
+        "class mine: band 0, for prompts of any length, waits at most 30s, prompt_tokens 32,000, trim_prompt true, "
         "n 1, prompt_logprobs unlimited, reasoning_effort low"
     )
 
 
-def test_what_the_scheduler_was_told_is_repeated(headgate: Headgate, file: Path) -> None:
+def test_scheduling_settings_are_shown(headgate: Headgate, file: Path) -> None:
     file.write_text(
         """
         zone: a
@@ -149,17 +150,17 @@ def test_what_the_scheduler_was_told_is_repeated(headgate: Headgate, file: Path)
             output_tokens_min: 100
           large: {engine: vllm, served_model: l, in_flight_max: 4, endpoints: [http://gpu-2], prompt_tokens_min: 8001}
         models:
-          m: {pools: [small, large], rungs: [{pools: small, plans: free}], fallbacks: spare}
+          m: {pools: [small, large], tiers: [{pools: small, plans: free}], fallbacks: spare}
           spare: {pools: large}
         classes:
           mine:
-            band: 0
+            priority_band: 0
             ttft: 2s
             tpot: 100ms
             reserve_percent: 10
-            promise: cost
-            hedges: true
-            variants: [{level: 2, caps: {output_tokens: 512}}, {level: 3, model: spare}]
+            optimize_for: cost
+            hedging: true
+            degradation_steps: [{level: 2, caps: {output_tokens: 512}}, {level: 3, model: spare}]
         tenants:
           demo: {limits: {concurrency: 3}}
         anonymous_tenant: demo
@@ -167,20 +168,20 @@ def test_what_the_scheduler_was_told_is_repeated(headgate: Headgate, file: Path)
     )
 
     assert meaning(headgate("check").out).splitlines()[2:] == [
-        "stands in zone a",
+        "zone a",
         (
-            "pool small: 1 endpoint of vllm, 4 in flight at most, as m, a step takes 4.38ms, 500,000 KV tokens each, "
-            "for prompts up to 8,000 tokens, for answers from 100 tokens"
+            "pool small: 1 vllm endpoint, at most 4 in flight, model m, a step takes 4.38ms, 500,000 KV "
+            "tokens per endpoint, for prompts up to 8,000 tokens, for outputs from 100 tokens"
         ),
-        "pool large: 1 endpoint of vllm, 4 in flight at most, as l, for prompts from 8,001 tokens",
-        "model m: served by small, large, by 1 rung, else as spare",
+        "pool large: 1 vllm endpoint, at most 4 in flight, model l, for prompts from 8,001 tokens",
+        "model m: served by small, large, 1 tier, fallbacks spare",
         "model spare: served by large",
         (
-            "class mine: band 0, takes prompts of any length, waits 30s at most, begins within 2s, 100ms per token, "
-            "10 % of the places kept free for it, promises cost, gives way at level 2, 3, hedges"
+            "class mine: band 0, for prompts of any length, waits at most 30s, ttft 2s, tpot 100ms, 10 % of "
+            "slots reserved, optimizes for cost, degrades at level 2, 3, hedging"
         ),
         HOW_CLASSES_ARE_CHOSEN,
-        "  x-headgate-class  the class that the request names",
+        "  x-headgate-class  the class named in the request",
         "  service_tier      selects no class; auto and default choose none",
         "  tenant            its only class, if it may use only one",
         "  prompt length     any -> mine",
@@ -188,28 +189,31 @@ def test_what_the_scheduler_was_told_is_repeated(headgate: Headgate, file: Path)
     ]
 
 
-def test_problems_go_to_stderr_and_the_code_is_one(headgate: Headgate, file: Path) -> None:
-    file.write_text(small_with("drain: 30s", "health: {eject: 0s}"))
+def test_problems_go_to_stderr_with_exit_code_1(headgate: Headgate, file: Path) -> None:
+    file.write_text(small_with("drain: 30s", "health: {ejection_time: 0s}"))
 
     assert headgate("check") == Said(
         code=1,
         out="",
         err="""\
 headgate.yaml:8: drain: unknown key; did you mean "drain_grace"?
-headgate.yaml:9: health.eject: must be at least 1ms, not 0s
+headgate.yaml:9: health.ejection_time: must be at least 1ms, not 0s
 """,
     )
 
 
-def test_a_file_that_is_not_there_is_a_problem(headgate: Headgate) -> None:
-    assert headgate("check", "other.yaml") == Said(
+def test_missing_file_is_reported(headgate: Headgate) -> None:
+    assert headgate("check", "--config", "other.yaml") == Said(
         code=1,
         out="",
-        err="other.yaml: does not exist; name the configuration file, or let `headgate init` write one\n",
+        err=(
+            "other.yaml: does not exist; specify the configuration file with --config, or create one with `headgate "
+            "init`\n"
+        ),
     )
 
 
-def test_machines_get_the_meaning_as_one_object(
+def test_json_output_of_valid_file_is_one_object(
     headgate: Headgate, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("S", "canary-5f1d-canary")
@@ -225,14 +229,14 @@ def test_machines_get_the_meaning_as_one_object(
     assert DIGEST not in said.out
     found = json.loads(said.out)
     assert found.pop("hash")
-    assert found.pop("protections") == as_rows(
-        found_protections(settings_of(file.read_text(), os.environ), readable=readable_kv())
+    assert found.pop("protections") == protection_rows(
+        found_protections(settings_of(file.read_text(), os.environ), kv_readable_engines=engines_reporting_kv())
     )
     assert found == {
         "ok": True,
         "listen": "127.0.0.1:8080",
         "admin_listen": "127.0.0.1:9090",
-        "admin_hosts": [],
+        "admin_allowed_hosts": [],
         "scaler_listen": None,
         "pools": {
             "small": {
@@ -253,7 +257,7 @@ def test_machines_get_the_meaning_as_one_object(
                 **as_json(Pool("small", speed_assumed=True)),
             }
         },
-        "models": {"smollm2": {"pools": ["small"], "rungs": [], "fallbacks": []}},
+        "models": {"smollm2": {"pools": ["small"], "tiers": [], "fallbacks": []}},
         "classes": {name: as_json(each) for name, each in DEFAULT_CLASSES.items()},
         "class_rules": [as_json(each) for each in DEFAULT_RULES],
         "rules": {
@@ -263,17 +267,17 @@ def test_machines_get_the_meaning_as_one_object(
             "admission": as_json(AdmissionRules()),
             "routing": as_json(RoutingRules()),
             "shedding": as_json(SheddingRules()),
-            "ladder": as_json(LadderRules()),
+            "degradation": as_json(DegradationRules()),
         },
         "fairness_depth": 1,
         "zone": "",
         "cell": None,
         "database": None,
         "ledger": None,
-        "notices": None,
+        "notifications": None,
         "tracing": None,
         "records": None,
-        "state_folder": None,
+        "state_directory": None,
         "stage_budgets": {},
         "objectives": {},
         "operators": {},
@@ -284,7 +288,7 @@ def test_machines_get_the_meaning_as_one_object(
     }
 
 
-def test_machines_get_problems_as_one_object(headgate: Headgate, file: Path) -> None:
+def test_json_output_of_problems_is_one_object(headgate: Headgate, file: Path) -> None:
     file.write_text(small_with("drain: 30s"))
 
     said = headgate("check", "--json")
@@ -308,14 +312,14 @@ def test_machines_get_problems_as_one_object(headgate: Headgate, file: Path) -> 
 
 WHOLE = small_with(
     "key_secret: a secret of more than sixteen letters",
-    "cell: {store: 'rediss://store:6379', members: 2}",
+    "cell: {store: 'rediss://store:6379', member_count: 2}",
     "database: postgresql://db/headgate",
     "scaler_listen: 127.0.0.1:7070",
     "tracing: {endpoint: 'http://127.0.0.1:4318'}",
 )
 
 
-def test_every_missing_extra_is_named_with_the_fix() -> None:
+def test_missing_extras_are_reported_with_the_fix() -> None:
     missing = list(missing_extras(settings_of(WHOLE), installed=lambda _: False))
 
     assert [(each.place, each.fix) for each in missing] == [
@@ -328,28 +332,28 @@ def test_every_missing_extra_is_named_with_the_fix() -> None:
     assert list(missing_extras(settings_of(SMALL), installed=lambda _: False)) == []
 
 
-def test_an_unknown_package_counts_as_not_installed() -> None:
+def test_unknown_package_is_treated_as_not_installed() -> None:
     assert not is_installed("no_such_package.no_such_module")
     assert is_installed("json.decoder")
 
 
-def test_workers_without_a_cell_fail_as_serve_would(headgate: Headgate, file: Path) -> None:
+def test_check_rejects_workers_without_a_cell_like_serve(headgate: Headgate, file: Path) -> None:
     file.write_text(SMALL)
 
     said, as_data = headgate("check", "--workers", "2"), headgate("check", "--workers", "2", "--json")
 
     assert (said.code, as_data.code) == (1, 1)
-    assert "names no cell" in said.err
+    assert "has no cell" in said.err
     assert "add cell: {store: redis://HOST:PORT}" in said.err
     assert [each["place"] for each in json.loads(as_data.out)["problems"]] == ["--workers"]
     assert headgate("check").code == 0
 
 
 def test_check_with_connect_fails_if_the_store_is_unreachable(headgate: Headgate, file: Path) -> None:
-    file.write_text(small_with(f"cell: {{store: 'redis://127.0.0.1:{free_port()}', members: 2}}"))
+    file.write_text(small_with(f"cell: {{store: 'redis://127.0.0.1:{free_port()}', member_count: 2}}"))
 
     assert headgate("check").code == 0
     said = headgate("check", "--connect")
     assert said.code == 1
-    assert "nothing listens" in said.err
+    assert "no process is listening" in said.err
     assert "start it" in said.err

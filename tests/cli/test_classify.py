@@ -1,4 +1,4 @@
-"""`headgate classify` shows the class of a request and the rule that chooses it."""
+"""Output of `headgate classify`."""
 
 import io
 import json
@@ -30,7 +30,7 @@ def classify(headgate: Headgate, file: Path, tmp_path: Path) -> Any:
     return ask
 
 
-def test_the_rule_that_applies_is_marked_in_the_table(classify: Any) -> None:
+def test_applied_rule_is_marked_in_the_table(classify: Any) -> None:
     said = classify("--tenant", "acme", stream=True)
 
     assert (said.code, said.err) == (0, "")
@@ -38,7 +38,7 @@ def test_the_rule_that_applies_is_marked_in_the_table(classify: Any) -> None:
         said.out
         == """\
 chat, streamed, about 8 prompt tokens, tenant acme (plan critical)
-   x-headgate-class  the class that the request names
+   x-headgate-class  the class named in the request
    service_tier      priority, fast -> interactive; flex -> batch; auto and default choose none
    class_rules[0]    metadata purpose = eval -> batch
 -> class_rules[1]    plan critical -> interactive
@@ -65,7 +65,7 @@ class interactive, by class_rules[1]
         ((), {"messages": None, "prompt": "hi"}, "class interactive, by prompt length"),
     ],
 )
-def test_each_step_of_the_table_can_choose_the_class(
+def test_every_step_in_the_table_can_select_the_class(
     classify: Any, arguments: tuple[str, ...], fields: dict[str, Any], last: str
 ) -> None:
     said = classify(*arguments, **fields)
@@ -76,9 +76,9 @@ def test_each_step_of_the_table_can_choose_the_class(
 @pytest.mark.parametrize(
     ("arguments", "fields", "reason"),
     [
-        ((), {"service_tier": "gold"}, 'service_tier "gold" is not known here; the known values are: auto, default'),
+        ((), {"service_tier": "gold"}, 'unknown service_tier "gold"; known values: auto, default'),
         (("--class", "gold"), {}, 'class "gold" does not exist'),
-        (("--tenant", "nightly", "--class", "long"), {}, "this key may not use class"),
+        (("--tenant", "nightly", "--class", "long"), {}, "this API key may not use class"),
         ((), {"model": "other"}, 'model "other" does not exist'),
     ],
 )
@@ -109,7 +109,7 @@ def test_json_output_is_one_object(classify: Any) -> None:
     ("arguments", "fields", "problem"),
     [
         (("--tenant", "nobody"), {}, 'has no tenant "nobody"; if it is in the database, add --plan'),
-        ((), {"messages": None, "input": "hi"}, "the body does not show its API; add --api"),
+        ((), {"messages": None, "input": "hi"}, "the API cannot be derived from the body; set --api"),
         ((), {"messages": "hi"}, "is not a valid request"),
     ],
 )
@@ -128,17 +128,17 @@ def test_tenant_is_required_without_an_anonymous_tenant(headgate: Headgate, file
 
     said = headgate("classify", "request.json")
     assert said.code == 2
-    assert "headgate.yaml has no anonymous_tenant; set the tenant of the key with --tenant" in said.err
+    assert "headgate.yaml has no anonymous_tenant; specify the tenant with --tenant" in said.err
 
 
 def test_missing_files_are_named_in_the_error(headgate: Headgate, file: Path) -> None:
     assert headgate("classify", "request.json").code == 1
     file.write_text(CONFIG)
 
-    assert "request.json cannot be read" in headgate("classify", "request.json").err
+    assert "cannot read request.json" in headgate("classify", "request.json").err
 
 
-def test_the_request_may_come_from_stdin(headgate: Headgate, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_request_is_read_from_stdin(headgate: Headgate, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file.write_text(CONFIG)
     body = b'{"model": "smollm2", "prompt": "hi"}'
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(body)))

@@ -1,4 +1,4 @@
-"""Can somebody who pays read what it cost, in a terminal and in a spreadsheet?"""
+"""Tables, CSV and errors from `headgate cost`."""
 
 import argparse
 import asyncio
@@ -17,21 +17,22 @@ from typing import Any
 
 import pytest
 
-from headgate.cli.input.admin_request import NotDone, ask
+from headgate.cli.input.admin_request import AdminRequestFailed, call_admin_api
 from headgate.cli.main import main
 from headgate.cli.output import cost_csv, cost_tables
-from headgate.cli.output.cost_tables import Money, count, length
-from headgate.ledger.reports import reports
-from headgate.model.money import Cause, NanoUsd
-from testing.gateway import gateway_process
-from testing.midnight import pass_midnight
+from headgate.cli.output.cost_tables import Money, count_text, engine_time_text
+from headgate.ledger.reports import postgres_reports
+from headgate.model.money import BillCause, NanoUsd
+from testing.fake_engine import FakeEngine
+from testing.gateway import a_config, gateway_in_loop, gateway_process
+from testing.midnight import wait_past_midnight
 from testing.postgres import postgres
 from tests.ledger.databases import migrated
 from tests.ledger.ledgers import HOUR_US, USD, endpoint_time, usage, written
 from tests.ledger.test_gateway import config_with
 
 
-def test_amounts_have_as_many_digits_as_make_sense() -> None:
+def test_amounts_are_shown_with_significant_digits_only() -> None:
     assert Money([2_345 * USD])(2_345_678_900_000) == "2,345.68"
     assert Money([3 * USD])(1_234_567_890) == "1.2346"
     assert Money([5])(1_500) == "0.000002"
@@ -40,15 +41,15 @@ def test_amounts_have_as_many_digits_as_make_sense() -> None:
     assert Money([1_000 * USD])(None) == "-"
 
 
-def test_large_counts_and_lengths_stay_short() -> None:
-    assert [count(each) for each in (999, 123_456, 1_234_567, 45_678_901, 98_765_432_101)] == [
+def test_large_counts_and_durations_are_abbreviated() -> None:
+    assert [count_text(each) for each in (999, 123_456, 1_234_567, 45_678_901, 98_765_432_101)] == [
         "999",
         "123,456",
         "1,235K",
         "45.7M",
         "98.8B",
     ]
-    assert [length(each) for each in (1_500, 12_340_000, 250_000_000, 90_000 * 10**6)] == [
+    assert [engine_time_text(each) for each in (1_500, 12_340_000, 250_000_000, 90_000 * 10**6)] == [
         "0.00s",
         "12.34s",
         "250s",
@@ -72,16 +73,16 @@ def line(name: str, cost: int = 123_456_789_012_345, **more: Any) -> dict[str, A
 
 def a_report(**more: Any) -> dict[str, Any]:
     lines = [line("a-very-long-organisation/with-a-very-long-project/and-a-long-key" * 2), line("b\x1b[31m")]
-    given = {"by": "tenant", "since": 0, "until": 86_400 * USD, "lines": lines, "left_out": 3, "total": line("")}
+    given = {"by": "tenant", "since": 0, "until": 86_400 * USD, "lines": lines, "lines_omitted": 3, "total": line("")}
     return {**given, "account": None, "accounts": {}, **more}
 
 
-def test_the_widest_table_fits_a_terminal_and_obeys_nobody() -> None:
+def test_widest_table_fits_terminal_and_escapes_names() -> None:
     shown = cost_tables.lines("report", a_report())
 
     assert max(len(each) for each in shown) <= 120
     assert "\x1b" not in "".join(shown)
-    assert "(3 more, which cost less: --limit)" in shown
+    assert "(3 cheaper rows omitted; raise --limit)" in shown
 
 
 LONG = "a-very-long-organisation/with-a-very-long-project-below-it/and-a-key-with-an-even-longer-name"
@@ -105,7 +106,7 @@ def a_forecast() -> dict[str, Any]:
 def a_drift() -> dict[str, Any]:
     part = {"cause": "mix", "change_nano_usd": 10**12, "percent": 12.0, "kind": "tenant", "name": LONG,
             "name_change_nano_usd": 10**12}  # fmt: skip
-    said = f"cost rose 100 %: 60 from longer outputs of tenant {LONG}, 40 from retries of pool {LONG}"
+    said = f"cost rose 100%: 60 from longer outputs for tenant {LONG}, 40 from retries for pool {LONG}"
     return {"day": "2026-11-15", "until": 3_600 * USD, "days_before": 7, "before_nano_usd": 10**15, "parts": [part] * 3,
             "today_nano_usd": 2 * 10**15, "change_nano_usd": 10**15, "percent": 100.0, "sentence": said}  # fmt: skip
 
@@ -113,34 +114,34 @@ def a_drift() -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("name", "answer"), [("statement", a_statement()), ("forecast", a_forecast()), ("drift", a_drift())]
 )
-def test_whatever_the_names_are_nothing_is_wider_than_a_terminal(name: str, answer: dict[str, Any]) -> None:
+def test_tables_fit_terminal_with_long_names(name: str, answer: dict[str, Any]) -> None:
     shown = cost_tables.lines(name, answer)
 
     assert max(len(each) for each in shown) <= 120
     assert len(shown) > 4
 
 
-def test_a_budget_is_compared_with_what_counts_for_it() -> None:
+def test_budget_is_compared_with_cost_that_counts_towards_it() -> None:
     answer = a_forecast()
     answer["forecasts"][0] |= {"budget_expected_nano_usd": 50 * USD, "budget_nano_usd": 100 * USD}
     [first] = [each for each in cost_tables.lines("forecast", answer) if "all tenants" in each]
 
     assert first.endswith("50%")
-    assert any("counts for no budget" in each for each in cost_tables.lines("forecast", answer))
-    assert not any("counts for no budget" in each for each in cost_tables.lines("forecast", a_forecast()))
+    assert any("does not count toward budgets" in each for each in cost_tables.lines("forecast", answer))
+    assert not any("does not count toward budgets" in each for each in cost_tables.lines("forecast", a_forecast()))
 
 
-def test_idle_time_that_is_shared_is_said_to_follow_the_weights_of_today() -> None:
-    said = "by the weights they have today"
+def test_shared_idle_time_is_explained() -> None:
+    said = "shared by current weight"
 
     assert said in cost_tables.lines("statement", a_statement())[-1]
     assert any(said in each for each in cost_tables.lines("report", a_report()))
     assert not any(said in each for each in cost_tables.lines("report", a_report(total=line("", idle_nano_usd=0))))
-    by_model = a_report(by="model", lines=[line(reports.IDLE), line("chat")], left_out=0)
-    assert sum(each.startswith(reports.IDLE) for each in cost_tables.lines("report", by_model)) == 1
+    by_model = a_report(by="model", lines=[line(postgres_reports.IDLE_LINE), line("chat")], lines_omitted=0)
+    assert sum(each.startswith(postgres_reports.IDLE_LINE) for each in cost_tables.lines("report", by_model)) == 1
 
 
-def test_what_was_left_out_is_a_line_of_the_csv_so_that_it_adds_up() -> None:
+def test_csv_has_a_line_for_omitted_rows() -> None:
     total = line("", cost=300)
     report = a_report(lines=[line("a", cost=100), line("b", cost=50)], total=total)
     rows = list(csv.DictReader(cost_csv.lines("report", report)))
@@ -149,8 +150,8 @@ def test_what_was_left_out_is_a_line_of_the_csv_so_that_it_adds_up() -> None:
     assert sum(Decimal(row["cost_usd"]) for row in rows[:-1]) == Decimal(rows[-1]["cost_usd"]) == Decimal("3e-7")
 
 
-def test_a_name_is_no_formula_of_a_spreadsheet() -> None:
-    report = a_report(lines=[line('=cmd|"/c calc"!A1')], left_out=0)
+def test_csv_escapes_spreadsheet_formulas() -> None:
+    report = a_report(lines=[line('=cmd|"/c calc"!A1')], lines_omitted=0)
 
     assert next(csv.DictReader(cost_csv.lines("report", report)))["name"].startswith("'=")
 
@@ -158,14 +159,12 @@ def test_a_name_is_no_formula_of_a_spreadsheet() -> None:
 @pytest.mark.parametrize(
     ("arguments", "hint"),
     [
-        (["statement", "--by", "model"], "--by says nothing here"),
-        (["drift", "--month", "2026-11"], "ask for what it is about: statement"),
-        (["--request", "r", "--limit", "3"], "--limit says nothing here"),
+        (["statement", "--by", "model"], "--by has no effect here"),
+        (["drift", "--month", "2026-11"], "or use it with: statement"),
+        (["--request", "r", "--limit", "3"], "--limit has no effect here"),
     ],
 )
-def test_what_says_nothing_is_not_passed_over(
-    arguments: list[str], hint: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_option_without_effect_is_rejected(arguments: list[str], hint: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["cost", *arguments, "--url", "127.0.0.1:9"]) == 1
     assert hint in capsys.readouterr().err
 
@@ -174,19 +173,19 @@ def test_what_says_nothing_is_not_passed_over(
     ("arguments", "hint"),
     [
         (["--since", "yesterday"], "2026-11-15T09:30, 7d or 24h"),
-        (["drift", "--day", "2026-02-30"], "write it as 2026-11-15"),
-        (["statement", "--month", "November"], "write it as 2026-11"),
+        (["drift", "--day", "2026-02-30"], "use the form 2026-11-15"),
+        (["statement", "--month", "November"], "use the form 2026-11"),
         (["--by", "colour"], "invalid choice"),
         (["--since", "800000d"], "2026-11-15T09:30, 7d or 24h"),
         (["--since", "99999d"], "from 2000 to 2099"),
         (["--since", "1999-01-01"], "from 2000 to 2099"),
         (["statement", "--month", "1999-01"], "from 2000 to 2099"),
-        (["--tenant", "bad name"], "one to three names with / between them"),
+        (["--tenant", "bad name"], "one to three names separated by /"),
         (["--limit", "5000"], "from 1 to 1000"),
         (["--request", "it's"], "x-request-id"),
     ],
 )
-def test_a_time_that_is_none_is_told_with_one_that_is(
+def test_invalid_time_is_reported_with_an_example(
     arguments: list[str], hint: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as left:
@@ -198,16 +197,14 @@ def test_a_time_that_is_none_is_told_with_one_that_is(
 @pytest.mark.parametrize(
     ("arguments", "hint"),
     [
-        (["tenants", "create", "a b"], "one to three names with / between them"),
+        (["tenants", "create", "a b"], "one to three names separated by /"),
         (["tenants", "list", "--limit", "0"], "from 1 to 1000"),
         (["budgets", "set", "acme", "day", "$5"], "such as 100 or 2.5"),
         (["budgets", "set", "ac me", "day", "5"], "one to three names"),
         (["keys", "create", "acme"], "ORGANISATION/PROJECT/KEY"),
     ],
 )
-def test_what_no_gateway_takes_is_told_in_words(
-    arguments: list[str], hint: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_invalid_argument_is_reported(arguments: list[str], hint: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as left:
         main(arguments)
     said = capsys.readouterr().err
@@ -217,8 +214,8 @@ def test_what_no_gateway_takes_is_told_in_words(
 
 
 @pytest.mark.process
-def test_a_reader_that_leaves_is_no_mistake() -> None:
-    """As `head` does: nothing is told, neither by us nor by Python when it ends."""
+def test_closed_output_causes_no_error() -> None:
+    """As when piped into `head`: neither Headgate nor Python prints an error."""
     command = [sys.executable, "-m", "headgate.cli.main", "keys", "secret"]
     read, write = os.pipe()
     os.close(read)
@@ -228,29 +225,39 @@ def test_a_reader_that_leaves_is_no_mistake() -> None:
     assert (ended.returncode, ended.stderr) == (141, "")
 
 
-def test_a_gateway_that_takes_too_long_is_not_said_to_be_away(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_gateway_is_reported_as_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HEADGATE_ADMIN_KEY", "hg-reader")
     with socket.create_server(("127.0.0.1", 0)) as silent:
         asked = argparse.Namespace(url=f"http://127.0.0.1:{silent.getsockname()[1]}", config=Path("none"))
-        with pytest.raises(NotDone, match=r"did not answer within 0 s; look at its log"):
-            ask(asked, "cost/report", {}, answer_s_max=0.05)
+        with pytest.raises(AdminRequestFailed, match=r"did not respond within 0 s; check its log"):
+            call_admin_api(asked, "cost/report", {}, response_timeout_s=0.05)
 
 
-def test_two_forms_at_once_are_one_too_many(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_and_csv_are_mutually_exclusive(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["cost", "--json", "--csv"]) == 2
-    assert "take one" in capsys.readouterr().err
+    assert "choose one" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("key", [None, "hg-reader"])
+async def test_gateway_without_database_is_reported_with_the_settings_to_add(key: str | None, tmp_path: Path) -> None:
+    async with FakeEngine() as engine, gateway_in_loop(a_config(engine.url), tmp_path) as gateway:
+        status, out, err = await asyncio.to_thread(_cost, tmp_path, key=key)
+
+    needed = "cost reports need `database` and `ledger` in the gateway's configuration"
+    assert (status, out) == (1, "")
+    assert err == f"headgate: {needed}; see {gateway.admin_url}/docs/concepts/cost\n"
 
 
 @pytest.mark.process
-async def test_cost_from_a_running_gateway(tmp_path: Path) -> None:
-    pass_midnight()
+async def test_cost_is_read_from_a_running_gateway(tmp_path: Path) -> None:
+    wait_past_midnight()
     with postgres(options=("fsync=off",)) as server:
         url = await migrated(server.url)
         today = datetime.now(UTC).date().isoformat()
         large = {"model": "chat-large", "pool": "large", "tenant": "beta"}
         rows = [
             usage(f"{today}T00:00", "req_1", metadata=(("conversation", "c1"),)),
-            usage(f"{today}T00:00", "req_2", cause=Cause.RETRY, reserved_nano_usd=NanoUsd(0)),
+            usage(f"{today}T00:00", "req_2", cause=BillCause.RETRY, reserved_nano_usd=NanoUsd(0)),
             usage(f"{today}T00:00", "req_2", attempt=2),
             usage(f"{today}T00:00", "req_3", output=5 * USD, **large),
         ]
@@ -261,7 +268,7 @@ async def test_cost_from_a_running_gateway(tmp_path: Path) -> None:
 
 
 def _cost(folder: Path, *arguments: str, key: str | None = "hg-reader") -> tuple[int, str, str]:
-    """The verb in this process, since there are many of them."""
+    """Runs the verb in this process, because it is called often."""
     out, err = io.StringIO(), io.StringIO()
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
         patch.delenv("HEADGATE_ADMIN_KEY", raising=False)
@@ -283,29 +290,33 @@ def _cost_from_a_running_gateway(folder: Path, config: Any) -> None:
         assert status == 1, out
         return err
 
-    assert "no gateway answers" in refused()
+    assert "no gateway is responding" in refused()
     with gateway_process(config, folder):
         assert "HEADGATE_ADMIN_KEY" in refused(key=None)
-        assert "no key of an operator" in refused(key="hg-filed")
+        assert "missing or unknown operator key" in refused(key="hg-filed")
         assert "nothing is recorded" in refused("--since", "2020-01-01", "--until", "2020-02-01")
-        assert "single rows" in refused("--by", "unit", "--key", "x", "--since", "2020-01-01", "--until", "2020-01-09")
-        assert "too many" in refused("--by", "unit", "--key", "x", "--since", "2020-01-01")
+        assert "rows are kept" in refused(
+            "--by", "unit", "--unit-key", "x", "--since", "2020-01-01", "--until", "2020-01-09"
+        )
+        assert "the limit for units and partial days is 31" in refused(
+            "--by", "unit", "--unit-key", "x", "--since", "2020-01-01"
+        )
         assert "ledger.unit" in refused("--by", "unit")
-        assert "no request" in refused("--request", "req_none")
+        assert "is not recorded" in refused("--request", "req_none")
         for by in ("tenant", "model", "class", "pool", "day"):
             shown = done("--by", by)
             assert "5.000" in shown
             assert "unexplained" in shown
-        assert "c1" in done("--by", "unit", "--key", "conversation")
+        assert "c1" in done("--by", "unit", "--unit-key", "conversation")
         assert json.loads(done("--json"))["total"]["cost_nano_usd"] == 5 * USD + 3_200
         request = done("--request", "req_2")
         assert "retries 0.000001000 = 0.000002000 $" in request
-        assert "0.000005000 $ was reserved" in request
+        assert "reserved at admission: 0.000005000 $" in request
         lines = list(csv.DictReader(done("statement", "--csv", "--tenant", "acme").splitlines()))
         assert [(row["line"], Decimal(row["charged_usd"])) for row in lines] == [
             ("usage", Decimal("0.000002")),
             ("total", Decimal("0.000002")),
         ]
-        assert "month is not over" in done("statement")
+        assert "month to date" in done("statement")
         assert "charged to all tenants" in done("forecast")
-        assert "come back tomorrow" in refused("drift")
+        assert "try again tomorrow" in refused("drift")

@@ -1,4 +1,4 @@
-"""Can an operator do all of it from the command line, and is every refusal told with the next step?"""
+"""Verbs that change tenants, keys, budgets and overrides in the database."""
 
 import json
 import re
@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from headgate.cli.input.admin_request import print_table
 from testing.gateway import gateway_process
 from testing.postgres import Postgres, postgres
 from tests.cli.conftest import Headgate, Said
@@ -15,7 +16,7 @@ from tests.ledger.test_gateway import config_with
 
 
 class Operator:
-    """An operator who runs verbs in a folder, mostly with a key."""
+    """An operator who runs verbs in a directory, usually with a key."""
 
     def __init__(self, headgate: Headgate, monkeypatch: pytest.MonkeyPatch) -> None:
         self._headgate = headgate
@@ -29,13 +30,13 @@ class Operator:
             return self._headgate(*arguments)
 
     def done(self, *arguments: str) -> Any:
-        """The result of a verb that does its work."""
+        """Result of a verb that must succeed."""
         said = self.says(*arguments, "--json")
         assert said.code == 0, said.err
         return json.loads(said.out)
 
     def refused(self, *arguments: str, key: str | None = "hg-operator") -> str:
-        """The reason of a verb that does not."""
+        """Error message from a verb that must fail."""
         said = self.says(*arguments, key=key)
         assert said.code == 1, said.out
         return said.err
@@ -57,12 +58,12 @@ def test_operator_creates_rotates_and_revokes_a_key(operator: Operator, server: 
     done, refused, says = operator.done, operator.refused, operator.says
     config = config_with("http://127.0.0.1:9", server.url)
     file.write_text(json.dumps(config))
-    assert "no gateway answers" in refused("tenants", "list")
+    assert "no gateway is responding" in refused("tenants", "list")
     assert "2 steps applied" in says("ledger", "migrate").out
-    assert "nothing to do" in says("ledger", "migrate", "--config", "headgate.yaml").out
+    assert "up to date" in says("ledger", "migrate", "--config", "headgate.yaml").out
     with gateway_process(config, file.parent):
         assert "HEADGATE_ADMIN_KEY" in refused("tenants", "list", key=None)
-        assert "no key of an operator" in refused("tenants", "list", key="hg-filed")
+        assert "missing or unknown operator key" in refused("tenants", "list", key="hg-filed")
         assert 'lacks the permission "keys"' in refused("tenants", "create", "acme", key="hg-reader")
         assert "create it first" in refused("keys", "create", "acme/search/ci")
         done("tenants", "create", "acme", "--plan", "critical")
@@ -73,17 +74,17 @@ def test_operator_creates_rotates_and_revokes_a_key(operator: Operator, server: 
         assert rotated["secret"].startswith("hg-")
         listed = says("keys", "list")
         assert "expired" in listed.out
-        assert "working" in listed.out
+        assert "active" in listed.out
         assert made.out.strip() not in listed.out + listed.err
         revoked = says("keys", "revoke", "acme/search/ci").out
         assert "2 revoked" in revoked
-        assert "as soon as they hear of it" in revoked
-        assert "no key of it was working" in says("keys", "revoke", "acme/search/ci").out
+        assert "within moments" in revoked
+        assert "no active key" in says("keys", "revoke", "acme/search/ci").out
         order = done("operate", "hold", "batch", "--for", "15m", "--reason", "a test")
         assert "batch" in says("operate", "list").out
-        done("operate", "end", order["order"])
-        assert "no order is in force" in says("operate", "list").err
-        assert "names at least one of its limits" in refused("operate", "throttle", "acme", "--for", "1h")
+        done("operate", "end", order["override"])
+        assert "no active overrides" in says("operate", "list").err
+        assert "throttle needs at least one limit" in refused("operate", "throttle", "acme", "--for", "1h")
         _the_audit_log_is_read_page_by_page(operator)
         assert done("tenants", "remove", "acme")["removed"] == 3
 
@@ -91,13 +92,13 @@ def test_operator_creates_rotates_and_revokes_a_key(operator: Operator, server: 
 def _the_audit_log_is_read_page_by_page(operator: Operator) -> None:
     says = operator.says
     newest = says("operate", "audit", "--limit", "1")
-    assert "order.end" in newest.out
+    assert "override.end" in newest.out
     assert not re.search("[0-9]{12}", newest.out), "a time that nobody can read"
     [before] = re.findall("--before ([0-9]+)", newest.err)
     next_one = says("operate", "audit", "--limit", "1", "--before", before).out
-    assert "order.hold" in next_one
-    assert "order.end" not in next_one
-    assert "nothing before it" in says("operate", "audit", "--before", "1").err
+    assert "override.hold" in next_one
+    assert "override.end" not in next_one
+    assert "no earlier entries" in says("operate", "audit", "--before", "1").err
 
 
 @pytest.mark.process
@@ -108,26 +109,36 @@ def test_operator_sets_shows_and_removes_a_budget(operator: Operator, server: Po
     assert says("ledger", "migrate").code == 0
     with gateway_process(config, file.parent):
         done("tenants", "create", "acme")
-        assert done("budgets", "set", "acme", "month", "2000.5", "--soft")["usd"] == "2000.5"
+        assert done("budgets", "set", "acme", "month", "2000.5", "--soft")["limit_usd"] == "2000.5"
         assert "2000.5" in says("budgets", "list").out
         assert "tenant:acme" in says("budgets", "show", "acme/search").out
-        assert "more than 0" in refused("budgets", "set", "acme", "day", "0")
-        assert "any amount a month" in says("budgets", "remove", "acme", "month").out
+        assert "above 0" in refused("budgets", "set", "acme", "day", "0")
+        assert "removed the budget of acme: 2000.5 dollars per month" in says("budgets", "remove", "acme", "month").out
         assert "has no budget" in refused("budgets", "remove", "acme", "month")
         nobody = says("budgets", "show", "nobody").err
-        assert 'no budget counts for "nobody"' in nobody
+        assert 'no budget applies for "nobody"' in nobody
         assert "cell" not in nobody
         assert "tenants.filed.budgets" in refused("budgets", "set", "filed", "day", "5")
 
 
-def test_a_length_of_time_that_is_none_is_told(headgate: Headgate) -> None:
+def test_values_of_an_audit_entry_are_printed_as_pairs(capsys: pytest.CaptureFixture[str]) -> None:
+    after = {"verb": "pin", "parameters": {"level": 2}, "reason": "too\x1b slow", "plan": None, "models": ["a", "b"]}
+    print_table([{"target": "main", "before": None, "after": after}], ("target", "before", "after"), empty="")
+
+    assert capsys.readouterr().out.splitlines() == [
+        "TARGET  AFTER",
+        'main    verb=pin parameters.level=2 reason="too? slow" models=a,b',
+    ]
+
+
+def test_invalid_duration_is_reported(headgate: Headgate) -> None:
     said = headgate("operate", "hold", "batch", "--for", "soon")
 
     assert said.code == 2
     assert "such as 12h" in said.err
 
 
-def test_a_file_without_a_database_says_where_to_name_it(headgate: Headgate, file: Path) -> None:
+def test_file_without_database_is_reported_with_next_step(headgate: Headgate, file: Path) -> None:
     file.write_text("pools: {}\nmodels: {}\n")
 
     assert "database.url" in headgate("ledger", "migrate").err

@@ -1,7 +1,8 @@
-"""Is every demo set up so that its gateway starts, and does its incident do what it says?"""
+"""Configuration, incidents and output of `headgate demo`."""
 
 import argparse
 import io
+import shlex
 import signal
 from collections.abc import Iterator
 from contextlib import redirect_stdout
@@ -12,12 +13,12 @@ import pytest
 
 from headgate.cli import demo as demo_verb
 from headgate.cli.demo import INCIDENTS as NAMES
-from headgate.cli.demo import SECRET, Demo, IncidentDemo
+from headgate.cli.demo import KEY_SECRET_VARIABLE, Demo, IncidentDemo
 from headgate.cli.demo_incidents import HEALTHY_S, INCIDENTS, RATE
 from headgate.cli.output.demo import summary
 from headgate.config.load import load
 from headgate.engines.dialects import DIALECTS
-from headgate.loadtest.senders import Sizes, parse_sender
+from headgate.loadtest.senders import TokenRange, parse_sender
 from headgate.model.engine_profile import PROFILES
 from headgate.wire.keys import digest
 
@@ -26,12 +27,20 @@ def a_demo(name: str | None, folder: Path) -> Demo:
     return Demo(folder, 12.0) if name is None else IncidentDemo(folder, RATE, INCIDENTS[name])
 
 
+def sourced(file: Path) -> dict[str, str]:
+    """Variables that an environment file sets."""
+    assignments = (shlex.split(line)[1] for line in file.read_text().splitlines())
+    return dict(each.split("=", 1) for each in assignments)
+
+
 @pytest.mark.parametrize("name", [None, *NAMES])
-def test_its_configuration_is_right(name: str | None, tmp_path: Path) -> None:
+def test_demo_configuration_is_valid(name: str | None, tmp_path: Path) -> None:
     demo = a_demo(name, tmp_path)
     file = tmp_path / "headgate.yaml"
     file.write_text(demo._configuration())
-    settings = load(file, {SECRET: demo._environment[SECRET]}, engines=DIALECTS.keys(), profiles=PROFILES)
+    settings = load(
+        file, {KEY_SECRET_VARIABLE: demo._environment[KEY_SECRET_VARIABLE]}, engines=DIALECTS.keys(), profiles=PROFILES
+    )
 
     assert settings.warnings == ()
     assert {tenant.id for tenant in settings.policy.tenants} == set(demo.tenants)
@@ -40,15 +49,15 @@ def test_its_configuration_is_right(name: str | None, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_its_callers_have_keys(name: str, tmp_path: Path) -> None:
-    demo, sizes = a_demo(name, tmp_path), Sizes.parse("1")
+def test_demo_tenants_have_keys(name: str, tmp_path: Path) -> None:
+    demo, sizes = a_demo(name, tmp_path), TokenRange.parse("1")
     for text in INCIDENTS[name].mix:
         sender = parse_sender(text, demo._environment, prompt=sizes, output=sizes, key=None)
         assert sender.key in demo._keys.values()
 
 
 class StartsNothing(IncidentDemo):
-    """A demo that only notes what it would start."""
+    """Demo that only records the processes it would start."""
 
     def __init__(self, *values: Any) -> None:
         super().__init__(*values)
@@ -58,20 +67,20 @@ class StartsNothing(IncidentDemo):
         self.started.append(name)
 
 
-def test_an_incident_begins_once_and_says_so(tmp_path: Path) -> None:
+def test_incident_starts_once_and_is_announced(tmp_path: Path) -> None:
     demo = StartsNothing(tmp_path, RATE, INCIDENTS["noisy-tenant"])
-    demo._begin(None)
-    assert f"the incident begins in {HEALTHY_S:.0f} s" in demo._above()
+    demo._start_workload(None)
+    assert f"the incident starts in {HEALTHY_S:.0f} s" in demo._status_line()
     assert demo.started == ["traffic"]
 
-    demo._begins_at = 0.0
-    assert demo._above() == demo._above()
-    assert "tenant bolt asks for" in demo._above()
+    demo._incident_at = 0.0
+    assert demo._status_line() == demo._status_line()
+    assert "tenant bolt sends" in demo._status_line()
     assert demo.started == ["traffic", "incident"]
 
 
 class ShowsNothing(Demo):
-    """A demo that only notes whether it would show frames."""
+    """Demo that only records whether it would show the live view."""
 
     views: list[bool]
 
@@ -91,7 +100,7 @@ class Output(io.StringIO):
 
 @pytest.fixture
 def signals_kept() -> Iterator[None]:
-    """Puts back the signal handlers that a demo replaces."""
+    """Restores the signal handlers that a demo replaces."""
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     yield
     for number, handler in before.items():
@@ -99,10 +108,10 @@ def signals_kept() -> Iterator[None]:
 
 
 @pytest.mark.parametrize(
-    ("terminal", "arguments", "view"), [(True, [], True), (True, ["--no-view"], False), (False, [], False)]
+    ("terminal", "arguments", "view"), [(True, [], True), (True, ["--plain"], False), (False, [], False)]
 )
 @pytest.mark.usefixtures("signals_kept")
-def test_frames_are_for_terminals(*, terminal: bool, arguments: list[str], view: bool) -> None:
+def test_live_view_requires_a_terminal(*, terminal: bool, arguments: list[str], view: bool) -> None:
     opened: list[ShowsNothing] = []
 
     def open_demo(_: argparse.Namespace, folder: Path) -> Demo:
@@ -118,18 +127,18 @@ def test_frames_are_for_terminals(*, terminal: bool, arguments: list[str], view:
 
 
 class NamesItsEndpoints(StartsNothing):
-    """A demo whose gateway has reported the names of its endpoints."""
+    """Demo whose gateway has reported its endpoints."""
 
     def __init__(self, *values: Any) -> None:
         super().__init__(*values)
-        self._first = {"endpoints": [{"id": "simulated/127.0.0.1:1"}], "uptime_s": 1.0}
+        self._first_status = {"endpoints": [{"id": "simulated/127.0.0.1:1"}], "uptime_s": 1.0}
 
 
-def test_the_introduction_has_addresses_keys_and_three_commands_that_work_as_printed(
+def test_introduction_has_addresses_keys_and_working_commands(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     demo = NamesItsEndpoints(tmp_path, RATE, INCIDENTS["noisy-tenant"])
-    demo._introduce()
+    demo._print_introduction()
 
     said, access = capsys.readouterr().err, demo.access
     for text in (access.url, access.admin_url, access.console, access.caller_key, access.operator_key):
@@ -137,26 +146,38 @@ def test_the_introduction_has_addresses_keys_and_three_commands_that_work_as_pri
     assert access.commands == (
         "headgate operate drain simulated/127.0.0.1:1 --for 1m",
         "headgate doctor --live",
-        "headgate loadtest $HEADGATE_URL --model demo --rate 2 --key env:KEY_ACME",
+        f"headgate report --config {tmp_path / 'headgate.yaml'}",
+        "headgate loadtest --url $HEADGATE_URL --model demo --rate 2 --api-key env:KEY_ACME",
     )
-    variables = dict(line.removeprefix("export ").split("=", 1) for line in (tmp_path / "env").read_text().splitlines())
+    variables = sourced(tmp_path / "env")
     assert variables["HEADGATE_ADMIN_KEY"] == access.operator_key
     assert variables["HEADGATE_ADMIN_URL"] == access.admin_url
     assert variables["KEY_ACME"] == access.caller_key
     assert (tmp_path / "env").stat().st_mode & 0o777 == 0o600
 
 
-def test_the_operator_of_a_demo_may_read_and_operate(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", [None, *NAMES])
+def test_demo_environment_file_has_the_variables_that_its_configuration_needs(name: str | None, tmp_path: Path) -> None:
+    demo = a_demo(name, tmp_path)
+    demo._print_introduction()
+    demo._configuration_file.write_text(demo._configuration())
+
+    assert load(demo._configuration_file, sourced(tmp_path / "env"), engines=DIALECTS.keys(), profiles=PROFILES)
+
+
+def test_demo_operator_may_read_and_operate(tmp_path: Path) -> None:
     demo = a_demo(None, tmp_path)
     file = tmp_path / "headgate.yaml"
     file.write_text(demo._configuration())
-    [key] = load(file, {SECRET: demo._environment[SECRET]}, engines=DIALECTS.keys(), profiles=PROFILES).admin_keys
+    [key] = load(
+        file, {KEY_SECRET_VARIABLE: demo._environment[KEY_SECRET_VARIABLE]}, engines=DIALECTS.keys(), profiles=PROFILES
+    ).admin_keys
 
-    assert key.digest == digest(demo._environment[SECRET].encode(), demo.access.operator_key)
+    assert key.digest == digest(demo._environment[KEY_SECRET_VARIABLE].encode(), demo.access.operator_key)
     assert key.permissions == ("read", "operate")
 
 
-def test_summary_counts_requests_that_ended_since_the_start() -> None:
+def test_summary_counts_requests_that_have_ended_since_the_start() -> None:
     def status(uptime_s: float, completed: int) -> dict[str, Any]:
         classes = {"batch": {"ended": {"completed": completed, "queue_full": completed // 4}}}
         return {
@@ -169,4 +190,4 @@ def test_summary_counts_requests_that_ended_since_the_start() -> None:
 
     assert first == "Summary of 20 s, measured by the gateway:"
     assert counts.split()[:5] == ["batch", "3", "5.0", "80", "%"]
-    assert endings == "endings, last 20 s: completed 80  queue_full 20"
+    assert endings == "outcomes, last 20 s: completed 80  queue_full 20"

@@ -1,4 +1,4 @@
-"""Does `headgate init` write a configuration that is right, fits its engine and says why?"""
+"""Configuration files written by `headgate init`."""
 
 import asyncio
 import re
@@ -9,7 +9,7 @@ import pytest
 
 from headgate.config.load import load
 from headgate.config.settings import Settings
-from headgate.config.starter import EXAMPLE, public_name
+from headgate.config.starter_config import EXAMPLE_POOL, public_name
 from headgate.config.traffic_shapes import SHAPES
 from headgate.engines.dialects import DIALECTS
 from headgate.model.engine_profile import PROFILES
@@ -22,10 +22,10 @@ from tests.cli.conftest import Headgate, Said
 
 RECORDED = Path(__file__).parents[1] / "engines" / "recorded"
 NEXT_STEPS = """\
-next:
-  headgate check headgate.yaml     says what it means
-  headgate doctor headgate.yaml    compares it with the engine
-  headgate serve headgate.yaml     runs it
+next steps:
+  headgate check     checks the file
+  headgate doctor    compares it with the engine
+  headgate serve     runs the gateway
 """
 
 
@@ -42,14 +42,14 @@ def classes_of(file: Path) -> dict[str, ServiceClass]:
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_what_it_writes_is_right_without_a_warning(headgate: Headgate, file: Path, shape: str) -> None:
-    assert headgate("init", "--shape", shape) == Said(
+def test_starter_configuration_has_no_problems_or_warnings(headgate: Headgate, file: Path, shape: str) -> None:
+    assert headgate("init", "--traffic", shape) == Said(
         0,
         "",
-        f"headgate.yaml is written, shape {shape}\n"
+        f"wrote headgate.yaml for {shape} traffic\n"
         + NEXT_STEPS.replace(
-            "next:\n",
-            "next:\n  change pools and models in it: the address of your engine and what it calls its model\n",
+            "next steps:\n",
+            "next steps:\n  edit pools and models: set your engine's address and its name for the model\n",
         ),
     )
 
@@ -59,8 +59,8 @@ def test_what_it_writes_is_right_without_a_warning(headgate: Headgate, file: Pat
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_its_lines_fit_a_screen_and_every_bound_has_a_reason(headgate: Headgate, file: Path, shape: str) -> None:
-    headgate("init", "--shape", shape)
+def test_starter_lines_are_short_and_limits_are_commented(headgate: Headgate, file: Path, shape: str) -> None:
+    headgate("init", "--traffic", shape)
     text = file.read_text()
 
     assert [line for line in text.splitlines() if len(line) > 120] == []
@@ -69,10 +69,8 @@ def test_its_lines_fit_a_screen_and_every_bound_has_a_reason(headgate: Headgate,
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_the_targets_that_it_suggests_are_right_once_they_are_wanted(
-    headgate: Headgate, file: Path, shape: str
-) -> None:
-    headgate("init", "--shape", shape)
+def test_suggested_targets_are_valid(headgate: Headgate, file: Path, shape: str) -> None:
+    headgate("init", "--traffic", shape)
     before = classes_of(file)["interactive"]
     assert before.tpot_assumed
 
@@ -83,13 +81,13 @@ def test_the_targets_that_it_suggests_are_right_once_they_are_wanted(
     assert (interactive.ttft_assumed, interactive.tpot_assumed) == (False, False)
     assert interactive.ttft_ns is not None
     assert interactive.ttft_ns < interactive.queue_wait_ns_max
-    assert "99 % begin in time, 99.5 % served" in headgate("check").out
+    assert "99 % within ttft, 99.5 % available" in headgate("check").out
     assert settings_of(file).warnings == ()
 
 
-def test_a_chat_is_refused_sooner_and_queues_less_than_a_burst(headgate: Headgate, tmp_path: Path) -> None:
+def test_chat_traffic_gets_shorter_waits_and_queues_than_bursty_traffic(headgate: Headgate, tmp_path: Path) -> None:
     for shape in ("chat", "bursty"):
-        headgate("init", "--shape", shape, f"{shape}.yaml")
+        headgate("init", "--traffic", shape, "--config", f"{shape}.yaml")
     chat, bursty = classes_of(tmp_path / "chat.yaml"), classes_of(tmp_path / "bursty.yaml")
 
     assert chat.keys() == bursty.keys() == {"interactive", "long"}
@@ -99,17 +97,17 @@ def test_a_chat_is_refused_sooner_and_queues_less_than_a_burst(headgate: Headgat
     assert chat["interactive"].queue_wait_ns_max == 5 * SECOND
 
 
-def test_in_batch_whoever_names_nothing_is_batch_and_waits_long(headgate: Headgate, file: Path) -> None:
-    headgate("init", "--shape", "batch")
+def test_batch_traffic_classifies_requests_as_batch_by_default(headgate: Headgate, file: Path) -> None:
+    headgate("init", "--traffic", "batch")
     classes = classes_of(file)
 
-    assert [each.name for each in classes.values() if each.unnamed] == ["batch"]
+    assert [each.name for each in classes.values() if each.accepts_unclassified] == ["batch"]
     assert classes["batch"].queue_wait_ns_max == 60 * MINUTE
     assert classes["interactive"].band < classes["batch"].band
     assert settings_of(file).limits.requests_open_max > sum(each.queue_length_max for each in classes.values())
 
 
-def test_mixed_has_three_classes_with_bounds_of_their_own(headgate: Headgate, file: Path) -> None:
+def test_mixed_traffic_gets_three_classes_with_their_own_limits(headgate: Headgate, file: Path) -> None:
     headgate("init")
     classes = classes_of(file)
 
@@ -120,26 +118,26 @@ def test_mixed_has_three_classes_with_bounds_of_their_own(headgate: Headgate, fi
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("places", [1, 4, 64, 100_000])
-def test_queues_are_bounded_whatever_the_engine_runs(shape: str, places: int) -> None:
+def test_queue_lengths_are_limited_for_any_engine(shape: str, places: int) -> None:
     lengths = [queue.length(places) for queue in SHAPES[shape].queues.values()]
 
     assert all(16 <= length <= 10_000 for length in lengths)
 
 
-def test_a_file_that_is_there_stays_unless_forced(headgate: Headgate, file: Path) -> None:
+def test_existing_file_is_kept_unless_forced(headgate: Headgate, file: Path) -> None:
     file.write_text("mine")
 
     assert headgate("init") == Said(
-        1, "", "headgate: headgate.yaml exists; name another file, or overwrite it with --force\n"
+        1, "", "headgate: headgate.yaml exists; choose another file with --config, or overwrite it with --force\n"
     )
     assert file.read_text() == "mine"
     assert headgate("init", "--force").code == 0
-    assert settings_of(file).pools[0].endpoints[0].url == EXAMPLE.url
+    assert settings_of(file).pools[0].endpoints[0].url == EXAMPLE_POOL.url
 
 
-def test_a_place_that_cannot_be_written_is_told(headgate: Headgate) -> None:
-    assert headgate("init", "none/x.yaml") == Said(
-        1, "", "headgate: none/x.yaml cannot be written: No such file or directory\n"
+def test_unwritable_path_is_reported(headgate: Headgate) -> None:
+    assert headgate("init", "--config", "none/x.yaml") == Said(
+        1, "", "headgate: cannot write none/x.yaml: No such file or directory\n"
     )
 
 
@@ -150,24 +148,24 @@ async def asked(headgate: Headgate, *arguments: str) -> Said:
     return await asyncio.to_thread(headgate, "init", *arguments)
 
 
-async def test_vllm_is_recognised_by_its_metrics(headgate: Headgate, file: Path) -> None:
+async def test_vllm_is_detected_by_its_metrics(headgate: Headgate, file: Path) -> None:
     async with FakeEngine(models=("Qwen/Qwen3-32B", "lora-a")) as engine:
-        said = await asked(headgate, "--shape", "chat", "--from", engine.url + "/v1/")
+        said = await asked(headgate, "--traffic", "chat", "--from", engine.url + "/v1/")
 
     assert said == Said(
         0,
         "",
-        f"{engine.url}: vllm 0.0-fake with model Qwen/Qwen3-32B, which also serves lora-a\n"
-        f"headgate.yaml is written, shape chat\n{NEXT_STEPS}",
+        f"{engine.url}: vllm 0.0-fake with model Qwen/Qwen3-32B; other models: lora-a\n"
+        f"wrote headgate.yaml for chat traffic\n{NEXT_STEPS}",
     )
     [pool] = settings_of(file).pools
     assert (pool.engine, pool.served_model, pool.endpoints[0].url) == ("vllm", "Qwen/Qwen3-32B", engine.url)
     assert pool.endpoints[0].in_flight_max == 64
-    assert "# No page of vLLM tells its --max-num-seqs; 64 is a start." in (text_of(file) or "")
+    assert "# The vLLM API does not report --max-num-seqs; 64 is a first guess." in (text_of(file) or "")
     assert [model.name for model in settings_of(file).policy.models] == ["Qwen/Qwen3-32B"]
 
 
-async def test_llamacpp_says_how_many_slots_it_has(headgate: Headgate, file: Path) -> None:
+async def test_llamacpp_slots_set_in_flight_max(headgate: Headgate, file: Path) -> None:
     async with FakeEngine(models=("/models/smol.gguf",)) as engine:
         engine.metrics = (RECORDED / "llamacpp-2026.10.txt").read_bytes()
         engine.props = {"total_slots": 6, "build_info": "b6000"}
@@ -177,10 +175,10 @@ async def test_llamacpp_says_how_many_slots_it_has(headgate: Headgate, file: Pat
     [pool] = settings_of(file).pools
     assert (pool.engine, pool.served_model, pool.endpoints[0].in_flight_max) == ("llamacpp", "/models/smol.gguf", 6)
     assert [model.name for model in settings_of(file).policy.models] == ["smol"]
-    assert "# The engine says that it runs 6 at once." in (text_of(file) or "")
+    assert "# The engine reports a limit of 6 concurrent requests." in (text_of(file) or "")
 
 
-async def test_an_engine_that_nobody_knows_speaks_the_openai_wire(headgate: Headgate, file: Path) -> None:
+async def test_unknown_engine_is_treated_as_openai_compatible(headgate: Headgate, file: Path) -> None:
     async with FakeEngine() as engine:
         engine.metrics_status = 404
         await asked(headgate, "--from", engine.url)
@@ -189,7 +187,7 @@ async def test_an_engine_that_nobody_knows_speaks_the_openai_wire(headgate: Head
     assert (pool.engine, pool.endpoints[0].in_flight_max) == ("openai_compatible", 4)
 
 
-async def test_an_engines_key_is_named_and_never_written(
+async def test_engine_key_is_written_as_a_variable_reference(
     headgate: Headgate, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with FakeEngine(api_key="canary-7d") as engine:
@@ -199,16 +197,16 @@ async def test_an_engines_key_is_named_and_never_written(
         said = await asked(headgate, "--from", engine.url, "--api-key-env", "ENGINE_KEY")
 
     assert without.err == (
-        f"headgate: {engine.url}: GET /v1/models answered 401: a valid key is required; "
-        "give the engine's key (--api-key-env)\n"
+        f"headgate: {engine.url}: GET /v1/models returned 401: a valid key is required; "
+        "provide the engine's API key (--api-key-env)\n"
     )
-    assert unset.err == ("headgate: the environment variable ENGINE_KEY is not set; export the engine's key in it\n")
+    assert unset.err == ("headgate: environment variable ENGINE_KEY is not set; set it to the engine's API key\n")
     assert said.code == 0
     assert "canary" not in f"{text_of(file)}{said.err}"
     assert settings_of(file, ENGINE_KEY="canary-7d").pools[0].api_key == "canary-7d"
 
 
-async def test_an_engine_that_cannot_be_asked_leaves_no_file(headgate: Headgate, file: Path) -> None:
+async def test_unreachable_engine_leaves_no_file(headgate: Headgate, file: Path) -> None:
     nowhere = f"http://127.0.0.1:{free_port()}"
     async with FakeEngine() as engine:
         engine.loading = True
@@ -218,15 +216,18 @@ async def test_an_engine_that_cannot_be_asked_leaves_no_file(headgate: Headgate,
 
     assert (loading.code, loading.err) == (
         1,
-        f"headgate: {engine.url}: GET /v1/models answered 503: Loading model; try again when it has loaded its model\n",
+        (
+            f"headgate: {engine.url}: GET /v1/models returned 503: Loading model; "
+            "retry when the engine has loaded its model\n"
+        ),
     )
     assert (gone.code, gone.err) == (
         1,
-        f"headgate: {nowhere}: GET /v1/models failed: connection refused; start the engine, or correct the address\n",
+        f"headgate: {nowhere}: GET /v1/models failed: connection refused; start the engine or correct the address\n",
     )
     assert (wrong.code, wrong.err) == (
         1,
-        "headgate: --from is not the address of an engine; write it as http://HOST:PORT or https://HOST\n",
+        "headgate: --from is not the URL of an engine; write it as http://HOST:PORT or https://HOST\n",
     )
     assert text_of(file) is None
 
@@ -243,12 +244,12 @@ async def test_an_engine_that_cannot_be_asked_leaves_no_file(headgate: Headgate,
         ("a ${HOME}", "a-HOME"),
     ],
 )
-def test_callers_get_a_name_that_they_can_use(served: str, public: str) -> None:
+def test_model_gets_a_usable_public_name(served: str, public: str) -> None:
     assert public_name(served) == public
 
 
 @pytest.mark.parametrize("served", ['with "quotes" and ${HOME}', "ünï 😀", "a: b # c", "no"])
-async def test_a_models_name_arrives_however_odd_it_is(headgate: Headgate, file: Path, served: str) -> None:
+async def test_any_model_name_round_trips_through_the_file(headgate: Headgate, file: Path, served: str) -> None:
     async with FakeEngine(models=(served,)) as engine:
         await asked(headgate, "--from", engine.url)
 
@@ -263,17 +264,15 @@ def real_llamacpp() -> Iterator[RealEngine]:
 
 @pytest.mark.llamacpp
 @pytest.mark.timeout(600)
-def test_real_llamacpp_is_recognised_and_its_doctor_is_content(
-    headgate: Headgate, file: Path, real_llamacpp: RealEngine
-) -> None:
+def test_real_llamacpp_is_detected_and_passes_doctor(headgate: Headgate, file: Path, real_llamacpp: RealEngine) -> None:
     about = f"main/{real_llamacpp.url.removeprefix('http://')}"
     content = (
         f"ok      {about}: metrics: running, waiting\n",
-        f"ok      {about}: runs 3 requests at once, as many as in_flight_max gives it\n",
+        f"ok      {about}: runs 3 requests concurrently, equal to in_flight_max\n",
     )
-    # Both commands wait a few seconds for a page, which an engine that pauses may miss.
+    # Both commands wait a few seconds for a page; a paused engine may take longer.
     for _ in range(4):
-        written = headgate("init", "--force", "--shape", "chat", "--from", real_llamacpp.url)
+        written = headgate("init", "--force", "--traffic", "chat", "--from", real_llamacpp.url)
         examined = headgate("doctor")
         if written.code == 0 and all(line in examined.out for line in content):
             break

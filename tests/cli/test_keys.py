@@ -1,4 +1,4 @@
-"""Does a newcomer get a key that works?"""
+"""Keys and secrets created by `headgate keys`."""
 
 import io
 import re
@@ -15,9 +15,9 @@ from tests.config.builders import SMALL, small_with
 
 SECRET = "a-secret-of-some-length"
 NO_SECRET = """\
-headgate: there is no secret to hash keys under. The gateway and this command must know the same one:
+headgate: no secret is set. The gateway and this command need the same one to hash keys:
   export HEADGATE_KEY_SECRET=$(headgate keys secret)
-Keep it: under another secret every key made before is worthless.
+Keep it: existing keys do not work with a different secret.
 """
 
 
@@ -31,7 +31,7 @@ def known(key: str, secret: str = SECRET) -> str:
     return format_digest(digest(secret.encode(), key))
 
 
-def test_a_secret_is_printed_alone_and_never_twice(headgate: Headgate) -> None:
+def test_secret_is_printed_alone_and_is_unique(headgate: Headgate) -> None:
     first, second = headgate("keys", "secret"), headgate("keys", "secret")
 
     assert re.fullmatch(r"[A-Za-z0-9_-]{43}\n", first.out)
@@ -39,7 +39,7 @@ def test_a_secret_is_printed_alone_and_never_twice(headgate: Headgate) -> None:
     assert first.out != second.out
 
 
-def test_a_new_key_is_printed_alone_and_its_hash_beside(headgate: Headgate, secret: str) -> None:
+def test_new_key_is_printed_on_stdout_and_its_hash_on_stderr(headgate: Headgate, secret: str) -> None:
     said = headgate("keys", "new", "--tenant", "demo")
 
     assert said.code == 0
@@ -47,7 +47,7 @@ def test_a_new_key_is_printed_alone_and_its_hash_beside(headgate: Headgate, secr
     assert (
         said.err
         == f"""\
-put this into headgate.yaml, then use the key (--write does it for you):
+add this to headgate.yaml (or use --write), then use the key:
 key_secret: "${{HEADGATE_KEY_SECRET}}"
 tenants:
   demo:
@@ -57,11 +57,11 @@ tenants:
     )
 
 
-def test_without_a_secret_it_is_said_what_to_do(headgate: Headgate) -> None:
+def test_missing_secret_is_reported_with_next_step(headgate: Headgate) -> None:
     assert headgate("keys", "new", "--tenant", "demo") == Said(1, "", NO_SECRET)
 
 
-def test_a_secret_that_the_file_asks_for_and_is_not_set_is_named(headgate: Headgate, file: Path) -> None:
+def test_unset_secret_variable_is_named(headgate: Headgate, file: Path) -> None:
     file.write_text("key_secret: ${HEADGATE_KEY_SECRET}\n")
 
     assert headgate("keys", "new", "--tenant", "demo") == Said(
@@ -72,9 +72,7 @@ def test_a_secret_that_the_file_asks_for_and_is_not_set_is_named(headgate: Headg
     )
 
 
-def test_the_secret_of_the_file_comes_before_that_of_the_environment(
-    headgate: Headgate, file: Path, secret: str
-) -> None:
+def test_secret_in_the_file_takes_precedence(headgate: Headgate, file: Path, secret: str) -> None:
     file.write_text("key_secret: that-of-the-file\n")
 
     said = headgate("keys", "new", "--tenant", "demo")
@@ -84,7 +82,7 @@ def test_the_secret_of_the_file_comes_before_that_of_the_environment(
 
 
 @pytest.mark.parametrize("before", [SMALL, SMALL.replace("demo: {}", "demo:"), SMALL + f"key_secret: {SECRET}\n"])
-def test_a_written_key_is_one_that_the_gateway_knows(headgate: Headgate, file: Path, secret: str, before: str) -> None:
+def test_gateway_accepts_a_key_written_to_the_file(headgate: Headgate, file: Path, secret: str, before: str) -> None:
     file.write_text("# kept\n" + before)
     file.chmod(0o640)
 
@@ -92,9 +90,9 @@ def test_a_written_key_is_one_that_the_gateway_knows(headgate: Headgate, file: P
     second = headgate("keys", "new", "--tenant", "neu", "--write", "--config", str(file))
 
     settings = load(file, {"HEADGATE_KEY_SECRET": SECRET}, engines=DIALECTS, profiles=PROFILES)
-    named = 'the hash of a new key of tenant "{}" is in headgate.yaml; '
-    restart = "the setting key_secret was added too: restart the gateway with HEADGATE_KEY_SECRET in its environment\n"
-    reload = "a running gateway takes it up on SIGHUP\n"
+    named = 'wrote the hash of a new key for tenant "{}" to headgate.yaml; '
+    restart = "key_secret was added too, so restart the gateway with HEADGATE_KEY_SECRET in its environment\n"
+    reload = "send SIGHUP to a running gateway to load it\n"
     assert first.err == named.format("demo") + (reload if "key_secret" in before else restart)
     assert second.err.endswith(reload), "the file names the secret by now"
     assert settings.key_secret == SECRET.encode()
@@ -108,7 +106,9 @@ def test_a_written_key_is_one_that_the_gateway_knows(headgate: Headgate, file: P
 
 
 @pytest.mark.parametrize("before", [SMALL, SMALL + f"key_secret: {SECRET}\n"])
-def test_gateway_accepts_a_written_operator_key(headgate: Headgate, file: Path, secret: str, before: str) -> None:
+def test_gateway_accepts_an_operator_key_written_to_the_file(
+    headgate: Headgate, file: Path, secret: str, before: str
+) -> None:
     file.write_text("# kept\n" + before)
 
     first = headgate("keys", "operator", "--write")
@@ -123,7 +123,7 @@ def test_gateway_accepts_a_written_operator_key(headgate: Headgate, file: Path, 
     assert "HEADGATE_ADMIN_KEY" in first.err
 
 
-def test_operator_key_with_a_name_in_use_is_rejected_and_the_file_is_unchanged(
+def test_duplicate_operator_key_name_is_rejected_and_the_file_is_unchanged(
     headgate: Headgate, file: Path, secret: str
 ) -> None:
     file.write_text(SMALL)
@@ -144,7 +144,7 @@ def test_unwritten_operator_key_is_shown_with_its_configuration_lines(headgate: 
     assert said.err.endswith("\n".join(lines) + "\n")
 
 
-def test_a_link_to_the_file_stays_a_link(headgate: Headgate, file: Path, tmp_path: Path, secret: str) -> None:
+def test_symbolic_link_is_preserved(headgate: Headgate, file: Path, tmp_path: Path, secret: str) -> None:
     (tmp_path / "real.yaml").write_text(SMALL)
     file.symlink_to("real.yaml")
 
@@ -154,7 +154,7 @@ def test_a_link_to_the_file_stays_a_link(headgate: Headgate, file: Path, tmp_pat
     assert "hmac-sha256:" in (tmp_path / "real.yaml").read_text()
 
 
-def test_a_file_with_an_odd_layout_is_left_alone_and_no_key_is_given(
+def test_file_with_unsupported_layout_is_left_unchanged_and_no_key_is_printed(
     headgate: Headgate, file: Path, secret: str
 ) -> None:
     text = small_with().replace("demo: {}", "demo: ~")
@@ -163,44 +163,42 @@ def test_a_file_with_an_odd_layout_is_left_alone_and_no_key_is_given(
     assert headgate("keys", "new", "--tenant", "demo", "--write") == Said(
         1,
         "",
-        "headgate: headgate.yaml has a layout that only a person should change, so it stays as it is; "
-        "try without --write\n",
+        "headgate: the layout of headgate.yaml cannot be edited automatically; "
+        "run without --write and edit it by hand\n",
     )
     assert file.read_text() == text
 
 
-def test_a_key_cannot_be_written_where_no_file_is(headgate: Headgate, secret: str) -> None:
+def test_write_requires_an_existing_file(headgate: Headgate, secret: str) -> None:
     said = headgate("keys", "new", "--tenant", "demo", "--write")
 
     assert (said.code, said.out) == (1, "")
     assert said.err.startswith("headgate.yaml: does not exist; ")
 
 
-def test_a_file_named_outright_must_be_there(headgate: Headgate, secret: str) -> None:
+def test_named_file_must_exist(headgate: Headgate, secret: str) -> None:
     said = headgate("keys", "new", "--tenant", "demo", "--config", "other.yaml")
 
     assert (said.code, said.out) == (1, "")
     assert said.err.startswith("other.yaml: does not exist; ")
 
 
-def test_a_tenant_must_have_a_name_that_the_file_may_hold(headgate: Headgate, secret: str) -> None:
+def test_invalid_tenant_name_is_rejected(headgate: Headgate, secret: str) -> None:
     assert headgate("keys", "new", "--tenant", "a b") == Said(
         1,
         "",
-        'headgate: "a b" cannot name a tenant; use up to 64 letters, digits, and . _ -, '
-        "or several such with / between them\n",
+        'headgate: "a b" is not a valid tenant name; use up to 64 letters, digits, and . _ -, '
+        "or several such names separated by /\n",
     )
 
 
-def test_a_key_that_exists_is_hashed_from_stdin(
-    headgate: Headgate, secret: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_existing_key_is_hashed_from_stdin(headgate: Headgate, secret: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO("hg-mine\n"))
 
     assert headgate("keys", "hash") == Said(0, known("hg-mine") + "\n", "")
 
 
-def test_no_key_at_all_is_not_hashed(headgate: Headgate, secret: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_empty_key_is_not_hashed(headgate: Headgate, secret: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO("\n"))
 
-    assert headgate("keys", "hash") == Said(1, "", "headgate: no key came in; write one key to stdin\n")
+    assert headgate("keys", "hash") == Said(1, "", "headgate: no key on stdin; write one key to stdin\n")

@@ -1,4 +1,4 @@
-"""Does the command line find its verbs?"""
+"""Verbs, help and exit codes of the command line."""
 
 import re
 import subprocess
@@ -7,34 +7,33 @@ import sys
 import pytest
 
 from headgate import __version__
-from headgate.cli.main import VERBS
+from headgate.build import BUILD
+from headgate.cli.main import GROUPS, VERBS
 from tests.cli.conftest import Headgate
 
 
-def test_help_names_every_verb(headgate: Headgate) -> None:
+def test_help_lists_every_verb(headgate: Headgate) -> None:
     said = headgate("--help")
 
     assert said.code == 0
-    # The longest has its purpose on a line of its own.
-    assert re.findall(r"^    (\w+)\s+\w", said.out, re.MULTILINE) == list(VERBS)
+    assert re.findall(r"^(\w+):$", said.out, re.MULTILINE)[: len(GROUPS)] == [*GROUPS, "options"][: len(GROUPS)]
+    assert re.findall(r"^  (\w+)  +[A-Z]", said.out, re.MULTILINE) == list(VERBS)
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_every_verb_explains_itself(headgate: Headgate, verb: str) -> None:
+def test_every_verb_has_help(headgate: Headgate, verb: str) -> None:
     said = headgate(verb, "--help")
 
     assert said.code == 0
     assert VERBS[verb] in said.out
 
 
-def test_version_is_told(headgate: Headgate) -> None:
-    assert headgate("--version").out == f"headgate {__version__}\n"
+def test_version_is_printed(headgate: Headgate) -> None:
+    assert headgate("--version").out == f"headgate {__version__} ({BUILD})\n"
 
 
-@pytest.mark.parametrize(
-    "arguments", [(), ("fly",), ("check", "--fast"), ("keys",), ("keys", "new"), ("check", "a", "b")]
-)
-def test_a_wrong_command_line_is_code_two_and_says_why(headgate: Headgate, arguments: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("arguments", [(), ("fly",), ("check", "--fast"), ("keys",), ("keys", "new"), ("check", "a")])
+def test_invalid_command_line_exits_with_code_2_and_reason(headgate: Headgate, arguments: tuple[str, ...]) -> None:
     said = headgate(*arguments)
 
     assert (said.code, said.out) == (2, "")
@@ -42,7 +41,7 @@ def test_a_wrong_command_line_is_code_two_and_says_why(headgate: Headgate, argum
 
 
 @pytest.mark.process
-def test_help_imports_nothing_heavy() -> None:
+def test_help_imports_no_heavy_modules() -> None:
     program = (
         "import contextlib, io, sys\n"
         "from headgate.cli.main import VERBS, main\n"

@@ -1,4 +1,4 @@
-"""Does a process run that schedules for a cell and serves nobody?"""
+"""`headgate scheduler`, a scheduler-only node of a cell."""
 
 import socket
 import sys
@@ -25,15 +25,15 @@ def write(folder: Path, config: dict[str, Any]) -> Path:
 
 
 def cell_config(**settings: Any) -> dict[str, Any]:
-    """A cell whose store nobody listens on."""
-    cell = {"store": f"redis://127.0.0.1:{free_port()}", "members": 2, "member": "gw-1"}
+    """Cell with an unreachable store."""
+    cell = {"store": f"redis://127.0.0.1:{free_port()}", "member_count": 2, "member_name": "gw-1"}
     return a_config("http://127.0.0.1:1", cell=cell, **settings)
 
 
 @pytest.mark.process
-async def test_it_answers_operators_and_listens_for_nobody_else(tmp_path: Path) -> None:
+async def test_scheduler_serves_only_the_admin_listener(tmp_path: Path) -> None:
     config, admin = cell_config(), f"127.0.0.1:{free_port()}"
-    words = [*SCHEDULER, str(write(tmp_path, config)), f"--admin-listen={admin}"]
+    words = [*SCHEDULER, "--config", str(write(tmp_path, config)), f"--admin-listen={admin}"]
     with ChildProcess("scheduler", words) as process:
         process.wait_until_ok(f"http://{admin}/health", seconds_max=90)
         async with aiohttp.ClientSession() as http, http.get(f"http://{admin}/status") as answer:
@@ -53,10 +53,10 @@ async def test_it_answers_operators_and_listens_for_nobody_else(tmp_path: Path) 
 
 
 @pytest.mark.process
-async def test_the_password_of_the_store_is_shown_nowhere(tmp_path: Path) -> None:
+async def test_store_password_is_never_shown(tmp_path: Path) -> None:
     config = cell_config()
     config["cell"]["store"] = f"redis://u:${{PASSWORD}}@127.0.0.1:{free_port()}"
-    words = [*SCHEDULER, str(write(tmp_path, config)), "--log-level=debug"]
+    words = [*SCHEDULER, "--config", str(write(tmp_path, config)), "--log-level=debug"]
     with ChildProcess("scheduler", words, {"PASSWORD": CANARY}) as process:
         process.wait_until_ok(f"http://{config['admin_listen']}/health", seconds_max=90)
         shown = ""
@@ -72,23 +72,23 @@ async def test_the_password_of_the_store_is_shown_nowhere(tmp_path: Path) -> Non
     assert CANARY not in shown
 
 
-def test_without_a_cell_it_says_what_to_write(headgate: Headgate, tmp_path: Path) -> None:
-    said = headgate("scheduler", str(write(tmp_path, a_config("http://127.0.0.1:1"))))
+def test_file_without_cell_is_reported_with_next_step(headgate: Headgate, tmp_path: Path) -> None:
+    said = headgate("scheduler", "--config", str(write(tmp_path, a_config("http://127.0.0.1:1"))))
 
     assert said.code == 1
-    assert "names no cell, so there is nobody to schedule for; add cell: {store: redis://HOST:PORT}" in said.err
+    assert "has no cell, so there are no gateways to schedule for; add cell: {store: redis://HOST:PORT}" in said.err
 
 
-def test_a_wrong_file_is_not_run(headgate: Headgate, tmp_path: Path) -> None:
-    said = headgate("scheduler", str(write(tmp_path, cell_config(heath={}))))
+def test_invalid_file_is_not_run(headgate: Headgate, tmp_path: Path) -> None:
+    said = headgate("scheduler", "--config", str(write(tmp_path, cell_config(heath={}))))
 
     assert said.code == 1
     assert 'did you mean "health"?' in said.err
     assert "not started" in said.err
 
 
-def test_an_address_that_cannot_be_read_is_code_two(headgate: Headgate) -> None:
-    said = headgate("scheduler", "headgate.yaml", "--admin-listen=here")
+def test_invalid_address_exits_with_code_2(headgate: Headgate) -> None:
+    said = headgate("scheduler", "--config", "headgate.yaml", "--admin-listen=here")
 
     assert said.code == 2
-    assert "expected an address with its port" in said.err
+    assert "expected an address with a port" in said.err

@@ -1,4 +1,4 @@
-"""How does a gateway start, and what does it say when it cannot?"""
+"""How `headgate serve` starts, and its errors."""
 
 import resource
 import subprocess
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from headgate.edge.server import bind
+from headgate.edge.listener import bind
 from testing.gateway import a_config, gateway_process
 from testing.processes import ChildProcess
 from tests.cli.conftest import Headgate
@@ -17,14 +17,14 @@ SERVE = (sys.executable, "-m", "headgate.cli.main", "serve")
 NOWHERE = "http://127.0.0.1:1"
 
 
-def test_without_a_file_it_says_how_to_get_one(headgate: Headgate) -> None:
+def test_missing_file_is_reported_with_next_step(headgate: Headgate) -> None:
     said = headgate("serve")
 
     assert (said.code, said.out) == (1, "")
     assert "`headgate init`" in said.err
 
 
-def test_a_wrong_file_is_not_served(headgate: Headgate, file: Path) -> None:
+def test_invalid_file_is_not_served(headgate: Headgate, file: Path) -> None:
     file.write_text(yaml.safe_dump(a_config(NOWHERE) | {"heath": {}}))
     said = headgate("serve")
 
@@ -34,7 +34,7 @@ def test_a_wrong_file_is_not_served(headgate: Headgate, file: Path) -> None:
 
 
 @pytest.mark.process
-def test_an_address_in_use_is_named_with_the_next_step(file: Path) -> None:
+def test_address_in_use_is_reported_with_next_step(file: Path) -> None:
     with bind("127.0.0.1", 0) as taken:
         config = a_config(NOWHERE, listen=f"127.0.0.1:{taken.getsockname()[1]}")
         file.write_text(yaml.safe_dump(config))
@@ -46,7 +46,7 @@ def test_an_address_in_use_is_named_with_the_next_step(file: Path) -> None:
 
 
 @pytest.mark.process
-def test_it_takes_as_many_open_files_as_it_may(tmp_path: Path) -> None:
+def test_open_file_limit_is_raised(tmp_path: Path) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     config = a_config(NOWHERE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 512), hard))

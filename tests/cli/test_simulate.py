@@ -1,4 +1,4 @@
-"""Does `headgate simulate` run a scenario, show how far it is, and say what is wrong?"""
+"""Results, progress and errors from `headgate simulate`."""
 
 import json
 import os
@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from headgate.cli.output.simulation_progress import Progress, clock_time, describe
-from headgate.compose.simulation import SCHEDULERS, warnings_of_many
+from headgate.cli.output.simulation_progress import SimulationProgress, clock_time, describe
+from headgate.compose.simulation import SCHEDULERS, size_warnings
 from headgate.config.scenarios.load import parse
 from headgate.model.engine_profile import PROFILES
 from headgate.model.units import SECOND
@@ -31,8 +31,8 @@ SHORT = {
     "quickstart": "30s",
     "retry-storm": "70s",
 }
-"""How long requests arrive in a test, since whole scenarios take too long for one."""
-# Reading the trace of this scenario takes most of its time, however short the run is.
+"""How long requests keep arriving in a test; a whole scenario would take too long."""
+# Most of this scenario's time goes into reading its trace, however short the run is.
 LONG_TRACES = ("day",)
 
 SMALL = """
@@ -42,21 +42,22 @@ classes: {interactive: {}, batch: {queue_wait_max: 4s}}
 callers:
   batch: {ttft: 5s}
 traffic:
-  - {rate: 5, for: 20s, classes: {batch: 1, interactive: 1}, tenants: {a: 1, b: 1}, prompt: 50:100, output: 10:20}
+  - {rate: 5, duration: 20s, classes: {batch: 1, interactive: 1}, tenants: {a: 1, b: 1}, prompt: 50:100, output: 10:20}
 """
 
 OVERLOAD = """
 pools:
   main: {engines: [{profile: h200-llama-8b, count: 1}], in_flight_max: 256}
 classes:
-  interactive: &patient {band: 0, queue_wait_max: 1h, queue_length_max: 9999, queue_length_per_tenant_max: 9999}
-  batch: {<<: *patient, band: 1}
+  interactive: &patient
+    {priority_band: 0, queue_wait_max: 1h, queue_length_max: 9999, queue_length_per_tenant_max: 9999}
+  batch: {<<: *patient, priority_band: 1}
 callers:
-  interactive: {ttft: 2s, tpot: 100ms, leave_after: 10s}
-  batch: {ttft: 60s, leave_after: 120s}
+  interactive: {ttft: 2s, tpot: 100ms, client_timeout: 10s}
+  batch: {ttft: 60s, client_timeout: 120s}
 traffic:
   - rate: 40
-    for: 20s
+    duration: 20s
     classes: {interactive: 70%, batch: 30%}
     tenants: {a: 1, b: 1}
     prompt: 1000:4000
@@ -85,17 +86,17 @@ def data() -> None:
         for path in sorted(SCENARIOS.glob("*.yaml"))
     ],
 )
-def test_every_scenario_runs_and_accounts_for_each_request(headgate: Headgate, data: None, name: str) -> None:
+def test_every_scenario_runs_and_counts_every_request(headgate: Headgate, data: None, name: str) -> None:
     said = headgate("simulate", str(SCENARIOS / f"{name}.yaml"), "--json", "--quiet", "--duration", SHORT[name])
 
     assert (said.code, said.err) == (0, "")
     total = json.loads(said.out)["total"]
     assert total["arrivals"] > 100
-    assert sum(total["fates"].values()) == total["arrivals"]
+    assert sum(total["results"].values()) == total["arrivals"]
     assert total["good"] > 0
 
 
-def test_the_table_is_on_stdout(headgate: Headgate, scenario: Path) -> None:
+def test_table_is_printed_on_stdout(headgate: Headgate, scenario: Path) -> None:
     said = headgate("simulate", str(scenario), "--quiet")
 
     assert (said.code, said.err) == (0, "")
@@ -103,7 +104,7 @@ def test_the_table_is_on_stdout(headgate: Headgate, scenario: Path) -> None:
     assert "scheduler headgate, seed 0" in said.out
 
 
-def test_the_same_seed_gives_the_same_bytes_and_another_one_others(headgate: Headgate, scenario: Path) -> None:
+def test_same_seed_produces_same_output(headgate: Headgate, scenario: Path) -> None:
     first, again, other = (
         headgate("simulate", str(scenario), "--json", "--seed", seed).out for seed in ("1", "1", "2")
     )
@@ -113,7 +114,7 @@ def test_the_same_seed_gives_the_same_bytes_and_another_one_others(headgate: Hea
 
 
 @pytest.mark.process
-def test_the_hash_seed_changes_nothing(scenario: Path) -> None:
+def test_hash_seed_does_not_change_the_output(scenario: Path) -> None:
     said = {
         subprocess.run(
             [BIN / "headgate", "simulate", scenario, "--json"],
@@ -127,7 +128,7 @@ def test_the_hash_seed_changes_nothing(scenario: Path) -> None:
     assert len(said) == 1
 
 
-def test_a_page_is_written(headgate: Headgate, scenario: Path, tmp_path: Path) -> None:
+def test_html_report_is_written(headgate: Headgate, scenario: Path, tmp_path: Path) -> None:
     said = headgate("simulate", str(scenario), "--html", "report.html", "--quiet")
 
     assert (said.code, said.err) == (0, "wrote report.html\n")
@@ -135,44 +136,46 @@ def test_a_page_is_written(headgate: Headgate, scenario: Path, tmp_path: Path) -
 
 
 @pytest.mark.process
-def test_a_report_that_cannot_be_written_is_told_in_one_line(scenario: Path) -> None:
+def test_unwritable_report_is_reported_in_one_line(scenario: Path) -> None:
     with Path("/dev/full").open("w") as full:
         said = subprocess.run(
             [BIN / "headgate", "simulate", scenario, "--quiet"], stdout=full, stderr=subprocess.PIPE, check=False
         )
 
     assert said.returncode == 1
-    assert said.stderr == b"headgate simulate: the report cannot be written: No space left on device\n"
+    assert said.stderr == b"headgate simulate: cannot write the report: No space left on device\n"
 
 
-def test_a_page_without_a_folder_is_said_before_the_run(headgate: Headgate, scenario: Path) -> None:
+def test_missing_report_directory_is_reported_before_the_run(headgate: Headgate, scenario: Path) -> None:
     said = headgate("simulate", str(scenario), "--html", "gone/report.html")
 
     assert (said.code, said.out) == (2, "")
-    assert said.err == "headgate simulate: gone/report.html: there is no folder gone; make it first\n"
+    assert said.err == "headgate simulate: gone/report.html: directory gone does not exist; create it first\n"
 
 
 @pytest.mark.parametrize("json_", [(), ("--json",)])
-def test_a_page_that_cannot_be_written_loses_nothing_else(
+def test_other_output_is_kept_if_html_report_is_unwritable(
     headgate: Headgate, scenario: Path, json_: tuple[str, ...]
 ) -> None:
     plain = headgate("simulate", str(scenario), "--quiet", *json_)
     said = headgate("simulate", str(scenario), "--quiet", "--html", "/dev/full", *json_)
 
     assert (said.code, said.out) == (2, plain.out)
-    assert said.err == "headgate simulate: /dev/full: the page cannot be written: No space left on device\n"
+    assert said.err == "headgate simulate: cannot write /dev/full: No space left on device\n"
 
 
-def test_a_page_that_is_a_folder_is_said_before_the_run(headgate: Headgate, scenario: Path, tmp_path: Path) -> None:
+def test_report_path_naming_a_directory_is_reported_before_the_run(
+    headgate: Headgate, scenario: Path, tmp_path: Path
+) -> None:
     (tmp_path / "pages").mkdir()
 
     said = headgate("simulate", str(scenario), "--html", "pages")
 
-    assert (said.code, said.out, said.err) == (2, "", "headgate simulate: pages is a folder; name a file\n")
+    assert (said.code, said.out, said.err) == (2, "", "headgate simulate: pages is a directory; specify a file\n")
 
 
-def test_a_fault_that_meets_nobody_is_a_warning_and_not_in_the_table(headgate: Headgate, scenario: Path) -> None:
-    scenario.write_text(SMALL + "faults: [{crash: main, at: 10h, back_after: 1s}]\n")
+def test_fault_without_effect_causes_a_warning(headgate: Headgate, scenario: Path) -> None:
+    scenario.write_text(SMALL + "faults: [{crash: main, at: 10h, recover_after: 1s}]\n")
 
     said = headgate("simulate", str(scenario), "--quiet")
 
@@ -181,10 +184,8 @@ def test_a_fault_that_meets_nobody_is_a_warning_and_not_in_the_table(headgate: H
     assert "warning" not in said.out
 
 
-def test_scheduler_serves_more_within_its_targets_under_overload_than_others_do(
-    headgate: Headgate, scenario: Path
-) -> None:
-    """The overload of docs/project/simulation-accuracy.md in small: one H200, and more than it can do for 20 s."""
+def test_scheduler_has_higher_goodput_than_baselines_under_overload(headgate: Headgate, scenario: Path) -> None:
+    """Small version of the overload in docs/project/simulation-accuracy.md: one H200 overloaded for 20 s."""
     scenario.write_text(OVERLOAD)
 
     def figures(scheduler: str) -> tuple[float, float]:
@@ -209,7 +210,7 @@ def test_scheduler_serves_more_within_its_targets_under_overload_than_others_do(
         ("overload-h200", "saturation-gate", 79, 0.98),
     ],
 )
-def test_the_overload_comes_out_as_docs_simulation_says(
+def test_overload_results_match_the_docs(
     headgate: Headgate, data: None, *, name: str, scheduler: str, goodput_per_s: float, interactive: float
 ) -> None:
     file = SCENARIOS / f"{name}.yaml"
@@ -219,7 +220,7 @@ def test_the_overload_comes_out_as_docs_simulation_says(
     assert told["classes"]["interactive"]["attainment"] == pytest.approx(interactive, abs=0.015)
 
 
-def test_duration_and_scheduler_of_the_command_line_go_first(headgate: Headgate, scenario: Path) -> None:
+def test_command_line_overrides_duration_and_scheduler(headgate: Headgate, scenario: Path) -> None:
     said = headgate("simulate", str(scenario), "--duration", "5s", "--scheduler", "round-robin", "--quiet")
 
     assert "scheduler round-robin" in said.out
@@ -227,7 +228,7 @@ def test_duration_and_scheduler_of_the_command_line_go_first(headgate: Headgate,
 
 
 @pytest.mark.parametrize("option", ["--seed", "--cap"])
-def test_a_number_is_a_whole_one(headgate: Headgate, scenario: Path, option: str) -> None:
+def test_non_integer_option_is_rejected(headgate: Headgate, scenario: Path, option: str) -> None:
     said = headgate("simulate", str(scenario), option, "abc")
 
     assert (said.code, said.out) == (2, "")
@@ -237,25 +238,23 @@ def test_a_number_is_a_whole_one(headgate: Headgate, scenario: Path, option: str
 @pytest.mark.parametrize(
     ("rate", "duration", "warned"),
     [
-        ("1000000", "10m", "about 600 million requests; this takes about 50 hours"),
-        ("10000", "10m", "about 6 million requests; this takes about 30 minutes"),
+        ("1000000", "10m", "about 600 million requests take about 50 hours"),
+        ("10000", "10m", "about 6 million requests take about 30 minutes"),
         ("10000", "8m", None),
     ],
 )
-def test_very_many_requests_are_told_before_they_begin(
-    tmp_path: Path, rate: str, duration: str, warned: str | None
-) -> None:
-    text = SMALL.replace("rate: 5, for: 20s", f"rate: {rate}, for: 10h, shift: 1h") + "duration: 1h\n"
+def test_large_number_of_requests_is_announced(tmp_path: Path, rate: str, duration: str, warned: str | None) -> None:
+    text = SMALL.replace("rate: 5, duration: 20s", f"rate: {rate}, duration: 10h, shift: 1h") + "duration: 1h\n"
     settings = parse(text, tmp_path / "many.yaml", {}, profiles=PROFILES, schedulers=SCHEDULERS)
     settings = replace(settings, duration_ns=60 * 60 * SECOND + int(duration[:-1]) * 60 * SECOND)
 
-    told = warnings_of_many(settings)
+    told = size_warnings(settings)
 
     assert told == (() if warned is None else (f"{warned}; lower rate, for or duration",))
 
 
 @pytest.mark.process
-def test_the_loop_that_finds_how_many_engines_are_needed_works(tmp_path: Path) -> None:
+def test_documented_sizing_loop_works(tmp_path: Path) -> None:
     page = (PROJECT / "docs/reference/scenarios.md").read_text()
     [loop] = re.findall(r"```bash\n(for n in .*?)```", page, re.DOTALL)
     fleet = (SCENARIOS / "quickstart.yaml").read_text()
@@ -276,24 +275,24 @@ def test_the_loop_that_finds_how_many_engines_are_needed_works(tmp_path: Path) -
     assert few < many
 
 
-def test_a_cap_goes_with_the_scheduler_that_has_one(headgate: Headgate, scenario: Path) -> None:
+def test_cap_applies_to_static_cap_only(headgate: Headgate, scenario: Path) -> None:
     without = headgate("simulate", str(scenario), "--cap", "1")
     capped = headgate("simulate", str(scenario), "--cap", "1", "--scheduler", "static-cap", "--quiet")
 
     assert (without.code, without.out) == (2, "")
-    assert "--cap means nothing with headgate; add --scheduler static-cap" in without.err
-    assert "refused: queue_full" in capped.out
+    assert "--cap has no effect with headgate; add --scheduler static-cap" in without.err
+    assert "rejected: queue_full" in capped.out
 
 
 @pytest.mark.parametrize("text", ["5", "0s", "soon"])
-def test_a_duration_is_some_time_with_its_unit(headgate: Headgate, scenario: Path, text: str) -> None:
+def test_invalid_duration_is_rejected(headgate: Headgate, scenario: Path, text: str) -> None:
     said = headgate("simulate", str(scenario), "--duration", text)
 
     assert (said.code, said.out) == (2, "")
     assert "argument --duration" in said.err
 
 
-def test_a_scenario_that_is_wrong_is_code_two_with_every_problem(headgate: Headgate, scenario: Path) -> None:
+def test_invalid_scenario_exits_with_code_2_and_lists_all_problems(headgate: Headgate, scenario: Path) -> None:
     scenario.write_text(SMALL.replace("tiny", "tinny").replace("5s", "5"))
 
     said = headgate("simulate", str(scenario))
@@ -303,17 +302,17 @@ def test_a_scenario_that_is_wrong_is_code_two_with_every_problem(headgate: Headg
     assert 'did you mean "tiny"?' in said.err
 
 
-def test_a_trace_that_is_wrong_is_code_two(headgate: Headgate, scenario: Path, tmp_path: Path) -> None:
+def test_invalid_trace_exits_with_code_2(headgate: Headgate, scenario: Path, tmp_path: Path) -> None:
     (tmp_path / "mine.csv").write_text("a,b\n1,2\n")
-    scenario.write_text(SMALL.replace("rate: 5, for: 20s", "trace: mine.csv").partition(", prompt")[0] + "}\n")
+    scenario.write_text(SMALL.replace("rate: 5, duration: 20s", "trace: mine.csv").partition(", prompt")[0] + "}\n")
 
     said = headgate("simulate", str(scenario))
 
     assert (said.code, said.out) == (2, "")
-    assert "mine.csv:1: its columns are not known" in said.err
+    assert 'mine.csv:1: unknown columns: "a", "b"; expected' in said.err
 
 
-def test_a_trace_may_bring_its_classes_and_tenants(headgate: Headgate, scenario: Path, tmp_path: Path) -> None:
+def test_trace_may_have_classes_and_tenants(headgate: Headgate, scenario: Path, tmp_path: Path) -> None:
     rows = ["at_s,prompt_tokens,output_tokens,class,tenant", "0,20,5,batch,acme", "1,20,5,interactive,globex"]
     (tmp_path / "mine.csv").write_text("\n".join(rows))
     scenario.write_text(SMALL.partition("traffic")[0] + "traffic: [{trace: mine.csv}]\n")
@@ -324,7 +323,7 @@ def test_a_trace_may_bring_its_classes_and_tenants(headgate: Headgate, scenario:
     assert told["total"]["good"] == 2
 
 
-def test_a_trace_without_tenants_is_everyones(headgate: Headgate, scenario: Path, tmp_path: Path) -> None:
+def test_trace_without_tenants_uses_the_default_tenant(headgate: Headgate, scenario: Path, tmp_path: Path) -> None:
     (tmp_path / "mine.csv").write_text("at_s,prompt_tokens,output_tokens\n0,20,5\n1,20,5\n")
     scenario.write_text(SMALL.partition("traffic")[0] + "traffic: [{trace: mine.csv, classes: batch}]\n")
 
@@ -338,10 +337,10 @@ def test_a_trace_without_tenants_is_everyones(headgate: Headgate, scenario: Path
     ("text", "names"),
     [
         ("at_s,prompt_tokens,output_tokens\n0,20,5\n", "no class"),
-        ("at_s,prompt_tokens,output_tokens,class\n0,20,5,batch\n0,20,5,\n", "a class for some rows only"),
+        ("at_s,prompt_tokens,output_tokens,class\n0,20,5,batch\n0,20,5,\n", "a class for only some rows"),
     ],
 )
-def test_a_trace_without_classes_says_where_to_add_them(
+def test_trace_without_classes_is_reported_with_next_step(
     headgate: Headgate, scenario: Path, tmp_path: Path, text: str, names: str
 ) -> None:
     (tmp_path / "mine.csv").write_text(text)
@@ -352,23 +351,21 @@ def test_a_trace_without_classes_says_where_to_add_them(
     assert (said.code, said.out) == (2, "")
     place = "small.yaml:6: traffic[0]"
     assert said.err == (
-        f"headgate simulate: {place}: mine.csv names {names}; add classes: NAME (there is batch, interactive)\n"
+        f"headgate simulate: {place}: mine.csv has {names}; add classes: NAME, one of: batch, interactive\n"
     )
 
 
-def test_a_class_of_a_trace_that_the_scenario_does_not_have_is_named(
-    headgate: Headgate, scenario: Path, tmp_path: Path
-) -> None:
+def test_unknown_class_in_a_trace_is_named_in_the_error(headgate: Headgate, scenario: Path, tmp_path: Path) -> None:
     (tmp_path / "mine.csv").write_text("at_s,prompt_tokens,output_tokens,class,tenant\n0,20,5,bulk,acme\n")
     scenario.write_text(SMALL.partition("traffic")[0] + "traffic: [{trace: mine.csv}]\n")
 
     said = headgate("simulate", str(scenario))
 
     assert said.code == 2
-    assert 'mine.csv names class "bulk", which the scenario does not have; add it to classes' in said.err
+    assert 'mine.csv uses unknown class "bulk"; add it to the scenario\'s classes' in said.err
 
 
-def test_nobody_asking_is_a_problem(headgate: Headgate, scenario: Path, tmp_path: Path) -> None:
+def test_scenario_without_requests_is_reported_as_a_problem(headgate: Headgate, scenario: Path, tmp_path: Path) -> None:
     (tmp_path / "mine.csv").write_text("at_s,prompt_tokens,output_tokens,class,tenant\n0,20,5,batch,acme\n")
     scenario.write_text(SMALL.partition("traffic")[0] + "traffic: [{trace: mine.csv, start: 1h}]\n")
 
@@ -376,14 +373,14 @@ def test_nobody_asking_is_a_problem(headgate: Headgate, scenario: Path, tmp_path
 
     assert said.code == 2
     assert said.out == ""
-    assert "no request arrives: mine.csv has none from start on" in said.err
+    assert "no request arrives: mine.csv has no request in the selected range" in said.err
 
 
 @pytest.mark.process
-def test_ctrl_c_stops_and_says_so(scenario: Path) -> None:
-    scenario.write_text(SMALL.replace("for: 20s", "for: 2h"))
+def test_ctrl_c_stops_the_run_with_a_message(scenario: Path) -> None:
+    scenario.write_text(SMALL.replace("duration: 20s", "duration: 2h"))
     ours, theirs = pty.openpty()
-    # A shell starts background jobs with SIGINT ignored, and children inherit that; a handler is reset to the default.
+    # A shell starts background jobs with SIGINT ignored, and children inherit that. A handler is reset to the default.
     inherited = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         running = subprocess.Popen([BIN / "headgate", "simulate", scenario], stderr=theirs)
@@ -398,7 +395,7 @@ def test_ctrl_c_stops_and_says_so(scenario: Path) -> None:
         code = running.wait()
     os.close(ours)
 
-    assert b"requests ended" in said
+    assert b"requests done" in said
     assert b"headgate simulate: stopped at " in said
     assert b"Traceback" not in said
     assert code == 1
@@ -410,9 +407,9 @@ class Terminal:
         self.written: list[str] = []
 
 
-def test_a_terminal_shows_one_line_with_a_bar() -> None:
+def test_terminal_shows_a_progress_bar() -> None:
     shown = Terminal()
-    progress = Progress(100 * SECOND, shown.written.append, lambda: shown.seconds, terminal=True, width=200)
+    progress = SimulationProgress(100 * SECOND, shown.written.append, lambda: shown.seconds, terminal=True, width=200)
     shown.seconds = 2.0
 
     progress(25 * SECOND, 1234)
@@ -420,14 +417,14 @@ def test_a_terminal_shows_one_line_with_a_bar() -> None:
     progress.clear()
 
     assert shown.written == [
-        "\r\x1b[K[##........] about 0:06 left, 0:25 of 1:40, 1,234 requests ended, 12 times real time",
+        "\r\x1b[K[##........] about 0:06 left, 0:25 of 1:40, 1,234 requests done, 12x real time",
         "\r\x1b[K",
     ]
 
 
-def test_a_log_gets_a_line_every_five_seconds() -> None:
+def test_log_gets_a_progress_line_every_five_seconds() -> None:
     shown = Terminal()
-    progress = Progress(100 * SECOND, shown.written.append, lambda: shown.seconds, terminal=False)
+    progress = SimulationProgress(100 * SECOND, shown.written.append, lambda: shown.seconds, terminal=False)
     for tenths in range(120):
         shown.seconds = tenths / 10
         progress(tenths * SECOND // 2, tenths)
@@ -442,15 +439,17 @@ def test_a_log_gets_a_line_every_five_seconds() -> None:
 @pytest.mark.parametrize(
     ("width", "line"),
     [
-        (80, "[#####.....] about 1:00:00 left, 12:00:00 of 24:00:00, 1,234,567 requests ended"),
+        (80, "[#####.....] about 1:00:00 left, 12:00:00 of 24:00:00, 1,234,567 requests done"),
         (60, "[#####.....] about 1:00:00 left, 12:00:00 of 24:00:00"),
         (40, "[#####.....] about 1:00:00 left"),
         (20, "about 1:00:00 left"),
     ],
 )
-def test_a_narrow_terminal_shows_whole_parts_and_what_is_left_first(width: int, line: str) -> None:
+def test_narrow_terminal_shows_remaining_time_first(width: int, line: str) -> None:
     shown = Terminal()
-    progress = Progress(86_400 * SECOND, shown.written.append, lambda: shown.seconds, terminal=True, width=width)
+    progress = SimulationProgress(
+        86_400 * SECOND, shown.written.append, lambda: shown.seconds, terminal=True, width=width
+    )
     shown.seconds = 3600.0
 
     progress(43_200 * SECOND, 1_234_567)
@@ -458,10 +457,10 @@ def test_a_narrow_terminal_shows_whole_parts_and_what_is_left_first(width: int, 
     assert shown.written == ["\r\x1b[K" + line]
 
 
-def test_after_the_last_arrival_only_answers_are_waited_for() -> None:
-    assert describe(101 * SECOND, 100 * SECOND, 7, 1.0)[0] == "last answers"
+def test_progress_after_the_last_arrival_shows_last_responses() -> None:
+    assert describe(101 * SECOND, 100 * SECOND, 7, 1.0)[0] == "last responses"
 
 
 @pytest.mark.parametrize(("seconds", "text"), [(4, "0:04"), (245, "4:05"), (3845, "1:04:05"), (90_000, "25:00:00")])
-def test_times_are_told_as_on_a_clock(seconds: float, text: str) -> None:
+def test_times_are_formatted_as_clock_times(seconds: float, text: str) -> None:
     assert clock_time(seconds) == text

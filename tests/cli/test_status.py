@@ -1,4 +1,4 @@
-"""Does `headgate status` say what a running gateway is doing?"""
+"""Output of `headgate status`."""
 
 import asyncio
 import json
@@ -10,14 +10,15 @@ import yaml
 from msgspec.structs import replace
 
 from headgate import __version__
+from headgate.build import BUILD
 from headgate.cli.output.status import (
     DatabaseState,
-    EndpointState,
-    EngineFound,
-    GatewayStatus,
+    EndpointStatus,
+    EngineStatus,
     LedgerState,
     Load,
-    OrderState,
+    OverrideState,
+    StatusPage,
 )
 from headgate.cli.status import admin_url, lines
 from headgate.cli.top import watch
@@ -26,7 +27,7 @@ from testing.gateway import a_config, chat, gateway_in_loop
 from testing.ports import free_port
 from tests.cli.conftest import Headgate, Said
 
-BUSY = GatewayStatus(
+BUSY = StatusPage(
     version="1.2.3",
     config_hash="0123456789abcdef",
     uptime_s=93_784.2,
@@ -35,15 +36,15 @@ BUSY = GatewayStatus(
     attempts_open=4,
     queued={"interactive": 3, "batch": 2},
     endpoints=(
-        EndpointState("small/127.0.0.1:8081", "ready", leaving=False, in_flight=4, in_flight_max=4),
-        EndpointState("small/gpu-2", "ejected", leaving=True, in_flight=0, in_flight_max=64),
+        EndpointStatus("small/127.0.0.1:8081", "ready", leaving=False, in_flight=4, in_flight_max=4),
+        EndpointStatus("small/gpu-2", "ejected", leaving=True, in_flight=0, in_flight_max=64),
     ),
     engines=(
-        EngineFound(
+        EngineStatus(
             "small/127.0.0.1:8081",
             "llamacpp",
             version="b6000",
-            problems=("/metrics lacks x; is this engine really llamacpp?",),
+            problems=("/metrics lacks x; check that this engine is llamacpp",),
             telemetry=Load(running=4, waiting=0, kv_used_fraction=0.254),
             telemetry_age_s=1.9,
         ),
@@ -53,56 +54,54 @@ BUSY = GatewayStatus(
 )
 
 
-def test_people_see_one_screen() -> None:
+def test_status_is_printed_as_text() -> None:
     assert "\n".join(lines(BUSY, "http://127.0.0.1:9090")) == (
         """\
 headgate 1.2.3 at http://127.0.0.1:9090, configuration 0123456789abcdef, up 1 d 2 h
-requests: 9 open, 4 at engines, 5 waiting
-held: 6 that came while pool small had no endpoint
-draining: it takes nothing new and leaves when what is open has ended
+requests: 9 open, 4 on engines, 5 waiting
+held: 6 requests that arrived while pool small had no endpoint
+draining: not accepting new requests; stops once the open requests have ended
 reload problem: headgate.yaml:3: drain: unknown key
-  the configuration above stays in force; mend the file and send SIGHUP again
+  the configuration above stays active; fix the file and send SIGHUP again
 
 CLASS        WAITING
 interactive  3
 batch        2
 
-ENDPOINT              STATE             IN FLIGHT  ENGINE          RUNS  QUEUES  KV   TOLD
-small/127.0.0.1:8081  ready             4 of 4     llamacpp b6000  4     0       25%  1 s ago
-small/gpu-2           ejected, leaving  0 of 64    -               -     -       -    -
-small/127.0.0.1:8081: /metrics lacks x; is this engine really llamacpp?"""
+ENDPOINT              STATE             IN FLIGHT  ENGINE          RUNNING  WAITING  KV   METRICS AGE
+small/127.0.0.1:8081  ready             4 of 4     llamacpp b6000  4        0        25%  1 s
+small/gpu-2           ejected, leaving  0 of 64    -               -        -        -    -
+small/127.0.0.1:8081: /metrics lacks x; check that this engine is llamacpp"""
     )
 
 
-def test_the_accounts_are_told_with_what_waits_and_what_is_lost() -> None:
-    ledger = LedgerState(
-        rows_written=1_234, rows_waiting=56, rows_lost=7, oldest_s=90.2, problem="it cannot be reached"
-    )
+def test_database_and_ledger_state_are_shown() -> None:
+    ledger = LedgerState(rows_written=1_234, rows_waiting=56, rows_lost=7, oldest_s=90.2, problem="connection failed")
     status = replace(BUSY, database=DatabaseState(tenants=3, keys=2), ledger=ledger)
 
     told = "\n".join(lines(status, "http://127.0.0.1:9090"))
 
     assert "database: 3 tenants, 2 keys" in told
-    assert "ledger: 1,234 rows written, 56 waiting, the oldest for 90 s" in told
-    assert "the database is away: it cannot be reached; rows wait in the spool" in told
-    assert "7 rows are lost for good; the log says why" in told
+    assert "ledger: 1,234 rows written, 56 waiting (oldest 90 s)" in told
+    assert "database unreachable: connection failed; rows stay in the spool" in told
+    assert "7 rows are lost; see the gateway's log" in told
 
 
-async def test_a_running_gateway_is_found_by_its_file(headgate: Headgate, tmp_path: Path) -> None:
+async def test_running_gateway_is_found_by_its_file(headgate: Headgate, tmp_path: Path) -> None:
     async with FakeEngine() as engine, gateway_in_loop(a_config(engine.url), tmp_path) as gateway:
         engine.behaviour = Behaviour(hang_after=0)
         waiting = asyncio.create_task(gateway.post(chat()).__aenter__())
         await engine.next_request()
-        await gateway.until(lambda status: status["engines"][0]["telemetry_age_s"] is not None)
+        await gateway.wait_for_status(lambda status: status["engines"][0]["telemetry_age_s"] is not None)
         said = await asyncio.to_thread(headgate, "status")
         waiting.cancel()
-        await gateway.until_idle()
+        await gateway.wait_until_idle()
 
     assert (said.code, said.err) == (0, "")
     out = re.sub(r"\d+ s", "N s", said.out)
     endpoint = f"small/{engine.url.removeprefix('http://')}"
-    assert out.startswith(f"headgate {__version__} at {gateway.admin_url}, configuration ")
-    assert "\nrequests: 1 open, 1 at engines, 0 waiting\n" in out
+    assert out.startswith(f"headgate {__version__} ({BUILD}) at {gateway.admin_url}, configuration ")
+    assert "\nrequests: 1 open, 1 on engines, 0 waiting\n" in out
     assert "\ninteractive  0\n" in out
     assert f"\n{endpoint}  ready  1 of 8     vllm 0.0-fake  " in out
 
@@ -123,7 +122,7 @@ async def test_status_and_top_show_the_verdict_and_its_advice(
     assert re.search(r"verdict: engine_down for \d+ s: Endpoint small/127.0.0.1:1 .* -> Restart", frame)
 
 
-async def test_machines_get_what_the_gateway_said(headgate: Headgate, tmp_path: Path) -> None:
+async def test_json_output_is_the_gateways_response(headgate: Headgate, tmp_path: Path) -> None:
     async with FakeEngine() as engine, gateway_in_loop(a_config(engine.url), tmp_path) as gateway:
         for address in (gateway.admin_url, gateway.admin_url + "/status", gateway.admin_url.removeprefix("http://")):
             said = await asyncio.to_thread(headgate, "status", "--json", "--url", address)
@@ -132,64 +131,66 @@ async def test_machines_get_what_the_gateway_said(headgate: Headgate, tmp_path: 
             assert json.loads(said.out)["endpoints"][0]["state"] == "ready"
 
 
-def test_where_no_gateway_runs_it_is_said_what_to_do(headgate: Headgate, file: Path) -> None:
+def test_missing_gateway_is_reported_with_next_step(headgate: Headgate, file: Path) -> None:
     config = a_config("http://127.0.0.1:1")
     file.write_text(yaml.safe_dump(config))
 
     assert headgate("status") == Said(
         1,
         "",
-        f"headgate: no gateway answers at http://{config['admin_listen']}: GET /status failed: connection refused; "
-        "start one with `headgate serve headgate.yaml`, or name its admin listener with --url\n",
+        f"headgate: no gateway is responding at http://{config['admin_listen']}: GET /status failed: connection "
+        "refused; start one with `headgate serve`, or specify its admin listener with --url\n",
     )
 
 
-async def test_another_server_is_not_taken_for_a_gateway(headgate: Headgate) -> None:
+async def test_non_headgate_server_is_reported(headgate: Headgate) -> None:
     async with FakeEngine() as engine:
         said = await asyncio.to_thread(headgate, "status", "--url", engine.url)
 
     assert said.code == 1
-    assert said.err.startswith(f"headgate: what answers at {engine.url} is not the admin listener of a gateway; ")
+    assert said.err.startswith(f"headgate: the server at {engine.url} is not the admin listener of a gateway; ")
 
 
 @pytest.mark.parametrize(
     ("admin_listen", "asked"),
     [("0.0.0.0:{}", "http://127.0.0.1:{}"), ("'[::]:{}'", "http://[::1]:{}"), ("localhost:{}", "http://localhost:{}")],
 )
-def test_the_address_to_ask_needs_no_secret_of_the_file(
-    headgate: Headgate, file: Path, admin_listen: str, asked: str
-) -> None:
+def test_admin_address_is_found_without_secrets(headgate: Headgate, file: Path, admin_listen: str, asked: str) -> None:
     port = free_port()
     file.write_text(f"admin_listen: {admin_listen.format(port)}\nkey_secret: ${{NOT_SET_HERE}}\n")
 
-    assert f"no gateway answers at {asked.format(port)}: " in headgate("status").err
+    assert f"no gateway is responding at {asked.format(port)}: " in headgate("status").err
 
 
-def test_a_file_that_does_not_help_is_told(headgate: Headgate, file: Path) -> None:
+def test_file_without_fixed_admin_port_is_reported(headgate: Headgate, file: Path) -> None:
     assert headgate("status").err.startswith("headgate.yaml: does not exist; ")
     file.write_text("admin_listen: 127.0.0.1:0\n")
     assert headgate("status") == Said(
         1,
         "",
-        "headgate: headgate.yaml leaves the port of admin_listen open; "
-        "name the address that the gateway logged with --url\n",
+        "headgate: headgate.yaml sets no fixed port in admin_listen; set --url to the address in the gateway's log\n",
     )
 
 
-def test_file_and_address_exclude_each_other(headgate: Headgate) -> None:
-    assert headgate("status", "x.yaml", "--url", "http://127.0.0.1:9090").code == 2
+def test_url_takes_precedence_over_the_file(headgate: Headgate) -> None:
+    port = free_port()
+
+    said = headgate("status", "--config", "missing.yaml", "--url", f"http://127.0.0.1:{port}")
+
+    assert f"no gateway is responding at http://127.0.0.1:{port}: " in said.err
+    assert "start one with `headgate serve --config missing.yaml`" in said.err
 
 
-def test_orders_in_force_are_listed_and_drained_endpoints_marked() -> None:
-    orders = (OrderState("drain", BUSY.endpoints[0].id, 125), OrderState("hold", "batch", 7))
-    told = list(lines(replace(BUSY, orders=orders), "http://127.0.0.1:9090"))
+def test_active_overrides_are_listed_and_drained_endpoints_marked() -> None:
+    orders = (OverrideState("drain", BUSY.endpoints[0].id, 125), OverrideState("hold", "batch", 7))
+    told = list(lines(replace(BUSY, overrides=orders), "http://127.0.0.1:9090"))
 
-    assert f"order in force: drain {BUSY.endpoints[0].id}, for another 2 min 5 s" in told
-    assert "order in force: hold batch, for another 7 s" in told
+    assert f"override active: drain {BUSY.endpoints[0].id}, 2 min 5 s left" in told
+    assert "override active: hold batch, 7 s left" in told
     assert [line.split()[0] for line in told if ", drained" in line] == [BUSY.endpoints[0].id]
 
 
-def test_the_environment_names_the_gateway_if_neither_address_nor_file_does(
+def test_admin_url_variable_is_used_if_neither_url_nor_file_is_given(
     headgate: Headgate, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HEADGATE_ADMIN_URL", "http://127.0.0.1:7777")

@@ -1,4 +1,4 @@
-"""Are several gateways on one port kept alive, and brought to an end, together?"""
+"""Worker processes of `headgate serve --workers`."""
 
 import asyncio
 import re
@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import yaml
 
-from headgate.config.workers import as_worker
-from headgate.control.workers.supervisor import reserve_alone
-from headgate.edge.server import bind
+from headgate.config.workers import worker_settings
+from headgate.control.workers.supervisor import reserve_exclusive
+from headgate.edge.listener import bind
 from testing.fake_engine import Behaviour, FakeEngine
 from testing.gateway import a_config, events_of
 from testing.ports import free_port
@@ -22,23 +22,23 @@ from tests.cli.workers import Workers, command, end, is_alive, running_workers, 
 from tests.config.builders import settings_of, small_with
 
 NOWHERE = "http://127.0.0.1:1"
-CELL = "cell: {store: 'redis://cache', members: 2}"
+CELL = "cell: {store: 'redis://cache', member_count: 2}"
 WAIT_S_MAX = 90.0
-# The kernel chooses a worker for each connection at random: that forty go to one of two happens once in 5e11 times.
+# The kernel assigns each connection to a random worker. All forty go to the same one of two once in 5e11 runs.
 STREAMS_MAX = 40
 
 
 def refused(headgate: Headgate, file: Path, config: dict[str, Any]) -> Said:
-    """What the command says of a configuration with which it starts no worker."""
+    """Error message for a configuration with which no worker starts."""
     file.write_text(yaml.safe_dump(config))
-    return headgate("serve", str(file), "--workers=2")
+    return headgate("serve", "--config", str(file), "--workers=2")
 
 
-# Together
+# Sharing a port
 
 
 @pytest.mark.process
-async def test_all_take_connections_on_one_port_and_each_has_its_own_admin_port(tmp_path: Path) -> None:
+async def test_workers_share_one_port_and_have_their_own_admin_ports(tmp_path: Path) -> None:
     async with FakeEngine() as engine:
         async with running_workers(workers_config(engine.url, 3), tmp_path, 3, "--log-format=text") as workers:
             host, _, port = workers.config["listen"].rpartition(":")
@@ -56,7 +56,7 @@ async def test_all_take_connections_on_one_port_and_each_has_its_own_admin_port(
 
     taken = [now - then for now, then in zip(held, before, strict=True)]
     assert sum(taken) == 60
-    # That one of three gets none of sixty happens once in ten billion times.
+    # One of three workers gets none of sixty connections once in ten billion runs.
     assert all(taken)
     assert len({*workers_pids(log)}) == 3
     for worker in range(3):
@@ -68,12 +68,12 @@ def workers_pids(log: str) -> list[str]:
 
 
 @pytest.mark.process
-async def test_one_that_is_killed_is_replaced_while_the_others_answer(tmp_path: Path) -> None:
+async def test_killed_worker_is_replaced_while_others_serve(tmp_path: Path) -> None:
     async with FakeEngine() as engine, running_workers(workers_config(engine.url), tmp_path) as workers:
         await workers.until_endpoints_ready()
         first, other = workers.pid(0), workers.pid(1)
         end(first)
-        await workers.until(lambda: workers.told("worker ended unasked", 0))
+        await workers.until(lambda: workers.told("worker exited unexpectedly", 0))
         async with workers.ask() as answer:
             answered = answer.status
         await workers.until(lambda: len(workers.told("worker is ready", 0)) == 2)
@@ -87,7 +87,7 @@ async def test_one_that_is_killed_is_replaced_while_the_others_answer(tmp_path: 
 
 
 @pytest.mark.process
-async def test_a_reload_reaches_all(tmp_path: Path) -> None:
+async def test_reload_reaches_all_workers(tmp_path: Path) -> None:
     async with running_workers(workers_config(NOWHERE), tmp_path) as workers:
         workers.file.write_text(yaml.safe_dump(workers.config | {"heath": {}}))
         workers.signal(signal.SIGHUP)
@@ -100,7 +100,7 @@ async def test_a_reload_reaches_all(tmp_path: Path) -> None:
     assert all('did you mean "health"?' in problem for problem in problems)
 
 
-# Leaving
+# Shutdown
 
 
 async def read(call: Any) -> bytes:
@@ -109,7 +109,7 @@ async def read(call: Any) -> bytes:
 
 
 @pytest.mark.process
-async def test_sigterm_lets_streams_end_and_the_code_is_nought(tmp_path: Path) -> None:
+async def test_sigterm_drains_streams_and_exits_with_0(tmp_path: Path) -> None:
     async with FakeEngine() as engine:
         async with running_workers(workers_config(engine.url, drain_grace="100s"), tmp_path) as workers:
             await workers.until_answered()
@@ -119,8 +119,8 @@ async def test_sigterm_lets_streams_end_and_the_code_is_nought(tmp_path: Path) -
             held = await engine.next_request()
             await held.hung.wait()
             workers.parent.terminate()
-            # The worker without an open stream leaves first.
-            await workers.until(lambda: workers.told("worker has left"))
+            # The worker without an open stream exits first.
+            await workers.until(lambda: workers.told("worker exited"))
             held.resume.set()
             whole = events_of(await stream)
             code = await asyncio.to_thread(workers.parent.wait_until_ended)
@@ -130,7 +130,7 @@ async def test_sigterm_lets_streams_end_and_the_code_is_nought(tmp_path: Path) -
 
 
 @pytest.mark.process
-async def test_sigterm_said_twice_hurries_and_the_worst_code_is_told(tmp_path: Path) -> None:
+async def test_second_sigterm_stops_immediately_with_the_worst_exit_code(tmp_path: Path) -> None:
     config = workers_config(NOWHERE, drain_grace="100s")
     async with FakeEngine() as engine:
         config["pools"]["small"]["endpoints"] = [engine.url]
@@ -145,7 +145,7 @@ async def test_sigterm_said_twice_hurries_and_the_worst_code_is_told(tmp_path: P
             waiting = [is_alive(pid) for pid in pids]
             end(pids[0])
             workers.parent.terminate()
-            # Well before the grace time of 100 s is over.
+            # Well before the drain grace period of 100 s ends.
             code = await asyncio.to_thread(workers.parent.wait_until_ended, WAIT_S_MAX)
             for stream in streams:
                 stream.cancel()
@@ -167,21 +167,21 @@ async def streams_on_both(workers: Workers) -> list["asyncio.Task[bytes]"]:
 
 
 @pytest.mark.process
-async def test_no_worker_outlives_a_parent_that_is_killed(tmp_path: Path) -> None:
+async def test_workers_exit_if_the_parent_is_killed(tmp_path: Path) -> None:
     async with running_workers(workers_config(NOWHERE), tmp_path) as workers:
         pids = [workers.pid(0), workers.pid(1)]
         end(workers.parent.pid)
         await until_gone(pids)
 
         assert [is_alive(pid) for pid in pids] == [False, False]
-        assert workers.parent.log().count("the process that started this worker is gone; leaving") == 2
+        assert workers.parent.log().count("the parent process of this worker has exited; draining") == 2
 
 
-# One after another
+# Rolling restart
 
 
 @pytest.mark.process
-async def test_sigusr2_replaces_one_after_the_other_and_cuts_no_stream(tmp_path: Path) -> None:
+async def test_sigusr2_restarts_workers_in_turn_without_interrupting_streams(tmp_path: Path) -> None:
     config = workers_config(NOWHERE, drain_grace="100s")
     async with FakeEngine() as engine:
         config["pools"]["small"]["endpoints"] = [engine.url]
@@ -194,55 +194,53 @@ async def test_sigusr2_replaces_one_after_the_other_and_cuts_no_stream(tmp_path:
             await held.hung.wait()
             before = [workers.pid(0), workers.pid(1)]
             workers.signal(signal.SIGUSR2)
-            await workers.until(lambda: "workers are restarted one after another" in workers.parent.log())
+            await workers.until(lambda: "rolling restart started" in workers.parent.log())
             await workers.until_draining(1)
             held.resume.set()
             whole = events_of(await stream)
-            await workers.until(lambda: "all workers were restarted" in workers.parent.log())
+            await workers.until(lambda: "rolling restart finished" in workers.parent.log())
             await workers.until_answered()
             after = [workers.pid(0), workers.pid(1)]
-            log = workers.parent.log().partition("workers are restarted one after another")[2]
+            log = workers.parent.log().partition("rolling restart started")[2]
 
     assert whole[-1] == "[DONE]"
     assert not {*before} & {*after}
-    assert re.findall(r"worker (has left|started|is ready) worker=(\d)", log) == [
-        (what, worker) for worker in "01" for what in ("has left", "started", "is ready")
+    assert re.findall(r"worker (exited|started|is ready) worker=(\d)", log) == [
+        (what, worker) for worker in "01" for what in ("exited", "started", "is ready")
     ]
 
 
 @pytest.mark.process
-async def test_nobody_is_restarted_for_a_file_that_is_wrong(tmp_path: Path) -> None:
+async def test_no_worker_is_restarted_if_the_file_is_invalid(tmp_path: Path) -> None:
     async with running_workers(workers_config(NOWHERE), tmp_path) as workers:
         workers.file.write_text(yaml.safe_dump(workers.config | {"heath": {}}))
         workers.signal(signal.SIGUSR2)
-        await workers.until(lambda: "no worker is restarted; mend the file" in workers.parent.log())
+        await workers.until(lambda: "no worker was restarted; correct the file" in workers.parent.log())
         alone = {key: value for key, value in workers.config.items() if key != "cell"}
         workers.file.write_text(yaml.safe_dump(alone))
         workers.signal(signal.SIGUSR2)
-        await workers.until(lambda: "names no cell" in workers.parent.log())
+        await workers.until(lambda: "has no cell" in workers.parent.log())
 
         assert 'did you mean \\"health\\"?' in workers.parent.log()
-        assert workers.told("worker has left") == []
+        assert workers.told("worker exited") == []
 
 
-# What is wrong
+# Errors
 
 
-def test_without_a_cell_it_says_what_to_write(headgate: Headgate, file: Path) -> None:
+def test_file_without_cell_is_reported_with_next_step(headgate: Headgate, file: Path) -> None:
     said = refused(headgate, file, a_config(NOWHERE))
 
     assert said.code == 1
-    assert "names no cell, and workers that do not know of each other would give the same place twice; add cell:" in (
-        said.err
-    )
+    assert "has no cell, so the workers could not share slots and limits; add cell:" in (said.err)
 
 
-def test_a_wrong_file_is_told_once(headgate: Headgate, file: Path) -> None:
+def test_invalid_file_is_reported_once(headgate: Headgate, file: Path) -> None:
     said = refused(headgate, file, workers_config(NOWHERE) | {"heath": {}})
 
     assert said.code == 1
     assert said.err.count('did you mean "health"?') == 1
-    assert "not started; mend" in said.err
+    assert "not started; fix" in said.err
 
 
 @pytest.mark.parametrize(
@@ -250,19 +248,22 @@ def test_a_wrong_file_is_told_once(headgate: Headgate, file: Path) -> None:
     [
         (
             {"listen": "127.0.0.1:9091", "admin_listen": "127.0.0.1:9090"},
-            "the admin listeners of 2 workers take the ports 9090 to 9091, and listen is among them; choose another",
+            "the admin listeners of 2 workers need the ports 9090 to 9091, which include listen; choose another",
         ),
         (
             {"scaler_listen": "127.0.0.1:9091", "admin_listen": "127.0.0.1:9090"},
-            "the admin listeners of 2 workers take the ports 9090 to 9091, and scaler_listen is among them; choose",
+            "the admin listeners of 2 workers need the ports 9090 to 9091, which include scaler_listen; choose",
         ),
         (
             {"admin_listen": "127.0.0.1:65535"},
-            "the admin listeners of 2 workers take the ports 65535 to 65536, which do not exist; choose a lower",
+            (
+                "the admin listeners of 2 workers need the ports 65535 to 65536, but the highest port is 65535; "
+                "choose a lower"
+            ),
         ),
     ],
 )
-def test_ports_that_meet_are_told(headgate: Headgate, file: Path, settings: dict[str, str], problem: str) -> None:
+def test_overlapping_ports_are_reported(headgate: Headgate, file: Path, settings: dict[str, str], problem: str) -> None:
     said = refused(headgate, file, workers_config(NOWHERE) | settings)
 
     assert said.code == 1
@@ -270,9 +271,7 @@ def test_ports_that_meet_are_told(headgate: Headgate, file: Path, settings: dict
 
 
 @pytest.mark.parametrize("shared", [False, True])
-def test_a_port_that_another_has_is_told_though_it_would_be_shared(
-    headgate: Headgate, file: Path, shared: bool
-) -> None:
+def test_port_in_use_is_reported_even_if_workers_could_share_it(headgate: Headgate, file: Path, shared: bool) -> None:
     with bind("127.0.0.1", 0, shared=shared) as taken:
         config = workers_config(NOWHERE) | {"listen": f"127.0.0.1:{taken.getsockname()[1]}"}
         said = refused(headgate, file, config)
@@ -283,7 +282,7 @@ def test_a_port_that_another_has_is_told_though_it_would_be_shared(
 
 
 @pytest.mark.process
-def test_where_none_of_them_starts_it_gives_up(tmp_path: Path) -> None:
+def test_parent_exits_if_no_worker_starts(tmp_path: Path) -> None:
     config = workers_config(NOWHERE)
     host, _, port = config["admin_listen"].rpartition(":")
     file = tmp_path / "headgate.yaml"
@@ -292,47 +291,47 @@ def test_where_none_of_them_starts_it_gives_up(tmp_path: Path) -> None:
         run = subprocess.run(command(file, 2), capture_output=True, text=True, timeout=110, check=False)
 
     assert run.returncode == 1
-    assert "no worker starts; giving up: mend what they say above" in run.stderr
+    assert "no worker could start; exiting; fix the problems logged above" in run.stderr
     assert f"cannot listen on {config['admin_listen']}" in run.stderr
 
 
 @pytest.mark.parametrize("number", ["0", "-1", "two"])
-def test_there_is_at_least_one_worker(headgate: Headgate, number: str) -> None:
-    said = headgate("serve", "headgate.yaml", f"--workers={number}")
+def test_worker_count_must_be_positive(headgate: Headgate, number: str) -> None:
+    said = headgate("serve", "--config", "headgate.yaml", f"--workers={number}")
 
     assert said.code == 2
     assert "argument --workers" in said.err
 
 
-# What one of them makes of the file
+# Worker settings
 
 
-def test_each_has_its_own_admin_port_and_one_answers_the_autoscaler() -> None:
+def test_workers_have_their_own_admin_ports_and_one_scaler_listener() -> None:
     settings = settings_of(small_with("scaler_listen: 127.0.0.1:7000", CELL))
-    first, third = (as_worker(settings, worker=each, workers=4, port=0) for each in (0, 2))
+    first, third = (worker_settings(settings, worker=each, workers=4, port=0) for each in (0, 2))
 
     assert first.cell is not None
     assert (first.admin_listen.port, third.admin_listen.port) == (9090, 9092)
     assert (first.listen, third.listen) == (settings.listen, settings.listen)
     assert (first.scaler_listen, third.scaler_listen) == (("127.0.0.1", 7000), None)
-    assert (first.cell.members, first.hash) == (4, settings.hash)
+    assert (first.cell.member_count, first.hash) == (4, settings.hash)
 
 
-def test_ports_that_the_file_leaves_open_are_one_for_callers_and_any_for_operators() -> None:
+def test_port_0_selects_one_api_port_and_separate_admin_ports() -> None:
     settings = settings_of(small_with("listen: 127.0.0.1:0", "admin_listen: 127.0.0.1:0", CELL))
-    worker = as_worker(settings, worker=1, workers=2, port=7001)
+    worker = worker_settings(settings, worker=1, workers=2, port=7001)
 
     assert (worker.listen.port, worker.admin_listen.port) == (7001, 0)
 
 
-def test_a_port_that_is_kept_takes_no_connections_and_those_who_share_it_keep_others_off() -> None:
+def test_reserved_port_accepts_no_connections_and_cannot_be_used_by_other_processes() -> None:
     port = free_port()
-    with reserve_alone("127.0.0.1", port) as kept:
+    with reserve_exclusive("127.0.0.1", port) as kept:
         assert kept.getsockname()[1] == port
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection(("127.0.0.1", port))
         with bind("127.0.0.1", port, shared=True), bind("127.0.0.1", port, shared=True):
             socket.create_connection(("127.0.0.1", port)).close()
-            for taken in (bind, reserve_alone):
+            for taken in (bind, reserve_exclusive):
                 with pytest.raises(OSError, match="cannot listen"):
                     taken("127.0.0.1", port)

@@ -1,4 +1,4 @@
-"""How does a test run workers, and look at each of them?"""
+"""Worker processes for tests."""
 
 import asyncio
 import contextlib
@@ -23,14 +23,23 @@ START_S_MAX = 90.0
 
 
 def workers_config(engine_url: str, workers: int = 2, **settings: Any) -> Config:
-    """A cell whose store nobody listens on: each worker decides for itself."""
-    cell = {"store": f"redis://127.0.0.1:{free_port()}", "members": workers}
+    """Cell with an unreachable store, so that each worker schedules its own share."""
+    cell = {"store": f"redis://127.0.0.1:{free_port()}", "member_count": workers}
     first, *_ = free_ports(workers)
     return a_config(engine_url, cell=cell, admin_listen=f"127.0.0.1:{first}", **settings)
 
 
 def command(file: Path, workers: int, *arguments: str) -> list[str]:
-    return [sys.executable, "-m", "headgate.cli.main", "serve", str(file), f"--workers={workers}", *arguments]
+    return [
+        sys.executable,
+        "-m",
+        "headgate.cli.main",
+        "serve",
+        "--config",
+        str(file),
+        f"--workers={workers}",
+        *arguments,
+    ]
 
 
 @dataclass
@@ -53,12 +62,12 @@ class Workers:
         return [await self.status(worker) for worker in range(self.count)]
 
     def told(self, what: str, worker: int | None = None) -> list[int]:
-        """The pids of which the parent has said this, in order."""
+        """Pids from the parent's log lines that contain this text, in order."""
         who = r"\d+" if worker is None else str(worker)
         return [int(pid) for pid in re.findall(rf"{what} worker={who} pid=(\d+)", self.parent.log())]
 
     def pid(self, worker: int) -> int:
-        """Of its latest process that was ready."""
+        """Pid of a worker's most recent ready process."""
         return self.told("worker is ready", worker)[-1]
 
     async def until(self, holds: Callable[[], object], seconds_max: float = START_S_MAX) -> None:
@@ -68,19 +77,19 @@ class Workers:
                 await asyncio.sleep(0.02)
 
     async def until_ready(self, times: int = 1) -> None:
-        """Until each of them has been ready so often."""
+        """Waits until each worker has been ready this many times."""
         await self.until(lambda: all(len(self.told("worker is ready", each)) >= times for each in range(self.count)))
 
     async def until_endpoints_ready(self) -> None:
-        """Until each worker has found its endpoints ready."""
+        """Waits until each worker's endpoints are ready."""
         async with asyncio.timeout(START_S_MAX):
             while any(each["state"] != "ready" for status in await self.statuses() for each in status["endpoints"]):
                 await asyncio.sleep(0.02)
 
     async def until_draining(self, count: int = 2) -> None:
-        """Until so many of them take no new requests, those that have left already among them."""
+        """Waits until this many workers no longer accept new requests, including those that have exited."""
         async with asyncio.timeout(START_S_MAX):
-            while await self._draining() + len(self.told("worker has left")) < count:
+            while await self._draining() + len(self.told("worker exited")) < count:
                 await asyncio.sleep(0.02)
 
     async def _draining(self) -> int:
@@ -97,7 +106,7 @@ class Workers:
         return self.http.post(f"http://{self.config['listen']}{CHAT}", json=chat(**fields))
 
     async def until_answered(self) -> None:
-        """Until a request was served, by whomever."""
+        """Waits until any worker has served a request."""
         async with asyncio.timeout(START_S_MAX):
             while True:
                 async with self.ask() as answer:
@@ -108,11 +117,11 @@ class Workers:
 
 @asynccontextmanager
 async def running_workers(config: Config, folder: Path, workers: int = 2, *arguments: str) -> AsyncIterator[Workers]:
-    """Once all of them are ready."""
+    """Starts workers and waits until all are ready."""
     file = folder / "headgate.yaml"
     file.write_text(yaml.safe_dump(config))
     with ChildProcess("workers", command(file, workers, *arguments)) as parent:
-        # A connection for each request, so that each may come to another worker.
+        # One connection per request, so that requests reach different workers.
         connector = aiohttp.TCPConnector(limit=0, force_close=True)
         async with aiohttp.ClientSession(connector=connector) as http:
             running = Workers(parent, config, file, workers, http)
@@ -121,7 +130,7 @@ async def running_workers(config: Config, folder: Path, workers: int = 2, *argum
 
 
 def is_alive(pid: int) -> bool:
-    """Whether it runs; one that only waits to be collected does not."""
+    """Whether the process is running. A zombie does not count."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:

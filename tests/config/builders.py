@@ -1,4 +1,4 @@
-"""How does a test get a configuration?"""
+"""Configuration builders for tests."""
 
 from collections.abc import Mapping
 from textwrap import dedent
@@ -19,7 +19,7 @@ tenants:
   demo: {}
 anonymous_tenant: demo
 """
-"""The shortest file that is right."""
+"""The shortest valid file."""
 
 
 def settings_of(text: str, environ: Mapping[str, str] | None = None) -> Settings:
@@ -27,7 +27,7 @@ def settings_of(text: str, environ: Mapping[str, str] | None = None) -> Settings
 
 
 def problems_of(text: str, environ: Mapping[str, str] | None = None) -> list[str]:
-    """What is said about a file that is wrong; nothing where it is right."""
+    """Problems in the file; empty if it is valid."""
     try:
         settings_of(text, environ)
     except ConfigErrors as errors:
@@ -40,7 +40,7 @@ def warnings_of(text: str, environ: Mapping[str, str] | None = None) -> list[str
 
 
 def small_with(*lines: str) -> str:
-    """The small file with these lines after it; its own have the numbers 1 to 7."""
+    """The small file, which occupies lines 1 to 7, followed by these lines."""
     return SMALL.lstrip("\n") + "\n".join(lines) + "\n"
 
 

@@ -1,4 +1,4 @@
-"""How does a test get a scenario's settings, or the problems of its file?"""
+"""Scenario builders for tests."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,11 +16,11 @@ pools:
   main: {in_flight_max: 8, engines: [tiny, tiny]}
 traffic:
 """
-"""The pools stand on line 2, the first entry of the traffic on line 4."""
+"""The pools are on line 2, the first traffic entry on line 4."""
 
 
 def small_with_traffic(*lines: str) -> str:
-    """Lines that begin with a brace are entries of the traffic; the others follow them."""
+    """The small file. Lines that start with a brace are traffic entries; the others follow them."""
     entries = [f"  - {line}" for line in lines if line.startswith("{")]
     return SMALL + "\n".join([*entries, *(line for line in lines if not line.startswith("{"))]) + "\n"
 
@@ -32,7 +32,7 @@ def scenario_of(text: str, folder: Path, environ: Mapping[str, str] | None = Non
 
 
 def problems_of(text: str, folder: Path = Path(), environ: Mapping[str, str] | None = None) -> list[str]:
-    """What is said about a file that is wrong; nothing where it is right."""
+    """Problems in the file; empty if it is valid."""
     try:
         scenario_of(text, folder, environ)
     except ConfigErrors as errors:

@@ -1,4 +1,4 @@
-"""Does any file at all end in settings or in a list of problems, and in nothing else?"""
+"""Any file yields either settings or a list of problems."""
 
 import json
 
@@ -7,15 +7,15 @@ from hypothesis import strategies as st
 
 from headgate.config.problems import ConfigErrors
 from headgate.config.schema import (
+    CalendarEventSection,
     CellSection,
-    File,
+    ConfigFile,
+    DegradationStepSection,
     FleetSection,
-    KnownEventSection,
-    RungSection,
     ScalingSection,
     SpeedSection,
     TenantLimitsSection,
-    VariantSection,
+    TierSection,
 )
 from tests.config.builders import settings_of
 
@@ -47,7 +47,7 @@ WORDS = (
     "<<",
 )
 NAMES = (
-    *File.__struct_fields__,
+    *ConfigFile.__struct_fields__,
     "engine",
     "endpoints",
     "url",
@@ -56,7 +56,7 @@ NAMES = (
     "scaling",
     *FleetSection.__struct_fields__,
     *ScalingSection.__struct_fields__,
-    *KnownEventSection.__struct_fields__,
+    *CalendarEventSection.__struct_fields__,
     "in_flight_max",
     "keys",
     "band",
@@ -65,8 +65,8 @@ NAMES = (
     "n",
     "reasoning_effort",
     *SpeedSection.__struct_fields__,
-    *RungSection.__struct_fields__,
-    *VariantSection.__struct_fields__,
+    *TierSection.__struct_fields__,
+    *DegradationStepSection.__struct_fields__,
     *TenantLimitsSection.__struct_fields__,
     *CellSection.__struct_fields__,
     "variants",
@@ -74,7 +74,7 @@ NAMES = (
     "fallbacks",
     "plan",
     "promise",
-    "floor_percent",
+    "min_share_percent",
 )
 
 words = st.sampled_from(WORDS) | st.none() | st.text(max_size=5)
@@ -97,12 +97,12 @@ def ends_well(text: str) -> None:
     assert [problem for problem in problems if not problem.startswith("headgate.yaml:")] == []
 
 
-@given(st.dictionaries(st.sampled_from(File.__struct_fields__), trees, max_size=12))
+@given(st.dictionaries(st.sampled_from(ConfigFile.__struct_fields__), trees, max_size=12))
 @settings(max_examples=2 * settings.default.max_examples)
-def test_any_tree_is_judged(tree: dict) -> None:
+def test_any_tree_results_in_settings_or_problems(tree: dict) -> None:
     ends_well(json.dumps(tree))
 
 
 @given(st.text())
-def test_any_text_is_judged(text: str) -> None:
+def test_any_text_results_in_settings_or_problems(text: str) -> None:
     ends_well(text)

@@ -25,10 +25,10 @@ def test_plan_critical_is_interactive_by_default() -> None:
 
 
 def test_default_rule_applies_only_if_its_class_exists() -> None:
-    assert rules_of("classes: {mine: {band: 0}}") == ()
+    assert rules_of("classes: {mine: {priority_band: 0}}") == ()
 
 
-def test_an_empty_table_has_no_rule() -> None:
+def test_empty_table_has_no_rules() -> None:
     assert rules_of("class_rules: []") == ()
 
 
@@ -54,10 +54,10 @@ def test_every_criterion_is_read() -> None:
     )
 
 
-def test_metadata_keys_of_rules_are_added_to_those_of_the_ledger() -> None:
+def test_rule_metadata_keys_are_added_to_ledger_metadata_keys() -> None:
     rules = "class_rules: [{class: batch, metadata: {purpose: eval}}, {class: long, metadata: {purpose: qa, team: ml}}]"
     accounts = ("database: postgresql://db/headgate", "key_secret: a secret of more than sixteen letters")
-    ledger = "ledger: {spool: /var/spool/headgate, metadata: [team, feature]}"
+    ledger = "ledger: {spool_directory: /var/spool/headgate, metadata_keys: [team, feature]}"
 
     assert settings_of(small_with(rules)).metadata_names == ("purpose", "team")
     assert settings_of(small_with(*accounts, ledger, rules)).metadata_names == ("team", "feature", "purpose")
@@ -66,13 +66,13 @@ def test_metadata_keys_of_rules_are_added_to_those_of_the_ledger() -> None:
 @pytest.mark.parametrize(
     ("rule", "problem"),
     [
-        ("{}", "class_rules[0].class: missing; name the class"),
+        ("{}", "class_rules[0].class: missing; set the class"),
         ("{class: bach}", 'class "bach" does not exist; did you mean "batch"?'),
-        ("{class: batch, plans: [gold]}", 'plan "gold" does not exist; there is free, standard, critical'),
-        ("{class: batch, apis: [chats]}", 'api "chats" does not exist; did you mean "chat"?'),
+        ("{class: batch, plans: [gold]}", '"gold" is not a valid value; available: free, standard, critical'),
+        ("{class: batch, apis: [chats]}", '"chats" is not a valid value; did you mean "chat"?'),
         ("{class: batch, tenants: [dem]}", 'tenant "dem" does not exist; did you mean "demo"?'),
         ("{class: batch, stream: maybe}", "expected true or false"),
-        ("{class: batch, metadata: {purpose: []}}", "lists no value"),
+        ("{class: batch, metadata: {purpose: []}}", "has no values"),
         ("{class: batch, tier: flex}", "unknown key"),
     ],
 )
@@ -83,20 +83,20 @@ def test_invalid_rule_is_reported_with_its_position(rule: str, problem: str) -> 
     assert problem in said
 
 
-def test_the_number_of_metadata_keys_is_bounded() -> None:
+def test_number_of_metadata_keys_is_limited() -> None:
     keys = ", ".join(f"k{number}: x" for number in range(METADATA_KEYS_MAX + 1))
 
     assert "at most 8 are allowed" in problems_of(f"class_rules: [{{class: batch, metadata: {{{keys}}}}}]")
 
 
-def test_tenants_of_a_database_are_checked_only_as_paths() -> None:
+def test_tenants_are_checked_only_for_path_syntax_with_a_database() -> None:
     accounts = ("database: postgresql://db/headgate", "key_secret: a secret of more than sixteen letters")
 
     assert rules_of(*accounts, "class_rules: [{class: batch, tenants: [acme/search]}]")[0].tenants == ("acme/search",)
-    assert "a tenant's name is made of" in problems_of(*accounts, "class_rules: [{class: batch, tenants: [a//b]}]")
+    assert "a tenant name must have" in problems_of(*accounts, "class_rules: [{class: batch, tenants: [a//b]}]")
 
 
-def test_rule_may_name_a_parent_of_tenants() -> None:
+def test_rule_accepts_a_parent_tenant() -> None:
     text = small_with("class_rules: [{class: batch, tenants: [acme]}]").replace(
         "demo: {}", "demo: {}\n  acme/search: {}"
     )
@@ -107,7 +107,7 @@ def test_rule_may_name_a_parent_of_tenants() -> None:
 def test_catch_all_rule_before_other_rules_causes_a_warning() -> None:
     [warning] = settings_of(small_with("class_rules: [{class: batch}, {class: long, stream: true}]")).warnings
 
-    assert "class_rules[0]: names no criterion" in warning
+    assert "class_rules[0]: has no criteria" in warning
     assert "move it to the end" in warning
     assert settings_of(small_with("class_rules: [{class: long, stream: true}, {class: batch}]")).warnings == ()
 

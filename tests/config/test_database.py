@@ -1,4 +1,4 @@
-"""Is the database of keys read as it was meant, and its password told to nobody?"""
+"""Database options and operator keys."""
 
 import pytest
 
@@ -26,28 +26,28 @@ def problems_of(text: str) -> str:
     return str(raised.value)
 
 
-def test_an_address_is_kept_whole_and_shown_without_its_password() -> None:
+def test_database_url_is_shown_without_password() -> None:
     database = settings_of("database: postgresql://headgate:${PASSWORD}@db:5433/keys?sslmode=verify-full").database
 
     assert database is not None
     assert database.url == "postgresql://headgate:geheim@db:5433/keys?sslmode=verify-full"
-    assert database.url_shown == "postgresql://headgate:***@db:5433/keys?sslmode=verify-full"
+    assert database.url_redacted == "postgresql://headgate:***@db:5433/keys?sslmode=verify-full"
     assert "geheim" not in repr(database)
 
 
 @pytest.mark.parametrize(
     ("url", "said"),
     [
-        ("mysql://u:geheim@db/keys", "begin it with postgresql://"),
-        ("postgresql://u:geheim@db", "does not say which database"),
-        ("postgresql://u:geheim@/keys", "the host is missing"),
+        ("mysql://u:geheim@db/keys", "start it with postgresql://"),
+        ("postgresql://u:geheim@db", "has no database name"),
+        ("postgresql://u:geheim@/keys", "has no host"),
         ("postgresql://u:ge/heim@db/keys", "as %2F"),
-        ("postgresql://u:geheim@db:port/keys", "cannot be read"),
-        ("postgresql://u:geheim@db/keys?password=x", "may stand after the question mark"),
-        ("postgresql://u:geheim@db/keys?sslmode=maybe", "its sslmode is no such thing"),
+        ("postgresql://u:geheim@db:port/keys", "is not a valid URL"),
+        ("postgresql://u:geheim@db/keys?password=x", "after the question mark; only sslmode"),
+        ("postgresql://u:geheim@db/keys?sslmode=maybe", "has an unknown sslmode"),
     ],
 )
-def test_a_wrong_address_is_told_without_any_part_of_it(url: str, said: str) -> None:
+def test_invalid_database_url_is_reported_without_quoting_it(url: str, said: str) -> None:
     problems = problems_of(f"database: {{url: '{url}'}}")
 
     assert said in problems
@@ -55,13 +55,13 @@ def test_a_wrong_address_is_told_without_any_part_of_it(url: str, said: str) -> 
     assert "heim@" not in problems
 
 
-def test_another_password_is_another_configuration() -> None:
+def test_database_password_changes_the_hash() -> None:
     one, other = (settings_of(f"database: postgresql://u:{each}@db/keys") for each in ("one", "other"))
 
     assert one.hash != other.hash
 
 
-def test_operators_have_keys_and_permissions_that_exist() -> None:
+def test_invalid_operator_keys_and_permissions_are_reported() -> None:
     assert settings_of(f"admin_keys: {{a: {{key: '{KEY}', permissions: [read, keys]}}}}").admin_keys[0].permissions == (
         "read",
         "keys",
@@ -71,7 +71,7 @@ def test_operators_have_keys_and_permissions_that_exist() -> None:
     assert "headgate keys hash" in problems_of("admin_keys: {a: {key: hg-plain, permissions: [read]}}")
     assert "hg-plain" not in problems_of("admin_keys: {a: {key: hg-plain, permissions: [read]}}")
     twice = f"admin_keys: {{a: {{key: '{KEY}', permissions: [read]}}, b: {{key: '{KEY}', permissions: [read]}}}}"
-    assert "each operator their own" in problems_of(twice)
+    assert "create one key per operator" in problems_of(twice)
     caller = f"tenants: {{t: {{keys: ['{KEY}']}}}}\nadmin_keys: {{a: {{key: '{KEY}', permissions: [read]}}}}"
     assert "also the key of a tenant" in problems_of(caller)
 
@@ -79,23 +79,23 @@ def test_operators_have_keys_and_permissions_that_exist() -> None:
 WHO = "tenants: {t: {}}\nanonymous_tenant: t\n"
 
 
-def test_operators_may_place_orders_without_a_database() -> None:
+def test_overrides_do_not_require_a_database_outside_a_cell() -> None:
     settings = settings_of(f"{WHO}admin_keys: {{a: {{key: '{KEY}', permissions: [read, operate]}}}}")
 
     assert settings.warnings == ()
 
 
-def test_permission_that_needs_a_database_causes_a_warning() -> None:
+def test_permission_requiring_a_database_causes_a_warning() -> None:
     [keys] = settings_of(f"{WHO}admin_keys: {{a: {{key: '{KEY}', permissions: [read, keys]}}}}").warnings
     cell = "cell: {store: 'redis://store:6379'}\n"
     of_cell = settings_of(f"{WHO}{cell}admin_keys: {{a: {{key: '{KEY}', permissions: [operate]}}}}").warnings
 
     assert "permissions[1]" in keys
     assert "needs a database" in keys
-    assert any("cannot place orders in a cell without a database; add database.url" in each for each in of_cell)
+    assert any("cannot create overrides in a cell without a database; add database.url" in each for each in of_cell)
 
 
-def test_keys_in_the_database_need_a_secret() -> None:
+def test_database_keys_require_key_secret() -> None:
     text = SMALL.replace("key_secret: a secret of more than sixteen letters\n", "") + "database: postgresql://db/keys"
     with pytest.raises(ConfigErrors) as raised:
         parse(text, "headgate.yaml", {}, engines=DIALECTS, profiles=PROFILES)

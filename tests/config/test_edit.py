@@ -1,11 +1,11 @@
-"""Is a key put into a file without disturbing what stands there?"""
+"""Inserting values into a configuration file."""
 
 import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.config.edit import Unedited, add_item, add_value
+from headgate.config.edit import EditNotPossible, add_item, add_value
 
 KEYS = ("tenants", "demo", "keys")
 
@@ -40,15 +40,15 @@ KEYS = ("tenants", "demo", "keys")
         ('{"tenants": {"demo": {"keys": ["a"]}}}', '{"tenants": {"demo": {"keys": ["a", "k"]}}}\n'),
     ],
 )
-def test_an_item_is_added_beside_what_is_there(before: str, after: str) -> None:
+def test_item_is_added_to_existing_text(before: str, after: str) -> None:
     assert add_item(before, KEYS, "k") == after
 
 
-def test_a_value_is_added_at_the_end() -> None:
+def test_value_is_added_at_the_end() -> None:
     assert add_value("pools: {}\n", ("key_secret",), "${S}") == 'pools: {}\nkey_secret: "${S}"\n'
 
 
-def test_line_ends_of_another_system_stay() -> None:
+def test_windows_line_endings_are_preserved() -> None:
     assert add_item("a: b\r\n", KEYS, "k").startswith("a: b\r\n")
 
 
@@ -67,8 +67,8 @@ def test_line_ends_of_another_system_stay() -> None:
         "text: |\n  a\n  b\n...\n",
     ],
 )
-def test_a_file_that_cannot_be_edited_simply_is_left_alone(text: str) -> None:
-    with pytest.raises(Unedited):
+def test_file_with_unsupported_layout_is_not_edited(text: str) -> None:
+    with pytest.raises(EditNotPossible):
         add_item(text, KEYS, "k")
 
 
@@ -81,11 +81,11 @@ TREES = st.recursive(
 
 
 @given(st.dictionaries(st.sampled_from(["tenants", "pools"]), TREES), st.booleans(), st.booleans())
-def test_what_is_edited_says_the_same_and_one_thing_more(tree: dict, flow: bool, wide: bool) -> None:
+def test_edit_adds_only_the_new_value(tree: dict, flow: bool, wide: bool) -> None:
     text = yaml.safe_dump(tree, default_flow_style=flow, indent=4 if wide else 2)
     try:
         edited = yaml.safe_load(add_item(text, KEYS, "k"))
-    except Unedited:
+    except EditNotPossible:
         return
 
     keys = edited["tenants"]["demo"]["keys"]

@@ -1,11 +1,11 @@
-"""Are prices and budgets read to the billionth of a dollar, and refused where they could not be kept?"""
+"""Prices, budgets, the ledger and notifications."""
 
 import pytest
 
-from headgate.config.explain import as_data, explain
 from headgate.config.load import parse
 from headgate.config.problems import ConfigErrors
 from headgate.config.settings import Settings
+from headgate.config.summary import summary_data, summary_lines
 from headgate.engines.dialects import DIALECTS
 from headgate.model.engine_profile import PROFILES
 from headgate.model.money import Budget, Period, Price, PriceKind
@@ -14,7 +14,7 @@ from headgate.model.units import SECOND
 LEDGER = """
 key_secret: a secret of more than sixteen letters
 database: postgresql://db/headgate
-ledger: {spool: /var/spool/headgate, metadata: [conversation], unit: conversation}
+ledger: {spool_directory: /var/spool/headgate, metadata_keys: [conversation], unit_key: conversation}
 """
 
 
@@ -39,54 +39,64 @@ def problems_of(*, pool: str = "", tenant: str = "", classes: str = "", rest: st
 HOURLY = "prices: {per_hour: 2.5}"
 
 
-def test_one_price_may_stand_alone() -> None:
-    assert settings_of(pool=HOURLY).policy.pools[0].prices == (Price(hour=2_500_000_000),)
+def test_single_price_does_not_require_a_list() -> None:
+    assert settings_of(pool=HOURLY).policy.pools[0].prices == (Price(per_hour=2_500_000_000),)
 
 
-def test_prices_hold_from_midnight_utc_of_their_day() -> None:
+def test_prices_start_at_midnight_utc() -> None:
     settings = settings_of(pool="prices: [{per_hour: 2}, {from: 1970-01-02, per_hour: 1, kind: spot}]")
 
     assert settings.policy.pools[0].prices == (
-        Price(hour=2_000_000_000),
-        Price(86_400 * SECOND, hour=1_000_000_000, kind=PriceKind.SPOT),
+        Price(per_hour=2_000_000_000),
+        Price(86_400 * SECOND, per_hour=1_000_000_000, kind=PriceKind.SPOT),
     )
 
 
 @pytest.mark.parametrize(("written", "nano_usd"), [("0.1", 100_000_000), ("0.000000001", 1), ("1_000", 10**12)])
-def test_dollars_become_exactly_as_many_billionths(written: str, nano_usd: int) -> None:
-    assert settings_of(pool=f"prices: {{per_hour: {written}}}").policy.pools[0].prices[0].hour == nano_usd
+def test_dollars_are_converted_exactly(written: str, nano_usd: int) -> None:
+    assert settings_of(pool=f"prices: {{per_hour: {written}}}").policy.pools[0].prices[0].per_hour == nano_usd
 
 
-def test_cached_tokens_cost_what_others_do_where_nothing_is_said() -> None:
-    [price] = settings_of(pool="prices: {input: 0.15, output: 0.6}").policy.pools[0].prices
+def test_cached_token_price_defaults_to_input_price() -> None:
+    [price] = settings_of(pool="prices: {input_per_1m_tokens: 0.15, output_per_1m_tokens: 0.6}").policy.pools[0].prices
 
-    assert (price.input_tokens, price.cached_tokens, price.output_tokens) == (150_000_000, 150_000_000, 600_000_000)
+    assert (price.input_per_1m_tokens, price.cached_per_1m_tokens, price.output_per_1m_tokens) == (
+        150_000_000,
+        150_000_000,
+        600_000_000,
+    )
 
 
 @pytest.mark.parametrize(
     ("price", "said"),
     [
-        ("{per_hour: 1, input: 2, output: 3}", "by the hour and by the token (input, output); keep one of the two"),
-        ("{kind: spot}", "says no price; write per_hour"),
-        ("{input: 1}", "output: missing; say what a million output tokens cost"),
-        ("{input: 1, output: 1, kind: spot}", "this price is by the token; take it out"),
+        (
+            "{per_hour: 1, input_per_1m_tokens: 2, output_per_1m_tokens: 3}",
+            "per hour and per token (input_per_1m_tokens, output_per_1m_tokens); remove one of the two",
+        ),
+        ("{kind: spot}", "has no price; set per_hour"),
+        ("{input_per_1m_tokens: 1}", "output_per_1m_tokens: missing; set the price of one million output tokens"),
+        (
+            "{input_per_1m_tokens: 1, output_per_1m_tokens: 1, kind: spot}",
+            "has no effect on a price per token; remove it",
+        ),
         ("{per_hour: 1, kind: spots}", 'did you mean "spot"'),
-        ("{per_hour: 1e3}", "dollars as a plain number"),
-        ("{per_hour: -1}", "dollars as a plain number"),
+        ("{per_hour: 1e3}", "an amount in dollars"),
+        ("{per_hour: -1}", "an amount in dollars"),
         ("{per_hour: 0.0000000001}", "at most nine decimals"),
         ("{from: 2026-02-30, per_hour: 1}", "a day such as 2026-11-27"),
         ("{from: yesterday, per_hour: 1}", "a day such as 2026-11-27"),
-        ("[{per_hour: 1}, {per_hour: 2}]", "a second price without a day; keep one"),
+        ("[{per_hour: 1}, {per_hour: 2}]", "a second price without a day; remove one"),
         ("[{from: 2026-01-01, per_hour: 1}, {from: 2026-01-01, per_hour: 2}]", "a second price from 2026-01-01"),
-        ("[{from: 2026-01-02, per_hour: 1}, {from: 2026-01-01, per_hour: 2}]", "in the order of their days"),
+        ("[{from: 2026-01-02, per_hour: 1}, {from: 2026-01-01, per_hour: 2}]", "sort the prices by day"),
         ("[{form: 2026-01-02, per_hour: 1}]", 'did you mean "from"'),
     ],
 )
-def test_a_price_that_is_none_is_refused_with_the_next_step(price: str, said: str) -> None:
+def test_invalid_price_is_reported_with_next_step(price: str, said: str) -> None:
     assert said in problems_of(pool=f"prices: {price}")
 
 
-def test_a_budget_is_hard_unless_it_says_otherwise() -> None:
+def test_budget_is_hard_by_default() -> None:
     [tenant] = settings_of(pool=HOURLY, tenant="budgets: {day: 0.5, month: {usd: 2, kind: soft}}").policy.tenants
 
     assert tenant.budgets == (Budget(Period.DAY, 500_000_000), Budget(Period.MONTH, 2_000_000_000, hard=False))
@@ -96,91 +106,99 @@ def test_a_budget_is_hard_unless_it_says_otherwise() -> None:
     ("budgets", "said"),
     [
         ("{day: 0}", "must be at least 0.000000001"),
-        ("{day: {kind: soft}}", "usd: missing; say how many dollars"),
+        ("{day: {kind: soft}}", "usd: missing; set the budget"),
         ("{day: {usd: 1, kind: softly}}", 'did you mean "soft"'),
         ("{week: 1}", "unknown key"),
         ("{day: 1_000_000_001}", "must be at most 1000000000"),
-        ("{day: 2000000000}", "dollars as a plain number"),
+        ("{day: 2000000000}", "an amount in dollars"),
     ],
 )
-def test_a_budget_that_is_none_is_refused_with_the_next_step(budgets: str, said: str) -> None:
+def test_invalid_budget_is_reported_with_next_step(budgets: str, said: str) -> None:
     assert said in problems_of(pool=HOURLY, tenant=f"budgets: {budgets}")
 
 
-def test_a_budget_that_nothing_is_ever_charged_to_is_warned_of() -> None:
+def test_budget_without_prices_causes_a_warning() -> None:
     assert "no pool has a price" in settings_of(tenant="budgets: {day: 1}").warnings[0]
-    assert "no pool has a price" in settings_of(classes="batch: {unnamed: true, budgets: {day: 1}}").warnings[0]
-
-
-def test_a_budget_that_forgets_with_every_start_is_warned_of() -> None:
-    [warning] = settings_of(pool=HOURLY, tenant="budgets: {day: 1}", rest="").warnings
-
-    assert "begin at nothing spent with every start" in warning
-
-
-def test_a_part_that_may_spend_more_than_the_whole_is_warned_of() -> None:
-    settings = settings_of(pool=HOURLY, tenant="budgets: {day: 1}}, t/part: {budgets: {day: 2}")
-    [warning] = [each for each in settings.warnings if "a part of" in each]
-
-    assert 'is more than the 1 of tenant "t"' in warning
-
-
-def test_a_day_that_may_cost_more_than_its_month_is_warned_of() -> None:
-    [warning] = settings_of(pool=HOURLY, tenant="budgets: {day: 2, month: 1}").warnings
-
-    assert "is more than the 1 of the month" in warning
-
-
-def test_a_class_that_promises_cost_may_say_what_a_request_and_a_unit_cost() -> None:
-    settings = settings_of(
-        pool=HOURLY, classes="batch: {unnamed: true, max_cost_per_request: 0.01, max_cost_per_unit: 2}"
+    assert (
+        "no pool has a price"
+        in settings_of(classes="batch: {accepts_unclassified: true, budgets: {day: 1}}").warnings[0]
     )
 
-    assert (settings.policy.classes[0].cost_max, settings.policy.classes[0].unit_cost_max) == (10**7, 2 * 10**9)
-    assert settings.policy.unit == "conversation"
+
+def test_budget_without_ledger_causes_a_warning() -> None:
+    [warning] = settings_of(pool=HOURLY, tenant="budgets: {day: 1}", rest="").warnings
+
+    assert "start again from zero" in warning
+
+
+def test_budget_above_parent_budget_causes_a_warning() -> None:
+    settings = settings_of(pool=HOURLY, tenant="budgets: {day: 1}}, t/part: {budgets: {day: 2}")
+    [warning] = [each for each in settings.warnings if "of its parent" in each]
+
+    assert 'is more than the 1 of its parent "t"' in warning
+
+
+def test_daily_budget_above_monthly_budget_causes_a_warning() -> None:
+    [warning] = settings_of(pool=HOURLY, tenant="budgets: {day: 2, month: 1}").warnings
+
+    assert "is more than the monthly budget of 1" in warning
+
+
+def test_class_optimized_for_cost_may_have_cost_limits() -> None:
+    settings = settings_of(
+        pool=HOURLY, classes="batch: {accepts_unclassified: true, cost_per_request_max: 0.01, cost_per_unit_max: 2}"
+    )
+
+    assert (settings.policy.classes[0].cost_per_request_max, settings.policy.classes[0].cost_per_unit_max) == (
+        10**7,
+        2 * 10**9,
+    )
+    assert settings.policy.unit_key == "conversation"
     assert settings.warnings == ()
 
 
 @pytest.mark.parametrize(
     ("pool", "classes", "rest", "said"),
     [
-        (HOURLY, "long: {max_cost_per_request: 1}", LEDGER, "set promise: cost, or take it out"),
-        ("", "batch: {max_cost_per_request: 1}", LEDGER, 'pool "small" has no price'),
-        (HOURLY, "batch: {max_cost_per_unit: 1}", "", "name it in ledger.unit"),
+        (HOURLY, "long: {cost_per_request_max: 1}", LEDGER, "set optimize_for: cost, or remove it"),
+        ("", "batch: {cost_per_request_max: 1}", LEDGER, 'pool "small" has no price'),
+        (HOURLY, "batch: {cost_per_unit_max: 1}", "", "needs ledger.unit_key"),
     ],
 )
-def test_a_highest_cost_that_cannot_be_kept_is_refused(pool: str, classes: str, rest: str, said: str) -> None:
+def test_unenforceable_cost_limit_is_reported(pool: str, classes: str, rest: str, said: str) -> None:
     assert said in problems_of(pool=pool, classes=classes, rest=rest)
 
 
 @pytest.mark.parametrize(
     ("ledger", "said"),
     [
-        ("ledger: {retention: 3d}", "spool: missing; name a folder that outlives the process"),
-        ("ledger: spool", "begin it with /"),
-        ("ledger: {spool: /s, unit: conversation}", "add conversation to ledger.metadata"),
-        ("ledger: {spool: /s, metadata: [a, a]}", "named twice"),
-        ("ledger: {spool: /s, metadata: [a b]}", "a key is made of"),
-        (f"ledger: {{spool: /s, metadata: {[f'k{n}' for n in range(17)]}}}", "more than 16 keys"),
-        ("ledger: {spool: /s, idle: share}", 'did you mean "shared"'),
-        ("ledger: {spool: /s, when_disk_fails: refused}", 'did you mean "refuse"'),
-        ("ledger: {spool: /s, spool_max: 2KiB}", "must be at least 16MiB"),
-        ("ledger: {spool: /s, retention: 0d}", "must be at least 1d"),
-        ("ledger: {spool: /s, retention: 90}", "such as 90d"),
+        ("ledger: {retention: 3d}", "spool_directory: missing; set a persistent directory"),
+        ("ledger: spool", "start it with /"),
+        ("ledger: {spool_directory: /s, unit_key: conversation}", "is not in ledger.metadata_keys; add it there"),
+        ("ledger: {spool_directory: /s, metadata_keys: [a, a]}", "listed twice"),
+        ("ledger: {spool_directory: /s, metadata_keys: [a b]}", "must have 1 to 64 characters"),
+        (f"ledger: {{spool_directory: /s, metadata_keys: {[f'k{n}' for n in range(17)]}}}", "more than 16 keys"),
+        ("ledger: {spool_directory: /s, idle_cost: share}", 'did you mean "shared"'),
+        ("ledger: {spool_directory: /s, on_disk_failure: rejected}", 'did you mean "reject"'),
+        ("ledger: {spool_directory: /s, spool_bytes_max: 2KiB}", "must be at least 16MiB"),
+        ("ledger: {spool_directory: /s, retention: 0d}", "must be at least 1d"),
+        ("ledger: {spool_directory: /s, retention: 90}", "such as 90d"),
     ],
 )
-def test_a_ledger_that_could_not_be_kept_is_refused_with_the_next_step(ledger: str, said: str) -> None:
+def test_invalid_ledger_setting_is_reported_with_next_step(ledger: str, said: str) -> None:
     rest = f"key_secret: a secret of more than sixteen letters\ndatabase: postgresql://db/headgate\n{ledger}"
 
     assert said in problems_of(rest=rest)
 
 
-def test_a_ledger_needs_a_database() -> None:
-    assert "name a PostgreSQL in database.url" in problems_of(rest="ledger: /var/spool/headgate")
+def test_ledger_requires_a_database() -> None:
+    assert "needs a PostgreSQL database" in problems_of(rest="ledger: /var/spool/headgate")
 
 
-def test_a_webhook_is_kept_whole_and_shown_by_its_host_alone() -> None:
-    notices = settings_of(tenant="budgets: {day: 1}", pool=HOURLY, rest="notices: https://h:99/a/${HOOK}").notices
+def test_webhook_is_shown_by_host_only() -> None:
+    notices = settings_of(
+        tenant="budgets: {day: 1}", pool=HOURLY, rest="notifications: https://h:99/a/${HOOK}"
+    ).notifications
 
     assert notices is not None
     assert (notices.webhook, notices.webhook_shown) == ("https://h:99/a/geheim", "https://h:99/***")
@@ -188,52 +206,52 @@ def test_a_webhook_is_kept_whole_and_shown_by_its_host_alone() -> None:
 
 
 @pytest.mark.parametrize("url", ["ftp://h/geheim", "https:///geheim", "https://h:port/geheim", "geheim"])
-def test_a_wrong_webhook_is_told_without_any_part_of_it(url: str) -> None:
-    problems = problems_of(rest=f"notices: '{url}'")
+def test_invalid_webhook_is_reported_without_quoting_it(url: str) -> None:
+    problems = problems_of(rest=f"notifications: '{url}'")
 
     assert "write it as https://HOST/PATH" in problems
     assert "geheim" not in problems
 
 
-def test_notices_without_any_budget_are_warned_of() -> None:
-    assert "there is no budget" in settings_of(rest="notices: https://h/x").warnings[0]
+def test_notifications_without_budgets_cause_a_warning() -> None:
+    assert "has no effect without budgets" in settings_of(rest="notifications: https://h/x").warnings[0]
 
 
-def test_every_part_of_money_is_a_part_of_the_configurations_name() -> None:
+def test_money_settings_change_the_hash() -> None:
     hashes = {
         settings_of(pool=HOURLY).hash,
         settings_of(pool="prices: {per_hour: 2.6}").hash,
         settings_of(pool=HOURLY, tenant="budgets: {day: 1}").hash,
         settings_of(pool=HOURLY, tenant="budgets: {day: {usd: 1, kind: soft}}").hash,
         settings_of(pool=HOURLY, rest=LEDGER.replace("/var/spool", "/srv")).hash,
-        settings_of(pool=HOURLY, rest=LEDGER + "notices: https://h/one").hash,
-        settings_of(pool=HOURLY, rest=LEDGER + "notices: https://h/two").hash,
+        settings_of(pool=HOURLY, rest=LEDGER + "notifications: https://h/one").hash,
+        settings_of(pool=HOURLY, rest=LEDGER + "notifications: https://h/two").hash,
     }
 
     assert len(hashes) == 7
 
 
-def test_gateways_of_a_cell_may_have_spools_in_different_folders() -> None:
-    rest = LEDGER + "cell: {store: 'redis://cache', members: 2}"
+def test_spool_directory_does_not_change_the_hash_in_a_cell() -> None:
+    rest = LEDGER + "cell: {store: 'redis://cache', member_count: 2}"
 
     assert settings_of(rest=rest).hash == settings_of(rest=rest.replace("/var/spool", "/srv")).hash
 
 
-def test_the_explanation_tells_of_money_and_not_of_secrets() -> None:
+def test_summary_shows_money_settings_without_secrets() -> None:
     settings = settings_of(
-        pool="prices: [{per_hour: 2.5}, {from: 2026-01-01, input: 0.15, output: 0.6}]",
+        pool="prices: [{per_hour: 2.5}, {from: 2026-01-01, input_per_1m_tokens: 0.15, output_per_1m_tokens: 0.6}]",
         tenant="budgets: {day: 1}",
-        classes="batch: {unnamed: true, max_cost_per_request: 0.01, max_cost_per_unit: 2, "
+        classes="batch: {accepts_unclassified: true, cost_per_request_max: 0.01, cost_per_unit_max: 2, "
         "budgets: {month: {usd: 9, kind: soft}}}",
-        rest=LEDGER + "notices: https://h/${HOOK}",
+        rest=LEDGER + "notifications: https://h/${HOOK}",
     )
 
-    told = "\n".join(explain(settings))
+    told = "\n".join(summary_lines(settings))
 
-    assert "costs $2.5 an hour of each endpoint (on_demand), costs $0.15 / $0.15 / $0.6 a million" in told
+    assert "price $2.5 per endpoint hour (on_demand), price $0.15 / $0.15 / $0.6 per million" in told
     assert "from 2026-01-01" in told
-    assert "$9 a month and then gives up quality, $0.01 a request at most, $2 a unit at most" in told
+    assert "$9 per month, then degraded, at most $0.01 per request, at most $2 per unit" in told
     assert "1 tenant, 1 with budgets" in told
-    assert "written down for 90 days, with metadata conversation, units by conversation; up to 1GiB wait in" in told
-    assert "notices of budgets go to https://h/***" in told
-    assert "geheim" not in told + str(as_data(settings))
+    assert "kept for 90 days, with metadata conversation, units by conversation; up to 1GiB of rows wait in" in told
+    assert "budget notifications go to https://h/***" in told
+    assert "geheim" not in told + str(summary_data(settings))

@@ -1,4 +1,4 @@
-"""Is a scenario's file read as people mean it?"""
+"""Settings in scenario files."""
 
 from pathlib import Path
 
@@ -21,13 +21,13 @@ from headgate.model.engine_profile import PROFILES
 from headgate.model.limits import Limits
 from headgate.model.policy import (
     AdmissionRules,
+    DegradationRules,
     HeadroomRules,
     HealthRules,
-    LadderRules,
     Model,
+    ModelTierRule,
     RetryRules,
     RoutingRules,
-    RungRule,
     ServiceClass,
     SheddingRules,
 )
@@ -45,25 +45,25 @@ def scenario_of(text: str, folder: Path | None = None, data: Path | None = None)
 
 
 def small(*lines: str) -> str:
-    return small_with_traffic("{rate: 5, for: 60s, classes: batch, prompt: 100, output: 10}", *lines)
+    return small_with_traffic("{rate: 5, duration: 60s, classes: batch, prompt: 100, output: 10}", *lines)
 
 
-def test_the_shortest_scenario_is_filled_up_with_defaults() -> None:
+def test_minimal_scenario_has_defaults() -> None:
     settings = scenario_of(small())
 
     assert (settings.title, settings.scheduler, settings.cap, settings.duration_ns) == ("small", "headgate", None, None)
     assert [each.name for each in settings.policy.classes] == ["interactive", "long", "batch"]
     assert (settings.policy.retry, settings.policy.health) == (RetryRules(), HealthRules())
     assert settings.callers["batch"] == CallerSettings(
-        ttft_ns=None, tpot_ns=None, e2e_ns=None, leave_ns=None, retries=0, stream=True
+        ttft_ns=None, tpot_ns=None, e2e_ns=None, timeout_ns=None, retries=0, stream=True
     )
     assert settings.traffic == (
         PoissonSettings(
             rate=5.0,
             shift_ns=0,
             length_ns=MINUTE,
-            prompt=LengthSettings(least=100, most=100),
-            output=LengthSettings(least=10, most=10),
+            prompt=LengthSettings(tokens_min=100, tokens_max=100),
+            output=LengthSettings(tokens_min=10, tokens_max=10),
             classes=(("batch", 1.0),),
             tenants=(("everyone", 1.0),),
             tenants_like=None,
@@ -71,24 +71,24 @@ def test_the_shortest_scenario_is_filled_up_with_defaults() -> None:
     )
 
 
-def test_classes_retry_and_health_are_those_of_the_gateway() -> None:
+def test_scenario_uses_gateway_sections() -> None:
     settings = scenario_of(
         small(
-            "classes: {batch: {queue_wait_max: 5m}, urgent: {band: 0, caps: {n: 1}}}",
+            "classes: {batch: {queue_wait_max: 5m}, urgent: {priority_band: 0, caps: {n: 1}}}",
             "retry: {attempts_max: 1}",
-            "health: {eject: 3s}",
+            "health: {ejection_time: 3s}",
         )
     )
 
     batch, urgent = settings.policy.classes
-    assert (batch.band, batch.queue_wait_ns_max, batch.unnamed) == (2, 5 * MINUTE, False)
+    assert (batch.band, batch.queue_wait_ns_max, batch.accepts_unclassified) == (2, 5 * MINUTE, False)
     assert isinstance(urgent, ServiceClass)
     assert urgent.caps.n == 1
     assert settings.policy.retry.attempts_max == 1
-    assert settings.policy.health.eject_ns == 3 * SECOND
+    assert settings.policy.health.ejection_ns == 3 * SECOND
 
 
-def test_one_model_is_served_by_all_pools() -> None:
+def test_default_model_is_served_by_all_pools() -> None:
     settings = scenario_of(small().replace("pools:", "pools:\n  other: {in_flight_max: 1, engines: tiny}"))
 
     [model] = settings.policy.models
@@ -96,7 +96,7 @@ def test_one_model_is_served_by_all_pools() -> None:
     assert settings.policy.tenants == ()
 
 
-def test_engines_are_numbered_through_their_pool_and_may_differ_from_their_profile() -> None:
+def test_engines_are_numbered_per_pool_and_may_override_their_profile() -> None:
     settings = scenario_of(
         """
         pools:
@@ -105,7 +105,7 @@ def test_engines_are_numbered_through_their_pool_and_may_differ_from_their_profi
             engines:
               - {profile: tiny, count: 2}
               - {profile: tiny, kv_tokens: 8200, block_tokens: 32, in_flight_max: 4, starts_at: 5s, cold_start: 1m}
-        traffic: {rate: 5, for: 60s, classes: batch, prompt: 100, output: 10}
+        traffic: {rate: 5, duration: 60s, classes: batch, prompt: 100, output: 10}
         """.replace("traffic: {", "traffic:\n          - {")
     )
 
@@ -117,7 +117,7 @@ def test_engines_are_numbered_through_their_pool_and_may_differ_from_their_profi
     assert (third.starts_at, third.cold_start_ns) == (5 * SECOND, MINUTE)
 
 
-def test_the_scheduler_knows_what_its_engines_are() -> None:
+def test_pool_policy_follows_its_engines() -> None:
     settings = scenario_of(small())
 
     [pool] = settings.policy.pools
@@ -132,7 +132,7 @@ def test_the_scheduler_knows_what_its_engines_are() -> None:
     )
 
 
-def test_where_engines_differ_the_first_is_as_fast_as_all_and_the_smallest_holds_as_much() -> None:
+def test_pool_policy_uses_speed_of_first_and_size_of_smallest_engine() -> None:
     smaller = "{profile: h200-llama-8b, chunk_tokens: 256, kv_tokens: 4096, context_tokens: 100}"
     settings = scenario_of(small().replace("[tiny, tiny]", f"[tiny, {smaller}]"))
 
@@ -148,7 +148,7 @@ def test_where_engines_differ_the_first_is_as_fast_as_all_and_the_smallest_holds
         ("h200-llama-8b", PROFILES["h200-llama-8b"].step_ps, PROFILES["h200-llama-8b"].attention_ps, 2048),
     ],
 )
-def test_the_scheduler_may_be_told_wrongly(written: str, step_ps: int, attention_ps: int, chunk_tokens: int) -> None:
+def test_pool_policy_may_be_overridden(written: str, step_ps: int, attention_ps: int, chunk_tokens: int) -> None:
     beliefs = f"speed: {written}, kv_tokens: 99, prompt_tokens_max: 50, output_tokens_min: 5"
     settings = scenario_of(small().replace("in_flight_max: 8", f"in_flight_max: 8, {beliefs}"))
 
@@ -159,7 +159,7 @@ def test_the_scheduler_may_be_told_wrongly(written: str, step_ps: int, attention
     assert settings.engines[0].size.chunk_tokens == TINY.chunk_tokens
 
 
-def test_a_class_promises_what_its_callers_want_unless_it_says_otherwise() -> None:
+def test_class_targets_default_to_callers_targets() -> None:
     settings = scenario_of(
         small(
             "classes: {interactive: {}, long: {ttft: 9s}, batch: {}}",
@@ -174,16 +174,16 @@ def test_a_class_promises_what_its_callers_want_unless_it_says_otherwise() -> No
     ]
 
 
-def test_models_tenants_and_all_rules_are_those_of_the_gateway() -> None:
+def test_scenario_uses_gateway_models_tenants_and_rules() -> None:
     settings = scenario_of(
         small(
-            "models: {good: {pools: main, rungs: [{pools: main, plans: free}], fallbacks: other}, other: main}",
+            "models: {good: {pools: main, tiers: [{pools: main, plans: free}], fallbacks: other}, other: main}",
             "tenants: {a/b: {weight: 200, plan: free, limits: {concurrency: 3}}}",
             "headroom: {kv_percent: 90}",
-            "admission: {certainty_percent: 200}",
-            "routing: {stale_after: 5s}",
+            "admission: {predicted_wait_percent_max: 200}",
+            "routing: {metrics_stale_after: 5s}",
             "shedding: {enabled: false}",
-            "ladder: {level_max: 2}",
+            "degradation: {level_max: 2}",
             "fairness_depth: 2",
         )
     )
@@ -191,23 +191,23 @@ def test_models_tenants_and_all_rules_are_those_of_the_gateway() -> None:
     policy = settings.policy
     assert settings.model == "good"
     assert policy.models == (
-        Model("good", ("main",), rungs=(RungRule(("main",), plans=(Plan.FREE,)),), fallbacks=("other",)),
+        Model("good", ("main",), tiers=(ModelTierRule(("main",), plans=(Plan.FREE,)),), fallbacks=("other",)),
         Model("other", ("main",)),
     )
     assert policy.tenants == (Tenant("a/b", weight=200, plan=Plan.FREE, limits=Limits(concurrency=3)),)
     assert policy.headroom == HeadroomRules(kv_percent=90)
-    assert policy.admission == AdmissionRules(certainty_percent=200)
-    assert policy.routing == RoutingRules(stale_ns=5 * SECOND)
+    assert policy.admission == AdmissionRules(predicted_wait_percent_max=200)
+    assert policy.routing == RoutingRules(metrics_stale_ns=5 * SECOND)
     assert policy.shedding == SheddingRules(enabled=False)
-    assert policy.ladder == LadderRules(level_max=2)
+    assert policy.degradation == DegradationRules(level_max=2)
     assert policy.fairness_depth == 2
 
 
-def test_callers_say_what_they_want() -> None:
+def test_callers_are_parsed() -> None:
     settings = scenario_of(
         small(
             "callers:",
-            "  batch: {ttft: 2s, tpot: 100ms, e2e: 1m, leave_after: 10s, retries: 2}",
+            "  batch: {ttft: 2s, tpot: 100ms, e2e: 1m, client_timeout: 10s, retries: 2}",
             "  long: {e2e: 1m, stream: false}",
         )
     )
@@ -216,39 +216,41 @@ def test_callers_say_what_they_want() -> None:
         ttft_ns=2 * SECOND,
         tpot_ns=SECOND // 10,
         e2e_ns=MINUTE,
-        leave_ns=10 * SECOND,
+        timeout_ns=10 * SECOND,
         retries=2,
         stream=True,
     )
     assert settings.callers["long"] == CallerSettings(
-        ttft_ns=None, tpot_ns=None, e2e_ns=MINUTE, leave_ns=None, retries=0, stream=False
+        ttft_ns=None, tpot_ns=None, e2e_ns=MINUTE, timeout_ns=None, retries=0, stream=False
     )
 
 
-def test_the_gateway_looks_as_often_as_said() -> None:
-    settings = scenario_of(small("probe_every: 2s", "scrape_every: 50ms", "progress_every: 1s"))
+def test_probe_and_scrape_intervals_are_parsed() -> None:
+    settings = scenario_of(small("probe_interval: 2s", "scrape_interval: 50ms", "progress_interval: 1s"))
 
     assert (settings.probe_every_ns, settings.scrape_every_ns) == (2 * SECOND, SECOND // 20)
     assert settings.progress_every_ns == SECOND
 
 
-def test_a_scheduler_may_have_a_cap() -> None:
-    settings = scenario_of(small("scheduler: {name: static-cap, cap: 48, waiting_max: 7}"))
+def test_scheduler_may_have_a_cap() -> None:
+    settings = scenario_of(small("scheduler: {name: static-cap, cap: 48, queue_length_max: 7}"))
 
-    assert (settings.scheduler, settings.cap, settings.waiting_max) == ("static-cap", 48, 7)
+    assert (settings.scheduler, settings.cap, settings.queue_length_max) == ("static-cap", 48, 7)
 
 
 @pytest.mark.parametrize(
     ("text", "lengths"),
     [
-        ("200", LengthSettings(least=200, most=200)),
-        ("200:800", LengthSettings(least=200, most=800)),
-        ("{between: 200:800}", LengthSettings(least=200, most=800)),
-        ("{median: 100, p95: 400, most: 900}", LengthSettings(least=1, most=900, median=100, p95=400)),
+        ("200", LengthSettings(tokens_min=200, tokens_max=200)),
+        ("200:800", LengthSettings(tokens_min=200, tokens_max=800)),
+        ("{uniform: 200:800}", LengthSettings(tokens_min=200, tokens_max=800)),
+        ("{median: 100, p95: 400, max: 900}", LengthSettings(tokens_min=1, tokens_max=900, median=100, p95=400)),
     ],
 )
-def test_lengths_are_even_or_have_a_long_tail(text: str, lengths: LengthSettings) -> None:
-    settings = scenario_of(small_with_traffic(f"{{rate: 5, for: 60s, classes: batch, prompt: {text}, output: 10}}"))
+def test_lengths_are_uniform_or_have_percentiles(text: str, lengths: LengthSettings) -> None:
+    settings = scenario_of(
+        small_with_traffic(f"{{rate: 5, duration: 60s, classes: batch, prompt: {text}, output: 10}}")
+    )
 
     [traffic] = settings.traffic
     assert isinstance(traffic, PoissonSettings)
@@ -258,7 +260,7 @@ def test_lengths_are_even_or_have_a_long_tail(text: str, lengths: LengthSettings
 def test_shares_are_weights_or_percentages() -> None:
     settings = scenario_of(
         small_with_traffic(
-            "{rate: 5, for: 60s, classes: {batch: 30%, long: 0.7}, tenants: {a: 3, b: 1}, prompt: 9, output: 9}"
+            "{rate: 5, duration: 60s, classes: {batch: 30%, long: 0.7}, tenants: {a: 3, b: 1}, prompt: 9, output: 9}"
         )
     )
 
@@ -268,7 +270,7 @@ def test_shares_are_weights_or_percentages() -> None:
     assert traffic.tenants == (("a", 3.0), ("b", 1.0))
 
 
-def test_drawn_traffic_lasts_to_the_end_of_the_run() -> None:
+def test_generated_traffic_lasts_until_the_end() -> None:
     settings = scenario_of(
         small_with_traffic("{rate: 5, shift: 20s, classes: batch, prompt: 100, output: 10}", "duration: 60s")
     )
@@ -278,13 +280,13 @@ def test_drawn_traffic_lasts_to_the_end_of_the_run() -> None:
     assert (traffic.shift_ns, traffic.length_ns) == (20 * SECOND, 40 * SECOND)
 
 
-def test_a_trace_is_a_path_beside_the_scenario_or_a_name_below_the_data(tmp_path: Path) -> None:
+def test_trace_is_a_relative_path_or_a_public_name(tmp_path: Path) -> None:
     (tmp_path / "traces").mkdir()
     for name in ("mine.csv", "traces/public.jsonl.gz", "traces/other.csv"):
         (tmp_path / name).touch()
 
     settings = scenario_of(
-        small_with_traffic("{trace: mine.csv, classes: batch}", "{trace: public, tenants_like: other, classes: long}"),
+        small_with_traffic("{trace: mine.csv, classes: batch}", "{trace: public, tenants_from: other, classes: long}"),
         folder=tmp_path,
         data=tmp_path,
     )
@@ -296,12 +298,13 @@ def test_a_trace_is_a_path_beside_the_scenario_or_a_name_below_the_data(tmp_path
     assert (below.path, below.tenants_like) == (tmp_path / "traces/public.jsonl.gz", tmp_path / "traces/other.csv")
 
 
-def test_a_trace_may_be_cut_moved_thinned_and_hurried(tmp_path: Path) -> None:
+def test_trace_may_be_cut_shifted_sampled_and_sped_up(tmp_path: Path) -> None:
     (tmp_path / "mine.csv").touch()
 
     settings = scenario_of(
         small_with_traffic(
-            "{trace: mine.csv, tenants: a, start: 10m, for: 5m, shift: 77s, jitter: 3s, speed_up: 17.5, keep: 5.5%}"
+            "{trace: mine.csv, tenants: a, start: 10m, duration: 5m, shift: 77s, jitter: 3s, speed_up: 17.5, "
+            "sample: 5.5%}"
         ),
         folder=tmp_path,
     )
@@ -323,7 +326,7 @@ def test_a_trace_may_be_cut_moved_thinned_and_hurried(tmp_path: Path) -> None:
     )
 
 
-def test_servegen_is_two_files(tmp_path: Path) -> None:
+def test_servegen_uses_two_files(tmp_path: Path) -> None:
     (tmp_path / "traces").mkdir()
     rates, lengths = "traces/servegen_m_rates.csv.gz", "traces/servegen_m_lengths.jsonl.gz"
     for name in (rates, lengths):
@@ -340,14 +343,14 @@ def test_servegen_is_two_files(tmp_path: Path) -> None:
     assert by_path == by_name
 
 
-def test_faults_name_engines_or_whole_pools() -> None:
+def test_faults_select_engines_or_pools() -> None:
     settings = scenario_of(
         small(
             "faults:",
-            "  - {crash: main, at: 1m, back_after: 30s}",
-            "  - {hang: [main/1], at: 90s, for: 20s}",
-            "  - {slow: main/0, at: 10s, for: 1m, speed: 0.3}",
-            "  - random: {crash: 2, slow: 1, for_min: 1s, for_max: 2s, speed_max: 0.2}",
+            "  - {crash: main, at: 1m, recover_after: 30s}",
+            "  - {hang: [main/1], at: 90s, duration: 20s}",
+            "  - {slow: main/0, at: 10s, duration: 1m, speed: 0.3}",
+            "  - random: {crash: 2, slow: 1, duration_min: 1s, duration_max: 2s, speed_max: 0.2}",
         )
     )
 
@@ -357,7 +360,13 @@ def test_faults_name_engines_or_whole_pools() -> None:
         HangSettings("main/1", 90 * SECOND, 20 * SECOND),
         SlowSettings("main/0", 10 * SECOND, MINUTE, 0.3),
         RandomFaultSettings(
-            crashes=2, hangs=0, slows=1, lasts_ns_min=SECOND, lasts_ns_max=2 * SECOND, speed_min=0.1, speed_max=0.2
+            crashes=2,
+            hangs=0,
+            slows=1,
+            duration_ns_min=SECOND,
+            duration_ns_max=2 * SECOND,
+            speed_min=0.1,
+            speed_max=0.2,
         ),
     )
 
@@ -367,19 +376,19 @@ def test_faults_name_engines_or_whole_pools() -> None:
     [
         (
             "69s",
-            ["small.yaml:6: faults[0].crash[0]: does nothing to main/2 and 1 more, which is up from 70 s on; raise at"],
+            ["small.yaml:6: faults[0].crash[0]: has no effect on main/2 and 1 more, which starts at 70 s; raise at"],
         ),
         ("70s", []),
     ],
 )
-def test_a_fault_before_its_engine_is_up_is_a_warning(at: str, warnings: list[str]) -> None:
+def test_fault_before_engine_start_causes_a_warning(at: str, warnings: list[str]) -> None:
     later = "{profile: tiny, count: 2, starts_at: 60s, cold_start: 10s}"
-    text = small("faults:", f"  - {{crash: main, at: {at}, back_after: 1s}}").replace("tiny]", f"tiny, {later}]")
+    text = small("faults:", f"  - {{crash: main, at: {at}, recover_after: 1s}}").replace("tiny]", f"tiny, {later}]")
 
     assert [each.removeprefix("scenarios/") for each in scenario_of(text).warnings] == warnings
 
 
-def test_the_name_of_the_file_is_the_title_where_there_is_none() -> None:
+def test_title_defaults_to_file_name() -> None:
     parsed = parse(small("title: Mine"), Path("a/b.yaml"), {}, profiles=PROFILES, schedulers=SCHEDULERS)
     unnamed = parse(small(), Path("a/b.yaml"), {}, profiles=PROFILES, schedulers=SCHEDULERS)
 

@@ -1,4 +1,4 @@
-"""Is a secret ever shown?"""
+"""Secrets never appear in output."""
 
 import pytest
 
@@ -10,7 +10,7 @@ CANARY = "canary-5f1d"
 RIGHT = SMALL.replace("engine: llamacpp", "engine: llamacpp, api_key: '${S}'") + "key_secret: ${S}\n"
 
 
-def test_settings_do_not_print_their_secrets() -> None:
+def test_repr_of_settings_contains_no_secrets() -> None:
     settings = settings_of(RIGHT, {"S": CANARY})
 
     assert settings.key_secret == CANARY.encode()
@@ -35,7 +35,7 @@ def test_settings_do_not_print_their_secrets() -> None:
         SMALL + "key_secret: ${NOT_SET}\n",
     ],
 )
-def test_no_message_repeats_what_may_be_a_secret(wrong: str) -> None:
+def test_messages_do_not_quote_secrets(wrong: str) -> None:
     with pytest.raises(ConfigErrors) as raised:
         settings_of(wrong, {"S": CANARY})
 

@@ -1,4 +1,4 @@
-"""What does a file that is right come to?"""
+"""Settings read from valid configuration files."""
 
 from dataclasses import fields
 from pathlib import Path
@@ -21,19 +21,19 @@ from headgate.model.limits import Limits as TenantLimits
 from headgate.model.money import NANO_USD_PER_USD, Budget, Period, Price, PriceKind
 from headgate.model.policy import (
     AdmissionRules,
+    DegradationRules,
+    DegradationStep,
     HeadroomRules,
     HealthRules,
-    LadderRules,
     Model,
+    ModelTierRule,
+    OptimizationGoal,
     Policy,
     Pool,
-    Promise,
     RetryRules,
     RoutingRules,
-    RungRule,
     ServiceClass,
     SheddingRules,
-    Variant,
 )
 from headgate.model.scaling import ScalingRules
 from headgate.model.speed import EngineSpeed
@@ -46,24 +46,24 @@ DIGEST = "ab" * 32
 WHOLE = f"""
 listen: 0.0.0.0:8000
 admin_listen: "[::1]:9000"
-admin_hosts: [headgate.internal]
+admin_allowed_hosts: [headgate.internal]
 scaler_listen: 127.0.0.1:9001
 drain_grace: 1m
 key_secret: ${{SECRET}}
 anonymous_tenant: demo
 limits:
   body_bytes_max: 1MiB
-  bodies_bytes_max: 4MiB
+  total_body_bytes_max: 4MiB
   requests_open_max: 10
   connections_open_max: 20
-  head_bytes_max: 16KiB
+  header_bytes_max: 16KiB
   unauthenticated_connections_max: 15
-  headers_max: 50
+  header_count_max: 50
   field_bytes_max: 8KiB
-  head_max: 6s
-  receive_max: 7s
-  idle_max: 8s
-  client_stall_max: 5s
+  header_timeout: 6s
+  body_timeout: 7s
+  keepalive_timeout: 8s
+  send_timeout: 5s
 pools:
   large:
     engine: vllm
@@ -71,41 +71,43 @@ pools:
     in_flight_max: ${{PLACES}}
     warm_up: 2m
     api_key: ${{ENGINE_KEY}}
-    passes_priority: true
-    scaling: {{endpoints_min: 0, endpoints_max: 2, cold_start: 5s, hold_max: 7}}
+    forward_priority: true
+    scaling: {{endpoints_min: 0, endpoints_max: 2, cold_start: 5s, held_requests_max: 7}}
     endpoints: [http://GPU-1:8000/, {{url: https://gpu-2, name: gpu-2, in_flight_max: 8, device: d-1, zone: b}}]
-    speed: {{like: tiny, step: 13.2ms, attention: 0.28ns}}
+    speed: {{profile: tiny, step: 13.2ms, attention: 0.28ns}}
     kv_tokens: 400_000
     prompt_tokens_min: 10
     prompt_tokens_max: 20
     output_tokens_min: 30
     output_tokens_max: 40
-    prices: [{{per_hour: 2.5, kind: reserved}}, {{from: 2026-01-01, input: 0.15, cached: 0.075, output: 0.6}}]
+    prices:
+      - {{per_hour: 2.5, kind: reserved}}
+      - {{from: 2026-01-01, input_per_1m_tokens: 0.15, cached_per_1m_tokens: 0.075, output_per_1m_tokens: 0.6}}
   spare: {{engine: openai_compatible, served_model: big, in_flight_max: 1, endpoints: "http://[fd00::1]:80"}}
 models:
   big:
     pools: [large, spare]
-    rungs:
-      - {{pools: large, classes: chat, plans: [critical, standard], prompt_tokens_max: 1000, named: quick}}
+    tiers:
+      - {{pools: large, classes: chat, plans: [critical, standard], prompt_tokens_max: 1000, name: quick}}
       - spare
     fallbacks: [other]
   other: spare
 classes:
   chat:
-    band: 0
+    priority_band: 0
     service_tiers: [priority]
     prompt_tokens_max: 1_000
-    unnamed: true
+    accepts_unclassified: true
     pools: large
     queue_wait_max: 250ms
     queue_length_max: 20
     queue_length_per_tenant_max: 5
-    first_token_max: 1s
-    idle_max: 2s
-    total_max: 3s
+    first_token_timeout: 1s
+    stream_idle_timeout: 2s
+    attempt_timeout: 3s
     caps:
       prompt_tokens: 4_000
-      trims_prompt: true
+      trim_prompt: true
       output_tokens: ${{OUTPUT}}
       n: 2
       best_of: 3
@@ -117,18 +119,18 @@ classes:
       inputs: 512
     ttft: 2s
     tpot: 100ms
-    floor_percent: 20
+    min_share_percent: 20
     reserve_percent: 10
-    promise: cost
+    optimize_for: cost
     budgets: {{day: 100, month: {{usd: 2_000, kind: soft}}}}
-    max_cost_per_request: 0.02
-    max_cost_per_unit: 0.5
-    hedges: true
-    start_wait: 4s
-    variants:
+    cost_per_request_max: 0.02
+    cost_per_unit_max: 0.5
+    hedging: true
+    cold_start_wait_max: 4s
+    degradation_steps:
       - {{level: 4, model: other}}
       - {{level: 2, caps: {{output_tokens: 100, reasoning_effort: none, image_detail: low}}}}
-  batch: {{band: 7, caps: {{n: "${{CAP}}", best_of: unlimited}}}}
+  batch: {{priority_band: 7, caps: {{n: "${{CAP}}", best_of: unlimited}}}}
 tenants:
   demo: {{}}
   acme/search:
@@ -141,51 +143,51 @@ tenants:
     budgets: {{month: {{usd: 0.3, kind: hard}}}}
 retry:
   attempts_max: 2
-  tenant_percent: 5
-  tenant_burst: 1
-  cost_after_silence: 3
-  pool_percent: 30
-  pool_window: 20s
-  pool_extra_min: 2
-health: {{failures_max: 1, stall_max: 1s, eject: 2s, eject_max: 3s}}
+  tenant_budget_percent: 5
+  tenant_budget_burst: 1
+  timeout_cost: 3
+  pool_budget_percent: 30
+  pool_budget_window: 20s
+  pool_retries_min: 2
+health: {{consecutive_failures_max: 1, stall_timeout: 1s, ejection_time: 2s, ejection_time_max: 3s}}
 headroom:
-  pending_percent: 150
-  measured_percent: 1
-  predicted_percent: 2
+  pending_prefill_percent: 150
+  measured_tpot_percent: 1
+  predicted_tpot_percent: 2
   kv_percent: 3
-  long_tokens: 4
-  long_percent: 5
-admission: {{certainty_percent: unlimited}}
-routing: {{other_zone: 0s, stale_after: 1s, prefix: false}}
+  long_prompt_tokens: 4
+  long_lane_percent: 5
+admission: {{predicted_wait_percent_max: unlimited}}
+routing: {{cross_zone_penalty: 0s, metrics_stale_after: 1s, prefix_affinity: false}}
 shedding:
   enabled: true
   period: 50ms
-  pressure_percent: 80
+  target_pressure_percent: 80
   proportional_gain: 1
   integral_gain: 2
-  percent_max: 50
-  arrivals: 100
-ladder:
+  shed_percent_max: 50
+  arrival_window: 100
+degradation:
   enabled: false
-  climb_above_percent: 90
-  climb_after: 1s
-  descend_below_percent: 50
-  descend_after: 2s
+  escalate_above_percent: 90
+  escalate_after: 1s
+  recover_below_percent: 50
+  recover_after: 2s
   level_max: 3
-  easy_tokens: 4
+  downgrade_prompt_tokens_max: 4
 fairness_depth: 2
 zone: a
-cell: {{store: redis://cache, name: east, member: gw-1, members: 4, gateways_schedule: false}}
+cell: {{store: redis://cache, name: east, member_name: gw-1, member_count: 4, gateways_are_candidates: false}}
 database: postgresql://db/headgate
 ledger:
-  spool: /var/spool/headgate
-  spool_max: 2GiB
+  spool_directory: /var/spool/headgate
+  spool_bytes_max: 2GiB
   retention: 30d
-  metadata: [conversation, feature]
-  unit: conversation
-  idle: shared
-notices: {{webhook: https://hooks.example.com/T0/secret}}
-error_docs: https://docs.example.com/errors/
+  metadata_keys: [conversation, feature]
+  unit_key: conversation
+  idle_cost: shared
+notifications: {{webhook: https://hooks.example.com/T0/secret}}
+error_docs_url: https://docs.example.com/errors/
 quote_engine_errors: true
 """
 ENVIRON = {
@@ -198,33 +200,33 @@ ENVIRON = {
 }
 
 
-def test_every_setting_of_a_file_arrives() -> None:
+def test_every_setting_is_parsed() -> None:
     settings = settings_of(WHOLE, ENVIRON)
 
     assert settings == Settings(
         listen=Address("0.0.0.0", 8000),
         admin_listen=Address("::1", 9000),
-        admin_hosts=("headgate.internal",),
+        admin_allowed_hosts=("headgate.internal",),
         scaler_listen=Address("127.0.0.1", 9001),
         drain_grace_ns=60 * SECOND,
         limits=EdgeLimits(
             body_bytes_max=1024 * 1024,
-            bodies_bytes_max=4 * 1024 * 1024,
+            total_body_bytes_max=4 * 1024 * 1024,
             requests_open_max=10,
             connections_open_max=20,
-            head_bytes_max=16 * 1024,
+            header_bytes_max=16 * 1024,
             unauthenticated_connections_max=15,
-            headers_max=50,
+            header_count_max=50,
             field_bytes_max=8 * 1024,
-            head_ns_max=6 * SECOND,
-            receive_ns_max=7 * SECOND,
-            idle_ns_max=8 * SECOND,
-            client_stall_ns_max=5 * SECOND,
+            header_timeout_ns=6 * SECOND,
+            body_timeout_ns=7 * SECOND,
+            keepalive_timeout_ns=8 * SECOND,
+            send_timeout_ns=5 * SECOND,
         ),
         key_secret=b"s" * 20,
         keys={bytes.fromhex(DIGEST): "acme/search"},
         anonymous_tenant="demo",
-        error_docs="https://docs.example.com/errors",
+        error_docs_url="https://docs.example.com/errors",
         quote_engine_errors=True,
         pools=(
             PoolSettings(
@@ -236,8 +238,8 @@ def test_every_setting_of_a_file_arrives() -> None:
                     EndpointOptions("large/gpu-2", "https://gpu-2", 8, device="d-1", zone="b"),
                 ),
                 api_key="e" * 20,
-                passes_priority=True,
-                scaling=ScalingRules(endpoints_min=0, endpoints_max=2, cold_start_ns=5 * SECOND, hold_max=7),
+                forward_priority=True,
+                scaling=ScalingRules(endpoints_min=0, endpoints_max=2, cold_start_ns=5 * SECOND, held_requests_max=7),
             ),
             PoolSettings(
                 name="spare",
@@ -253,7 +255,7 @@ def test_every_setting_of_a_file_arrives() -> None:
                     band=0,
                     service_tiers=("priority",),
                     prompt_tokens_max=1000,
-                    unnamed=True,
+                    accepts_unclassified=True,
                     pools=("large",),
                     queue_wait_ns_max=SECOND // 4,
                     queue_length_max=20,
@@ -263,7 +265,7 @@ def test_every_setting_of_a_file_arrives() -> None:
                     total_ns_max=3 * SECOND,
                     caps=Caps(
                         prompt_tokens=4_000,
-                        trims_prompt=True,
+                        trim_prompt=True,
                         output_tokens=512,
                         n=2,
                         best_of=3,
@@ -276,11 +278,11 @@ def test_every_setting_of_a_file_arrives() -> None:
                     ),
                     ttft_ns=2 * SECOND,
                     tpot_ns=SECOND // 10,
-                    floor_percent=20,
+                    min_share_percent=20,
                     reserve_percent=10,
-                    promise=Promise.COST,
-                    variants=(
-                        Variant(
+                    optimize_for=OptimizationGoal.COST,
+                    degradation_steps=(
+                        DegradationStep(
                             2,
                             Caps(
                                 output_tokens=100,
@@ -294,22 +296,22 @@ def test_every_setting_of_a_file_arrives() -> None:
                                 inputs=None,
                             ),
                         ),
-                        Variant(4, model="other"),
+                        DegradationStep(4, model="other"),
                     ),
-                    hedges=True,
-                    start_wait_ns=4 * SECOND,
+                    hedging=True,
+                    cold_start_wait_ns_max=4 * SECOND,
                     budgets=(
                         Budget(Period.DAY, 100 * NANO_USD_PER_USD),
                         Budget(Period.MONTH, 2_000 * NANO_USD_PER_USD, hard=False),
                     ),
-                    cost_max=20_000_000,
-                    unit_cost_max=500_000_000,
+                    cost_per_request_max=20_000_000,
+                    cost_per_unit_max=500_000_000,
                 ),
                 ServiceClass(
                     "batch",
                     band=7,
                     service_tiers=("flex",),
-                    unnamed=False,
+                    accepts_unclassified=False,
                     queue_wait_ns_max=600 * SECOND,
                     first_token_ns_max=300 * SECOND,
                     idle_ns_max=120 * SECOND,
@@ -319,8 +321,8 @@ def test_every_setting_of_a_file_arrives() -> None:
                     tpot_ns=SECOND,
                     ttft_assumed=True,
                     tpot_assumed=True,
-                    floor_percent=5,
-                    promise=Promise.COST,
+                    min_share_percent=5,
+                    optimize_for=OptimizationGoal.COST,
                 ),
             ),
             tenants=(
@@ -354,13 +356,14 @@ def test_every_setting_of_a_file_arrives() -> None:
                     output_tokens_max=40,
                     hold_max=7,
                     cold_start_ns=5 * SECOND,
+                    scales=True,
                     prices=(
-                        Price(hour=2_500_000_000, kind=PriceKind.RESERVED),
+                        Price(per_hour=2_500_000_000, kind=PriceKind.RESERVED),
                         Price(
                             1_767_225_600 * SECOND,
-                            input_tokens=150_000_000,
-                            cached_tokens=75_000_000,
-                            output_tokens=600_000_000,
+                            input_per_1m_tokens=150_000_000,
+                            cached_per_1m_tokens=75_000_000,
+                            output_per_1m_tokens=600_000_000,
                         ),
                     ),
                 ),
@@ -370,9 +373,9 @@ def test_every_setting_of_a_file_arrives() -> None:
                 Model(
                     "big",
                     ("large", "spare"),
-                    rungs=(
-                        RungRule(("large",), ("chat",), (Plan.CRITICAL, Plan.STANDARD), 1000, "quick"),
-                        RungRule(("spare",)),
+                    tiers=(
+                        ModelTierRule(("large",), ("chat",), (Plan.CRITICAL, Plan.STANDARD), 1000, "quick"),
+                        ModelTierRule(("spare",)),
                     ),
                     fallbacks=("other",),
                 ),
@@ -383,61 +386,63 @@ def test_every_setting_of_a_file_arrives() -> None:
                 credit_per_first_attempt=5,
                 credit_burst=100,
                 cost=100,
-                cost_after_silence=300,
-                pool_window_ns=20 * SECOND,
-                pool_percent=30,
-                pool_extra_min=2,
+                timeout_cost=300,
+                pool_budget_window_ns=20 * SECOND,
+                pool_budget_percent=30,
+                pool_retries_min=2,
             ),
-            health=HealthRules(failures_max=1, stall_ns_max=SECOND, eject_ns=2 * SECOND, eject_ns_max=3 * SECOND),
+            health=HealthRules(
+                consecutive_failures_max=1, stall_ns_max=SECOND, ejection_ns=2 * SECOND, ejection_ns_max=3 * SECOND
+            ),
             headroom=HeadroomRules(
-                pending_percent=150,
-                measured_percent=1,
-                predicted_percent=2,
+                pending_prefill_percent=150,
+                measured_tpot_percent=1,
+                predicted_tpot_percent=2,
                 kv_percent=3,
-                long_tokens=4,
-                long_percent=5,
+                long_prompt_tokens=4,
+                long_lane_percent=5,
             ),
-            admission=AdmissionRules(certainty_percent=None),
-            routing=RoutingRules(other_zone_ns=0, stale_ns=SECOND, prefix=False),
+            admission=AdmissionRules(predicted_wait_percent_max=None),
+            routing=RoutingRules(cross_zone_penalty_ns=0, metrics_stale_ns=SECOND, prefix_affinity=False),
             shedding=SheddingRules(
                 enabled=True,
                 period_ns=SECOND // 20,
-                pressure=800,
+                target_pressure=800,
                 proportional_gain=1,
                 integral_gain=2,
-                percent_max=50,
-                arrivals=100,
+                shed_percent_max=50,
+                arrival_window=100,
             ),
-            ladder=LadderRules(
+            degradation=DegradationRules(
                 enabled=False,
-                climb_above=900,
-                climb_after_ns=SECOND,
-                descend_below=500,
-                descend_after_ns=2 * SECOND,
+                escalate_above=900,
+                escalate_after_ns=SECOND,
+                recover_below=500,
+                recover_after_ns=2 * SECOND,
                 level_max=3,
-                easy_tokens=4,
+                downgrade_prompt_tokens_max=4,
             ),
             fairness_depth=2,
-            unit="conversation",
+            unit_key="conversation",
         ),
         zone="a",
         cell=CellOptions(
             store="redis://cache:6379/0",
             store_shown="redis://cache:6379/0",
             name="east",
-            member="gw-1",
-            members=4,
-            gateways_schedule=False,
+            member_name="gw-1",
+            member_count=4,
+            gateways_are_candidates=False,
         ),
         database=DatabaseOptions("postgresql://db/headgate", "postgresql://db/headgate", 5 * SECOND),
-        ledger=LedgerOptions("/var/spool/headgate", 2 * 2**30, 30, ("conversation", "feature"), shares_idle=True),
-        notices=NotificationOptions("https://hooks.example.com/T0/secret", "https://hooks.example.com/***"),
+        ledger=LedgerOptions("/var/spool/headgate", 2 * 2**30, 30, ("conversation", "feature"), share_idle_cost=True),
+        notifications=NotificationOptions("https://hooks.example.com/T0/secret", "https://hooks.example.com/***"),
         hash=settings.hash,
         warnings=settings.warnings,
     )
 
 
-def test_what_the_file_leaves_out_is_as_the_model_has_it() -> None:
+def test_omitted_settings_have_model_defaults() -> None:
     settings = settings_of(SMALL)
 
     assert settings.policy == Policy(
@@ -451,30 +456,30 @@ def test_what_the_file_leaves_out_is_as_the_model_has_it() -> None:
     assert settings.cell is None
     assert settings.limits == EdgeLimits(
         body_bytes_max=32 * 1024 * 1024,
-        bodies_bytes_max=1024 * 1024 * 1024,
+        total_body_bytes_max=1024 * 1024 * 1024,
         requests_open_max=20_000,
         connections_open_max=25_000,
-        head_bytes_max=64 * 1024,
+        header_bytes_max=64 * 1024,
         unauthenticated_connections_max=4_096,
-        headers_max=100,
+        header_count_max=100,
         field_bytes_max=4 * 1024,
-        head_ns_max=10 * SECOND,
-        receive_ns_max=60 * SECOND,
-        idle_ns_max=75 * SECOND,
-        client_stall_ns_max=30 * SECOND,
+        header_timeout_ns=10 * SECOND,
+        body_timeout_ns=60 * SECOND,
+        keepalive_timeout_ns=75 * SECOND,
+        send_timeout_ns=30 * SECOND,
     )
-    assert settings.pools[0].passes_priority is False
+    assert settings.pools[0].forward_priority is False
     assert settings.warnings == ()
     assert settings.key_secret is None
 
 
-def test_a_new_class_is_as_the_model_has_it_but_for_what_is_written() -> None:
-    settings = settings_of(small_with_classes("mine: {band: 3}"))
+def test_new_class_has_model_defaults() -> None:
+    settings = settings_of(small_with_classes("mine: {priority_band: 3}"))
 
     assert settings.policy.classes == (ServiceClass("mine", band=3),)
 
 
-def test_a_class_that_bears_a_default_name_starts_from_it() -> None:
+def test_class_with_default_name_inherits_its_settings() -> None:
     settings = settings_of(small_with_classes("interactive: {queue_wait_max: 1s}"))
 
     [interactive] = settings.policy.classes
@@ -482,17 +487,18 @@ def test_a_class_that_bears_a_default_name_starts_from_it() -> None:
 
 
 @pytest.mark.parametrize("written", ["", "n: ", "n: ~", "n: null"])
-def test_a_cap_that_is_left_empty_is_the_usual_one(written: str) -> None:
-    settings = settings_of(small_with_classes(f"mine: {{band: 0, caps: {{{written}}}}}"))
+def test_empty_cap_uses_its_default(written: str) -> None:
+    settings = settings_of(small_with_classes(f"mine: {{priority_band: 0, caps: {{{written}}}}}"))
 
     assert settings.policy.classes[0].caps == Caps()
 
 
-def test_unlimited_lifts_a_cap_and_none_is_a_reasoning_effort() -> None:
+def test_unlimited_removes_a_cap_and_none_is_a_reasoning_effort() -> None:
     settings = settings_of(
         small_with_classes(
-            "a: {band: 0, caps: {n: unlimited, best_of: unlimited, logprobs: unlimited, reasoning_effort: none}}",
-            "b: {band: 0, caps: {reasoning_effort: unlimited}}",
+            "a: {priority_band: 0, caps: {n: unlimited, best_of: unlimited, logprobs: unlimited, "
+            "reasoning_effort: none}}",
+            "b: {priority_band: 0, caps: {reasoning_effort: unlimited}}",
         )
     )
 
@@ -502,8 +508,8 @@ def test_unlimited_lifts_a_cap_and_none_is_a_reasoning_effort() -> None:
     ]
 
 
-def test_every_field_of_the_policy_can_be_set() -> None:
-    """A field that no file can change is one that nobody can use."""
+def test_every_policy_field_can_be_set() -> None:
+    """Every field must be configurable."""
     policy = settings_of(WHOLE, ENVIRON).policy
     usual = settings_of(SMALL).policy
     large, big, chat = policy.pools[0], policy.models[0], policy.classes[0]
@@ -514,13 +520,13 @@ def test_every_field_of_the_policy_can_be_set() -> None:
         (large, Pool("usual")),
         (large.speed, EngineSpeed()),
         (big, Model("usual", ())),
-        (big.rungs[0], RungRule(())),
-        (chat, ServiceClass("usual", band=1, unnamed=False)),
+        (big.tiers[0], ModelTierRule(())),
+        (chat, ServiceClass("usual", band=1, accepts_unclassified=False)),
         (policy.headroom, HeadroomRules()),
         (policy.admission, AdmissionRules()),
         (policy.routing, RoutingRules()),
         (policy.shedding, SheddingRules()),
-        (policy.ladder, LadderRules()),
+        (policy.degradation, DegradationRules()),
     ]
 
     same = {
@@ -529,28 +535,28 @@ def test_every_field_of_the_policy_can_be_set() -> None:
         for each in fields(ours)
         if getattr(ours, each.name) == getattr(theirs, each.name)
     }
-    # A part of a limit is no setting: gateways that do not hear each other make it (core/shares.py). Those of the
-    # policy come from a database beside the file. A value is assumed if the file does not give it.
+    # Shares of a limit are not settings: gateways without a scheduler compute them (core/policy_share.py). The fields
+    # of `Policy` come from the database. A value counts as assumed if the file does not set it.
     assert same == {
-        "Limits.concurrency_whole",
-        "Limits.tokens_whole",
-        "Policy.orders",
-        "Policy.tenants_whole",
+        "Limits.total_concurrency",
+        "Limits.total_tokens_per_minute",
+        "Policy.overrides",
+        "Policy.tenants_loaded",
         "Pool.speed_assumed",
         "ServiceClass.ttft_assumed",
         "ServiceClass.tpot_assumed",
     }
 
 
-def test_a_speed_may_be_the_name_of_a_profile() -> None:
+def test_speed_may_be_a_profile_name() -> None:
     settings = settings_of(SMALL.replace("in_flight_max: 4", "in_flight_max: 4, speed: h200-llama-8b"))
 
     profile, speed = PROFILES["h200-llama-8b"], settings.policy.pools[0].speed
     assert (speed.step_ps, speed.chunk_tokens) == (profile.step_ps, profile.chunk_tokens)
-    assert speed.prefill_ps(1000) == profile.prefill_ps(1000, done=0)
+    assert speed.prefill_ps(1000) == profile.prefill_ps(1000, computed=0)
 
 
-def test_a_speed_may_be_numbers_beside_the_usual_ones() -> None:
+def test_speed_may_override_single_values() -> None:
     settings = settings_of(SMALL.replace("in_flight_max: 4", "in_flight_max: 4, speed: {step: 200ms}"))
 
     assert settings.policy.pools[0].speed == EngineSpeed(step_ps=200_000_000_000)
@@ -561,7 +567,7 @@ def targets_of(text: str) -> list[tuple[int | None, int | None, bool, bool]]:
     return [(each.ttft_ns, each.tpot_ns, each.ttft_assumed, each.tpot_assumed) for each in classes]
 
 
-def test_default_classes_have_targets_that_are_marked_as_assumed() -> None:
+def test_default_class_targets_are_marked_as_assumed() -> None:
     assert targets_of(SMALL) == [
         (2 * SECOND, 100 * MILLISECOND, True, True),
         (15 * SECOND, 200 * MILLISECOND, True, True),
@@ -569,7 +575,7 @@ def test_default_classes_have_targets_that_are_marked_as_assumed() -> None:
     ]
 
 
-def test_target_of_the_file_replaces_the_default() -> None:
+def test_target_in_the_file_replaces_the_default() -> None:
     text = small_with_classes("interactive: {ttft: 1s}", "long: {ttft: unlimited, tpot: unlimited}")
 
     assert targets_of(text) == [
@@ -579,24 +585,24 @@ def test_target_of_the_file_replaces_the_default() -> None:
 
 
 @pytest.mark.parametrize(("queue_wait", "ttft_s"), [("1m", 60), ("10s", 2), ("1s", 2)])
-def test_default_target_is_the_queue_wait_if_the_file_sets_a_longer_one(queue_wait: str, ttft_s: int) -> None:
+def test_default_target_equals_the_queue_wait_if_the_file_sets_a_longer_wait(queue_wait: str, ttft_s: int) -> None:
     [(ttft_ns, _, assumed, _)] = targets_of(small_with_classes(f"interactive: {{queue_wait_max: {queue_wait}}}"))
 
     assert (ttft_ns, assumed) == (ttft_s * SECOND, True)
 
 
-def test_default_target_of_batch_is_its_queue_wait() -> None:
+def test_default_batch_target_equals_its_queue_wait() -> None:
     assert targets_of(small_with_classes("batch: {queue_wait_max: 1h}")) == [(60 * MINUTE, SECOND, True, True)]
 
 
 @pytest.mark.parametrize(("speed", "assumed"), [("", True), ("speed: {step: 5ms},", False), ("speed: tiny,", False)])
-def test_speed_is_assumed_unless_the_file_gives_it(speed: str, assumed: bool) -> None:
+def test_speed_is_assumed_unless_the_file_specifies_it(speed: str, assumed: bool) -> None:
     pool = settings_of(SMALL.replace("in_flight_max: 4,", f"in_flight_max: 4, {speed}")).policy.pools[0]
 
     assert pool.speed_assumed is assumed
 
 
-def test_a_tenant_above_others_needs_no_key_of_its_own() -> None:
+def test_parent_tenant_does_not_require_a_key() -> None:
     text = SMALL.replace("demo: {}", "a: {limits: {concurrency: 9}}\n  a/b: {}").replace("tenant: demo", "tenant: a/b")
 
     settings = settings_of(text)
@@ -604,7 +610,7 @@ def test_a_tenant_above_others_needs_no_key_of_its_own() -> None:
     assert (settings.warnings, settings.anonymous_tenant) == ((), "a/b")
 
 
-def test_a_name_may_be_any_word_that_yaml_takes_for_something_else() -> None:
+def test_names_may_be_yaml_keywords() -> None:
     text = SMALL.replace("smollm2", "no").replace("demo", "1.0").replace("small", "off")
 
     settings = settings_of(text)
@@ -612,7 +618,7 @@ def test_a_name_may_be_any_word_that_yaml_takes_for_something_else() -> None:
     assert (settings.policy.models[0].name, settings.anonymous_tenant, settings.pools[0].name) == ("no", "1.0", "off")
 
 
-def test_values_may_be_shared_by_anchors() -> None:
+def test_yaml_anchors_are_supported() -> None:
     settings = settings_of(
         """
         pools:
@@ -627,7 +633,7 @@ def test_values_may_be_shared_by_anchors() -> None:
     assert [(pool.engine, pool.endpoints[0].in_flight_max) for pool in settings.pools] == [("vllm", 4), ("vllm", 8)]
 
 
-def test_a_list_of_merged_mappings_takes_the_first_that_has_the_key() -> None:
+def test_first_of_several_merged_mappings_wins() -> None:
     settings = settings_of(
         """
         pools:
@@ -644,7 +650,7 @@ def test_a_list_of_merged_mappings_takes_the_first_that_has_the_key() -> None:
     assert settings.policy.pools[2].warm_up_ns == SECOND
 
 
-def test_a_file_is_read_from_disk(tmp_path: Path) -> None:
+def test_file_is_read_from_disk(tmp_path: Path) -> None:
     path = tmp_path / "headgate.yaml"
     path.write_text("\ufeff" + SMALL, encoding="utf-8")
 
@@ -654,11 +660,11 @@ def test_a_file_is_read_from_disk(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (None, "does not exist; name the configuration file, or let `headgate init` write one"),
+        (None, "does not exist; specify the configuration file with --config, or create one with `headgate init`"),
         (b"\xff\xfe", "is not UTF-8 text"),
     ],
 )
-def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, content: bytes | None, said: str) -> None:
+def test_unreadable_file_is_named(tmp_path: Path, content: bytes | None, said: str) -> None:
     path = tmp_path / "headgate.yaml"
     if content is not None:
         path.write_bytes(content)
@@ -669,19 +675,19 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, content: bytes | No
     assert str(raised.value) == f"{path}: {said}"
 
 
-def test_a_folder_is_not_a_file(tmp_path: Path) -> None:
+def test_directory_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(ConfigErrors, match="cannot be read: Is a directory"):
         load(tmp_path, {}, engines=ENGINES, profiles=PROFILES)
 
 
-def test_the_key_secret_can_be_had_from_a_file_that_is_not_finished(tmp_path: Path) -> None:
+def test_key_secret_is_read_from_an_incomplete_file(tmp_path: Path) -> None:
     path = tmp_path / "headgate.yaml"
     path.write_text("key_secret: ${S}\npools: {small: {api_key: '${NOT_SET}'}}\n")
 
     assert key_secret(path, {"S": "x"}) == b"x"
 
 
-def test_a_file_without_a_key_secret_has_none(tmp_path: Path) -> None:
+def test_key_secret_may_be_missing(tmp_path: Path) -> None:
     path = tmp_path / "headgate.yaml"
     path.write_text(small_with(""))
 

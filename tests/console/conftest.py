@@ -1,4 +1,4 @@
-"""How does a test look at the console? With a real browser, whose complaints fail the test."""
+"""Browser fixture for the console tests, and a recorder of page errors and requested hosts."""
 
 import shutil
 from collections.abc import AsyncIterator
@@ -10,14 +10,14 @@ ARGUMENTS = (
     *("--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"),
     *("--disable-sync", "--no-first-run"),
 )
-# Time limit for every wait on the page; a change normally appears within two seconds.
+# Timeout for every wait on the page; a change normally appears within two seconds.
 expect.set_options(timeout=30_000)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def browser() -> AsyncIterator[Browser]:
     found = shutil.which("chromium")
-    assert found, "chromium is missing; run scripts/observers"
+    assert found, "chromium is missing; run scripts/install_observability"
     async with async_playwright() as playwright:
         started = await playwright.chromium.launch(executable_path=found, args=list(ARGUMENTS))
         yield started
@@ -25,7 +25,7 @@ async def browser() -> AsyncIterator[Browser]:
 
 
 class Watcher:
-    """What a page complained of, and whom it asked."""
+    """Records a page's errors and warnings and the hosts it sends requests to."""
 
     def __init__(self, page: Page) -> None:
         self.complaints: list[str] = []
@@ -35,7 +35,7 @@ class Watcher:
         page.on("request", self._asked)
 
     def _said(self, message: ConsoleMessage) -> None:
-        # A connection that breaks, because the gateway was stopped, is told as an error too.
+        # Chromium also logs network errors, which are expected when a test stops the gateway.
         if message.type in ("error", "warning") and "ERR_" not in message.text:
             self.complaints.append(message.text)
 

@@ -1,4 +1,4 @@
-"""Does the console show a live gateway in a real browser, to everybody, whatever things are called?"""
+"""The console shows a live gateway in a real browser, is accessible and escapes all text."""
 
 import json
 import re
@@ -12,28 +12,31 @@ import pytest_asyncio
 from playwright.async_api import Browser, Locator, Page, Route, expect
 
 from testing.fake_engine import Behaviour, FakeEngine
-from testing.gateway import NO_TARGETS, RunningGateway, a_config, chat, gateway_beside
+from testing.gateway import NO_TARGETS, RunningGateway, a_config, chat, gateway_process_with_client
 from tests.console.conftest import Watcher
 
-pytestmark = [pytest.mark.sight, pytest.mark.timeout(180), pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [pytest.mark.observability, pytest.mark.timeout(180), pytest.mark.asyncio(loop_scope="module")]
 
 MARKUP = "<img src=x onerror=alert(1)>"
 TABS_MAX = 60
-"""Links and buttons before the last of the slow requests that these tests make."""
+"""Upper bound on the number of links and buttons before the last slow request on the page."""
 PLACES = ("#verdict-title", ".about", "#classes thead th", ".pill", "#endpoints td[data-tone]", ".foot a")
 
 
 def a_gateways_config(url: str) -> dict[str, Any]:
-    """A budget that no prefill keeps to, so that every stream is shown as slow."""
+    """Set a prefill budget that every request exceeds, so that every stream is listed as slow."""
     return a_config(url, classes={"interactive": {**NO_TARGETS, "stage_budget": {"prefill": "1ms"}}, "batch": {}})
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def gateway(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[RunningGateway]:
-    """One before a fake engine, for all tests that leave it as it is."""
+    """Gateway in front of a fake engine, shared by all tests that do not modify it."""
     async with FakeEngine() as engine:
         engine.behaviour = Behaviour(tokens=3, pace_s=0.01)
-        async with gateway_beside(a_gateways_config(engine.url), tmp_path_factory.mktemp("gateway")) as (running, _):
+        async with gateway_process_with_client(a_gateways_config(engine.url), tmp_path_factory.mktemp("gateway")) as (
+            running,
+            _,
+        ):
             yield running
 
 
@@ -41,7 +44,7 @@ async def gateway(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Run
 async def a_page(
     browser: Browser, gateway: RunningGateway, folder: Path, **options: Any
 ) -> AsyncIterator[tuple[Page, Watcher]]:
-    """The console, once it is live. At the end a screenshot is left in the folder."""
+    """Open the console and wait until it is live. Save a screenshot to the directory at the end."""
     context = await browser.new_context(**options)
     page = await context.new_page()
     watcher = Watcher(page)
@@ -59,7 +62,7 @@ async def ask(gateway: RunningGateway, times: int = 1, **fields: Any) -> None:
 
 
 async def a_slow_request(gateway: RunningGateway, page: Page) -> Locator:
-    """The row of a new request, once the page shows it. Rows of earlier tests may be there too."""
+    """Send a request and return its row once the page shows it. Rows from earlier tests may also be present."""
     async with gateway.post(chat(stream=True)) as answer:
         name = answer.headers["x-request-id"]
         await answer.read()
@@ -68,7 +71,7 @@ async def a_slow_request(gateway: RunningGateway, page: Page) -> Locator:
     return row
 
 
-async def test_it_loads_without_a_complaint_and_asks_nobody_else(
+async def test_page_loads_without_errors_and_contacts_only_the_gateway(
     browser: Browser, gateway: RunningGateway, tmp_path: Path
 ) -> None:
     async with a_page(browser, gateway, tmp_path) as (page, watcher):
@@ -80,7 +83,9 @@ async def test_it_loads_without_a_complaint_and_asks_nobody_else(
     assert watcher.hosts == {gateway.admin_url.removeprefix("http://")}
 
 
-async def test_what_happens_is_shown_within_seconds(browser: Browser, gateway: RunningGateway, tmp_path: Path) -> None:
+async def test_page_shows_served_and_rejected_requests_within_seconds(
+    browser: Browser, gateway: RunningGateway, tmp_path: Path
+) -> None:
     async with a_page(browser, gateway, tmp_path) as (page, _):
         await ask(gateway, times=5, stream=True)
         row = page.locator("#classes tbody tr", has_text="interactive")
@@ -88,12 +93,12 @@ async def test_what_happens_is_shown_within_seconds(browser: Browser, gateway: R
         await expect(page.locator("#tenants tbody tr")).to_have_count(1)
 
         await ask(gateway, model="nobody-serves-this")
-        await expect(page.locator("#refusals tbody")).to_contain_text("model not found")
+        await expect(page.locator("#rejections tbody")).to_contain_text("model not found")
         before = await page.locator("#about").text_content()
         await expect(page.locator("#about")).not_to_have_text(before or "")
 
 
-async def test_a_slow_request_shows_its_stages_and_how_to_ask_for_more(
+async def test_slow_request_shows_its_stages_and_the_explain_command(
     browser: Browser, gateway: RunningGateway, tmp_path: Path
 ) -> None:
     async with a_page(browser, gateway, tmp_path) as (page, _):
@@ -102,16 +107,16 @@ async def test_a_slow_request_shows_its_stages_and_how_to_ask_for_more(
         await expect(request.locator(".stagetable tbody tr", has_text="prefill")).to_contain_text("of 1.0 ms")
         await expect(request.locator("code")).to_have_text(re.compile(r"^headgate explain \S+$"))
         await request.locator("button").click()
-        await expect(request.locator("button")).to_have_text(re.compile("Copied|Mark it"))
+        await expect(request.locator("button")).to_have_text(re.compile("Copied|Select"))
 
 
-async def test_whatever_is_told_is_shown_as_text(browser: Browser, gateway: RunningGateway, tmp_path: Path) -> None:
+async def test_page_escapes_markup_in_every_field(browser: Browser, gateway: RunningGateway, tmp_path: Path) -> None:
     async with a_page(browser, gateway, tmp_path) as (page, watcher):
         await ask(gateway, model=MARKUP)
         await a_slow_request(gateway, page)
         await expect(page.locator("#tenants tbody th")).to_be_visible()
         state = hostile(await told(gateway))
-        affected = {"class": MARKUP, "tenant": MARKUP, "how": MARKUP}
+        affected = {"class": MARKUP, "tenant": MARKUP, "effect": MARKUP}
         texts = dict.fromkeys(("pool", "cause", "incident", "sentence", "action", "runbook"), MARKUP)
         state["verdicts"] = [{**texts, "since_s": 1, "evidence": [MARKUP], "affected": [affected]}] * 2
         event = f"event: state\ndata: {json.dumps(state)}\n\n"
@@ -129,8 +134,8 @@ async def test_whatever_is_told_is_shown_as_text(browser: Browser, gateway: Runn
     assert watcher.complaints == []
 
 
-async def test_a_verdict_changes_in_place(browser: Browser, gateway: RunningGateway, tmp_path: Path) -> None:
-    """Its command can be marked, its link keeps the focus, and nothing is announced but another incident."""
+async def test_verdict_updates_in_place(browser: Browser, gateway: RunningGateway, tmp_path: Path) -> None:
+    """Text selection and focus survive an update, and the page announces only a new incident."""
     state = await told(gateway)
     texts = {
         "pool": "main",
@@ -171,12 +176,12 @@ async def test_a_verdict_changes_in_place(browser: Browser, gateway: RunningGate
     assert watcher.complaints == []
 
 
-async def test_a_large_fleet_is_counted_whole(browser: Browser, gateway: RunningGateway, tmp_path: Path) -> None:
+async def test_page_counts_unlisted_endpoints(browser: Browser, gateway: RunningGateway, tmp_path: Path) -> None:
     state = await told(gateway)
     endpoint = state["endpoints"][0]
     state["endpoints"] = [{**endpoint, "id": f"main/{number}"} for number in range(200)]
     state["endpoints_known"] = state["pools"][0]["ready"] = 250
-    state["gateway"]["cell"] = {"mode": "leading", "leads": True, "scheduler": None}
+    state["gateway"]["cell"] = {"mode": "leading", "is_leader": True, "scheduler": None}
     event = f"event: state\ndata: {json.dumps(state)}\n\n"
     async with a_page(browser, gateway, tmp_path) as (page, _):
         await expect(page.locator("#classes-whose")).to_be_hidden()
@@ -184,7 +189,7 @@ async def test_a_large_fleet_is_counted_whole(browser: Browser, gateway: Running
         await page.reload()
         await expect(page.locator("#figures")).to_contain_text("250 of 250")
         await expect(page.locator("#endpoints-more")).to_contain_text("and 50 more")
-        await expect(page.locator("#classes-whose")).to_contain_text("of the whole cell")
+        await expect(page.locator("#classes-whose")).to_contain_text("the whole cell")
 
 
 async def told(gateway: RunningGateway) -> dict[str, Any]:
@@ -193,11 +198,11 @@ async def told(gateway: RunningGateway) -> dict[str, Any]:
             if line.startswith(b'data: {"version":1,"at"'):
                 state: dict[str, Any] = json.loads(line.removeprefix(b"data: "))
                 return state
-    raise AssertionError("no state was told")
+    raise AssertionError("the gateway sent no state event")
 
 
 def hostile(value: Any) -> Any:
-    """The same with markup for every text."""
+    """Replace every string in the value with markup."""
     match value:
         case str():
             return MARKUP
@@ -209,7 +214,7 @@ def hostile(value: Any) -> Any:
             return value
 
 
-async def test_it_can_be_read_on_a_phone(browser: Browser, gateway: RunningGateway, tmp_path: Path) -> None:
+async def test_page_fits_a_phone_screen(browser: Browser, gateway: RunningGateway, tmp_path: Path) -> None:
     async with a_page(browser, gateway, tmp_path, viewport={"width": 390, "height": 844}) as (page, _):
         request = await a_slow_request(gateway, page)
         await request.locator("summary").click()
@@ -217,7 +222,9 @@ async def test_it_can_be_read_on_a_phone(browser: Browser, gateway: RunningGatew
         assert await page.evaluate("document.documentElement.scrollWidth") <= 390
 
 
-async def test_it_is_dark_where_that_is_wished(browser: Browser, gateway: RunningGateway, tmp_path: Path) -> None:
+async def test_page_follows_the_colour_scheme_with_sufficient_contrast(
+    browser: Browser, gateway: RunningGateway, tmp_path: Path
+) -> None:
     shades: dict[str, int] = {}
     for scheme in ("light", "dark"):
         folder = tmp_path / scheme
@@ -228,13 +235,15 @@ async def test_it_is_dark_where_that_is_wished(browser: Browser, gateway: Runnin
             )
             for place in PLACES:
                 ratio = await page.evaluate(CONTRAST, place)
-                assert ratio >= 4.5, f"{place} has a contrast of {ratio:.1f} in {scheme}"
+                assert ratio >= 4.5, f"{place} has a contrast ratio of {ratio:.1f} in {scheme} mode"
 
     assert shades["dark"] < 60
     assert shades["light"] > 200
 
 
-async def test_the_keyboard_reaches_everything(browser: Browser, gateway: RunningGateway, tmp_path: Path) -> None:
+async def test_page_can_be_operated_with_the_keyboard(
+    browser: Browser, gateway: RunningGateway, tmp_path: Path
+) -> None:
     async with a_page(browser, gateway, tmp_path) as (page, _):
         request = await a_slow_request(gateway, page)
         await page.keyboard.press("Tab")
@@ -250,9 +259,7 @@ async def test_the_keyboard_reaches_everything(browser: Browser, gateway: Runnin
         await expect(request.locator(".request")).to_be_visible()
 
 
-async def test_its_parts_have_names_for_those_who_hear_it(
-    browser: Browser, gateway: RunningGateway, tmp_path: Path
-) -> None:
+async def test_page_has_labels_for_screen_readers(browser: Browser, gateway: RunningGateway, tmp_path: Path) -> None:
     async with a_page(browser, gateway, tmp_path) as (page, _):
         assert await page.locator("h1").count() == 1
         assert await page.locator("main").count() == 1
@@ -265,17 +272,17 @@ async def test_its_parts_have_names_for_those_who_hear_it(
         assert await page.locator("html[lang=en]").count() == 1
 
 
-async def test_after_a_restart_it_comes_back_by_itself(browser: Browser, tmp_path: Path) -> None:
+async def test_page_reconnects_after_a_gateway_restart(browser: Browser, tmp_path: Path) -> None:
     async with FakeEngine() as engine:
         config = a_gateways_config(engine.url)
-        async with gateway_beside(config, tmp_path) as (gateway, _):
+        async with gateway_process_with_client(config, tmp_path) as (gateway, _):
             page = await browser.new_page()
             watcher = Watcher(page)
             await page.goto(gateway.admin_url)
             await expect(page.locator("#link-text")).to_have_text("live")
         gone = re.compile(r"reconnecting: last seen \d+ s ago")
         await expect(page.locator("#link-text")).to_have_text(gone)
-        async with gateway_beside(config, tmp_path):
+        async with gateway_process_with_client(config, tmp_path):
             await expect(page.locator("#link-text")).to_have_text("live")
             await expect(page.locator("#endpoints tbody tr")).to_have_count(1)
         await page.close()

@@ -1,10 +1,10 @@
-"""Which origin does a failed attempt get, and what is the effect?"""
+"""Tests for failure attribution: the origin of a failed attempt and its effects."""
 
 import pytest
 
 from headgate.core.commands import Command, Dispatch, Eject, End
-from headgate.core.events import AttemptProgress, EndpointMeasured, Progressed, TimerFired
-from headgate.core.routing.blame import QUARANTINE_NS, SERVED_NS_MAX, SUSPECT_NS_MAX, Blame
+from headgate.core.events import AttemptProgress, AttemptsProgressed, EndpointMetricsReported, TimerFired
+from headgate.core.routing.fault_attribution import QUARANTINE_NS, SERVED_NS_MAX, SUSPECT_NS_MAX, FaultAttribution
 from headgate.core.routing.service_log import LastServed, MembersServed
 from headgate.core.scheduler import Scheduler
 from headgate.model.endpoint import EndpointState
@@ -20,24 +20,24 @@ from testing.builders import (
     an_endpoint,
     arrived,
     at,
+    commands_for,
     completed,
     endpoint_summary,
     failed,
-    fell_silent,
     first_token,
     leaving,
     progressed,
-    told,
+    timed_out,
 )
-from testing.reports import a_successor
+from testing.takeover_reports import a_successor
 
 SERVED_S, SUSPECT_S, QUARANTINE_S = (each // SECOND for each in (SERVED_NS_MAX, SUSPECT_NS_MAX, QUARANTINE_NS))
-GENEROUS = RetryRules(credit_burst=1_000_000, pool_extra_min=1_000)
+GENEROUS = RetryRules(credit_burst=1_000_000, pool_retries_min=1_000)
 
 
 def a_fleet(count: int = 4, *, failures_max: int = 3, policy: Policy | None = None) -> Scheduler:
-    """One pool of `count` endpoints, for three tenants."""
-    health = HealthRules(failures_max=failures_max)
+    """Returns a scheduler with one pool of `count` endpoints and three tenants."""
+    health = HealthRules(consecutive_failures_max=failures_max)
     policy = policy or a_policy(tenants=("acme", "bolt", "coil"), retry=GENEROUS, health=health)
     return a_scheduler(*(an_endpoint(f"e{number}", places=100) for number in range(1, count + 1)), policy=policy)
 
@@ -56,45 +56,45 @@ def ejected(commands: list[Command]) -> list[str]:
 
 
 def serve(scheduler: Scheduler, now: Instant, *, tenant: str, count: int = 4, model: str = "m") -> None:
-    """Every endpoint answers a request of this tenant."""
+    """Completes one of this tenant's requests on each of `count` endpoints."""
     names = [f"{tenant}-{now}-{number}" for number in range(count)]
     found = {where(scheduler.handle(arrived(name, tenant, model=model), now)) for name in names}
     assert len(found) == count
-    told(scheduler, now, *(completed(name) for name in names))
+    commands_for(scheduler, now, *(completed(name) for name in names))
 
 
 def fail(scheduler: Scheduler, name: str, now: Instant, *, tenant: str = "acme", fault: Fault | None) -> list[Command]:
-    """Makes a request fail wherever it is sent, until it ends. Returns all commands."""
+    """Makes a request fail wherever it is sent, until the request ends. Returns all commands."""
     out = scheduler.handle(arrived(name, tenant), now)
     attempt = 1
     while not endings(out):
-        out += scheduler.handle(failed(name, attempt, "it answered 500", fault=fault), now)
+        out += scheduler.handle(failed(name, attempt, "HTTP 500", fault=fault), now)
         attempt += 1
     return out
 
 
-# The request
+# Request
 
 
-def test_request_that_fails_on_two_endpoints_that_serve_others_is_quarantined() -> None:
+def test_request_is_quarantined_if_it_fails_on_two_endpoints_that_serve_others() -> None:
     scheduler = a_fleet()
     serve(scheduler, at(0), tenant="acme")
 
-    out = fail(scheduler, "poison", at(1), fault=Fault.ANSWER)
+    out = fail(scheduler, "poison", at(1), fault=Fault.RESPONSE)
     [over] = [each for each in out if isinstance(each, End)]
     assert (over.outcome, over.attempts) == (Outcome.QUARANTINED, 2)
     assert over.retry_after_ns == QUARANTINE_NS
-    assert over.reason == "attempt 2: it failed on two endpoints that serve other requests: it answered 500"
+    assert over.reason == "attempt 2: the request failed on two endpoints that serve other requests: HTTP 500"
     assert ejected(out) == []
     assert not any(each.suspected for each in scheduler.summary().endpoints)
 
 
-def test_poison_requests_of_a_single_tenant_eject_no_endpoint() -> None:
+def test_poison_requests_from_a_single_tenant_do_not_eject_endpoints() -> None:
     scheduler = a_fleet()
     out: list[Command] = []
     for number in range(40):
         serve(scheduler, at(number), tenant="acme")
-        out += fail(scheduler, f"poison {number}", at(number), fault=Fault.ANSWER)
+        out += fail(scheduler, f"poison {number}", at(number), fault=Fault.RESPONSE)
 
     assert ejected(out) == []
 
@@ -102,22 +102,24 @@ def test_poison_requests_of_a_single_tenant_eject_no_endpoint() -> None:
 def test_request_is_retried_if_no_other_request_was_served() -> None:
     scheduler = a_fleet()
 
-    out = fail(scheduler, "r", at(0), fault=Fault.ANSWER)
-    assert endings(out) == [Outcome.ENGINE_FAILED]
+    out = fail(scheduler, "r", at(0), fault=Fault.RESPONSE)
+    assert endings(out) == [Outcome.ENGINE_ERROR]
     assert len([each for each in out if isinstance(each, Dispatch)]) == 3
 
 
 @pytest.mark.parametrize(
-    ("apart_s", "outcome"), [(SUSPECT_S, Outcome.QUARANTINED), (SUSPECT_S + 1, Outcome.ENGINE_FAILED)]
+    ("apart_s", "outcome"), [(SUSPECT_S, Outcome.QUARANTINED), (SUSPECT_S + 1, Outcome.ENGINE_ERROR)]
 )
 def test_two_failures_are_compared_only_within_the_suspicion_time(apart_s: int, outcome: Outcome) -> None:
-    scheduler = a_fleet(2, policy=a_policy(retry=RetryRules(attempts_max=1), health=HealthRules(failures_max=9)))
-    told(scheduler, at(0), arrived("r1", fingerprint="f"), arrived("r2", fingerprint="f"))
-    told(scheduler, at(0), failed("r1", fault=Fault.ANSWER))
-    told(scheduler, at(apart_s), arrived("busy"))
+    scheduler = a_fleet(
+        2, policy=a_policy(retry=RetryRules(attempts_max=1), health=HealthRules(consecutive_failures_max=9))
+    )
+    commands_for(scheduler, at(0), arrived("r1", fingerprint="f"), arrived("r2", fingerprint="f"))
+    commands_for(scheduler, at(0), failed("r1", fault=Fault.RESPONSE))
+    commands_for(scheduler, at(apart_s), arrived("busy"))
     serve(scheduler, at(apart_s), tenant="acme", count=2)
 
-    assert endings(told(scheduler, at(apart_s), failed("r2", fault=Fault.ANSWER))) == [outcome]
+    assert endings(commands_for(scheduler, at(apart_s), failed("r2", fault=Fault.RESPONSE))) == [outcome]
 
 
 @pytest.mark.parametrize("fault", [None, Fault.CONNECTION, Fault.UNAVAILABLE])
@@ -125,34 +127,34 @@ def test_failures_before_the_request_was_accepted_do_not_quarantine_it(fault: Fa
     scheduler = a_fleet()
     serve(scheduler, at(0), tenant="acme")
 
-    assert endings(fail(scheduler, "r", at(1), fault=fault)) == [Outcome.ENGINE_FAILED]
+    assert endings(fail(scheduler, "r", at(1), fault=fault)) == [Outcome.ENGINE_ERROR]
     assert scheduler.summary().quarantined == 0
 
 
-def test_endpoint_failure_is_taken_back_when_the_request_is_blamed_for_it() -> None:
+def test_endpoint_failure_is_reverted_when_the_request_is_blamed() -> None:
     scheduler = a_fleet(2)
     serve(scheduler, at(0), tenant="acme", count=2)
     first = where(scheduler.handle(arrived("r"), at(1)))
-    told(scheduler, at(1), failed("r", fault=Fault.ANSWER))
+    commands_for(scheduler, at(1), failed("r", fault=Fault.RESPONSE))
     assert endpoint_summary(scheduler, first).suspected
 
-    told(scheduler, at(1), failed("r", 2, fault=Fault.ANSWER))
+    commands_for(scheduler, at(1), failed("r", 2, fault=Fault.RESPONSE))
     assert not endpoint_summary(scheduler, first).suspected
 
 
-def test_endpoint_failure_that_a_success_cleared_is_not_taken_back_again() -> None:
+def test_endpoint_failure_cleared_by_a_success_is_not_reverted_again() -> None:
     scheduler = a_fleet(2)
     serve(scheduler, at(0), tenant="acme", count=2)
-    told(scheduler, at(1), arrived("r"), failed("r", fault=Fault.ANSWER))
+    commands_for(scheduler, at(1), arrived("r"), failed("r", fault=Fault.RESPONSE))
     serve(scheduler, at(1), tenant="acme", count=2)
 
-    assert endings(told(scheduler, at(1), failed("r", 2, fault=Fault.ANSWER))) == [Outcome.QUARANTINED]
+    assert endings(commands_for(scheduler, at(1), failed("r", 2, fault=Fault.RESPONSE))) == [Outcome.QUARANTINED]
     assert not any(each.suspected for each in scheduler.summary().endpoints)
 
 
-@pytest.mark.parametrize("fault", [Fault.ANSWER, Fault.CONNECTION])
-def test_engines_that_die_one_after_another_quarantine_none_of_their_requests(fault: Fault) -> None:
-    """Both served other requests within the last seconds, but before they died."""
+@pytest.mark.parametrize("fault", [Fault.RESPONSE, Fault.CONNECTION])
+def test_consecutive_engine_crashes_do_not_quarantine_requests(fault: Fault) -> None:
+    """Both engines served other requests within the last few seconds, but before they crashed."""
     scheduler = a_fleet(4, failures_max=3)
     serve(scheduler, at(0), tenant="bolt")
     names = [f"r{number}" for number in range(16)]
@@ -162,13 +164,13 @@ def test_engines_that_die_one_after_another_quarantine_none_of_their_requests(fa
     first, second = sorted(held)[:2]
     moved: list[str] = []
     for name in held[first]:
-        # One answer breaks off, the other connections are reset.
-        out = told(scheduler, at(2), failed(name, fault=Fault.ANSWER if name != held[first][1] else fault))
+        # One attempt fails with `fault`, and the other responses are truncated.
+        out = commands_for(scheduler, at(2), failed(name, fault=Fault.RESPONSE if name != held[first][1] else fault))
         moved += [name for each in out if isinstance(each, Dispatch) and each.endpoint_id == second]
     assert moved
 
-    out = told(scheduler, at(3), *(failed(name, 2, fault=Fault.ANSWER) for name in moved))
-    out += told(scheduler, at(3), *(failed(name, fault=Fault.ANSWER) for name in held[second]))
+    out = commands_for(scheduler, at(3), *(failed(name, 2, fault=Fault.RESPONSE) for name in moved))
+    out += commands_for(scheduler, at(3), *(failed(name, fault=Fault.RESPONSE) for name in held[second]))
     assert Outcome.QUARANTINED not in endings(out)
     assert scheduler.summary().quarantined == 0
 
@@ -176,21 +178,21 @@ def test_engines_that_die_one_after_another_quarantine_none_of_their_requests(fa
 def test_request_is_not_quarantined_if_others_failed_since_the_last_success() -> None:
     scheduler = a_fleet(2, failures_max=9)
     serve(scheduler, at(0), tenant="acme", count=2)
-    told(scheduler, at(1), arrived("r"), arrived("s"), failed("r", fault=Fault.ANSWER))
+    commands_for(scheduler, at(1), arrived("r"), arrived("s"), failed("r", fault=Fault.RESPONSE))
 
-    assert endings(told(scheduler, at(1), failed("s", fault=Fault.CONNECTION))) == []
-    assert endings(told(scheduler, at(1), failed("r", 2, fault=Fault.ANSWER))) == []
+    assert endings(commands_for(scheduler, at(1), failed("s", fault=Fault.CONNECTION))) == []
+    assert endings(commands_for(scheduler, at(1), failed("r", 2, fault=Fault.RESPONSE))) == []
 
 
-def test_broken_stream_ends_with_engine_failed_and_its_body_is_quarantined() -> None:
+def test_truncated_stream_ends_as_engine_failure_and_its_body_is_quarantined() -> None:
     scheduler = a_fleet(2)
     serve(scheduler, at(0), tenant="acme", count=2)
-    told(scheduler, at(1), arrived("r1", fingerprint="f"), arrived("r2", fingerprint="f"))
-    told(scheduler, at(1), first_token("r1"), first_token("r2"), failed("r1", fault=Fault.ANSWER))
+    commands_for(scheduler, at(1), arrived("r1", fingerprint="f"), arrived("r2", fingerprint="f"))
+    commands_for(scheduler, at(1), first_token("r1"), first_token("r2"), failed("r1", fault=Fault.RESPONSE))
 
-    [over] = told(scheduler, at(1), failed("r2", fault=Fault.ANSWER))
+    [over] = commands_for(scheduler, at(1), failed("r2", fault=Fault.RESPONSE))
     assert isinstance(over, End)
-    assert over.outcome is Outcome.ENGINE_FAILED
+    assert over.outcome is Outcome.ENGINE_ERROR
     assert scheduler.summary().quarantined == 1
 
 
@@ -200,66 +202,68 @@ def test_broken_stream_ends_with_engine_failed_and_its_body_is_quarantined() -> 
 def quarantined(scheduler: Scheduler, now: Instant, *, fingerprint: str = "f") -> None:
     serve(scheduler, now, tenant="acme")
     name = f"poison {fingerprint}"
-    told(scheduler, now, arrived(name, fingerprint=fingerprint), failed(name, fault=Fault.ANSWER))
-    assert endings(told(scheduler, now, failed(name, 2, fault=Fault.ANSWER))) == [Outcome.QUARANTINED]
+    commands_for(scheduler, now, arrived(name, fingerprint=fingerprint), failed(name, fault=Fault.RESPONSE))
+    assert endings(commands_for(scheduler, now, failed(name, 2, fault=Fault.RESPONSE))) == [Outcome.QUARANTINED]
 
 
-def test_same_body_is_rejected_while_it_is_quarantined() -> None:
+def test_quarantined_body_is_rejected() -> None:
     scheduler = a_fleet()
     quarantined(scheduler, at(0))
 
     [over] = scheduler.handle(arrived("again", fingerprint="f"), at(10))
     assert isinstance(over, End)
     assert (over.outcome, over.attempts, over.retry_after_ns) == (Outcome.QUARANTINED, 0, (QUARANTINE_S - 10) * SECOND)
-    assert over.reason == "the same request failed on two endpoints that serve others; it is not sent again for 50 s"
+    assert over.reason == "the same request failed on two healthy endpoints and is quarantined for another 50 s"
     assert where(scheduler.handle(arrived("another", fingerprint="g"), at(10)))
     assert where(scheduler.handle(arrived("later", fingerprint="f"), at(QUARANTINE_S)))
     assert scheduler.summary().quarantined == 0
 
 
-def test_earlier_request_with_a_quarantined_body_ends_at_its_next_failure_without_blame() -> None:
+def test_earlier_request_with_a_quarantined_body_ends_without_blame_at_its_next_failure() -> None:
     scheduler = a_fleet()
-    told(scheduler, at(0), arrived("early", fingerprint="f"))
+    commands_for(scheduler, at(0), arrived("early", fingerprint="f"))
     quarantined(scheduler, at(1))
 
-    assert endings(told(scheduler, at(2), failed("early", fault=Fault.ANSWER))) == [Outcome.QUARANTINED]
+    assert endings(commands_for(scheduler, at(2), failed("early", fault=Fault.RESPONSE))) == [Outcome.QUARANTINED]
     assert not any(each.suspected for each in scheduler.summary().endpoints)
 
 
-def test_an_answer_ends_the_quarantine() -> None:
+def test_completed_response_ends_the_quarantine() -> None:
     scheduler = a_fleet()
-    told(scheduler, at(0), arrived("early", fingerprint="f"))
+    commands_for(scheduler, at(0), arrived("early", fingerprint="f"))
     quarantined(scheduler, at(1))
-    told(scheduler, at(2), completed("early"))
+    commands_for(scheduler, at(2), completed("early"))
 
     assert where(scheduler.handle(arrived("again", fingerprint="f"), at(3)))
 
 
-def test_answered_request_is_no_longer_suspected() -> None:
+def test_completed_request_is_no_longer_suspected() -> None:
     scheduler = a_fleet()
     serve(scheduler, at(0), tenant="acme")
-    told(scheduler, at(1), arrived("r1", fingerprint="f"), failed("r1", fault=Fault.ANSWER), completed("r1", 2))
+    commands_for(
+        scheduler, at(1), arrived("r1", fingerprint="f"), failed("r1", fault=Fault.RESPONSE), completed("r1", 2)
+    )
 
-    out = told(scheduler, at(1), arrived("r2", fingerprint="f"), failed("r2", fault=Fault.ANSWER))
+    out = commands_for(scheduler, at(1), arrived("r2", fingerprint="f"), failed("r2", fault=Fault.RESPONSE))
     assert endings(out) == []
 
 
-def test_the_number_of_quarantined_and_suspected_requests_is_bounded() -> None:
+def test_number_of_quarantined_and_suspected_requests_is_bounded() -> None:
     scheduler = a_fleet(failures_max=10_000)
-    scheduler._state.blame = Blame(requests_max=3)
+    scheduler._state.blame = FaultAttribution(requests_max=3)
     for number in range(4):
         quarantined(scheduler, at(0), fingerprint=f"f{number}")
     assert scheduler.summary().quarantined == 3
     assert where(scheduler.handle(arrived("the oldest", fingerprint="f0"), at(0)))
     assert endings(scheduler.handle(arrived("the next", fingerprint="f1"), at(0))) == [Outcome.QUARANTINED]
 
-    told(scheduler, at(1), failed("the oldest", fault=Fault.ANSWER))
+    commands_for(scheduler, at(1), failed("the oldest", fault=Fault.RESPONSE))
     for number in range(3):
-        told(scheduler, at(1), arrived(f"s{number}"), failed(f"s{number}", fault=Fault.ANSWER))
-    assert endings(told(scheduler, at(1), failed("the oldest", 2, fault=Fault.ANSWER))) == []
+        commands_for(scheduler, at(1), arrived(f"s{number}"), failed(f"s{number}", fault=Fault.RESPONSE))
+    assert endings(commands_for(scheduler, at(1), failed("the oldest", 2, fault=Fault.RESPONSE))) == []
 
 
-def test_successor_keeps_the_quarantine_for_its_remaining_time() -> None:
+def test_new_scheduler_keeps_the_quarantine_for_its_remaining_time() -> None:
     scheduler = a_fleet()
     quarantined(scheduler, at(0))
     [told_of] = scheduler.counters(at(20)).quarantine
@@ -272,64 +276,64 @@ def test_successor_keeps_the_quarantine_for_its_remaining_time() -> None:
     assert (over.outcome, over.retry_after_ns) == (Outcome.QUARANTINED, (QUARANTINE_S - 25) * SECOND)
 
 
-# The tenant, the model
+# Tenant and model
 
 
-def test_failures_of_one_tenant_do_not_eject_an_endpoint_that_serves_others() -> None:
+def test_failures_from_one_tenant_do_not_eject_an_endpoint_that_serves_others() -> None:
     scheduler = a_fleet(1, failures_max=3)
     serve(scheduler, at(0), tenant="bolt", count=1)
 
-    out = [each for name in "abcdef" for each in fail(scheduler, name, at(1), fault=Fault.ANSWER)]
+    out = [each for name in "abcdef" for each in fail(scheduler, name, at(1), fault=Fault.RESPONSE)]
     assert ejected(out) == []
 
 
-def test_failures_of_one_tenant_count_if_the_endpoint_has_served_no_other_tenant_recently() -> None:
+def test_failures_from_one_tenant_count_if_the_endpoint_has_served_no_other_tenant_recently() -> None:
     scheduler = a_fleet(1, failures_max=3)
     serve(scheduler, at(0), tenant="bolt", count=1)
-    assert ejected(fail(scheduler, "in time", at(SERVED_S), fault=Fault.ANSWER)) == []
+    assert ejected(fail(scheduler, "in time", at(SERVED_S), fault=Fault.RESPONSE)) == []
 
-    assert ejected(fail(scheduler, "too late", at(SERVED_S + 1), fault=Fault.ANSWER)) == ["e1"]
+    assert ejected(fail(scheduler, "too late", at(SERVED_S + 1), fault=Fault.RESPONSE)) == ["e1"]
 
 
 def test_streamed_tokens_count_as_service() -> None:
     scheduler = a_fleet(1, failures_max=3)
-    told(scheduler, at(0), arrived("long", "bolt"), first_token("long"))
-    told(scheduler, at(SERVED_S), progressed("long"))
+    commands_for(scheduler, at(0), arrived("long", "bolt"), first_token("long"))
+    commands_for(scheduler, at(SERVED_S), progressed("long"))
 
-    assert ejected(fail(scheduler, "r", at(2 * SERVED_S), fault=Fault.ANSWER)) == []
+    assert ejected(fail(scheduler, "r", at(2 * SERVED_S), fault=Fault.RESPONSE)) == []
 
 
-def test_report_without_tokens_does_not_count_as_service() -> None:
+def test_progress_report_without_tokens_does_not_count_as_service() -> None:
     scheduler = a_fleet(1, failures_max=3)
-    told(scheduler, at(0), arrived("long", "bolt"), first_token("long"))
-    told(scheduler, at(SERVED_S), Progressed((AttemptProgress(RequestId("long"), 1, tokens=0),)))
+    commands_for(scheduler, at(0), arrived("long", "bolt"), first_token("long"))
+    commands_for(scheduler, at(SERVED_S), AttemptsProgressed((AttemptProgress(RequestId("long"), 1, tokens=0),)))
 
-    assert ejected(fail(scheduler, "r", at(2 * SERVED_S), fault=Fault.ANSWER)) == ["e1"]
+    assert ejected(fail(scheduler, "r", at(2 * SERVED_S), fault=Fault.RESPONSE)) == ["e1"]
 
 
-def test_consecutive_failures_of_two_tenants_count_against_the_endpoint() -> None:
+def test_consecutive_failures_from_two_tenants_count_against_the_endpoint() -> None:
     scheduler = a_fleet(1, failures_max=3)
     serve(scheduler, at(0), tenant="coil", count=1)
-    told(scheduler, at(1), arrived("a", "acme"), arrived("b", "bolt"))
+    commands_for(scheduler, at(1), arrived("a", "acme"), arrived("b", "bolt"))
 
-    assert told(scheduler, at(1), failed("a", fault=Fault.ANSWER))
+    assert commands_for(scheduler, at(1), failed("a", fault=Fault.RESPONSE))
     assert not endpoint_summary(scheduler, "e1").suspected
-    told(scheduler, at(1), failed("b", fault=Fault.ANSWER))
+    commands_for(scheduler, at(1), failed("b", fault=Fault.RESPONSE))
     assert endpoint_summary(scheduler, "e1").suspected
-    assert ejected(told(scheduler, at(1), failed("a", 2, fault=Fault.ANSWER))) == []
-    assert ejected(told(scheduler, at(1), failed("b", 2, fault=Fault.ANSWER))) == ["e1"]
+    assert ejected(commands_for(scheduler, at(1), failed("a", 2, fault=Fault.RESPONSE))) == []
+    assert ejected(commands_for(scheduler, at(1), failed("b", 2, fault=Fault.RESPONSE))) == ["e1"]
 
 
-def test_success_resets_the_consecutive_failures() -> None:
+def test_success_resets_consecutive_failures() -> None:
     scheduler = a_fleet(1, failures_max=1)
     serve(scheduler, at(0), tenant="coil", count=1)
-    assert ejected(told(scheduler, at(1), arrived("a", "acme"), failed("a", fault=Fault.ANSWER))) == []
+    assert ejected(commands_for(scheduler, at(1), arrived("a", "acme"), failed("a", fault=Fault.RESPONSE))) == []
     serve(scheduler, at(1), tenant="coil", count=1)
 
-    assert ejected(told(scheduler, at(1), arrived("b", "bolt"), failed("b", fault=Fault.ANSWER))) == []
+    assert ejected(commands_for(scheduler, at(1), arrived("b", "bolt"), failed("b", fault=Fault.RESPONSE))) == []
 
 
-def test_failures_of_one_model_do_not_eject_an_endpoint_that_serves_another() -> None:
+def test_failures_for_one_model_do_not_eject_an_endpoint_that_serves_another() -> None:
     models = (a_model("m", "p"), a_model("n", "p"))
     policy = a_policy(pools=(a_pool("p"),), models=models, retry=GENEROUS)
     scheduler = a_fleet(1, policy=policy)
@@ -348,211 +352,215 @@ def test_refused_and_reset_connections_always_count_against_the_endpoint(fault: 
 
 
 SILENT_S = 20
-"""Duration of a silence in these tests."""
+"""How long a silence lasts in these tests, in seconds."""
 
 
 def streams(scheduler: Scheduler, now: Instant, *, tenant: str, count: int = 4) -> list[str]:
-    """Starts `count` streams of a tenant, one at each endpoint."""
+    """Starts `count` streams for a tenant, one on each endpoint."""
     names = [f"{tenant}-stream-{number}" for number in range(count)]
     assert len({where(scheduler.handle(arrived(name, tenant), now)) for name in names}) == count
-    told(scheduler, now, *(first_token(name) for name in names))
+    commands_for(scheduler, now, *(first_token(name) for name in names))
     return names
 
 
 def silent_together(scheduler: Scheduler, names: list[str], now: Instant) -> list[Command]:
-    return told(scheduler, now, *(fell_silent(name) for name in names))
+    return commands_for(scheduler, now, *(timed_out(name) for name in names))
 
 
 @pytest.mark.parametrize("begins", [True, False])
-def test_silent_streams_of_one_tenant_eject_no_endpoint_that_serves_others_meanwhile(begins: bool) -> None:
+def test_silent_streams_from_one_tenant_do_not_eject_an_endpoint_that_serves_others(begins: bool) -> None:
     once = a_policy(
         tenants=("acme", "bolt"),
         retry=RetryRules(attempts_max=1),
-        health=HealthRules(failures_max=3, stall_ns_max=600 * SECOND),
+        health=HealthRules(consecutive_failures_max=3, stall_ns_max=600 * SECOND),
     )
     scheduler = a_fleet(policy=once)
     others = streams(scheduler, at(0), tenant="bolt")
     silent = [f"silent {number}" for number in range(24)]
-    told(scheduler, at(1), *(arrived(name, "acme") for name in silent))
+    commands_for(scheduler, at(1), *(arrived(name, "acme") for name in silent))
     if begins:
-        told(scheduler, at(1), *(first_token(name) for name in silent))
+        commands_for(scheduler, at(1), *(first_token(name) for name in silent))
     for second in range(2, SILENT_S):
-        told(scheduler, at(second), *(progressed(name) for name in others))
+        commands_for(scheduler, at(second), *(progressed(name) for name in others))
 
     out = silent_together(scheduler, silent, at(1 + SILENT_S))
-    assert endings(out) == [Outcome.ENGINE_SILENT] * 24
+    assert endings(out) == [Outcome.ENGINE_TIMEOUT] * 24
     assert ejected(out) == []
     assert not any(each.suspected for each in scheduler.summary().endpoints)
 
 
-def test_silent_streams_for_one_model_eject_no_endpoint_that_serves_another_meanwhile() -> None:
+def test_silent_streams_for_one_model_do_not_eject_an_endpoint_that_serves_another() -> None:
     models = (a_model("m", "p"), a_model("n", "p"))
     scheduler = a_fleet(1, policy=a_policy(pools=(a_pool("p"),), models=models, retry=GENEROUS))
-    told(scheduler, at(0), *(arrived(name) for name in "abc"))
+    commands_for(scheduler, at(0), *(arrived(name) for name in "abc"))
     serve(scheduler, at(SILENT_S - 1), tenant="acme", count=1, model="n")
 
     assert ejected(silent_together(scheduler, ["a", "b", "c"], at(SILENT_S))) == []
 
 
-def test_an_engine_that_hangs_is_ejected_by_its_first_silent_streams() -> None:
-    """The engine served all tenants until it hung and none since, so no silence is attributed to a tenant."""
+def test_first_silent_streams_eject_a_hanging_engine() -> None:
+    """The engine served all tenants until it hung and none since, so the silence is not attributed to any tenant."""
     scheduler = a_fleet(1, failures_max=3)
     names = [*streams(scheduler, at(0), tenant="acme", count=1), *streams(scheduler, at(0), tenant="bolt", count=1)]
     names += streams(scheduler, at(0), tenant="coil", count=1)
     for second in range(1, 11):
-        told(scheduler, at(second), *(progressed(name) for name in names))
+        commands_for(scheduler, at(second), *(progressed(name) for name in names))
 
-    assert ejected(told(scheduler, at(10 + SILENT_S), *(fell_silent(name) for name in names[:2]))) == []
-    assert ejected(told(scheduler, at(10 + SILENT_S), fell_silent(names[2]))) == ["e1"]
+    assert ejected(commands_for(scheduler, at(10 + SILENT_S), *(timed_out(name) for name in names[:2]))) == []
+    assert ejected(commands_for(scheduler, at(10 + SILENT_S), timed_out(names[2]))) == ["e1"]
 
 
-def test_silent_streams_of_one_tenant_count_against_an_endpoint_that_served_others_only_before() -> None:
+def test_silent_streams_from_one_tenant_count_if_the_endpoint_served_others_only_earlier() -> None:
     scheduler = a_fleet(1, failures_max=3)
     serve(scheduler, at(0), tenant="bolt", count=1)
-    told(scheduler, at(0), *(arrived(name, "acme") for name in "abc"))
+    commands_for(scheduler, at(0), *(arrived(name, "acme") for name in "abc"))
 
     out = silent_together(scheduler, ["a", "b", "c"], at(5))
-    assert ejected(out) == ["e1"], "five seconds are less than those within which a failed answer is excused"
+    assert ejected(out) == ["e1"], "5 s is less than the time within which a failed response would be excused"
 
 
 def test_service_in_the_first_half_of_a_silence_does_not_excuse_it() -> None:
     for served_s, expected in ((SILENT_S // 2, ["e1"]), (SILENT_S // 2 + 1, [])):
         scheduler = a_fleet(1, failures_max=1)
-        told(scheduler, at(0), arrived("r"))
+        commands_for(scheduler, at(0), arrived("r"))
         serve(scheduler, at(served_s), tenant="bolt", count=1)
 
-        assert ejected(told(scheduler, at(SILENT_S), fell_silent("r"))) == expected
+        assert ejected(commands_for(scheduler, at(SILENT_S), timed_out("r"))) == expected
 
 
-def test_a_request_that_is_silent_on_two_endpoints_that_serve_others_meanwhile_is_quarantined() -> None:
+def test_request_is_quarantined_if_it_is_silent_on_two_endpoints_that_serve_others() -> None:
     scheduler = a_fleet(2)
     first = where(scheduler.handle(arrived("r", fingerprint="f"), at(0)))
     serve(scheduler, at(29), tenant="acme", count=2)
-    second = where(told(scheduler, at(30), fell_silent("r")))
+    second = where(commands_for(scheduler, at(30), timed_out("r")))
     assert first != second
-    told(scheduler, at(59), arrived("busy"))
+    commands_for(scheduler, at(59), arrived("busy"))
     serve(scheduler, at(59), tenant="acme", count=2)
 
-    [over] = told(scheduler, at(60), fell_silent("r", 2))
+    [over] = commands_for(scheduler, at(60), timed_out("r", 2))
     assert isinstance(over, End)
     assert (over.outcome, over.retry_after_ns) == (Outcome.QUARANTINED, QUARANTINE_NS)
-    assert over.reason == "attempt 2: it failed on two endpoints that serve other requests: no token in time"
+    assert over.reason == "attempt 2: the request failed on two endpoints that serve other requests: no token in time"
     assert not endpoint_summary(scheduler, first).suspected
     assert endings(scheduler.handle(arrived("again", fingerprint="f"), at(61))) == [Outcome.QUARANTINED]
 
 
-def test_request_that_was_silent_on_a_hung_engine_is_not_quarantined_for_a_second_silence() -> None:
+def test_request_silent_on_a_hung_engine_is_not_quarantined_after_a_second_silence() -> None:
     scheduler = a_fleet(2, failures_max=9)
-    told(scheduler, at(0), arrived("r", fingerprint="f"))
-    told(scheduler, at(30), fell_silent("r"))
-    told(scheduler, at(59), arrived("busy"))
+    commands_for(scheduler, at(0), arrived("r", fingerprint="f"))
+    commands_for(scheduler, at(30), timed_out("r"))
+    commands_for(scheduler, at(59), arrived("busy"))
     serve(scheduler, at(59), tenant="acme", count=2)
 
-    assert Outcome.QUARANTINED not in endings(told(scheduler, at(60), fell_silent("r", 2)))
+    assert Outcome.QUARANTINED not in endings(commands_for(scheduler, at(60), timed_out("r", 2)))
     assert scheduler.summary().quarantined == 0
 
 
-def test_silent_request_with_a_quarantined_body_blames_no_endpoint() -> None:
+def test_silent_request_with_a_quarantined_body_does_not_count_against_its_endpoint() -> None:
     scheduler = a_fleet()
-    told(scheduler, at(0), arrived("early", fingerprint="f"))
+    commands_for(scheduler, at(0), arrived("early", fingerprint="f"))
     quarantined(scheduler, at(1))
 
-    assert endings(told(scheduler, at(30), fell_silent("early"))) == [Outcome.QUARANTINED]
+    assert endings(commands_for(scheduler, at(30), timed_out("early"))) == [Outcome.QUARANTINED]
     assert not any(each.suspected for each in scheduler.summary().endpoints)
 
 
-def test_a_request_that_is_answered_elsewhere_blames_the_endpoint_where_it_failed() -> None:
+def test_failure_counts_against_the_endpoint_if_the_request_succeeds_elsewhere() -> None:
     scheduler = a_fleet(2, failures_max=2)
     serve(scheduler, at(0), tenant="bolt", count=2)
     first = where(scheduler.handle(arrived("r1"), at(1)))
-    told(scheduler, at(1), failed("r1", fault=Fault.ANSWER))
+    commands_for(scheduler, at(1), failed("r1", fault=Fault.RESPONSE))
     assert not endpoint_summary(scheduler, first).suspected
-    told(scheduler, at(1), first_token("r1", 2))
+    commands_for(scheduler, at(1), first_token("r1", 2))
     assert endpoint_summary(scheduler, first).suspected
 
-    told(scheduler, at(1), arrived("r2"), failed("r2", fault=Fault.ANSWER))
-    [out] = [each for each in told(scheduler, at(1), first_token("r2", 2)) if isinstance(each, Eject)]
-    assert (out.endpoint_id, out.reason) == (first, "a request that failed there was answered elsewhere")
+    commands_for(scheduler, at(1), arrived("r2"), failed("r2", fault=Fault.RESPONSE))
+    [out] = [each for each in commands_for(scheduler, at(1), first_token("r2", 2)) if isinstance(each, Eject)]
+    assert (out.endpoint_id, out.reason) == (first, "a request that failed here succeeded on another endpoint")
 
 
-def test_an_endpoint_that_is_gone_or_ejected_is_not_blamed_afterwards() -> None:
+def test_success_elsewhere_does_not_count_against_a_removed_or_ejected_endpoint() -> None:
     for meanwhile in ("leaves", "is ejected"):
         scheduler = a_fleet(2, failures_max=1)
         serve(scheduler, at(0), tenant="bolt", count=2)
         first = where(scheduler.handle(arrived("r"), at(1)))
-        told(scheduler, at(1), failed("r", fault=Fault.ANSWER))
+        commands_for(scheduler, at(1), failed("r", fault=Fault.RESPONSE))
         if meanwhile == "leaves":
-            told(scheduler, at(1), leaving(first))
+            commands_for(scheduler, at(1), leaving(first))
         else:
-            told(scheduler, at(1), arrived("x"), failed("x", fault=Fault.CONNECTION))
+            commands_for(scheduler, at(1), arrived("x"), failed("x", fault=Fault.CONNECTION))
 
-        assert ejected(told(scheduler, at(1), first_token("r", 2))) == []
-
-
-# Limits
+        assert ejected(commands_for(scheduler, at(1), first_token("r", 2))) == []
 
 
-def test_response_that_exceeds_its_time_limit_is_not_retried_and_ejects_no_endpoint() -> None:
+# Timeouts
+
+
+def test_response_exceeding_its_timeout_is_not_retried_and_does_not_eject_its_endpoint() -> None:
     scheduler = a_fleet(2, failures_max=1)
-    told(scheduler, at(0), arrived("r", stream=False))
+    commands_for(scheduler, at(0), arrived("r", stream=False))
 
-    [over] = told(scheduler, at(5), fell_silent("r", detail="not complete within 5 s", fault=Fault.LIMIT))
+    [over] = commands_for(scheduler, at(5), timed_out("r", detail="not complete within 5 s", fault=Fault.TIME_LIMIT))
     assert isinstance(over, End)
-    assert (over.outcome, over.attempts, over.reason) == (Outcome.ENGINE_SILENT, 1, "not complete within 5 s")
+    assert (over.outcome, over.attempts, over.reason) == (Outcome.ENGINE_TIMEOUT, 1, "not complete within 5 s")
     assert over.retry_after_ns == SECOND
     assert scheduler.summary().quarantined == 0
 
 
-def test_stream_that_exceeds_its_time_limit_ejects_no_endpoint() -> None:
+def test_stream_exceeding_its_timeout_does_not_eject_its_endpoint() -> None:
     scheduler = a_fleet(2, failures_max=1)
-    told(scheduler, at(0), arrived("r"), first_token("r"))
+    commands_for(scheduler, at(0), arrived("r"), first_token("r"))
 
-    [over] = told(scheduler, at(5), fell_silent("r", detail="not complete within 5 s", fault=Fault.LIMIT))
+    [over] = commands_for(scheduler, at(5), timed_out("r", detail="not complete within 5 s", fault=Fault.TIME_LIMIT))
     assert isinstance(over, End)
     assert over.reason == "after the first token: not complete within 5 s"
 
 
-def test_exceeded_time_limit_counts_against_an_endpoint_with_stale_metrics() -> None:
+def test_exceeded_timeout_counts_against_an_endpoint_with_stale_metrics() -> None:
     scheduler = a_fleet(1, failures_max=1)
-    told(scheduler, at(0), EndpointMeasured(EndpointId("e1"), running=0, waiting=0), arrived("r", stream=False))
-    told(scheduler, at(60), TimerFired())
+    commands_for(
+        scheduler, at(0), EndpointMetricsReported(EndpointId("e1"), running=0, waiting=0), arrived("r", stream=False)
+    )
+    commands_for(scheduler, at(60), TimerFired())
     assert endpoint_summary(scheduler, "e1").suspected
 
-    assert ejected(told(scheduler, at(60), fell_silent("r", fault=Fault.LIMIT))) == ["e1"]
+    assert ejected(commands_for(scheduler, at(60), timed_out("r", fault=Fault.TIME_LIMIT))) == ["e1"]
 
 
-def test_deadline_takes_precedence_over_a_time_limit() -> None:
+def test_deadline_takes_precedence_over_a_timeout() -> None:
     scheduler = a_fleet(2)
-    told(scheduler, at(0), arrived("r", stream=False, complete_within=5))
+    commands_for(scheduler, at(0), arrived("r", stream=False, complete_within=5))
 
-    assert endings(told(scheduler, at(5), fell_silent("r", fault=Fault.LIMIT))) == [Outcome.TOO_LATE]
+    assert endings(commands_for(scheduler, at(5), timed_out("r", fault=Fault.TIME_LIMIT))) == [
+        Outcome.DEADLINE_EXCEEDED
+    ]
 
 
-# The gateway
+# Gateway
 
 
-def test_gateway_failures_eject_no_endpoint_and_end_the_request_after_its_last_attempt() -> None:
+def test_gateway_failures_do_not_eject_endpoints_and_end_the_request_after_its_last_attempt() -> None:
     scheduler = a_fleet(2, failures_max=1)
     serve(scheduler, at(0), tenant="acme", count=2)
 
     out = [each for number in range(9) for each in fail(scheduler, f"r{number}", at(1), fault=Fault.GATEWAY)]
     overs = [each for each in out if isinstance(each, End)]
     assert {(each.outcome, each.attempts, each.retry_after_ns) for each in overs} == {
-        (Outcome.GATEWAY_FAILED, 3, SECOND)
+        (Outcome.INTERNAL_ERROR, 3, SECOND)
     }
-    assert overs[0].reason == "attempt 3 of 3: it answered 500"
+    assert overs[0].reason == "attempt 3 of 3: HTTP 500"
     assert ejected(out) == []
 
 
-def test_gateway_that_cannot_send_to_one_endpoint_tries_another() -> None:
+def test_gateway_tries_another_endpoint_if_it_cannot_send_to_one() -> None:
     scheduler = a_fleet(2)
     first = where(scheduler.handle(arrived("r"), at(0)))
 
-    assert where(told(scheduler, at(0), failed("r", fault=Fault.GATEWAY))) != first
+    assert where(commands_for(scheduler, at(0), failed("r", fault=Fault.GATEWAY))) != first
 
 
 def unreachable(scheduler: Scheduler, names: tuple[str, ...], requests: int, now: Instant) -> list[Command]:
-    """The gateway cannot reach these endpoints; the others answer at once. Returns all commands."""
+    """Runs requests while the gateway cannot reach these endpoints. Returns all commands."""
     out: list[Command] = []
     for number in range(requests):
         name = f"r{number} at {now}"
@@ -568,10 +576,10 @@ def unreachable(scheduler: Scheduler, names: tuple[str, ...], requests: int, now
 
 
 @pytest.mark.parametrize("names", [("e1",), ("e1", "e2")])
-def test_few_endpoints_that_the_gateway_cannot_reach_are_ejected_and_absorb_no_traffic(
+def test_few_unreachable_endpoints_are_ejected_without_failing_requests(
     names: tuple[str, ...],
 ) -> None:
-    health, retry = HealthRules(failures_max=3), RetryRules(attempts_max=3)
+    health, retry = HealthRules(consecutive_failures_max=3), RetryRules(attempts_max=3)
     scheduler = a_fleet(policy=a_policy(health=health, retry=retry))
 
     out = unreachable(scheduler, names, 60, at(0))
@@ -579,83 +587,83 @@ def test_few_endpoints_that_the_gateway_cannot_reach_are_ejected_and_absorb_no_t
     assert sorted(ejected(out)) == list(names)
 
 
-def test_endpoint_that_the_gateway_cannot_reach_fails_its_trial() -> None:
-    scheduler = a_fleet(2, policy=a_policy(health=HealthRules(failures_max=1), retry=GENEROUS))
+def test_unreachable_endpoint_fails_its_trial() -> None:
+    scheduler = a_fleet(2, policy=a_policy(health=HealthRules(consecutive_failures_max=1), retry=GENEROUS))
     assert ejected(unreachable(scheduler, ("e1",), 4, at(0))) == ["e1"]
 
-    told(scheduler, at(60), TimerFired())
+    commands_for(scheduler, at(60), TimerFired())
     assert endpoint_summary(scheduler, "e1").state is EndpointState.TRIAL
     assert ejected(unreachable(scheduler, ("e1",), 4, at(60))) == ["e1"]
 
 
-def test_gateway_that_cannot_reach_most_endpoints_ejects_none() -> None:
+def test_gateway_ejects_no_endpoint_if_it_cannot_reach_most_of_them() -> None:
     scheduler = a_fleet(failures_max=1)
-    told(scheduler, at(0), *(arrived(name) for name in "abc"))
-    told(scheduler, at(0), *(failed(name, fault=Fault.GATEWAY) for name in "abc"))
+    commands_for(scheduler, at(0), *(arrived(name) for name in "abc"))
+    commands_for(scheduler, at(0), *(failed(name, fault=Fault.GATEWAY) for name in "abc"))
 
-    assert ejected(told(scheduler, at(1), *(first_token(name, 2) for name in "abc"))) == []
+    assert ejected(commands_for(scheduler, at(1), *(first_token(name, 2) for name in "abc"))) == []
 
 
 def test_number_of_remembered_unreachable_endpoints_is_bounded() -> None:
     scheduler = a_fleet(failures_max=1)
-    scheduler._state.blame = Blame(requests_max=2)
-    told(scheduler, at(0), *(arrived(name) for name in "abc"))
-    told(scheduler, at(0), *(failed(name, fault=Fault.GATEWAY) for name in "abc"))
+    scheduler._state.blame = FaultAttribution(requests_max=2)
+    commands_for(scheduler, at(0), *(arrived(name) for name in "abc"))
+    commands_for(scheduler, at(0), *(failed(name, fault=Fault.GATEWAY) for name in "abc"))
 
-    assert len(ejected(told(scheduler, at(1), first_token("a", 2)))) == 1
+    assert len(ejected(commands_for(scheduler, at(1), first_token("a", 2)))) == 1
 
 
-def test_member_that_alone_lacks_resources_to_reach_an_endpoint_does_not_eject_it() -> None:
+def test_single_member_without_resources_does_not_eject_an_endpoint() -> None:
     scheduler = a_fleet(2, failures_max=1)
-    told(
+    commands_for(
         scheduler, at(0), *(arrived(f"{member}{number}", gateway=member) for member in ("g1", "g2") for number in "ab")
     )
-    told(scheduler, at(0), *(completed(f"{member}{number}") for member in ("g1", "g2") for number in "ab"))
+    commands_for(scheduler, at(0), *(completed(f"{member}{number}") for member in ("g1", "g2") for number in "ab"))
     first = where(scheduler.handle(arrived("r", gateway="g3"), at(1)))
 
-    out = told(scheduler, at(1), failed("r", fault=Fault.GATEWAY), first_token("r", 2))
+    out = commands_for(scheduler, at(1), failed("r", fault=Fault.GATEWAY), first_token("r", 2))
     assert ejected(out) == []
     assert endpoint_summary(scheduler, first).unserved_members == ("g3",)
 
 
-def test_gateway_failure_in_mid_stream_ends_with_gateway_failed() -> None:
+def test_stream_ends_with_internal_error_if_the_gateway_fails() -> None:
     scheduler = a_fleet(1, failures_max=1)
-    told(scheduler, at(0), arrived("r"), first_token("r"))
+    commands_for(scheduler, at(0), arrived("r"), first_token("r"))
 
-    [over] = told(scheduler, at(1), failed("r", detail="no memory", fault=Fault.GATEWAY))
+    [over] = commands_for(scheduler, at(1), failed("r", detail="no memory", fault=Fault.GATEWAY))
     assert isinstance(over, End)
-    assert (over.outcome, over.reason) == (Outcome.GATEWAY_FAILED, "after the first token: no memory")
+    assert (over.outcome, over.reason) == (Outcome.INTERNAL_ERROR, "after the first token: no memory")
 
 
-@pytest.mark.parametrize("fault", [Fault.GATEWAY, Fault.ANSWER])
-def test_expired_deadline_takes_precedence_over_other_outcomes(fault: Fault) -> None:
+@pytest.mark.parametrize("fault", [Fault.GATEWAY, Fault.RESPONSE])
+def test_passed_deadline_takes_precedence_over_other_outcomes(fault: Fault) -> None:
     scheduler = a_fleet(2)
     serve(scheduler, at(0), tenant="acme", count=2)
-    told(scheduler, at(0), arrived("r", complete_within=1), failed("r", fault=Fault.ANSWER))
+    commands_for(scheduler, at(0), arrived("r", complete_within=1), failed("r", fault=Fault.RESPONSE))
 
-    assert endings(told(scheduler, at(1), failed("r", 2, fault=fault))) == [Outcome.TOO_LATE]
+    assert endings(commands_for(scheduler, at(1), failed("r", 2, fault=fault))) == [Outcome.DEADLINE_EXCEEDED]
 
 
-# A member of a cell
+# Cell members
 
 
 def served_through(scheduler: Scheduler, now: Instant, *members: str) -> None:
     for member in members:
         name = f"by {member} at {now}"
-        told(scheduler, now, arrived(name, gateway=member), completed(name))
+        commands_for(scheduler, now, arrived(name, gateway=member), completed(name))
 
 
 def fails_through(scheduler: Scheduler, now: Instant, member: str, *, count: int = 1) -> list[Command]:
-    """`count` requests of this member fail and are not retried."""
+    """Makes `count` of this member's requests fail without a retry."""
     names = [f"by {member} at {now}, number {number}" for number in range(count)]
-    told(scheduler, now, *(arrived(name, gateway=member) for name in names))
-    return told(scheduler, now, *(failed(name, fault=Fault.CONNECTION) for name in names))
+    commands_for(scheduler, now, *(arrived(name, gateway=member) for name in names))
+    return commands_for(scheduler, now, *(failed(name, fault=Fault.CONNECTION) for name in names))
 
 
-ONCE = a_policy(retry=RetryRules(attempts_max=1), health=HealthRules(failures_max=2))
+ONCE = a_policy(retry=RetryRules(attempts_max=1), health=HealthRules(consecutive_failures_max=2))
 
 
-def test_member_that_alone_cannot_reach_an_endpoint_is_shown_and_does_not_eject_it() -> None:
+def test_endpoint_unreachable_from_a_single_member_is_reported_but_not_ejected() -> None:
     scheduler = a_fleet(1, policy=ONCE)
     served_through(scheduler, at(0), "g1", "g2", "g3")
 
@@ -669,7 +677,7 @@ def test_member_that_alone_cannot_reach_an_endpoint_is_shown_and_does_not_eject_
     assert endpoint_summary(scheduler, "e1").unserved_members == ()
 
 
-def test_an_endpoint_that_most_members_cannot_reach_is_ejected() -> None:
+def test_endpoint_unreachable_from_most_members_is_ejected() -> None:
     scheduler = a_fleet(1, policy=ONCE)
     served_through(scheduler, at(0), "g1", "g2", "g3")
 
@@ -679,7 +687,7 @@ def test_an_endpoint_that_most_members_cannot_reach_is_ejected() -> None:
     assert ejected(fails_through(scheduler, at(1), "g2")) == ["e1"]
 
 
-def test_half_of_the_members_are_not_a_majority() -> None:
+def test_half_of_the_members_do_not_form_a_majority() -> None:
     scheduler = a_fleet(1, policy=ONCE)
     served_through(scheduler, at(0), "g1", "g2")
 
@@ -694,51 +702,51 @@ def test_members_without_recent_attempts_are_not_counted() -> None:
     assert ejected(fails_through(scheduler, at(SERVED_S + 1), "g2", count=2)) == ["e1"]
 
 
-def test_failures_of_the_only_member_eject_an_endpoint() -> None:
+def test_failures_reported_by_the_only_member_eject_an_endpoint() -> None:
     scheduler = a_fleet(1, policy=ONCE)
     served_through(scheduler, at(0), "g1")
 
     assert ejected(fails_through(scheduler, at(1), "g1", count=2)) == ["e1"]
 
 
-def test_failure_attributed_to_a_member_is_not_taken_back_from_the_endpoint() -> None:
+def test_failure_attributed_to_a_member_leaves_the_failure_count_of_the_endpoint_unchanged() -> None:
     scheduler = a_fleet(2, failures_max=9)
     serve(scheduler, at(0), tenant="acme", count=2)
     for member in ("g1", "g2"):
-        told(scheduler, at(0), arrived(f"{member}a", gateway=member), arrived(f"{member}b", gateway=member))
-        told(scheduler, at(0), completed(f"{member}a"), completed(f"{member}b"))
+        commands_for(scheduler, at(0), arrived(f"{member}a", gateway=member), arrived(f"{member}b", gateway=member))
+        commands_for(scheduler, at(0), completed(f"{member}a"), completed(f"{member}b"))
     first = where(scheduler.handle(arrived("r", gateway="g3"), at(1)))
-    told(scheduler, at(1), failed("r", fault=Fault.ANSWER))
+    commands_for(scheduler, at(1), failed("r", fault=Fault.RESPONSE))
     assert endpoint_summary(scheduler, first).unserved_members == ("g3",)
     scheduler._state.fleet.endpoints[EndpointId(first)].failures = 2
 
-    assert endings(told(scheduler, at(1), failed("r", 2, fault=Fault.ANSWER))) == [Outcome.QUARANTINED]
+    assert endings(commands_for(scheduler, at(1), failed("r", 2, fault=Fault.RESPONSE))) == [Outcome.QUARANTINED]
     assert scheduler._state.fleet.endpoints[EndpointId(first)].failures == 2
 
 
-def test_the_number_of_members_remembered_is_bounded() -> None:
+def test_number_of_remembered_members_is_bounded() -> None:
     members = MembersServed(members_max=2)
-    members.served("g1", at(0))
-    assert not members.failed("g2", at(1), SERVED_NS_MAX)
-    members.served("g1", at(2))
-    members.served("g3", at(3))
+    members.record_served("g1", at(0))
+    assert not members.record_failure("g2", at(1), SERVED_NS_MAX)
+    members.record_served("g1", at(2))
+    members.record_served("g3", at(3))
     assert members.unserved == {}
 
-    assert not members.failed("g3", at(4), SERVED_NS_MAX)
-    assert members.failed("g1", at(4), SERVED_NS_MAX)
+    assert not members.record_failure("g3", at(4), SERVED_NS_MAX)
+    assert members.record_failure("g1", at(4), SERVED_NS_MAX)
 
 
 # Service log
 
 
-def test_service_log_knows_when_another_was_last_served() -> None:
+def test_service_log_returns_when_another_key_was_last_served() -> None:
     log = LastServed()
-    log.note("a", at(1))
+    log.record("a", at(1))
     assert log.other_than("a") < at(0)
     assert log.other_than("b") == at(1)
 
-    log.note("b", at(2))
-    log.note("b", at(3))
+    log.record("b", at(2))
+    log.record("b", at(3))
     assert (log.other_than("a"), log.other_than("b"), log.other_than("c")) == (at(3), at(1), at(3))
-    log.note("c", at(4))
+    log.record("c", at(4))
     assert (log.other_than("b"), log.other_than("c")) == (at(4), at(3))

@@ -1,13 +1,13 @@
-"""When does an endpoint take one more?"""
+"""Tests for endpoint headroom: when an endpoint accepts another request."""
 
 from dataclasses import replace
 
 from headgate.core.commands import Dispatch
-from headgate.core.events import AttemptProgress, Event, Progressed, TimerFired
+from headgate.core.events import AttemptProgress, AttemptsProgressed, Event, TimerFired
 from headgate.core.scheduler import Scheduler
 from headgate.model.policy import Policy, Pool
 from headgate.model.speed import EngineSpeed
-from headgate.model.units import MILLISECOND, Duration, PoolName, RequestId
+from headgate.model.units import MILLISECOND, Duration, EndpointId, PoolName, RequestId
 from testing.builders import (
     a_class,
     a_policy,
@@ -15,11 +15,11 @@ from testing.builders import (
     an_endpoint,
     arrived,
     at,
+    commands_for,
     completed,
     endpoint_summary,
     failed,
     first_token,
-    told,
 )
 
 CHUNK = 2_048
@@ -31,7 +31,7 @@ SPEED = EngineSpeed(
     attention_ps=0,
     chunk_tokens=CHUNK,
 )
-"""10 ms a step, 40 µs a prompt token, 1 ms a sequence, 1 µs a token in the cache."""
+"""10 ms per step, 40 µs per prompt token, 1 ms per sequence and 1 µs per token in the KV cache."""
 
 
 def policy(*, tpot_ms: int | None = None, kv_tokens: int | None = None) -> Policy:
@@ -41,14 +41,14 @@ def policy(*, tpot_ms: int | None = None, kv_tokens: int | None = None) -> Polic
 
 
 def sent(scheduler: Scheduler, moment: float, *events: Event) -> list[str]:
-    return [each.request_id for each in told(scheduler, at(moment), *events) if isinstance(each, Dispatch)]
+    return [each.request_id for each in commands_for(scheduler, at(moment), *events) if isinstance(each, Dispatch)]
 
 
-def progress(*requests: str, tokens: int) -> Progressed:
-    return Progressed(tuple(AttemptProgress(RequestId(each), 1, tokens) for each in requests))
+def progress(*requests: str, tokens: int) -> AttemptsProgressed:
+    return AttemptsProgressed(tuple(AttemptProgress(RequestId(each), 1, tokens) for each in requests))
 
 
-def test_prompts_that_have_yet_to_be_computed_close_an_endpoint() -> None:
+def test_endpoint_accepts_no_request_while_prefill_is_pending() -> None:
     scheduler = a_scheduler(policy=policy(), places=99)
     assert sent(scheduler, 0, arrived("long", prompt_bytes=4 * CHUNK)) == ["long"]
     assert sent(scheduler, 0, arrived("next")) == []
@@ -56,41 +56,43 @@ def test_prompts_that_have_yet_to_be_computed_close_an_endpoint() -> None:
     assert sent(scheduler, 1, first_token("long")) == ["next"]
 
 
-def test_a_whole_answer_holds_the_door_for_as_long_as_its_prompt_should_take() -> None:
-    """Its first byte comes with its last: waiting for that would close the endpoint for the whole answer."""
+def test_non_streaming_request_blocks_the_endpoint_for_its_expected_prefill_time() -> None:
+    """The first byte arrives together with the last. Waiting for it would block the endpoint for that long."""
     scheduler = a_scheduler(policy=policy(), places=99)
     sent(scheduler, 0, arrived("whole", stream=False, prompt_bytes=4 * CHUNK))
     assert sent(scheduler, 0, arrived("next")) == []
     opens = scheduler.next_wakeup()
     assert opens is not None
-    # Two thousand tokens at 40 µs, and the step around them.
+    # 2,048 tokens at 40 µs each, plus one step.
     assert at(0.08) < opens < at(0.12)
 
     commands = scheduler.handle(TimerFired(), opens)
     assert [each.request_id for each in commands if isinstance(each, Dispatch)] == ["next"]
 
 
-def test_a_whole_answer_that_ends_before_that_leaves_nothing_behind() -> None:
+def test_non_streaming_request_that_ends_early_leaves_no_timer() -> None:
     scheduler = a_scheduler(policy=policy(), places=99)
     sent(scheduler, 0, arrived("whole", stream=False, prompt_bytes=4 * CHUNK))
 
     assert sent(scheduler, 0.01, completed("whole"), arrived("next")) == ["next"]
-    told(scheduler, at(0.02), completed("next"))
+    commands_for(scheduler, at(0.02), completed("next"))
     assert scheduler.next_wakeup() is None
 
 
-def test_a_whole_answer_that_came_back_to_the_queue_is_not_taken_for_computed() -> None:
+def test_requeued_non_streaming_request_is_not_counted_as_prefilled() -> None:
     scheduler = a_scheduler(policy=policy(), places=2)
-    told(scheduler, at(0), arrived("whole", stream=False, prompt_bytes=4 * CHUNK), arrived("after"), failed("whole"))
+    commands_for(
+        scheduler, at(0), arrived("whole", stream=False, prompt_bytes=4 * CHUNK), arrived("after"), failed("whole")
+    )
 
-    # It is the first in line and is sent again; its prompt is still to be computed, from that moment on.
+    # The request is first in the queue and is sent again, so its prefill is pending again.
     assert scheduler.summary().endpoints[0].in_flight == 1
     assert sent(scheduler, 0.01, TimerFired()) == []
     assert sent(scheduler, 1, TimerFired()) == ["after"]
 
 
-def test_memory_that_answers_may_grow_into_is_promised_with_the_request() -> None:
-    # Each is promised 25 tokens of prompt and 400 of answer, and 95 % may be promised.
+def test_kv_cache_is_reserved_for_the_expected_response() -> None:
+    # Each request reserves 25 prompt tokens and 400 output tokens. At most 95 % may be reserved.
     scheduler = a_scheduler(policy=policy(kv_tokens=4 * 425), places=99)
 
     assert sent(scheduler, 0, *(arrived(f"r{number}") for number in range(9))) == ["r0", "r1", "r2"]
@@ -110,33 +112,33 @@ def test_summary_reports_a_full_kv_cache_if_another_request_does_not_fit() -> No
     assert not unbounded.summary().endpoints[0].kv_full
 
 
-def test_an_answer_longer_than_was_promised_is_promised_more() -> None:
+def test_kv_cache_reservation_grows_with_a_longer_response() -> None:
     scheduler = a_scheduler(policy=policy(kv_tokens=4 * 425), places=99)
     sent(scheduler, 0, arrived("r0"), arrived("r1"))
-    told(scheduler, at(1), first_token("r0"), progress("r0", tokens=700))
+    commands_for(scheduler, at(1), first_token("r0"), progress("r0", tokens=700))
 
     assert sent(scheduler, 1, arrived("r2")) == []
     assert sent(scheduler, 2, completed("r0")) == ["r2"]
 
 
-def test_who_is_alone_is_sent_however_much_it_takes() -> None:
+def test_single_request_is_sent_regardless_of_its_size() -> None:
     scheduler = a_scheduler(policy=policy(kv_tokens=100), places=99)
 
     assert sent(scheduler, 0, arrived("huge", prompt_bytes=4_000), arrived("next")) == ["huge"]
     assert sent(scheduler, 1, completed("huge")) == ["next"]
 
 
-def test_a_step_that_would_become_too_long_for_those_who_are_there_takes_nobody() -> None:
-    # 80 % of 25 ms leave 10 ms beside the step itself: nine sequences and what they read.
+def test_endpoint_rejects_a_request_that_would_make_steps_too_slow() -> None:
+    # 80 % of 25 ms, minus the 10 ms of a step, leaves enough time for nine sequences and the tokens they read.
     scheduler = a_scheduler(policy=policy(tpot_ms=25), places=99)
 
     assert len(sent(scheduler, 0, *(arrived(f"r{number}", prompt_bytes=4) for number in range(20)))) == 9
 
 
-def test_tokens_that_come_too_slowly_close_an_endpoint_until_they_come_faster() -> None:
+def test_endpoint_accepts_no_request_while_tokens_are_too_slow() -> None:
     scheduler = a_scheduler(policy=policy(tpot_ms=100), places=99)
     sent(scheduler, 0, arrived("r0"), first_token("r0"))
-    told(scheduler, at(1), progress("r0", tokens=5))
+    commands_for(scheduler, at(1), progress("r0", tokens=5))
     assert sent(scheduler, 1, arrived("r1")) == []
 
     assert sent(scheduler, 2, progress("r0", tokens=50)) == ["r1"]
@@ -146,50 +148,59 @@ def test_stalled_reader_does_not_make_its_engine_look_slow() -> None:
     scheduler = a_scheduler(policy=policy(tpot_ms=100), places=99)
     sent(scheduler, 0, arrived("stalled"), arrived("r0"), first_token("stalled"), first_token("r0"))
     for number in range(1, 60):
-        told(
+        commands_for(
             scheduler,
             at(number),
-            Progressed((*progress("stalled", tokens=0).attempts, *progress("r0", tokens=80).attempts)),
+            AttemptsProgressed((*progress("stalled", tokens=0).attempts, *progress("r0", tokens=80).attempts)),
         )
-        told(scheduler, at(number + 0.5), progress("stalled", tokens=0))
+        commands_for(scheduler, at(number + 0.5), progress("stalled", tokens=0))
 
     summary = endpoint_summary(scheduler, "e1")
     assert summary.decode_percent < 115
     assert sent(scheduler, 60, arrived("r1")) == ["r1"]
 
 
-def test_when_the_last_stream_has_ended_nothing_is_slow() -> None:
+def test_endpoint_is_not_slow_after_its_last_stream_has_ended() -> None:
     scheduler = a_scheduler(policy=policy(tpot_ms=100), places=99)
     sent(scheduler, 0, arrived("r0"), first_token("r0"))
-    told(scheduler, at(1), progress("r0", tokens=1), arrived("r1"))
+    commands_for(scheduler, at(1), progress("r0", tokens=1), arrived("r1"))
 
     assert sent(scheduler, 2, completed("r0")) == ["r1"]
 
 
-def test_without_a_promise_of_time_per_token_only_places_and_memory_count() -> None:
+def test_only_slots_and_memory_are_checked_without_a_time_per_token_target() -> None:
     scheduler = a_scheduler(policy=policy(), places=50)
     sent(scheduler, 0, arrived("r0"), first_token("r0"))
-    told(scheduler, at(9), progress("r0", tokens=1))
+    commands_for(scheduler, at(9), progress("r0", tokens=1))
 
     assert len(sent(scheduler, 9, *(arrived(f"n{number}", prompt_bytes=4) for number in range(60)))) == 49
 
 
-def test_an_engine_that_proves_slow_is_left_for_the_others() -> None:
+def test_slow_engine_is_avoided() -> None:
     scheduler = a_scheduler(an_endpoint("e1", places=99), an_endpoint("e2", places=99), policy=policy())
-    told(scheduler, at(0), arrived("slow"), arrived("quick"), first_token("slow"), first_token("quick"))
+    commands_for(scheduler, at(0), arrived("slow"), arrived("quick"), first_token("slow"), first_token("quick"))
     for number in range(1, 60):
-        told(scheduler, at(number), progress("slow", tokens=25), progress("quick", tokens=90))
-    told(scheduler, at(60), completed("slow"), completed("quick"))
-    commands = told(scheduler, at(60), *(arrived(f"r{number}") for number in range(10)))
+        commands_for(scheduler, at(number), progress("slow", tokens=25), progress("quick", tokens=90))
+    commands_for(scheduler, at(60), completed("slow"), completed("quick"))
+    commands = commands_for(scheduler, at(60), *(arrived(f"r{number}") for number in range(10)))
 
     assert {each.endpoint_id for each in commands if isinstance(each, Dispatch)} == {"e2"}
 
 
-def test_the_longer_of_two_answers_costs_its_tenant_its_next_turn() -> None:
-    """The charge follows what comes, long before the end."""
+def test_longer_response_delays_the_next_turn_of_its_tenant() -> None:
+    """The charge is updated as tokens arrive, long before the response ends."""
     scheduler = a_scheduler(places=2)
-    told(scheduler, at(0), arrived("a0", "acme"), arrived("b0", "bolt"), first_token("a0"), first_token("b0"))
-    told(scheduler, at(1), arrived("a1", "acme"), arrived("b1", "bolt"))
-    told(scheduler, at(2), progress("a0", tokens=5_000), progress("b0", tokens=10))
+    commands_for(scheduler, at(0), arrived("a0", "acme"), arrived("b0", "bolt"), first_token("a0"), first_token("b0"))
+    commands_for(scheduler, at(1), arrived("a1", "acme"), arrived("b1", "bolt"))
+    commands_for(scheduler, at(2), progress("a0", tokens=5_000), progress("b0", tokens=10))
 
     assert sent(scheduler, 3, completed("b0")) == ["b1"]
+
+
+def test_prompt_that_takes_no_time_does_not_wait_for_its_prefill() -> None:
+    speed = EngineSpeed(step_ps=0, prefill_token_ps=0, decode_sequence_ps=0, kv_token_ps=0, attention_ps=0)
+    scheduler = a_scheduler(policy=a_policy(pools=(Pool(PoolName("p"), speed=speed),)), places=2)
+
+    assert sent(scheduler, 0, arrived("long", prompt_bytes=4 * CHUNK, stream=False)) == ["long"]
+    assert len(scheduler._state.attempts.prefill_timers) == 0
+    assert scheduler._state.fleet.endpoints[EndpointId("e1")].pending_tokens == 0

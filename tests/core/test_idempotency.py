@@ -1,4 +1,4 @@
-"""What becomes of a second request with the same Idempotency-Key?"""
+"""Detection of duplicate requests by Idempotency-Key."""
 
 import pytest
 
@@ -12,133 +12,138 @@ from testing.builders import (
     an_endpoint,
     arrived,
     at,
-    client_left,
+    client_disconnected,
+    commands_for,
     completed,
     dispatch,
     end,
+    engine_rejected,
     failed,
     first_token,
     grace_over,
+    only_end,
     policy_changed,
-    refused,
-    the_end,
-    told,
 )
-from testing.inside import inside
+from testing.scheduler_sizes import scheduler_sizes
 
-SAME_KEY = "request first came with the same Idempotency-Key and has not ended; wait for it or use another key"
+SAME_KEY = "request first has the same Idempotency-Key and is still in progress; wait for it or use another key"
 
 
-def test_a_second_request_with_the_same_key_is_a_duplicate_while_the_first_runs() -> None:
+def test_second_request_with_same_key_is_rejected_while_first_runs() -> None:
     scheduler = a_scheduler(places=2)
-    told(scheduler, at(0), arrived("first", key="k"))
+    commands_for(scheduler, at(0), arrived("first", key="k"))
 
     assert scheduler.handle(arrived("second", key="k"), at(1)) == [
-        end("second", Outcome.DUPLICATE, SAME_KEY, retry_after=1)
+        end("second", Outcome.DUPLICATE_REQUEST, SAME_KEY, retry_after=1)
     ]
     assert scheduler.summary().requests == 1
 
 
-def test_a_second_request_with_the_same_key_is_a_duplicate_while_the_first_waits() -> None:
+def test_second_request_with_same_key_is_rejected_while_first_is_queued() -> None:
     scheduler = a_scheduler()
-    told(scheduler, at(0), arrived("runs"), arrived("first", key="k"))
+    commands_for(scheduler, at(0), arrived("runs"), arrived("first", key="k"))
 
-    assert the_end(scheduler.handle(arrived("second", key="k"), at(1))).outcome is Outcome.DUPLICATE
+    assert only_end(scheduler.handle(arrived("second", key="k"), at(1))).outcome is Outcome.DUPLICATE_REQUEST
 
 
-def test_a_key_stays_taken_from_one_attempt_to_the_next() -> None:
+def test_key_stays_reserved_during_retry() -> None:
     scheduler = a_scheduler(an_endpoint("e1"), an_endpoint("e2"))
-    told(scheduler, at(0), arrived("first", key="k"))
+    commands_for(scheduler, at(0), arrived("first", key="k"))
 
-    assert told(scheduler, at(1), failed("first")) == [dispatch("first", "e2", attempt=2)]
-    assert the_end(scheduler.handle(arrived("second", key="k"), at(1))).outcome is Outcome.DUPLICATE
+    assert commands_for(scheduler, at(1), failed("first")) == [dispatch("first", "e2", attempt=2)]
+    assert only_end(scheduler.handle(arrived("second", key="k"), at(1))).outcome is Outcome.DUPLICATE_REQUEST
 
 
-@pytest.mark.parametrize("last", [completed, refused, client_left, grace_over])
-def test_a_key_is_free_as_soon_as_the_first_has_ended(last: type) -> None:
+@pytest.mark.parametrize("last", [completed, engine_rejected, client_disconnected, grace_over])
+def test_key_is_released_when_request_ends(last: type) -> None:
     scheduler = a_scheduler(places=2)
-    told(scheduler, at(0), arrived("first", key="k"), last("first"))
+    commands_for(scheduler, at(0), arrived("first", key="k"), last("first"))
 
     assert scheduler.handle(arrived("second", key="k"), at(0))[0].request_id == "second"
     assert scheduler.summary().requests == 1
-    told(scheduler, at(1), client_left("second"))
-    assert inside(scheduler).keys == 0
+    commands_for(scheduler, at(1), client_disconnected("second"))
+    assert scheduler_sizes(scheduler).keys == 0
 
 
-def test_a_key_is_free_where_the_first_failed_for_good() -> None:
+def test_key_is_released_when_request_fails_after_first_token() -> None:
     scheduler = a_scheduler(places=2)
-    told(scheduler, at(0), arrived("first", key="k"), first_token("first"), failed("first"))
+    commands_for(scheduler, at(0), arrived("first", key="k"), first_token("first"), failed("first"))
 
-    assert inside(scheduler).keys == 0
+    assert scheduler_sizes(scheduler).keys == 0
 
 
-def test_a_key_is_free_for_whoever_comes_as_the_first_expires() -> None:
+def test_arrival_can_reuse_key_of_request_that_expires_at_same_time() -> None:
     scheduler = a_scheduler(policy=a_policy(classes=(a_class(queue_wait=5),)))
-    told(scheduler, at(0), arrived("runs", stream=False), arrived("first", key="k"))
-    told(scheduler, at(0), arrived("late", key="other", complete_within=5))
+    commands_for(scheduler, at(0), arrived("runs", stream=False), arrived("first", key="k"))
+    commands_for(scheduler, at(0), arrived("late", key="other", complete_within=5))
 
     expiry, late = scheduler.handle(arrived("second", key="k"), at(5))
 
-    assert (the_end([expiry]).request_id, the_end([late]).request_id) == ("first", "late")
-    assert the_end(scheduler.handle(arrived("third", key="k"), at(5))).outcome is Outcome.DUPLICATE
+    assert (only_end([expiry]).request_id, only_end([late]).request_id) == ("first", "late")
+    assert only_end(scheduler.handle(arrived("third", key="k"), at(5))).outcome is Outcome.DUPLICATE_REQUEST
 
 
-def test_the_same_request_with_another_key_or_none_is_another_request() -> None:
+def test_requests_with_different_or_no_key_are_not_duplicates() -> None:
     scheduler = a_scheduler(places=4)
-    told(scheduler, at(0), arrived("first", key="k"))
+    commands_for(scheduler, at(0), arrived("first", key="k"))
 
-    commands = told(scheduler, at(0), arrived("a", key="other"), arrived("b"), arrived("c"))
+    commands = commands_for(scheduler, at(0), arrived("a", key="other"), arrived("b"), arrived("c"))
 
     assert [type(each).__name__ for each in commands] == ["Dispatch"] * 3
 
 
-def test_tenants_do_not_see_each_others_keys() -> None:
+def test_keys_are_scoped_to_tenant() -> None:
     scheduler = a_scheduler(places=2)
-    told(scheduler, at(0), arrived("first", "acme", key="k"))
+    commands_for(scheduler, at(0), arrived("first", "acme", key="k"))
 
     assert scheduler.handle(arrived("r", "bolt", key="k"), at(0)) == [dispatch("r", place="2 of 2")]
-    told(scheduler, at(1), completed("r"))
-    assert the_end(scheduler.handle(arrived("second", "acme", key="k"), at(1))).outcome is Outcome.DUPLICATE
+    commands_for(scheduler, at(1), completed("r"))
+    assert only_end(scheduler.handle(arrived("second", "acme", key="k"), at(1))).outcome is Outcome.DUPLICATE_REQUEST
 
 
-def test_a_request_that_was_refused_takes_no_key() -> None:
+def test_rejected_request_does_not_reserve_key() -> None:
     scheduler = a_scheduler()
-    told(scheduler, at(0), arrived("refused", model="gpt", key="k"), arrived("late", complete_within=0, key="k"))
+    commands_for(
+        scheduler, at(0), arrived("refused", model="gpt", key="k"), arrived("late", complete_within=0, key="k")
+    )
 
     assert scheduler.handle(arrived("r", key="k"), at(0)) == [dispatch("r")]
 
 
-def test_a_duplicate_costs_no_retry_budget_and_is_told_before_the_queue_is_looked_at() -> None:
+def test_duplicate_is_rejected_before_queue_check_and_uses_no_retry_budget() -> None:
     classes = (a_class(queue_length_max=1),)
     policy = a_policy(classes=classes, retry=RetryRules(credit_burst=100, credit_per_first_attempt=0))
     scheduler = a_scheduler(policy=policy)
-    told(scheduler, at(0), arrived("first", key="k"), arrived("waits"))
+    commands_for(scheduler, at(0), arrived("first", key="k"), arrived("waits"))
 
-    assert the_end(scheduler.handle(arrived("second", key="k", client_retries=1), at(0))).outcome is Outcome.DUPLICATE
-    told(scheduler, at(1), client_left("waits"))
+    assert (
+        only_end(scheduler.handle(arrived("second", key="k", client_retries=1), at(0))).outcome
+        is Outcome.DUPLICATE_REQUEST
+    )
+    commands_for(scheduler, at(1), client_disconnected("waits"))
     assert scheduler.handle(arrived("retry", client_retries=1), at(1)) == []
 
 
-def test_a_key_outlasts_a_change_of_policy() -> None:
+def test_key_stays_reserved_after_policy_change() -> None:
     scheduler = a_scheduler()
-    told(scheduler, at(0), arrived("runs", key="a"), arrived("waits", key="b"), policy_changed(a_policy()))
+    commands_for(scheduler, at(0), arrived("runs", key="a"), arrived("waits", key="b"), policy_changed(a_policy()))
 
     for key in ("a", "b"):
-        assert the_end(scheduler.handle(arrived(f"again {key}", key=key), at(1))).outcome is Outcome.DUPLICATE
+        assert only_end(scheduler.handle(arrived(f"again {key}", key=key), at(1))).outcome is Outcome.DUPLICATE_REQUEST
 
 
-def test_a_key_goes_with_a_request_whose_tenant_has_gone() -> None:
+def test_key_is_released_when_tenant_is_removed() -> None:
     scheduler = a_scheduler()
-    told(scheduler, at(0), arrived("runs", stream=False), arrived("waits", "bolt", key="k"))
-    told(scheduler, at(1), policy_changed(a_policy(tenants=("acme",))))
+    commands_for(scheduler, at(0), arrived("runs", stream=False), arrived("waits", "bolt", key="k"))
+    commands_for(scheduler, at(1), policy_changed(a_policy(tenants=("acme",))))
 
-    assert inside(scheduler).keys == 0
+    assert scheduler_sizes(scheduler).keys == 0
 
 
-def test_keys_are_as_many_as_open_requests_at_most() -> None:
+def test_number_of_keys_is_bounded_by_open_requests() -> None:
     scheduler = a_scheduler(places=3)
-    told(scheduler, at(0), *[arrived(f"r{number}", key=f"k{number}") for number in range(20)])
-    assert inside(scheduler).keys == scheduler.summary().requests == 20
+    commands_for(scheduler, at(0), *[arrived(f"r{number}", key=f"k{number}") for number in range(20)])
+    assert scheduler_sizes(scheduler).keys == scheduler.summary().requests == 20
 
-    told(scheduler, at(30), TimerFired(), *[completed(f"r{number}") for number in range(3)])
-    assert inside(scheduler).keys == scheduler.summary().requests == 0
+    commands_for(scheduler, at(30), TimerFired(), *[completed(f"r{number}") for number in range(3)])
+    assert scheduler_sizes(scheduler).keys == scheduler.summary().requests == 0

@@ -1,27 +1,27 @@
-"""What is given up at which level, when does the level change, and what is a caller told?"""
+"""Degradation levels: when they change, how they degrade a class and which requests they reject."""
 
 from dataclasses import replace
 
 import pytest
 
 from headgate.core.commands import Command, Dispatch, End
-from headgate.core.degradation import Ladder, allows_hedging, given, lowers_rung, stricter
-from headgate.core.events import EndpointJoined, EndpointReadied, TimerFired
+from headgate.core.degradation import Degradation, allows_hedging, degraded_class, lowers_tier, stricter
+from headgate.core.events import EndpointJoined, EndpointReady, TimerFired
 from headgate.core.overload import Overload
+from headgate.core.request_state import Request
 from headgate.core.rules import Rules
 from headgate.core.scheduler import Scheduler
-from headgate.core.state import Request
 from headgate.model.caps import Caps, ImageDetail, ReasoningEffort
 from headgate.model.outcome import Outcome
 from headgate.model.policy import (
     AdmissionRules,
-    LadderRules,
+    DegradationRules,
+    DegradationStep,
     Model,
+    ModelTierRule,
+    OptimizationGoal,
     Policy,
-    Promise,
-    RungRule,
     ServiceClass,
-    Variant,
 )
 from headgate.model.tenant import Plan, Tenant
 from headgate.model.units import SECOND, Instant, ModelName, PoolName
@@ -34,27 +34,27 @@ from testing.builders import (
     an_endpoint,
     arrived,
     at,
+    commands_for,
     completed,
-    lasting,
+    duration,
     policy_changed,
-    told,
 )
 
-RULES = LadderRules(climb_after_ns=lasting(3), descend_after_ns=lasting(30))
+RULES = DegradationRules(escalate_after_ns=duration(3), recover_after_ns=duration(30))
 OPEN = Caps(n=None, best_of=None, logprobs=None, prompt_logprobs=None)
 SHORT, SHORTER = replace(OPEN, output_tokens=200), replace(OPEN, output_tokens=100)
 
 
-# Up and down
+# Level changes
 
 
 def felt(pressure: int, *, up_to: int = 0) -> list[int]:
-    """So much by those of this standing and of all above."""
+    """Returns `pressure` for every sheddability from `up_to` upwards, and 0 below it."""
     return [pressure if standing >= up_to else 0 for standing in range(6)]
 
 
-def ticked(ladder: Ladder, pressure: list[int], *, since: float, until: float) -> list[int]:
-    """The levels at the ends of the seconds in between."""
+def ticked(ladder: Degradation, pressure: list[int], *, since: float, until: float) -> list[int]:
+    """Returns the level at the end of each second."""
     levels: list[int] = []
     for tenth in range(round(since * 10), round(until * 10)):
         ladder.tick(pressure, at(tenth / 10))
@@ -63,8 +63,8 @@ def ticked(ladder: Ladder, pressure: list[int], *, since: float, until: float) -
     return levels
 
 
-def a_ladder_at(level: int) -> Ladder:
-    ladder = Ladder(RULES)
+def a_ladder_at(level: int) -> Degradation:
+    ladder = Degradation(RULES)
     second = 0
     while ladder.level < level:
         ladder.tick(felt(2_000), at(second))
@@ -72,15 +72,15 @@ def a_ladder_at(level: int) -> Ladder:
     return ladder
 
 
-def test_it_climbs_a_step_for_each_three_seconds_above_one() -> None:
-    levels = ticked(Ladder(RULES), felt(1_001), since=0, until=27)
+def test_level_rises_by_one_step_per_three_seconds_of_pressure_above_one() -> None:
+    levels = ticked(Degradation(RULES), felt(1_001), since=0, until=27)
 
     # Level 4 has two steps.
     assert levels == [0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3, *[4] * 6, 5, 5, 5, *[6] * 6]
 
 
-def test_a_moment_at_one_starts_the_count_anew() -> None:
-    ladder = Ladder(RULES)
+def test_pressure_at_threshold_resets_time_to_next_step() -> None:
+    ladder = Degradation(RULES)
     ticked(ladder, felt(5_000), since=0, until=2.9)
     ladder.tick(felt(1_000), at(2.9))
 
@@ -88,7 +88,7 @@ def test_a_moment_at_one_starts_the_count_anew() -> None:
     assert ticked(ladder, felt(5_000), since=6, until=7) == [1]
 
 
-def test_it_descends_a_step_for_each_thirty_seconds_below_seven_tenths() -> None:
+def test_level_falls_by_one_step_per_thirty_seconds_of_pressure_below_seven_tenths() -> None:
     ladder = a_ladder_at(2)
     levels = ticked(ladder, felt(699), since=100, until=170)
 
@@ -96,7 +96,7 @@ def test_it_descends_a_step_for_each_thirty_seconds_below_seven_tenths() -> None
     assert ticked(ladder, felt(0), since=170, until=240)[-1] == 0
 
 
-def test_between_the_two_it_stays() -> None:
+def test_level_stays_unchanged_between_thresholds() -> None:
     ladder = a_ladder_at(3)
 
     assert set(ticked(ladder, felt(700), since=100, until=200)) == {3}
@@ -105,22 +105,23 @@ def test_between_the_two_it_stays() -> None:
 
 @pytest.mark.parametrize(
     ("pressed_from", "highest"),
-    # Free callers over their share, standard ones over theirs, free, standard, critical.
+    # Sheddability 4 is the free plan above its fair share, and 3 is the standard plan above its fair share. 2, 1 and 0
+    # are the free, standard and critical plans.
     [(4, 3), (3, 4), (2, 4), (1, 5), (0, 6)],
 )
-def test_a_step_is_taken_only_when_those_are_pressed_whom_it_protects(pressed_from: int, highest: int) -> None:
-    ladder = Ladder(RULES)
+def test_level_rises_only_if_protected_requests_are_under_pressure(pressed_from: int, highest: int) -> None:
+    ladder = Degradation(RULES)
 
     assert ticked(ladder, felt(9_000, up_to=pressed_from), since=0, until=60)[-1] == highest
 
 
-def test_it_never_climbs_beyond_the_level_that_the_policy_names() -> None:
-    ladder = Ladder(replace(RULES, level_max=2))
+def test_level_does_not_exceed_level_max() -> None:
+    ladder = Degradation(replace(RULES, level_max=2))
 
     assert ticked(ladder, felt(9_000), since=0, until=60)[-1] == 2
 
 
-def test_a_new_policy_brings_it_down_to_what_it_allows() -> None:
+def test_policy_change_lowers_level_to_new_maximum() -> None:
     ladder = a_ladder_at(6)
     ladder.change_rules(replace(RULES, level_max=3))
     assert ladder.level == 3
@@ -129,64 +130,66 @@ def test_a_new_policy_brings_it_down_to_what_it_allows() -> None:
     assert ladder.level == 0
 
 
-def test_who_is_refused_at_each_level() -> None:
-    letting_in = [[each for each in range(5) if not a_ladder_at(level).refuses(each)] for level in range(7)]
+def test_levels_four_and_above_reject_by_sheddability() -> None:
+    letting_in = [[each for each in range(5) if not a_ladder_at(level).rejects(each)] for level in range(7)]
 
     assert letting_in == [[0, 1, 2, 3, 4]] * 4 + [[0, 1, 2, 3], [0, 1], [0]]
 
 
-def test_from_level_three_on_cheap_work_is_held_while_anybody_is_pressed() -> None:
+def test_cost_optimised_bands_are_limited_to_minimum_share_from_level_three_under_pressure() -> None:
     ladder = a_ladder_at(2)
-    assert not ladder.holds_at_floor
+    assert not ladder.limits_to_min_share
     ladder = a_ladder_at(3)
-    assert ladder.holds_at_floor
+    assert ladder.limits_to_min_share
 
     ladder.tick(felt(699), at(100))
-    assert not ladder.holds_at_floor
+    assert not ladder.limits_to_min_share
 
 
-# What a class gives up
+# Degraded classes
 
 
-def served_by(model: str, level: int = 2) -> Variant:
-    return Variant(level, model=ModelName(model))
+def served_by(model: str, level: int = 2) -> DegradationStep:
+    return DegradationStep(level, model=ModelName(model))
 
 
-def a_varied(promise: Promise, *variants: Variant, caps: Caps | None = None) -> ServiceClass:
-    return replace(a_class(caps=caps), promise=promise, variants=variants, ttft_ns=lasting(2))
+def a_varied(promise: OptimizationGoal, *variants: DegradationStep, caps: Caps | None = None) -> ServiceClass:
+    return replace(a_class(caps=caps), optimize_for=promise, degradation_steps=variants, ttft_ns=duration(2))
 
 
 @pytest.mark.parametrize(
     ("promise", "output"),
     [
-        (Promise.COST, [None, 200, 100, 100]),
-        (Promise.LATENCY, [None, None, 100, 100]),
-        (Promise.QUALITY, [None, None, None, None]),
+        (OptimizationGoal.COST, [None, 200, 100, 100]),
+        (OptimizationGoal.LATENCY, [None, None, 100, 100]),
+        (OptimizationGoal.QUALITY, [None, None, None, None]),
     ],
 )
-def test_variants_hold_from_their_level_on_where_the_promise_allows(promise: Promise, output: list[int | None]) -> None:
-    service_class = a_varied(promise, Variant(1, SHORT), Variant(2, SHORTER))
+def test_variants_apply_from_their_level_if_class_may_be_degraded(
+    promise: OptimizationGoal, output: list[int | None]
+) -> None:
+    service_class = a_varied(promise, DegradationStep(1, SHORT), DegradationStep(2, SHORTER))
 
-    assert [given(service_class, level).service_class.caps.output_tokens for level in range(4)] == output
-
-
-def test_of_the_models_that_variants_name_the_last_serves() -> None:
-    service_class = a_varied(Promise.COST, served_by("m2", 1), Variant(2, SHORT), served_by("m3", 3))
-
-    assert [given(service_class, level).model for level in range(4)] == [None, "m2", "m2", "m3"]
-    assert given(service_class, 1).service_class is service_class
+    assert [degraded_class(service_class, level).service_class.caps.output_tokens for level in range(4)] == output
 
 
-def test_of_each_cap_the_stricter_holds() -> None:
+def test_model_of_last_active_variant_applies() -> None:
+    service_class = a_varied(OptimizationGoal.COST, served_by("m2", 1), DegradationStep(2, SHORT), served_by("m3", 3))
+
+    assert [degraded_class(service_class, level).model for level in range(4)] == [None, "m2", "m2", "m3"]
+    assert degraded_class(service_class, 1).service_class is service_class
+
+
+def test_stricter_value_of_each_cap_applies() -> None:
     one = Caps(
         prompt_tokens=10, output_tokens=None, n=1, reasoning_effort=ReasoningEffort.LOW, image_detail=ImageDetail.HIGH
     )
     other = Caps(
-        trims_prompt=True, output_tokens=5, n=2, best_of=None, reasoning_effort=None, image_detail=ImageDetail.LOW
+        trim_prompt=True, output_tokens=5, n=2, best_of=None, reasoning_effort=None, image_detail=ImageDetail.LOW
     )
     joined = Caps(
         prompt_tokens=10,
-        trims_prompt=True,
+        trim_prompt=True,
         output_tokens=5,
         n=1,
         reasoning_effort=ReasoningEffort.LOW,
@@ -197,10 +200,10 @@ def test_of_each_cap_the_stricter_holds() -> None:
     assert stricter(OPEN, OPEN) == OPEN
 
 
-def test_nothing_is_hedged_and_quality_keeps_its_rung_once_anything_is_given_up() -> None:
+def test_degradation_disables_hedging_and_lowers_tier_except_for_quality() -> None:
     assert [allows_hedging(level) for level in range(3)] == [True, False, False]
-    assert [lowers_rung(a_varied(Promise.LATENCY), level) for level in range(4)] == [False, False, True, True]
-    assert not any(lowers_rung(a_varied(Promise.QUALITY), level) for level in range(7))
+    assert [lowers_tier(a_varied(OptimizationGoal.LATENCY), level) for level in range(4)] == [False, False, True, True]
+    assert not any(lowers_tier(a_varied(OptimizationGoal.QUALITY), level) for level in range(7))
 
 
 # In the scheduler
@@ -211,39 +214,44 @@ def a_laddered(
     tenants: tuple[str | Tenant, ...] = ("acme", "bolt"),
     models: tuple[Model, ...] | None = None,
 ) -> Policy:
-    """A ladder that climbs as soon as anybody waits, a step for each second."""
-    ladder = LadderRules(climb_above=0, descend_below=1, climb_after_ns=lasting(1), descend_after_ns=lasting(10))
+    """Returns a policy whose degradation level rises by one step per second while a request waits."""
+    ladder = DegradationRules(
+        escalate_above=0, recover_below=1, escalate_after_ns=duration(1), recover_after_ns=duration(10)
+    )
     pools = tuple(dict.fromkeys(pool for model in models for pool in model.pools)) if models else ("p",)
     return replace(
         a_policy(classes=classes, tenants=tenants, models=models, pools=pools),
-        ladder=ladder,
-        admission=AdmissionRules(certainty_percent=None),
+        degradation=ladder,
+        admission=AdmissionRules(predicted_wait_percent_max=None),
     )
 
 
 def pressed(policy: Policy, *, seconds: float, tenant: str = "acme", service_class: str | None = None) -> Scheduler:
-    """At pool "p" one runs and one waits, for so long."""
+    """Returns a scheduler after one request has run and another has been waiting for `seconds`."""
     scheduler = a_scheduler(an_endpoint("e1", pool=policy.pools[-1].name), policy=policy)
-    told(scheduler, at(0), *(arrived(name, tenant, service_class=service_class) for name in ("runs", "waits")))
+    commands_for(scheduler, at(0), *(arrived(name, tenant, service_class=service_class) for name in ("runs", "waits")))
     while (now := scheduler.next_wakeup()) is not None and now <= at(seconds):
         scheduler.handle(TimerFired(), now)
     return scheduler
 
 
 def patient(
-    promise: Promise = Promise.LATENCY, *variants: Variant, name: str = "interactive", band: int = 0
+    promise: OptimizationGoal = OptimizationGoal.LATENCY,
+    *variants: DegradationStep,
+    name: str = "interactive",
+    band: int = 0,
 ) -> ServiceClass:
     service_class = a_class(name, band=band, queue_wait=600)
-    return replace(service_class, promise=promise, variants=variants, ttft_ns=lasting(20))
+    return replace(service_class, optimize_for=promise, degradation_steps=variants, ttft_ns=duration(20))
 
 
 def level(scheduler: Scheduler) -> int:
-    return max((each.level for each in scheduler.summary().given_up), default=0)
+    return max((each.level for each in scheduler.summary().degradation), default=0)
 
 
 def next_sent(scheduler: Scheduler, now: Instant) -> Dispatch:
-    """Ends what runs, and what waits first, until what came last is sent."""
-    commands = told(scheduler, now, completed("runs"), completed("waits"))
+    """Completes the two requests ahead of "r" and returns the dispatch of "r"."""
+    commands = commands_for(scheduler, now, completed("runs"), completed("waits"))
     return next(each for each in commands if isinstance(each, Dispatch) and each.request_id == "r")
 
 
@@ -251,32 +259,32 @@ def refusal(commands: list[Command]) -> End | None:
     return next((each for each in commands if isinstance(each, End)), None)
 
 
-def test_while_nothing_waits_nothing_is_measured() -> None:
+def test_pressure_is_measured_only_while_requests_are_waiting() -> None:
     scheduler = a_scheduler(policy=a_laddered(patient()))
     scheduler.handle(arrived("r"), at(0))
 
     assert scheduler.next_wakeup() is None
 
 
-def test_who_waits_without_a_target_is_looked_at_only_when_it_expires() -> None:
+def test_queued_request_without_target_requires_no_wakeup_before_it_expires() -> None:
     scheduler = a_scheduler(policy=a_laddered(a_class()))
-    told(scheduler, at(0), arrived("runs"), arrived("waits"))
+    commands_for(scheduler, at(0), arrived("runs"), arrived("waits"))
 
     assert scheduler.next_wakeup() == at(30)
 
 
-def test_pressure_is_measured_ten_times_a_second_as_long_as_anybody_waits_and_then_no_more() -> None:
+def test_pressure_is_measured_ten_times_per_second_while_requests_are_waiting() -> None:
     scheduler = pressed(a_laddered(patient()), seconds=0.25)
     assert scheduler.next_wakeup() == at(0.3)
 
-    told(scheduler, at(0.26), completed("runs"), completed("waits"))
+    commands_for(scheduler, at(0.26), completed("runs"), completed("waits"))
     assert scheduler.next_wakeup() is None
 
 
-def test_after_the_last_step_down_no_wakeup_is_asked_for() -> None:
+def test_no_wakeup_is_scheduled_after_level_returns_to_zero() -> None:
     scheduler = pressed(a_laddered(patient()), seconds=1.5)
     assert level(scheduler) == 1
-    told(scheduler, at(1.5), completed("runs"), completed("waits"))
+    commands_for(scheduler, at(1.5), completed("runs"), completed("waits"))
     while (now := scheduler.next_wakeup()) is not None:
         scheduler.handle(TimerFired(), now)
         assert now <= at(12)
@@ -284,58 +292,64 @@ def test_after_the_last_step_down_no_wakeup_is_asked_for() -> None:
     assert level(scheduler) == 0
 
 
-def test_a_ladder_that_is_switched_off_measures_nothing() -> None:
+def test_pressure_is_not_measured_if_degradation_is_disabled() -> None:
     policy = a_laddered(patient())
-    scheduler = pressed(replace(policy, ladder=replace(policy.ladder, enabled=False)), seconds=5)
+    scheduler = pressed(replace(policy, degradation=replace(policy.degradation, enabled=False)), seconds=5)
 
     wakeup = scheduler.next_wakeup()
     assert wakeup is not None
     assert wakeup > at(10)
-    assert scheduler.summary().given_up == ()
+    assert scheduler.summary().degradation == ()
 
 
-def test_what_expires_while_nothing_is_measured_is_no_matter() -> None:
+def test_requests_expire_if_degradation_is_disabled() -> None:
     policy = a_laddered(patient())
-    scheduler = pressed(replace(policy, ladder=replace(policy.ladder, enabled=False)), seconds=30)
+    scheduler = pressed(replace(policy, degradation=replace(policy.degradation, enabled=False)), seconds=30)
 
     assert scheduler.summary().queued == {"interactive": 0}
     assert level(scheduler) == 0
 
 
-def test_what_arrives_at_a_level_is_sent_with_the_caps_and_the_level_of_its_variant() -> None:
-    scheduler = pressed(a_laddered(patient(Promise.LATENCY, Variant(2, SHORT))), seconds=2.5)
+def test_request_is_sent_with_caps_and_level_of_active_variant() -> None:
+    scheduler = pressed(a_laddered(patient(OptimizationGoal.LATENCY, DegradationStep(2, SHORT))), seconds=2.5)
     scheduler.handle(arrived("r"), at(2.5))
 
     sent = next_sent(scheduler, at(2.5))
     assert (sent.level, sent.caps.output_tokens, sent.model) == (2, 200, None)
 
 
-def test_what_gives_up_nothing_is_sent_without_a_level() -> None:
-    scheduler = pressed(a_laddered(patient(Promise.QUALITY, Variant(2, SHORT))), seconds=2.5)
+def test_quality_optimised_request_is_sent_at_level_zero() -> None:
+    scheduler = pressed(a_laddered(patient(OptimizationGoal.QUALITY, DegradationStep(2, SHORT))), seconds=2.5)
     scheduler.handle(arrived("r"), at(2.5))
 
     sent = next_sent(scheduler, at(2.5))
     assert (sent.level, sent.caps.output_tokens) == (0, None)
 
 
-def test_a_band_that_is_pressed_takes_nothing_from_those_before_it_but_from_those_behind() -> None:
-    classes = [patient(Promise.LATENCY, Variant(2, SHORT), name=name, band=band) for band, name in enumerate("abc")]
+def test_pressure_on_band_degrades_that_band_and_lower_ones() -> None:
+    classes = [
+        patient(OptimizationGoal.LATENCY, DegradationStep(2, SHORT), name=name, band=band)
+        for band, name in enumerate("abc")
+    ]
     scheduler = pressed(a_laddered(*classes), seconds=2.5, service_class="b")
     levels: list[int] = []
     for name in "abc":
         scheduler.handle(arrived(name, service_class=name), at(2.5))
-    commands = told(scheduler, at(2.5), *(completed(each) for each in ("runs", "a", "waits", "b")))
+    commands = commands_for(scheduler, at(2.5), *(completed(each) for each in ("runs", "a", "waits", "b")))
     levels = [each.level for each in commands if isinstance(each, Dispatch) and each.request_id in ("a", "b", "c")]
 
     assert levels == [0, 2, 2]
 
 
-def test_a_band_that_a_new_policy_brings_begins_with_what_those_before_it_have_given_up() -> None:
-    classes = [patient(Promise.LATENCY, Variant(2, SHORT), name=name, band=band) for band, name in enumerate("ab")]
+def test_new_band_starts_at_level_of_higher_bands() -> None:
+    classes = [
+        patient(OptimizationGoal.LATENCY, DegradationStep(2, SHORT), name=name, band=band)
+        for band, name in enumerate("ab")
+    ]
     scheduler = pressed(a_laddered(classes[0]), seconds=2.5, service_class="a")
-    told(scheduler, at(2.5), policy_changed(a_laddered(*classes), "h2"))
+    commands_for(scheduler, at(2.5), policy_changed(a_laddered(*classes), "h2"))
     scheduler.handle(arrived("b", service_class="b"), at(2.5))
-    commands = told(scheduler, at(2.5), *(completed(each) for each in ("runs", "waits")))
+    commands = commands_for(scheduler, at(2.5), *(completed(each) for each in ("runs", "waits")))
 
     assert [each.level for each in commands if isinstance(each, Dispatch) and each.request_id == "b"] == [2]
 
@@ -343,21 +357,21 @@ def test_a_band_that_a_new_policy_brings_begins_with_what_those_before_it_have_g
 SMALL = Model(ModelName("small"), (PoolName("s"),))
 
 
-def test_a_variant_sends_a_class_to_another_model_if_anything_there_takes_work() -> None:
-    policy = a_laddered(patient(Promise.LATENCY, served_by("small")), models=(SMALL, a_model("m", "p")))
+def test_variant_switches_model_if_other_model_has_endpoint() -> None:
+    policy = a_laddered(patient(OptimizationGoal.LATENCY, served_by("small")), models=(SMALL, a_model("m", "p")))
     scheduler = pressed(policy, seconds=2.5)
     scheduler.handle(arrived("first"), at(2.5))
     joined = an_endpoint("e2", pool="s")
-    told(scheduler, at(2.5), EndpointJoined(joined), EndpointReadied(joined.id))
+    commands_for(scheduler, at(2.5), EndpointJoined(joined), EndpointReady(joined.id))
     [sent] = scheduler.handle(arrived("second"), at(2.5))
 
     assert isinstance(sent, Dispatch)
     assert (sent.pool, sent.level, sent.model) == ("s", 2, "small")
 
 
-def test_a_model_that_the_class_may_not_use_or_nobody_knows_changes_nothing() -> None:
+def test_variant_with_forbidden_or_unknown_model_is_ignored() -> None:
     for name, pools in (("small", ("p",)), ("gone", ())):
-        service_class = patient(Promise.LATENCY, served_by(name))
+        service_class = patient(OptimizationGoal.LATENCY, served_by(name))
         service_class = replace(service_class, pools=tuple(PoolName(each) for each in pools))
         policy = a_laddered(service_class, models=(SMALL, a_model("m", "p")))
         scheduler = pressed(policy, seconds=2.5)
@@ -368,12 +382,12 @@ def test_a_model_that_the_class_may_not_use_or_nobody_knows_changes_nothing() ->
 
 
 @pytest.mark.parametrize(("prompt_bytes", "pool"), [(4_000, "s"), (4_100, "p")])
-def test_easy_requests_go_a_rung_down_from_level_two_on(prompt_bytes: int, pool: str) -> None:
+def test_easy_requests_use_smaller_tier_at_level_two_and_above(prompt_bytes: int, pool: str) -> None:
     pools = PoolName("s"), PoolName("p")
-    model = Model(ModelName("m"), pools, rungs=(RungRule((PoolName("p"),)),))
+    model = Model(ModelName("m"), pools, tiers=(ModelTierRule((PoolName("p"),)),))
     scheduler = pressed(a_laddered(patient(), models=(model,)), seconds=2.5)
     joined = an_endpoint("e2", pool="s")
-    told(scheduler, at(2.5), EndpointJoined(joined), EndpointReadied(joined.id))
+    commands_for(scheduler, at(2.5), EndpointJoined(joined), EndpointReady(joined.id))
     commands = scheduler.handle(arrived("r", prompt_bytes=prompt_bytes), at(2.5))
     sent = next((each for each in commands if isinstance(each, Dispatch)), None) or next_sent(scheduler, at(2.5))
 
@@ -391,7 +405,7 @@ PLANS = tuple(replace(a_tenant(plan.value), plan=plan) for plan in Plan)
         (7.5, 6, ["critical"]),
     ],
 )
-def test_plans_are_refused_from_the_least_to_the_highest(pressed_for: float, levels: int, let_in: list[str]) -> None:
+def test_lowest_plans_are_rejected_first(pressed_for: float, levels: int, let_in: list[str]) -> None:
     scheduler = pressed(a_laddered(patient(), tenants=PLANS), seconds=pressed_for, tenant="critical")
     answers = {plan.value: refusal(scheduler.handle(arrived(plan.value, plan.value), at(pressed_for))) for plan in Plan}
 
@@ -400,46 +414,50 @@ def test_plans_are_refused_from_the_least_to_the_highest(pressed_for: float, lev
     for name, answer in answers.items():
         if answer is not None:
             assert answer.outcome is Outcome.SHED
-            where = f"pool p is overloaded, and at level {levels} of the ladder requests of"
-            assert answer.reason.startswith(f'{where} plan "{name}" are refused; wait ')
+            where = f"pool p is overloaded and at degradation level {levels} requests on"
+            assert answer.reason.startswith(f'{where} plan "{name}" are rejected; retry in ')
             assert answer.retry_after_ns is not None
             assert answer.retry_after_ns >= SECOND
 
 
 def beside_standard(waiting: int) -> Scheduler:
-    """At level 4, with so many prompts of the plan standard waiting, each of a third of a second."""
+    """Returns a scheduler at level 4 with `waiting` queued standard-plan prompts that take a third of a second each."""
     scheduler = pressed(a_laddered(patient(), tenants=PLANS), seconds=0, tenant="critical")
-    told(scheduler, at(0), *(arrived(f"s{number}", "standard", prompt_bytes=30_000) for number in range(waiting)))
+    commands_for(
+        scheduler, at(0), *(arrived(f"s{number}", "standard", prompt_bytes=30_000) for number in range(waiting))
+    )
     while (now := scheduler.next_wakeup()) is not None and now <= at(5.5):
         scheduler.handle(TimerFired(), now)
     return scheduler
 
 
-def test_at_level_four_who_has_a_little_more_waiting_than_others_is_let_in() -> None:
+def test_level_four_admits_tenant_slightly_over_fair_share() -> None:
     scheduler = beside_standard(waiting=3)
 
     assert refusal(scheduler.handle(arrived("over", "standard"), at(5.5))) is None
     assert level(scheduler) == 4
 
 
-def test_at_level_four_who_has_more_than_its_share_waiting_is_refused() -> None:
+def test_level_four_rejects_tenant_far_over_fair_share() -> None:
     scheduler = beside_standard(waiting=60)
 
     over = refusal(scheduler.handle(arrived("over", "standard"), at(5.5)))
     assert level(scheduler) == 4
     assert over is not None
     assert over.outcome is Outcome.SHED
-    assert '"standard" with more than their share waiting are refused' in over.reason
+    assert '"standard" from tenants over their fair share are rejected' in over.reason
     assert refusal(scheduler.handle(arrived("within", "free"), at(5.5))) is None
 
 
-def test_what_was_refused_because_it_would_come_too_late_presses_too() -> None:
-    hurried = replace(a_class(queue_wait=600), ttft_ns=lasting(2))
+def test_requests_rejected_as_infeasible_add_pressure() -> None:
+    hurried = replace(a_class(queue_wait=600), ttft_ns=duration(2))
     policy = replace(
-        a_laddered(hurried), ladder=LadderRules(climb_above=400), admission=AdmissionRules(certainty_percent=1)
+        a_laddered(hurried),
+        degradation=DegradationRules(escalate_above=400),
+        admission=AdmissionRules(predicted_wait_percent_max=1),
     )
     scheduler = a_scheduler(policy=policy)
-    told(scheduler, at(0), arrived("runs"))
+    commands_for(scheduler, at(0), arrived("runs"))
     for tenth in range(600):
         scheduler.handle(arrived(f"a{tenth}", prompt_bytes=40_000), at(tenth / 10))
         scheduler.handle(arrived(f"b{tenth}", prompt_bytes=40_000), at(tenth / 10))
@@ -447,24 +465,24 @@ def test_what_was_refused_because_it_would_come_too_late_presses_too() -> None:
     assert level(scheduler) >= 1
 
 
-def test_at_level_three_cheap_work_waits_for_its_floor_until_nobody_is_pressed() -> None:
-    cheap = replace(patient(Promise.COST, name="batch", band=1), floor_percent=0)
+def test_level_three_limits_cost_optimised_band_until_pressure_ends() -> None:
+    cheap = replace(patient(OptimizationGoal.COST, name="batch", band=1), min_share_percent=0)
     scheduler = a_scheduler(an_endpoint("e1", places=1), policy=a_laddered(patient(), cheap))
-    told(scheduler, at(0), arrived("runs"), arrived("waits"), arrived("cheap", service_class="batch"))
+    commands_for(scheduler, at(0), arrived("runs"), arrived("waits"), arrived("cheap", service_class="batch"))
     while (now := scheduler.next_wakeup()) is not None and now <= at(3.5):
         scheduler.handle(TimerFired(), now)
     assert level(scheduler) == 3
-    told(scheduler, at(3.5), completed("runs"))
+    commands_for(scheduler, at(3.5), completed("runs"))
     assert not any(isinstance(each, Dispatch) for each in scheduler.handle(completed("waits"), at(3.5)))
 
     sent = scheduler.handle(TimerFired(), at(3.6))
     assert [each.request_id for each in sent if isinstance(each, Dispatch)] == ["cheap"]
 
 
-def test_a_new_policy_keeps_the_level_and_what_waits_counts_on() -> None:
+def test_policy_change_keeps_level_and_pressure_from_queued_requests() -> None:
     policy = a_laddered(patient())
     scheduler = pressed(policy, seconds=2.5)
-    told(scheduler, at(2.5), policy_changed(policy, "h2"))
+    commands_for(scheduler, at(2.5), policy_changed(policy, "h2"))
     assert level(scheduler) == 2
 
     scheduler.handle(TimerFired(), at(3.5))
@@ -472,14 +490,14 @@ def test_a_new_policy_keeps_the_level_and_what_waits_counts_on() -> None:
     assert level(scheduler) > 2
 
 
-def test_pools_where_nothing_matters_any_more_are_forgotten_when_there_are_many() -> None:
+def test_idle_pools_are_forgotten_if_there_are_many() -> None:
     overload = Overload(Rules(a_laddered(patient()), "h"))
     for number in range(600):
         request = Request(arrived("r").ticket, patient(), (PoolName(f"p{number}"),), sequence=number, now=at(0))
-        request.cost_ns = lasting(1)
-        overload.queued(request)
+        request.cost_ns = duration(1)
+        overload.enqueued(request)
         if number % 2:
-            overload.left(request)
+            overload.dequeued(request)
 
-    assert 300 <= len(list(overload.given_up())) < 600
+    assert 300 <= len(list(overload.degradation_by_pool())) < 600
     assert overload.allows_hedging((PoolName("p0"),))

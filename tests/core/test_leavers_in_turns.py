@@ -1,4 +1,4 @@
-"""A tenant whose callers disconnect early gets no more engine time than its share."""
+"""A tenant whose callers disconnect early gets no more than its share of engine time."""
 
 from dataclasses import replace
 from heapq import heappop, heappush
@@ -9,15 +9,15 @@ from headgate.core.commands import Abort, Command, Dispatch
 from headgate.core.events import AttemptEnded, AttemptEnding, Event, RequestArrived
 from headgate.model.units import MILLISECOND, SECOND, Duration, Instant, RequestId
 from headgate.model.usage import Usage, UsageSource
-from testing.builders import a_class, a_policy, a_scheduler, aborted, an_endpoint, arrived, at, client_left
+from testing.builders import a_class, a_policy, a_scheduler, aborted, an_endpoint, arrived, at, client_disconnected
 
 TOKENS = {"victim": 100, "attacker": 700}
 TOKEN_NS = 10 * MILLISECOND
-"""Duration of a step by the initial guess of an engine's speed."""
+"""Duration of a decode step at the default engine speed."""
 
 
 def share_of_victim(leaves_after: Duration | None) -> float:
-    """The victim's share of place time while two tenants compete for four places for a few minutes."""
+    """Returns the victim's share of slot time while two tenants compete for four slots for five minutes."""
     policy = a_policy(classes=(replace(a_class(), queue_wait_ns_max=600 * SECOND),), tenants=("victim", "attacker"))
     scheduler = a_scheduler(an_endpoint(places=4), policy=policy)
     due: list[tuple[Instant, int, Event]] = []
@@ -41,7 +41,7 @@ def share_of_victim(leaves_after: Duration | None) -> float:
             began[name] = now
             took = TOKENS[tenant] * TOKEN_NS
             if tenant == "attacker" and leaves_after is not None and leaves_after < took:
-                plan(now + leaves_after, client_left(name))
+                plan(now + leaves_after, client_disconnected(name))
             else:
                 usage = Usage(10, TOKENS[tenant], 0, UsageSource.ENGINE)
                 plan(now + took, AttemptEnded(RequestId(name), 1, AttemptEnding.COMPLETED, usage=usage))
@@ -63,5 +63,5 @@ def share_of_victim(leaves_after: Duration | None) -> float:
 
 
 @pytest.mark.parametrize("leaves_after", [None, Duration(6 * SECOND), Duration(SECOND)])
-def test_tenant_whose_callers_leave_gets_no_more_than_one_whose_callers_stay(leaves_after: Duration | None) -> None:
+def test_early_disconnects_do_not_increase_the_tenants_share(leaves_after: Duration | None) -> None:
     assert 0.42 < share_of_victim(leaves_after) < 0.6

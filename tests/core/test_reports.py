@@ -1,12 +1,12 @@
-"""What does a scheduler do with that which another one has begun?"""
+"""Taking over requests and attempts that an earlier scheduler started."""
 
 from dataclasses import replace
 
 import pytest
 
 from headgate.core.commands import Dispatch, End, Hold
-from headgate.core.events import Counted, TimerFired
-from headgate.core.hedging import SEEN_MIN, FirstTokens
+from headgate.core.events import CountedUpTo, TimerFired
+from headgate.core.hedging import SAMPLES_MIN, TtftHistogram
 from headgate.core.scheduler import Scheduler
 from headgate.model.caps import Caps
 from headgate.model.limits import Limits
@@ -25,22 +25,22 @@ from testing.builders import (
     aborted,
     arrived,
     at,
+    commands_for,
     completed,
     dispatch,
+    duration,
     end,
     endpoint_summary,
     failed,
     first_token,
     joined,
-    lasting,
+    only_end,
     progressed,
     readied,
     readmit,
-    the_end,
-    told,
 )
-from testing.inside import inside, moments
-from testing.reports import a_successor, runs, settled, waits
+from testing.scheduler_sizes import scheduler_sizes, timer_instants
+from testing.takeover_reports import a_successor, running_report, settlement, waiting_report
 
 READY = (joined("e1"), readied("e1"))
 
@@ -49,394 +49,431 @@ def sent(commands: list[object]) -> list[str]:
     return [each.request_id for each in commands if isinstance(each, Dispatch)]
 
 
-# What waits
+# Queued requests
 
 
-def test_what_waited_goes_on_waiting_and_is_served_with_what_it_waited_before() -> None:
+def test_queued_request_keeps_the_time_it_has_already_waited() -> None:
     scheduler = a_successor()
 
-    assert told(scheduler, at(0), joined("e1"), waits("r", waited=2)) == []
-    assert told(scheduler, at(1), readied("e1")) == [
-        readmit("e1", "the engine says it is ready"),
+    assert commands_for(scheduler, at(0), joined("e1"), waiting_report("r", waited=2)) == []
+    assert commands_for(scheduler, at(1), readied("e1")) == [
+        readmit("e1", "the engine reports that it is ready"),
         dispatch("r", waited=3),
     ]
 
 
-def test_those_who_wait_go_in_their_order_once_an_endpoint_is_ready() -> None:
+def test_queued_requests_are_sent_in_order_when_endpoint_is_ready() -> None:
     scheduler = a_successor()
-    told(scheduler, at(0), joined("e1"), waits("b", service_class="batch"), waits("i"), waits("j"))
+    commands_for(
+        scheduler,
+        at(0),
+        joined("e1"),
+        waiting_report("b", service_class="batch"),
+        waiting_report("i"),
+        waiting_report("j"),
+    )
 
-    assert sent(told(scheduler, at(0), readied("e1"), completed("i"), completed("j"))) == ["i", "j", "b"]
+    assert sent(commands_for(scheduler, at(0), readied("e1"), completed("i"), completed("j"))) == ["i", "j", "b"]
 
 
-def test_what_was_let_in_is_not_judged_again() -> None:
+def test_admitted_requests_are_not_checked_against_limits_again() -> None:
     narrow = a_class("interactive", queue_length_max=1, queue_length_per_tenant_max=1)
     limited = Tenant(TenantId("acme"), limits=Limits(1, 1, concurrency=1))
     scheduler = a_successor(policy=a_policy(classes=(narrow,), tenants=(limited,)))
 
-    assert told(scheduler, at(0), joined("e1"), waits("a"), waits("b"), waits("c")) == []
+    assert (
+        commands_for(scheduler, at(0), joined("e1"), waiting_report("a"), waiting_report("b"), waiting_report("c"))
+        == []
+    )
     assert scheduler.summary().requests == 3
 
 
-def test_an_attempt_that_failed_before_counts_and_its_endpoint_is_avoided() -> None:
+def test_earlier_failed_attempt_is_counted_and_its_endpoint_is_avoided() -> None:
     scheduler = a_successor()
-    told(scheduler, at(0), joined("e1"), joined("e2"), waits("r", attempts=1, age=5, failed_at="e1"))
+    commands_for(scheduler, at(0), joined("e1"), joined("e2"), waiting_report("r", attempts=1, age=5, failed_at="e1"))
 
-    told(scheduler, at(0), runs("s", endpoint="e2"), readied("e2"))
+    commands_for(scheduler, at(0), running_report("s", endpoint="e2"), readied("e2"))
 
-    assert told(scheduler, at(0), readied("e1"))[1:] == []
-    assert told(scheduler, at(0), completed("s"))[1:] == [dispatch("r", "e2", attempt=2, waited=1)]
+    assert commands_for(scheduler, at(0), readied("e1"))[1:] == []
+    assert commands_for(scheduler, at(0), completed("s"))[1:] == [dispatch("r", "e2", attempt=2, waited=1)]
 
 
-def test_where_it_failed_is_no_matter_if_nobody_knows_that_endpoint() -> None:
+def test_unknown_endpoint_in_failed_attempt_is_ignored() -> None:
     scheduler = a_successor()
-    told(scheduler, at(0), joined("e1"), waits("r", attempts=1, failed_at="gone"))
+    commands_for(scheduler, at(0), joined("e1"), waiting_report("r", attempts=1, failed_at="gone"))
 
-    assert told(scheduler, at(0), readied("e1"))[-1] == dispatch("r", attempt=2, waited=1)
+    assert commands_for(scheduler, at(0), readied("e1"))[-1] == dispatch("r", attempt=2, waited=1)
 
 
-def test_all_that_it_waited_is_spent_of_its_class_s_patience() -> None:
+def test_time_already_waited_counts_towards_maximum_queue_wait() -> None:
     scheduler = a_successor()
-    told(scheduler, at(0), *READY, runs("first"), waits("r", waited=20))
+    commands_for(scheduler, at(0), *READY, running_report("first"), waiting_report("r", waited=20))
 
     assert scheduler.next_wakeup() == at(10)
-    assert the_end(told(scheduler, at(10), TimerFired())) == end(
-        "r", Outcome.EXPIRED, 'waited 30 s, as long as class "interactive" may wait', waited=30, retry_after=10
+    assert only_end(commands_for(scheduler, at(10), TimerFired())) == end(
+        "r", Outcome.QUEUE_TIMEOUT, 'waited 30 s, the maximum in class "interactive"', waited=30, retry_after=10
     )
 
 
-def test_what_has_waited_too_long_meanwhile_ends_as_it_would_have() -> None:
+def test_request_past_maximum_queue_wait_expires_on_takeover() -> None:
     scheduler = a_successor()
 
-    [ending] = told(scheduler, at(0), joined("e1"), waits("r", waited=31))
+    [ending] = commands_for(scheduler, at(0), joined("e1"), waiting_report("r", waited=31))
 
     assert isinstance(ending, End)
-    assert (ending.outcome, ending.waited_ns) == (Outcome.EXPIRED, lasting(31))
-    assert inside(scheduler).requests == 0
+    assert (ending.outcome, ending.waited_ns) == (Outcome.QUEUE_TIMEOUT, duration(31))
+    assert scheduler_sizes(scheduler).requests == 0
 
 
-def test_its_caller_s_deadline_counts_from_its_arrival() -> None:
+def test_caller_deadline_is_measured_from_arrival() -> None:
     scheduler = a_successor()
-    told(scheduler, at(0), joined("e1"), waits("r", age=4, complete_within=6))
+    commands_for(scheduler, at(0), joined("e1"), waiting_report("r", age=4, complete_within=6))
 
     assert scheduler.next_wakeup() == at(2)
-    assert the_end(told(scheduler, at(2), TimerFired())).outcome is Outcome.TOO_LATE
+    assert only_end(commands_for(scheduler, at(2), TimerFired())).outcome is Outcome.DEADLINE_EXCEEDED
 
 
-def test_a_deadline_that_has_passed_meanwhile_ends_it_at_once() -> None:
+def test_queued_request_past_its_deadline_ends_on_takeover() -> None:
     scheduler = a_successor()
 
-    assert the_end(told(scheduler, at(0), waits("r", waited=7, first_token_within=6))) == end(
+    assert only_end(commands_for(scheduler, at(0), waiting_report("r", waited=7, first_token_within=6))) == end(
         "r",
-        Outcome.TOO_LATE,
-        "the 6 s that the caller allows for the first token were over while it waited in class "
-        '"interactive"; allow more time or ask for less',
+        Outcome.DEADLINE_EXCEEDED,
+        "the caller's deadline of 6 s for the first token passed while the request waited in class "
+        '"interactive"; allow more time or send a smaller request',
         waited=7,
     )
 
 
-def test_what_the_policy_has_no_place_for_any_more_ends_for_that_reason() -> None:
+def test_queued_request_no_longer_allowed_by_policy_is_rejected() -> None:
     scheduler = a_successor()
 
-    ending = the_end(told(scheduler, at(0), waits("r", waited=2, attempts=1, model="gone")))
+    ending = only_end(commands_for(scheduler, at(0), waiting_report("r", waited=2, attempts=1, model="gone")))
     assert (ending.outcome, ending.service_class) == (Outcome.MODEL_NOT_FOUND, "interactive")
-    assert (ending.attempts, ending.waited_ns) == (1, lasting(2))
-    assert the_end(told(scheduler, at(0), waits("s", "nobody"))).service_class is None
+    assert (ending.attempts, ending.waited_ns) == (1, duration(2))
+    assert only_end(commands_for(scheduler, at(0), waiting_report("s", "nobody"))).service_class is None
 
 
-def test_one_whose_class_is_gone_is_classified_again() -> None:
+def test_queued_request_in_removed_class_is_classified_again() -> None:
     scheduler = a_successor()
-    told(scheduler, at(0), joined("e1"), waits("r", service_class="gone"))
+    commands_for(scheduler, at(0), joined("e1"), waiting_report("r", service_class="gone"))
 
-    assert told(scheduler, at(0), readied("e1"))[-1] == dispatch("r", waited=1)
+    assert commands_for(scheduler, at(0), readied("e1"))[-1] == dispatch("r", waited=1)
 
 
-def test_it_falls_back_where_nobody_of_its_own_serves() -> None:
+def test_queued_request_falls_back_if_its_model_has_no_endpoint() -> None:
     model = replace(a_model("m", "p"), fallbacks=(ModelName("n"),))
     policy = a_policy(pools=("p", "q"), models=(model, a_model("n", "q")))
     scheduler = a_successor(policy=policy)
-    told(scheduler, at(0), joined("e2", pool="q"), readied("e2"))
+    commands_for(scheduler, at(0), joined("e2", pool="q"), readied("e2"))
 
-    [order] = told(scheduler, at(0), waits("r"))
+    [order] = commands_for(scheduler, at(0), waiting_report("r"))
 
     assert isinstance(order, Dispatch)
     assert (order.endpoint_id, order.model) == ("e2", "n")
 
 
-def test_without_budget_it_waits_for_its_own() -> None:
+def test_queued_request_does_not_fall_back_without_retry_budget() -> None:
     model = replace(a_model("m", "p"), fallbacks=(ModelName("n"),))
-    policy = a_policy(pools=("p", "q"), models=(model, a_model("n", "q")), retry=RetryRules(pool_extra_min=0))
+    policy = a_policy(pools=("p", "q"), models=(model, a_model("n", "q")), retry=RetryRules(pool_retries_min=0))
     scheduler = a_successor(policy=policy)
 
-    assert told(scheduler, at(0), joined("e2", pool="q"), readied("e2"), waits("r"))[1:] == []
-    assert sent(told(scheduler, at(1), *READY)) == ["r"]
+    assert commands_for(scheduler, at(0), joined("e2", pool="q"), readied("e2"), waiting_report("r"))[1:] == []
+    assert sent(commands_for(scheduler, at(1), *READY)) == ["r"]
 
 
-def test_two_with_one_key_that_two_schedulers_let_in_are_both_served() -> None:
+def test_requests_with_same_key_admitted_by_two_schedulers_are_both_served() -> None:
     scheduler = a_successor()
-    told(scheduler, at(0), joined("e1", places=2), waits("a", key="k"), waits("b", key="k"))
-    told(scheduler, at(0), readied("e1"), completed("a"))
+    commands_for(scheduler, at(0), joined("e1", places=2), waiting_report("a", key="k"), waiting_report("b", key="k"))
+    commands_for(scheduler, at(0), readied("e1"), completed("a"))
 
-    assert the_end(told(scheduler, at(0), arrived("c", key="k"))).outcome is Outcome.DUPLICATE
-    assert the_end(told(scheduler, at(0), completed("b"))).outcome is Outcome.COMPLETED
-    assert inside(scheduler).keys == 0
+    assert only_end(commands_for(scheduler, at(0), arrived("c", key="k"))).outcome is Outcome.DUPLICATE_REQUEST
+    assert only_end(commands_for(scheduler, at(0), completed("b"))).outcome is Outcome.COMPLETED
+    assert scheduler_sizes(scheduler).keys == 0
 
 
-# Held for an endpoint to start
+# Requests on hold
 
-PATIENT = replace(a_class("interactive", queue_wait=10), start_wait_ns=lasting(100))
-EMPTY = replace(a_pool("p"), hold_max=1, cold_start_ns=lasting(40))
+PATIENT = replace(a_class("interactive", queue_wait=10), cold_start_wait_ns_max=duration(100))
+EMPTY = replace(a_pool("p"), hold_max=1, cold_start_ns=duration(40))
 FROM_NOTHING = a_policy(classes=(PATIENT,), pools=(EMPTY,))
 
 
-def test_who_was_held_is_held_on_however_many_are() -> None:
+def test_held_requests_stay_on_hold_beyond_hold_max() -> None:
     scheduler = a_successor(policy=FROM_NOTHING)
-    commands = told(scheduler, at(0), waits("a", waited=30, held=30), waits("b", waited=30, held=30))
+    commands = commands_for(
+        scheduler, at(0), waiting_report("a", waited=30, held=30), waiting_report("b", waited=30, held=30)
+    )
 
     assert [type(each) for each in commands] == [Hold, Hold]
     assert scheduler.next_wakeup() == at(70)
 
 
-def test_that_endpoints_were_told_after_those_who_wait_is_not_taken_for_a_start() -> None:
+def test_endpoint_reported_after_held_request_is_not_counted_as_cold_start() -> None:
     scheduler = a_successor(policy=FROM_NOTHING)
-    told(scheduler, at(0), waits("a", waited=30, held=30))
-    told(scheduler, at(1), joined("e1"), readied("e1"))
+    commands_for(scheduler, at(0), waiting_report("a", waited=30, held=30))
+    commands_for(scheduler, at(1), joined("e1"), readied("e1"))
 
-    assert scheduler.counters(at(1)).starts == ()
+    assert scheduler.counters(at(1)).cold_starts == ()
 
 
-def test_who_was_not_held_waits_for_an_endpoint_that_has_joined() -> None:
+def test_queued_request_is_not_held_if_endpoint_has_joined() -> None:
     scheduler = a_successor(policy=FROM_NOTHING)
 
-    assert told(scheduler, at(0), joined("e1"), waits("a", waited=4)) == []
+    assert commands_for(scheduler, at(0), joined("e1"), waiting_report("a", waited=4)) == []
     assert scheduler.next_wakeup() == at(6)
 
 
-def test_the_time_that_it_was_held_is_not_taken_from_its_target() -> None:
-    prompt = replace(PATIENT, ttft_ns=lasting(3))
+def test_hold_time_does_not_count_towards_target() -> None:
+    prompt = replace(PATIENT, ttft_ns=duration(3))
     scheduler = a_successor(policy=a_policy(classes=(prompt,), pools=(EMPTY,)))
-    told(scheduler, at(0), *READY, runs("first"), waits("r", waited=31, held=30))
+    commands_for(scheduler, at(0), *READY, running_report("first"), waiting_report("r", waited=31, held=30))
 
-    assert at(1) < moments(scheduler._state.queue.expiries)[RequestId("r")] < at(2)
-
-
-# What is in flight
+    assert at(1) < timer_instants(scheduler._state.queue.expiry_timers)[RequestId("r")] < at(2)
 
 
-def test_an_attempt_holds_its_place_and_its_memory() -> None:
+# Running attempts
+
+
+def test_reported_attempt_occupies_slot_and_memory() -> None:
     policy = a_policy(pools=(replace(a_pool("p"), kv_tokens=10_000),))
     scheduler = a_successor(policy=policy)
-    told(scheduler, at(0), joined("e1"), runs("r", prompt_bytes=400), waits("s"), readied("e1"))
+    commands_for(
+        scheduler, at(0), joined("e1"), running_report("r", prompt_bytes=400), waiting_report("s"), readied("e1")
+    )
     summary = endpoint_summary(scheduler, "e1")
 
     assert (summary.in_flight, summary.kv_tokens) == (1, 100)
-    assert inside(scheduler).promised == 100 + 100 + 100 + 400
-    assert told(scheduler, at(1), completed("r")) == [end("r", Outcome.COMPLETED, attempts=1), dispatch("s", waited=2)]
+    assert scheduler_sizes(scheduler).promised == 100 + 100 + 100 + 400
+    assert commands_for(scheduler, at(1), completed("r")) == [
+        end("r", Outcome.COMPLETED, attempts=1),
+        dispatch("s", waited=2),
+    ]
 
 
-def test_an_answer_that_has_come_far_has_the_memory_that_it_needs() -> None:
+def test_memory_reservation_covers_tokens_already_produced() -> None:
     scheduler = a_successor()
-    told(scheduler, at(0), joined("e1"), runs("r", began=True, tokens=1_000, prompt_bytes=400))
+    commands_for(scheduler, at(0), joined("e1"), running_report("r", began=True, tokens=1_000, prompt_bytes=400))
 
-    assert inside(scheduler).promised == 100 + 1_000 + 100 + 1_000 + 64
-    told(scheduler, at(1), completed("r"))
-    assert inside(scheduler).promised == 0
+    assert scheduler_sizes(scheduler).promised == 100 + 1_000 + 100 + 1_000 + 64
+    commands_for(scheduler, at(1), completed("r"))
+    assert scheduler_sizes(scheduler).promised == 0
 
 
-def test_what_follows_of_it_is_handled_as_of_any_other() -> None:
+def test_later_events_for_reported_attempt_are_handled_normally() -> None:
     scheduler = a_successor()
-    told(scheduler, at(0), joined("e1", places=2), runs("r"), readied("e1"))
-    told(scheduler, at(1), first_token("r"), progressed("r"))
+    commands_for(scheduler, at(0), joined("e1", places=2), running_report("r"), readied("e1"))
+    commands_for(scheduler, at(1), first_token("r"), progressed("r"))
 
     assert endpoint_summary(scheduler, "e1").kv_tokens == 25 + 8
-    assert told(scheduler, at(2), failed("r"))[-1].reason == "after the first token: connection refused"
+    assert commands_for(scheduler, at(2), failed("r"))[-1].reason == "after the first token: connection refused"
 
 
-def test_after_its_first_token_nothing_is_tried_again() -> None:
+def test_reported_attempt_is_not_retried_after_first_token() -> None:
     scheduler = a_successor()
-    told(scheduler, at(0), joined("e1"), joined("e2"), runs("r", began=True, tokens=5), readied("e2"))
+    commands_for(scheduler, at(0), joined("e1"), joined("e2"), running_report("r", began=True, tokens=5), readied("e2"))
 
-    assert the_end(told(scheduler, at(1), failed("r"))).outcome is Outcome.ENGINE_FAILED
+    assert only_end(commands_for(scheduler, at(1), failed("r"))).outcome is Outcome.ENGINE_ERROR
 
 
-def test_before_it_it_is_tried_elsewhere_with_the_next_number() -> None:
+def test_reported_attempt_is_retried_with_next_number_before_first_token() -> None:
     scheduler = a_successor()
-    told(scheduler, at(0), joined("e1"), joined("e2"), runs("r", attempt=2, waited=3, age=20), readied("e2"))
+    commands_for(
+        scheduler, at(0), joined("e1"), joined("e2"), running_report("r", attempt=2, waited=3, age=20), readied("e2")
+    )
 
-    assert told(scheduler, at(1), failed("r", attempt=2)) == [dispatch("r", "e2", attempt=3, waited=3)]
+    assert commands_for(scheduler, at(1), failed("r", attempt=2)) == [dispatch("r", "e2", attempt=3, waited=3)]
 
 
-def test_an_endpoint_that_has_not_joined_holds_it_until_it_has_ended() -> None:
+def test_unknown_endpoint_is_kept_until_its_attempt_ends() -> None:
     scheduler = a_successor()
-    told(scheduler, at(0), runs("r", endpoint="unknown"))
+    commands_for(scheduler, at(0), running_report("r", endpoint="unknown"))
     summary = endpoint_summary(scheduler, "unknown")
 
     assert (summary.in_flight, summary.leaving) == (1, True)
-    assert the_end(told(scheduler, at(1), completed("r"))).outcome is Outcome.COMPLETED
-    assert inside(scheduler).endpoints == 0
+    assert only_end(commands_for(scheduler, at(1), completed("r"))).outcome is Outcome.COMPLETED
+    assert scheduler_sizes(scheduler).endpoints == 0
 
 
-def test_an_endpoint_that_joins_later_has_it_in_flight() -> None:
+def test_endpoint_joining_later_has_reported_attempt_in_flight() -> None:
     scheduler = a_successor()
-    told(scheduler, at(0), runs("r"), waits("s"), joined("e1"), readied("e1"))
+    commands_for(scheduler, at(0), running_report("r"), waiting_report("s"), joined("e1"), readied("e1"))
     summary = endpoint_summary(scheduler, "e1")
 
     assert (summary.in_flight, summary.in_flight_max, summary.leaving) == (1, 1, False)
-    assert sent(told(scheduler, at(1), completed("r"))) == ["s"]
+    assert sent(commands_for(scheduler, at(1), completed("r"))) == ["s"]
 
 
-def test_a_deadline_that_has_passed_stops_it() -> None:
+def test_reported_attempt_past_its_deadline_is_aborted() -> None:
     scheduler = a_successor()
 
-    assert told(scheduler, at(0), joined("e1"), runs("r", sent_ago=5, waited=1, complete_within=6)) == [
+    assert commands_for(
+        scheduler, at(0), joined("e1"), running_report("r", sent_ago=5, waited=1, complete_within=6)
+    ) == [
         abort("r", reason="the caller's deadline has passed"),
         end(
             "r",
-            Outcome.TOO_LATE,
-            "the 6 s that the caller allows for the whole answer were over while attempt 1 was running; "
-            "allow more time or ask for less",
+            Outcome.DEADLINE_EXCEEDED,
+            "the caller's deadline of 6 s for the complete response passed while attempt 1 was running; "
+            "allow more time or send a smaller request",
             attempts=1,
             waited=1,
         ),
     ]
     assert endpoint_summary(scheduler, "e1").in_flight == 1
-    told(scheduler, at(0), aborted("r"))
-    assert inside(scheduler).attempts == 0
+    commands_for(scheduler, at(0), aborted("r"))
+    assert scheduler_sizes(scheduler).attempts == 0
 
 
-def test_the_deadline_of_its_first_token_is_over_with_it() -> None:
+def test_first_token_deadline_does_not_apply_after_first_token() -> None:
     scheduler = a_successor()
 
-    assert told(scheduler, at(0), joined("e1"), runs("r", sent_ago=5, began=True, first_token_within=2)) == []
+    assert (
+        commands_for(scheduler, at(0), joined("e1"), running_report("r", sent_ago=5, began=True, first_token_within=2))
+        == []
+    )
 
 
-def test_one_whose_request_has_ended_holds_its_place_only() -> None:
+def test_attempt_for_ended_request_only_occupies_its_slot() -> None:
     limited = Tenant(TenantId("acme"), limits=Limits(concurrency=1))
     scheduler = a_successor(policy=a_policy(tenants=(limited,)))
-    told(scheduler, at(0), joined("e1", places=3), runs("r", over=True), runs("r", attempt=2, over=True, hedge=True))
+    commands_for(
+        scheduler,
+        at(0),
+        joined("e1", places=3),
+        running_report("r", over=True),
+        running_report("r", attempt=2, over=True, hedge=True),
+    )
 
     assert (scheduler.summary().requests, endpoint_summary(scheduler, "e1").in_flight) == (0, 2)
-    assert sent(told(scheduler, at(0), readied("e1"), arrived("s"))) == ["s"]
-    assert told(scheduler, at(1), aborted("r"), aborted("r", attempt=2)) == []
-    assert inside(scheduler).limit_claims == 1
+    assert sent(commands_for(scheduler, at(0), readied("e1"), arrived("s"))) == ["s"]
+    assert commands_for(scheduler, at(1), aborted("r"), aborted("r", attempt=2)) == []
+    assert scheduler_sizes(scheduler).limit_claims == 1
 
 
-def test_one_that_was_let_go_says_nothing_about_its_request() -> None:
+def test_ending_a_superseded_attempt_does_not_end_request() -> None:
     scheduler = a_successor()
-    told(scheduler, at(0), joined("e1"), joined("e2"))
-    told(scheduler, at(0), runs("r", let_go=True), runs("r", endpoint="e2", attempt=2, hedge=True, began=True))
+    commands_for(scheduler, at(0), joined("e1"), joined("e2"))
+    commands_for(
+        scheduler,
+        at(0),
+        running_report("r", let_go=True),
+        running_report("r", endpoint="e2", attempt=2, hedge=True, began=True),
+    )
 
-    assert told(scheduler, at(1), aborted("r")) == []
-    assert the_end(told(scheduler, at(1), completed("r", attempt=2))).outcome is Outcome.COMPLETED
+    assert commands_for(scheduler, at(1), aborted("r")) == []
+    assert only_end(commands_for(scheduler, at(1), completed("r", attempt=2))).outcome is Outcome.COMPLETED
 
 
-def test_what_is_in_flight_runs_to_its_end_whatever_the_policy_says() -> None:
+def test_reported_attempt_completes_under_any_policy() -> None:
     scheduler = a_successor(policy=replace(a_policy(), classes=()))
-    told(scheduler, at(0), joined("e1", pool="gone"), runs("r", "nobody", pool="gone", service_class="gone"))
+    commands_for(
+        scheduler, at(0), joined("e1", pool="gone"), running_report("r", "nobody", pool="gone", service_class="gone")
+    )
 
-    assert the_end(told(scheduler, at(1), completed("r"))) == end(
+    assert only_end(commands_for(scheduler, at(1), completed("r"))) == end(
         "r", Outcome.COMPLETED, service_class="gone", attempts=1
     )
 
 
-def test_one_whose_class_is_gone_runs_in_the_one_that_it_would_have() -> None:
+def test_reported_attempt_in_removed_class_is_classified_again() -> None:
     scheduler = a_successor()
-    told(scheduler, at(0), joined("e1"), runs("r", service_class="gone"))
+    commands_for(scheduler, at(0), joined("e1"), running_report("r", service_class="gone"))
 
-    assert the_end(told(scheduler, at(1), completed("r"))).service_class == "interactive"
+    assert only_end(commands_for(scheduler, at(1), completed("r"))).service_class == "interactive"
 
 
-def test_it_keeps_the_caps_it_was_sent_with() -> None:
+def test_reported_attempt_keeps_its_caps() -> None:
     scheduler = a_successor()
-    told(scheduler, at(0), joined("e1"), runs("r", caps=Caps(output_tokens=10), level=2))
+    commands_for(scheduler, at(0), joined("e1"), running_report("r", caps=Caps(output_tokens=10), level=2))
 
-    assert inside(scheduler).promised == 25 + 25 + 25 + 10
+    assert scheduler_sizes(scheduler).promised == 25 + 25 + 25 + 10
 
 
 @pytest.mark.parametrize("level", [0, 2])
-def test_it_goes_on_with_the_model_that_serves_it(level: int) -> None:
+def test_reported_attempt_keeps_its_serving_model(level: int) -> None:
     policy = a_policy(pools=("p", "q"), models=(a_model("m", "p"), a_model("n", "q")))
     scheduler = a_successor(policy=policy)
-    told(scheduler, at(0), joined("e1", pool="q"), runs("r", pool="q", model_used="n", level=level))
-    told(scheduler, at(1), *(completed("r", tokens=7),))
+    commands_for(scheduler, at(0), joined("e1", pool="q"), running_report("r", pool="q", model_used="n", level=level))
+    commands_for(scheduler, at(1), *(completed("r", tokens=7),))
 
     assert [each.model for each in scheduler.counters(at(1)).prompts] == ["n"]
 
 
-def test_the_prompt_of_an_answer_that_comes_whole_is_computed_when_it_should_be() -> None:
+def test_prefill_in_a_non_streaming_attempt_ends_at_predicted_time() -> None:
     scheduler = a_successor()
-    told(scheduler, at(0), joined("e1", places=4))
-    told(scheduler, at(0), runs("short", stream=False))
-    told(scheduler, at(0), runs("long", stream=False, prompt_bytes=40_000, sent_ago=0.1))
-    told(scheduler, at(0), runs("done", stream=False, prompt_bytes=40_000, sent_ago=100))
+    commands_for(scheduler, at(0), joined("e1", places=4))
+    commands_for(scheduler, at(0), running_report("short", stream=False))
+    commands_for(scheduler, at(0), running_report("long", stream=False, prompt_bytes=40_000, sent_ago=0.1))
+    commands_for(scheduler, at(0), running_report("done", stream=False, prompt_bytes=40_000, sent_ago=100))
 
-    assert list(moments(scheduler._state.attempts.prefills)) == ["long"]
+    assert list(timer_instants(scheduler._state.attempts.prefill_timers)) == ["long"]
     assert scheduler._state.fleet.endpoints["e1"].pending_tokens == 10_000  # type: ignore[index]
 
 
-# Two attempts of one request
+# Hedged requests
 
-HEDGED = replace(a_class("interactive"), hedges=True)
-RICH = RetryRules(credit_burst=100_000, pool_extra_min=1_000)
+HEDGED = replace(a_class("interactive"), hedging=True)
+RICH = RetryRules(credit_burst=100_000, pool_retries_min=1_000)
 
 
 def hedging() -> Scheduler:
-    """Where answers usually begin after an eighth of a second; two endpoints, not yet ready."""
+    """Returns a scheduler with two endpoints that are not ready and a typical time to first token of 125 ms."""
     scheduler = a_successor(policy=a_policy(classes=(HEDGED, BATCH), retry=RICH))
-    known = scheduler._state.hedging._first_tokens[ClassName("interactive"), PoolName("p")] = FirstTokens()
-    for _ in range(SEEN_MIN):
+    known = scheduler._state.hedging._first_tokens[ClassName("interactive"), PoolName("p")] = TtftHistogram()
+    for _ in range(SAMPLES_MIN):
         known.learn(Duration(125 * MILLISECOND))
-    told(scheduler, at(0), joined("e1"), joined("e2"))
+    commands_for(scheduler, at(0), joined("e1"), joined("e2"))
     return scheduler
 
 
-def test_a_silent_attempt_is_hedged_when_it_would_have_been() -> None:
+def test_reported_attempt_without_first_token_is_hedged_on_time() -> None:
     scheduler = hedging()
-    told(scheduler, at(0), runs("r", sent_ago=0.05), readied("e1"), readied("e2"))
+    commands_for(scheduler, at(0), running_report("r", sent_ago=0.05), readied("e1"), readied("e2"))
 
     assert at(0.07) < (scheduler.next_wakeup() or at(99)) < at(0.08)
-    [order] = told(scheduler, at(0.1), TimerFired())
+    [order] = commands_for(scheduler, at(0.1), TimerFired())
     assert isinstance(order, Dispatch)
     assert (order.attempt, order.endpoint_id, order.hedge) == (2, "e2", True)
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
-def test_of_two_the_one_that_speaks_first_is_kept_in_whatever_order_they_are_told(order: tuple[int, int]) -> None:
+def test_first_attempt_to_respond_is_kept_in_any_report_order(order: tuple[int, int]) -> None:
     scheduler = hedging()
-    both = (runs("r"), runs("r", endpoint="e2", attempt=2, hedge=True))
-    told(scheduler, at(0), *(both[each] for each in order))
+    both = (running_report("r"), running_report("r", endpoint="e2", attempt=2, hedge=True))
+    commands_for(scheduler, at(0), *(both[each] for each in order))
 
-    assert len(scheduler._state.hedging.silent) == 0
-    assert told(scheduler, at(1), first_token("r", attempt=2)) == [
-        abort("r", reason="attempt 2 was the first to answer")
+    assert len(scheduler._state.hedging.silence_timers) == 0
+    assert commands_for(scheduler, at(1), first_token("r", attempt=2)) == [
+        abort("r", reason="attempt 2 responded first")
     ]
 
 
-def test_a_hedge_that_is_left_alone_is_not_hedged() -> None:
+def test_remaining_hedge_is_not_hedged_again() -> None:
     scheduler = hedging()
-    told(scheduler, at(0), runs("r", endpoint="e2", attempt=2, hedge=True))
+    commands_for(scheduler, at(0), running_report("r", endpoint="e2", attempt=2, hedge=True))
 
-    assert len(scheduler._state.hedging.silent) == 0
+    assert len(scheduler._state.hedging.silence_timers) == 0
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
-def test_an_order_to_stop_that_was_lost_is_given_again(order: tuple[int, int]) -> None:
+def test_lost_abort_is_repeated(order: tuple[int, int]) -> None:
     scheduler = hedging()
-    both = (runs("r", began=True, tokens=5), runs("r", endpoint="e2", attempt=2, hedge=True))
+    both = (running_report("r", began=True, tokens=5), running_report("r", endpoint="e2", attempt=2, hedge=True))
 
-    assert told(scheduler, at(0), *(both[each] for each in order)) == [
-        abort("r", "e2", attempt=2, reason="attempt 1 was the first to answer")
+    assert commands_for(scheduler, at(0), *(both[each] for each in order)) == [
+        abort("r", "e2", attempt=2, reason="attempt 1 responded first")
     ]
 
 
-def test_the_last_attempt_that_may_be_made_is_not_hedged() -> None:
+def test_last_allowed_attempt_is_not_hedged() -> None:
     scheduler = hedging()
-    told(scheduler, at(0), runs("r", attempt=3))
+    commands_for(scheduler, at(0), running_report("r", attempt=3))
 
-    assert len(scheduler._state.hedging.silent) == 0
+    assert len(scheduler._state.hedging.silence_timers) == 0
 
 
-# What the counters do not have
+# Work that the snapshot does not include
 
 
 def limited(**limits: int) -> Policy:
@@ -449,50 +486,64 @@ def left(scheduler: Scheduler, now: float = 0) -> tuple[int | None, int | None]:
     return tuple(None if each is None else each.remaining for each in (found.requests, found.tokens))  # type: ignore[return-value]
 
 
-def test_limits_are_not_taken_twice_where_the_counters_have_them() -> None:
+def test_requests_in_snapshot_are_not_counted_in_rate_limits_again() -> None:
     scheduler = a_successor(policy=limited(requests_per_minute=10, tokens_per_minute=1_000))
-    told(scheduler, at(0), joined("e1"), runs("r"), waits("s"))
+    commands_for(scheduler, at(0), joined("e1"), running_report("r"), waiting_report("s"))
 
     assert left(scheduler) == (10, 1_000)
 
 
-def test_they_are_taken_where_the_counters_do_not_have_them() -> None:
+def test_requests_missing_from_snapshot_are_counted_in_rate_limits() -> None:
     scheduler = a_successor(policy=limited(requests_per_minute=10, tokens_per_minute=1_000))
-    told(scheduler, at(0), joined("e1"), runs("r", counted=Counted.NOTHING), waits("s", counted=Counted.NOTHING))
-    told(scheduler, at(0), settled("t", tokens=(30, 70)))
+    commands_for(
+        scheduler,
+        at(0),
+        joined("e1"),
+        running_report("r", counted=CountedUpTo.NOTHING),
+        waiting_report("s", counted=CountedUpTo.NOTHING),
+    )
+    commands_for(scheduler, at(0), settlement("t", tokens=(30, 70)))
 
     assert left(scheduler) == (7, 1_000 - 2 * (25 + 150) - 100)
 
 
-def test_nothing_is_given_back_of_what_another_reserved_but_more_is_a_debt() -> None:
+def test_earlier_reservation_is_not_refunded_and_excess_is_charged() -> None:
     scheduler = a_successor(policy=limited(tokens_per_minute=1_000))
-    told(scheduler, at(0), joined("e1", places=2), runs("r"), runs("s"))
+    commands_for(scheduler, at(0), joined("e1", places=2), running_report("r"), running_report("s"))
 
-    told(scheduler, at(0), completed("r", tokens=1))
+    commands_for(scheduler, at(0), completed("r", tokens=1))
     assert left(scheduler) == (None, 1_000)
-    told(scheduler, at(0), completed("s", tokens=274))
+    commands_for(scheduler, at(0), completed("s", tokens=274))
     assert left(scheduler) == (None, 900)
 
 
-def test_what_has_ended_meanwhile_is_a_debt_only_as_far_as_it_was_more_than_reserved() -> None:
+def test_settled_request_is_charged_only_for_usage_beyond_reservation() -> None:
     scheduler = a_successor(policy=limited(requests_per_minute=10, tokens_per_minute=1_000))
-    told(scheduler, at(0), settled("r", tokens=(100, 175), counted=Counted.ARRIVAL))
+    commands_for(scheduler, at(0), settlement("r", tokens=(100, 175), counted=CountedUpTo.ARRIVAL))
 
     assert left(scheduler) == (10, 900)
-    assert inside(scheduler).limit_claims == 0
+    assert scheduler_sizes(scheduler).limit_claims == 0
 
 
-def test_what_is_open_counts_for_concurrency() -> None:
+def test_open_requests_count_towards_concurrency() -> None:
     scheduler = a_successor(policy=limited(concurrency=2))
-    told(scheduler, at(0), joined("e1", places=4), runs("r"), waits("s"), settled("t"), readied("e1"))
+    commands_for(
+        scheduler,
+        at(0),
+        joined("e1", places=4),
+        running_report("r"),
+        waiting_report("s"),
+        settlement("t"),
+        readied("e1"),
+    )
 
-    assert the_end(told(scheduler, at(0), arrived("u"))).outcome is Outcome.RATE_LIMITED
-    told(scheduler, at(1), completed("r"))
-    assert sent(told(scheduler, at(1), arrived("v"))) == ["v"]
+    assert only_end(commands_for(scheduler, at(0), arrived("u"))).outcome is Outcome.RATE_LIMITED
+    commands_for(scheduler, at(1), completed("r"))
+    assert sent(commands_for(scheduler, at(1), arrived("v"))) == ["v"]
 
 
 def windows(scheduler: Scheduler, now: float = 0) -> tuple[int, int]:
-    """First and extra attempts of the last ten seconds at the pool."""
+    """Returns the number of first attempts and extra attempts in the pool over the last ten seconds."""
     window = scheduler._state.retry_budget._window(PoolName("p"))
     return window.firsts(at(now)), sum(count for _, count in window._extras)
 
@@ -500,30 +551,28 @@ def windows(scheduler: Scheduler, now: float = 0) -> tuple[int, int]:
 @pytest.mark.parametrize(
     ("event", "counts"),
     [
-        (runs("r", counted=Counted.SENT), (0, 0)),
-        (runs("r", counted=Counted.ARRIVAL), (1, 0)),
-        (runs("r", counted=Counted.NOTHING, sent_ago=11), (0, 0)),
-        (runs("r", counted=Counted.ARRIVAL, attempt=3), (0, 2)),
-        (runs("r", counted=Counted.ARRIVAL, attempt=2, hedge=True), (0, 1)),
-        (runs("r", counted=Counted.ARRIVAL, model_used="n"), (0, 1)),
-        (waits("r"), (0, 0)),
-        (waits("r", attempts=2), (0, 2)),
-        (waits("r", attempts=2, failed_at="e1"), (0, 2)),
-        (waits("r", attempts=2, failed_at="elsewhere"), (0, 2)),
-        (waits("r", attempts=2, counted=Counted.SENT), (0, 0)),
-        (settled("r"), (1, 0)),
-        (settled("r", attempts=3), (0, 2)),
-        (settled("r", model_used="n"), (0, 1)),
-        (settled("r", counted=Counted.SENT), (0, 0)),
-        (settled("r", attempts=0, pool=None, service_class=None, tokens=None), (0, 0)),
+        (running_report("r", counted=CountedUpTo.SENT), (0, 0)),
+        (running_report("r", counted=CountedUpTo.ARRIVAL), (1, 0)),
+        (running_report("r", counted=CountedUpTo.NOTHING, sent_ago=11), (0, 0)),
+        (running_report("r", counted=CountedUpTo.ARRIVAL, attempt=3), (0, 2)),
+        (running_report("r", counted=CountedUpTo.ARRIVAL, attempt=2, hedge=True), (0, 1)),
+        (running_report("r", counted=CountedUpTo.ARRIVAL, model_used="n"), (0, 1)),
+        (waiting_report("r"), (0, 0)),
+        (waiting_report("r", attempts=2), (0, 2)),
+        (waiting_report("r", attempts=2, failed_at="e1"), (0, 2)),
+        (waiting_report("r", attempts=2, failed_at="elsewhere"), (0, 2)),
+        (waiting_report("r", attempts=2, counted=CountedUpTo.SENT), (0, 0)),
+        (settlement("r"), (1, 0)),
+        (settlement("r", attempts=3), (0, 2)),
+        (settlement("r", model_used="n"), (0, 1)),
+        (settlement("r", counted=CountedUpTo.SENT), (0, 0)),
+        (settlement("r", attempts=0, pool=None, service_class=None, tokens=None), (0, 0)),
     ],
 )
-def test_attempts_that_the_counters_do_not_have_are_counted_on_the_safe_side(
-    event: object, counts: tuple[int, int]
-) -> None:
+def test_attempts_missing_from_snapshot_are_counted_conservatively(event: object, counts: tuple[int, int]) -> None:
     policy = a_policy(pools=("p", "q"), models=(a_model("m", "p"), a_model("n", "q")))
     scheduler = a_successor(policy=policy)
-    told(scheduler, at(0), joined("e1"), joined("elsewhere", pool="q"), event)  # type: ignore[arg-type]
+    commands_for(scheduler, at(0), joined("e1"), joined("elsewhere", pool="q"), event)  # type: ignore[arg-type]
 
     assert windows(scheduler) == counts
 
@@ -531,64 +580,90 @@ def test_attempts_that_the_counters_do_not_have_are_counted_on_the_safe_side(
 @pytest.mark.parametrize(
     "event",
     [
-        runs("r", client_retries=1, counted=Counted.NOTHING),
-        waits("r", client_retries=1, counted=Counted.NOTHING),
-        settled("r", client_retries=1),
-        waits("r", attempts=1),
+        running_report("r", client_retries=1, counted=CountedUpTo.NOTHING),
+        waiting_report("r", client_retries=1, counted=CountedUpTo.NOTHING),
+        settlement("r", client_retries=1),
+        waiting_report("r", attempts=1),
     ],
 )
-def test_what_a_retry_cost_is_taken_from_its_tenant(event: object) -> None:
+def test_reported_retry_uses_the_tenants_retry_budget(event: object) -> None:
     scheduler = a_successor(policy=a_policy(retry=RetryRules(credit_burst=150)))
-    told(scheduler, at(0), joined("e1"), event)  # type: ignore[arg-type]
+    commands_for(scheduler, at(0), joined("e1"), event)  # type: ignore[arg-type]
 
-    assert dict(scheduler.counters(at(0)).credits)[TenantId("acme")] == 50
+    assert dict(scheduler.counters(at(0)).retry_credits)[TenantId("acme")] == 50
 
 
 def charged(scheduler: Scheduler) -> dict[str, int]:
-    """What tenants who have waited are charged at the pool beyond the level."""
-    [turns] = [each for each in scheduler.counters(at(0)).turns if each.band == 0]
+    """Returns each tenant's fairness charge in the pool, relative to the current level."""
+    [turns] = [each for each in scheduler.counters(at(0)).fair_queues if each.band == 0]
     return {tenant: charge - turns.level for tenant, charge in (*turns.waiting, *turns.others)}
 
 
-def test_turns_that_the_counters_do_not_have_are_charged() -> None:
+def test_attempts_missing_from_snapshot_are_charged() -> None:
     scheduler = a_successor()
-    told(scheduler, at(0), joined("e1", places=9), waits("a", "acme"), waits("b", "bolt"), waits("c", "coil"))
-    told(scheduler, at(0), runs("r", "acme", counted=Counted.ARRIVAL), runs("s", "bolt", counted=Counted.SENT))
-    told(scheduler, at(0), runs("t", "bolt", let_go=True, counted=Counted.ARRIVAL))
-    told(scheduler, at(0), settled("u", "coil", tokens=(25, 150)))
+    commands_for(
+        scheduler,
+        at(0),
+        joined("e1", places=9),
+        waiting_report("a", "acme"),
+        waiting_report("b", "bolt"),
+        waiting_report("c", "coil"),
+    )
+    commands_for(
+        scheduler,
+        at(0),
+        running_report("r", "acme", counted=CountedUpTo.ARRIVAL),
+        running_report("s", "bolt", counted=CountedUpTo.SENT),
+    )
+    commands_for(scheduler, at(0), running_report("t", "bolt", let_go=True, counted=CountedUpTo.ARRIVAL))
+    commands_for(scheduler, at(0), settlement("u", "coil", tokens=(25, 150)))
 
     found = charged(scheduler)
     assert found["acme"] == found["coil"] > 0
     assert found["bolt"] == 0
 
 
-def test_one_that_was_charged_as_predicted_is_charged_the_difference() -> None:
+def test_settled_request_is_charged_for_difference_from_prediction() -> None:
     scheduler = a_successor()
-    told(scheduler, at(0), joined("e1"), waits("a", "acme"), waits("b", "bolt"), waits("c", "coil"))
-    told(scheduler, at(0), settled("r", "acme", tokens=(25, 150), counted=Counted.SENT))
-    told(scheduler, at(0), settled("s", "bolt", tokens=(25, 300), counted=Counted.SENT))
-    told(scheduler, at(0), settled("t", "coil", service_class="gone", tokens=(25, 300)))
+    commands_for(
+        scheduler,
+        at(0),
+        joined("e1"),
+        waiting_report("a", "acme"),
+        waiting_report("b", "bolt"),
+        waiting_report("c", "coil"),
+    )
+    commands_for(scheduler, at(0), settlement("r", "acme", tokens=(25, 150), counted=CountedUpTo.SENT))
+    commands_for(scheduler, at(0), settlement("s", "bolt", tokens=(25, 300), counted=CountedUpTo.SENT))
+    commands_for(scheduler, at(0), settlement("t", "coil", service_class="gone", tokens=(25, 300)))
 
     found = charged(scheduler)
     assert found["acme"] == found["coil"] == 0 < found["bolt"]
 
 
-def test_what_nobody_can_say_was_as_predicted_if_the_answer_was_whole_and_nothing_otherwise() -> None:
+def test_unknown_usage_is_charged_as_predicted_only_if_response_was_complete() -> None:
     scheduler = a_successor()
-    told(scheduler, at(0), joined("e1"), waits("a", "acme"), waits("b", "bolt"), waits("c", "coil"))
-    told(scheduler, at(0), settled("r", "acme", tokens=None, counted=Counted.SENT))
-    told(scheduler, at(0), settled("s", "bolt", tokens=None, completed=False, counted=Counted.SENT))
-    told(scheduler, at(0), settled("t", "coil", tokens=None, completed=False, counted=Counted.ARRIVAL))
+    commands_for(
+        scheduler,
+        at(0),
+        joined("e1"),
+        waiting_report("a", "acme"),
+        waiting_report("b", "bolt"),
+        waiting_report("c", "coil"),
+    )
+    commands_for(scheduler, at(0), settlement("r", "acme", tokens=None, counted=CountedUpTo.SENT))
+    commands_for(scheduler, at(0), settlement("s", "bolt", tokens=None, completed=False, counted=CountedUpTo.SENT))
+    commands_for(scheduler, at(0), settlement("t", "coil", tokens=None, completed=False, counted=CountedUpTo.ARRIVAL))
 
     found = charged(scheduler)
     assert found["bolt"] < found["acme"] == found["coil"] == 0
 
 
-def test_what_was_charged_for_one_that_was_let_go_is_given_back() -> None:
+def test_charge_for_superseded_attempt_is_refunded() -> None:
     scheduler = a_successor()
-    told(scheduler, at(0), joined("e1", places=9), waits("a", "acme"), waits("b", "bolt"))
-    told(scheduler, at(0), runs("r", "acme", let_go=True, counted=Counted.SENT))
-    told(scheduler, at(0), aborted("r"))
+    commands_for(scheduler, at(0), joined("e1", places=9), waiting_report("a", "acme"), waiting_report("b", "bolt"))
+    commands_for(scheduler, at(0), running_report("r", "acme", let_go=True, counted=CountedUpTo.SENT))
+    commands_for(scheduler, at(0), aborted("r"))
 
     assert charged(scheduler)["acme"] < 0
 
@@ -596,28 +671,28 @@ def test_what_was_charged_for_one_that_was_let_go_is_given_back() -> None:
 @pytest.mark.parametrize(
     ("event", "learned"),
     [
-        (settled("r", tokens=(30, 70)), True),
-        (settled("r", tokens=(30, 70), source=UsageSource.ESTIMATED), False),
-        (settled("r", tokens=(30, 70), completed=False), False),
+        (settlement("r", tokens=(30, 70)), True),
+        (settlement("r", tokens=(30, 70), source=UsageSource.ESTIMATED), False),
+        (settlement("r", tokens=(30, 70), completed=False), False),
     ],
 )
-def test_lengths_are_learned_from_answers_that_were_whole_and_counted(event: object, learned: bool) -> None:
+def test_lengths_are_learned_only_from_complete_responses_with_engine_usage(event: object, learned: bool) -> None:
     scheduler = a_successor()
-    told(scheduler, at(0), event)  # type: ignore[arg-type]
+    commands_for(scheduler, at(0), event)  # type: ignore[arg-type]
 
     assert bool(scheduler.counters(at(0)).lengths) is learned
 
 
-# Mistakes of a host
+# Invalid reports
 
 
-def test_nothing_is_reported_twice() -> None:
+def test_duplicate_report_fails_assertion() -> None:
     scheduler = a_successor()
-    told(scheduler, at(0), joined("e1"), runs("r"), waits("s"))
+    commands_for(scheduler, at(0), joined("e1"), running_report("r"), waiting_report("s"))
 
     with pytest.raises(AssertionError, match="was reported twice"):
-        scheduler.handle(waits("s"), at(0))
-    with pytest.raises(AssertionError, match="was told twice"):
-        scheduler.handle(runs("r"), at(0))
-    with pytest.raises(AssertionError, match="to wait and to run"):
-        scheduler.handle(runs("s"), at(0))
+        scheduler.handle(waiting_report("s"), at(0))
+    with pytest.raises(AssertionError, match="attempt 1 was reported twice"):
+        scheduler.handle(running_report("r"), at(0))
+    with pytest.raises(AssertionError, match="both as queued and as running"):
+        scheduler.handle(running_report("s"), at(0))

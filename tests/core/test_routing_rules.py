@@ -1,4 +1,4 @@
-"""Can a routing rule be added, is it honoured, and does a dispatch name the share of each cost term?"""
+"""Custom routing filters and cost terms, and the cost terms reported in a dispatch."""
 
 from dataclasses import replace
 
@@ -6,30 +6,30 @@ import pytest
 
 from headgate.core.commands import Dispatch
 from headgate.core.events import RequestArrived
+from headgate.core.request_state import Request
+from headgate.core.routing.cost_terms import COST_TERMS
 from headgate.core.routing.endpoints import EndpointRecord, Reservation
 from headgate.core.routing.filters import FILTERS
-from headgate.core.routing.least_seconds import LeastSeconds
-from headgate.core.routing.terms import COST_TERMS
+from headgate.core.routing.router import LeastTimeRouter
 from headgate.core.scheduler import Scheduler
-from headgate.core.state import Request
 from headgate.model.endpoint import Endpoint
 from headgate.model.policy import HeadroomRules, RoutingRules
-from headgate.model.prefix import DISTANCES, pack
+from headgate.model.prefix import PREFIX_LENGTHS, pack_hashes
 from headgate.model.units import MILLISECOND, SECOND, Duration, RequestId
-from testing.builders import a_policy, a_scheduler, an_endpoint, arrived, at, completed, first_token, told
+from testing.builders import a_policy, a_scheduler, an_endpoint, arrived, at, commands_for, completed, first_token
 
 DOCUMENT_TOKENS = 6_000
 POLICY = replace(
     a_policy(),
-    headroom=HeadroomRules(long_percent=100),
-    routing=RoutingRules(other_zone_ns=Duration(5 * MILLISECOND)),
+    headroom=HeadroomRules(long_lane_percent=100),
+    routing=RoutingRules(cross_zone_penalty_ns=Duration(5 * MILLISECOND)),
 )
 
 
 def asks_about_the_document(request: str, *, zone: str = "") -> RequestArrived:
-    hashes = [number + 1 for number, distance in enumerate(DISTANCES) if distance <= DOCUMENT_TOKENS]
+    hashes = [number + 1 for number, distance in enumerate(PREFIX_LENGTHS) if distance <= DOCUMENT_TOKENS]
     ticket = arrived(request, prompt_bytes=4 * DOCUMENT_TOKENS).ticket
-    return RequestArrived(replace(ticket, prefix=pack(hashes), zone=zone))
+    return RequestArrived(replace(ticket, prefix_hashes=pack_hashes(hashes), zone=zone))
 
 
 def endpoints(*zones: str) -> list[Endpoint]:
@@ -37,23 +37,23 @@ def endpoints(*zones: str) -> list[Endpoint]:
 
 
 def sent(scheduler: Scheduler, event: RequestArrived, second: float = 0) -> Dispatch:
-    [command] = told(scheduler, at(second), event)
+    [command] = commands_for(scheduler, at(second), event)
     assert isinstance(command, Dispatch)
     return command
 
 
-def with_document_at_e1(router: LeastSeconds | None = None) -> Scheduler:
-    """The document was computed at e1, where another request runs; e2 is idle."""
+def with_document_at_e1(router: LeastTimeRouter | None = None) -> Scheduler:
+    """Returns a scheduler where e1 has the document cached and is running another request, and e2 is idle."""
     scheduler = a_scheduler(*endpoints("", ""), policy=POLICY, router=router)
     sent(scheduler, asks_about_the_document("first"))
-    told(scheduler, at(0), first_token("first"), completed("first"))
+    commands_for(scheduler, at(0), first_token("first"), completed("first"))
     for other in ("one", "two"):
         at_e2 = sent(scheduler, arrived(other)).endpoint_id == "e2"
-        told(scheduler, at(0), first_token(other), *([completed(other)] if at_e2 else []))
+        commands_for(scheduler, at(0), first_token(other), *([completed(other)] if at_e2 else []))
     return scheduler
 
 
-# What a rule may be
+# Custom rules
 
 
 def spares_e1(endpoint: EndpointRecord, _request: Request, _promised: Reservation) -> bool:
@@ -64,22 +64,22 @@ def power_price(endpoint: EndpointRecord, _request: Request, _cached_tokens: int
     return 10 * SECOND if endpoint.id == "e1" else MILLISECOND
 
 
-def test_an_added_filter_keeps_requests_from_an_endpoint() -> None:
-    router = LeastSeconds(filters=(*FILTERS, spares_e1))
+def test_custom_filter_excludes_endpoint() -> None:
+    router = LeastTimeRouter(filters=(*FILTERS, spares_e1))
     scheduler = a_scheduler(*endpoints("", ""), policy=POLICY, router=router)
 
     assert [sent(scheduler, arrived(f"r{number}")).endpoint_id for number in range(3)] == ["e2"] * 3
 
 
-def test_without_a_candidate_that_passes_an_added_filter_the_request_waits() -> None:
-    router = LeastSeconds(filters=(*FILTERS, spares_e1))
+def test_request_waits_if_no_endpoint_passes_custom_filter() -> None:
+    router = LeastTimeRouter(filters=(*FILTERS, spares_e1))
     scheduler = a_scheduler(*endpoints(""), policy=POLICY, router=router)
 
-    assert told(scheduler, at(0), arrived("a")) == []
+    assert commands_for(scheduler, at(0), arrived("a")) == []
 
 
-def test_an_added_cost_term_changes_the_choice_and_is_named_with_its_share() -> None:
-    router = LeastSeconds(terms=(*COST_TERMS, power_price))
+def test_custom_cost_term_changes_the_selection_and_is_reported() -> None:
+    router = LeastTimeRouter(terms=(*COST_TERMS, power_price))
 
     without = sent(with_document_at_e1(), asks_about_the_document("a"), 1)
     with_term = sent(with_document_at_e1(router), asks_about_the_document("a"), 1)
@@ -89,10 +89,10 @@ def test_an_added_cost_term_changes_the_choice_and_is_named_with_its_share() -> 
     assert "power_price" not in dict(without.costs)
 
 
-# What is told of the terms
+# Reported cost terms
 
 
-def test_a_dispatch_names_each_cost_term_that_is_not_zero() -> None:
+def test_dispatch_reports_nonzero_cost_terms() -> None:
     scheduler = with_document_at_e1()
 
     command = sent(scheduler, asks_about_the_document("a"), 1)
@@ -103,7 +103,7 @@ def test_a_dispatch_names_each_cost_term_that_is_not_zero() -> None:
     assert 0 < costs["own_prefill"] + costs["prefix_hit"] < costs["own_prefill"] // 10
 
 
-def test_distance_and_pending_prompts_are_terms_of_their_own() -> None:
+def test_distance_and_pending_prefill_are_separate_cost_terms() -> None:
     scheduler = a_scheduler(*endpoints("far"), policy=POLICY)
     sent(scheduler, arrived("before", prompt_bytes=4_000))
 
@@ -114,24 +114,24 @@ def test_distance_and_pending_prompts_are_terms_of_their_own() -> None:
 
 
 @pytest.mark.parametrize("percents", [(100, 100), (137, 91), (63, 333)])
-def test_cost_terms_add_up_to_the_load_the_distance_and_the_rest_of_the_prompt(percents: tuple[int, int]) -> None:
+def test_cost_terms_add_up_to_load_distance_and_uncached_prompt(percents: tuple[int, int]) -> None:
     scheduler = a_scheduler(*endpoints("far"), policy=POLICY)
     for number in range(3):
-        told(scheduler, at(0), arrived(f"r{number}", prompt_bytes=1_001 + number))
-    told(scheduler, at(0), asks_about_the_document("waits", zone="near"))
+        commands_for(scheduler, at(0), arrived(f"r{number}", prompt_bytes=1_001 + number))
+    commands_for(scheduler, at(0), asks_about_the_document("waits", zone="near"))
     state = scheduler._state
     [endpoint] = state.fleet.endpoints.values()
-    endpoint.learned.prefill_percent, endpoint.learned.decode_percent = percents
+    endpoint.speed_estimator.prefill_percent, endpoint.speed_estimator.decode_percent = percents
     request = state.requests.by_id[RequestId("waits")]
 
     for cached_tokens in (0, 17, request.prompt_tokens - 1):
-        rest_ps = endpoint.terms.speed.prefill_ps(request.prompt_tokens, cached=cached_tokens)
-        rest_ns = endpoint.learned.prefill_percent * rest_ps // 100_000
-        shares = state.router.shares(request, endpoint, cached_tokens)
-        assert sum(cost_ns for _, cost_ns in shares) == endpoint.load_ns + endpoint.distance_ns("near") + rest_ns
+        rest_ps = endpoint.settings.speed.prefill_ps(request.prompt_tokens, cached=cached_tokens)
+        rest_ns = endpoint.speed_estimator.prefill_percent * rest_ps // 100_000
+        shares = state.router.cost_breakdown(request, endpoint, cached_tokens)
+        assert sum(cost_ns for _, cost_ns in shares) == endpoint.load_ns() + endpoint.distance_ns("near") + rest_ns
 
 
-def test_costs_explain_a_dispatch_and_are_no_part_of_it() -> None:
+def test_costs_are_ignored_when_dispatches_are_compared() -> None:
     command = sent(a_scheduler(), arrived("a"))
 
     assert command.costs

@@ -1,4 +1,4 @@
-"""Which of a model's pools serve a request, by the rules for its rungs and by the lengths that pools are meant for?"""
+"""Which pools serve a request, according to model tier rules and the pools' length ranges."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -7,10 +7,16 @@ import pytest
 
 from headgate.core.commands import Dispatch, End
 from headgate.core.events import AttemptEnded, AttemptEnding, RequestArrived
-from headgate.core.routing.rungs import holding, lowered, meant, narrowed, usable
+from headgate.core.routing.model_tiers import (
+    allowed_pools,
+    live_pools_for_size,
+    next_lower_tier,
+    pools_fitting_prompt,
+    pools_for_size,
+)
 from headgate.core.scheduler import Scheduler
 from headgate.model.outcome import Outcome
-from headgate.model.policy import Model, Policy, Pool, RungRule
+from headgate.model.policy import Model, ModelTierRule, Policy, Pool
 from headgate.model.tenant import Plan, Tenant
 from headgate.model.units import ClassName, ModelName, PoolName, TenantId
 from headgate.model.usage import Usage, UsageSource
@@ -24,13 +30,13 @@ from testing.builders import (
     an_endpoint,
     arrived,
     at,
+    commands_for,
     completed,
     end,
     failed,
     first_token,
     leaving,
     policy_changed,
-    told,
     unreadied,
 )
 
@@ -43,11 +49,11 @@ TENANTS = (
 )
 
 
-def a_ladder(*rules: RungRule) -> Model:
-    return Model(ModelName("m"), ALL, rungs=rules)
+def a_ladder(*rules: ModelTierRule) -> Model:
+    return Model(ModelName("m"), ALL, tiers=rules)
 
 
-def of_rungs(*rules: RungRule, **changes: object) -> Policy:
+def of_rungs(*rules: ModelTierRule, **changes: object) -> Policy:
     policy = a_policy(pools=ALL, models=(a_ladder(*rules),))
     return replace(policy, tenants=TENANTS, **changes)
 
@@ -59,7 +65,7 @@ def an_endpoint_each(policy: Policy) -> Scheduler:
 
 def asked(request: str = "r", tenant: str = "acme", *, rung: str | None = None, **options: object) -> RequestArrived:
     event = arrived(request, tenant, **options)  # type: ignore[arg-type]
-    return RequestArrived(replace(event.ticket, rung=rung))
+    return RequestArrived(replace(event.ticket, model_tier=rung))
 
 
 def pool_of(scheduler: Scheduler, event: RequestArrived) -> str:
@@ -69,38 +75,38 @@ def pool_of(scheduler: Scheduler, event: RequestArrived) -> str:
 
 
 def pools_of(scheduler: Scheduler, **options: object) -> set[str]:
-    """Where requests of one kind go while every endpoint gets more and more loaded."""
+    """Returns the pools used by twelve similar requests, sent while the load on all endpoints grows."""
     pools: set[str] = set()
     for number in range(12):
         pools.add(pool_of(scheduler, asked(f"r{number}", **options)))  # type: ignore[arg-type]
-        told(scheduler, at(0), first_token(f"r{number}"))
+        commands_for(scheduler, at(0), first_token(f"r{number}"))
     return pools
 
 
-# Rules
+# Tier rules
 
 
-def test_without_rules_every_pool_of_the_model_serves() -> None:
+def test_all_of_a_models_pools_are_used_without_rules() -> None:
     assert pools_of(an_endpoint_each(of_rungs())) == set(ALL)
 
 
 @pytest.mark.parametrize(
     ("rule", "fitting", "other"),
     [
-        (RungRule((LARGE,), classes=(ClassName("interactive"),)), {}, {"service_class": "batch"}),
-        (RungRule((LARGE,), plans=(Plan.CRITICAL,)), {"tenant": "vip"}, {"tenant": "free"}),
-        (RungRule((LARGE,), prompt_tokens_max=25), {"prompt_bytes": 103}, {"prompt_bytes": 104}),
+        (ModelTierRule((LARGE,), classes=(ClassName("interactive"),)), {}, {"service_class": "batch"}),
+        (ModelTierRule((LARGE,), plans=(Plan.CRITICAL,)), {"tenant": "vip"}, {"tenant": "free"}),
+        (ModelTierRule((LARGE,), prompt_tokens_max=25), {"prompt_bytes": 103}, {"prompt_bytes": 104}),
     ],
 )
-def test_a_rule_takes_those_who_have_what_it_names(
-    rule: RungRule, fitting: dict[str, object], other: dict[str, object]
+def test_rule_applies_to_requests_that_meet_its_condition(
+    rule: ModelTierRule, fitting: dict[str, object], other: dict[str, object]
 ) -> None:
     assert pools_of(an_endpoint_each(of_rungs(rule)), **fitting) == {LARGE}
     assert pools_of(an_endpoint_each(of_rungs(rule)), **other) == set(ALL)
 
 
-def test_all_that_a_rule_names_must_fit() -> None:
-    rule = RungRule((LARGE,), classes=(ClassName("batch"),), plans=(Plan.CRITICAL,))
+def test_rule_applies_only_if_all_conditions_are_met() -> None:
+    rule = ModelTierRule((LARGE,), classes=(ClassName("batch"),), plans=(Plan.CRITICAL,))
     scheduler = an_endpoint_each(of_rungs(rule))
 
     assert pools_of(scheduler, tenant="vip", service_class="batch") == {LARGE}
@@ -108,60 +114,62 @@ def test_all_that_a_rule_names_must_fit() -> None:
     assert pools_of(scheduler, tenant="vip") == set(ALL)
 
 
-def test_the_first_rule_that_fits_chooses() -> None:
-    rules = (RungRule((SMALL,), prompt_tokens_max=25), RungRule((MIDDLE, LARGE)))
+def test_first_matching_rule_applies() -> None:
+    rules = (ModelTierRule((SMALL,), prompt_tokens_max=25), ModelTierRule((MIDDLE, LARGE)))
 
     assert pools_of(an_endpoint_each(of_rungs(*rules))) == {SMALL}
     assert pools_of(an_endpoint_each(of_rungs(*rules)), prompt_bytes=1_000) == {MIDDLE, LARGE}
 
 
-def test_a_rule_whose_pools_the_class_may_not_use_does_not_fit() -> None:
+def test_rule_is_skipped_if_class_may_not_use_its_pools() -> None:
     classes = (a_class("interactive", pools=(SMALL, MIDDLE)),)
-    rules = (RungRule((LARGE,)), RungRule((MIDDLE, LARGE), plans=(Plan.CRITICAL,)))
+    rules = (ModelTierRule((LARGE,)), ModelTierRule((MIDDLE, LARGE), plans=(Plan.CRITICAL,)))
 
     assert pools_of(an_endpoint_each(of_rungs(*rules, classes=classes))) == {SMALL, MIDDLE}
     assert pools_of(an_endpoint_each(of_rungs(*rules, classes=classes)), tenant="vip") == {MIDDLE}
 
 
-def test_a_class_that_may_use_none_of_the_model_s_pools_is_told_so() -> None:
-    scheduler = an_endpoint_each(of_rungs(RungRule((LARGE,)), classes=(a_class("interactive", pools=("elsewhere",)),)))
+def test_request_is_forbidden_if_class_may_not_use_any_of_the_models_pools() -> None:
+    scheduler = an_endpoint_each(
+        of_rungs(ModelTierRule((LARGE,)), classes=(a_class("interactive", pools=("elsewhere",)),))
+    )
 
-    reason = 'no pool serves model "m" in class "interactive"; choose another class'
+    reason = 'no pool serves model "m" for class "interactive"; use another class'
     assert scheduler.handle(asked(), at(0)) == [end("r", Outcome.FORBIDDEN, reason)]
 
 
-# What the caller names
+# Tier requested by the caller
 
 
-NAMED = (RungRule((LARGE,), named="best"), RungRule((SMALL,), named="quick"), RungRule((MIDDLE,)))
+NAMED = (ModelTierRule((LARGE,), name="best"), ModelTierRule((SMALL,), name="quick"), ModelTierRule((MIDDLE,)))
 
 
-def test_a_caller_may_name_a_rung() -> None:
+def test_caller_may_name_tier() -> None:
     assert pools_of(an_endpoint_each(of_rungs(*NAMED)), rung="best") == {LARGE}
     assert pools_of(an_endpoint_each(of_rungs(*NAMED)), rung="quick") == {SMALL}
     assert pools_of(an_endpoint_each(of_rungs(*NAMED))) == {MIDDLE}
 
 
-def test_a_rung_that_is_not_for_this_caller_is_as_if_it_had_not_been_named() -> None:
-    rules = (RungRule((LARGE,), named="best", plans=(Plan.CRITICAL,)), RungRule((SMALL,)))
+def test_named_tier_is_ignored_if_caller_may_not_use_it() -> None:
+    rules = (ModelTierRule((LARGE,), name="best", plans=(Plan.CRITICAL,)), ModelTierRule((SMALL,)))
 
     assert pools_of(an_endpoint_each(of_rungs(*rules)), tenant="vip", rung="best") == {LARGE}
     assert pools_of(an_endpoint_each(of_rungs(*rules)), tenant="free", rung="best") == {SMALL}
 
 
 @pytest.mark.parametrize(("rules", "known"), [(NAMED, "best, quick"), ((), "none")])
-def test_a_rung_that_no_rule_knows_is_an_error_with_the_list(rules: tuple[RungRule, ...], known: str) -> None:
+def test_unknown_tier_is_rejected_with_list_of_tiers(rules: tuple[ModelTierRule, ...], known: str) -> None:
     scheduler = an_endpoint_each(of_rungs(*rules))
 
-    reason = f'model "m" has no rung "huge"; its rungs are: {known}'
-    assert scheduler.handle(asked(rung="huge"), at(0)) == [end("r", Outcome.INVALID, reason)]
+    reason = f'model "m" has no tier "huge"; available tiers: {known}'
+    assert scheduler.handle(asked(rung="huge"), at(0)) == [end("r", Outcome.INVALID_REQUEST, reason)]
 
 
-def test_a_rung_that_goes_while_a_request_waits_for_it_is_as_if_it_had_not_been_named() -> None:
+def test_named_tier_is_ignored_after_policy_change_removes_it() -> None:
     policy = of_rungs(*NAMED)
     endpoints = [an_endpoint(f"e-{pool}", pool=pool, places=1) for pool in ALL]
     scheduler = a_scheduler(*endpoints, policy=policy)
-    told(scheduler, at(0), asked("first", rung="best"), asked("second", rung="best"))
+    commands_for(scheduler, at(0), asked("first", rung="best"), asked("second", rung="best"))
 
     [command] = scheduler.handle(policy_changed(of_rungs(NAMED[2])), at(1))
 
@@ -169,29 +177,29 @@ def test_a_rung_that_goes_while_a_request_waits_for_it_is_as_if_it_had_not_been_
     assert (command.request_id, command.pool) == ("second", MIDDLE)
 
 
-# A rung down
+# Lower tier
 
 
-def test_a_rung_down_is_the_pool_below_and_the_smallest_stays() -> None:
-    model = a_ladder(RungRule((LARGE,)))
+def test_lower_tier_is_next_smaller_pool_except_for_smallest() -> None:
+    model = a_ladder(ModelTierRule((LARGE,)))
 
-    assert lowered((LARGE,), model) == (MIDDLE,)
-    assert lowered((MIDDLE,), model) == (SMALL,)
-    assert lowered((SMALL,), model) == (SMALL,)
-    assert lowered(ALL, model) == (SMALL, MIDDLE)
-    assert lowered((PoolName("gone"),), model) == ("gone",)
-
-
-def test_pools_without_rules_are_alike_and_none_is_below_another() -> None:
-    assert lowered(ALL, a_ladder()) == ALL
+    assert next_lower_tier((LARGE,), model) == (MIDDLE,)
+    assert next_lower_tier((MIDDLE,), model) == (SMALL,)
+    assert next_lower_tier((SMALL,), model) == (SMALL,)
+    assert next_lower_tier(ALL, model) == (SMALL, MIDDLE)
+    assert next_lower_tier((PoolName("gone"),), model) == ("gone",)
 
 
-def test_a_class_uses_of_the_pools_below_those_that_it_may() -> None:
-    assert usable((SMALL, MIDDLE), a_class(pools=(MIDDLE, LARGE))) == (MIDDLE,)
-    assert usable((SMALL, MIDDLE), INTERACTIVE) == (SMALL, MIDDLE)
+def test_pools_without_rules_have_no_lower_tier() -> None:
+    assert next_lower_tier(ALL, a_ladder()) == ALL
 
 
-# Ranges
+def test_class_uses_only_its_own_pools_in_lower_tier() -> None:
+    assert allowed_pools((SMALL, MIDDLE), a_class(pools=(MIDDLE, LARGE))) == (MIDDLE,)
+    assert allowed_pools((SMALL, MIDDLE), INTERACTIVE) == (SMALL, MIDDLE)
+
+
+# Length ranges
 
 
 SHORT = Pool(PoolName("short"), prompt_tokens_max=1_000)
@@ -214,49 +222,49 @@ DECLARED = {pool.name: pool for pool in (SHORT, LONG, CHATTY, CURT, PLAIN)}
         ((SHORT, CURT), 5_000, 500, (SHORT, CURT)),
     ],
 )
-def test_pools_take_what_they_are_meant_for_and_all_of_them_what_none_is(
+def test_pools_with_matching_range_are_used_or_all_if_none_matches(
     pools: tuple[Pool, ...], prompt: int, output: int, taking: tuple[Pool, ...]
 ) -> None:
     names = tuple(pool.name for pool in pools)
 
-    found = meant(names, DECLARED, prompt_tokens=prompt, output_tokens=output)
+    found = pools_for_size(names, DECLARED, prompt_tokens=prompt, output_tokens=output)
 
     assert found == tuple(pool.name for pool in taking)
 
 
-def test_a_pool_that_the_policy_does_not_describe_is_meant_for_everything() -> None:
+def test_undeclared_pool_matches_any_length() -> None:
     unknown = PoolName("unknown")
 
-    assert meant((SHORT.name, unknown), DECLARED, prompt_tokens=5_000, output_tokens=1) == (unknown,)
-    assert holding((SHORT.name, unknown), DECLARED, prompt_tokens=5_000) == (unknown,)
+    assert pools_for_size((SHORT.name, unknown), DECLARED, prompt_tokens=5_000, output_tokens=1) == (unknown,)
+    assert pools_fitting_prompt((SHORT.name, unknown), DECLARED, prompt_tokens=5_000) == (unknown,)
 
 
-def test_where_those_it_is_meant_for_are_down_others_take_it_unless_it_is_too_long_for_them() -> None:
+def test_other_pools_are_used_if_matching_pools_are_down_and_prompt_fits() -> None:
     pools = (SHORT.name, LONG.name, CHATTY.name)
 
     def only(*live: Pool) -> Callable[[tuple[PoolName, ...]], int]:
         return lambda names: sum(pool.name in names for pool in live)
 
     def found(prompt: int, *live: Pool) -> tuple[PoolName, ...]:
-        return narrowed(pools, DECLARED, only(*live), prompt_tokens=prompt, output_tokens=1)
+        return live_pools_for_size(pools, DECLARED, only(*live), prompt_tokens=prompt, output_tokens=1)
 
     assert found(5_000, LONG) == (LONG.name,)
     assert found(5_000, SHORT, CHATTY) == (LONG.name, CHATTY.name)
     assert found(10, SHORT) == (SHORT.name,)
     assert found(10, LONG) == pools
-    assert narrowed((LONG.name,), DECLARED, only(), prompt_tokens=10, output_tokens=1) == (LONG.name,)
+    assert live_pools_for_size((LONG.name,), DECLARED, only(), prompt_tokens=10, output_tokens=1) == (LONG.name,)
 
 
 def long_and_short() -> Scheduler:
     return an_endpoint_each(a_policy(pools=(SHORT, LONG), models=(a_model("m", "short", "long"),)))
 
 
-def test_a_request_waits_for_the_pool_that_is_meant_for_it() -> None:
+def test_request_is_sent_only_to_pool_with_matching_range() -> None:
     assert pools_of(long_and_short(), prompt_bytes=400) == {"short"}
     assert pools_of(long_and_short(), prompt_bytes=40_000) == {"long"}
 
 
-def test_the_length_of_an_answer_is_predicted_within_what_is_asked_for() -> None:
+def test_predicted_output_is_limited_by_requested_maximum() -> None:
     scheduler = an_endpoint_each(a_policy(pools=(CURT, CHATTY), models=(a_model("m", "curt", "chatty"),)))
     ticket = arrived("b").ticket
 
@@ -266,20 +274,20 @@ def test_the_length_of_an_answer_is_predicted_within_what_is_asked_for() -> None
     assert pool_of(scheduler, RequestArrived(replace(several, request_id=arrived("c").ticket.request_id))) == "chatty"
 
 
-def test_a_prompt_that_is_too_long_for_all_that_is_up_is_sent_nowhere() -> None:
+def test_prompt_too_long_for_available_pools_is_not_sent() -> None:
     scheduler = long_and_short()
-    told(scheduler, at(0), unreadied("e-long"))
+    commands_for(scheduler, at(0), unreadied("e-long"))
 
-    assert told(scheduler, at(0), asked("waits", prompt_bytes=40_000)) == []
+    assert commands_for(scheduler, at(0), asked("waits", prompt_bytes=40_000)) == []
     assert pool_of(scheduler, asked("short", prompt_bytes=40)) == "short"
-    [refusal] = told(scheduler, at(0), leaving("e-long"), asked("late", prompt_bytes=40_000))
+    [refusal] = commands_for(scheduler, at(0), leaving("e-long"), asked("late", prompt_bytes=40_000))
     assert isinstance(refusal, End)
     assert refusal.outcome is Outcome.NO_ENDPOINTS
-    assert refusal.reason.startswith("no endpoint of pool long can serve")
+    assert refusal.reason.startswith("no endpoint in pool long is available")
 
 
-def test_another_attempt_goes_by_the_rules_as_well() -> None:
-    policy = of_rungs(RungRule((SMALL, LARGE)))
+def test_retry_follows_tier_rules() -> None:
+    policy = of_rungs(ModelTierRule((SMALL, LARGE)))
     scheduler = an_endpoint_each(policy)
     first = pool_of(scheduler, asked("r"))
 
@@ -291,21 +299,21 @@ def test_another_attempt_goes_by_the_rules_as_well() -> None:
     assert isinstance(ended, End)
 
 
-def test_batch_is_served_by_another_rung_than_interactive() -> None:
-    rules = (RungRule((SMALL,), classes=(BATCH.name,)), RungRule((LARGE,)))
+def test_classes_can_use_different_tiers() -> None:
+    rules = (ModelTierRule((SMALL,), classes=(BATCH.name,)), ModelTierRule((LARGE,)))
     scheduler = an_endpoint_each(of_rungs(*rules))
 
     assert pool_of(scheduler, asked("a", service_class="batch")) == SMALL
     assert pool_of(scheduler, asked("b")) == LARGE
 
 
-def test_what_is_learned_of_answers_is_the_length_of_one() -> None:
+def test_response_length_is_learned_per_choice() -> None:
     scheduler = an_endpoint_each(a_policy(pools=(CURT, CHATTY), models=(a_model("m", "curt", "chatty"),)))
     assert pool_of(scheduler, arrived("before")) == "chatty"
     for number in range(20):
         ticket = replace(arrived(f"r{number}").ticket, n=2)
         usage = Usage(10, 120, 0, UsageSource.ENGINE)
-        told(scheduler, at(0), RequestArrived(ticket))
-        told(scheduler, at(0), AttemptEnded(ticket.request_id, 1, AttemptEnding.COMPLETED, usage=usage))
+        commands_for(scheduler, at(0), RequestArrived(ticket))
+        commands_for(scheduler, at(0), AttemptEnded(ticket.request_id, 1, AttemptEnding.COMPLETED, usage=usage))
 
     assert pool_of(scheduler, arrived("after")) == "curt"

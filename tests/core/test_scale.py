@@ -1,7 +1,7 @@
-"""Does a request cost the same however many endpoints, queued requests and tenants there are?
+"""The scheduler's CPU time per request does not depend on the number of endpoints or queued requests.
 
-A ratio, not a benchmark: the same lives in a small and in a large setting, on the same machine, one after the other.
-A life is an arrival, a dispatch, a first token, two reports of progress and an end.
+The tests compare a small and a large setup on the same machine and are not benchmarks. Each request goes through
+arrival, dispatch, first token, two progress reports and completion.
 """
 
 from collections import deque
@@ -17,10 +17,10 @@ from testing.builders import (
     an_endpoint,
     arrived,
     at,
+    commands_for,
     completed,
     first_token,
     progressed,
-    told,
 )
 
 TENANTS = tuple(f"tenant-{number}" for number in range(1_000))
@@ -32,7 +32,7 @@ LIVES = 500
 
 
 class Crowd:
-    """A scheduler whose places are all taken and where so many wait."""
+    """Scheduler with all slots occupied and `queued` requests waiting. A negative number leaves slots free."""
 
     def __init__(self, *, endpoints: int, queued: int, places: int = 4) -> None:
         fleet: list[Endpoint] = [an_endpoint(f"e{number}", places=places) for number in range(endpoints)]
@@ -46,19 +46,21 @@ class Crowd:
     def arrive(self) -> None:
         self.arrivals += 1
         name = f"r{self.arrivals}"
-        self.note(told(self.scheduler, at(self.clock), arrived(name, TENANTS[self.arrivals % len(TENANTS)])))
+        self.note(commands_for(self.scheduler, at(self.clock), arrived(name, TENANTS[self.arrivals % len(TENANTS)])))
 
     def note(self, commands: list[Command]) -> None:
         self.running.extend(each.request_id for each in commands if isinstance(each, Dispatch))
 
     def live(self) -> None:
-        """One arrives, and the oldest that runs begins to answer, goes on and ends, so that another is sent."""
+        """Adds a request and completes the oldest running one, so that another request is sent."""
         self.clock += 0.001
         self.arrive()
         oldest = self.running.popleft()
         now = at(self.clock)
         self.note(
-            told(self.scheduler, now, first_token(oldest), progressed(oldest), progressed(oldest), completed(oldest))
+            commands_for(
+                self.scheduler, now, first_token(oldest), progressed(oldest), progressed(oldest), completed(oldest)
+            )
         )
 
     def seconds_per_life(self) -> float:
@@ -72,10 +74,10 @@ class Crowd:
 
 
 def report(what: str, small: float, large: float) -> None:
-    print(f"\n{what}: {1 / small:,.0f} and {1 / large:,.0f} lives/s, ratio {large / small:.2f}")
+    print(f"\n{what}: {1 / small:,.0f} and {1 / large:,.0f} requests/s, ratio {large / small:.2f}")
 
 
-def test_a_life_costs_the_same_with_many_endpoints() -> None:
+def test_cost_per_request_does_not_depend_on_number_of_endpoints() -> None:
     small = Crowd(endpoints=8, queued=10).seconds_per_life()
     large = Crowd(endpoints=512, queued=10).seconds_per_life()
 
@@ -83,7 +85,7 @@ def test_a_life_costs_the_same_with_many_endpoints() -> None:
     assert large / small <= 3
 
 
-def test_a_life_costs_the_same_with_a_long_queue() -> None:
+def test_cost_per_request_does_not_depend_on_queue_length() -> None:
     small = Crowd(endpoints=8, queued=10).seconds_per_life()
     large = Crowd(endpoints=8, queued=10_000).seconds_per_life()
 
@@ -91,8 +93,8 @@ def test_a_life_costs_the_same_with_a_long_queue() -> None:
     assert large / small <= 3
 
 
-def test_a_life_costs_the_same_with_places_to_spare() -> None:
-    """Nobody waits: each request goes at once to the least loaded of all endpoints."""
+def test_cost_per_request_with_free_slots_does_not_depend_on_number_of_endpoints() -> None:
+    """Each request is sent to the least loaded endpoint immediately."""
     small = Crowd(endpoints=8, queued=-16).seconds_per_life()
     large = Crowd(endpoints=512, queued=-1_024).seconds_per_life()
 

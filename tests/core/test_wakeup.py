@@ -1,4 +1,4 @@
-"""When does the scheduler want to be called again?"""
+"""When the scheduler next wakes up."""
 
 from headgate.core.events import TimerFired
 from headgate.core.scheduler import Scheduler
@@ -9,46 +9,46 @@ from testing.builders import (
     a_scheduler,
     arrived,
     at,
-    client_left,
+    client_disconnected,
+    commands_for,
     completed,
     failed,
     first_token,
-    the_end,
-    told,
+    only_end,
 )
 
 
-def test_a_new_scheduler_has_nothing_to_wait_for() -> None:
+def test_new_scheduler_schedules_no_wakeup() -> None:
     assert Scheduler().next_wakeup() is None
 
 
-def test_an_idle_scheduler_has_nothing_to_wait_for() -> None:
+def test_idle_scheduler_schedules_no_wakeup() -> None:
     scheduler = a_scheduler()
-    told(scheduler, at(0), arrived("r"), completed("r"))
+    commands_for(scheduler, at(0), arrived("r"), completed("r"))
 
     assert scheduler.next_wakeup() is None
 
 
-def test_the_nearest_of_expiry_silence_and_return_is_named() -> None:
-    policy = a_policy(classes=(a_class(queue_wait=7),), health=HealthRules(failures_max=1))
+def test_next_wakeup_is_earliest_of_expiry_stall_and_readmission() -> None:
+    policy = a_policy(classes=(a_class(queue_wait=7),), health=HealthRules(consecutive_failures_max=1))
     scheduler = a_scheduler(policy=policy, places=2)
-    told(scheduler, at(0), arrived("streams"), first_token("streams"), arrived("x"), arrived("waits"))
+    commands_for(scheduler, at(0), arrived("streams"), first_token("streams"), arrived("x"), arrived("waits"))
     assert scheduler.next_wakeup() == at(7)
 
-    told(scheduler, at(1), client_left("waits"))
+    commands_for(scheduler, at(1), client_disconnected("waits"))
     assert scheduler.next_wakeup() == at(30)
 
-    told(scheduler, at(2), client_left("x"), failed("x"))
+    commands_for(scheduler, at(2), client_disconnected("x"), failed("x"))
     assert scheduler.next_wakeup() == at(12)
 
 
-def test_a_timer_that_fires_early_does_nothing_and_one_that_fires_late_does_all_that_was_due() -> None:
+def test_early_timer_does_nothing_and_late_timer_handles_everything_due() -> None:
     scheduler = a_scheduler()
-    told(scheduler, at(0), arrived("runs", stream=False))
-    told(scheduler, at(1), arrived("a"))
-    told(scheduler, at(2), arrived("b"))
+    commands_for(scheduler, at(0), arrived("runs", stream=False))
+    commands_for(scheduler, at(1), arrived("a"))
+    commands_for(scheduler, at(2), arrived("b"))
 
     assert scheduler.handle(TimerFired(), at(30)) == []
     first, second = scheduler.handle(TimerFired(), at(100))
-    assert [the_end([first]).request_id, the_end([second]).request_id] == ["a", "b"]
+    assert [only_end([first]).request_id, only_end([second]).request_id] == ["a", "b"]
     assert scheduler.next_wakeup() is None

@@ -1,4 +1,4 @@
-"""What does the container file say?"""
+"""Parser for deploy/Containerfile."""
 
 import re
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ class Step:
 
 
 def steps() -> list[list[Step]]:
-    """The instructions of each stage; what stands before the first stage is left out."""
+    """Return the instructions in each build stage, excluding those before the first stage."""
     code = "\n".join(line for line in FILE.read_text().splitlines() if not line.startswith("#"))
     lines = [line for line in code.replace("\\\n", " ").splitlines() if line.strip()]
     found = [Step(*re.split(r"\s+", line, maxsplit=1)) for line in lines]

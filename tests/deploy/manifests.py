@@ -1,4 +1,4 @@
-"""What stands in deploy/?"""
+"""Loader for the Kubernetes manifests in deploy/."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -33,7 +33,7 @@ class Manifest:
 
     @property
     def pod(self) -> Tree:
-        """Of a Deployment: what each of its pods is."""
+        """A Deployment's pod specification."""
         return self.spec["template"]["spec"]
 
     @property

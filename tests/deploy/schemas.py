@@ -1,8 +1,8 @@
-"""Which fields of the kinds that Kubernetes itself does not know may stand in our manifests, and what may they hold?
+"""JSON schemas for the manifest kinds that are not part of Kubernetes.
 
-Written from the public documentation of KEDA, of the Prometheus operator and of Kustomize: the fields that we use and
-their close neighbours, and no others, so that a misspelt one is found. `behavior` of a ScaledObject is taken by KEDA as
-it is into a HorizontalPodAutoscaler, so a test holds it against the schema of that one.
+They follow the public documentation of KEDA, the Prometheus operator and Kustomize. They contain only the fields that
+we use and closely related ones, so that misspelt fields are caught. KEDA copies a ScaledObject's `behavior` unchanged
+into a HorizontalPodAutoscaler, so a test checks it against the schema of that kind.
 """
 
 from typing import Any
@@ -113,7 +113,7 @@ A_LAYER = an_object(
     ),
     generatorOptions=an_object(disableNameSuffixHash=FLAG),
 )
-"""A kustomization over another one."""
+"""Schema for a kustomization that patches another one."""
 
 SCALED_BY_PROMETHEUS = an_object(
     ("type", "metadata"),
@@ -127,4 +127,4 @@ SCALED_BY_PROMETHEUS = an_object(
         ignoreNullValues={"enum": ["true", "false"]},
     ),
 )
-"""One trigger."""
+"""Schema for one Prometheus trigger in a ScaledObject."""

@@ -1,4 +1,4 @@
-"""Are the manifests of a cell right, laid over those of one gateway?"""
+"""The cell overlay produces valid manifests from those of a single gateway."""
 
 import copy
 from typing import Any
@@ -36,7 +36,7 @@ def patched(file: str) -> Manifest:
 
 
 def merged(base: Any, patch: Any) -> Any:
-    """As a strategic merge does: null takes out, containers are the same where their names are, other lists are new."""
+    """Merge as Kustomize does: null removes a key, containers are matched by name, other lists are replaced."""
     if isinstance(base, dict) and isinstance(patch, dict):
         together = {key: merged(base.get(key), value) for key, value in patch.items() if value is not None}
         return {key: value for key, value in base.items() if key not in patch} | together
@@ -51,7 +51,7 @@ def settings() -> Settings:
     return parse(text, "headgate.yaml", ENVIRONMENT, engines=DIALECTS, profiles=PROFILES)
 
 
-def test_the_layer_names_every_file() -> None:
+def test_overlay_lists_every_file() -> None:
     named = [each["path"] for each in layer()["patches"]]
     named += [file for each in layer()["configMapGenerator"] for file in each["files"]]
 
@@ -61,24 +61,24 @@ def test_the_layer_names_every_file() -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-@pytest.mark.parametrize("file", ["gateway.yaml", "budget.yaml"])
-def test_what_comes_of_a_manifest_keeps_its_schema(file: str, version: str) -> None:
+@pytest.mark.parametrize("file", ["gateway.yaml", "poddisruptionbudget.yaml"])
+def test_patched_manifest_matches_its_schema(file: str, version: str) -> None:
     assert kubernetes_validate.validate(patched(file).tree, version, strict=True).startswith(version[:4])
 
 
-def test_the_gateways_are_as_many_as_the_configuration_says_and_one_may_be_away() -> None:
+def test_replicas_match_the_configured_members_and_one_may_be_unavailable() -> None:
     cell, gateway = settings().cell, patched("gateway.yaml")
 
     assert cell is not None
-    assert gateway.spec["replicas"] == cell.members > 1
+    assert gateway.spec["replicas"] == cell.member_count > 1
     assert gateway.spec["strategy"]["rollingUpdate"] == {"maxSurge": 1, "maxUnavailable": 0}
-    assert patched("budget.yaml").spec == {
+    assert patched("poddisruptionbudget.yaml").spec == {
         "maxUnavailable": 1,
         "selector": the("PodDisruptionBudget", "headgate").spec["selector"],
     }
 
 
-def test_each_gateway_is_called_as_its_pod() -> None:
+def test_member_name_is_the_pod_name() -> None:
     gateway = patched("gateway.yaml")
 
     assert gateway.container["env"] == [
@@ -88,20 +88,20 @@ def test_each_gateway_is_called_as_its_pod() -> None:
     assert "${HEADGATE_MEMBER}" in (CELL / "headgate.yaml").read_text()
 
 
-def test_the_configuration_is_that_of_one_gateway_with_a_cell_and_without_a_scaler() -> None:
+def test_configuration_adds_a_cell_and_removes_the_scaler() -> None:
     config = yaml.safe_load((CELL / "headgate.yaml").read_text())
     alone = gateway_config()
     del alone["scaler_listen"]
 
-    assert config.pop("cell").keys() == {"store", "member", "members"}
+    assert config.pop("cell").keys() == {"store", "member_name", "member_count"}
     assert config == alone
     assert settings().warnings == ()
 
 
-def test_keda_asks_prometheus_for_the_most_that_any_gateway_wants() -> None:
+def test_keda_uses_the_highest_reported_endpoints_desired() -> None:
     scaled = patched("scaledobject.yaml")
     [trigger], [pool] = scaled.spec["triggers"], settings().pools
 
     assert list(jsonschema.Draft202012Validator(SCALED_BY_PROMETHEUS).iter_errors(trigger)) == []
-    assert trigger["metadata"]["query"] == f'max(headgate_endpoints_wanted{{pool="{pool.name}"}})'
+    assert trigger["metadata"]["query"] == f'max(headgate_endpoints_desired{{pool="{pool.name}"}})'
     assert scaled.spec["maxReplicaCount"] == the("ScaledObject", "engines").spec["maxReplicaCount"]

@@ -1,7 +1,7 @@
-"""Is the container file sound, and do its steps make a gateway that runs?
+"""The Containerfile passes a linter, and its build steps produce a working gateway.
 
-There is no container engine here. A linter reads the file; what its RUN lines do is done, by the very same lines, in
-folders of the test instead of those of an image; and what comes of it runs as another user, who may write nothing.
+The tests do not require a container engine. They run the RUN lines of the build stage in a temporary directory and then
+run the result as an unprivileged user without write access.
 """
 
 import json
@@ -24,13 +24,13 @@ NOBODY = 10001
 
 
 @pytest.mark.process
-def test_the_linter_finds_nothing() -> None:
+def test_containerfile_passes_the_linter() -> None:
     done = subprocess.run([BIN / "hadolint", FILE], capture_output=True, text=True, check=False)
 
     assert (done.returncode, done.stdout) == (0, "")
 
 
-def test_what_runs_is_nobody_and_the_same_nobody_as_in_kubernetes() -> None:
+def test_image_user_is_unprivileged_and_matches_the_deployment() -> None:
     _, last = steps()
     pod = the("Deployment", "headgate").pod["securityContext"]
 
@@ -38,7 +38,7 @@ def test_what_runs_is_nobody_and_the_same_nobody_as_in_kubernetes() -> None:
     assert (pod["runAsUser"], pod["runAsGroup"]) == (NOBODY, NOBODY)
 
 
-def test_nothing_to_build_with_is_left() -> None:
+def test_image_contains_no_build_tools() -> None:
     first, last = steps()
 
     assert "--without-pip /venv" in all_of(first, "RUN")[0]
@@ -46,7 +46,7 @@ def test_nothing_to_build_with_is_left() -> None:
     assert all_of(last, "RUN")[0].startswith("python -m pip uninstall --yes setuptools wheel pip")
 
 
-def test_it_exposes_the_ports_of_the_deployment_and_serves_the_file_that_is_mounted() -> None:
+def test_image_ports_and_command_match_the_deployment() -> None:
     _, last = steps()
     gateway = the("Deployment", "headgate")
     [exposed], [command] = all_of(last, "EXPOSE"), all_of(last, "CMD")
@@ -57,7 +57,7 @@ def test_it_exposes_the_ports_of_the_deployment_and_serves_the_file_that_is_moun
     assert all_of(last, "ENTRYPOINT") == ['["headgate"]']
 
 
-def test_its_health_is_asked_at_the_admin_listener() -> None:
+def test_health_check_uses_the_admin_listener() -> None:
     _, last = steps()
     [health] = all_of(last, "HEALTHCHECK")
     port = gateway_config()["admin_listen"].rpartition(":")[2]
@@ -65,7 +65,7 @@ def test_its_health_is_asked_at_the_admin_listener() -> None:
     assert f"http://127.0.0.1:{port}/health" in health
 
 
-def test_only_what_is_copied_reaches_the_build() -> None:
+def test_build_context_contains_only_copied_files() -> None:
     first, _ = steps()
     lets_in = [
         line[1:] for line in (FILE.parent / "Containerfile.dockerignore").read_text().splitlines() if line[:1] == "!"
@@ -78,7 +78,7 @@ def test_only_what_is_copied_reaches_the_build() -> None:
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """One that others may look into, unlike pytest's own."""
+    """Temporary directory that other users can read, unlike `tmp_path`."""
     with tempfile.TemporaryDirectory(prefix="headgate-image-") as name:
         Path(name).chmod(0o755)
         yield Path(name)
@@ -86,24 +86,24 @@ def folder() -> Iterator[Path]:
 
 @pytest.mark.endurance
 @pytest.mark.timeout(600)
-def test_its_steps_make_a_gateway_that_runs_as_nobody(folder: Path) -> None:
+def test_build_steps_produce_a_gateway_that_runs_unprivileged(folder: Path) -> None:
     run_build_steps(folder)
     shutil.copy(KUBERNETES / "headgate.yaml", folder)
     headgate, python = folder / "venv/bin/headgate", folder / "venv/bin/python"
 
     version = as_nobody(headgate, "--version")
-    check = as_nobody(headgate, "check", folder / "headgate.yaml")
+    check = as_nobody(headgate, "check", "--config", folder / "headgate.yaml")
     grpc = as_nobody(python, "-c", "import headgate.fleets.keda.scaler")
     pip = as_nobody(python, "-m", "pip", "--version")
 
-    assert (version.returncode, version.stdout.split()[-1]) == (0, __version__), version.stderr
+    assert (version.returncode, version.stdout.split()[1]) == (0, __version__), version.stderr
     assert check.returncode == 0, check.stderr
     assert grpc.returncode == 0, grpc.stderr
     assert "No module named pip" in pip.stderr
 
 
 def run_build_steps(image: Path) -> None:
-    """The first stage, with this folder for the root of the image."""
+    """Run the first build stage with this directory as the root of the image."""
     first, _ = steps()
     build, tools = image / "build", image / "tools"
     build.mkdir()
@@ -133,7 +133,10 @@ def copy(names: list[str], into: Path) -> None:
 
 
 def as_nobody(*command: str | Path) -> "subprocess.CompletedProcess[str]":
-    """As the image's user, who has no home and may write nowhere; as ourselves where we are not root."""
+    """Run a command as the image's user, who has no home directory and no write access.
+
+    The command runs as the current user if that user is not root.
+    """
     becoming = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", "--no-new-privs"]
     environment = {
         "PATH": os.environ["PATH"],

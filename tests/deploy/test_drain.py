@@ -1,4 +1,4 @@
-"""Does the script that Kubernetes runs before it ends an engine wait for what runs there, and no longer?"""
+"""The engine pods' preStop script waits until the engine is idle or the timeout expires."""
 
 import asyncio
 import re
@@ -13,7 +13,7 @@ import pytest
 
 from testing.gateway import chat
 from testing.ports import free_port
-from testing.simulated import engine_in_loop
+from testing.simulated_engines import engine_in_loop
 from tests.deploy.manifests import KUBERNETES, kustomization, the
 
 SCRIPT = KUBERNETES / "drain.py"
@@ -23,7 +23,7 @@ Drain = Callable[..., Awaitable[tuple[int, str]]]
 
 @pytest.fixture
 def drain(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Drain:
-    """Runs the script in a thread of its own; its exit status and what it printed."""
+    """Run the script in a thread and return its exit status and output."""
 
     async def run(url: str, **settings: str) -> tuple[int, str]:
         for name, value in {"DRAIN_ENGINE": url, **QUICK, **settings}.items():
@@ -39,7 +39,7 @@ def drain(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -
     return run
 
 
-def test_it_is_what_the_engine_runs_before_it_ends() -> None:
+def test_engine_runs_drain_script_as_prestop_hook() -> None:
     engine = the("Deployment", "engines")
     [_, script] = engine.container["lifecycle"]["preStop"]["exec"]["command"]
     [mount] = [each for each in engine.container["volumeMounts"] if each["name"] == "drain"]
@@ -48,14 +48,14 @@ def test_it_is_what_the_engine_runs_before_it_ends() -> None:
     assert script == f"{mount['mountPath']}/{generated['files'][0]}"
 
 
-def test_the_engine_has_the_time_for_it() -> None:
+def test_termination_grace_period_covers_the_drain() -> None:
     text = (KUBERNETES / "drain.py").read_text()
     seconds_max = int(text.partition('"DRAIN_SECONDS_MAX", "')[2].partition('"')[0])
 
     assert seconds_max + 15 <= the("Deployment", "engines").pod["terminationGracePeriodSeconds"] <= seconds_max + 60
 
 
-async def test_an_idle_engine_is_ended_after_the_least_time(drain: Drain) -> None:
+async def test_draining_an_idle_engine_takes_the_minimum_time(drain: Drain) -> None:
     async with engine_in_loop() as url:
         began = time.monotonic()
         status, said = await drain(url, DRAIN_SECONDS_MIN="0.4")
@@ -65,7 +65,7 @@ async def test_an_idle_engine_is_ended_after_the_least_time(drain: Drain) -> Non
     assert time.monotonic() - began >= 0.4
 
 
-async def test_a_stream_is_waited_for(drain: Drain) -> None:
+async def test_drain_waits_for_a_running_stream(drain: Drain) -> None:
     async with engine_in_loop(speed_up=0.1) as url:
         body = chat(model="sim", stream=True, max_tokens=40, ignore_eos=True)
         async with aiohttp.ClientSession() as http, http.post(f"{url}/v1/chat/completions", json=body) as answer:
@@ -79,7 +79,7 @@ async def test_a_stream_is_waited_for(drain: Drain) -> None:
     assert status == 0
 
 
-async def test_a_stream_that_takes_too_long_is_given_up(drain: Drain) -> None:
+async def test_drain_stops_waiting_after_the_timeout(drain: Drain) -> None:
     async with engine_in_loop(speed_up=0.01) as url:
         body = chat(model="sim", stream=True, max_tokens=1_000, ignore_eos=True)
         async with aiohttp.ClientSession() as http, http.post(f"{url}/v1/chat/completions", json=body) as answer:
@@ -91,7 +91,7 @@ async def test_a_stream_that_takes_too_long_is_given_up(drain: Drain) -> None:
 
 
 @pytest.mark.process
-def test_where_the_engine_is_gone_there_is_nothing_to_wait_for() -> None:
+def test_drain_ends_immediately_if_the_engine_is_unreachable() -> None:
     environment = {"DRAIN_ENGINE": f"http://127.0.0.1:{free_port()}", "DRAIN_SECONDS_MIN": "30"}
     done = subprocess.run([sys.executable, SCRIPT], capture_output=True, text=True, check=False, env=environment)
 
@@ -99,7 +99,7 @@ def test_where_the_engine_is_gone_there_is_nothing_to_wait_for() -> None:
     assert "answers no more" in done.stdout
 
 
-def test_it_needs_only_python() -> None:
+def test_drain_script_imports_only_the_standard_library() -> None:
     imports = [line.split()[1] for line in (KUBERNETES / "drain.py").read_text().splitlines() if line[:7] == "import "]
 
     assert {name.partition(".")[0] for name in imports} <= set(sys.stdlib_module_names)

@@ -1,4 +1,4 @@
-"""Does the gateway of the manifests start on their configuration and answer their probes?"""
+"""The gateway starts with the configuration in the manifests and answers the probes that they define."""
 
 import asyncio
 from pathlib import Path
@@ -17,7 +17,7 @@ ENVIRONMENT = {"HEADGATE_KEY_SECRET": "x" * 43, "ENGINE_KEY": "y"}
 
 
 def on_loopback() -> Config:
-    """The file as it is, but for addresses that a test may have and an engine that is not there."""
+    """The configuration file, with loopback listeners and an engine address where nothing is listening."""
     config = gateway_config()
     ports = {setting: free_port() for setting in ("listen", "admin_listen", "scaler_listen")}
     config |= {setting: f"127.0.0.1:{port}" for setting, port in ports.items()}
@@ -34,22 +34,22 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("environment")
-def test_the_configuration_is_right(capsys: pytest.CaptureFixture[str]) -> None:
-    code = main(["check", str(KUBERNETES / "headgate.yaml")])
+def test_check_accepts_the_configuration(capsys: pytest.CaptureFixture[str]) -> None:
+    code = main(["check", "--config", str(KUBERNETES / "headgate.yaml")])
     said = capsys.readouterr()
 
     assert (code, said.err) == (0, "")
     assert "scaled from 1 to 8 endpoints" in said.out
 
 
-def test_the_configuration_gives_no_cause_for_a_warning() -> None:
+def test_configuration_loads_without_warnings() -> None:
     found = load(KUBERNETES / "headgate.yaml", ENVIRONMENT, engines=DIALECTS, profiles=PROFILES)
 
     assert found.warnings == ()
 
 
 @pytest.mark.usefixtures("environment")
-async def test_every_probe_is_answered(tmp_path: Path) -> None:
+async def test_gateway_answers_every_probe(tmp_path: Path) -> None:
     container = the("Deployment", "headgate").container
     monitor = the("ServiceMonitor", "headgate").spec["endpoints"][0]
     probes = [container[each]["httpGet"] for each in ("startupProbe", "livenessProbe", "readinessProbe")]
@@ -65,16 +65,16 @@ async def test_every_probe_is_answered(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("environment")
-async def test_a_gateway_that_leaves_is_not_ready_and_still_alive(tmp_path: Path) -> None:
+async def test_draining_gateway_is_alive_but_not_ready(tmp_path: Path) -> None:
     config = on_loopback() | {"anonymous_tenant": "team"}
     async with gateway_in_loop(config, tmp_path, wait_for=0) as gateway:
-        # A request that never comes whole keeps the gateway from leaving at once.
+        # An incomplete request keeps the gateway from exiting immediately.
         host, _, port = config["listen"].partition(":")
         _, caller = await asyncio.open_connection(host, int(port))
         caller.write(b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n{")
-        await gateway.until(lambda status: status["requests_open"] == 1)
-        gateway.gateway.leave()
-        await gateway.until(lambda status: status["draining"])
+        await gateway.wait_for_status(lambda status: status["requests_open"] == 1)
+        gateway.gateway.shut_down()
+        await gateway.wait_for_status(lambda status: status["draining"])
         answers = []
         for path in ("/ready", "/health"):
             async with gateway.http.get(gateway.admin_url + path) as answer:

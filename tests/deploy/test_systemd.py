@@ -1,4 +1,4 @@
-"""Is the systemd unit right, and does it lock the process in?"""
+"""The systemd unit is valid and confines the process."""
 
 import configparser
 import os
@@ -18,7 +18,7 @@ from tests.house.small_tree import BIN
 UNIT = DEPLOY / "systemd/headgate.service"
 WORKERS = DEPLOY / "systemd/headgate.service.d/workers.conf"
 EXPOSURE_MAX = 2.0
-"""Of ten, by systemd's own reckoning; an ordinary service has about nine and a half."""
+"""Highest acceptable `systemd-analyze security` exposure level, out of 10. An unconfined service scores about 9.5."""
 
 
 def settings(file: Path = UNIT) -> dict[str, str]:
@@ -30,7 +30,7 @@ def settings(file: Path = UNIT) -> dict[str, str]:
 
 @pytest.fixture
 def installed(tmp_path: Path) -> Path:
-    """The unit with the program where it is on this machine."""
+    """Copy of the unit with the program's path on this machine."""
     text = UNIT.read_text().replace("/usr/local/lib/headgate/bin/headgate", str(BIN / "headgate"))
     (tmp_path / UNIT.name).write_text(text)
     return tmp_path / UNIT.name
@@ -39,13 +39,13 @@ def installed(tmp_path: Path) -> Path:
 def analyze(*arguments: str | Path) -> "subprocess.CompletedProcess[str]":
     tool = shutil.which("systemd-analyze")
     if tool is None and "CI" not in os.environ:
-        pytest.skip("systemd-analyze is not here (apt-get install systemd)")
-    assert tool is not None, "systemd-analyze is missing; apt-get install systemd"
+        pytest.skip("systemd-analyze is not installed; run apt-get install systemd")
+    assert tool is not None, "systemd-analyze is not installed; run apt-get install systemd"
     return subprocess.run([tool, *arguments], capture_output=True, text=True, check=False)
 
 
 @pytest.mark.process
-def test_systemd_finds_nothing_wrong(installed: Path) -> None:
+def test_unit_passes_systemd_verification(installed: Path) -> None:
     done = analyze("verify", "--man=no", installed)
     about_it = [line for line in done.stderr.splitlines() if UNIT.name in line]
 
@@ -53,14 +53,14 @@ def test_systemd_finds_nothing_wrong(installed: Path) -> None:
 
 
 @pytest.mark.process
-def test_systemd_finds_a_misspelt_setting(installed: Path) -> None:
+def test_systemd_verification_reports_a_misspelled_setting(installed: Path) -> None:
     installed.write_text(installed.read_text().replace("ProtectHome=yes", "ProtectHomes=yes"))
 
     assert re.search("Unknown key .*'ProtectHomes'", analyze("verify", "--man=no", installed).stderr)
 
 
 @pytest.mark.process
-def test_the_process_is_locked_in(installed: Path) -> None:
+def test_unit_exposure_is_below_the_limit(installed: Path) -> None:
     said = analyze("security", "--offline=yes", "--no-pager", installed).stdout
     [exposure] = re.findall(r"Overall exposure level for \S+: ([0-9.]+)", said)
 
@@ -68,7 +68,7 @@ def test_the_process_is_locked_in(installed: Path) -> None:
 
 
 @pytest.mark.process
-def test_systemd_finds_nothing_wrong_with_workers(installed: Path) -> None:
+def test_unit_with_workers_passes_systemd_verification(installed: Path) -> None:
     folder = installed.parent / WORKERS.parent.name
     folder.mkdir()
     text = WORKERS.read_text().replace("/usr/local/lib/headgate/bin/headgate", str(BIN / "headgate"))
@@ -79,7 +79,7 @@ def test_systemd_finds_nothing_wrong_with_workers(installed: Path) -> None:
     assert (done.returncode, about_it) == (0, [])
 
 
-def test_open_streams_have_the_time_to_end() -> None:
+def test_stop_timeout_covers_the_drain_grace() -> None:
     grace_ns = quantities.duration(gateway_config()["drain_grace"])
 
     assert settings()["KillMode"] == "mixed"
@@ -87,7 +87,7 @@ def test_open_streams_have_the_time_to_end() -> None:
 
 
 @pytest.mark.parametrize("file", [UNIT, WORKERS])
-def test_the_command_is_one_that_headgate_knows(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unit_command_is_valid(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     _, *arguments = settings(file)["ExecStart"].split()
 
     assert main(arguments) == 1

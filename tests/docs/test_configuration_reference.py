@@ -1,4 +1,4 @@
-"""Does the reference of the configuration name every setting with its true default, and no other?"""
+"""The configuration reference lists exactly the existing settings with their defaults."""
 
 import re
 
@@ -7,7 +7,7 @@ from msgspec import NODEFAULT, inspect
 
 from headgate.config import quantities
 from headgate.config.classes import DEFAULT_CLASSES
-from headgate.config.fleets import KINDS
+from headgate.config.fleets import SETTINGS_BY_KIND
 from headgate.config.load import parse
 from headgate.config.schema import (
     UNLIMITED,
@@ -16,29 +16,29 @@ from headgate.config.schema import (
     BatchingSection,
     BudgetSection,
     BudgetsSection,
+    CalendarEventSection,
     CapsSection,
     CellSection,
     ClassRuleSection,
     ClassSection,
+    ConfigFile,
     DatabaseSection,
+    DegradationSection,
+    DegradationStepSection,
     EndpointSection,
-    File,
     FleetSection,
     HeadroomSection,
     HealthSection,
-    KnownEventSection,
-    LadderSection,
     LedgerSection,
     LimitsSection,
     ModelSection,
-    NoticesSection,
+    NotificationsSection,
     ObjectivesSection,
     PoolSection,
     PriceSection,
     RecordsSection,
     RetrySection,
     RoutingSection,
-    RungSection,
     ScalingSection,
     Section,
     SheddingSection,
@@ -46,8 +46,8 @@ from headgate.config.schema import (
     StageBudgetSection,
     TenantLimitsSection,
     TenantSection,
+    TierSection,
     TracingSection,
-    VariantSection,
 )
 from headgate.engines.dialects import DIALECTS
 from headgate.fleets.dns.options import DnsOptions
@@ -55,7 +55,7 @@ from headgate.fleets.processes.options import ProcessOptions
 from headgate.fleets.ray.options import RayOptions
 from headgate.model.caps import Caps, ImageDetail, ReasoningEffort
 from headgate.model.engine_profile import PROFILES
-from headgate.model.policy import Promise, ServiceClass
+from headgate.model.policy import OptimizationGoal, ServiceClass
 from headgate.model.speed import EngineSpeed
 from headgate.model.tenant import Plan
 from tests.house.small_tree import PROJECT
@@ -63,7 +63,7 @@ from tests.house.small_tree import PROJECT
 PAGE = (PROJECT / "docs/reference/configuration.md").read_text()
 
 SECTIONS: dict[str, type[Section]] = {
-    "The file": File,
+    "The file": ConfigFile,
     "`limits`": LimitsSection,
     "`pools.NAME`": PoolSection,
     "`pools.NAME.prices[]`": PriceSection,
@@ -72,13 +72,13 @@ SECTIONS: dict[str, type[Section]] = {
     "`pools.NAME.batching`": BatchingSection,
     "`pools.NAME.fleet`": FleetSection,
     "`pools.NAME.scaling`": ScalingSection,
-    "`pools.NAME.scaling.calendar[]`": KnownEventSection,
+    "`pools.NAME.scaling.calendar[]`": CalendarEventSection,
     "`models.NAME`": ModelSection,
-    "`models.NAME.rungs[]`": RungSection,
+    "`models.NAME.tiers[]`": TierSection,
     "`classes.NAME`": ClassSection,
     "`class_rules[]`": ClassRuleSection,
     "`classes.NAME.caps`": CapsSection,
-    "`classes.NAME.variants[]`": VariantSection,
+    "`classes.NAME.degradation_steps[]`": DegradationStepSection,
     "`classes.NAME.stage_budget`": StageBudgetSection,
     "`classes.NAME.objectives`": ObjectivesSection,
     "`tenants.NAME`": TenantSection,
@@ -91,20 +91,20 @@ SECTIONS: dict[str, type[Section]] = {
     "`admission`": AdmissionSection,
     "`routing`": RoutingSection,
     "`shedding`": SheddingSection,
-    "`ladder`": LadderSection,
+    "`degradation`": DegradationSection,
     "`cell`": CellSection,
     "`database`": DatabaseSection,
     "`ledger`": LedgerSection,
     "`tracing`": TracingSection,
     "`records`": RecordsSection,
-    "`notices`": NoticesSection,
+    "`notifications`": NotificationsSection,
     "`admin_keys.NAME`": AdminKeySection,
 }
 ANY_CLASS = ServiceClass("any", band=0)
 
 
 def rows_under(heading: str, page: str = PAGE) -> dict[str, list[str]]:
-    """The first table under a heading: setting -> the other cells of its row."""
+    """Return the first table under a heading as a map from setting to the other cells of its row."""
     [body] = re.findall(rf"^#+ {re.escape(heading)}\n(.*?)(?=^#|\Z)", page, re.DOTALL | re.MULTILINE)
     rows = [
         [cell.strip() for cell in line.strip("|").split("|")] for line in body.splitlines() if line.startswith("| `")
@@ -113,7 +113,7 @@ def rows_under(heading: str, page: str = PAGE) -> dict[str, list[str]]:
 
 
 def shown(value: object, reads: object) -> str:
-    """A default as the page writes it."""
+    """Format a default the way the page does."""
     match value, reads:
         case None, _:
             return "*none*"
@@ -144,7 +144,7 @@ def default_of(field: inspect.Field, section: type[Section]) -> str:
         return f"see `{field.name}`"
     if section is CapsSection:
         return shown_cap(ANY_CLASS.caps, field.name)
-    if section is ClassSection and field.name != "band":
+    if section is ClassSection and field.name != "priority_band":
         return shown(of_class(ANY_CLASS, field.name), reads_of(field.type))
     if field.required or section is ClassSection:
         return "*required*"
@@ -153,14 +153,19 @@ def default_of(field: inspect.Field, section: type[Section]) -> str:
 
 
 def shown_cap(caps: Caps, name: str) -> str:
-    """A cap as the page writes it: where there is none, by the word that lifts one."""
+    """Format a cap the way the page does. A missing cap is shown as the value that removes it."""
     value = getattr(caps, name)
     return f"`{UNLIMITED}`" if value is None else shown(value, None)
 
 
 def of_class(service_class: ServiceClass, setting: str) -> object:
-    """A setting of the file, as the model has it: what lasts carries its unit there."""
-    by_another_name = {"max_cost_per_request": "cost_max", "max_cost_per_unit": "unit_cost_max"}
+    """Look up the model attribute for a setting. Attributes for durations end in their unit."""
+    by_another_name = {
+        "priority_band": "band",
+        "first_token_timeout": "first_token_ns_max",
+        "stream_idle_timeout": "idle_ns_max",
+        "attempt_timeout": "total_ns_max",
+    }
     for name in (by_another_name.get(setting, setting), setting.replace("_max", "_ns_max"), f"{setting}_ns"):
         if hasattr(service_class, name):
             return getattr(service_class, name)
@@ -174,7 +179,7 @@ def fields_of(section: type[Section]) -> dict[str, inspect.Field]:
 
 
 @pytest.mark.parametrize("heading", SECTIONS)
-def test_every_setting_is_on_the_page_with_its_default_and_no_other(heading: str) -> None:
+def test_page_lists_exactly_the_settings_with_their_defaults(heading: str) -> None:
     section = SECTIONS[heading]
 
     described = {setting: cells[0] for setting, cells in rows_under(heading).items()}
@@ -183,16 +188,18 @@ def test_every_setting_is_on_the_page_with_its_default_and_no_other(heading: str
 
 
 @pytest.mark.parametrize("heading", SECTIONS)
-def test_every_setting_has_a_meaning(heading: str) -> None:
+def test_page_describes_every_setting(heading: str) -> None:
     assert [setting for setting, cells in rows_under(heading).items() if not cells[1].endswith(".")] == []
 
 
-def test_every_section_of_the_schema_is_on_the_page() -> None:
-    assert set(SECTIONS.values()) == {each for each in Section.__subclasses__() if each.__module__ == File.__module__}
+def test_page_covers_every_section_of_the_schema() -> None:
+    assert set(SECTIONS.values()) == {
+        each for each in Section.__subclasses__() if each.__module__ == ConfigFile.__module__
+    }
 
 
-def test_the_default_classes_are_told_as_they_are() -> None:
-    # What the scheduler does not go by is no part of its policy, and no default class has any.
+def test_page_shows_default_class_settings() -> None:
+    # The scheduler does not use these settings, so they are not part of its policy. No default class sets them.
     beside = ("stage_budget", "objectives")
     fields = {name: each for name, each in fields_of(ClassSection).items() if name not in beside}
 
@@ -203,91 +210,91 @@ def test_the_default_classes_are_told_as_they_are() -> None:
     }
 
 
-def test_the_default_classes_have_the_usual_caps_as_the_page_says() -> None:
+def test_default_classes_have_the_documented_caps() -> None:
     assert "All three have the usual caps" in PAGE
     assert {each.caps for each in DEFAULT_CLASSES.values()} == {Caps()}
 
 
-def test_every_reasoning_effort_is_named() -> None:
+def test_page_lists_every_reasoning_effort() -> None:
     [_, meaning] = rows_under("`classes.NAME.caps`")["reasoning_effort"]
 
     assert re.findall("`([a-z]+)`", meaning) == list(ReasoningEffort)
 
 
-def test_every_image_detail_is_named() -> None:
+def test_page_lists_every_image_detail() -> None:
     [_, meaning] = rows_under("`classes.NAME.caps`")["image_detail"]
 
     assert re.findall("`([a-z]+)`", meaning)[: len(ImageDetail)] == list(ImageDetail)
 
 
-def test_every_promise_and_every_plan_is_named() -> None:
-    [_, promises] = rows_under("`classes.NAME`")["promise"]
+def test_page_lists_every_optimization_goal_and_plan() -> None:
+    [_, goals] = rows_under("`classes.NAME`")["optimize_for"]
     [_, plans] = rows_under("`tenants.NAME`")["plan"]
 
-    assert re.findall("`([a-z]+)`", promises) == list(Promise)
+    assert re.findall("`([a-z]+)`", goals) == list(OptimizationGoal)
     assert re.findall("`([a-z]+)`", plans)[: len(Plan)] == list(Plan)
 
 
-def test_every_profile_is_named() -> None:
-    [_, meaning] = rows_under("`pools.NAME.speed`")["like"]
+def test_page_lists_every_profile() -> None:
+    [_, meaning] = rows_under("`pools.NAME.speed`")["profile"]
 
     assert set(re.findall("`([a-z0-9-]+)`", meaning)) == set(PROFILES)
 
 
-def test_the_usual_speed_is_told_as_it_is() -> None:
+def test_page_shows_the_default_engine_speed() -> None:
     usual = EngineSpeed()
     told = {
-        setting: re.findall(r"Left out: (\S+)\.$", cells[1])
+        setting: re.findall(r"Default: (\S+)\.$", cells[1])
         for setting, cells in rows_under("`pools.NAME.speed`").items()
-        if setting != "like"
+        if setting != "profile"
     }
 
     assert told == {
-        setting: [quantities.fine_text(getattr(usual, f"{setting}_ps"))]
+        setting: [quantities.short_duration_text(getattr(usual, f"{setting}_ps"))]
         for setting in ("step", "prefill_token", "decode_sequence", "kv_token", "attention")
     } | {"chunk_tokens": [str(usual.chunk_tokens)]}
 
 
-def test_every_kind_of_fleet_is_named_and_each_setting_under_its_kinds() -> None:
+def test_page_lists_every_fleet_kind_with_its_settings() -> None:
     rows = rows_under("`pools.NAME.fleet`")
 
-    assert re.findall("`([a-z]+)`:", rows["kind"][1]) == list(KINDS)
+    assert re.findall("`([a-z]+)`:", rows["kind"][1]) == list(SETTINGS_BY_KIND)
     for setting, cells in rows.items():
         if setting != "kind":
             named = re.findall("`([a-z]+)`", cells[1].split(":")[0])
-            assert named == [kind for kind, settings in KINDS.items() if setting in settings], setting
+            assert named == [kind for kind, settings in SETTINGS_BY_KIND.items() if setting in settings], setting
 
 
-def test_what_a_fleet_leaves_out_is_told_as_it_is() -> None:
+def test_page_shows_the_fleet_defaults() -> None:
     told = {
         setting: found[0]
         for setting, cells in rows_under("`pools.NAME.fleet`").items()
-        if (found := re.findall(r"Left out: ([0-9a-z:]+)\.$", cells[1]))
+        if (found := re.findall(r"Default: ([0-9a-z:]+)\.$", cells[1]))
     }
 
     dns = DnsOptions(name="", in_flight_max=1)
     processes, ray = ProcessOptions(command=(), in_flight_max=1), RayOptions(python="")
     assert told == {
-        "every": quantities.duration_text(dns.every_ns),
+        "resolve_interval": quantities.duration_text(dns.resolve_interval_ns),
         "misses_max": str(dns.misses_max),
-        "empty_after": quantities.duration_text(dns.empty_ns_max),
-        "ports": "{}:{}".format(*processes.ports),
-        "start_max": quantities.duration_text(processes.start_ns_max),
-        "stop_max": quantities.duration_text(processes.stop_ns_max),
-        "restart": quantities.duration_text(processes.restart_ns),
-        "restart_max": quantities.duration_text(processes.restart_ns_max),
+        "empty_after": quantities.duration_text(dns.empty_after_ns),
+        "port_range": "{}:{}".format(*processes.port_range),
+        "start_timeout": quantities.duration_text(processes.start_timeout_ns),
+        "stop_timeout": quantities.duration_text(processes.stop_timeout_ns),
+        "restart_backoff": quantities.duration_text(processes.restart_backoff_ns),
+        "restart_backoff_max": quantities.duration_text(processes.restart_backoff_ns_max),
         "cpus": f"{ray.cpus:g}",
         "gpus": f"{ray.gpus:g}",
     }
 
 
-def test_every_engine_is_named() -> None:
+def test_page_lists_every_engine() -> None:
     [_, meaning] = rows_under("`pools.NAME`")["engine"]
 
     assert set(re.findall("`([a-z_]+)`", meaning)) == set(DIALECTS)
 
 
-def test_the_example_is_right() -> None:
+def test_example_loads_without_warnings() -> None:
     [example] = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
 
     settings = parse(

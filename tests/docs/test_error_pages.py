@@ -1,4 +1,4 @@
-"""Does every outcome have a page that says what the table says, and every page an outcome?"""
+"""Every outcome has an error page that matches the outcome table, and every page belongs to an outcome."""
 
 import io
 import re
@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from headgate.model.outcome import FACES, Outcome
+from headgate.model.outcome import HTTP_REPLIES, Outcome
 from tests.house.small_tree import PROJECT, script
 
 FOLDER = PROJECT / "docs" / "reference" / "errors"
 HEADINGS = ["What the caller sees", "Why it happens", "What the caller can do", "What the operator can do"]
 NOT_YET = "No part of this version gives this answer yet"
-WITHOUT_A_BODY_OF_OURS = {Outcome.COMPLETED, Outcome.CANCELLED, Outcome.ENGINE_REFUSED}
+WITHOUT_A_BODY_OF_OURS = {Outcome.COMPLETED, Outcome.CANCELLED, Outcome.ENGINE_REJECTED}
 
 
 def page_of(outcome: Outcome) -> str:
@@ -22,24 +22,24 @@ def page_of(outcome: Outcome) -> str:
 
 
 def checked(folder: Path) -> tuple[int, str]:
-    """The exit status of the script that writes them, and its complaints."""
+    """Run the generator script with --check; return its exit status and output."""
     complaints = io.StringIO()
     with redirect_stdout(complaints):
         status = script("write_error_pages").main(["--check", str(folder)])
     return status, complaints.getvalue()
 
 
-def test_every_outcome_has_a_page_and_every_page_an_outcome() -> None:
+def test_error_pages_match_the_outcomes() -> None:
     assert {path.stem for path in FOLDER.glob("*.md")} == {*Outcome, "README"}
 
 
-def test_writing_the_pages_anew_changes_nothing() -> None:
+def test_committed_error_pages_are_up_to_date() -> None:
     done = checked(FOLDER)
 
     assert done == (0, "")
 
 
-def test_a_page_that_differs_from_the_table_is_named(tmp_path: Path) -> None:
+def test_check_reports_an_outdated_error_page(tmp_path: Path) -> None:
     folder = tmp_path / "errors"
     shutil.copytree(FOLDER, folder)
     (folder / "queue_full.md").write_text(page_of(Outcome.QUEUE_FULL).replace("429", "430"))
@@ -50,7 +50,7 @@ def test_a_page_that_differs_from_the_table_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("outcome", Outcome)
-def test_a_page_has_the_same_headings_as_all_others_and_something_below_each(outcome: Outcome) -> None:
+def test_error_page_has_all_sections_with_content(outcome: Outcome) -> None:
     title, *sections = re.split(r"^## ", page_of(outcome), flags=re.MULTILINE)
 
     assert title.startswith(f"# {outcome}\n\n")
@@ -60,13 +60,13 @@ def test_a_page_has_the_same_headings_as_all_others_and_something_below_each(out
 
 
 @pytest.mark.parametrize("outcome", sorted(set(Outcome) - WITHOUT_A_BODY_OF_OURS))
-def test_a_page_shows_status_code_and_type(outcome: Outcome) -> None:
-    face = FACES[outcome]
+def test_error_page_shows_status_code_and_type(outcome: Outcome) -> None:
+    face = HTTP_REPLIES[outcome]
 
     assert f"| status | {face.status} |\n| `code` | `{face.code}` |\n| `type` | `{face.type}` |\n" in page_of(outcome)
 
 
-def test_exactly_the_outcomes_that_no_code_gives_say_so() -> None:
+def test_error_page_says_so_if_no_code_produces_the_outcome() -> None:
     sources = [
         path.read_text() for room in ("core", "edge") for path in (PROJECT / "src/headgate" / room).rglob("*.py")
     ]
@@ -78,7 +78,7 @@ def test_exactly_the_outcomes_that_no_code_gives_say_so() -> None:
 
 
 @pytest.mark.parametrize("outcome", Outcome)
-def test_the_settings_that_a_page_links_to_exist(outcome: Outcome) -> None:
+def test_settings_linked_from_an_error_page_exist(outcome: Outcome) -> None:
     reference = (PROJECT / "docs/reference/configuration.md").read_text()
     headings = re.findall(r"^#+ (.+)$", reference, re.MULTILINE)
     anchors = {re.sub(r"[^\w\s-]", "", heading).strip().lower().replace(" ", "-") for heading in headings}

@@ -1,4 +1,4 @@
-"""Does the reference of scenarios name every setting with its true default, and no other?"""
+"""The scenarios reference lists exactly the existing settings with their defaults."""
 
 import re
 from dataclasses import fields
@@ -60,43 +60,43 @@ def default_of(field: inspect.Field) -> str:
 
 
 @pytest.mark.parametrize("heading", SECTIONS)
-def test_every_setting_is_on_the_page_with_its_default_and_no_other(heading: str) -> None:
+def test_page_lists_exactly_the_settings_with_their_defaults(heading: str) -> None:
     described = {setting: cells[0] for setting, cells in rows_under(heading, PAGE).items()}
 
     assert described == {name: default_of(field) for name, field in fields_of(SECTIONS[heading]).items()}
 
 
 @pytest.mark.parametrize("heading", SECTIONS)
-def test_every_setting_has_a_meaning(heading: str) -> None:
+def test_page_describes_every_setting(heading: str) -> None:
     assert [setting for setting, cells in rows_under(heading, PAGE).items() if not cells[1].endswith(".")] == []
 
 
-def test_every_section_of_the_schema_is_on_the_page() -> None:
+def test_page_covers_every_section_of_the_schema() -> None:
     ours = {each for each in Section.__subclasses__() if each.__module__ == ScenarioFile.__module__}
 
     assert set(SECTIONS.values()) == ours
 
 
-@pytest.mark.parametrize("setting", ["probe_every", "scrape_every", "progress_every"])
-def test_what_a_scenario_leaves_out_is_as_the_simulation_has_it(setting: str) -> None:
+@pytest.mark.parametrize("setting", ["probe_interval", "scrape_interval", "progress_interval"])
+def test_scenario_defaults_match_the_simulation(setting: str) -> None:
     default = fields_of(ScenarioFile)[setting].default
 
     assert default == {each.name: each.default for each in fields(Scenario)}[f"{setting}_ns"]
 
 
-def test_every_scheduler_is_named_and_offered_on_the_command_line() -> None:
+def test_page_and_command_line_list_every_scheduler() -> None:
     [_, meaning] = rows_under("`scheduler`", PAGE)["name"]
 
     assert re.findall("`([a-z-]+)`", meaning) == list(SCHEDULERS) == list(OFFERED)
 
 
-def test_every_profile_is_named() -> None:
+def test_page_lists_every_profile() -> None:
     [_, meaning] = rows_under("`pools.NAME.engines[]`", PAGE)["profile"]
 
     assert set(re.findall("`([a-z0-9-]+)`", meaning)) == set(PROFILES)
 
 
-def test_the_page_tells_where_each_public_trace_comes_from() -> None:
+def test_page_names_the_source_of_each_public_trace() -> None:
     names = re.findall(
         r"`(\w+)`", "".join(line for line in PAGE.splitlines() if "GitHub" in line or "the same" in line)
     )
@@ -104,7 +104,7 @@ def test_the_page_tells_where_each_public_trace_comes_from() -> None:
     assert [begin for begin in SOURCES if not any(name.startswith(begin) for name in names)] == []
 
 
-def test_the_example_is_right() -> None:
+def test_example_loads_without_warnings() -> None:
     [example] = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
 
     settings = parse(example, Path("example.yaml"), {}, profiles=PROFILES, schedulers=SCHEDULERS)

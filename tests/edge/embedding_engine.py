@@ -1,16 +1,16 @@
-"""What would an engine make of a list of inputs? One that embeds each text as its length and first byte, when told to.
+"""Scripted embeddings engine for tests. The embedding of a text depends only on its length and bytes.
 
 engine = EmbeddingEngine()
-engine.hold()                      # calls wait from here on, until `go`
-engine.poison = {"bad": 400}       # a call with this text among its inputs gets this status
+engine.hold()                      # calls wait until `go`
+engine.poison = {"bad": 400}       # a call that contains this input gets this status
 """
 
 import asyncio
 import json
 from collections.abc import Callable
 
-from headgate.engines.dialect import blames_request
-from headgate.ports.engine import Answer, Call, EngineFault
+from headgate.engines.dialect import is_request_error
+from headgate.ports.engine import Call, EngineFault, EngineResponse
 
 
 def vector(text: object) -> list[float]:
@@ -21,24 +21,24 @@ def vector(text: object) -> list[float]:
 class EmbeddingEngine:
     def __init__(self) -> None:
         self.calls: list[list[object]] = []
-        """The inputs of each call, in the order of arrival."""
+        """Inputs of each call, in order of arrival."""
         self.sent: list[Call] = []
         self.poison: dict[str, int] = {}
         self.fault: str | None = None
         self.body: bytes | None = None
-        """What every call is answered with instead."""
+        """Response body for every call. None to return embeddings of the inputs."""
         self.padding = 0
-        """Each entry is longer by so many bytes."""
+        """Bytes added to each entry in a response."""
         self.running = 0
         self.running_max = 0
         self.cut = 0
-        """Calls whose asker went before they were answered."""
+        """Calls cancelled before they got a response."""
         self._free = asyncio.Event()
         self._free.set()
         self._held: dict[str, asyncio.Event] = {}
 
     def holding(self, text: str) -> asyncio.Event:
-        """Calls with this text among their inputs wait for what is given."""
+        """Returns an event that all calls with this input wait for."""
         return self._held.setdefault(text, asyncio.Event())
 
     def hold(self) -> None:
@@ -47,7 +47,7 @@ class EmbeddingEngine:
     def go(self) -> None:
         self._free.set()
 
-    async def ask(self, call: Call) -> Answer:
+    async def ask(self, call: Call) -> EngineResponse:
         asked = json.loads(call.body.encode(served_model="engine"))
         texts = asked["input"] if isinstance(asked["input"], list) else [asked["input"]]
         if texts and isinstance(texts[0], int):
@@ -95,17 +95,17 @@ class FakeAnswer:
         body, self._body = self._body, b""
         return body
 
-    async def pour(self, take: Callable[[bytes], bool]) -> None:
-        take(await self.read())
+    async def stream_to(self, sink: Callable[[bytes], bool]) -> None:
+        sink(await self.read())
 
     def pause(self) -> None: ...
 
     def resume(self) -> None: ...
 
-    def blames_request(self, body: bytes) -> bool:
-        return blames_request(self.status, body)
+    def is_request_error(self, body: bytes) -> bool:
+        return is_request_error(self.status, body)
 
-    def let_end(self) -> None: ...
+    def drain(self) -> None: ...
 
     def close(self) -> None:
         self.closed = True

@@ -1,4 +1,4 @@
-"""Is the console's page served as it should be, and is nobody held up by whoever watches it?"""
+"""Tests for the console page and its event stream."""
 
 import asyncio
 import json
@@ -8,8 +8,7 @@ from pathlib import Path
 
 import aiohttp
 
-from headgate.console.assets import load_assets
-from headgate.edge.admin.console import BEHIND_MAX, AdminConsole
+from headgate.edge.admin.console import MISSED_EVENTS_MAX, AdminConsole
 from headgate.edge.client import Client
 from headgate.model.units import TenantId
 from testing.fake_engine import FakeEngine
@@ -25,13 +24,13 @@ async def a_gateway(folder: Path) -> AsyncIterator[GatewayInLoop]:
 async def next_event(answer: aiohttp.ClientResponse) -> tuple[str, dict[str, object]]:
     async with asyncio.timeout(30):
         while not (line := await answer.content.readline()).startswith(b"event: "):
-            assert line, "the stream has ended"
+            assert line, "the event stream ended"
         data = await answer.content.readline()
     told: dict[str, object] = json.loads(data.removeprefix(b"data: "))
     return line.decode().removeprefix("event: ").strip(), told
 
 
-async def test_the_page_and_all_that_it_names_are_served(tmp_path: Path) -> None:
+async def test_console_page_and_its_assets_are_served(tmp_path: Path) -> None:
     async with a_gateway(tmp_path) as gateway:
         for name, kind in (
             ("", "text/html"),
@@ -49,7 +48,7 @@ async def test_the_page_and_all_that_it_names_are_served(tmp_path: Path) -> None
                 assert answer.headers["cache-control"] == "no-cache"
 
 
-async def test_a_file_that_has_not_changed_is_not_sent_again(tmp_path: Path) -> None:
+async def test_unchanged_asset_is_not_sent_again(tmp_path: Path) -> None:
     async with a_gateway(tmp_path) as gateway:
         url = f"{gateway.admin_url}/console/console.js"
         async with gateway.http.get(url) as answer:
@@ -60,14 +59,14 @@ async def test_a_file_that_has_not_changed_is_not_sent_again(tmp_path: Path) -> 
             assert answer.status == 200
 
 
-async def test_who_knows_only_the_address_finds_the_page(tmp_path: Path) -> None:
+async def test_root_path_redirects_to_console(tmp_path: Path) -> None:
     async with a_gateway(tmp_path) as gateway:
         for path in ("/", "/console"):
             async with gateway.http.get(gateway.admin_url + path, allow_redirects=False) as answer:
                 assert (answer.status, answer.headers["location"]) == (307, "/console/")
 
 
-async def test_what_is_not_on_the_list_is_not_there(tmp_path: Path) -> None:
+async def test_unknown_console_path_returns_404(tmp_path: Path) -> None:
     async with a_gateway(tmp_path) as gateway:
         port = int(gateway.admin_url.rpartition(":")[2])
         for name in ("x", "../admin.py", "..%2fassets.py", "console.js/", "assets/console.js", "runbooks/"):
@@ -77,15 +76,7 @@ async def test_what_is_not_on_the_list_is_not_there(tmp_path: Path) -> None:
             writer.close()
 
 
-def test_every_runbook_is_brought_along() -> None:
-    written = {path.stem for path in (Path(__file__).parents[2] / "docs" / "operations" / "runbooks").glob("*.md")}
-
-    above, brought = b"runbooks/", load_assets()
-    assert {name.removeprefix(above).decode() for name in brought if name.startswith(above)} == written
-    assert "engine_hang" in written
-
-
-async def test_events_begin_with_the_past_and_go_on_each_second(tmp_path: Path) -> None:
+async def test_event_stream_starts_with_history_and_continues_with_state(tmp_path: Path) -> None:
     async with a_gateway(tmp_path) as gateway:
         async with gateway.http.get(f"{gateway.admin_url}/console/events") as answer:
             assert answer.headers["content-type"] == "text/event-stream"
@@ -105,17 +96,17 @@ async def test_events_begin_with_the_past_and_go_on_each_second(tmp_path: Path) 
             assert name == "state"
 
 
-async def test_so_many_may_watch_and_no_more(tmp_path: Path) -> None:
+async def test_number_of_event_streams_is_limited(tmp_path: Path) -> None:
     async with a_gateway(tmp_path) as gateway:
         console = gateway.gateway._admin.console
         assert console is not None
-        console.listeners_max = 1
+        console.subscribers_max = 1
         url = f"{gateway.admin_url}/console/events"
         async with gateway.http.get(url) as answer:
             await next_event(answer)
             async with gateway.http.get(url) as second:
                 assert second.status == 503
-                assert "1 watch already" in await second.text()
+                assert "console streams are limited to 1" in await second.text()
         async with asyncio.timeout(30):
             while True:
                 async with gateway.http.get(url) as third:
@@ -124,19 +115,19 @@ async def test_so_many_may_watch_and_no_more(tmp_path: Path) -> None:
                 await asyncio.sleep(0.01)
 
 
-async def test_a_gateway_that_leaves_ends_the_stream_and_does_not_wait_for_it(tmp_path: Path) -> None:
+async def test_shutdown_ends_event_streams_without_waiting_for_them(tmp_path: Path) -> None:
     async with FakeEngine() as engine, aiohttp.ClientSession() as http:
         async with gateway_in_loop(a_config(engine.url, drain_grace="60s"), tmp_path) as gateway:
             answer = await http.get(f"{gateway.admin_url}/console/events")
             await next_event(answer)
-            gateway.gateway.leave()
+            gateway.gateway.shut_down()
             async with asyncio.timeout(30):
                 await answer.content.read()
                 assert await gateway.running == 0
 
 
 class SlowWire:
-    """A caller that reads when a test says so."""
+    """A client that stops and resumes reading when the test sets `blocked`."""
 
     peer = "127.0.0.1"
 
@@ -144,10 +135,10 @@ class SlowWire:
         self.blocked = False
         self.sent: list[bytes] = []
 
-    def identified(self, _tenant: TenantId | None = None) -> bool:
+    def mark_authenticated(self, _tenant: TenantId | None = None) -> bool:
         return True
 
-    def ask_for_body(self) -> None: ...
+    def send_continue(self) -> None: ...
 
     def send_head(self, status: int, headers: list[tuple[bytes, bytes]]) -> None: ...
 
@@ -166,30 +157,30 @@ async def a_listener(console: AdminConsole) -> tuple[SlowWire, Client, asyncio.T
     return wire, client, task
 
 
-async def test_who_is_behind_misses_events_and_who_stays_behind_is_cut_off() -> None:
+async def test_slow_listener_misses_events_and_is_disconnected_after_too_many() -> None:
     console = AdminConsole({}, lambda: b"first")
     slow, client, slow_task = await a_listener(console)
     quick, _, quick_task = await a_listener(console)
-    assert console.listeners == 2
+    assert console.subscribers == 2
 
     slow.blocked = True
-    for _ in range(BEHIND_MAX):
-        console.tell(b"missed")
+    for _ in range(MISSED_EVENTS_MAX):
+        console.broadcast(b"missed")
     slow.blocked = False
-    console.tell(b"heard")
+    console.broadcast(b"heard")
     assert slow.sent == [b"retry: 1000\n\nfirst", b"heard"]
 
     slow.blocked = True
-    for _ in range(BEHIND_MAX + 1):
-        console.tell(b"missed")
+    for _ in range(MISSED_EVENTS_MAX + 1):
+        console.broadcast(b"missed")
     await slow_task
-    assert not client.finished, "an end would say that all was sent"
-    assert console.listeners == 1
-    assert quick.sent.count(b"missed") == 2 * BEHIND_MAX + 1
+    assert not client.finished, "the response must not look complete"
+    assert console.subscribers == 1
+    assert quick.sent.count(b"missed") == 2 * MISSED_EVENTS_MAX + 1
     quick_task.cancel()
 
 
-async def test_who_comes_while_the_gateway_leaves_is_told_so() -> None:
+async def test_event_stream_opened_during_shutdown_ends_immediately() -> None:
     console = AdminConsole({}, lambda: b"first")
     _, client, task = await a_listener(console)
     console.close()
@@ -199,4 +190,4 @@ async def test_who_comes_while_the_gateway_leaves_is_told_so() -> None:
     _, late, late_task = await a_listener(console)
     assert await late_task
     assert late.finished
-    assert console.listeners == 0
+    assert console.subscribers == 0

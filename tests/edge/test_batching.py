@@ -1,4 +1,4 @@
-"""Does everybody get their own answer, whoever they were asked together with?"""
+"""Tests for `Batcher`: joining embedding requests, splitting responses and dividing long lists."""
 
 import asyncio
 import json
@@ -9,24 +9,24 @@ from types import SimpleNamespace
 
 import pytest
 
-from headgate.engines.batching.answers import GatheredAnswer
 from headgate.engines.batching.batcher import DEFAULT_LIMITS, Batcher, BatcherLimits, Batchers
+from headgate.engines.batching.responses import AssembledResponse
 from headgate.model.policy import BatchRules
 from headgate.model.ticket import Api
-from headgate.ports.engine import Answer, Call, Company, EngineFault
-from headgate.wire.embeddings import EMBEDDINGS
-from headgate.wire.request import RequestBody
+from headgate.ports.engine import BatchHints, Call, EngineFault, EngineResponse
+from headgate.wire.embeddings_codec import EMBEDDINGS_CODEC
+from headgate.wire.request_body import RequestBody
 from tests.edge.embedding_engine import EmbeddingEngine, vector
 
 MS = 1_000_000
 LATER = 60_000 * MS
-RULES = BatchRules(inputs_max=4, delay_ns_max=LATER, parallel=2)
+RULES = BatchRules(batch_size_max=4, delay_ns_max=LATER, calls_per_request_max=2)
 
 
 def a_call(given: object, *, tenant: str = "t", again: bool = False, left: int | None = None, **fields: object) -> Call:
     body = RequestBody.parse(json.dumps({"model": "m", "input": given, **fields}).encode(), Api.EMBEDDINGS)
-    company = Company(tenant, "interactive", again=again, time_left_ns=left)
-    return Call("req_1", Api.EMBEDDINGS, body, {"traceparent": "00-1"}, company=company)
+    company = BatchHints(tenant, "interactive", is_retry=again, time_left_ns=left)
+    return Call("req_1", Api.EMBEDDINGS, body, {"traceparent": "00-1"}, batch_hints=company)
 
 
 def a_batcher(
@@ -35,7 +35,7 @@ def a_batcher(
     return Batcher(engine, rules, ttft, limits=limits)
 
 
-async def whole(answer: Answer) -> dict[str, object]:
+async def whole(answer: EngineResponse) -> dict[str, object]:
     body = bytearray()
     try:
         while data := await answer.read():
@@ -60,7 +60,7 @@ async def until(reached: Callable[[], bool]) -> None:
 
 
 async def busy(engine: EmbeddingEngine, batcher: Batcher) -> "asyncio.Task[dict[str, object]]":
-    """A call in flight, so that others wait for company."""
+    """Starts a call and returns while it is in flight, so that later requests wait for a batch."""
     engine.hold()
     first = asking(batcher, "first", dimensions=1)
     await until(lambda: engine.running == 1)
@@ -74,7 +74,7 @@ def vectors(answer: dict[str, object]) -> list[object]:
     return [entry["embedding"] for entry in data]
 
 
-async def test_four_who_come_while_the_engine_is_busy_are_asked_as_one() -> None:
+async def test_requests_arriving_while_the_engine_is_busy_are_joined() -> None:
     engine = EmbeddingEngine()
     batcher = a_batcher(engine)
     first = await busy(engine, batcher)
@@ -96,7 +96,7 @@ async def test_four_who_come_while_the_engine_is_busy_are_asked_as_one() -> None
     assert batcher.waiting == 0
 
 
-async def test_who_finds_no_company_is_asked_as_it_came() -> None:
+async def test_single_request_is_sent_unchanged() -> None:
     engine = EmbeddingEngine()
     call = a_call("alone", user="ann")
 
@@ -106,7 +106,7 @@ async def test_who_finds_no_company_is_asked_as_it_came() -> None:
     assert engine.sent == [call]
 
 
-async def test_headers_and_ids_of_several_callers_are_not_said_of_one_call() -> None:
+async def test_joined_call_has_its_own_id_and_no_client_headers() -> None:
     engine = EmbeddingEngine()
     batcher = a_batcher(engine)
     first = await busy(engine, batcher)
@@ -130,7 +130,7 @@ async def test_calls_for_parts_of_one_list_have_different_ids() -> None:
     assert all(each.startswith("req_1.") for each in ids)
 
 
-async def test_the_delay_ends_the_wait_for_company() -> None:
+async def test_maximum_delay_ends_the_batch_wait() -> None:
     engine = EmbeddingEngine()
     batcher = a_batcher(engine, BatchRules(delay_ns_max=1 * MS))
     first = await busy(engine, batcher)
@@ -142,8 +142,8 @@ async def test_the_delay_ends_the_wait_for_company() -> None:
     assert engine.calls[1] == ["a", "b"]
 
 
-@pytest.mark.parametrize("budget", [{"ttft": 1 * MS}, {"left": 1 * MS}], ids=["of its class", "of its caller"])
-async def test_nobody_waits_for_more_than_a_share_of_its_time(budget: dict[str, int]) -> None:
+@pytest.mark.parametrize("budget", [{"ttft": 1 * MS}, {"left": 1 * MS}], ids=["class objective", "client deadline"])
+async def test_batch_wait_is_limited_to_a_fraction_of_the_time_budget(budget: dict[str, int]) -> None:
     engine = EmbeddingEngine()
     batcher = a_batcher(engine, interactive=budget.get("ttft", LATER))
     first = await busy(engine, batcher)
@@ -155,7 +155,7 @@ async def test_nobody_waits_for_more_than_a_share_of_its_time(budget: dict[str, 
     assert engine.calls[1] == ["a"]
 
 
-async def test_what_is_tried_again_goes_alone() -> None:
+async def test_retried_request_is_sent_alone() -> None:
     engine = EmbeddingEngine()
     batcher = a_batcher(engine)
     first = await busy(engine, batcher)
@@ -167,7 +167,7 @@ async def test_what_is_tried_again_goes_alone() -> None:
     assert engine.calls[1] == ["a"]
 
 
-async def test_a_long_list_that_is_tried_again_is_divided_and_joined_with_nobody() -> None:
+async def test_retried_long_list_is_divided_but_not_joined_with_others() -> None:
     engine = EmbeddingEngine()
     batcher = a_batcher(engine)
     first = await busy(engine, batcher)
@@ -182,7 +182,7 @@ async def test_a_long_list_that_is_tried_again_is_divided_and_joined_with_nobody
 
 
 @pytest.mark.parametrize("status", [400, 500])
-async def test_one_poisoned_input_fails_nobody_else(status: int) -> None:
+async def test_poisoned_input_fails_only_its_own_request(status: int) -> None:
     engine = EmbeddingEngine()
     batcher = a_batcher(engine)
     first = await busy(engine, batcher)
@@ -199,7 +199,7 @@ async def test_one_poisoned_input_fails_nobody_else(status: int) -> None:
     assert answers[1]["error"] == {"message": "about ['bad']"}
 
 
-async def test_an_engine_that_is_busy_is_not_asked_again_and_repeats_nobodys_prompt() -> None:
+async def test_busy_engine_is_not_retried_and_its_error_body_is_dropped() -> None:
     engine = EmbeddingEngine()
     batcher = a_batcher(engine)
     first = await busy(engine, batcher)
@@ -215,7 +215,7 @@ async def test_an_engine_that_is_busy_is_not_asked_again_and_repeats_nobodys_pro
     assert len(engine.calls) == 2
 
 
-async def test_what_the_engine_says_of_a_batch_is_not_told_to_the_last_who_stayed() -> None:
+async def test_batch_error_body_is_not_sent_to_the_last_remaining_client() -> None:
     engine = EmbeddingEngine()
     batcher = a_batcher(engine)
     first = await busy(engine, batcher)
@@ -231,7 +231,7 @@ async def test_what_the_engine_says_of_a_batch_is_not_told_to_the_last_who_staye
     await first
 
 
-async def test_an_engine_out_of_reach_fails_everybody_for_the_scheduler_to_try_again() -> None:
+async def test_unreachable_engine_fails_all_requests_in_a_batch() -> None:
     engine = EmbeddingEngine()
     batcher = a_batcher(engine)
     first = await busy(engine, batcher)
@@ -247,7 +247,7 @@ async def test_an_engine_out_of_reach_fails_everybody_for_the_scheduler_to_try_a
     assert engine.calls[1:] == [["a", "b", "c", "d"], ["a", "b"], ["c", "d"]]
 
 
-async def test_an_answer_that_cannot_be_told_apart_is_asked_for_one_by_one() -> None:
+async def test_batch_is_sent_one_by_one_if_its_response_cannot_be_split() -> None:
     engine = EmbeddingEngine()
     batcher = a_batcher(engine)
     first = await busy(engine, batcher)
@@ -262,7 +262,7 @@ async def test_an_answer_that_cannot_be_told_apart_is_asked_for_one_by_one() -> 
     assert [answer["data"] for answer in answers] == [[{"index": 0, "embedding": [1]}]] * 4
 
 
-async def test_a_list_whose_parts_cannot_be_told_apart_is_asked_whole_as_it_came() -> None:
+async def test_list_is_sent_undivided_if_its_partial_responses_cannot_be_joined() -> None:
     engine = EmbeddingEngine()
     engine.body = b'{"strange":1}'
     batcher = a_batcher(engine)
@@ -271,11 +271,11 @@ async def test_a_list_whose_parts_cannot_be_told_apart_is_asked_whole_as_it_came
 
     assert answer == {"status": 200, "strange": 1}
     assert engine.calls[-1] == list("abcdefgh")
-    await until(lambda: not batcher._asked)
-    assert (batcher._asked, batcher._calls, batcher._queue._requests) == ({}, {}, {})
+    await until(lambda: not batcher._pending)
+    assert (batcher._pending, batcher._calls, batcher._queue._requests) == ({}, {}, {})
 
 
-async def test_who_leaves_while_its_list_is_asked_whole_is_asked_for_no_more() -> None:
+async def test_disconnecting_client_cancels_its_undivided_list() -> None:
     engine = EmbeddingEngine()
     engine.body = b"{}"
     batcher = a_batcher(engine)
@@ -288,12 +288,12 @@ async def test_who_leaves_while_its_list_is_asked_whole_is_asked_for_no_more() -
 
     assert engine.calls == [list("abcd"), list("efgh"), list("abcdefgh")]
     assert engine.cut == 2
-    assert (batcher._asked, batcher._calls, batcher._queue._requests) == ({}, {}, {})
+    assert (batcher._pending, batcher._calls, batcher._queue._requests) == ({}, {}, {})
 
 
-async def test_after_an_answer_that_cannot_be_told_apart_the_next_are_asked_by_themselves() -> None:
+async def test_requests_after_an_unsplittable_response_are_sent_alone() -> None:
     engine = EmbeddingEngine()
-    batcher = a_batcher(engine, limits=BatcherLimits(apart_requests=3))
+    batcher = a_batcher(engine, limits=BatcherLimits(unbatched_requests=3))
     engine.body = b"{}"
     await asked(batcher, list("abcdefgh"))
     engine.body = None
@@ -310,10 +310,10 @@ async def test_after_an_answer_that_cannot_be_told_apart_the_next_are_asked_by_t
     assert [vectors(answer) for answer in answers] == [[vector(text)] for text in "abcd"]
 
 
-async def test_an_answer_too_long_to_be_taken_apart_is_no_failure() -> None:
-    short = replace(EMBEDDINGS, answer_bytes_max=500)
+async def test_response_too_long_to_split_does_not_count_as_a_failure() -> None:
+    short = replace(EMBEDDINGS_CODEC, response_bytes_max=500)
     engine = EmbeddingEngine()
-    batcher = a_batcher(engine, limits=BatcherLimits(joineries={Api.EMBEDDINGS: short}))
+    batcher = a_batcher(engine, limits=BatcherLimits(codecs={Api.EMBEDDINGS: short}))
     first = await busy(engine, batcher)
     engine.padding = 200
     others = [asking(batcher, text) for text in "abcd"]
@@ -327,7 +327,7 @@ async def test_an_answer_too_long_to_be_taken_apart_is_no_failure() -> None:
     assert sorted(map(len, engine.calls)) == [1, 1, 1, 1, 1, 4]
 
 
-async def test_an_engine_that_is_busy_earns_no_credit() -> None:
+async def test_busy_response_earns_no_retry_credit() -> None:
     engine = EmbeddingEngine()
     batcher = a_batcher(engine)
     batcher._queue._credit = 0
@@ -341,7 +341,7 @@ async def test_an_engine_that_is_busy_earns_no_credit() -> None:
     await until(lambda: batcher._queue._credit > 0)
 
 
-async def test_who_leaves_is_asked_for_no_more_and_the_others_are() -> None:
+async def test_request_from_a_disconnected_client_does_not_affect_the_others() -> None:
     engine = EmbeddingEngine()
     batcher = a_batcher(engine)
     first = await busy(engine, batcher)
@@ -361,7 +361,7 @@ async def test_who_leaves_is_asked_for_no_more_and_the_others_are() -> None:
     assert [vectors(result) for result in results[1:]] == [[vector(text)] for text in "bcd"]  # type: ignore[arg-type]
 
 
-async def test_a_call_that_nobody_waits_for_is_cut() -> None:
+async def test_call_is_cancelled_when_all_its_clients_have_disconnected() -> None:
     engine = EmbeddingEngine()
     batcher = a_batcher(engine)
     first = await busy(engine, batcher)
@@ -378,7 +378,7 @@ async def test_a_call_that_nobody_waits_for_is_cut() -> None:
 
 
 @pytest.mark.parametrize("at", range(12))
-async def test_wherever_it_is_cut_nothing_is_left(at: int) -> None:
+async def test_cancellation_at_any_point_leaves_no_state_behind(at: int) -> None:
     engine = EmbeddingEngine()
     batcher = a_batcher(engine)
     tasks = [
@@ -394,11 +394,11 @@ async def test_wherever_it_is_cut_nothing_is_left(at: int) -> None:
     whole_ones = [result for result in results if isinstance(result, dict)]
     assert len(whole_ones) >= 2
     assert all(result["status"] == 200 for result in whole_ones)
-    assert (batcher._asked, batcher._calls) == ({}, {})
+    assert (batcher._pending, batcher._calls) == ({}, {})
     assert (batcher._queue._requests, batcher._queue._groups) == ({}, {})
 
 
-async def test_a_long_list_is_asked_in_parts_and_comes_back_in_order() -> None:
+async def test_long_list_is_sent_in_parts_and_returned_in_order() -> None:
     engine = EmbeddingEngine()
     texts = [f"text {number}" for number in range(18)]
 
@@ -406,11 +406,11 @@ async def test_a_long_list_is_asked_in_parts_and_comes_back_in_order() -> None:
 
     assert vectors(answer) == [vector(text) for text in texts]
     assert [len(call) for call in engine.calls] == [4, 4, 4, 4, 2]
-    assert engine.running_max == RULES.parallel
+    assert engine.running_max == RULES.calls_per_request_max
     assert answer["usage"]["prompt_tokens"] == sum(len(json.dumps(text)) for text in texts)  # type: ignore[index]
 
 
-async def test_a_long_list_with_one_input_that_is_refused_is_refused() -> None:
+async def test_long_list_with_one_rejected_input_is_rejected() -> None:
     engine = EmbeddingEngine()
     engine.poison["bad"] = 400
 
@@ -419,9 +419,9 @@ async def test_a_long_list_with_one_input_that_is_refused_is_refused() -> None:
     assert answer["status"] == 400
 
 
-async def test_a_long_list_holds_up_nobody() -> None:
+async def test_long_list_does_not_delay_other_requests() -> None:
     engine = EmbeddingEngine()
-    batcher = a_batcher(engine, BatchRules(inputs_max=4, delay_ns_max=1 * MS, parallel=1))
+    batcher = a_batcher(engine, BatchRules(batch_size_max=4, delay_ns_max=1 * MS, calls_per_request_max=1))
     engine.hold()
     long = asking(batcher, [f"long {number}" for number in range(20)], tenant="long")
     await until(lambda: engine.running == 1)
@@ -434,12 +434,12 @@ async def test_a_long_list_holds_up_nobody() -> None:
     assert len(vectors(await long)) == 20
 
 
-async def test_no_more_is_asked_than_is_held_while_nobody_reads() -> None:
+async def test_buffered_bytes_stay_within_the_limit_while_the_client_is_not_reading() -> None:
     engine = EmbeddingEngine()
     engine.padding = 1_000
     texts = [f"text {number}" for number in range(200)]
 
-    answer = await a_batcher(engine, limits=BatcherLimits(held_bytes_max=10_000)).ask(a_call(texts))
+    answer = await a_batcher(engine, limits=BatcherLimits(buffered_bytes_max=10_000)).ask(a_call(texts))
     for _ in range(50):
         await asyncio.sleep(0)
     unread = len(engine.calls)
@@ -450,12 +450,12 @@ async def test_no_more_is_asked_than_is_held_while_nobody_reads() -> None:
     assert len(engine.calls) == 50
 
 
-async def test_no_more_is_asked_than_is_held_while_an_early_part_is_awaited() -> None:
+async def test_buffered_bytes_stay_within_the_limit_while_an_early_part_is_pending() -> None:
     engine = EmbeddingEngine()
     engine.padding = 1_000
     slow = engine.holding("text 0")
     texts = [f"text {number}" for number in range(200)]
-    batcher = a_batcher(engine, limits=BatcherLimits(held_bytes_max=10_000))
+    batcher = a_batcher(engine, limits=BatcherLimits(buffered_bytes_max=10_000))
     answer = asyncio.create_task(batcher.ask(a_call(texts)))
     for _ in range(100):
         await asyncio.sleep(0)
@@ -466,19 +466,19 @@ async def test_no_more_is_asked_than_is_held_while_an_early_part_is_awaited() ->
     assert vectors(await whole(await answer)) == [vector(text) for text in texts]
 
 
-async def test_a_list_that_fails_after_its_answer_began_breaks_off() -> None:
+async def test_list_is_truncated_if_it_fails_after_its_response_has_started() -> None:
     engine = EmbeddingEngine()
     engine.padding = 1_000
-    batcher = a_batcher(engine, limits=BatcherLimits(held_bytes_max=1_000))
+    batcher = a_batcher(engine, limits=BatcherLimits(buffered_bytes_max=1_000))
     answer = await batcher.ask(a_call([*(f"text {number}" for number in range(40)), "bad"]))
     engine.poison["bad"] = 400
 
     assert answer.status == 200
-    with pytest.raises(EngineFault, match="a later part with 400"):
+    with pytest.raises(EngineFault, match="returned 400 for a later part"):
         await whole(answer)
 
 
-async def test_a_share_of_usage_is_marked_as_an_estimate() -> None:
+async def test_usage_for_a_joined_request_is_marked_as_estimated() -> None:
     engine = EmbeddingEngine()
     batcher = a_batcher(engine)
     first = await busy(engine, batcher)
@@ -488,12 +488,12 @@ async def test_a_share_of_usage_is_marked_as_an_estimate() -> None:
     answers = await asyncio.gather(*calls)
     await first
 
-    assert all(isinstance(answer, GatheredAnswer) and answer.usage_estimated for answer in answers)
+    assert all(isinstance(answer, AssembledResponse) and answer.usage_estimated for answer in answers)
     for answer in answers:
         answer.close()
 
 
-async def test_batches_and_waits_are_told() -> None:
+async def test_batch_sizes_and_waits_are_reported() -> None:
     engine = EmbeddingEngine()
     seen: list[tuple[int, int]] = []
     batcher = Batcher(engine, RULES, {}, lambda size, waits: seen.append((size, len(waits))))
@@ -506,7 +506,7 @@ async def test_batches_and_waits_are_told() -> None:
     assert seen == [(1, 1), (4, 4)]
 
 
-async def test_other_apis_pass_by() -> None:
+async def test_call_without_batch_hints_is_sent_directly() -> None:
     engine = EmbeddingEngine()
     batcher = a_batcher(engine)
     body = RequestBody.parse(b'{"model":"m","input":"x"}', Api.EMBEDDINGS)
@@ -517,12 +517,12 @@ async def test_other_apis_pass_by() -> None:
     assert batcher.waiting == 0
 
 
-async def test_only_pools_with_rules_are_asked_in_batches_and_rules_may_change() -> None:
+async def test_only_pools_with_batch_rules_are_batched_and_rules_can_change() -> None:
     engines = {"a/1": EmbeddingEngine(), "b/1": EmbeddingEngine()}
     batchers = Batchers(engines, lambda *_: None)
     assert dict(batchers) == engines
 
-    batchers.change({"a": RULES}, {})
+    batchers.set_rules({"a": RULES}, {})
     found = batchers["a/1"]
     assert isinstance(found, Batcher)
     assert batchers["a/1"] is found
@@ -530,17 +530,17 @@ async def test_only_pools_with_rules_are_asked_in_batches_and_rules_may_change()
     with suppress(KeyError):
         assert not batchers["c/1"]
 
-    batchers.change({"a": BatchRules(inputs_max=7)}, {})
+    batchers.set_rules({"a": BatchRules(batch_size_max=7)}, {})
     assert batchers["a/1"] is found
     engines["a/1"] = EmbeddingEngine()
     assert batchers["a/1"] is not found
-    batchers.change({}, {})
+    batchers.set_rules({}, {})
     assert batchers["a/1"] is engines["a/1"]
     assert (len(batchers), list(batchers), batchers.waiting) == (2, ["a/1", "b/1"], 0)
 
 
-async def test_our_own_mistakes_reach_whoever_asked() -> None:
-    async def ask(_: Call) -> Answer:
+async def test_internal_error_is_raised_to_the_client_request() -> None:
+    async def ask(_: Call) -> EngineResponse:
         raise ZeroDivisionError
 
     batcher = Batcher(SimpleNamespace(ask=ask), RULES, {})  # type: ignore[arg-type]

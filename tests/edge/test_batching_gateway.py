@@ -1,4 +1,4 @@
-"""What do callers and operators of a gateway that batches embeddings see?"""
+"""Tests for a gateway that batches embeddings: responses, metrics, retries and shutdown."""
 
 import asyncio
 from pathlib import Path
@@ -14,7 +14,7 @@ PATH = "/v1/embeddings"
 
 def batching_config(*urls: str, in_flight_max: int = 16, **batching: Any) -> Config:
     config = a_config(*urls, in_flight_max=in_flight_max)
-    config["pools"]["small"]["batching"] = {"max_batch": 4, "max_delay": "10s"} | batching
+    config["pools"]["small"]["batching"] = {"batch_size_max": 4, "delay_max": "10s"} | batching
     return config
 
 
@@ -24,20 +24,20 @@ async def embed(gateway: GatewayInLoop, given: object = "once", **fields: Any) -
 
 
 async def hung(engine: FakeEngine, gateway: GatewayInLoop) -> "asyncio.Task[tuple[int, Any]]":
-    """A call in flight that does not end before it is told to."""
+    """Starts a call that waits in the engine until the test resumes it."""
     engine.script.append(Behaviour(hang_before_head=True))
     first = asyncio.create_task(embed(gateway, "first", dimensions=1))
     await (await engine.next_request()).hung.wait()
     return first
 
 
-async def test_those_who_come_together_are_asked_together_and_each_is_answered(tmp_path: Path) -> None:
+async def test_concurrent_requests_are_joined_and_each_gets_its_own_response(tmp_path: Path) -> None:
     async with FakeEngine() as engine, gateway_in_loop(batching_config(engine.url), tmp_path) as gateway:
         first = await hung(engine, gateway)
         answers = await asyncio.gather(*(embed(gateway, text) for text in ("a", "b", ["c", "d"])))
         engine.requests[0].resume.set()
         await first
-        await gateway.until_idle()
+        await gateway.wait_until_idle()
         async with gateway.http.get(gateway.admin_url + "/metrics") as page:
             metrics = await page.text()
         held = (await gateway.status())["held"]
@@ -53,11 +53,11 @@ async def test_those_who_come_together_are_asked_together_and_each_is_answered(t
     assert held["batched_inputs"] == 0
 
 
-async def test_a_refusal_reaches_the_one_it_is_meant_for_and_ejects_nobody(tmp_path: Path) -> None:
+async def test_rejection_affects_only_its_own_request_and_does_not_eject_the_endpoint(tmp_path: Path) -> None:
     async with FakeEngine() as engine, gateway_in_loop(batching_config(engine.url), tmp_path) as gateway:
         first = await hung(engine, gateway)
         refusal = b'{"error":{"message":"too long","type":"invalid_request_error","param":null,"code":400}}'
-        # The batch, its first half with the first of its two, and that one alone.
+        # Rejected: the batch, its first half, and one of the two requests in that half.
         engine.script.extend([Behaviour(status=400, body=refusal)] * 2 + [Behaviour()])
         engine.script.append(Behaviour(status=400, body=refusal))
         answers = await asyncio.gather(*(embed(gateway, text) for text in "abcd"))
@@ -69,7 +69,7 @@ async def test_a_refusal_reaches_the_one_it_is_meant_for_and_ejects_nobody(tmp_p
     assert [endpoint["state"] for endpoint in status["endpoints"]] == ["ready"]
 
 
-async def test_a_mistake_that_the_engine_takes_for_its_own_failure_is_the_callers_and_told_once(tmp_path: Path) -> None:
+async def test_client_error_reported_as_server_error_is_returned_as_400_without_retry(tmp_path: Path) -> None:
     words = b'{"error":{"code":500,"message":"input (301 tokens) is too large to process.","type":"server_error"}}'
     async with FakeEngine() as engine:
         config = batching_config(engine.url)
@@ -85,7 +85,7 @@ async def test_a_mistake_that_the_engine_takes_for_its_own_failure_is_the_caller
     assert [endpoint["state"] for endpoint in status["endpoints"]] == ["ready"]
 
 
-async def test_one_broken_connection_is_not_the_failure_of_a_whole_batch_of_attempts(tmp_path: Path) -> None:
+async def test_dropped_connection_does_not_count_as_a_failure_of_every_batched_request(tmp_path: Path) -> None:
     async with FakeEngine() as engine, gateway_in_loop(batching_config(engine.url), tmp_path) as gateway:
         first = await hung(engine, gateway)
         engine.script.append(Behaviour(drop_before_head=True))
@@ -100,9 +100,9 @@ async def test_one_broken_connection_is_not_the_failure_of_a_whole_batch_of_atte
     assert [endpoint["state"] for endpoint in status["endpoints"]] == ["ready"]
 
 
-async def test_what_the_scheduler_tries_again_goes_alone(tmp_path: Path) -> None:
+async def test_request_retried_by_the_scheduler_is_sent_alone(tmp_path: Path) -> None:
     async with FakeEngine() as engine:
-        config = batching_config(engine.url) | {"health": {"failures_max": 100}}
+        config = batching_config(engine.url) | {"health": {"consecutive_failures_max": 100}}
         async with gateway_in_loop(config, tmp_path) as gateway:
             first = await hung(engine, gateway)
             engine.script.extend([Behaviour(drop_before_head=True)] * 3)
@@ -116,7 +116,7 @@ async def test_what_the_scheduler_tries_again_goes_alone(tmp_path: Path) -> None
     assert status["counted"]["pools"]["small"]["retries"] == 4
 
 
-async def test_a_caller_who_leaves_takes_its_place_along_and_the_others_stay(tmp_path: Path) -> None:
+async def test_disconnecting_client_leaves_the_rest_of_the_batch_running(tmp_path: Path) -> None:
     async with FakeEngine() as engine, gateway_in_loop(batching_config(engine.url), tmp_path) as gateway:
         first = await hung(engine, gateway)
         engine.script.append(Behaviour(hang_before_head=True))
@@ -124,18 +124,18 @@ async def test_a_caller_who_leaves_takes_its_place_along_and_the_others_stay(tmp
         batch = await engine.next_request()
         await batch.hung.wait()
         tasks[0].cancel()
-        await gateway.until(lambda status: status["requests_open"] == 4)
+        await gateway.wait_for_status(lambda status: status["requests_open"] == 4)
         batch.resume.set()
         answers = await asyncio.gather(*tasks[1:])
         engine.requests[0].resume.set()
         await first
-        await gateway.until_idle()
+        await gateway.wait_until_idle()
 
     assert [status for status, _ in answers] == [200] * 3
     assert len(batch.json["input"]) == 4
 
 
-async def test_when_all_have_left_the_engine_is_let_go(tmp_path: Path) -> None:
+async def test_engine_call_is_cancelled_when_all_clients_have_disconnected(tmp_path: Path) -> None:
     async with FakeEngine() as engine, gateway_in_loop(batching_config(engine.url), tmp_path) as gateway:
         first = await hung(engine, gateway)
         engine.script.append(Behaviour(hang_before_head=True))
@@ -146,13 +146,13 @@ async def test_when_all_have_left_the_engine_is_let_go(tmp_path: Path) -> None:
             task.cancel()
         async with asyncio.timeout(30):
             await batch.client_left.wait()
-        await gateway.until_idle()
+        await gateway.wait_until_idle()
         held = (await gateway.status())["held"]
 
     assert (held["batched_inputs"], held["attempts"]) == (0, 0)
 
 
-async def test_a_deadline_bounds_the_wait_for_company(tmp_path: Path) -> None:
+async def test_deadline_limits_the_batch_wait(tmp_path: Path) -> None:
     async with FakeEngine() as engine, gateway_in_loop(batching_config(engine.url), tmp_path) as gateway:
         first = await hung(engine, gateway)
         hasty = {"x-headgate-deadline-ms": "3000"}
@@ -164,11 +164,11 @@ async def test_a_deadline_bounds_the_wait_for_company(tmp_path: Path) -> None:
     assert engine.requests[1].json["input"] == "a"
 
 
-async def test_usage_shared_by_bytes_is_recorded_as_an_estimate(tmp_path: Path) -> None:
+async def test_usage_divided_by_bytes_is_recorded_as_estimated(tmp_path: Path) -> None:
     usages: list[Usage] = []
 
     class Watcher:
-        def saw(self, event: Event, commands: object, now: int) -> None:
+        def observe(self, event: Event, commands: object, now: int) -> None:
             del commands, now
             if isinstance(event, AttemptEnded) and event.usage is not None:
                 usages.append(event.usage)
@@ -186,7 +186,7 @@ async def test_usage_shared_by_bytes_is_recorded_as_an_estimate(tmp_path: Path) 
     ]
 
 
-async def test_batching_is_off_unless_it_is_asked_for_and_may_be_taken_away(tmp_path: Path) -> None:
+async def test_batching_stops_when_its_rules_are_removed(tmp_path: Path) -> None:
     async with FakeEngine() as engine:
         config = batching_config(engine.url)
         async with gateway_in_loop(config, tmp_path) as gateway:
@@ -202,11 +202,11 @@ async def test_batching_is_off_unless_it_is_asked_for_and_may_be_taken_away(tmp_
     assert len(engine.requests) == 5
 
 
-async def test_each_of_a_batch_is_told_its_own_class_and_id_and_charged_what_it_is_told(tmp_path: Path) -> None:
+async def test_joined_requests_keep_their_own_id_class_and_usage(tmp_path: Path) -> None:
     charged: dict[str, int | None] = {}
 
     class Watcher:
-        def saw(self, event: Event, commands: object, now: int) -> None:
+        def observe(self, event: Event, commands: object, now: int) -> None:
             del commands, now
             if isinstance(event, AttemptEnded) and event.usage is not None:
                 charged[event.request_id] = event.usage.prompt_tokens
@@ -230,7 +230,7 @@ async def test_each_of_a_batch_is_told_its_own_class_and_id_and_charged_what_it_
             )
             engine.requests[0].resume.set()
             await first
-            await gateway.until_idle()
+            await gateway.wait_until_idle()
 
     assert len(engine.requests[1].json["input"]) == 4
     assert len({request_id for request_id, _, _ in told}) == 4
@@ -239,19 +239,19 @@ async def test_each_of_a_batch_is_told_its_own_class_and_id_and_charged_what_it_
     assert [charged[request_id] for request_id, _, _ in told] == [1, 2, 11, 14]
 
 
-async def test_whoever_waits_for_company_when_the_gateway_leaves_is_still_answered(tmp_path: Path) -> None:
+async def test_requests_waiting_in_a_batch_are_completed_on_shutdown(tmp_path: Path) -> None:
     async with FakeEngine() as engine, gateway_in_loop(batching_config(engine.url), tmp_path) as gateway:
         first = await hung(engine, gateway)
         others = [asyncio.create_task(embed(gateway, text)) for text in "abc"]
-        await gateway.until(lambda status: status["held"]["batched_inputs"] == 3)
-        gateway.gateway.leave()
+        await gateway.wait_for_status(lambda status: status["held"]["batched_inputs"] == 3)
+        gateway.gateway.shut_down()
         engine.requests[0].resume.set()
         answers = await asyncio.gather(first, *others)
 
     assert [status for status, _ in answers] == [200] * 4
 
 
-async def test_when_the_grace_is_over_a_batch_is_let_go_and_each_of_it_is_told(tmp_path: Path) -> None:
+async def test_second_shutdown_signal_cancels_the_batch_and_ends_every_request(tmp_path: Path) -> None:
     async with FakeEngine() as engine:
         async with gateway_in_loop(batching_config(engine.url), tmp_path) as gateway:
             first = await hung(engine, gateway)
@@ -259,8 +259,8 @@ async def test_when_the_grace_is_over_a_batch_is_let_go_and_each_of_it_is_told(t
             others = [asyncio.create_task(embed(gateway, text)) for text in "abcde"]
             batch = await engine.next_request()
             await batch.hung.wait()
-            gateway.gateway.leave()
-            gateway.gateway.leave()
+            gateway.gateway.shut_down()
+            gateway.gateway.shut_down()
             async with asyncio.timeout(30):
                 answers = await asyncio.gather(first, *others)
                 await batch.client_left.wait()

@@ -1,4 +1,4 @@
-"""Are the right inputs asked together, and in time?"""
+"""Tests for `BatchQueue`: which inputs are sent together, and when."""
 
 from collections import Counter
 from dataclasses import replace
@@ -8,14 +8,21 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from headgate.engines.batching.queue import CREDIT_MAX, CREDIT_PER_CALL, SHUNNED_REQUESTS, Batch, BatchQueue, Input
+from headgate.engines.batching.batch_queue import (
+    CREDIT_MAX,
+    CREDIT_PER_CALL,
+    EXCLUDED_REQUESTS,
+    Batch,
+    BatchQueue,
+    Input,
+)
 from headgate.model.policy import BatchRules
 
 MS = 1_000_000
 
 
 def a_queue(**rules: object) -> BatchQueue:
-    return BatchQueue(BatchRules(**({"inputs_max": 4, "delay_ns_max": 5 * MS} | rules)))
+    return BatchQueue(BatchRules(**({"batch_size_max": 4, "delay_ns_max": 5 * MS} | rules)))
 
 
 def add(
@@ -25,7 +32,7 @@ def add(
 
 
 def busy(queue: BatchQueue, at: int = 0) -> Batch:
-    """The queue with a call in flight, so that others wait for company."""
+    """Starts a call, so that later requests wait for a batch."""
     add(queue, tenant="first", key=b"first", at=at)
     [batch] = queue.next(at)
     return batch
@@ -35,14 +42,14 @@ def sent(batches: list[Batch]) -> list[list[int]]:
     return [[each.request for each in batch.inputs] for batch in batches]
 
 
-def test_an_idle_engine_is_asked_at_once() -> None:
+def test_request_is_sent_immediately_to_an_idle_engine() -> None:
     queue = a_queue()
     number = add(queue)
 
     assert sent(queue.next(0)) == [[number]]
 
 
-def test_while_it_is_busy_requests_wait_for_company_as_long_as_they_may() -> None:
+def test_requests_wait_up_to_their_hold_time_while_the_engine_is_busy() -> None:
     queue = a_queue()
     busy(queue)
     one, other = add(queue, at=1 * MS), add(queue, at=2 * MS)
@@ -52,7 +59,7 @@ def test_while_it_is_busy_requests_wait_for_company_as_long_as_they_may() -> Non
     assert sent(queue.next(6 * MS)) == [[one, other]]
 
 
-def test_a_full_batch_waits_for_nobody() -> None:
+def test_full_batch_is_sent_immediately() -> None:
     queue = a_queue()
     busy(queue)
     numbers = [add(queue) for _ in range(5)]
@@ -60,7 +67,7 @@ def test_a_full_batch_waits_for_nobody() -> None:
     assert sent(queue.next(0)) == [numbers[:4]]
 
 
-def test_a_batch_is_full_by_its_tokens_too() -> None:
+def test_batch_is_limited_by_tokens() -> None:
     queue = a_queue(tokens_max=10)
     busy(queue)
     for tokens in (6, 3, 4):
@@ -69,7 +76,7 @@ def test_a_batch_is_full_by_its_tokens_too() -> None:
     assert [len(batch.inputs) for batch in queue.next(0)] == [2]
 
 
-def test_an_input_too_long_for_any_batch_goes_alone() -> None:
+def test_input_larger_than_any_batch_is_sent_alone() -> None:
     queue = a_queue(tokens_max=10)
     busy(queue)
     number = queue.add("t", b"k", [99], hold_ns=MS, now=0)
@@ -77,8 +84,8 @@ def test_an_input_too_long_for_any_batch_goes_alone() -> None:
     assert sent(queue.next(0)) == [[number]]
 
 
-def test_a_preferred_number_goes_at_once() -> None:
-    queue = a_queue(inputs_max=8, preferred=(3,))
+def test_batch_reaching_a_preferred_size_is_sent_immediately() -> None:
+    queue = a_queue(batch_size_max=8, preferred_batch_sizes=(3,))
     busy(queue)
     numbers = [add(queue), add(queue)]
     assert queue.next(0) == []
@@ -88,16 +95,16 @@ def test_a_preferred_number_goes_at_once() -> None:
     assert sent(queue.next(0)) == [numbers]
 
 
-def test_when_the_engine_falls_idle_whoever_waits_goes() -> None:
+def test_waiting_requests_are_sent_when_the_engine_becomes_idle() -> None:
     queue = a_queue()
     first = busy(queue)
     number = add(queue)
-    queue.answered(first)
+    queue.succeed(first)
 
     assert sent(queue.next(1)) == [[number]]
 
 
-def test_who_may_be_held_for_less_takes_its_company_along() -> None:
+def test_shortest_hold_time_sends_the_whole_group() -> None:
     queue = a_queue()
     busy(queue)
     patient, hasty = add(queue), add(queue, hold=1 * MS)
@@ -105,7 +112,7 @@ def test_who_may_be_held_for_less_takes_its_company_along() -> None:
     assert sent(queue.next(1 * MS)) == [[patient, hasty]]
 
 
-def test_nobody_is_held_for_longer_than_the_rules_say() -> None:
+def test_hold_time_is_limited_by_the_rules() -> None:
     queue = a_queue()
     busy(queue)
     add(queue, hold=900 * MS)
@@ -113,7 +120,7 @@ def test_nobody_is_held_for_longer_than_the_rules_say() -> None:
     assert queue.wakeup() == 5 * MS
 
 
-def test_those_who_say_other_things_go_apart() -> None:
+def test_requests_with_different_keys_are_not_joined() -> None:
     queue = a_queue()
     busy(queue)
     one, other = add(queue, key=b"a"), add(queue, key=b"b")
@@ -121,7 +128,7 @@ def test_those_who_say_other_things_go_apart() -> None:
     assert sent(queue.next(5 * MS)) == [[one], [other]]
 
 
-def test_a_list_leaves_room_for_others_in_every_batch() -> None:
+def test_long_list_leaves_room_for_others_in_the_first_batch() -> None:
     queue = a_queue()
     busy(queue)
     long = add(queue, 20, tenant="long")
@@ -133,13 +140,13 @@ def test_a_list_leaves_room_for_others_in_every_batch() -> None:
     assert sent([second]) == [[long] * 4]
 
 
-def test_a_list_is_out_in_so_many_calls_at_a_time_and_goes_on_as_they_end() -> None:
-    queue = a_queue(parallel=2)
+def test_long_list_uses_a_limited_number_of_parallel_calls() -> None:
+    queue = a_queue(calls_per_request_max=2)
     number = add(queue, 11)
     first, second = queue.next(0)
     assert queue.next(9 * MS) == []
 
-    queue.answered(second)
+    queue.succeed(second)
 
     [third] = queue.next(9 * MS)
     places = [each.place for batch in (first, second, third) for each in batch.inputs]
@@ -148,37 +155,37 @@ def test_a_list_is_out_in_so_many_calls_at_a_time_and_goes_on_as_they_end() -> N
     assert {each.request for each in third.inputs} == {number}
 
 
-def test_nothing_more_is_asked_for_an_answer_that_is_not_read() -> None:
-    queue = a_queue(parallel=1)
+def test_paused_request_sends_no_further_parts() -> None:
+    queue = a_queue(calls_per_request_max=1)
     number = add(queue, 8)
     [first] = queue.next(0)
-    queue.rest(number, resting=True)
-    queue.answered(first)
+    queue.set_paused(number, paused=True)
+    queue.succeed(first)
     assert queue.next(9 * MS) == []
     assert queue.wakeup() is None
 
-    queue.rest(number, resting=False)
+    queue.set_paused(number, paused=False)
 
     assert [len(batch.inputs) for batch in queue.next(9 * MS)] == [4]
 
 
-def test_a_bound_on_calls_has_everybody_else_go_together() -> None:
+def test_requests_beyond_the_call_limit_wait_and_are_joined() -> None:
     queue = a_queue(calls_max=1)
     first = busy(queue)
     numbers = [add(queue) for _ in range(3)]
     assert queue.next(99 * MS) == []
     assert queue.wakeup() is None
 
-    queue.answered(first)
+    queue.succeed(first)
 
     assert sent(queue.next(99 * MS)) == [numbers]
 
 
-def test_who_can_bear_it_no_longer_goes_beyond_the_bound_on_calls_and_takes_its_company_along() -> None:
+def test_request_past_its_wait_budget_exceeds_the_call_limit_with_its_group() -> None:
     queue = a_queue(calls_max=1)
     busy(queue)
     patient = add(queue)
-    hasty = queue.add("t", b"k", [1], hold_ns=1 * MS, patience_ns=20 * MS, now=0)
+    hasty = queue.add("t", b"k", [1], hold_ns=1 * MS, wait_budget_ns=20 * MS, now=0)
     assert queue.next(20 * MS - 1) == []
     assert queue.wakeup() == 20 * MS
 
@@ -186,33 +193,33 @@ def test_who_can_bear_it_no_longer_goes_beyond_the_bound_on_calls_and_takes_its_
     assert queue.calls == 2
 
 
-def test_a_list_that_has_begun_keeps_to_the_bound_on_calls() -> None:
-    queue = a_queue(calls_max=1, parallel=4)
+def test_rest_of_a_started_list_respects_the_call_limit() -> None:
+    queue = a_queue(calls_max=1, calls_per_request_max=4)
     busy(queue)
-    queue.add("t", b"k", [1] * 9, hold_ns=0, patience_ns=20 * MS, now=0)
+    queue.add("t", b"k", [1] * 9, hold_ns=0, wait_budget_ns=20 * MS, now=0)
 
     assert [len(batch.inputs) for batch in queue.next(20 * MS)] == [4]
     assert queue.wakeup() is None
 
 
-def test_other_rules_hold_from_then_on() -> None:
-    queue = a_queue(parallel=2)
+def test_changed_rules_apply_to_waiting_requests() -> None:
+    queue = a_queue(calls_per_request_max=2)
     busy(queue)
     add(queue, 3)
-    queue.change(BatchRules(inputs_max=2, parallel=1, delay_ns_max=5 * MS))
+    queue.set_rules(BatchRules(batch_size_max=2, calls_per_request_max=1, delay_ns_max=5 * MS))
 
     assert [len(batch.inputs) for batch in queue.next(0)] == [2]
     assert queue.next(9 * MS) == []
 
 
-def test_tenants_take_turns_also_from_batch_to_batch() -> None:
+def test_tenants_alternate_within_and_across_batches() -> None:
     queue = a_queue(calls_max=1)
     first = busy(queue)
     numbers = {tenant: [add(queue, tenant=tenant) for _ in range(4)] for tenant in "abc"}
     order: list[int] = []
     batch = first
     for _ in range(3):
-        queue.answered(batch)
+        queue.succeed(batch)
         [batch] = queue.next(0)
         order += [each.request for each in batch.inputs]
 
@@ -220,75 +227,75 @@ def test_tenants_take_turns_also_from_batch_to_batch() -> None:
     assert [Counter(tenants[start : start + 3]) for start in range(0, 12, 3)] == [Counter("abc")] * 4
 
 
-def test_a_list_does_not_stand_before_its_own_tenants_other_requests() -> None:
+def test_long_list_does_not_delay_other_requests_from_its_tenant() -> None:
     queue = a_queue(calls_max=1)
     first = busy(queue)
     long = add(queue, 20, tenant="t")
     short = add(queue, tenant="t")
-    queue.answered(first)
+    queue.succeed(first)
 
     [batch] = queue.next(0)
 
     assert Counter(sent([batch])[0]) == {long: 3, short: 1}
 
 
-def test_a_list_of_long_inputs_is_out_in_so_many_calls_too() -> None:
-    queue = a_queue(tokens_max=10, parallel=2)
+def test_parallel_calls_for_a_long_list_are_limited_by_tokens() -> None:
+    queue = a_queue(tokens_max=10, calls_per_request_max=2)
     queue.add("t", b"k", [6] * 9, hold_ns=MS, now=0)
     first, second, third = queue.next(0) + queue.next(1 * MS)
     assert queue.next(9 * MS) == []
 
-    queue.answered(third)
+    queue.succeed(third)
 
     assert [len(batch.inputs) for batch in (first, second, third)] == [1] * 3
     assert [[each.place for each in batch.inputs] for batch in queue.next(9 * MS)] == [[3]]
 
 
-def test_inputs_each_too_long_for_any_batch_go_one_after_the_other() -> None:
-    queue = a_queue(tokens_max=10, parallel=2)
+def test_inputs_larger_than_any_batch_are_sent_one_at_a_time() -> None:
+    queue = a_queue(tokens_max=10, calls_per_request_max=2)
     queue.add("t", b"k", [99, 99, 99], hold_ns=MS, now=0)
     sizes: list[int] = []
     while batches := queue.next(0):
         sizes.append(len(batches))
         for batch in batches:
-            queue.answered(batch)
+            queue.succeed(batch)
 
     assert sizes == [1, 1, 1]
 
 
-def test_who_is_to_go_alone_is_joined_with_nobody_and_waits_for_nobody() -> None:
+def test_request_marked_alone_is_neither_joined_nor_delayed() -> None:
     queue = a_queue()
     busy(queue)
     add(queue)
-    alone = queue.add("t", b"k", [1] * 6, hold_ns=5 * MS, now=0, alone=True)
+    alone = queue.add("t", b"k", [1] * 6, hold_ns=5 * MS, now=0, unbatched=True)
 
     assert sent(queue.next(0)) == [[alone] * 4, [alone] * 2]
 
 
-def test_who_leaves_before_it_is_sent_is_not_asked_for() -> None:
+def test_request_leaving_before_dispatch_is_not_sent() -> None:
     queue = a_queue()
     busy(queue)
     one, other = add(queue), add(queue)
 
-    assert queue.leave(one) == ()
+    assert queue.remove(one) == ()
     assert sent(queue.next(5 * MS)) == [[other]]
 
 
-def test_a_call_that_nobody_waits_for_is_named_once_the_last_has_left() -> None:
+def test_leave_returns_the_call_after_its_last_request_has_left() -> None:
     queue = a_queue()
     first = busy(queue)
     one, other = add(queue), add(queue)
     [batch] = queue.next(5 * MS)
 
-    assert queue.leave(one) == ()
-    assert queue.leave(other) == (batch.number,)
-    assert queue.leave(other) == ()
-    queue.ended(batch)
+    assert queue.remove(one) == ()
+    assert queue.remove(other) == (batch.number,)
+    assert queue.remove(other) == ()
+    queue.finish(batch)
     assert queue.calls == 1
-    assert queue.leave(first.inputs[0].request) == (first.number,)
+    assert queue.remove(first.inputs[0].request) == (first.number,)
 
 
-def test_a_refused_batch_is_asked_again_in_halves_until_the_one_is_found() -> None:
+def test_rejected_batch_is_halved_until_the_bad_request_is_found() -> None:
     queue = a_queue()
     first = busy(queue)
     numbers = [add(queue, tenant=f"t{number}") for number in range(4)]
@@ -298,28 +305,28 @@ def test_a_refused_batch_is_asked_again_in_halves_until_the_one_is_found() -> No
     while todo:
         each, calls = todo.pop(0), calls + 1
         if poisoned not in each.requests():
-            queue.answered(each)
+            queue.succeed(each)
             clean += each.requests()
-        elif halves := queue.spoiled(each, refused=True):
+        elif halves := queue.split_failed(each, rejected=True):
             todo += halves
         else:
             blamed += each.requests()
-    queue.answered(first)
+    queue.succeed(first)
 
     assert (sorted(clean), blamed, calls) == ([numbers[0], numbers[1], numbers[3]], [poisoned], 5)
     assert queue.calls == 0
 
 
-def test_a_list_that_is_refused_is_not_divided() -> None:
+def test_rejected_batch_from_one_list_is_not_divided() -> None:
     queue = a_queue()
     add(queue, 3)
     [batch] = queue.next(0)
 
-    assert queue.spoiled(batch, refused=True) == ()
+    assert queue.split_failed(batch, rejected=True) == ()
 
 
-def test_a_failing_engine_is_asked_again_only_as_long_as_there_is_credit() -> None:
-    queue = a_queue(inputs_max=64)
+def test_retries_on_a_failing_engine_are_limited_by_credit() -> None:
+    queue = a_queue(batch_size_max=64)
     calls = 0
     for _ in range(10):
         add(queue, tenant="a")
@@ -327,35 +334,35 @@ def test_a_failing_engine_is_asked_again_only_as_long_as_there_is_credit() -> No
         todo = queue.next(0)
         while todo:
             calls += 1
-            todo += queue.spoiled(todo.pop(0), refused=False)
+            todo += queue.split_failed(todo.pop(0), rejected=False)
 
     assert calls <= 10 + CREDIT_MAX // CREDIT_PER_CALL
 
 
-def test_who_spoiled_a_batch_goes_with_its_own_for_a_while() -> None:
-    queue = a_queue(inputs_max=2)
+def test_tenant_that_caused_a_batch_rejection_is_kept_separate_for_a_while() -> None:
+    queue = a_queue(batch_size_max=2)
     first = busy(queue)
     add(queue, tenant="good"), add(queue, tenant="bad")
     [batch] = queue.next(0)
-    good, bad = queue.spoiled(batch, refused=True)
-    queue.answered(good)
-    assert queue.spoiled(bad, refused=True) == ()
-    queue.answered(first)
+    good, bad = queue.split_failed(batch, rejected=True)
+    queue.succeed(good)
+    assert queue.split_failed(bad, rejected=True) == ()
+    queue.succeed(first)
     busy(queue)
 
-    for _ in range(SHUNNED_REQUESTS // 2):
+    for _ in range(EXCLUDED_REQUESTS // 2):
         one, _, other = add(queue, tenant="bad"), add(queue, tenant="good"), add(queue, tenant="bad")
         [alone] = queue.next(0)
         assert sent([alone]) == [[one, other]]
-        queue.answered(alone)
+        queue.succeed(alone)
         [rest] = queue.next(5 * MS)
-        queue.answered(rest)
+        queue.succeed(rest)
 
     add(queue, tenant="bad"), add(queue, tenant="good")
     assert [len(batch.requests()) for batch in queue.next(0)] == [2]
 
 
-def test_each_request_tells_once_how_long_it_waited() -> None:
+def test_wait_is_reported_once_per_request() -> None:
     queue = a_queue()
     busy(queue)
     add(queue, 7, at=1 * MS)
@@ -367,16 +374,17 @@ def test_each_request_tells_once_how_long_it_waited() -> None:
 
 
 class Batching(RuleBasedStateMachine):
-    """Any order of events: nothing is lost, nothing is asked twice, nobody waits too long, and no bound is passed."""
+    """Checks that every input is sent once, in order, in time and within all limits, for any sequence of events."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.rules = BatchRules(inputs_max=4, preferred=(2,), delay_ns_max=5, tokens_max=20, parallel=2)
+        self.rules = BatchRules(
+            batch_size_max=4, preferred_batch_sizes=(2,), delay_ns_max=5, tokens_max=20, calls_per_request_max=2
+        )
         self.queue = BatchQueue(self.rules)
         self.now = 0
         self.waiting: dict[int, dict[str, object]] = {}
-        """Each request: its tenant, key and inputs, when it must go, which places have been asked, and which answered.
-        """
+        """Key, tokens of each input, due time, and sent and answered positions of each open request."""
         self.calls: dict[int, Batch] = {}
 
     def out(self, number: int) -> int:
@@ -389,7 +397,7 @@ class Batching(RuleBasedStateMachine):
 
     @property
     def tokens_out_max(self) -> int:
-        return self.rules.tokens_max * self.rules.parallel
+        return self.rules.tokens_max * self.rules.calls_per_request_max
 
     def turn(self) -> None:
         for batch in self.queue.next(self.now):
@@ -397,10 +405,10 @@ class Batching(RuleBasedStateMachine):
 
     def take(self, batch: Batch, *, fresh: bool) -> None:
         assert batch.inputs
-        assert len(batch.inputs) <= self.rules.inputs_max or not fresh
+        assert len(batch.inputs) <= self.rules.batch_size_max or not fresh
         self.calls[batch.number] = batch
         for number in batch.requests():
-            assert self.out(number) <= self.rules.inputs_max * self.rules.parallel or not fresh
+            assert self.out(number) <= self.rules.batch_size_max * self.rules.calls_per_request_max or not fresh
             assert self.out(number) == 1 or self.out_tokens(number) <= self.tokens_out_max or not fresh
         tokens = [self.waiting[each.request]["tokens"][each.place] for each in batch.inputs]  # type: ignore[index]
         assert len(tokens) == 1 or sum(tokens) <= self.rules.tokens_max
@@ -410,7 +418,7 @@ class Batching(RuleBasedStateMachine):
             asked = self.waiting[each.request]["asked"]
             assert isinstance(asked, list)
             if fresh:
-                # In order, and each but once.
+                # Inputs are sent in order and only once.
                 assert each.place == len(asked)
                 asked.append(each.place)
 
@@ -425,7 +433,9 @@ class Batching(RuleBasedStateMachine):
     def arrives(
         self, *, tenant: str, key: bytes, tokens: list[int], hold: int, patience: int | None, alone: bool
     ) -> None:
-        number = self.queue.add(tenant, key, tokens, hold_ns=hold, patience_ns=patience, alone=alone, now=self.now)
+        number = self.queue.add(
+            tenant, key, tokens, hold_ns=hold, wait_budget_ns=patience, unbatched=alone, now=self.now
+        )
         due = self.now if alone else self.now + min(hold, self.rules.delay_ns_max)
         self.waiting[number] = {"key": key, "tokens": tokens, "due": due, "asked": [], "answered": [], "alone": alone}
         if patience is not None:
@@ -438,13 +448,13 @@ class Batching(RuleBasedStateMachine):
         batch = self.calls.pop(data.draw(st.sampled_from(sorted(self.calls))))
         halves: tuple[Batch, ...] = ()
         if how == "answered":
-            self.queue.answered(batch)
+            self.queue.succeed(batch)
             self.answer(batch.inputs)
         elif how == "ended":
-            self.queue.ended(batch)
+            self.queue.finish(batch)
             self.give_up(batch)
         else:
-            halves = self.queue.spoiled(batch, refused=how == "refused")
+            halves = self.queue.split_failed(batch, rejected=how == "refused")
             wanted = {number for number in batch.requests() if number in self.waiting}
             assert not halves or {number for half in halves for number in half.requests()} == wanted
             if not halves:
@@ -470,9 +480,9 @@ class Batching(RuleBasedStateMachine):
 
     def go(self, number: int) -> None:
         del self.waiting[number]
-        for deserted in self.queue.leave(number):
+        for deserted in self.queue.remove(number):
             assert not any(each in self.waiting for each in self.calls[deserted].requests())
-            self.queue.ended(self.calls.pop(deserted))
+            self.queue.finish(self.calls.pop(deserted))
 
     @precondition(lambda self: self.waiting)
     @rule(data=st.data())
@@ -484,14 +494,23 @@ class Batching(RuleBasedStateMachine):
     @rule(data=st.data(), resting=st.booleans())
     def rests(self, data: st.DataObject, resting: bool) -> None:
         number = data.draw(st.sampled_from(sorted(self.waiting)))
-        self.queue.rest(number, resting=resting)
+        self.queue.set_paused(number, paused=resting)
         self.waiting[number]["resting"] = resting
         self.turn()
 
-    @rule(inputs_max=st.integers(2, 5), parallel=st.integers(1, 3), calls_max=st.none() | st.integers(1, 3))
-    def rules_change(self, inputs_max: int, parallel: int, calls_max: int | None) -> None:
-        self.rules = replace(self.rules, inputs_max=inputs_max, parallel=parallel, calls_max=calls_max)
-        self.queue.change(self.rules)
+    @rule(
+        batch_size_max=st.integers(2, 5),
+        calls_per_request_max=st.integers(1, 3),
+        calls_max=st.none() | st.integers(1, 3),
+    )
+    def rules_change(self, batch_size_max: int, calls_per_request_max: int, calls_max: int | None) -> None:
+        self.rules = replace(
+            self.rules,
+            batch_size_max=batch_size_max,
+            calls_per_request_max=calls_per_request_max,
+            calls_max=calls_max,
+        )
+        self.queue.set_rules(self.rules)
         self.turn()
 
     @rule(later=st.integers(0, 9))
@@ -505,7 +524,7 @@ class Batching(RuleBasedStateMachine):
 
     @invariant()
     def nobody_waits_too_long_and_an_idle_engine_never(self) -> None:
-        out_max = self.rules.inputs_max * self.rules.parallel
+        out_max = self.rules.batch_size_max * self.rules.calls_per_request_max
         for number, each in self.waiting.items():
             tokens, asked = each["tokens"], each["asked"]
             assert isinstance(tokens, list)

@@ -1,4 +1,4 @@
-"""Does the real Triton give the same rows to those it is asked for together?"""
+"""Tests for batching against a real Triton server."""
 
 import asyncio
 from pathlib import Path
@@ -20,10 +20,10 @@ async def infer(gateway: GatewayInLoop, url: str, *texts: str, delay_ms: int = 0
         return answer.status, await answer.json()
 
 
-async def test_rows_asked_together_are_those_asked_alone(tmp_path: Path) -> None:
+async def test_joined_requests_return_the_same_rows_as_single_requests(tmp_path: Path) -> None:
     with triton("embed") as engine:
         config = a_config(engine.url, engine="triton", served_model="embed", in_flight_max=32)
-        config["pools"]["small"]["batching"] = {"max_batch": 8, "max_delay": "5s"}
+        config["pools"]["small"]["batching"] = {"batch_size_max": 8, "delay_max": "5s"}
         async with gateway_in_loop(config, tmp_path) as gateway:
             direct, through = engine.url + "/v2/models/embed/infer", gateway.url + "/v2/models/m/infer"
             alone = [await infer(gateway, direct, text) for text in TEXTS]

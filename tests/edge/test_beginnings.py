@@ -1,10 +1,10 @@
-"""Does a ticket carry the hashes of its prompt's beginning, and are they its tenant's own?"""
+"""Tests for a ticket's prompt prefix hashes."""
 
 import json
 
 from headgate.edge.client import Client, Headers
-from headgate.edge.intake import Intake, take_in
-from headgate.model.prefix import unpack
+from headgate.edge.parsed_request import ParsedRequest, read_request
+from headgate.model.prefix import unpack_hashes
 from headgate.model.ticket import Api
 from headgate.model.units import RequestId, TenantId
 from testing.gateway import chat
@@ -13,14 +13,14 @@ ACME, BOLT = TenantId("acme"), TenantId("bolt")
 
 
 class NoWire:
-    """A caller that is sent nothing."""
+    """A client connection that discards everything sent to it."""
 
     blocked = False
 
-    def identified(self, _tenant: TenantId | None = None) -> bool:
+    def mark_authenticated(self, _tenant: TenantId | None = None) -> bool:
         return True
 
-    def ask_for_body(self) -> None: ...
+    def send_continue(self) -> None: ...
 
     def send_head(self, status: int, headers: Headers) -> None: ...
 
@@ -29,28 +29,28 @@ class NoWire:
     def send_end(self, data: bytes) -> None: ...
 
 
-async def taken_in(words: str, tenant: TenantId = ACME) -> Intake:
+async def taken_in(words: str, tenant: TenantId = ACME) -> ParsedRequest:
     client = Client(NoWire(), method="POST", path=b"/", headers={}, body_bytes_max=2**21)
-    client.take_body(json.dumps(chat(messages=[{"role": "user", "content": words}])).encode())
+    client.add_body(json.dumps(chat(messages=[{"role": "user", "content": words}])).encode())
     client.complete_body()
-    return await take_in(client, api=Api.CHAT, tenant=tenant, request_id=RequestId("r1"), body_bytes_max=2**21)
+    return await read_request(client, api=Api.CHAT, tenant=tenant, request_id=RequestId("r1"), body_bytes_max=2**21)
 
 
-async def test_the_same_beginning_has_the_same_hashes_for_one_tenant() -> None:
-    one = unpack((await taken_in("why? " * 1_000)).ticket.prefix)
-    other = unpack((await taken_in("why? " * 1_000 + "and how?")).ticket.prefix)
+async def test_equal_prefixes_from_one_tenant_have_equal_hashes() -> None:
+    one = unpack_hashes((await taken_in("why? " * 1_000)).ticket.prefix_hashes)
+    other = unpack_hashes((await taken_in("why? " * 1_000 + "and how?")).ticket.prefix_hashes)
 
     assert one == other
     assert len(one) == 3
 
 
-async def test_and_others_for_another() -> None:
+async def test_equal_prefixes_from_different_tenants_have_different_hashes() -> None:
     acmes = await taken_in("why? " * 1_000, ACME)
     bolts = await taken_in("why? " * 1_000, BOLT)
 
-    assert not set(unpack(acmes.ticket.prefix)) & set(unpack(bolts.ticket.prefix))
-    assert acmes.of(BOLT).ticket.prefix == bolts.ticket.prefix
+    assert not set(unpack_hashes(acmes.ticket.prefix_hashes)) & set(unpack_hashes(bolts.ticket.prefix_hashes))
+    assert acmes.for_tenant(BOLT).ticket.prefix_hashes == bolts.ticket.prefix_hashes
 
 
-async def test_a_large_body_has_them_too() -> None:
-    assert len(unpack((await taken_in("x" * 400_000)).ticket.prefix)) == 60
+async def test_large_body_has_prefix_hashes() -> None:
+    assert len(unpack_hashes((await taken_in("x" * 400_000)).ticket.prefix_hashes)) == 60

@@ -1,4 +1,4 @@
-"""How much of the memory for request bodies may one tenant use?"""
+"""Tests for the share of request body memory that one tenant may use."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -8,7 +8,7 @@ from headgate.edge.body_bytes import BodyBytes
 MAX = 1_000
 
 
-def test_one_body_may_use_the_whole_limit() -> None:
+def test_single_body_may_use_the_whole_limit() -> None:
     body = BodyBytes().open("a")
 
     assert all(body.grow(100, MAX) for _ in range(10))

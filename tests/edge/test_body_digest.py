@@ -1,10 +1,10 @@
-"""Are large bodies hashed completely and without blocking the event loop?"""
+"""Tests for hashing large request bodies without blocking the event loop."""
 
 import asyncio
 
 import pytest
 
-from headgate.edge.intake import digest_of
+from headgate.edge.parsed_request import hash_body
 from headgate.wire.fingerprint import HASHED_AT_ONCE_BYTES, body_digest
 
 
@@ -14,7 +14,7 @@ async def test_large_bodies_are_hashed_without_blocking_the_event_loop(size: int
     turns: list[bool] = []
     asyncio.get_running_loop().call_soon(turns.append, True)
 
-    digest = await digest_of(body)
+    digest = await hash_body(body)
 
     assert digest == body_digest(body)
     assert bool(turns) is gives_way

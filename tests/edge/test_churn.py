@@ -1,4 +1,4 @@
-"""Is anything left behind after many requests of every kind, ending in every way?"""
+"""Resource leak test: many requests of every kind, ending in every possible way."""
 
 import asyncio
 import random
@@ -10,10 +10,10 @@ import aiohttp
 import pytest
 
 from headgate.core.events import AttemptEnding
-from testing.caller import Caller
 from testing.fake_engine import Behaviour, FakeEngine
 from testing.gateway import CHAT, GatewayInLoop, a_config, chat, events_of, gateway_in_loop
-from testing.inside import inside
+from testing.in_process_client import InProcessClient
+from testing.scheduler_sizes import scheduler_sizes
 
 SEED = 20_260
 REQUESTS = 2_000
@@ -50,7 +50,7 @@ BODIES: tuple[dict[str, Any], ...] = (
 
 
 class Moody(FakeEngine):
-    """An engine that does something else with each request."""
+    """An engine that chooses a random behaviour for each request."""
 
     def __init__(self, chance: random.Random) -> None:
         super().__init__()
@@ -66,20 +66,25 @@ class Moody(FakeEngine):
 
 
 @pytest.mark.process
-async def test_two_thousand_requests_of_every_kind_leave_nothing_behind(tmp_path: Path) -> None:
+async def test_two_thousand_mixed_requests_leave_no_state_behind(tmp_path: Path) -> None:
     chance = random.Random(SEED)
-    limits = {"first_token_max": "600ms", "idle_max": "600ms", "total_max": "900ms", "queue_length_max": 40}
-    classes = {name: {"band": band, **limits} for band, name in enumerate(("interactive", "batch"))}
+    limits = {
+        "first_token_timeout": "600ms",
+        "stream_idle_timeout": "600ms",
+        "attempt_timeout": "900ms",
+        "queue_length_max": 40,
+    }
+    classes = {name: {"priority_band": band, **limits} for band, name in enumerate(("interactive", "batch"))}
     async with Moody(chance) as first, Moody(chance) as second, Moody(chance) as third:
         engines = (first, second, third)
         urls = [engine.url for engine in engines]
-        health = {"eject": "100ms", "eject_max": "200ms"}
+        health = {"ejection_time": "100ms", "ejection_time_max": "200ms"}
         config = a_config(*urls, in_flight_max=20, classes=classes, health=health, drain_grace="300ms")
         async with gateway_in_loop(config, tmp_path) as gateway:
             before = asyncio.all_tasks()
             told: Counter[str] = Counter()
             await churn(gateway, chance, told)
-            await gateway.until_idle()
+            await gateway.wait_until_idle()
             await drain_while_busy(gateway, chance, told)
             counted = counted_by(gateway)
             await gateway.http.close()
@@ -90,7 +95,7 @@ async def test_two_thousand_requests_of_every_kind_leave_nothing_behind(tmp_path
             assert engine.connections_open == 0
 
     assert sum(told.values()) == REQUESTS
-    # A caller that left may have done so before the gateway heard of it, or a moment after the end.
+    # A client may disconnect before the gateway reads its request, or just after the request has ended.
     assert REQUESTS - told["left"] - told["unheard"] <= counted["requests"] <= REQUESTS - told["unheard"]
     assert counted["completed"] >= told["completed"]
     assert counted["cancelled"] <= told["left"] + told["left the door"]
@@ -120,8 +125,8 @@ async def churn(gateway: GatewayInLoop, chance: random.Random, told: Counter[str
 async def drain_while_busy(gateway: GatewayInLoop, chance: random.Random, told: Counter[str]) -> None:
     bodies = [chance.choice(BODIES) for _ in range(REQUESTS_AT_THE_END)]
     calls = [asyncio.create_task(how_it_ended(gateway, body, None)) for body in bodies]
-    await gateway.until(lambda status: status["requests_open"] > 0)
-    gateway.gateway.leave()
+    await gateway.wait_for_status(lambda status: status["requests_open"] > 0)
+    gateway.gateway.shut_down()
     told.update(await asyncio.gather(*calls))
     assert await gateway.running == 0
 
@@ -147,17 +152,17 @@ async def how_it_ended(gateway: GatewayInLoop, body: dict[str, Any], patience_s:
 
 
 async def left_the_door(gateway: GatewayInLoop, body: dict[str, Any], patience_s: float) -> str:
-    """As a caller that certainly came, and read whatever it was sent before it left."""
-    caller = Caller(body)
-    asyncio.get_running_loop().call_later(patience_s, caller.leave)
-    await gateway.gateway._door(caller.client)
+    """Sends a request directly to the request handler and disconnects after `patience_s` seconds."""
+    caller = InProcessClient(body)
+    asyncio.get_running_loop().call_later(patience_s, caller.disconnect)
+    await gateway.gateway._app(caller.client)
     assert len(caller.heads) <= 1
     assert caller.ends <= 1
     return "left the door"
 
 
 def counted_by(gateway: GatewayInLoop) -> Counter[str]:
-    """How all requests ended by the gateway's own count."""
+    """Returns the number of requests by outcome, as counted by the gateway."""
     counted: Counter[str] = Counter()
     for name, meter in gateway.gateway._meters.classes.items():
         counted.update({outcome.value: count for outcome, count in meter.requests.items()})
@@ -167,7 +172,7 @@ def counted_by(gateway: GatewayInLoop) -> Counter[str]:
 
 
 async def all_gone(before: set["asyncio.Task[Any]"]) -> None:
-    """Waits for what has been told to end: no task is there that was not there at the start."""
+    """Waits until all tasks created since `before` have ended."""
     async with asyncio.timeout(60):
         while left := [task for task in asyncio.all_tasks() - before if "FakeEngine" not in repr(task)]:
             await asyncio.wait(left, timeout=0.1)
@@ -175,13 +180,13 @@ async def all_gone(before: set["asyncio.Task[Any]"]) -> None:
 
 def nothing_is_left(gateway: GatewayInLoop) -> None:
     parts = gateway.gateway
-    assert parts._host.open_lines() == 0
+    assert parts._host.open_channels() == 0
     assert len(parts._attempts) == 0
-    assert parts._door.open_requests == 0
-    assert not parts._door._coming_in
+    assert parts._app.open_requests == 0
+    assert not parts._app._receive_timeouts
     assert parts._meters._open == {}
     assert [each.in_flight for each in parts._host.summary().endpoints] == [0, 0, 0]
-    left = inside(parts._host._scheduler)
+    left = scheduler_sizes(parts._host._scheduler)
     assert (left.requests, left.attempts, left.lines, left.expiries, left.stalls) == (0, 0, 0, 0, 0)
     pools = parts._meters.pools.values()
     assert sum(pool.endings[AttemptEnding.COMPLETED] for pool in pools) > 0

@@ -1,4 +1,4 @@
-"""What may come over one connection, and what does it cost?"""
+"""Tests for HTTP connections: keep-alive, pipelining, limits and early responses."""
 
 import asyncio
 import contextlib
@@ -10,9 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from fuzz.pipes import Pipe
 from headgate.edge.client import Client
+from headgate.edge.connections import Connections
+from headgate.edge.listener import Listener, bind
 from headgate.edge.options import EdgeLimits
-from headgate.edge.server import Listener, bind
 from headgate.model.units import SECOND
 from headgate.telemetry.meters import NO_CLASS
 from testing.fake_engine import Behaviour, FakeEngine
@@ -40,14 +42,14 @@ def a_request(content: str = "hi", *, headers: bytes = b"", stream: bool = False
 
 
 async def an_answer(reader: asyncio.StreamReader) -> tuple[int, bytes]:
-    """The status and body of an answer that tells its length."""
+    """Reads the status and body of a response with a content length."""
     head = await reader.readuntil(b"\r\n\r\n")
     lines = head.lower().split(b"\r\n")
     [length] = [int(line[15:]) for line in lines if line.startswith(b"content-length:")]
     return int(head.split(b" ")[1]), await reader.readexactly(length)
 
 
-async def test_what_is_refused_unread_leaves_the_connection_usable(tmp_path: Path) -> None:
+async def test_rejecting_an_unread_body_keeps_the_connection_usable(tmp_path: Path) -> None:
     config_limits = {"body_bytes_max": "4KiB"}
     async with FakeEngine() as engine:
         async with gateway_in_loop(config_with_keys(engine.url) | {"limits": config_limits}, tmp_path) as gateway:
@@ -61,7 +63,7 @@ async def test_what_is_refused_unread_leaves_the_connection_usable(tmp_path: Pat
                 assert (await an_answer(reader))[0] == 200
 
 
-async def test_a_caller_who_leaves_with_a_second_request_under_way_frees_the_engine(tmp_path: Path) -> None:
+async def test_client_disconnecting_with_a_second_request_pending_frees_the_engine(tmp_path: Path) -> None:
     async with FakeEngine() as engine, gateway_in_loop(a_config(engine.url), tmp_path) as gateway:
         engine.behaviour = Behaviour(hang_after=1)
         async with wire_to(gateway) as (_, writer):
@@ -72,10 +74,10 @@ async def test_a_caller_who_leaves_with_a_second_request_under_way_frees_the_eng
             await received.hung.wait()
         async with asyncio.timeout(30):
             await received.client_left.wait()
-        await gateway.until_idle()
+        await gateway.wait_until_idle()
 
 
-async def test_a_second_request_in_the_same_breath_is_not_taken_and_changes_nothing_of_the_first(
+async def test_pipelined_second_request_is_ignored_and_the_first_is_served(
     tmp_path: Path,
 ) -> None:
     async with FakeEngine() as engine, gateway_in_loop(a_config(engine.url), tmp_path) as gateway:
@@ -88,7 +90,7 @@ async def test_a_second_request_in_the_same_breath_is_not_taken_and_changes_noth
     assert [request.json["messages"] for request in engine.requests] == [[{"role": "user", "content": "first"}]]
 
 
-async def test_a_caller_who_asks_first_whether_to_go_on_is_told(tmp_path: Path) -> None:
+async def test_expect_100_continue_is_answered(tmp_path: Path) -> None:
     async with FakeEngine() as engine, gateway_in_loop(a_config(engine.url), tmp_path) as gateway:
         async with wire_to(gateway) as (reader, writer):
             head, _, body = a_request(headers=b"expect: 100-continue\r\n").partition(b"\r\n\r\n")
@@ -98,20 +100,20 @@ async def test_a_caller_who_asks_first_whether_to_go_on_is_told(tmp_path: Path) 
             assert (await an_answer(reader))[0] == 200
 
 
-async def test_a_caller_of_http_1_0_is_not_told_to_go_on(tmp_path: Path) -> None:
+async def test_http_1_0_client_gets_no_100_continue(tmp_path: Path) -> None:
     async with FakeEngine() as engine, gateway_in_loop(a_config(engine.url), tmp_path) as gateway:
         async with wire_to(gateway) as (reader, writer):
             request = a_request(headers=b"expect: 100-continue\r\n").replace(b"HTTP/1.1", b"HTTP/1.0")
             head, _, body = request.partition(b"\r\n\r\n")
             writer.write(head + b"\r\n\r\n")
-            await gateway.until(lambda status: status["requests_open"] == 1)
+            await gateway.wait_for_status(lambda status: status["requests_open"] == 1)
             writer.write(body)
             assert (await an_answer(reader))[0] == 200
 
 
-@pytest.mark.parametrize("in_chunks", [False, True], ids=["with a length", "in chunks"])
-async def test_a_plain_client_that_sends_too_much_comes_to_see_the_refusal(tmp_path: Path, in_chunks: bool) -> None:
-    """Such a client reads nothing before it has sent everything: here more than the buffers on its way hold."""
+@pytest.mark.parametrize("in_chunks", [False, True], ids=["content-length", "chunked"])
+async def test_client_sending_the_whole_body_first_still_receives_413(tmp_path: Path, in_chunks: bool) -> None:
+    """The client sends more than the socket buffers hold before it reads the response."""
 
     def send() -> tuple[int, str]:
         connection = http.client.HTTPConnection(gateway.url.removeprefix("http://"), timeout=30)
@@ -125,35 +127,117 @@ async def test_a_plain_client_that_sends_too_much_comes_to_see_the_refusal(tmp_p
     async with FakeEngine() as engine:
         async with gateway_in_loop(a_config(engine.url, limits={"body_bytes_max": "8MiB"}), tmp_path) as gateway:
             assert await asyncio.to_thread(send) == (413, "request_too_large")
-            assert await ended(gateway) == {"too_large": 1}
+            assert await ended(gateway) == {"request_too_large": 1}
 
 
-async def test_a_request_whose_body_is_refused_on_its_way_is_counted_once(tmp_path: Path) -> None:
+async def test_request_rejected_while_its_body_is_arriving_is_counted_once(tmp_path: Path) -> None:
     async with FakeEngine() as engine, gateway_in_loop(a_config(engine.url), tmp_path) as gateway:
         async with wire_to(gateway) as (reader, writer):
             head = b"POST %b HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n" % CHAT.encode()
             writer.write(head)
-            await gateway.until(lambda status: status["requests_open"] == 1)
+            await gateway.wait_for_status(lambda status: status["requests_open"] == 1)
             writer.write(b"3\r\nabc\r\nno number\r\n")
             assert (await an_answer(reader))[0] == 400
             assert await reader.read() == b""
-        await gateway.until_idle()
+        await gateway.wait_until_idle()
         assert sum((await ended(gateway)).values()) == 1
 
 
 async def ended(gateway: GatewayInLoop) -> dict[str, int]:
-    """How many requests that became none have ended in which way."""
+    """Returns the number of requests that have no class, by outcome."""
     return (await gateway.status())["counted"]["classes"][NO_CLASS]["ended"]
 
 
-async def test_an_offer_of_another_protocol_is_passed_over(tmp_path: Path) -> None:
+async def test_upgrade_header_is_ignored(tmp_path: Path) -> None:
     async with FakeEngine() as engine, gateway_in_loop(a_config(engine.url), tmp_path) as gateway:
         async with wire_to(gateway) as (reader, writer):
             writer.write(a_request(headers=b"connection: upgrade, http2-settings\r\nupgrade: h2c\r\n"))
             assert (await an_answer(reader))[0] == 200
 
 
-async def test_head_gets_a_head(tmp_path: Path) -> None:
+class CountingPipe(Pipe):
+    """Transport that counts the writes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.writes = 0
+
+    def write(self, data: bytes) -> None:
+        super().write(data)
+        self.writes += 1
+
+
+@pytest.mark.parametrize(
+    ("method", "size", "writes"), [(b"GET", 0, 1), (b"GET", 16 * 1024, 1), (b"GET", 100_000, 2), (b"HEAD", 100, 1)]
+)
+async def test_head_and_short_body_are_sent_in_one_write(method: bytes, size: int, writes: int) -> None:
+    body = b"x" * size
+
+    async def app(client: Client) -> None:
+        client.reply(200, [(b"x-a", b"b")], body)
+
+    connections, pipe = Connections(app, EdgeLimits(), lambda _id, _refused: None), CountingPipe()
+    connection = connections()
+    connection.connection_made(pipe)  # type: ignore[arg-type]
+    for _ in range(2):
+        pipe.written, pipe.writes = b"", 0
+        connection.data_received(b"%b / HTTP/1.1\r\nhost: x\r\n\r\n" % method)
+        [task] = connections.tasks
+        await task
+        head, _, received = pipe.written.partition(b"\r\n\r\n")
+        assert head.split(b"\r\n")[::2] == [b"HTTP/1.1 200 OK", b"x-a: b"]
+        assert head.endswith(b"\r\ncontent-length: %d" % size)
+        assert received == (b"" if method == b"HEAD" else body)
+        assert pipe.writes == writes
+        assert not connections.tasks
+
+
+async def test_head_with_a_length_is_sent_before_a_body_in_pieces() -> None:
+    async def app(client: Client) -> None:
+        client.start(200, [(b"content-length", b"4")])
+        client._transport.send(b"ab")
+        client._transport.send(b"c")
+        client.finish(b"d")
+
+    connections, pipe = Connections(app, EdgeLimits(), lambda _id, _refused: None), CountingPipe()
+    connection = connections()
+    connection.connection_made(pipe)  # type: ignore[arg-type]
+    connection.data_received(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
+    [task] = connections.tasks
+    await task
+
+    head, _, received = pipe.written.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 200 OK")
+    assert received == b"abcd"
+
+
+async def test_task_of_a_disconnected_http_1_0_client_ends_without_an_error(caplog: pytest.LogCaptureFixture) -> None:
+    left = asyncio.Event()
+    served: list[asyncio.Task[None]] = []
+
+    async def app(client: Client) -> None:
+        served.extend(connections.tasks)
+        client.start(200, [(b"x-a", b"b")])
+        await left.wait()
+
+    connections = Connections(app, EdgeLimits(), lambda _id, _refused: None)
+    async with await asyncio.get_running_loop().create_server(connections, "127.0.0.1", 0) as server:
+        _, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+        writer.write(b"GET / HTTP/1.0\r\n\r\n")
+        while not served:
+            await asyncio.sleep(0.001)
+        writer.transport.abort()
+        while connections._open:
+            await asyncio.sleep(0.001)
+        left.set()
+        [task] = served
+        await task
+
+    assert not connections.tasks
+    assert not caplog.records
+
+
+async def test_head_response_has_no_body(tmp_path: Path) -> None:
     async with FakeEngine() as engine, gateway_in_loop(a_config(engine.url), tmp_path) as gateway:
         async with wire_to(gateway) as (reader, writer):
             writer.write(b"HEAD /v1/models HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
@@ -163,12 +247,14 @@ async def test_head_gets_a_head(tmp_path: Path) -> None:
     assert answer.endswith(b"\r\n\r\n")
 
 
-@pytest.mark.parametrize("line", [b"x-a: " + b"a" * 1000 + b"\r\n", b"a" * 1000], ids=["many headers", "one header"])
-async def test_a_head_without_end_is_not_kept(tmp_path: Path, line: bytes) -> None:
+@pytest.mark.parametrize(
+    "line", [b"x-a: " + b"a" * 1000 + b"\r\n", b"a" * 1000], ids=["many headers", "one long header"]
+)
+async def test_endless_request_head_closes_the_connection(tmp_path: Path, line: bytes) -> None:
     async with FakeEngine() as engine, gateway_in_loop(a_config(engine.url), tmp_path) as gateway:
         async with wire_to(gateway) as (reader, writer):
             writer.write(b"POST /v1/chat/completions HTTP/1.1\r\nx-b: ")
-            # What it has not read when it closes resets the connection, and may cost the caller the answer.
+            # Closing a connection with unread data resets it, so the client may not receive the response.
             with contextlib.suppress(ConnectionError):
                 while not reader.at_eof():
                     writer.write(line)
@@ -178,8 +264,10 @@ async def test_a_head_without_end_is_not_kept(tmp_path: Path, line: bytes) -> No
 
 
 @pytest.mark.parametrize("name", [b"traceparent", b"x-headgate-class", b"authorization", b"x-stainless-retry-count"])
-@pytest.mark.parametrize("value", [b"\xff\xfe", b"\t\x80a", b"\xc3\xbc" * 10], ids=["bytes", "tab", "letters"])
-async def test_odd_bytes_in_a_header_end_in_an_answer(tmp_path: Path, name: bytes, value: bytes) -> None:
+@pytest.mark.parametrize(
+    "value", [b"\xff\xfe", b"\t\x80a", b"\xc3\xbc" * 10], ids=["invalid UTF-8", "tab", "non-ASCII"]
+)
+async def test_non_ascii_header_bytes_do_not_break_the_request(tmp_path: Path, name: bytes, value: bytes) -> None:
     async with FakeEngine() as engine, gateway_in_loop(a_config(engine.url), tmp_path) as gateway:
         async with wire_to(gateway) as (reader, writer):
             writer.write(a_request(headers=b"%b: %b\r\n" % (name, value)))
@@ -188,7 +276,7 @@ async def test_odd_bytes_in_a_header_end_in_an_answer(tmp_path: Path, name: byte
     assert status == (400 if name == b"x-headgate-class" else 200)
 
 
-async def test_a_callers_own_request_id_is_not_taken_for_ours(tmp_path: Path) -> None:
+async def test_client_request_id_is_replaced(tmp_path: Path) -> None:
     async with FakeEngine() as engine, gateway_in_loop(a_config(engine.url), tmp_path) as gateway:
         async with gateway.post(chat(), headers={"x-request-id": "mine"}) as answer:
             ours = answer.headers["x-request-id"]
@@ -198,13 +286,13 @@ async def test_a_callers_own_request_id_is_not_taken_for_ours(tmp_path: Path) ->
     assert received.headers["x-request-id"] == ours
 
 
-async def test_a_request_that_has_not_come_in_when_the_grace_time_is_over_is_told_so(tmp_path: Path) -> None:
+async def test_incomplete_request_gets_503_at_the_end_of_the_drain(tmp_path: Path) -> None:
     async with FakeEngine() as engine:
         async with gateway_in_loop(a_config(engine.url, drain_grace="100ms"), tmp_path) as gateway:
             async with wire_to(gateway) as (reader, writer):
                 writer.write(a_request()[:-5])
-                await gateway.until(lambda status: status["requests_open"] == 1)
-                gateway.gateway.leave()
+                await gateway.wait_for_status(lambda status: status["requests_open"] == 1)
+                gateway.gateway.shut_down()
                 status, body = await an_answer(reader)
 
     assert (status, json.loads(body)["error"]["code"]) == (503, "server_is_overloaded")
@@ -214,16 +302,16 @@ LARGE = b"y" * 8_000_000
 
 
 async def answer_early(client: Client) -> None:
-    """Gives the large answer without having read the body, as pages and refusals are given."""
+    """Responds before the body has arrived, as pages and rejections do."""
     client.reply(200, [], LARGE if client.path == b"/large" else bytes(await client.body(100)))
 
 
 @asynccontextmanager
 async def an_unread_answer(limits: EdgeLimits) -> AsyncIterator[tuple[Listener, Wire]]:
-    """A request of which half has come, answered with more than fits on the way to its caller."""
+    """Sends half a request and waits until writing its response, which exceeds the socket buffers, is blocked."""
     listener = Listener(answer_early, bind("127.0.0.1", 0), limits)
     await listener.start()
-    sweeping = asyncio.create_task(listener.sweep_for_ever())
+    sweeping = asyncio.create_task(listener.sweep_forever())
     reader, writer = await asyncio.open_connection(*listener.address)
     writer.write(b"GET /large HTTP/1.1\r\nhost: x\r\ncontent-length: 4\r\n\r\nab")
     try:
@@ -237,7 +325,7 @@ async def an_unread_answer(limits: EdgeLimits) -> AsyncIterator[tuple[Listener, 
         await listener.stop()
 
 
-async def test_a_request_that_stood_behind_an_unread_answer_is_answered_once_that_is_read() -> None:
+async def test_request_after_an_unread_response_is_served_once_that_response_is_read() -> None:
     async with an_unread_answer(EdgeLimits()) as (listener, (reader, writer)):
         writer.write(b"cd" + b"POST /next HTTP/1.1\r\nhost: x\r\ncontent-length: 5\r\n\r\n")
         while not listener.connections.tasks:
@@ -247,7 +335,7 @@ async def test_a_request_that_stood_behind_an_unread_answer_is_answered_once_tha
         assert await an_answer(reader) == (200, b"hello")
 
 
-async def test_a_request_that_stays_unfinished_after_its_answer_was_read_ends_the_connection() -> None:
-    async with an_unread_answer(EdgeLimits(receive_ns_max=SECOND)) as (_, (reader, _)):
+async def test_connection_is_closed_if_a_request_stays_incomplete_after_its_response() -> None:
+    async with an_unread_answer(EdgeLimits(body_timeout_ns=SECOND)) as (_, (reader, _)):
         assert await an_answer(reader) == (200, LARGE)
         assert await reader.read() == b""

@@ -1,10 +1,10 @@
-"""Connections of callers when file descriptors are nearly used up."""
+"""Tests for client connections when file descriptors are nearly exhausted."""
 
 from fuzz.pipes import Pipe
 from headgate.edge.connection import Connection
 from headgate.edge.connections import Connections
 from headgate.edge.options import EdgeLimits
-from headgate.ports import descriptors
+from headgate.ports import file_descriptors
 from tests.security.test_work_per_turn import App
 
 
@@ -17,7 +17,7 @@ class Socket:
 
 
 class PipeAt(Pipe):
-    """A transport whose socket has this descriptor."""
+    """A transport whose socket has the given file descriptor."""
 
     def __init__(self, descriptor: int) -> None:
         super().__init__()
@@ -35,12 +35,12 @@ def accept(connections: Connections, descriptor: int) -> tuple[Connection, PipeA
     return connection, pipe
 
 
-async def test_connection_with_one_of_the_last_descriptors_is_closed() -> None:
+async def test_connection_using_one_of_the_last_descriptors_is_closed() -> None:
     connections = Connections(App(), EdgeLimits(), lambda _id, _refused: None)
     known, kept = accept(connections, 10)
-    assert connections.identified(known, None)
+    assert connections.mark_authenticated(known, None)
 
-    _, closed = accept(connections, descriptors.limit() - 1)
+    _, closed = accept(connections, file_descriptors.limit() - 1)
 
     assert closed.closed
     assert not kept.closed
@@ -51,7 +51,7 @@ async def test_unauthenticated_connection_is_closed_in_favour_of_a_new_one() -> 
     connections = Connections(App(), EdgeLimits(), lambda _id, _refused: None)
     _, oldest = accept(connections, 10)
 
-    _, newest = accept(connections, descriptors.limit() - 1)
+    _, newest = accept(connections, file_descriptors.limit() - 1)
 
     assert oldest.closed
     assert not newest.closed

@@ -1,4 +1,4 @@
-"""The admin listener answers liveness probes while the event loop is busy, and other requests as usual."""
+"""Tests for liveness probes, which the admin listener answers even while the event loop is blocked."""
 
 import asyncio
 import http.client
@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 
 from headgate.edge.admin.health import HANDED_OVER_MAX, HealthThread
-from headgate.edge.server import bind
+from headgate.edge.listener import bind
 from headgate.model.units import SECOND
-from headgate.telemetry.loop_turns import STALLED_NS_MAX
+from headgate.telemetry.loop_watchdog import STALLED_NS_MAX
 from testing.fake_engine import FakeEngine
 from testing.gateway import GatewayInLoop, a_config, gateway_in_loop
-from testing.stalls import again_if_stalled
+from testing.stalls import rerun_if_stalled
 from tests.security.raw import connected, head_of
 
 PROBES_MAX = 300
@@ -32,7 +32,7 @@ async def a_gateway(folder: Path) -> AsyncIterator[GatewayInLoop]:
         yield gateway
 
 
-async def test_probe_is_answered_while_the_loop_is_blocked(tmp_path: Path) -> None:
+async def test_probe_is_answered_while_the_event_loop_is_blocked(tmp_path: Path) -> None:
     async with a_gateway(tmp_path) as gateway:
         # This call does not await, so it blocks the loop until it returns.
         connection = http.client.HTTPConnection(gateway.admin_url.removeprefix("http://"), timeout=30)
@@ -44,11 +44,11 @@ async def test_probe_is_answered_while_the_loop_is_blocked(tmp_path: Path) -> No
     assert (answer.status, body) == (200, b"alive\n")
 
 
-async def test_probe_reports_a_blocked_loop(tmp_path: Path) -> None:
+async def test_probe_reports_a_blocked_event_loop(tmp_path: Path) -> None:
     async with a_gateway(tmp_path) as gateway:
-        turns = gateway.gateway._sight.turns
+        turns = gateway.gateway._observability.turns
         turns._stalled_ns_max = 0
-        while turns._asked is None:
+        while turns._probe is None:
             pass
         with socket.create_connection(gateway.gateway._listeners[-1].address, timeout=30) as caller:
             caller.sendall(PROBE)
@@ -57,7 +57,7 @@ async def test_probe_reports_a_blocked_loop(tmp_path: Path) -> None:
                 answer += data
 
     assert answer.startswith(b"HTTP/1.1 503 ")
-    assert b"the event loop has not turned for" in answer
+    assert b"the event loop has been blocked for" in answer
 
 
 async def test_head_probe_has_no_response_body(tmp_path: Path) -> None:
@@ -139,14 +139,14 @@ async def test_stopping_the_gateway_stops_the_health_thread(tmp_path: Path) -> N
 
 
 @pytest.mark.timing
-@again_if_stalled
-async def test_probe_is_answered_503_while_the_loop_is_blocked_and_200_before_and_after(tmp_path: Path) -> None:
+@rerun_if_stalled
+async def test_probe_returns_503_while_the_loop_is_blocked_and_200_before_and_after(tmp_path: Path) -> None:
     async with a_gateway(tmp_path) as gateway:
         address = gateway.gateway._listeners[-1].address
         stalled, blocked_s = threading.Event(), 0.0
 
         def probe_until(status: int) -> list[int]:
-            """Probe until this status is received. Return all statuses."""
+            """Probes until this status is received and returns all statuses."""
             statuses: list[int] = []
             while not statuses or (statuses[-1] != status and len(statuses) < PROBES_MAX):
                 statuses.append(probed(address))
@@ -162,18 +162,18 @@ async def test_probe_is_answered_503_while_the_loop_is_blocked_and_200_before_an
             assert await asyncio.wrap_future(prober.submit(probe_until, 200)) == [200]
             probing = prober.submit(probe_until, 503)
             probing.add_done_callback(lambda _: stalled.set())
-            block()  # Not awaited: blocks the loop until the prober has received 503.
+            block()  # Not awaited: this blocks the loop until the prober has received 503.
             during = probing.result()
             after = await asyncio.wrap_future(prober.submit(probe_until, 200))
 
-    assert set(during[:-1]) == {200}, "alive until the loop has been blocked for five seconds"
+    assert set(during[:-1]) == {200}, "200 until the loop has been blocked for 5 s"
     assert during[-1] == 503
     assert STALLED_NS_MAX / SECOND - 0.1 <= blocked_s < BLOCKED_S_MAX
     assert after[-1] == 200
 
 
 def probed(address: tuple[str, int]) -> int:
-    """Send one probe, wait 0.1 s and return the status of the response."""
+    """Sends one probe, waits 0.1 s and returns the status."""
     connection = http.client.HTTPConnection(*address, timeout=30)
     connection.request("GET", "/health")
     status = connection.getresponse().status

@@ -1,4 +1,4 @@
-"""What if two engines are asked at once, and both may answer?"""
+"""Tests for an exchange with two concurrent attempts."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -8,20 +8,20 @@ from dataclasses import replace
 from headgate.core.commands import Abort, Dispatch, End
 from headgate.core.events import AttemptEnded, AttemptEnding, Event, FirstToken, RequestWithdrawn
 from headgate.core.summary import Summary
+from headgate.edge.error_replies import ErrorReplies
 from headgate.edge.exchange import Exchange
-from headgate.edge.intake import Intake
 from headgate.edge.open_attempts import OpenAttempts
-from headgate.edge.replies import Replies
+from headgate.edge.parsed_request import ParsedRequest
 from headgate.model.fault import Fault
 from headgate.model.outcome import Outcome
 from headgate.model.ticket import Api, Ticket
 from headgate.model.units import EndpointId, ModelName, RequestId, TenantId
 from headgate.ports.engine import Call, EngineFault
-from headgate.ports.host import Aside
+from headgate.ports.host import InterruptHandler
 from headgate.ports.ledger import AttemptJournal
-from headgate.wire.request import RequestBody
+from headgate.wire.request_body import RequestBody
 from testing.builders import abort, dispatch, end
-from testing.caller import Caller
+from testing.in_process_client import InProcessClient
 
 ONE = b'data: {"choices":[{"delta":{"content":"one"}}]}\n\n'
 TWO = b'data: {"choices":[{"delta":{"content":"two"}}]}\n\n'
@@ -29,15 +29,15 @@ DONE = b"data: [DONE]\n\n"
 
 
 class ScriptedHost:
-    """Orders what the test says, and notes what it is told."""
+    """A host that issues the test's commands and records all events."""
 
     def __init__(self) -> None:
         self.told: list[Event] = []
         self._orders: asyncio.Queue[Dispatch | End] = asyncio.Queue()
-        self.aside: Aside
+        self.aside: InterruptHandler
 
-    def open(self, ticket: Ticket, aside: Aside) -> "ScriptedHost":
-        self.aside = aside
+    def open(self, ticket: Ticket, on_interrupt: InterruptHandler) -> "ScriptedHost":
+        self.aside = on_interrupt
         return self
 
     async def next(self) -> Dispatch | End:
@@ -49,11 +49,11 @@ class ScriptedHost:
     def order(self, order: Dispatch | End) -> None:
         self._orders.put_nowait(order)
 
-    def tell(self, event: Event) -> None:
+    def report(self, event: Event) -> None:
         self.told.append(event)
 
     def summary(self) -> Summary:
-        raise AssertionError("nobody asks here")
+        raise AssertionError("not used in these tests")
 
     @property
     def endings(self) -> dict[int, AttemptEnding]:
@@ -67,7 +67,7 @@ class ScriptedHost:
 
 
 class Talker:
-    """An engine, and its answer, that says what the test has it say."""
+    """An engine and its response, both controlled by the test."""
 
     status = 200
     content_type = "text/event-stream"
@@ -88,7 +88,7 @@ class Talker:
         return await self.head
 
     async def begin(self) -> None:
-        """Sends its head."""
+        """Sends the response head."""
         self.head.set_result(self)
         await self.listened_to.wait()
 
@@ -97,10 +97,10 @@ class Talker:
             self._over.set_result(None)
 
     def break_off(self) -> None:
-        self._over.set_exception(EngineFault("broken off"))
+        self._over.set_exception(EngineFault("connection lost"))
 
-    async def pour(self, take: Callable[[bytes], bool]) -> None:
-        self._take = take
+    async def stream_to(self, sink: Callable[[bytes], bool]) -> None:
+        self._take = sink
         self.listened_to.set()
         await self._over
 
@@ -113,10 +113,10 @@ class Talker:
     def resume(self) -> None:
         self.paused = False
 
-    def blames_request(self, body: bytes) -> bool:
+    def is_request_error(self, body: bytes) -> bool:
         return True
 
-    def let_end(self) -> None:
+    def drain(self) -> None:
         pass
 
     def close(self) -> None:
@@ -124,17 +124,17 @@ class Talker:
 
 
 class Scene:
-    def __init__(self, caller: Caller, journal: AttemptJournal | None = None) -> None:
+    def __init__(self, caller: InProcessClient, journal: AttemptJournal | None = None) -> None:
         self.host = ScriptedHost()
         self.caller = caller
         self.first, self.second, self.third = Talker(), Talker(), Talker()
-        self.attempts = OpenAttempts(self.host.tell)
+        self.attempts = OpenAttempts(self.host.report)
         ticket = Ticket(RequestId("r"), Api.CHAT, ModelName("m"), TenantId("t"), stream=True, prompt_bytes=10)
         body = RequestBody.parse(b'{"model":"m","stream":true,"messages":[{}]}', Api.CHAT)
         engines = {EndpointId("e1"): self.first, EndpointId("e2"): self.second, EndpointId("e3"): self.third}
-        intake = Intake(ticket, body, {})
+        intake = ParsedRequest(ticket, body, {})
         exchange = Exchange(
-            caller.client, intake, self.host, engines, self.attempts, replies=Replies(), journal=journal
+            caller.client, intake, self.host, engines, self.attempts, replies=ErrorReplies(), journal=journal
         )
         self.running = asyncio.create_task(exchange.run())
 
@@ -159,9 +159,9 @@ def hedge() -> Dispatch:
 
 
 @asynccontextmanager
-async def a_scene(caller: Caller | None = None, journal: AttemptJournal | None = None) -> AsyncIterator[Scene]:
-    """An exchange that is over at the end, and has left nothing behind."""
-    scene = Scene(caller or Caller({}), journal)
+async def a_scene(caller: InProcessClient | None = None, journal: AttemptJournal | None = None) -> AsyncIterator[Scene]:
+    """Yields a running exchange. Checks at the end that it is over and has left no state behind."""
+    scene = Scene(caller or InProcessClient({}), journal)
     await asyncio.sleep(0)
     async with asyncio.timeout(30):
         yield scene
@@ -175,7 +175,7 @@ async def turns(count: int = 5) -> None:
         await asyncio.sleep(0)
 
 
-async def test_the_second_attempt_answers_and_the_first_is_let_go_at_once() -> None:
+async def test_first_attempt_is_aborted_when_the_hedge_responds() -> None:
     async with a_scene() as scene:
         await scene.both_asked()
         await scene.second.begin()
@@ -194,7 +194,7 @@ async def test_the_second_attempt_answers_and_the_first_is_let_go_at_once() -> N
     assert scene.second.closed
 
 
-async def test_the_first_attempt_answers_after_all_and_the_second_is_let_go() -> None:
+async def test_hedge_is_aborted_when_the_first_attempt_responds() -> None:
     async with a_scene() as scene:
         await scene.both_begun()
         scene.first.say(ONE)
@@ -209,7 +209,7 @@ async def test_the_first_attempt_answers_after_all_and_the_second_is_let_go() ->
     assert scene.caller.body == ONE + DONE
 
 
-async def test_of_two_that_speak_in_the_same_moment_only_one_is_heard() -> None:
+async def test_only_one_of_two_simultaneous_responses_is_used() -> None:
     async with a_scene() as scene:
         await scene.both_begun()
         scene.second.say(TWO)
@@ -224,7 +224,7 @@ async def test_of_two_that_speak_in_the_same_moment_only_one_is_heard() -> None:
     assert scene.caller.body == TWO + DONE
 
 
-async def test_what_is_ordered_after_the_first_token_is_not_begun() -> None:
+async def test_hedge_dispatched_after_the_first_token_is_not_sent() -> None:
     async with a_scene() as scene:
         scene.host.order(dispatch("r", "e1"))
         await scene.first.asked.wait()
@@ -240,7 +240,7 @@ async def test_what_is_ordered_after_the_first_token_is_not_begun() -> None:
     assert scene.host.endings == {1: AttemptEnding.COMPLETED, 2: AttemptEnding.ABORTED}
 
 
-async def test_a_second_attempt_that_is_aborted_before_it_is_begun_is_not_begun() -> None:
+async def test_hedge_aborted_before_it_starts_is_not_sent() -> None:
     async with a_scene() as scene:
         scene.host.order(dispatch("r", "e1"))
         await scene.first.asked.wait()
@@ -255,7 +255,7 @@ async def test_a_second_attempt_that_is_aborted_before_it_is_begun_is_not_begun(
     assert scene.host.endings == {1: AttemptEnding.COMPLETED, 2: AttemptEnding.ABORTED}
 
 
-async def test_one_that_fails_leaves_the_other_alone() -> None:
+async def test_failed_attempt_does_not_affect_the_other() -> None:
     async with a_scene() as scene:
         await scene.both_begun()
         scene.first.break_off()
@@ -269,7 +269,7 @@ async def test_one_that_fails_leaves_the_other_alone() -> None:
     assert scene.host.endings == {1: AttemptEnding.FAILED, 2: AttemptEnding.COMPLETED}
 
 
-async def test_where_both_fail_a_third_may_follow() -> None:
+async def test_third_attempt_follows_when_both_have_failed() -> None:
     async with a_scene() as scene:
         await scene.both_begun()
         scene.second.break_off()
@@ -286,22 +286,22 @@ async def test_where_both_fail_a_third_may_follow() -> None:
     assert scene.caller.body == TWO + DONE
 
 
-async def test_an_engine_that_refuses_the_request_has_the_last_word_in_either_place() -> None:
+async def test_rejection_by_the_hedge_engine_ends_the_request() -> None:
     async with a_scene() as scene:
         await scene.both_asked()
         scene.second.status = 400
         scene.second.head.set_result(scene.second)
         await turns()
-        assert scene.host.endings == {2: AttemptEnding.REFUSED}
-        scene.host.aside(abort("r", "e1", reason="the other refused it"))
-        scene.host.order(end("r", Outcome.ENGINE_REFUSED))
+        assert scene.host.endings == {2: AttemptEnding.REJECTED}
+        scene.host.aside(abort("r", "e1", reason="rejected by the other engine"))
+        scene.host.order(end("r", Outcome.ENGINE_REJECTED))
         await scene.running
 
-    assert scene.host.endings == {1: AttemptEnding.ABORTED, 2: AttemptEnding.REFUSED}
+    assert scene.host.endings == {1: AttemptEnding.ABORTED, 2: AttemptEnding.REJECTED}
     assert scene.caller.status == 400
 
 
-async def test_a_door_that_closes_gives_both_places_back() -> None:
+async def test_cancelled_exchange_releases_both_slots() -> None:
     async with a_scene() as scene:
         await scene.both_begun()
 
@@ -310,7 +310,7 @@ async def test_a_door_that_closes_gives_both_places_back() -> None:
             if isinstance(event, RequestWithdrawn) and 2 not in scene.host.endings:
                 scene.host.aside(Abort(RequestId("r"), 2, EndpointId("e2"), event.cause.value))
 
-        scene.host.tell = tell  # type: ignore[method-assign]
+        scene.host.report = tell  # type: ignore[method-assign]
         scene.running.cancel()
         await asyncio.wait([scene.running])
         assert scene.running.cancelled()
@@ -321,8 +321,8 @@ async def test_a_door_that_closes_gives_both_places_back() -> None:
     assert scene.caller.heads == []
 
 
-async def test_who_is_let_go_does_not_take_the_brake_off_who_speaks() -> None:
-    caller = Caller({}, stops_at=lambda caller: caller.body.count(b"data:") == 2)
+async def test_aborted_attempt_does_not_lift_the_other_attempts_backpressure() -> None:
+    caller = InProcessClient({}, stops_at=lambda caller: caller.body.count(b"data:") == 2)
     async with a_scene(caller) as scene:
         await scene.both_begun()
         scene.second.say(TWO)
@@ -331,7 +331,7 @@ async def test_who_is_let_go_does_not_take_the_brake_off_who_speaks() -> None:
         scene.second.say(TWO)
         assert scene.second.paused
         assert not scene.first.paused
-        caller.read_on()
+        caller.resume_reading()
         assert not scene.second.paused
         scene.second.say(DONE)
         await turns()
@@ -340,14 +340,14 @@ async def test_who_is_let_go_does_not_take_the_brake_off_who_speaks() -> None:
     assert caller.body == TWO + TWO + DONE
 
 
-async def test_a_sweep_finds_both_attempts_of_a_request() -> None:
+async def test_sweep_times_out_both_attempts() -> None:
     async with a_scene() as scene:
         await scene.both_begun()
         assert len(scene.attempts) == 2
         scene.attempts.sweep(list(scene.attempts._open.values()), asyncio.get_running_loop().time() + 61)
         await turns()
-        assert scene.host.endings == {1: AttemptEnding.SILENT, 2: AttemptEnding.SILENT}
-        scene.host.order(end("r", Outcome.ENGINE_SILENT))
+        assert scene.host.endings == {1: AttemptEnding.TIMEOUT, 2: AttemptEnding.TIMEOUT}
+        scene.host.order(end("r", Outcome.ENGINE_TIMEOUT))
         await scene.running
 
 
@@ -359,7 +359,7 @@ class SlowJournal:
         self.written = asyncio.Event()
         self._why_not = why_not
 
-    async def noted(self, request_id: RequestId, attempt: int) -> str | None:
+    async def wait_journaled(self, request_id: RequestId, attempt: int) -> str | None:
         self.asked.append((request_id, attempt))
         await self.written.wait()
         return self._why_not
@@ -386,7 +386,7 @@ async def test_attempt_aborted_during_the_journal_write_is_never_sent() -> None:
     async with a_scene(journal=journal) as scene:
         scene.host.order(dispatch("r", "e1"))
         await turns()
-        scene.host.aside(abort("r", "e1", reason="the client left"))
+        scene.host.aside(abort("r", "e1", reason="the client disconnected"))
         await turns()
         journal.written.set()
         scene.host.order(end("r", Outcome.CANCELLED))
@@ -396,13 +396,13 @@ async def test_attempt_aborted_during_the_journal_write_is_never_sent() -> None:
     assert not scene.first.asked.is_set()
 
 
-async def test_attempt_rejected_by_the_journal_is_not_sent_and_counts_as_a_gateway_fault() -> None:
+async def test_attempt_rejected_by_the_journal_is_not_sent_and_is_counted_as_a_gateway_fault() -> None:
     journal = SlowJournal("the disk hangs")
     journal.written.set()
     async with a_scene(journal=journal) as scene:
         scene.host.order(dispatch("r", "e1"))
         await turns()
-        scene.host.order(end("r", Outcome.GATEWAY_FAILED))
+        scene.host.order(end("r", Outcome.INTERNAL_ERROR))
         await scene.running
 
     [ended] = [event for event in scene.host.told if isinstance(event, AttemptEnded)]

@@ -1,4 +1,4 @@
-"""Is a caller who speaks KServe's protocol treated as any other, and told so in its own words?"""
+"""Tests for the KServe API: routes, inference, errors and limits."""
 
 import asyncio
 import json
@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from headgate.edge.intake import ModelAsked
 from headgate.edge.kserve import SERVER_ROUTES, find_route, is_kserve
-from headgate.wire.kserve.infer import Asked
-from headgate.wire.request import LARGE_BYTES
+from headgate.edge.parsed_request import ModelTarget
+from headgate.wire.kserve.infer import ModelOperation
+from headgate.wire.request_body import LARGE_BYTES
 from testing.fake_engine import Behaviour, FakeEngine
 from testing.fake_triton import FakeTriton
 from testing.gateway import Config, GatewayInLoop, a_config, chat, gateway_in_loop
@@ -30,24 +30,24 @@ def infer(gateway: GatewayInLoop, path: str = INFER, **options: Any) -> Any:
     return gateway.post({"inputs": [TENSOR]}, path, **options)
 
 
-# The routes
+# Routes
 
 
 @pytest.mark.parametrize(
     ("path", "found"),
     [
-        (b"/v2/models/m/infer", ("POST", ModelAsked("m", Asked.INFERENCE))),
-        (b"/v2/models/m/ready", ("GET", ModelAsked("m", Asked.READINESS))),
-        (b"/v2/models/m", ("GET", ModelAsked("m", Asked.METADATA))),
-        (b"/v2/models/org%2Fname%20x/infer", ("POST", ModelAsked("org/name x", Asked.INFERENCE))),
-        (b"/v2/models/caf%C3%A9", ("GET", ModelAsked("café", Asked.METADATA))),
+        (b"/v2/models/m/infer", ("POST", ModelTarget("m", ModelOperation.INFERENCE))),
+        (b"/v2/models/m/ready", ("GET", ModelTarget("m", ModelOperation.READINESS))),
+        (b"/v2/models/m", ("GET", ModelTarget("m", ModelOperation.METADATA))),
+        (b"/v2/models/org%2Fname%20x/infer", ("POST", ModelTarget("org/name x", ModelOperation.INFERENCE))),
+        (b"/v2/models/caf%C3%A9", ("GET", ModelTarget("café", ModelOperation.METADATA))),
     ],
 )
-def test_a_path_names_a_model_and_what_of_it_is_wanted(path: bytes, found: tuple[str, ModelAsked]) -> None:
+def test_path_selects_model_and_operation(path: bytes, found: tuple[str, ModelTarget]) -> None:
     route = find_route(path)
 
     assert route is not None
-    assert (route.method, route.asked) == found
+    assert (route.method, route.target) == found
 
 
 @pytest.mark.parametrize(
@@ -70,16 +70,16 @@ def test_a_path_names_a_model_and_what_of_it_is_wanted(path: bytes, found: tuple
         b"/v2/models/" + b"m" * 2000,
     ],
 )
-def test_everything_else_is_at_no_path(path: bytes) -> None:
+def test_other_paths_have_no_route(path: bytes) -> None:
     assert find_route(path) is None
 
 
-def test_only_what_stands_below_its_root_is_of_this_protocol() -> None:
+def test_only_paths_below_v2_belong_to_kserve() -> None:
     assert [is_kserve(path) for path in (b"/v2", b"/v2/x", b"/v22", b"/v1/models")] == [True, True, False, False]
 
 
 @pytest.mark.parametrize("path", [*(path.decode() for path in SERVER_ROUTES), "/v2/models/m", "/v2/models/m/ready"])
-async def test_all_of_it_needs_a_key(path: str, tmp_path: Path) -> None:
+async def test_all_paths_require_an_api_key(path: str, tmp_path: Path) -> None:
     async with FakeTriton() as engine:
         config = config_with_keys(engine.url)
         config["pools"]["small"]["engine"] = "triton"
@@ -93,39 +93,39 @@ async def test_all_of_it_needs_a_key(path: str, tmp_path: Path) -> None:
                 assert answer.status == 200
 
     assert refused[0] == 401
-    assert refused[1].endswith("(unauthorized); see docs/reference/errors/unauthorized.md")
+    assert refused[1].endswith("(unauthorized); see /errors/unauthorized")
     assert not engine.requests
 
 
-async def test_another_method_is_refused_with_the_one_that_is_allowed(tmp_path: Path) -> None:
+async def test_wrong_method_is_rejected_with_the_allowed_one(tmp_path: Path) -> None:
     async with FakeTriton() as engine, gateway_in_loop(triton_config(engine), tmp_path) as gateway:
         async with gateway.http.get(gateway.url + INFER) as answer:
             assert (answer.status, answer.headers["allow"]) == (405, "POST")
-            assert (await answer.json())["error"].startswith("GET is not allowed here; use POST")
+            assert (await answer.json())["error"].startswith("method GET is not allowed; use POST")
         async with gateway.post({}, "/v2/health/ready") as answer:
             assert (answer.status, answer.headers["allow"]) == (405, "GET")
         async with gateway.post({}, "/v2/nowhere") as answer:
-            assert (answer.status, (await answer.json())["error"][:26]) == (404, "there is nothing at this p")
+            assert (answer.status, (await answer.json())["error"][:12]) == (404, "unknown path")
 
 
-# The gateway itself
+# Server endpoints
 
 
-async def test_the_gateway_says_who_it_is_and_whether_it_can_serve(tmp_path: Path) -> None:
+async def test_server_metadata_and_health_reflect_the_gateway_state(tmp_path: Path) -> None:
     async with FakeTriton() as engine, gateway_in_loop(triton_config(engine), tmp_path) as gateway:
         async with gateway.http.get(gateway.url + "/v2") as answer:
             assert (await answer.json())["name"] == "headgate"
         for path in ("/v2/health/live", "/v2/health/ready"):
             async with gateway.http.get(gateway.url + path) as answer:
                 assert answer.status == 200
-        gateway.gateway._door.draining = True
+        gateway.gateway._app.draining = True
         async with gateway.http.get(gateway.url + "/v2/health/ready") as answer:
             assert (answer.status, answer.headers["retry-after"]) == (503, "1")
         async with gateway.http.get(gateway.url + "/v2/health/live") as answer:
             assert answer.status == 200
 
 
-async def test_without_an_endpoint_it_is_alive_and_not_ready(tmp_path: Path) -> None:
+async def test_gateway_without_ready_endpoint_is_live_but_not_ready(tmp_path: Path) -> None:
     async with FakeTriton() as engine:
         engine.ready = False
         async with gateway_in_loop(triton_config(engine), tmp_path, wait_for=0) as gateway:
@@ -134,10 +134,10 @@ async def test_without_an_endpoint_it_is_alive_and_not_ready(tmp_path: Path) -> 
                 assert "no endpoint is ready" in (await answer.json())["error"]
 
 
-# Tensors
+# Inference
 
 
-async def test_tensors_go_to_an_engine_and_come_back_as_they_are(tmp_path: Path) -> None:
+async def test_tensors_are_passed_through_unchanged(tmp_path: Path) -> None:
     async with FakeTriton() as engine, gateway_in_loop(triton_config(engine), tmp_path) as gateway:
         async with infer(gateway, headers={"traceparent": "00-0af7-b7ad-01"}) as answer:
             assert (answer.status, await answer.json()) == (200, ANSWER)
@@ -149,7 +149,7 @@ async def test_tensors_go_to_an_engine_and_come_back_as_they_are(tmp_path: Path)
     assert (answer.headers["x-headgate-model"], answer.headers["x-headgate-attempts"]) == ("m", "1")
 
 
-async def test_binary_data_pass_both_ways(tmp_path: Path) -> None:
+async def test_binary_tensors_are_passed_through_in_both_directions(tmp_path: Path) -> None:
     head = b'{"inputs":[{"name":"x","shape":[2],"datatype":"UINT8","parameters":{"binary_data_size":2}}]}'
     told = {"inference-header-content-length": str(len(head)), "content-type": "application/octet-stream"}
     async with FakeTriton() as engine, gateway_in_loop(triton_config(engine), tmp_path) as gateway:
@@ -166,7 +166,7 @@ async def test_binary_data_pass_both_ways(tmp_path: Path) -> None:
 
 
 @pytest.mark.process
-async def test_large_tensors_are_read_beside_and_sent_whole(tmp_path: Path) -> None:
+async def test_large_tensors_are_parsed_in_a_separate_process_and_sent_complete(tmp_path: Path) -> None:
     tensor = {"name": "x", "shape": [1, LARGE_BYTES // 4], "datatype": "FP32", "data": [0.5] * (LARGE_BYTES // 4)}
     async with FakeTriton() as engine, gateway_in_loop(triton_config(engine), tmp_path) as gateway:
         async with gateway.post({"inputs": [tensor]}, INFER, headers={"x-headgate-class": "interactive"}) as answer:
@@ -179,13 +179,13 @@ async def test_large_tensors_are_read_beside_and_sent_whole(tmp_path: Path) -> N
     [
         (b"{nojson", {}, "the body is not JSON"),
         (b"{}", {}, '"inputs" is missing'),
-        (b'{"inputs":[{"parameters":{"shared_memory_region":"r"}}]}', {}, "memory is not shared with callers"),
-        (b'{"inputs":[{}],"parameters":{"priority":1}}', {}, "name a class in the header x-headgate-class"),
-        (b'{"inputs":' + b"[" * 200 + b"]" * 200 + b"}", {}, "nests more than 64 levels"),
-        (b'{"inputs":[{}]}', {"inference-header-content-length": "99"}, "must be a number from 1 to the body's 15"),
+        (b'{"inputs":[{"parameters":{"shared_memory_region":"r"}}]}', {}, "shared memory is not supported"),
+        (b'{"inputs":[{}],"parameters":{"priority":1}}', {}, "choose one with the x-headgate-class header"),
+        (b'{"inputs":' + b"[" * 200 + b"]" * 200 + b"}", {}, "more than 64 levels of nested"),
+        (b'{"inputs":[{}]}', {"inference-header-content-length": "99"}, "must be from 1 to 15"),
     ],
 )
-async def test_what_no_engine_should_see_is_refused(
+async def test_invalid_inference_request_is_rejected_before_dispatch(
     body: bytes, headers: dict[str, str], said: str, tmp_path: Path
 ) -> None:
     async with FakeTriton() as engine, gateway_in_loop(triton_config(engine), tmp_path) as gateway:
@@ -194,17 +194,17 @@ async def test_what_no_engine_should_see_is_refused(
 
     assert (answer.status, engine.requests) == (400, [])
     assert said in told
-    assert told.endswith("(invalid); see docs/reference/errors/invalid.md")
+    assert told.endswith("(invalid_request); see /errors/invalid_request")
 
 
-async def test_a_model_that_is_not_there_is_not_found(tmp_path: Path) -> None:
+async def test_unknown_model_returns_404(tmp_path: Path) -> None:
     async with FakeTriton() as engine, gateway_in_loop(triton_config(engine), tmp_path) as gateway:
         async with infer(gateway, "/v2/models/nope/infer") as answer:
             assert answer.status == 404
             assert "nope" in (await answer.json())["error"]
 
 
-async def test_the_engines_own_verdict_on_a_request_is_passed_on(tmp_path: Path) -> None:
+async def test_engine_rejection_is_passed_through(tmp_path: Path) -> None:
     async with FakeTriton() as engine, gateway_in_loop(triton_config(engine), tmp_path) as gateway:
         engine.behaviour = Behaviour(status=400, error="unexpected inference input 'x' for model 'fake'")
         async with infer(gateway) as answer:
@@ -214,7 +214,7 @@ async def test_the_engines_own_verdict_on_a_request_is_passed_on(tmp_path: Path)
         assert len(engine.requests) == 1
 
 
-async def test_a_failure_is_tried_again_elsewhere(tmp_path: Path) -> None:
+async def test_failed_attempt_is_retried_elsewhere(tmp_path: Path) -> None:
     async with FakeTriton() as one, FakeTriton() as other:
         failing = Behaviour(status=500, error="Failed to process the request(s) for model 'fake'")
         one.script.append(failing)
@@ -226,17 +226,15 @@ async def test_a_failure_is_tried_again_elsewhere(tmp_path: Path) -> None:
     assert answer.headers["x-headgate-attempts"] in ("2", "3")
 
 
-async def test_an_answer_that_breaks_off_is_never_delivered_as_whole(tmp_path: Path) -> None:
+async def test_truncated_response_is_never_delivered_as_complete(tmp_path: Path) -> None:
     async with FakeTriton() as engine, gateway_in_loop(triton_config(engine), tmp_path) as gateway:
         engine.behaviour = Behaviour(body=b"x" * 100, content_type="application/octet-stream", cut_after=0)
         async with infer(gateway) as answer:
             assert answer.status == 502
-            assert (await answer.json())["error"].endswith(
-                "(engine_failed); see docs/reference/errors/engine_failed.md"
-            )
+            assert (await answer.json())["error"].endswith("(engine_error); see /errors/engine_error")
 
 
-async def test_limits_hold_and_a_place_is_waited_for(tmp_path: Path) -> None:
+async def test_rate_limit_applies_to_inference_requests(tmp_path: Path) -> None:
     async with FakeTriton() as engine:
         config = limited(engine.url, acme={"requests_per_minute": 1})
         config["pools"]["small"]["engine"] = "triton"
@@ -249,18 +247,18 @@ async def test_limits_hold_and_a_place_is_waited_for(tmp_path: Path) -> None:
                 assert "(rate_limited)" in (await answer.json())["error"]
 
 
-async def test_a_caller_who_leaves_frees_its_place(tmp_path: Path) -> None:
+async def test_disconnecting_client_releases_its_slot(tmp_path: Path) -> None:
     async with FakeTriton() as engine, gateway_in_loop(triton_config(engine, in_flight_max=1), tmp_path) as gateway:
         engine.script.append(Behaviour(hang_before_head=True))
         asking = asyncio.create_task(_status(infer(gateway)))
         received = await engine.next_request()
         waiting = asyncio.create_task(_status(infer(gateway)))
-        await gateway.until(lambda status: sum(status["queued"].values()) == 1)
+        await gateway.wait_for_status(lambda status: sum(status["queued"].values()) == 1)
         asking.cancel()
         await asyncio.wait_for(received.client_left.wait(), 30)
 
         assert await waiting == 200
-        await gateway.until_idle()
+        await gateway.wait_until_idle()
 
 
 async def _status(request: Any) -> int:
@@ -268,10 +266,10 @@ async def _status(request: Any) -> int:
         return answer.status
 
 
-# A model
+# Models
 
 
-async def test_a_model_is_described_and_ready_as_an_engine_says(tmp_path: Path) -> None:
+async def test_model_metadata_and_readiness_come_from_the_engine(tmp_path: Path) -> None:
     async with FakeTriton() as engine, gateway_in_loop(triton_config(engine), tmp_path) as gateway:
         async with gateway.http.get(gateway.url + "/v2/models/m") as answer:
             assert (answer.status, (await answer.json())["inputs"][0]["name"]) == (200, "text_input")
@@ -281,19 +279,19 @@ async def test_a_model_is_described_and_ready_as_an_engine_says(tmp_path: Path) 
             assert answer.status == 404
 
 
-async def test_a_model_of_the_openai_wire_takes_no_tensors(tmp_path: Path) -> None:
+async def test_model_with_openai_api_accepts_no_tensors(tmp_path: Path) -> None:
     async with FakeEngine() as engine, gateway_in_loop(a_config(engine.url), tmp_path) as gateway:
         async with infer(gateway) as answer:
             assert answer.status == 404
-            assert "OpenAI's wire" in (await answer.json())["error"]
+            assert "OpenAI API" in (await answer.json())["error"]
         async with gateway.post(chat(max_tokens=1)) as answer:
             assert answer.status == 200
 
 
-# Text, by way of OpenAI's wire
+# Text generation through the OpenAI API
 
 
-async def test_a_chat_is_answered_by_a_model_of_text(tmp_path: Path) -> None:
+async def test_chat_is_served_by_a_text_model(tmp_path: Path) -> None:
     async with FakeTriton() as engine, gateway_in_loop(triton_config(engine), tmp_path) as gateway:
         async with gateway.post(chat(max_tokens=3)) as answer:
             whole = await answer.json()
@@ -309,7 +307,7 @@ async def test_a_chat_is_answered_by_a_model_of_text(tmp_path: Path) -> None:
     assert (answer.status, refused["error"]["param"]) == (400, "tools")
 
 
-async def test_a_stream_that_fails_in_the_middle_is_interrupted(tmp_path: Path) -> None:
+async def test_stream_failing_midway_is_interrupted(tmp_path: Path) -> None:
     async with FakeTriton() as engine, gateway_in_loop(triton_config(engine), tmp_path) as gateway:
         engine.behaviour = Behaviour(tokens=5, error_after=2, error="out of memory")
         async with gateway.post(chat(stream=True)) as answer:

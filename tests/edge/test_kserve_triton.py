@@ -1,4 +1,4 @@
-"""Does the real Triton serve through the gateway, tensors and text, to its own client and to OpenAI's?"""
+"""Tests for tensors and text from a real Triton server, using the Triton and OpenAI clients."""
 
 import asyncio
 import json
@@ -11,9 +11,9 @@ import openai
 import pytest
 
 from headgate.engines.dialects import DIALECTS
-from headgate.engines.http import metrics_url
+from headgate.engines.engine_watch import EngineWatch
+from headgate.engines.http_engine import metrics_url
 from headgate.engines.metrics_page import read_metrics
-from headgate.engines.watch import EngineWatch
 from testing.gateway import Config, GatewayInLoop, a_config, chat, gateway_in_loop, text_of
 from testing.real_engines import ROOT, RealEngine, environment_of
 from testing.real_triton import triton
@@ -23,12 +23,12 @@ pytestmark = [pytest.mark.triton, pytest.mark.timeout(600)]
 CLIENT = ROOT / "testing/kserve_client.py"
 DELAY_MS = 400
 EARLY_S = 10.0
-"""Much more than the model takes to stop, and less than a long answer takes."""
+"""Timeout in seconds. Much longer than the model takes to stop, and shorter than a long response."""
 TRIES = 4
-"""A pause of the machine may use up `EARLY_S`, or let an answer end before its caller leaves."""
+"""Number of attempts. If the machine stalls, `EARLY_S` may pass, or a response may end before the disconnect."""
 
 patient_gateway = partial(gateway_in_loop, open_watch=partial(EngineWatch, timeout_s=60.0))
-"""A gateway for which an engine's pause does not count as a failed probe."""
+"""A gateway that tolerates probes delayed by up to 60 s."""
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +59,7 @@ async def figures(gateway: GatewayInLoop, engine: RealEngine) -> dict[str, float
     return {names[name]: found.total for name, found in read_metrics(page, names).items()}
 
 
-async def test_tritons_own_client_finds_what_it_expects(engine: RealEngine, tmp_path: Path) -> None:
+async def test_triton_client_works_through_the_gateway(engine: RealEngine, tmp_path: Path) -> None:
     async with gateway_in_loop(config(engine, "embed"), tmp_path) as gateway:
         python = environment_of("triton") / "bin/python"
         address = gateway.url.removeprefix("http://")
@@ -76,10 +76,10 @@ async def test_tritons_own_client_finds_what_it_expects(engine: RealEngine, tmp_
     assert "unexpected inference input 'nothing' for model 'embed'" in seen["refusal"]
 
 
-async def test_requests_that_come_together_are_run_together(engine: RealEngine, tmp_path: Path) -> None:
+async def test_concurrent_requests_are_run_in_batches(engine: RealEngine, tmp_path: Path) -> None:
     async with gateway_in_loop(config(engine, "embed", in_flight_max=16), tmp_path) as gateway:
         before = await figures(gateway, engine)
-        # A run lasts long enough for the others to arrive, also on a busy machine.
+        # A run lasts long enough for the other requests to arrive, even on a busy machine.
         statuses = await asyncio.gather(*(infer(gateway, delay_ms=DELAY_MS) for _ in range(64)))
         async with asyncio.timeout(60):
             while (after := await figures(gateway, engine))["count"] < before["count"] + 64:
@@ -89,10 +89,10 @@ async def test_requests_that_come_together_are_run_together(engine: RealEngine, 
     print(f"{runs:.0f} runs for {inferences:.0f} requests")
     assert statuses == [200] * 64
     assert inferences == 64
-    assert runs <= 64 / 2, f"{runs} runs for 64 requests, 16 of them at a time"
+    assert runs <= 64 / 2, f"{runs} runs for 64 requests, 16 at a time"
 
 
-async def test_what_waits_at_triton_is_seen_by_the_gateway(engine: RealEngine, tmp_path: Path) -> None:
+async def test_gateway_sees_requests_queued_in_triton(engine: RealEngine, tmp_path: Path) -> None:
     settings = config(engine, "embed", in_flight_max=32)
     async with patient_gateway(settings, tmp_path) as gateway:
 
@@ -106,22 +106,22 @@ async def test_what_waits_at_triton_is_seen_by_the_gateway(engine: RealEngine, t
             while not seen:
                 asking = [asyncio.create_task(infer(gateway, delay_ms=DELAY_MS)) for _ in range(24)]
                 asked += 24
-                # All of them may end while this process pauses.
+                # All requests may end while this process is stalled.
                 while not (seen := await waiting() > 0) and not all(each.done() for each in asking):
                     await asyncio.sleep(0.02)
                 assert await asyncio.gather(*asking) == [200] * 24
-        status = await gateway.until(
-            lambda found: found["engines"][0]["telemetry"]["further"].get("requests_succeeded", 0) >= asked,
+        status = await gateway.wait_for_status(
+            lambda found: found["engines"][0]["telemetry"]["extra"].get("requests_succeeded", 0) >= asked,
         )
 
     told = status["engines"][0]
     assert told["signals"] == {"waiting": "nv_inference_pending_request_count"}
-    assert told["telemetry"]["further"]["queue_us"] > 0
+    assert told["telemetry"]["extra"]["queue_us"] > 0
     assert told["problems"] == []
     assert told["version"] == "2.51.0"
 
 
-async def test_the_official_client_chats_with_a_model_of_text(engine: RealEngine, tmp_path: Path) -> None:
+async def test_openai_client_chats_with_a_text_model(engine: RealEngine, tmp_path: Path) -> None:
     async with gateway_in_loop(config(engine, "llm", "triton_trtllm"), tmp_path) as gateway:
         client = openai.AsyncOpenAI(base_url=gateway.url + "/v1", api_key="none", max_retries=0)
         async with client:
@@ -147,7 +147,7 @@ async def test_the_official_client_chats_with_a_model_of_text(engine: RealEngine
     assert (completion.usage.prompt_tokens, completion.usage.completion_tokens) == (2, 2)
 
 
-async def test_a_model_that_says_nothing_of_itself_gives_an_estimate(engine: RealEngine, tmp_path: Path) -> None:
+async def test_model_without_usage_gets_an_estimate(engine: RealEngine, tmp_path: Path) -> None:
     async with gateway_in_loop(config(engine, "text"), tmp_path) as gateway:
         async with gateway.post(chat("hi", max_tokens=5, temperature=0.5)) as answer:
             whole = await answer.json()
@@ -166,10 +166,10 @@ async def test_a_model_that_says_nothing_of_itself_gives_an_estimate(engine: Rea
 
 
 @pytest.mark.parametrize(("word", "status"), [("refuse", 400), ("fail", 502)])
-async def test_a_models_refusal_and_its_failure_are_told_apart(
+async def test_model_rejections_and_failures_are_distinguished(
     word: str, status: int, engine: RealEngine, tmp_path: Path
 ) -> None:
-    patient = config(engine, "llm", "triton_trtllm", health={"failures_max": 100})
+    patient = config(engine, "llm", "triton_trtllm", health={"consecutive_failures_max": 100})
     async with gateway_in_loop(patient, tmp_path) as gateway:
         async with gateway.post(chat(f"please {word} this", max_tokens=8)) as answer:
             assert answer.status == status
@@ -187,7 +187,7 @@ async def test_a_models_refusal_and_its_failure_are_told_apart(
         assert "[DONE]" not in streamed
 
 
-async def test_a_caller_who_leaves_frees_the_engine_before_its_answer_is_complete(
+async def test_disconnecting_client_frees_the_engine_before_the_response_is_complete(
     engine: RealEngine, tmp_path: Path
 ) -> None:
     async with gateway_in_loop(config(engine, "llm", "triton_trtllm"), tmp_path) as gateway:
@@ -211,7 +211,7 @@ async def test_a_caller_who_leaves_frees_the_engine_before_its_answer_is_complet
                 await asyncio.gather(asking, return_exceptions=True)
             await until(before, seconds_max=EARLY_S)
 
-        # Models count from several threads, and what others have asked of this one before may have left its mark.
+        # The counter may start above zero, because several threads update it and earlier tests used this model.
         before = await running()
         for stream in (True, False):
             for left in reversed(range(TRIES)):
@@ -222,7 +222,7 @@ async def test_a_caller_who_leaves_frees_the_engine_before_its_answer_is_complet
                     if not left:
                         raise
                     await until(before, seconds_max=120)
-        await gateway.until_idle()
+        await gateway.wait_until_idle()
 
 
 async def _ask(gateway: GatewayInLoop, *, stream: bool) -> None:

@@ -1,4 +1,4 @@
-"""Are large bodies read beside the loop, whatever happens to the process that reads them?"""
+"""Tests for parsing large bodies in a separate process, including when that process fails."""
 
 import asyncio
 import io
@@ -12,16 +12,16 @@ from pathlib import Path
 
 import pytest
 
-from headgate.edge.large_bodies.client import LargeBodies, cap_in_thread, read_in_thread
+from headgate.edge.large_bodies.client import LargeBodyReader, cap_in_thread, read_in_thread
 from headgate.model.caps import Caps
 from headgate.model.ticket import Api
-from headgate.wire.request import LARGE_BYTES, BadRequest, RequestBody
+from headgate.wire.request_body import LARGE_BYTES, BadRequest, RequestBody
 from testing.fake_engine import FakeEngine
-from testing.gateway import CHAT, a_config, chat, gateway_beside, gateway_in_loop
+from testing.gateway import CHAT, a_config, chat, gateway_in_loop, gateway_process_with_client
 
 pytestmark = pytest.mark.process
 
-TRIMMED = Caps(prompt_tokens=100, trims_prompt=True, output_tokens=5)
+TRIMMED = Caps(prompt_tokens=100, trim_prompt=True, output_tokens=5)
 
 
 def a_body(length: int = 2 * LARGE_BYTES, **fields: object) -> bytes:
@@ -34,8 +34,8 @@ def a_conversation(turns: int = 20_000) -> bytes:
 
 
 @asynccontextmanager
-async def large_bodies(*command: str) -> AsyncIterator[LargeBodies]:
-    bodies = LargeBodies(command) if command else LargeBodies()
+async def large_bodies(*command: str) -> AsyncIterator[LargeBodyReader]:
+    bodies = LargeBodyReader(command) if command else LargeBodyReader()
     try:
         yield bodies
     finally:
@@ -44,7 +44,7 @@ async def large_bodies(*command: str) -> AsyncIterator[LargeBodies]:
 
 
 def children(of: int | None = None) -> set[int]:
-    """The reading processes of a process that still run."""
+    """Returns the IDs of a process's running parser processes."""
     parent = of or os.getpid()
     found = set[int]()
     for path in Path("/proc").glob("[0-9]*"):
@@ -75,23 +75,23 @@ async def until_gone(pid: int) -> None:
             await asyncio.sleep(0.01)
 
 
-# What is read
+# Parsing
 
 
-async def test_a_body_is_what_parsing_gives_and_one_process_reads_them_all() -> None:
+async def test_one_process_parses_all_bodies_with_the_same_result() -> None:
     async with large_bodies() as bodies:
         for raw in (a_body(stream=True), a_conversation(), a_body(8 * LARGE_BYTES, tools=[1])):
             assert await bodies.read(bytearray(raw), Api.CHAT) == RequestBody.parse(raw, Api.CHAT)
         assert bodies.processes == len(children()) == 1
 
 
-async def test_no_process_is_started_before_it_is_needed() -> None:
+async def test_process_is_not_started_before_it_is_needed() -> None:
     async with large_bodies() as bodies:
         assert bodies.processes == len(children()) == 0
 
 
 @pytest.mark.parametrize("raw", [a_body()[:-1], a_body(stream=1), a_body().replace(b"word", b"wor\xff"), a_body(n=[0])])
-async def test_a_wrong_body_is_refused_in_the_same_words(raw: bytes) -> None:
+async def test_invalid_body_is_rejected_with_the_same_message(raw: bytes) -> None:
     with pytest.raises(BadRequest) as expected:
         RequestBody.parse(raw, Api.CHAT)
 
@@ -99,10 +99,10 @@ async def test_a_wrong_body_is_refused_in_the_same_words(raw: bytes) -> None:
         with pytest.raises(BadRequest) as caught:
             await bodies.read(raw, Api.CHAT)
         assert (caught.value.message, caught.value.param) == (expected.value.message, expected.value.param)
-        assert (await bodies.read(a_body(), Api.CHAT)).model == "m", "the next one is read as ever"
+        assert (await bodies.read(a_body(), Api.CHAT)).model == "m", "the next body is parsed normally"
 
 
-async def test_a_long_conversation_is_shortened_there_too() -> None:
+async def test_long_conversation_is_trimmed_in_the_process() -> None:
     async with large_bodies() as bodies:
         body = await bodies.read(a_conversation(), Api.CHAT)
 
@@ -111,7 +111,7 @@ async def test_a_long_conversation_is_shortened_there_too() -> None:
         assert body.capped(TRIMMED)[1][-1].startswith("turns_dropped=199")
 
 
-async def test_who_has_a_small_one_does_not_wait_for_all_larger_ones() -> None:
+async def test_small_body_does_not_wait_for_all_larger_ones() -> None:
     ended: list[str] = []
 
     async def read(name: str, raw: bytes) -> None:
@@ -126,10 +126,10 @@ async def test_who_has_a_small_one_does_not_wait_for_all_larger_ones() -> None:
     assert ended == ["first", "small", "large"]
 
 
-# What happens to the process
+# Process failures
 
 
-async def test_a_process_that_is_killed_harms_nobody() -> None:
+async def test_killed_process_does_not_fail_later_bodies() -> None:
     raw = a_body()
     expected = RequestBody.parse(raw, Api.CHAT)
     async with large_bodies() as bodies:
@@ -139,13 +139,13 @@ async def test_a_process_that_is_killed_harms_nobody() -> None:
         await until_gone(first)
         assert bodies.processes == 0
 
-        assert await bodies.read(raw, Api.CHAT) == expected, "read in a thread"
+        assert await bodies.read(raw, Api.CHAT) == expected, "parsed in a thread"
         assert await bodies.read(raw, Api.CHAT) == expected
         (second,) = children()
         assert second != first
 
 
-async def test_a_process_that_is_killed_in_the_middle_of_a_body_harms_nobody() -> None:
+async def test_process_killed_while_parsing_does_not_fail_the_body() -> None:
     raw = a_conversation(50_000)
     async with large_bodies() as bodies:
         await bodies.read(a_body(), Api.CHAT)
@@ -159,7 +159,7 @@ async def test_a_process_that_is_killed_in_the_middle_of_a_body_harms_nobody() -
         assert await reading == RequestBody.parse(raw, Api.CHAT)
 
 
-async def test_a_request_that_is_given_up_leaves_question_and_answer_in_step() -> None:
+async def test_cancelled_requests_do_not_mix_up_results() -> None:
     async with large_bodies() as bodies:
         raws = [a_body(length * LARGE_BYTES, user=f"{length}") for length in range(2, 12)]
         reading = [asyncio.create_task(bodies.read(raw, Api.CHAT)) for raw in raws]
@@ -178,7 +178,7 @@ async def test_a_request_that_is_given_up_leaves_question_and_answer_in_step() -
 @pytest.mark.parametrize(
     "command", [("/no/such/program",), (sys.executable, "-c", ""), (sys.executable, "-c", "print('x' * 4096)")]
 )
-async def test_a_process_that_cannot_work_is_started_less_and_less_often(
+async def test_failing_process_is_restarted_with_backoff(
     command: tuple[str, ...], caplog: pytest.LogCaptureFixture
 ) -> None:
     raw = a_body()
@@ -190,14 +190,14 @@ async def test_a_process_that_cannot_work_is_started_less_and_less_often(
     assert 2 <= len([each for each in caplog.messages if "failed" in each]) <= 4
 
 
-async def test_without_a_process_the_work_is_done_in_a_thread() -> None:
+async def test_bodies_are_parsed_in_a_thread_without_a_process() -> None:
     body = await read_in_thread(bytearray(a_conversation()), Api.CHAT)
 
     assert body == RequestBody.parse(a_conversation(), Api.CHAT)
     assert await cap_in_thread(body, TRIMMED) == body.capped(TRIMMED)
 
 
-async def test_a_stop_in_the_middle_leaves_nobody_waiting() -> None:
+async def test_stop_while_parsing_completes_all_requests() -> None:
     async with large_bodies() as bodies:
         reading = [asyncio.create_task(bodies.read(a_conversation(), Api.CHAT)) for _ in range(3)]
         await asyncio.sleep(0.02)
@@ -206,7 +206,7 @@ async def test_a_stop_in_the_middle_leaves_nobody_waiting() -> None:
         assert not children()
 
 
-async def test_a_body_that_was_read_is_not_kept() -> None:
+async def test_parsed_body_is_not_kept_in_memory() -> None:
     raw = a_body(240 * LARGE_BYTES)
 
     async with large_bodies() as bodies:
@@ -217,10 +217,10 @@ async def test_a_body_that_was_read_is_not_kept() -> None:
         assert resident_bytes(pid) < len(raw)
 
 
-# In a gateway
+# Gateway
 
 
-async def test_a_large_body_reaches_the_engine_as_it_came_and_the_stop_leaves_no_process(tmp_path: Path) -> None:
+async def test_large_body_reaches_the_engine_unchanged_and_shutdown_stops_the_process(tmp_path: Path) -> None:
     raw = a_body(3 * 2**20, tools=[{"é": 1.50}])
     async with FakeEngine() as engine:
         async with gateway_in_loop(a_config(engine.url), tmp_path) as gateway:
@@ -229,17 +229,20 @@ async def test_a_large_body_reaches_the_engine_as_it_came_and_the_stop_leaves_no
                     assert answer.status == 200
                 sent, asked = engine.requests[-1].json, json.loads(raw)
                 assert (sent["model"], sent["messages"], sent["tools"]) == ("fake", asked["messages"], asked["tools"])
-            assert (await gateway.status())["held"]["reader_processes"] == len(children()) == 1
+            assert (await gateway.status())["held"]["body_parsers"] == len(children()) == 1
         assert not children()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-async def test_however_a_gateway_ends_its_process_ends_too(tmp_path: Path, number: int) -> None:
-    async with FakeEngine() as engine, gateway_beside(a_config(engine.url), tmp_path) as (gateway, process):
+async def test_process_exits_with_its_gateway(tmp_path: Path, number: int) -> None:
+    async with (
+        FakeEngine() as engine,
+        gateway_process_with_client(a_config(engine.url), tmp_path) as (gateway, process),
+    ):
         async with gateway.http.post(gateway.url + CHAT, data=a_body()) as answer:
             assert answer.status == 200
         (reader,) = children(process.pid)
-        # As a terminal does it, which tells the whole group.
+        # A terminal sends these signals to the whole process group.
         for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             os.kill(reader, each)
         await asyncio.sleep(0.05)

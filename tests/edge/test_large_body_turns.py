@@ -1,4 +1,4 @@
-"""In which order are the large bodies of several tenants parsed?"""
+"""Tests for the order in which several tenants' large bodies are parsed."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.edge.large_bodies.turns import Turns
+from headgate.edge.large_bodies.fair_body_queue import FairBodyQueue
 
 
 @dataclass(order=True)
@@ -15,20 +15,20 @@ class Body:
     tenant: str = ""
 
 
-def read_all(turns: Turns[Body]) -> list[Body]:
+def read_all(turns: FairBodyQueue[Body]) -> list[Body]:
     return [turns.pop() for _ in range(len(turns))]
 
 
-def test_smallest_body_of_a_tenant_is_parsed_first() -> None:
-    turns: Turns[Body] = Turns()
+def test_smallest_body_from_a_tenant_is_parsed_first() -> None:
+    turns: FairBodyQueue[Body] = FairBodyQueue()
     for size in (30, 10, 20):
         turns.push("a", Body(size))
 
     assert [each.size for each in read_all(turns)] == [10, 20, 30]
 
 
-def test_large_body_does_not_wait_for_all_small_bodies_of_another_tenant() -> None:
-    turns: Turns[Body] = Turns()
+def test_large_body_does_not_wait_for_all_of_another_tenants_small_bodies() -> None:
+    turns: FairBodyQueue[Body] = FairBodyQueue()
     for _ in range(1_000):
         turns.push("flood", Body(255_000, "flood"))
     turns.push("victim", Body(2_000_000, "victim"))
@@ -37,8 +37,8 @@ def test_large_body_does_not_wait_for_all_small_bodies_of_another_tenant() -> No
     assert turns.pop().tenant == "victim"
 
 
-def test_tenant_that_sends_continuously_does_not_overtake_others() -> None:
-    turns: Turns[Body] = Turns()
+def test_tenant_sending_continuously_does_not_overtake_others() -> None:
+    turns: FairBodyQueue[Body] = FairBodyQueue()
     turns.push("quiet", Body(100, "quiet"))
     turns.push("quiet", Body(100, "quiet"))
     served: list[str] = []
@@ -53,7 +53,7 @@ def test_tenant_that_sends_continuously_does_not_overtake_others() -> None:
 
 
 def test_number_of_remembered_idle_tenants_is_bounded() -> None:
-    turns: Turns[Body] = Turns(tenants_kept_max=3)
+    turns: FairBodyQueue[Body] = FairBodyQueue(tenants_kept_max=3)
     for number in range(50):
         turns.push(f"t{number}", Body(number + 1))
         turns.pop()
@@ -62,9 +62,9 @@ def test_number_of_remembered_idle_tenants_is_bounded() -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(1, 50)), min_size=1, max_size=200))
-def test_backlogged_tenants_get_nearly_equal_numbers_of_bytes(asked: list[tuple[str, int]]) -> None:
-    """While all tenants have bodies waiting, none is ahead of another by more than one body."""
-    turns: Turns[Body] = Turns()
+def test_backlogged_tenants_get_nearly_equal_byte_counts(asked: list[tuple[str, int]]) -> None:
+    """No tenant is ahead of another by more than one body as long as all of them have bodies waiting."""
+    turns: FairBodyQueue[Body] = FairBodyQueue()
     for tenant, size in asked:
         turns.push(tenant, Body(size, tenant))
     left, had = Counter(tenant for tenant, _ in asked), Counter[str]()

@@ -1,4 +1,4 @@
-"""What happens when somebody leaves: the caller, the engine, or the gateway itself?"""
+"""Tests for clients that disconnect, engines that hang or fail, and gateways that shut down."""
 
 import asyncio
 import json
@@ -9,25 +9,25 @@ import aiohttp
 import pytest
 
 from headgate.core.commands import Command, End
-from headgate.core.events import Event, Progressed
+from headgate.core.events import AttemptsProgressed, Event
 from testing.fake_engine import Behaviour, FakeEngine
 from testing.gateway import NO_TARGETS, a_config, chat, events_of, gateway_in_loop
 
 
-async def test_a_caller_who_leaves_while_queued_is_forgotten(tmp_path: Path) -> None:
+async def test_client_disconnecting_while_queued_is_removed(tmp_path: Path) -> None:
     async with FakeEngine() as engine:
         async with gateway_in_loop(a_config(engine.url, in_flight_max=1), tmp_path) as gateway:
             engine.script.append(Behaviour(hang_after=1))
             first = asyncio.create_task(read(gateway.post(chat(stream=True))))
             held = await engine.next_request()
             waiting = asyncio.create_task(read(gateway.post(chat(stream=True))))
-            await gateway.until(lambda status: status["queued"]["interactive"] == 1)
+            await gateway.wait_for_status(lambda status: status["queued"]["interactive"] == 1)
 
             waiting.cancel()
-            await gateway.until(lambda status: status["queued"]["interactive"] == 0)
+            await gateway.wait_for_status(lambda status: status["queued"]["interactive"] == 0)
             held.resume.set()
             await first
-            await gateway.until_idle()
+            await gateway.wait_until_idle()
 
     assert len(engine.requests) == 1
 
@@ -43,7 +43,7 @@ async def test_a_caller_who_leaves_while_queued_is_forgotten(tmp_path: Path) -> 
     ],
     ids=["before the head", "before the first token", "mid-stream", "not streamed", "not streamed, mid-body"],
 )
-async def test_a_caller_who_leaves_frees_the_engine(tmp_path: Path, behaviour: Behaviour, stream: bool) -> None:
+async def test_disconnecting_client_frees_the_engine(tmp_path: Path, behaviour: Behaviour, stream: bool) -> None:
     async with FakeEngine() as engine, gateway_in_loop(a_config(engine.url), tmp_path) as gateway:
         engine.script.append(behaviour)
         call = asyncio.create_task(read(gateway.post(chat(stream=stream))))
@@ -53,11 +53,11 @@ async def test_a_caller_who_leaves_frees_the_engine(tmp_path: Path, behaviour: B
 
         async with asyncio.timeout(30):
             await received.client_left.wait()
-        await gateway.until_idle()
+        await gateway.wait_until_idle()
 
 
-async def test_an_engine_that_hangs_before_the_first_token_is_given_up_for_another(tmp_path: Path) -> None:
-    classes = {"interactive": {"band": 0, **NO_TARGETS, "first_token_max": "2s"}}
+async def test_request_is_retried_if_its_engine_hangs_before_the_first_token(tmp_path: Path) -> None:
+    classes = {"interactive": {"priority_band": 0, **NO_TARGETS, "first_token_timeout": "2s"}}
     async with FakeEngine() as silent, FakeEngine() as other:
         async with gateway_in_loop(a_config(silent.url, other.url, classes=classes), tmp_path) as gateway:
             silent.behaviour = Behaviour(hang_after=0)
@@ -68,8 +68,8 @@ async def test_an_engine_that_hangs_before_the_first_token_is_given_up_for_anoth
     assert [events_of(body)[-1] for _, body in both] == ["[DONE]", "[DONE]"]
 
 
-async def test_an_engine_that_hangs_mid_stream_ends_in_an_honest_error(tmp_path: Path) -> None:
-    classes = {"interactive": {"band": 0, **NO_TARGETS, "idle_max": "2s"}}
+async def test_engine_hanging_mid_stream_causes_an_error_event(tmp_path: Path) -> None:
+    classes = {"interactive": {"priority_band": 0, **NO_TARGETS, "stream_idle_timeout": "2s"}}
     async with FakeEngine() as engine:
         async with gateway_in_loop(a_config(engine.url, classes=classes), tmp_path) as gateway:
             engine.behaviour = Behaviour(tokens=5, hang_after=2)
@@ -82,8 +82,8 @@ async def test_an_engine_that_hangs_mid_stream_ends_in_an_honest_error(tmp_path:
     assert "no token for 2 s" in error["message"]
 
 
-async def test_what_is_not_complete_in_time_ends(tmp_path: Path) -> None:
-    classes = {"interactive": {"band": 0, **NO_TARGETS, "total_max": "300ms"}}
+async def test_request_exceeding_its_total_time_ends_with_504(tmp_path: Path) -> None:
+    classes = {"interactive": {"priority_band": 0, **NO_TARGETS, "attempt_timeout": "300ms"}}
     async with FakeEngine() as engine:
         async with gateway_in_loop(
             a_config(engine.url, classes=classes, retry={"attempts_max": 1}), tmp_path
@@ -96,7 +96,7 @@ async def test_what_is_not_complete_in_time_ends(tmp_path: Path) -> None:
     assert error["code"] == "engine_timeout"
 
 
-async def test_an_engine_that_dies_mid_run_costs_only_the_streams_it_was_sending(tmp_path: Path) -> None:
+async def test_killing_an_engine_interrupts_only_the_streams_it_was_sending(tmp_path: Path) -> None:
     async with FakeEngine() as dying, FakeEngine() as other:
         async with gateway_in_loop(a_config(dying.url, other.url, in_flight_max=4), tmp_path) as gateway:
             dying.behaviour = Behaviour(tokens=5, hang_after=2)
@@ -106,7 +106,7 @@ async def test_an_engine_that_dies_mid_run_costs_only_the_streams_it_was_sending
             dying.behaviour = Behaviour()
             await dying.kill()
             ends = [events_of(await call)[-1] for call in calls]
-            # What comes afterwards is retried where nothing has reached the caller yet.
+            # Later requests are retried, because nothing has been sent to their clients yet.
             later = [asyncio.create_task(read(gateway.post(chat(stream=True)))) for _ in range(8)]
             later_ends = [events_of(await call)[-1] for call in later]
 
@@ -115,18 +115,18 @@ async def test_an_engine_that_dies_mid_run_costs_only_the_streams_it_was_sending
     assert later_ends == ["[DONE]"] * 8
 
 
-async def test_sixteen_callers_on_four_places_are_all_served_and_never_more_than_four_at_once(tmp_path: Path) -> None:
+async def test_sixteen_requests_share_four_slots(tmp_path: Path) -> None:
     async with FakeEngine() as engine:
         async with gateway_in_loop(a_config(engine.url, in_flight_max=4), tmp_path) as gateway:
             engine.behaviour = Behaviour(tokens=4, pace_s=0.005)
             bodies = await asyncio.gather(*(read(gateway.post(chat(stream=True))) for _ in range(16)))
-            await gateway.until_idle()
+            await gateway.wait_until_idle()
 
     assert [events_of(body)[-1] for body in bodies] == ["[DONE]"] * 16
     assert engine.running_max == 4
 
 
-async def test_draining_lets_open_streams_end_and_turns_new_requests_away(tmp_path: Path) -> None:
+async def test_drain_completes_open_streams_and_rejects_new_requests(tmp_path: Path) -> None:
     async with FakeEngine() as engine:
         async with gateway_in_loop(a_config(engine.url, in_flight_max=1), tmp_path) as gateway:
             engine.script.append(Behaviour(tokens=3, hang_after=1))
@@ -134,10 +134,10 @@ async def test_draining_lets_open_streams_end_and_turns_new_requests_away(tmp_pa
             held = await engine.next_request()
             await held.hung.wait()
             queued = asyncio.create_task(read(gateway.post(chat(stream=True))))
-            await gateway.until(lambda status: status["queued"]["interactive"] == 1)
+            await gateway.wait_for_status(lambda status: status["queued"]["interactive"] == 1)
 
-            gateway.gateway.leave()
-            await gateway.until(lambda status: status["draining"])
+            gateway.gateway.shut_down()
+            await gateway.wait_for_status(lambda status: status["draining"])
             async with gateway.http.get(gateway.admin_url + "/ready") as ready:
                 assert ready.status == 503
             async with gateway.post(chat()) as turned:
@@ -151,7 +151,7 @@ async def test_draining_lets_open_streams_end_and_turns_new_requests_away(tmp_pa
             assert await gateway.running == 0
 
 
-async def test_what_outlasts_the_grace_time_is_told_so(tmp_path: Path) -> None:
+async def test_requests_still_open_after_the_drain_grace_end_with_an_error(tmp_path: Path) -> None:
     async with FakeEngine() as engine:
         async with gateway_in_loop(a_config(engine.url, in_flight_max=1, drain_grace="200ms"), tmp_path) as gateway:
             engine.script.append(Behaviour(tokens=3, hang_after=1))
@@ -159,9 +159,9 @@ async def test_what_outlasts_the_grace_time_is_told_so(tmp_path: Path) -> None:
             held = await engine.next_request()
             await held.hung.wait()
             queued = asyncio.create_task(answered(gateway.post(chat(stream=True))))
-            await gateway.until(lambda status: status["queued"]["interactive"] == 1)
+            await gateway.wait_for_status(lambda status: status["queued"]["interactive"] == 1)
 
-            gateway.gateway.leave()
+            gateway.gateway.shut_down()
             interrupted = events_of(await streaming)
             status, body = await queued
 
@@ -170,20 +170,21 @@ async def test_what_outlasts_the_grace_time_is_told_so(tmp_path: Path) -> None:
     assert held.client_left.is_set()
 
 
-async def test_a_receipt_limit_that_expires_as_the_grace_time_ends_does_not_disturb_the_drain(tmp_path: Path) -> None:
+async def test_receive_timeout_at_the_end_of_the_grace_period_does_not_disturb_the_drain(tmp_path: Path) -> None:
     async with FakeEngine() as engine:
         config = a_config(engine.url)
         async with gateway_in_loop(config, tmp_path) as gateway:
             reader, writer = await asyncio.open_connection(*config["listen"].split(":"))
             writer.write(b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 99\r\n\r\n{")
-            await gateway.until(lambda status: status["requests_open"] == 1)
-            gateway.gateway.leave()
-            await gateway.until(lambda status: status["draining"])
+            await gateway.wait_for_status(lambda status: status["requests_open"] == 1)
+            gateway.gateway.shut_down()
+            await gateway.wait_for_status(lambda status: status["draining"])
 
-            # Both in one turn of the loop: the request is told of its limit, and has not woken up when the grace ends.
-            [limit] = gateway.gateway._door._coming_in
+            # Both happen in one loop iteration: the timeout fires, and the grace period ends before its request has
+            # run.
+            [limit] = gateway.gateway._app._receive_timeouts
             limit.reschedule(0)
-            gateway.gateway.leave()
+            gateway.gateway.shut_down()
             answer = await reader.readline()
             writer.close()
             assert await gateway.running == 0
@@ -191,9 +192,9 @@ async def test_a_receipt_limit_that_expires_as_the_grace_time_ends_does_not_dist
     assert answer == b"HTTP/1.1 503 Service Unavailable\r\n"
 
 
-async def test_a_caller_that_does_not_read_is_cut_off(tmp_path: Path) -> None:
+async def test_client_that_stops_reading_is_disconnected(tmp_path: Path) -> None:
     async with FakeEngine() as engine:
-        config = a_config(engine.url, limits={"client_stall_max": "500ms"})
+        config = a_config(engine.url, limits={"send_timeout": "500ms"})
         async with gateway_in_loop(config, tmp_path) as gateway:
             event = b'data: {"choices":[{"index":0,"delta":{"content":"' + b"x" * 60_000 + b'"}}]}\n\n'
             engine.behaviour = Behaviour(body=event * 400)
@@ -205,21 +206,21 @@ async def test_a_caller_that_does_not_read_is_cut_off(tmp_path: Path) -> None:
             received = await engine.next_request()
             async with asyncio.timeout(30):
                 await received.client_left.wait()
-            await gateway.until_idle()
+            await gateway.wait_until_idle()
             writer.close()
 
 
-async def test_an_exchange_cut_off_by_the_server_leaves_no_place_taken(tmp_path: Path) -> None:
+async def test_cancelled_exchange_releases_its_slot(tmp_path: Path) -> None:
     async with FakeEngine() as engine, FakeEngine() as other:
         async with gateway_in_loop(a_config(engine.url, other.url), tmp_path) as gateway:
             engine.behaviour = other.behaviour = Behaviour(hang_after=0)
             call = asyncio.create_task(read(gateway.post(chat(stream=True))))
-            await gateway.until(lambda status: status["attempts_open"] == 1)
+            await gateway.wait_for_status(lambda status: status["attempts_open"] == 1)
             while not engine.requests and not other.requests:
                 await asyncio.sleep(0.01)
             [exchange] = gateway.gateway._listeners[0].connections.tasks
             exchange.cancel()
-            await gateway.until_idle()
+            await gateway.wait_until_idle()
             call.cancel()
             assert len(engine.requests) + len(other.requests) == 1
 
@@ -235,7 +236,7 @@ async def answered(request: "aiohttp.client._RequestContextManager") -> tuple[in
 
 
 async def told(request: "aiohttp.client._RequestContextManager") -> tuple[str, bytes]:
-    """How many attempts it says it took, and its body."""
+    """Returns the number of attempts from the response header, and the body."""
     async with request as answer:
         return answer.headers["x-headgate-attempts"], await answer.read()
 
@@ -245,7 +246,7 @@ async def test_delivered_tokens_are_reported_before_the_request_ends(tmp_path: P
     seen: list[Event | Command] = []
 
     class Watcher:
-        def saw(self, event: Event, commands: Sequence[Command], now: int) -> None:
+        def observe(self, event: Event, commands: Sequence[Command], now: int) -> None:
             del now
             seen.extend((event, *commands))
 
@@ -261,9 +262,13 @@ async def test_delivered_tokens_are_reported_before_the_request_ends(tmp_path: P
                     answer.close()
                 else:
                     await answer.read()
-            await gateway.until_idle()
+            await gateway.wait_until_idle()
 
     [ended_at] = [number for number, each in enumerate(seen) if isinstance(each, End)]
-    told = [report.tokens for each in seen[:ended_at] if isinstance(each, Progressed) for report in each.attempts]
-    after = [report.tokens for each in seen[ended_at:] if isinstance(each, Progressed) for report in each.attempts]
+    told = [
+        report.tokens for each in seen[:ended_at] if isinstance(each, AttemptsProgressed) for report in each.attempts
+    ]
+    after = [
+        report.tokens for each in seen[ended_at:] if isinstance(each, AttemptsProgressed) for report in each.attempts
+    ]
     assert (sum(told), sum(after)) == (5, 0)

@@ -1,4 +1,4 @@
-"""Without a database, an operator with a key from the configuration file can hold, throttle, drain and pin."""
+"""Tests for operator overrides without a database, using an operator key from the configuration file."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -34,7 +34,7 @@ async def admin(gateway: GatewayInLoop, path: str, **body: Any) -> tuple[int, di
 
 
 async def served(gateway: GatewayInLoop, engines: tuple[FakeEngine, ...]) -> tuple[int, ...]:
-    """Send four requests and return how many each engine received."""
+    """Sends four requests and returns the number received by each engine."""
     before = [len(each.requests) for each in engines]
     for _ in range(4):
         async with gateway.post(chat()) as answer:
@@ -43,41 +43,43 @@ async def served(gateway: GatewayInLoop, engines: tuple[FakeEngine, ...]) -> tup
     return tuple(len(each.requests) - count for each, count in zip(engines, before, strict=True))
 
 
-async def test_drained_endpoint_gets_no_requests_until_the_order_ends(tmp_path: Path) -> None:
+async def test_drained_endpoint_gets_no_requests_until_the_override_ends(tmp_path: Path) -> None:
     async with running(tmp_path) as (gateway, config, engines):
         [first, second] = [each["id"] for each in (await gateway.status())["endpoints"]]
-        status, order = await admin(gateway, "orders/place", verb="drain", target=first, lasts_s=60, reason="driver")
-        assert (status, order["ordered_by"]) == (200, "alice")
+        status, order = await admin(
+            gateway, "overrides/create", verb="drain", target=first, duration_s=60, reason="driver"
+        )
+        assert (status, order["created_by"]) == (200, "alice")
         assert await served(gateway, engines) == (0, 4)
-        assert [each["target"] for each in (await gateway.status())["orders"]] == [first]
+        assert [each["target"] for each in (await gateway.status())["overrides"]] == [first]
 
         await gateway.rewrite(config | {"drain_grace": "4s"})
-        assert await served(gateway, engines) == (0, 4), "a reload keeps the order"
+        assert await served(gateway, engines) == (0, 4), "a reload keeps the override"
 
-        await admin(gateway, "orders/end", order=order["order"])
-        await admin(gateway, "orders/place", verb="drain", target=second, lasts_s=60)
+        await admin(gateway, "overrides/end", override=order["override"])
+        await admin(gateway, "overrides/create", verb="drain", target=second, duration_s=60)
         assert await served(gateway, engines) == (4, 0)
 
-        _, listed = await admin(gateway, "orders/list")
+        _, listed = await admin(gateway, "overrides/list")
         _, audit = await admin(gateway, "audit/list")
         assert [each["target"] for each in listed["data"]] == [second]
-        assert [each["action"] for each in audit["data"]] == ["order.drain", "order.end", "order.drain"]
+        assert [each["action"] for each in audit["data"]] == ["override.drain", "override.end", "override.drain"]
 
 
 async def test_requests_over_a_throttle_are_rejected(tmp_path: Path) -> None:
     async with running(tmp_path) as (gateway, _, _):
-        place = {"verb": "throttle", "target": "laptop", "lasts_s": 60, "requests_per_minute": 1}
-        assert (await admin(gateway, "orders/place", **place))[0] == 200
+        place = {"verb": "throttle", "target": "laptop", "duration_s": 60, "requests_per_minute": 1}
+        assert (await admin(gateway, "overrides/create", **place))[0] == 200
         async with gateway.post(chat()) as first, gateway.post(chat()) as second:
             assert (first.status, second.status) == (200, 429)
 
 
 async def test_errors_for_unknown_targets_and_missing_database_suggest_the_next_step(tmp_path: Path) -> None:
     async with running(tmp_path) as (gateway, _, _):
-        status, unknown = await admin(gateway, "orders/place", verb="hold", target="bach", lasts_s=60)
+        status, unknown = await admin(gateway, "overrides/create", verb="hold", target="bach", duration_s=60)
         assert status == 404
-        assert "there is batch, interactive, long" in unknown["error"]["message"]
+        assert "known: batch, interactive, long" in unknown["error"]["message"]
 
         status, keys = await admin(gateway, "keys/create", key="acme/search/web")
         assert status == 404
-        assert "need a database: add database.url" in keys["error"]["message"]
+        assert "require a database: add database.url" in keys["error"]["message"]

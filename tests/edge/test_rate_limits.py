@@ -1,11 +1,11 @@
-"""What is a caller told of its tenant's limits, within them and beyond?"""
+"""Tests for rate limits: response headers, rejections and settlement of tokens."""
 
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from headgate.edge.replies import lasting, rates_left, tale
+from headgate.edge.error_replies import format_duration, rate_limit_headers, routing_headers
 from headgate.model.limits import LimitsLeft, RateLeft
 from headgate.model.units import Duration, ModelName
 from headgate.wire.keys import digest, format_digest
@@ -15,11 +15,11 @@ from testing.gateway import Config, a_config, chat, gateway_in_loop
 SECRET = "of the tests, and long enough"
 KEYS = {"acme": "sk-acme", "acme/search": "sk-search", "bolt": "sk-bolt"}
 USAGE = 7 + 3
-"""What the engine says that a prompt and an answer of three tokens have taken."""
+"""Usage that the engine reports for the prompt and a three-token response."""
 
 
 def limited(url: str, **limits: dict[str, int]) -> Config:
-    """Three tenants with a key each; `acme` has these limits, `acme_search` are those of the one below it."""
+    """Returns a configuration with three tenants, each with one key. `acme_search` sets the limits of `acme/search`."""
     tenants: Config = {name: {"keys": [format_digest(digest(SECRET.encode(), key))]} for name, key in KEYS.items()}
     for name, section in limits.items():
         tenants[name.replace("_", "/")]["limits"] = section
@@ -33,14 +33,14 @@ def of(tenant: str) -> dict[str, Any]:
 
 
 def rates(headers: Any) -> dict[str, str]:
-    """Those of the rate limits, by the end of their names."""
+    """Returns the rate limit headers, keyed by the last part of their names."""
     start = "x-ratelimit-"
     return {
         name.lower().removeprefix(start): value for name, value in headers.items() if name.lower().startswith(start)
     }
 
 
-# In words
+# Header values
 
 
 @pytest.mark.parametrize(
@@ -62,14 +62,14 @@ def rates(headers: Any) -> dict[str, str]:
         (5_025_000_000_000, "1h23m45s"),
     ],
 )
-def test_a_reset_is_a_duration_as_the_official_api_writes_it_and_never_too_short(length_ns: int, text: str) -> None:
-    assert lasting(Duration(length_ns)) == text
+def test_reset_duration_uses_the_openai_api_format_and_is_rounded_up(length_ns: int, text: str) -> None:
+    assert format_duration(Duration(length_ns)) == text
 
 
-def test_of_each_rate_three_headers_are_told_and_of_a_rate_without_limit_none() -> None:
+def test_headers_are_sent_only_for_rates_with_a_limit() -> None:
     requests, tokens = RateLeft(60, 59, Duration(1_000_000_000)), RateLeft(150_000, 149_984, Duration(6_400_000))
 
-    assert rates_left(LimitsLeft(requests, tokens)) == [
+    assert rate_limit_headers(LimitsLeft(requests, tokens)) == [
         (b"x-ratelimit-limit-requests", b"60"),
         (b"x-ratelimit-remaining-requests", b"59"),
         (b"x-ratelimit-reset-requests", b"1s"),
@@ -77,21 +77,21 @@ def test_of_each_rate_three_headers_are_told_and_of_a_rate_without_limit_none() 
         (b"x-ratelimit-remaining-tokens", b"149984"),
         (b"x-ratelimit-reset-tokens", b"7ms"),
     ]
-    assert rates_left(LimitsLeft(requests, None)) == rates_left(LimitsLeft(requests, tokens))[:3]
-    assert rates_left(LimitsLeft(None, tokens)) == rates_left(LimitsLeft(requests, tokens))[3:]
+    assert rate_limit_headers(LimitsLeft(requests, None)) == rate_limit_headers(LimitsLeft(requests, tokens))[:3]
+    assert rate_limit_headers(LimitsLeft(None, tokens)) == rate_limit_headers(LimitsLeft(requests, tokens))[3:]
 
 
-def test_who_has_no_limits_is_told_of_none() -> None:
-    names = [name for name, _ in tale(None, ModelName("m"), Duration(0), 1)]
+def test_tenant_without_limits_gets_no_rate_limit_headers() -> None:
+    names = [name for name, _ in routing_headers(None, ModelName("m"), Duration(0), 1)]
 
     assert not [name for name in names if name.startswith(b"x-ratelimit")]
 
 
-# Through a gateway
+# Gateway
 
 
 @pytest.mark.parametrize("stream", [True, False])
-async def test_a_tenant_over_its_requests_is_refused_and_another_is_not_touched(tmp_path: Path, stream: bool) -> None:
+async def test_only_the_tenant_over_its_request_limit_is_rejected(tmp_path: Path, stream: bool) -> None:
     async with FakeEngine() as engine:
         config = limited(engine.url, acme={"requests_per_minute": 2})
         async with gateway_in_loop(config, tmp_path) as gateway:
@@ -108,8 +108,8 @@ async def test_a_tenant_over_its_requests_is_refused_and_another_is_not_touched(
 
     assert refusal.status == 429
     assert error["code"] == "rate_limit_exceeded"
-    assert error["message"].startswith('tenant "acme" has used up its 2 requests per minute; wait ')
-    # The first of the two has all but drained in half a minute, whatever part of it the test has taken.
+    assert error["message"].startswith('tenant "acme" has reached its limit of 2 requests per minute; retry in ')
+    # The limit admits one request every 30 s, and part of that time may have passed.
     assert 1 <= int(refusal.headers["retry-after"]) <= 30
     assert 1_000 <= int(refusal.headers["retry-after-ms"]) <= 30_000
     assert "x-should-retry" not in refusal.headers
@@ -119,7 +119,7 @@ async def test_a_tenant_over_its_requests_is_refused_and_another_is_not_touched(
     assert rates(others.headers) == {}
 
 
-async def test_tokens_are_reserved_as_predicted_and_settled_as_the_engine_says(tmp_path: Path) -> None:
+async def test_tokens_are_reserved_by_prediction_and_settled_by_usage(tmp_path: Path) -> None:
     async with FakeEngine() as engine:
         engine.behaviour = Behaviour(tokens=3)
         config = limited(engine.url, acme={"tokens_per_minute": 1_000})
@@ -131,12 +131,12 @@ async def test_tokens_are_reserved_as_predicted_and_settled_as_the_engine_says(t
                 assert answer.status == 200
                 remaining.append(int(rates(answer.headers)["remaining-tokens"]))
 
-    # A hundred and the prompt are reserved each time. Had they stayed reserved, less than 400 would be left at last.
+    # Each request reserves 100 tokens plus its prompt. Without settlement, fewer than 400 tokens would remain.
     assert remaining[0] < 900
     assert remaining[-1] >= remaining[0] - 5 * USAGE
 
 
-async def test_a_limit_of_the_whole_holds_for_its_parts(tmp_path: Path) -> None:
+async def test_tenant_limit_applies_to_its_subtenants(tmp_path: Path) -> None:
     async with FakeEngine() as engine:
         config = limited(engine.url, acme={"requests_per_minute": 1}, acme_search={"tokens_per_minute": 10_000})
         async with gateway_in_loop(config, tmp_path) as gateway:
@@ -149,10 +149,10 @@ async def test_a_limit_of_the_whole_holds_for_its_parts(tmp_path: Path) -> None:
     assert rates(answer.headers)["limit-requests"] == "1"
     assert rates(answer.headers)["limit-tokens"] == "10000"
     assert refusal.status == 429
-    assert 'tenant "acme" has used up its 1 requests per minute' in error["message"]
+    assert 'tenant "acme" has reached its limit of 1 requests per minute' in error["message"]
 
 
-async def test_the_next_request_comes_in_when_an_open_one_has_ended(tmp_path: Path) -> None:
+async def test_concurrency_limit_admits_the_next_request_after_one_ends(tmp_path: Path) -> None:
     async with FakeEngine() as engine:
         engine.script.append(Behaviour(tokens=3, hang_after=1))
         async with gateway_in_loop(limited(engine.url, acme={"concurrency": 1}), tmp_path) as gateway:
@@ -162,7 +162,7 @@ async def test_the_next_request_comes_in_when_an_open_one_has_ended(tmp_path: Pa
                     error = (await refusal.json())["error"]
                 running.resume.set()
                 await first.read()
-            await gateway.until_idle()
+            await gateway.wait_until_idle()
             async with gateway.post(chat(), **of("acme")) as second:
                 await second.read()
 
@@ -172,7 +172,7 @@ async def test_the_next_request_comes_in_when_an_open_one_has_ended(tmp_path: Pa
     assert second.status == 200
 
 
-async def test_errors_of_engines_tell_what_is_left_too(tmp_path: Path) -> None:
+async def test_error_responses_have_rate_limit_headers(tmp_path: Path) -> None:
     async with FakeEngine() as engine:
         engine.behaviour = Behaviour(status=400)
         async with gateway_in_loop(limited(engine.url, acme={"requests_per_minute": 5}), tmp_path) as gateway:

@@ -1,4 +1,4 @@
-"""Is it written down of every request when what happened to it, exactly once?"""
+"""Tests for request records: one per request, with all timestamps and the outcome."""
 
 import asyncio
 import json
@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 
 from headgate.core.events import AttemptEnding
-from headgate.engines.connect_times import LEAST
+from headgate.engines.connect_times import SAMPLES_MIN
 from headgate.model.outcome import Outcome
 from headgate.model.stage import Stage
 from headgate.model.ticket import Api
 from headgate.model.units import Duration, PoolName
 from headgate.ports.records import RequestRecord
-from headgate.telemetry.stages.times import stage_times
-from headgate.wire.request import LARGE_BYTES
+from headgate.telemetry.stages.stage_times import stage_times
+from headgate.wire.request_body import LARGE_BYTES
 from testing.fake_engine import Behaviour, FakeEngine
 from testing.fake_triton import FakeTriton
 from testing.gateway import CHAT, Config, GatewayInLoop, a_config, chat, gateway_in_loop
@@ -30,12 +30,12 @@ from tests.edge.test_the_door import bearer, config_with_keys
 
 
 class Kept(list[RequestRecord]):
-    def take(self, record: RequestRecord) -> None:
-        assert not any(record is other for other in self), "taken twice"
+    def add(self, record: RequestRecord) -> None:
+        assert not any(record is other for other in self), "recorded twice"
         self.append(record)
 
     async def one(self) -> RequestRecord:
-        """The only one there is, once there is one: a caller has its answer before the door has closed the request."""
+        """Waits for the only record, which is written after the client has received its response."""
         async with asyncio.timeout(30):
             while not self:
                 await asyncio.sleep(0.001)
@@ -44,7 +44,7 @@ class Kept(list[RequestRecord]):
 
 
 def kept_of(gateway: GatewayInLoop) -> Kept:
-    gateway.gateway._door.records = kept = Kept()
+    gateway.gateway._app.records = kept = Kept()
     return kept
 
 
@@ -57,7 +57,7 @@ async def keeping(
         yield gateway, kept_of(gateway)
 
 
-async def test_a_stream_has_all_its_moments_in_order(tmp_path: Path) -> None:
+async def test_stream_record_has_all_timestamps_in_order(tmp_path: Path) -> None:
     async with FakeEngine() as engine, keeping(engine, tmp_path) as (gateway, kept):
         before = time.monotonic_ns()
         async with gateway.post(chat(stream=True, max_tokens=3)) as answer:
@@ -68,11 +68,11 @@ async def test_a_stream_has_all_its_moments_in_order(tmp_path: Path) -> None:
     moments = [
         before,
         record.started_at,
-        record.headed_at,
-        record.authorised_at,
+        record.head_received_at,
+        record.authenticated_at,
         record.queued_at,
-        attempt.ordered_at,
-        attempt.connected_at,
+        attempt.dispatched_at,
+        attempt.sent_at,
         attempt.first_byte_at,
         attempt.last_byte_at,
         record.replied_at,
@@ -80,9 +80,9 @@ async def test_a_stream_has_all_its_moments_in_order(tmp_path: Path) -> None:
         time.monotonic_ns(),
     ]
     assert moments == sorted(moments)
-    assert record.started_at <= record.received_at <= record.queued_at
+    assert record.started_at <= record.body_received_at <= record.queued_at
     assert attempt.last_byte_at <= attempt.ended_at <= record.ended_at
-    assert abs(record.arrived - time.time_ns()) < 10_000_000_000
+    assert abs(record.arrived_at - time.time_ns()) < 10_000_000_000
     assert {piece.stage for piece in stage_times(record)} >= set(Stage) - {Stage.QUEUE}
     assert (record.api, record.model, record.stream, record.tenant) == (Api.CHAT, "m", True, "laptop")
     assert (record.outcome, record.status, record.class_name) == (Outcome.COMPLETED, 200, "interactive")
@@ -92,19 +92,19 @@ async def test_a_stream_has_all_its_moments_in_order(tmp_path: Path) -> None:
 
 
 @pytest.mark.process
-async def test_an_answer_that_comes_whole_has_them_too(tmp_path: Path) -> None:
+async def test_non_streaming_response_record_has_all_timestamps(tmp_path: Path) -> None:
     async with FakeEngine() as engine, keeping(engine, tmp_path) as (gateway, kept):
         async with gateway.post(chat("x" * LARGE_BYTES)) as answer:
             assert answer.status == 200
         record = await kept.one()
 
     (attempt,) = record.attempts
-    assert 0 < attempt.connected_at <= attempt.first_byte_at <= attempt.last_byte_at <= record.replied_at
+    assert 0 < attempt.sent_at <= attempt.first_byte_at <= attempt.last_byte_at <= record.replied_at
     assert record.prompt_tokens > 0
     assert record.prompt_bytes >= LARGE_BYTES
 
 
-async def test_the_first_byte_of_each_request_on_a_connection_begins_it(tmp_path: Path) -> None:
+async def test_record_starts_at_the_first_byte_of_each_request_on_a_connection(tmp_path: Path) -> None:
     body = json.dumps(chat()).encode()
     head = f"POST {CHAT} HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n\r\n".encode()
     async with FakeEngine() as engine, keeping(engine, tmp_path) as (gateway, kept):
@@ -120,13 +120,13 @@ async def test_the_first_byte_of_each_request_on_a_connection_begins_it(tmp_path
             await reader.readexactly(int(re.findall(rb"content-length: (\d+)", answer)[0]))
             record = await kept.one()
             kept.clear()
-            assert before <= record.started_at <= between <= record.headed_at
+            assert before <= record.started_at <= between <= record.head_received_at
             assert stage_times(record)[0].stage is Stage.INGRESS
         writer.close()
 
 
 async def received_by(gateway: GatewayInLoop, after: int) -> None:
-    """Until the gateway has read the first bytes of a request."""
+    """Waits until the gateway has read the first bytes of a request."""
     connections = gateway.gateway._listeners[0].connections._open
     async with asyncio.timeout(30):
         while not any(each._began_at >= after for each in connections):
@@ -140,17 +140,17 @@ async def received_by(gateway: GatewayInLoop, after: int) -> None:
         (
             {"path": CHAT, "json": chat(), "headers": bearer("hg-acme") | {"content-encoding": "gzip"}},
             400,
-            Outcome.INVALID,
+            Outcome.INVALID_REQUEST,
         ),
-        ({"path": CHAT, "data": b"{", "headers": bearer("hg-acme")}, 400, Outcome.INVALID),
+        ({"path": CHAT, "data": b"{", "headers": bearer("hg-acme")}, 400, Outcome.INVALID_REQUEST),
         ({"path": CHAT, "json": chat(model="no"), "headers": bearer("hg-acme")}, 404, Outcome.MODEL_NOT_FOUND),
-        ({"path": CHAT, "json": chat("x" * 99_999), "headers": bearer("hg-acme")}, 413, Outcome.TOO_LARGE),
-        ({"path": "/nothing", "json": chat()}, 404, Outcome.INVALID),
-        ({"path": CHAT, "method": "GET"}, 405, Outcome.INVALID),
+        ({"path": CHAT, "json": chat("x" * 99_999), "headers": bearer("hg-acme")}, 413, Outcome.REQUEST_TOO_LARGE),
+        ({"path": "/nothing", "json": chat()}, 404, Outcome.INVALID_REQUEST),
+        ({"path": CHAT, "method": "GET"}, 405, Outcome.INVALID_REQUEST),
         ({"path": "/v2/models/m/infer", "json": {}}, 401, Outcome.UNAUTHORIZED),
     ],
 )
-async def test_who_is_turned_away_is_written_down_too(
+async def test_rejected_request_is_recorded(
     tmp_path: Path, request_: dict[str, Any], status: int, outcome: Outcome
 ) -> None:
     async with FakeEngine() as engine:
@@ -163,11 +163,11 @@ async def test_who_is_turned_away_is_written_down_too(
 
     assert (record.status, record.outcome) == (status, outcome)
     assert record.attempts == []
-    assert record.started_at <= record.headed_at <= record.replied_at <= record.ended_at
+    assert record.started_at <= record.head_received_at <= record.replied_at <= record.ended_at
     assert record.reason
 
 
-async def test_what_the_gateway_tells_of_itself_is_not(tmp_path: Path) -> None:
+async def test_requests_about_the_gateway_itself_are_not_recorded(tmp_path: Path) -> None:
     async with FakeEngine() as engine, keeping(engine, tmp_path) as (gateway, kept):
         for path in ("/v1/models", "/v1/usage", "/v2/health/ready", "/v2"):
             async with gateway.http.get(gateway.url + path) as answer:
@@ -177,16 +177,16 @@ async def test_what_the_gateway_tells_of_itself_is_not(tmp_path: Path) -> None:
         assert (await kept.one()).api is Api.CHAT
 
 
-async def test_who_comes_while_the_gateway_leaves_is_written_down(tmp_path: Path) -> None:
+async def test_request_rejected_while_draining_is_recorded(tmp_path: Path) -> None:
     async with FakeEngine() as engine, keeping(engine, tmp_path) as (gateway, kept):
-        gateway.gateway._door.draining = True
+        gateway.gateway._app.draining = True
         async with gateway.post(chat()) as answer:
             assert answer.status == 503
         assert (await kept.one()).outcome is Outcome.DRAINING
-        gateway.gateway._door.draining = False
+        gateway.gateway._app.draining = False
 
 
-async def test_who_leaves_has_no_status_if_it_got_none(tmp_path: Path) -> None:
+async def test_record_has_no_status_if_the_client_disconnects_before_the_response(tmp_path: Path) -> None:
     async with FakeEngine() as engine, keeping(engine, tmp_path) as (gateway, kept):
         engine.script.append(Behaviour(hang_before_head=True))
         call = asyncio.create_task(gateway.http.post(gateway.url + CHAT, json=chat(stream=True)))
@@ -199,7 +199,7 @@ async def test_who_leaves_has_no_status_if_it_got_none(tmp_path: Path) -> None:
     assert stage_times(record)[-2].stage is Stage.PREFILL
 
 
-async def test_what_is_tried_again_has_an_attempt_for_each(tmp_path: Path) -> None:
+async def test_record_has_one_entry_per_attempt(tmp_path: Path) -> None:
     async with FakeEngine() as bad, FakeEngine() as good:
         bad.behaviour = Behaviour(status=500)
         async with keeping(None, tmp_path, config=a_config(bad.url, good.url)) as (gateway, kept):
@@ -216,11 +216,11 @@ async def test_what_is_tried_again_has_an_attempt_for_each(tmp_path: Path) -> No
     assert (first.ending, second.ending) == (AttemptEnding.FAILED, AttemptEnding.COMPLETED)
     assert (first.number, second.number) == (1, 2)
     assert "500" in first.detail
-    assert first.ended_at <= second.ordered_at
+    assert first.ended_at <= second.dispatched_at
     assert record.outcome is Outcome.COMPLETED
 
 
-async def test_a_hedge_is_an_attempt_too(tmp_path: Path) -> None:
+async def test_record_includes_the_hedge_as_an_attempt(tmp_path: Path) -> None:
     async with two_engines(tmp_path) as (gateway, one, other):
         kept = kept_of(gateway)
         call, _, _ = await asked_in_vain(gateway, one, other)
@@ -231,10 +231,10 @@ async def test_a_hedge_is_an_attempt_too(tmp_path: Path) -> None:
         (False, AttemptEnding.ABORTED),
         (True, AttemptEnding.COMPLETED),
     ]
-    assert record.attempts[1].ordered_at < record.attempts[0].ended_at
+    assert record.attempts[1].dispatched_at < record.attempts[0].ended_at
 
 
-async def test_tensors_and_what_triton_generates_are_written_down(tmp_path: Path) -> None:
+async def test_kserve_inference_and_generation_are_recorded(tmp_path: Path) -> None:
     async with FakeTriton() as engine, keeping(None, tmp_path, config=triton_config(engine)) as (gateway, kept):
         async with infer(gateway) as answer:
             assert answer.status == 200
@@ -247,10 +247,10 @@ async def test_tensors_and_what_triton_generates_are_written_down(tmp_path: Path
     assert (tensors.api, text.api) == (Api.INFER, Api.CHAT)
     for record in (tensors, text):
         (attempt,) = record.attempts
-        assert 0 < attempt.connected_at <= attempt.first_byte_at <= attempt.last_byte_at
+        assert 0 < attempt.sent_at <= attempt.first_byte_at <= attempt.last_byte_at
 
 
-async def test_those_who_are_asked_together_were_sent_together(tmp_path: Path) -> None:
+async def test_joined_requests_have_consistent_timestamps(tmp_path: Path) -> None:
     async with FakeEngine() as engine, keeping(None, tmp_path, config=batching_config(engine.url)) as (gateway, kept):
         first = await hung(engine, gateway)
         await asyncio.gather(*(embed(gateway, text) for text in ("a", "b", ["c", "d"])))
@@ -261,30 +261,30 @@ async def test_those_who_are_asked_together_were_sent_together(tmp_path: Path) -
         engine.requests[0].resume.set()
         await first
 
-    assert max(each.ordered_at for each in joined) <= min(each.connected_at for each in joined)
-    assert max(each.connected_at for each in joined) <= min(each.first_byte_at for each in joined)
-    assert all(each.ordered_at <= each.connected_at <= each.first_byte_at for each in joined)
+    assert max(each.dispatched_at for each in joined) <= min(each.sent_at for each in joined)
+    assert max(each.sent_at for each in joined) <= min(each.first_byte_at for each in joined)
+    assert all(each.dispatched_at <= each.sent_at <= each.first_byte_at for each in joined)
 
 
-async def test_how_long_connections_took_is_known_of_each_pool(tmp_path: Path) -> None:
+async def test_median_connect_time_is_measured_per_pool(tmp_path: Path) -> None:
     async with FakeEngine() as engine, keeping(engine, tmp_path) as (gateway, _):
         times = gateway.gateway._engines.connect_times
         async with gateway.post(chat()):
             pass
         assert times.medians() == ()
-        for _ in range(LEAST - 1):
-            times.took(PoolName("small"), Duration(1))
+        for _ in range(SAMPLES_MIN - 1):
+            times.record(PoolName("small"), Duration(1))
         ((pool, took),) = times.medians()
         assert (pool, took) == ("small", 1)
 
         for length in (10, 20, 30, 40, 10**12):
-            times.took(PoolName("other"), Duration(length))
+            times.record(PoolName("other"), Duration(length))
         assert times.medians()[0] == ("other", 30)
 
 
-async def test_what_a_mistake_of_ours_cuts_off_has_no_outcome(tmp_path: Path) -> None:
+async def test_request_ended_by_an_internal_error_has_no_outcome(tmp_path: Path) -> None:
     async with FakeEngine() as engine, keeping(engine, tmp_path) as (gateway, kept):
-        door = gateway.gateway._door
+        door = gateway.gateway._app
         limits, door.limits = door.limits, None  # type: ignore[assignment]
         async with gateway.post(chat()) as answer:
             assert answer.status == 500
@@ -303,7 +303,9 @@ async def test_what_a_mistake_of_ours_cuts_off_has_no_outcome(tmp_path: Path) ->
         (chat(n="Jane Roe"), None),
     ],
 )
-async def test_words_of_the_body_are_told_to_the_caller_alone(tmp_path: Path, body: Any, kept: str | None) -> None:
+async def test_body_contents_are_quoted_to_the_client_but_not_recorded(
+    tmp_path: Path, body: Any, kept: str | None
+) -> None:
     async with FakeEngine() as engine, keeping(engine, tmp_path) as (gateway, records):
         async with gateway.post(body) as answer:
             told = (await answer.json())["error"]["message"]
@@ -316,7 +318,7 @@ async def test_words_of_the_body_are_told_to_the_caller_alone(tmp_path: Path, bo
 
 
 @pytest.mark.process
-async def test_a_large_body_is_no_exception(tmp_path: Path) -> None:
+async def test_large_body_contents_are_not_recorded(tmp_path: Path) -> None:
     async with FakeEngine() as engine, keeping(engine, tmp_path) as (gateway, records):
         async with gateway.post({"model": "m", "messages": "Jane Roe " * (LARGE_BYTES // 4)}) as answer:
             assert "Jane Roe" in await answer.text()
@@ -325,16 +327,16 @@ async def test_a_large_body_is_no_exception(tmp_path: Path) -> None:
     assert record.reason == '"messages" must be an array of messages'
 
 
-async def test_a_wrong_method_is_written_down_wherever_it_is(tmp_path: Path) -> None:
+async def test_request_with_a_wrong_method_is_recorded(tmp_path: Path) -> None:
     async with FakeEngine() as engine, keeping(engine, tmp_path) as (gateway, records):
         async with gateway.post({}, "/v1/models") as answer:
             assert answer.status == 405
         record = await records.one()
 
-    assert (record.outcome, record.status) == (Outcome.INVALID, 405)
+    assert (record.outcome, record.status) == (Outcome.INVALID_REQUEST, 405)
 
 
-async def test_what_is_no_request_is_explained_by_the_id_of_its_answer(tmp_path: Path) -> None:
+async def test_unparsable_request_can_be_explained_by_its_response_id(tmp_path: Path) -> None:
     async with FakeEngine() as engine, gateway_in_loop(a_config(engine.url), tmp_path) as gateway:
         host, _, port = gateway.url.removeprefix("http://").partition(":")
         reader, writer = await asyncio.open_connection(host, int(port))
@@ -345,5 +347,5 @@ async def test_what_is_no_request_is_explained_by_the_id_of_its_answer(tmp_path:
         async with gateway.http.get(f"{gateway.admin_url}/explain/{request_id}") as page:
             told = await page.json()
 
-    assert (told["outcome"], told["status"]) == ("invalid", 400)
-    assert f"{request_id} of an unknown caller ended at the door" in told["summary"]
+    assert (told["outcome"], told["status"]) == ("invalid_request", 400)
+    assert f"{request_id} (unknown tenant) ended before scheduling" in told["summary"]

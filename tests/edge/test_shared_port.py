@@ -1,29 +1,29 @@
-"""What becomes of connections when one of several listeners on a port leaves?"""
+"""Tests for stopping one of several listeners on a shared port."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 from headgate.edge.client import Client
+from headgate.edge.listener import Listener, bind
 from headgate.edge.options import EdgeLimits
-from headgate.edge.server import Listener, bind
 from headgate.model.units import SECOND, Duration
 from testing.ports import free_port
 
 IDLE_S = 60
 CALLERS = 40
-"""The kernel chooses a listener by a hash: that one of two gets none of them has a chance of 2 in 2**40."""
+"""Number of connections. The kernel selects a listener by hash; the chance that one of two gets none is 2 in 2**40."""
 Wire = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 LIMITS = EdgeLimits(
-    head_bytes_max=65_536,
+    header_bytes_max=65_536,
     unauthenticated_connections_max=4_096,
-    headers_max=100,
+    header_count_max=100,
     field_bytes_max=4096,
     body_bytes_max=65_536,
-    head_ns_max=Duration(IDLE_S * SECOND),
-    receive_ns_max=Duration(10 * SECOND),
-    idle_ns_max=Duration(IDLE_S * SECOND),
-    client_stall_ns_max=Duration(10 * SECOND),
+    header_timeout_ns=Duration(IDLE_S * SECOND),
+    body_timeout_ns=Duration(10 * SECOND),
+    keepalive_timeout_ns=Duration(IDLE_S * SECOND),
+    send_timeout_ns=Duration(10 * SECOND),
     connections_open_max=100,
 )
 ASK = b"GET / HTTP/1.1\r\nHost: h\r\n\r\n"
@@ -45,7 +45,7 @@ async def two_on_one_port() -> AsyncIterator[tuple[Listener, Listener, int]]:
 
 
 async def connect(port: int, count: int, *listeners: Listener) -> list[Wire]:
-    """Open connections, and wait until these listeners have accepted them."""
+    """Opens connections and waits until the listeners have accepted them."""
     before = accepted_by(listeners)
     made = [await asyncio.open_connection("127.0.0.1", port) for _ in range(count)]
     async with asyncio.timeout(30):
@@ -58,11 +58,11 @@ def accepted_by(listeners: Sequence[Listener]) -> int:
     return sum(len(each.connections) for each in listeners)
 
 
-async def test_new_connections_come_to_those_who_stay() -> None:
+async def test_new_connections_go_to_the_remaining_listener() -> None:
     async with two_on_one_port() as (leaves, stays, port):
         before = await connect(port, CALLERS, leaves, stays)
         shares = (len(leaves.connections), len(stays.connections))
-        await leaves.stop_taking()
+        await leaves.stop_accepting()
         after = await connect(port, CALLERS, stays)
         shares_after = (len(leaves.connections), len(stays.connections))
         for _, writer in before + after:
@@ -72,11 +72,11 @@ async def test_new_connections_come_to_those_who_stay() -> None:
     assert shares_after == (0, shares[1] + CALLERS)
 
 
-async def test_who_has_just_connected_is_still_answered_and_then_let_go() -> None:
+async def test_connections_to_a_stopping_listener_are_served_and_then_closed() -> None:
     async with two_on_one_port() as (leaves, stays, port):
         callers = await connect(port, CALLERS, leaves, stays)
         left = len(leaves.connections)
-        leaving = asyncio.create_task(leaves.stop_taking())
+        leaving = asyncio.create_task(leaves.stop_accepting())
         await asyncio.sleep(0)
         for _, writer in callers:
             writer.write(ASK)
@@ -98,7 +98,7 @@ async def test_who_has_just_connected_is_still_answered_and_then_let_go() -> Non
 
 
 async def until_closed(reader: asyncio.StreamReader) -> None:
-    """Read the rest of the response and wait until the other side has closed."""
+    """Reads the rest of the response and waits until the listener closes the connection."""
     await reader.readuntil(b"\r\n\r\n")
     assert await reader.read(1) == b""
 
@@ -121,7 +121,7 @@ async def test_stopping_listener_serves_connections_it_has_just_accepted() -> No
     assert first == [b"HTTP/1.1 200 OK\r\n"] * 5
 
 
-async def test_stopping_listener_closes_silent_connections_soon() -> None:
+async def test_stopping_listener_soon_closes_silent_connections() -> None:
     async with two_on_one_port() as (leaves, stays, port):
         await stays.stop()
         callers = await connect(port, 1, leaves)

@@ -1,4 +1,4 @@
-"""What does a caller that reads slowly, or not at all, cost the others?"""
+"""Tests for clients that read slowly or not at all."""
 
 import asyncio
 import json
@@ -8,42 +8,44 @@ from typing import Any
 
 import pytest
 
-from testing.caller import Caller
 from testing.fake_engine import Behaviour, FakeEngine
 from testing.gateway import CHAT, NO_TARGETS, GatewayInLoop, a_config, chat, events_of, gateway_in_loop
+from testing.in_process_client import InProcessClient
 
 LIMIT = "2s"
-"""A pause of the process must not use it up between two tokens."""
+"""Timeout for engines and streams, long enough that a stall in the test process does not trigger it."""
 SWEEPS = 3.0
-"""Long enough for the limits in these tests to be over and for sweeps to have seen it."""
+"""Seconds after which the timeouts in these tests have expired and have been checked by a sweep."""
 
 
-def at_the_head(caller: Caller) -> bool:
+def at_the_head(caller: InProcessClient) -> bool:
     return caller.heads != []
 
 
-def at_a_token(caller: Caller) -> bool:
+def at_a_token(caller: InProcessClient) -> bool:
     return b"word1" in caller.body
 
 
-def ask(gateway: GatewayInLoop, caller: Caller) -> "asyncio.Task[None]":
-    return asyncio.create_task(gateway.gateway._door(caller.client))
+def ask(gateway: GatewayInLoop, caller: InProcessClient) -> "asyncio.Task[None]":
+    return asyncio.create_task(gateway.gateway._app(caller.client))
 
 
 def impatient_of_engines(url: str) -> dict[str, Any]:
-    classes = {"interactive": {"band": 0, **NO_TARGETS, "idle_max": LIMIT, "first_token_max": LIMIT}}
-    return a_config(url, classes=classes, health={"stall_max": LIMIT, "failures_max": 1})
+    classes = {
+        "interactive": {"priority_band": 0, **NO_TARGETS, "stream_idle_timeout": LIMIT, "first_token_timeout": LIMIT}
+    }
+    return a_config(url, classes=classes, health={"stall_timeout": LIMIT, "consecutive_failures_max": 1})
 
 
 @pytest.mark.parametrize("stops_at", [at_the_head, at_a_token])
-async def test_a_callers_slowness_is_not_held_against_the_engine(tmp_path: Path, stops_at: Any) -> None:
+async def test_slow_client_does_not_count_against_the_engine(tmp_path: Path, stops_at: Any) -> None:
     async with FakeEngine() as engine, gateway_in_loop(impatient_of_engines(engine.url), tmp_path) as gateway:
-        caller = Caller(chat(stream=True), stops_at=stops_at)
+        caller = InProcessClient(chat(stream=True), stops_at=stops_at)
         door = ask(gateway, caller)
         await caller.stopped.wait()
         await asyncio.sleep(SWEEPS)
         status = await gateway.status()
-        caller.read_on()
+        caller.resume_reading()
         await door
         ended = (await gateway.status())["counted"]["classes"]["interactive"]["ended"]
 
@@ -52,12 +54,12 @@ async def test_a_callers_slowness_is_not_held_against_the_engine(tmp_path: Path,
     assert ended == {"completed": 1}
 
 
-async def test_what_the_caller_is_not_reading_in_time_ends_and_nobody_else_is_blamed(tmp_path: Path) -> None:
-    classes = {"interactive": {"band": 0, **NO_TARGETS, "total_max": LIMIT}}
+async def test_unread_stream_ends_at_its_timeout_without_blaming_the_engine(tmp_path: Path) -> None:
+    classes = {"interactive": {"priority_band": 0, **NO_TARGETS, "attempt_timeout": LIMIT}}
     async with FakeEngine() as engine:
-        config = a_config(engine.url, classes=classes, health={"failures_max": 1})
+        config = a_config(engine.url, classes=classes, health={"consecutive_failures_max": 1})
         async with gateway_in_loop(config, tmp_path) as gateway:
-            caller = Caller(chat(stream=True), stops_at=at_a_token)
+            caller = InProcessClient(chat(stream=True), stops_at=at_a_token)
             door = ask(gateway, caller)
             async with asyncio.timeout(30):
                 await door
@@ -68,14 +70,14 @@ async def test_what_the_caller_is_not_reading_in_time_ends_and_nobody_else_is_bl
     assert not caller.complete
 
 
-async def test_a_stream_stopped_while_its_caller_does_not_read_never_says_done(tmp_path: Path) -> None:
+async def test_stream_stopped_while_its_client_is_not_reading_never_ends_with_done(tmp_path: Path) -> None:
     async with FakeEngine() as engine:
         async with gateway_in_loop(a_config(engine.url, drain_grace="100ms"), tmp_path) as gateway:
             engine.behaviour = Behaviour(tokens=20, pace_s=0.002)
-            caller = Caller(chat(stream=True), stops_at=at_a_token)
+            caller = InProcessClient(chat(stream=True), stops_at=at_a_token)
             door = ask(gateway, caller)
             await caller.stopped.wait()
-            gateway.gateway.leave()
+            gateway.gateway.shut_down()
             await door
 
     assert caller.complete
@@ -83,9 +85,9 @@ async def test_a_stream_stopped_while_its_caller_does_not_read_never_says_done(t
     assert json.loads(events_of(caller.body)[-1])["error"]["code"] == "slow_down"
 
 
-async def test_the_connection_of_a_caller_that_does_not_read_is_let_go(tmp_path: Path) -> None:
+async def test_connection_to_a_client_that_is_not_reading_is_closed(tmp_path: Path) -> None:
     async with FakeEngine() as engine:
-        config = a_config(engine.url, limits={"client_stall_max": "300ms"})
+        config = a_config(engine.url, limits={"send_timeout": "300ms"})
         async with gateway_in_loop(config, tmp_path) as gateway:
             engine.behaviour = Behaviour(body=(b"data: " + b"x" * 60_000 + b"\n\n") * 400)
             host, port = config["listen"].split(":")
@@ -97,11 +99,11 @@ async def test_the_connection_of_a_caller_that_does_not_read_is_let_go(tmp_path:
                 async with asyncio.timeout(30):
                     while sockets_held(int(port)):
                         await asyncio.sleep(0.01)
-            await gateway.until_idle()
+            await gateway.wait_until_idle()
 
 
 def sockets_held(port: int) -> int:
-    """How many accepted connections of this port a process still holds, by the kernel's list of them."""
+    """Returns the number of accepted connections on this port that a process still has open."""
     rows = [row.split() for row in Path("/proc/self/net/tcp").read_text().splitlines()[1:]]
     listening, nobodys = "0A", "0"
     return sum(int(row[1].partition(":")[2], 16) == port and row[3] != listening and row[9] != nobodys for row in rows)

@@ -1,4 +1,4 @@
-"""What does a caller of a stream get?"""
+"""Tests for streaming responses."""
 
 import asyncio
 import json
@@ -11,7 +11,7 @@ from testing.fake_engine import Behaviour, FakeEngine
 from testing.gateway import a_config, chat, events_of, gateway_in_loop, text_of
 
 
-async def test_a_stream_passes_through_and_ends_in_done(tmp_path: Path) -> None:
+async def test_stream_passes_through_and_ends_with_done(tmp_path: Path) -> None:
     async with FakeEngine() as engine, gateway_in_loop(a_config(engine.url), tmp_path) as gateway:
         async with gateway.post(chat(stream=True, max_tokens=5)) as answer:
             body = await answer.read()
@@ -23,7 +23,7 @@ async def test_a_stream_passes_through_and_ends_in_done(tmp_path: Path) -> None:
     assert events_of(body)[-1] == "[DONE]"
 
 
-async def test_the_answer_tells_how_the_request_was_treated(tmp_path: Path) -> None:
+async def test_response_headers_report_routing(tmp_path: Path) -> None:
     async with FakeEngine() as engine, gateway_in_loop(a_config(engine.url), tmp_path) as gateway:
         async with gateway.post(chat(stream=True)) as answer:
             await answer.read()
@@ -39,7 +39,7 @@ async def test_the_answer_tells_how_the_request_was_treated(tmp_path: Path) -> N
     assert answer.headers["x-request-id"].startswith("req_")
 
 
-async def test_usage_is_asked_of_the_engine_and_kept_from_a_caller_who_did_not_ask(tmp_path: Path) -> None:
+async def test_usage_is_requested_from_the_engine_but_hidden_unless_requested(tmp_path: Path) -> None:
     async with FakeEngine() as engine, gateway_in_loop(a_config(engine.url), tmp_path) as gateway:
         async with gateway.post(chat(stream=True)) as answer:
             body = await answer.read()
@@ -49,7 +49,7 @@ async def test_usage_is_asked_of_the_engine_and_kept_from_a_caller_who_did_not_a
     assert b'"usage"' not in body
 
 
-async def test_a_caller_who_asks_for_usage_gets_it_before_done(tmp_path: Path) -> None:
+async def test_client_requesting_usage_gets_it_before_done(tmp_path: Path) -> None:
     async with FakeEngine() as engine, gateway_in_loop(a_config(engine.url), tmp_path) as gateway:
         async with gateway.post(chat(stream=True, stream_options={"include_usage": True})) as answer:
             events = events_of(await answer.read())
@@ -59,7 +59,7 @@ async def test_a_caller_who_asks_for_usage_gets_it_before_done(tmp_path: Path) -
     assert last["usage"]["prompt_tokens"] == 7
 
 
-async def test_a_broken_stream_ends_in_an_error_and_never_in_done(tmp_path: Path) -> None:
+async def test_truncated_stream_ends_with_an_error_and_never_with_done(tmp_path: Path) -> None:
     async with FakeEngine() as engine, gateway_in_loop(a_config(engine.url), tmp_path) as gateway:
         engine.behaviour = Behaviour(tokens=5, cut_after=2)
         async with gateway.post(chat(stream=True)) as answer:
@@ -78,7 +78,7 @@ async def test_a_broken_stream_ends_in_an_error_and_never_in_done(tmp_path: Path
     ],
     ids=["ends without [DONE]", "reports an error"],
 )
-async def test_what_does_not_end_well_is_not_called_done(tmp_path: Path, behaviour: Behaviour) -> None:
+async def test_failed_stream_never_ends_with_done(tmp_path: Path, behaviour: Behaviour) -> None:
     async with FakeEngine() as engine, gateway_in_loop(a_config(engine.url), tmp_path) as gateway:
         engine.behaviour = behaviour
         async with gateway.post(chat(stream=True)) as answer:
@@ -88,21 +88,21 @@ async def test_what_does_not_end_well_is_not_called_done(tmp_path: Path, behavio
     assert json.loads(events[-1])["error"]["code"] == "stream_interrupted"
 
 
-async def test_an_error_as_first_event_is_tried_elsewhere_and_never_seen(tmp_path: Path) -> None:
+async def test_error_as_first_event_is_retried_elsewhere(tmp_path: Path) -> None:
     async with FakeEngine() as bad, FakeEngine() as good:
         async with gateway_in_loop(a_config(bad.url, good.url), tmp_path) as gateway:
             bad.behaviour = Behaviour(error_after=0)
             both = await asyncio.gather(*(read(gateway.post(chat(stream=True))) for _ in range(2)))
 
-    # Each engine got one of the two, and the good one the other's second attempt.
+    # Each engine got one of the two requests, and the good one also got the retry.
     assert [(status, events_of(body)[-1]) for status, body in both] == [(200, "[DONE]")] * 2
     assert len(bad.requests) == 1
     assert len(good.requests) == 2
 
 
-async def test_an_error_as_first_event_everywhere_is_a_status(tmp_path: Path) -> None:
+async def test_error_as_first_event_in_every_attempt_returns_502(tmp_path: Path) -> None:
     async with FakeEngine() as engine, gateway_in_loop(a_config(engine.url), tmp_path) as gateway:
-        engine.behaviour = Behaviour(error_after=0, error="out of luck")
+        engine.behaviour = Behaviour(error_after=0, error="out of memory")
         async with gateway.post(chat(stream=True)) as answer:
             error = (await answer.json())["error"]
 
@@ -112,7 +112,7 @@ async def test_an_error_as_first_event_everywhere_is_a_status(tmp_path: Path) ->
     assert "the engine reported an error" in error["message"]
 
 
-async def test_pieces_of_any_size_come_out_as_whole_events(tmp_path: Path) -> None:
+async def test_reads_of_any_size_are_sent_as_complete_events(tmp_path: Path) -> None:
     async with FakeEngine() as engine, gateway_in_loop(a_config(engine.url), tmp_path) as gateway:
         engine.behaviour = Behaviour(tokens=20, piece_bytes=7)
         async with gateway.post(chat(stream=True)) as answer:
@@ -127,12 +127,12 @@ async def read(request: "aiohttp.client._RequestContextManager") -> tuple[int, b
         return answer.status, await answer.read()
 
 
-async def test_streams_that_follow_each_other_share_a_connection_to_the_engine(tmp_path: Path) -> None:
+async def test_consecutive_streams_share_an_engine_connection(tmp_path: Path) -> None:
     async with FakeEngine() as engine, gateway_in_loop(a_config(engine.url), tmp_path) as gateway:
         for _ in range(5):
             async with gateway.post(chat(stream=True)) as answer:
                 await answer.read()
-            await gateway.until(lambda status: status["endpoints"][0]["in_flight"] == 0)
+            await gateway.wait_for_status(lambda status: status["endpoints"][0]["in_flight"] == 0)
             await asyncio.sleep(0.02)
 
     assert len({request.connection for request in engine.requests}) == 1

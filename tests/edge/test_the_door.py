@@ -1,4 +1,4 @@
-"""Who is let in, and what are the others told?"""
+"""Tests for the request handler: keys, classes, body limits and paths."""
 
 import asyncio
 from pathlib import Path
@@ -34,7 +34,7 @@ def bearer(key: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("headers", [{}, bearer("hg-nobody"), {"authorization": "Basic aGk6aGk="}, bearer("")])
-async def test_without_a_known_key_nothing_is_said_but_401(tmp_path: Path, headers: dict[str, str]) -> None:
+async def test_request_without_a_valid_key_gets_401(tmp_path: Path, headers: dict[str, str]) -> None:
     async with FakeEngine() as engine, gateway_in_loop(config_with_keys(engine.url), tmp_path) as gateway:
         async with gateway.post(chat(), headers=headers) as answer:
             error = (await answer.json())["error"]
@@ -48,7 +48,7 @@ async def test_without_a_known_key_nothing_is_said_but_401(tmp_path: Path, heade
     assert engine.requests == []
 
 
-async def test_a_key_opens_what_its_tenant_may_use(tmp_path: Path) -> None:
+async def test_key_grants_its_tenants_models_and_classes(tmp_path: Path) -> None:
     async with FakeEngine() as engine, gateway_in_loop(config_with_keys(engine.url), tmp_path) as gateway:
         async with gateway.post(chat(), headers=bearer("hg-acme")) as answer:
             assert answer.status == 200
@@ -63,9 +63,7 @@ async def test_a_key_opens_what_its_tenant_may_use(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("tier", [{}, {"service_tier": "auto"}, {"service_tier": None}, {"service_tier": "flex"}])
-async def test_request_without_a_class_gets_the_only_class_of_its_key(
-    tmp_path: Path, tier: dict[str, str | None]
-) -> None:
+async def test_request_without_a_class_gets_the_keys_only_class(tmp_path: Path, tier: dict[str, str | None]) -> None:
     async with FakeEngine() as engine, gateway_in_loop(config_with_keys(engine.url), tmp_path) as gateway:
         async with gateway.post(chat(model="other", **tier), headers=bearer("hg-limited")) as answer:
             assert answer.status == 200
@@ -81,10 +79,10 @@ async def test_unknown_service_tier_is_rejected_with_400_and_the_known_values(tm
             error = (await answer.json())["error"]
 
     assert (answer.status, error["code"]) == (400, "invalid_request_error")
-    assert "the known values are: auto, default, fast, flex, priority" in error["message"]
+    assert "known values: auto, default, fast, flex, priority" in error["message"]
 
 
-async def test_class_rules_match_plan_and_metadata_also_after_a_reload(tmp_path: Path) -> None:
+async def test_class_rules_match_plan_and_metadata_even_after_a_reload(tmp_path: Path) -> None:
     async with FakeEngine() as engine:
         config = a_config(engine.url, tenants={"laptop": {"plan": "critical"}})
         async with gateway_in_loop(config, tmp_path) as gateway:
@@ -104,7 +102,7 @@ async def test_class_rules_match_plan_and_metadata_also_after_a_reload(tmp_path:
     ("body", "param"),
     [(b"{", None), (b"[]", None), (b'{"messages":[]}', "model"), (b'{"model":"m"}', "messages")],
 )
-async def test_a_malformed_body_is_told_what_is_wrong(tmp_path: Path, body: bytes, param: str | None) -> None:
+async def test_malformed_body_rejection_names_the_field(tmp_path: Path, body: bytes, param: str | None) -> None:
     async with FakeEngine() as engine, gateway_in_loop(a_config(engine.url), tmp_path) as gateway:
         async with gateway.http.post(gateway.url + CHAT, data=body) as answer:
             error = (await answer.json())["error"]
@@ -114,7 +112,7 @@ async def test_a_malformed_body_is_told_what_is_wrong(tmp_path: Path, body: byte
     assert error["param"] == param
 
 
-async def test_a_body_beyond_the_limit_is_refused_announced_or_not(tmp_path: Path) -> None:
+async def test_body_over_the_limit_is_rejected_with_and_without_content_length(tmp_path: Path) -> None:
     async def pieces() -> Any:
         for _ in range(64):
             yield b" " * 1024
@@ -128,7 +126,7 @@ async def test_a_body_beyond_the_limit_is_refused_announced_or_not(tmp_path: Pat
                 assert (chunked.status, (await chunked.json())["error"]["code"]) == (413, "request_too_large")
 
 
-async def test_compressed_bodies_are_refused(tmp_path: Path) -> None:
+async def test_compressed_body_is_rejected(tmp_path: Path) -> None:
     async with FakeEngine() as engine, gateway_in_loop(a_config(engine.url), tmp_path) as gateway:
         async with gateway.post(chat(), headers={"content-encoding": "gzip"}) as answer:
             assert answer.status == 400
@@ -149,7 +147,7 @@ async def test_compressed_bodies_are_refused(tmp_path: Path) -> None:
         ("GET", "/", 404),
     ],
 )
-async def test_what_is_not_on_the_list_is_refused(tmp_path: Path, method: str, path: str, status: int) -> None:
+async def test_unknown_path_or_method_is_rejected(tmp_path: Path, method: str, path: str, status: int) -> None:
     from yarl import URL
 
     async with FakeEngine() as engine, gateway_in_loop(a_config(engine.url), tmp_path) as gateway:
@@ -159,7 +157,7 @@ async def test_what_is_not_on_the_list_is_refused(tmp_path: Path, method: str, p
     assert engine.requests == []
 
 
-async def test_the_admin_listener_has_its_own_closed_list(tmp_path: Path) -> None:
+async def test_admin_listener_serves_only_its_own_paths(tmp_path: Path) -> None:
     async with FakeEngine() as engine, gateway_in_loop(a_config(engine.url), tmp_path) as gateway:
         found = {}
         for path in ("/health", "/ready", "/metrics", "/status", "/v1/models", CHAT, "/"):
@@ -175,14 +173,14 @@ async def test_the_admin_listener_has_its_own_closed_list(tmp_path: Path) -> Non
         "/status": 200,
         "/v1/models": 404,
         CHAT: 404,
-        # It leads to the console's page.
+        # Redirects to the console page.
         "/": 200,
     }
 
 
-async def test_the_probe_s_findings_are_visible(tmp_path: Path) -> None:
+async def test_status_includes_probe_results(tmp_path: Path) -> None:
     async with FakeEngine() as engine, gateway_in_loop(a_config(engine.url), tmp_path) as gateway:
-        status = await gateway.until(lambda status: status["engines"][0]["signals"])
+        status = await gateway.wait_for_status(lambda status: status["engines"][0]["signals"])
 
     [found] = status["engines"]
     assert found["state"] == "ready"
@@ -190,7 +188,7 @@ async def test_the_probe_s_findings_are_visible(tmp_path: Path) -> None:
     assert found["signals"]["running"] == "vllm:num_requests_running"
 
 
-async def test_a_class_that_does_not_exist_is_an_error_with_the_list(tmp_path: Path) -> None:
+async def test_unknown_class_rejection_lists_the_known_classes(tmp_path: Path) -> None:
     async with FakeEngine() as engine, gateway_in_loop(a_config(engine.url), tmp_path) as gateway:
         async with gateway.post(chat(), headers={"x-headgate-class": "urgent"}) as answer:
             error = (await answer.json())["error"]
@@ -199,15 +197,15 @@ async def test_a_class_that_does_not_exist_is_an_error_with_the_list(tmp_path: P
     assert "batch, interactive, long" in error["message"]
 
 
-async def test_a_model_name_that_no_header_can_carry_is_told_all_the_same(tmp_path: Path) -> None:
+async def test_model_name_with_line_breaks_cannot_inject_headers(tmp_path: Path) -> None:
     async with FakeEngine() as engine, gateway_in_loop(a_config(engine.url), tmp_path) as gateway:
         async with gateway.post(chat(model="a\r\nset-cookie: b\x00ü")) as answer:
             assert answer.status == 404
             assert "set-cookie" not in answer.headers
 
 
-async def test_bodies_take_no_more_memory_together_than_they_may(tmp_path: Path) -> None:
-    limits = {"body_bytes_max": "64KiB", "bodies_bytes_max": "100KiB"}
+async def test_total_memory_for_all_bodies_is_limited(tmp_path: Path) -> None:
+    limits = {"body_bytes_max": "64KiB", "total_body_bytes_max": "100KiB"}
     async with FakeEngine() as engine, gateway_in_loop(a_config(engine.url, limits=limits), tmp_path) as gateway:
         engine.behaviour = Behaviour(hang_before_head=True)
         async with asyncio.TaskGroup() as group:
@@ -223,7 +221,7 @@ async def test_bodies_take_no_more_memory_together_than_they_may(tmp_path: Path)
         left = (await gateway.status())["held"]["body_bytes"]
 
     assert (refused.status, error["code"], refused.headers["retry-after"]) == (429, "slow_down", "1")
-    assert "bodies_bytes_max" in error["message"]
+    assert "total_body_bytes_max" in error["message"]
     assert left == 0
 
 

@@ -1,4 +1,4 @@
-"""Does the gateway track tokens of a response that the engine streams and the client receives complete?"""
+"""Tests for responses that the engine streams but the gateway returns as a whole."""
 
 import asyncio
 import time
@@ -10,7 +10,7 @@ import pytest
 
 from headgate.core.events import AttemptEnding
 from headgate.model.stage import Stage
-from headgate.telemetry.stages.times import stage_times
+from headgate.telemetry.stages.stage_times import stage_times
 from testing.fake_engine import Behaviour, FakeEngine
 from testing.gateway import CHAT, NO_TARGETS, GatewayInLoop, a_config, chat, gateway_in_loop
 from tests.edge.test_records import kept_of
@@ -22,16 +22,16 @@ async def engine() -> AsyncIterator[FakeEngine]:
         yield engine
 
 
-LIMITS = {"first_token_max": "5s", "idle_max": "5s", "total_max": "60s"}
+LIMITS = {"first_token_timeout": "5s", "stream_idle_timeout": "5s", "attempt_timeout": "60s"}
 
 
 def a_watching_config(*engines: FakeEngine) -> dict[str, Any]:
     urls = [engine.url for engine in engines]
-    return a_config(*urls, engine="llamacpp", classes={"interactive": {"band": 0, **NO_TARGETS} | LIMITS})
+    return a_config(*urls, engine="llamacpp", classes={"interactive": {"priority_band": 0, **NO_TARGETS} | LIMITS})
 
 
 def sweep(gateway: GatewayInLoop, *, later_s: float) -> None:
-    """Check the open attempts as if `later_s` seconds had passed."""
+    """Checks the open attempts as if `later_s` seconds had passed."""
     attempts = gateway.gateway._attempts
     attempts.sweep(list(attempts._open.values()), asyncio.get_running_loop().time() + later_s)
 
@@ -47,11 +47,11 @@ def events_of(gateway: GatewayInLoop) -> list[int]:
 
 
 async def heard(gateway: GatewayInLoop, events: int) -> None:
-    """Wait until the only open attempt has been sent and has produced this number of events."""
+    """Waits until the only open attempt has been sent and has produced this number of events."""
 
     async def enough() -> bool:
         attempts = gateway.gateway._attempts._open.values()
-        return [events] == [each.events for each in attempts if each.record.connected_at]
+        return [events] == [each.events for each in attempts if each.record.sent_at]
 
     await until(enough)
 
@@ -68,7 +68,7 @@ async def test_request_is_retried_elsewhere_when_its_engine_falls_silent(
             for each in (engine, other):
                 each.script.append(Behaviour(tokens=4, hang_after=after))
             asking = asyncio.create_task(gateway.http.post(gateway.url + CHAT, json=chat()))
-            await gateway.until(lambda status: status["attempts_open"] == 1)
+            await gateway.wait_for_status(lambda status: status["attempts_open"] == 1)
             await heard(gateway, after)
             for each in (engine, other):
                 each.script.clear()
@@ -82,7 +82,7 @@ async def test_request_is_retried_elsewhere_when_its_engine_falls_silent(
 
     assert (answer.status, answer.headers["x-headgate-attempts"]) == (200, "2")
     assert body["choices"][0]["message"]["content"] == "word0 word1 word2 word3 "
-    assert [each.ending for each in record.attempts] == [AttemptEnding.SILENT, AttemptEnding.COMPLETED]
+    assert [each.ending for each in record.attempts] == [AttemptEnding.TIMEOUT, AttemptEnding.COMPLETED]
     assert record.attempts[0].detail == why
     decoded = {(each.stage, each.attempt) for each in stage_times(record)}
     assert ((Stage.DECODE, 1) in decoded) is (after > 0)
@@ -104,22 +104,22 @@ async def test_explain_shows_the_first_token_and_stages_separate_prefill_from_de
             body = await answer.json()
             request_id = answer.headers["x-request-id"]
         async with gateway.http.get(f"{gateway.admin_url}/explain/{request_id}") as page:
-            steps = [(step["kind"], step["what"]) for step in (await page.json())["steps"]]
+            steps = [(step["kind"], step["event"]) for step in (await page.json())["steps"]]
         record = await kept.one()
 
     (attempt,) = record.attempts
     assert body["usage"]["completion_tokens"] == 3
-    assert attempt.connected_at < attempt.first_byte_at < between < attempt.last_byte_at <= record.replied_at
+    assert attempt.sent_at < attempt.first_byte_at < between < attempt.last_byte_at <= record.replied_at
     stages = {piece.stage: piece for piece in stage_times(record)}
     assert stages[Stage.PREFILL].end == stages[Stage.DECODE].begin == attempt.first_byte_at
     assert stages[Stage.DECODE].end == attempt.last_byte_at
     assert [each for each in steps if each[0] == "first_token"] == [
         ("first_token", "first token"),
-        ("first_token", "the answer begins"),
+        ("first_token", "response begins"),
     ]
 
 
-async def test_caller_that_disconnects_is_charged_for_generated_tokens(engine: FakeEngine, tmp_path: Path) -> None:
+async def test_disconnecting_client_is_charged_for_generated_tokens(engine: FakeEngine, tmp_path: Path) -> None:
     engine.behaviour = Behaviour(tokens=6, hang_after=4)
     async with gateway_in_loop(a_watching_config(engine), tmp_path) as gateway:
         kept = kept_of(gateway)
@@ -135,10 +135,10 @@ async def test_caller_that_disconnects_is_charged_for_generated_tokens(engine: F
     assert record.output_tokens == 4
 
 
-async def test_attempt_is_not_watched_if_the_engine_does_not_stream(tmp_path: Path) -> None:
+async def test_attempt_is_watched_only_if_the_engine_streams(tmp_path: Path) -> None:
     async with FakeEngine() as engine:
         config = a_config(
-            engine.url, engine="openai_compatible", classes={"interactive": {"band": 0, **NO_TARGETS} | LIMITS}
+            engine.url, engine="openai_compatible", classes={"interactive": {"priority_band": 0, **NO_TARGETS} | LIMITS}
         )
         async with gateway_in_loop(config, tmp_path) as gateway:
             engine.behaviour = Behaviour(tokens=2, hang_before_head=True)

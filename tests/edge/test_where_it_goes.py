@@ -1,4 +1,4 @@
-"""Does what a caller says about where its request may go reach the scheduler, and is it told who served it?"""
+"""Tests for routing hints in a request and for the routing headers in its response."""
 
 import json
 from pathlib import Path
@@ -7,24 +7,24 @@ from typing import Any
 import pytest
 
 from headgate.edge.client import Client, Headers
-from headgate.edge.intake import take_in
-from headgate.edge.replies import tale
+from headgate.edge.error_replies import routing_headers
+from headgate.edge.parsed_request import read_request
 from headgate.model.ticket import Api, Ticket
-from headgate.model.units import ClassName, Duration, ModelName, RequestId, TenantId
+from headgate.model.units import SECOND, ClassName, Duration, ModelName, RequestId, TenantId
 from testing.fake_engine import FakeEngine
 from testing.gateway import a_config, chat, gateway_in_loop
 from testing.ports import free_port
 
 
 class NoWire:
-    """A caller that is sent nothing."""
+    """A client connection that discards everything sent to it."""
 
     blocked = False
 
-    def identified(self, _tenant: TenantId | None = None) -> bool:
+    def mark_authenticated(self, _tenant: TenantId | None = None) -> bool:
         return True
 
-    def ask_for_body(self) -> None: ...
+    def send_continue(self) -> None: ...
 
     def send_head(self, status: int, headers: Headers) -> None: ...
 
@@ -35,41 +35,83 @@ class NoWire:
 
 async def a_ticket(headers: dict[bytes, bytes] | None = None, zone: str = "", **fields: object) -> Ticket:
     client = Client(NoWire(), method="POST", path=b"/", headers=headers or {}, body_bytes_max=2**21)
-    client.take_body(json.dumps(chat(**fields)).encode())
+    client.add_body(json.dumps(chat(**fields)).encode())
     client.complete_body()
     request_id, tenant = RequestId("r1"), TenantId("t")
-    intake = await take_in(client, api=Api.CHAT, tenant=tenant, request_id=request_id, body_bytes_max=2**21, zone=zone)
+    intake = await read_request(
+        client, api=Api.CHAT, tenant=tenant, request_id=request_id, body_bytes_max=2**21, zone=zone
+    )
     return intake.ticket
 
 
-async def test_a_ticket_says_how_much_is_asked_for() -> None:
+async def test_ticket_contains_choices_and_output_limit() -> None:
     ticket = await a_ticket(n=3, max_completion_tokens=50)
 
     assert (ticket.n, ticket.output_tokens_max) == (3, 50)
 
 
-async def test_without_a_word_one_answer_of_any_length_is_asked_for() -> None:
+async def test_ticket_defaults_to_one_choice_without_output_limit() -> None:
     ticket = await a_ticket()
 
     assert (ticket.n, ticket.output_tokens_max) == (1, None)
 
 
-@pytest.mark.parametrize(("headers", "rung"), [({}, None), ({b"x-headgate-rung": b"best"}, "best")])
-async def test_a_ticket_says_which_rung_was_named(headers: dict[bytes, bytes], rung: str | None) -> None:
-    assert (await a_ticket(headers)).rung == rung
+@pytest.mark.parametrize(("headers", "rung"), [({}, None), ({b"x-headgate-model-tier": b"best"}, "best")])
+async def test_ticket_contains_the_requested_tier(headers: dict[bytes, bytes], rung: str | None) -> None:
+    assert (await a_ticket(headers)).model_tier == rung
 
 
-async def test_a_ticket_says_where_its_gateway_stands() -> None:
+async def test_ticket_contains_its_gateways_zone() -> None:
     assert (await a_ticket(zone="a")).zone == "a"
 
 
-def test_a_model_s_name_that_no_header_can_carry_is_told_all_the_same() -> None:
-    told = dict(tale(ClassName("c"), ModelName("größe"), Duration(0), 1, ("model=größe",)))
+async def test_every_field_of_a_ticket_comes_from_its_own_part_of_the_request() -> None:
+    headers = {
+        b"x-headgate-class": b"batch",
+        b"x-headgate-model-tier": b"best",
+        b"x-stainless-retry-count": b"2",
+        b"x-stainless-read-timeout": b"7",
+        b"idempotency-key": b"key",
+    }
+    messages = [{"role": "user", "content": "one"}, {"role": "assistant", "content": "two"}]
+    messages = [*messages, {"role": "user", "content": "three"}]
+    told: dict[str, object] = {"model": "m", "messages": messages, "tools": [{"type": "x"}], "service_tier": "flex"}
+    ticket = await a_ticket(headers, "z", **told, stream=True, n=3, max_tokens=50)
+    text, kept, tools = (len(json.dumps(each).encode()) for each in (messages, [messages[-1]], told["tools"]))
+
+    assert ticket == Ticket(
+        request_id=RequestId("r1"),
+        api=Api.CHAT,
+        model=ModelName("m"),
+        tenant=TenantId("t"),
+        stream=True,
+        prompt_bytes=text + tools,
+        requested_class="batch",
+        service_tier="flex",
+        client_retries=2,
+        untrimmable_bytes=kept + tools,
+        first_token_ns_left=Duration(7 * SECOND),
+        completion_ns_left=None,
+        idempotency_key="key",
+        n=3,
+        output_tokens_max=50,
+        model_tier="best",
+        zone="z",
+        prompts=1,
+        prompt_bytes_before_prefix=tools,
+        fingerprint=ticket.fingerprint,
+        has_media=False,
+    )
+    assert len(ticket.fingerprint) == 32
+
+
+def test_non_ascii_model_name_is_sanitized_in_headers() -> None:
+    told = dict(routing_headers(ClassName("c"), ModelName("größe"), Duration(0), 1, ("model=größe",)))
 
     assert (told[b"x-headgate-model"], told[b"x-headgate-degraded"]) == (b"gr??e", b"model=gr??e")
 
 
-# Through the gateway
+# Gateway
 
 
 def of_two_pools(*urls: str, **models: Any) -> dict[str, Any]:
@@ -78,25 +120,25 @@ def of_two_pools(*urls: str, **models: Any) -> dict[str, Any]:
     return config
 
 
-async def test_a_caller_that_names_a_rung_is_served_by_it(tmp_path: Path) -> None:
+async def test_requested_tier_serves_the_request(tmp_path: Path) -> None:
     async with FakeEngine() as small, FakeEngine(models=("fake-large",)) as large:
-        rungs = [{"named": "best", "pools": ["large"]}, {"pools": ["small"]}]
-        config = of_two_pools(small.url, large.url, m={"pools": ["small", "large"], "rungs": rungs})
+        tiers = [{"name": "best", "pools": ["large"]}, {"pools": ["small"]}]
+        config = of_two_pools(small.url, large.url, m={"pools": ["small", "large"], "tiers": tiers})
         async with gateway_in_loop(config, tmp_path) as gateway:
-            async with gateway.post(chat(), headers={"x-headgate-rung": "best"}) as best:
+            async with gateway.post(chat(), headers={"x-headgate-model-tier": "best"}) as best:
                 assert best.headers["x-headgate-model"] == "m"
             async with gateway.post(chat()) as usual:
                 assert usual.status == 200
-            async with gateway.post(chat(), headers={"x-headgate-rung": "huge"}) as unknown:
+            async with gateway.post(chat(), headers={"x-headgate-model-tier": "huge"}) as unknown:
                 error = (await unknown.json())["error"]
 
     assert best.status == 200
     assert (len(small.requests), len(large.requests)) == (1, 1)
     assert unknown.status == 400
-    assert error["message"].startswith('model "m" has no rung "huge"; its rungs are: best')
+    assert error["message"].startswith('model "m" has no tier "huge"; available tiers: best')
 
 
-async def test_a_caller_is_told_which_model_served_instead(tmp_path: Path) -> None:
+async def test_response_header_names_the_fallback_model(tmp_path: Path) -> None:
     async with FakeEngine(models=("fake-large",)) as large:
         nowhere = f"http://127.0.0.1:{free_port()}"
         config = of_two_pools(nowhere, large.url, m={"pools": ["small"], "fallbacks": ["n"]}, n={"pools": ["large"]})

@@ -1,4 +1,4 @@
-"""How does a test ask an engine, and what does it see of the connections?"""
+"""Builders for engine calls, and a container that counts the engines' connections."""
 
 import asyncio
 import json
@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from typing import Self
 
 from headgate.engines.dialects import DIALECTS
-from headgate.engines.host_names import HostNames
-from headgate.engines.http import HttpAnswer, HttpEngine
+from headgate.engines.dns_cache import DnsCache
+from headgate.engines.http_engine import HttpEngine, HttpResponse
 from headgate.model.ticket import Api
 from headgate.model.units import RequestId
 from headgate.ports.engine import Call
-from headgate.wire.request import RequestBody
+from headgate.wire.request_body import RequestBody
 
 MESSAGES = [{"role": "user", "content": "Say hello in five words."}]
 
@@ -35,7 +35,7 @@ def a_call(
 
 
 class Engines:
-    """The engines that a test asks, and what they hold."""
+    """HTTP engines created by a test, and their connections."""
 
     def __init__(self) -> None:
         self._made: dict[object, HttpEngine] = {}
@@ -48,9 +48,9 @@ class Engines:
         served_model: str = "fake",
         api_key: str | None = None,
         watches: bool = False,
-        names: HostNames | None = None,
+        names: DnsCache | None = None,
     ) -> HttpEngine:
-        """With `watches`, the engine streams responses that the call wants complete."""
+        """With `watches`, the engine streams responses even if the call asks for a complete one."""
         asked = (url, dialect, served_model, api_key, watches)
         if asked not in self._made:
             self._made[asked] = HttpEngine(
@@ -58,14 +58,14 @@ class Engines:
                 served_model=served_model,
                 api_key=api_key,
                 dialect=DIALECTS[dialect],
-                watches_whole_answers=watches,
-                names=names,
+                joins_streams=watches,
+                dns=names,
             )
         return self._made[asked]
 
     @property
     def in_use(self) -> int:
-        """Connections that carry an answer."""
+        """Number of connections with a response in progress."""
         return sum(engine.connections - engine.connections_idle for engine in self._made.values())
 
     @property
@@ -78,12 +78,12 @@ class Engines:
     async def __aexit__(self, *_: object) -> None:
         for engine in self._made.values():
             engine.close()
-        # A connection that is cut or closed is gone with the next turns of the loop.
+        # The event loop needs a few iterations to close connections.
         for _ in range(3):
             await asyncio.sleep(0)
 
 
-async def read_all(answer: HttpAnswer) -> bytes:
+async def read_all(answer: HttpResponse) -> bytes:
     body = bytearray()
     while data := await answer.read():
         body += data

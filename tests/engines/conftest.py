@@ -1,4 +1,4 @@
-"""What do the tests of this room share?"""
+"""Fixtures for the engine tests."""
 
 from collections.abc import AsyncIterator
 

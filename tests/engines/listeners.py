@@ -1,4 +1,4 @@
-"""How does a test stand up an engine that behaves as no fake engine would?"""
+"""TCP servers for engine behaviour that the fake engine does not cover."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -9,7 +9,7 @@ Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]
 
 @asynccontextmanager
 async def listening(handle: Handler) -> AsyncIterator[str]:
-    """The address at which each connection is given to `handle`; what is open at the end is broken off."""
+    """Serve each connection with `handle` and yield the address. Connections still open at the end are aborted."""
     tasks: set[asyncio.Task[None]] = set()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -35,5 +35,5 @@ async def listening(handle: Handler) -> AsyncIterator[str]:
 
 
 async def say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Takes what is sent, and answers never."""
+    """Read all input and never respond."""
     await reader.read()

@@ -1,7 +1,7 @@
-"""Do the dialects know what real engines say?
+"""The dialects understand the metrics pages and error responses of real engines.
 
-The pages of vLLM and llama.cpp were recorded, and shortened by most of their buckets. SGLang and TensorRT-LLM need a
-GPU; their pages are written after what the makers' documentation of that version shows.
+The vLLM and llama.cpp pages are recordings with most histogram buckets removed. SGLang and TensorRT-LLM require a GPU,
+so their pages are based on the vendors' documentation for that version.
 """
 
 from pathlib import Path
@@ -54,7 +54,7 @@ RECORDED = Path(__file__).parent / "recorded"
         ),
     ],
 )
-def test_every_signal_is_found_on_the_recorded_page(dialect: str, page: str, found: dict[str, Metric]) -> None:
+def test_dialect_finds_every_signal_in_a_scrape(dialect: str, page: str, found: dict[str, Metric]) -> None:
     metrics = DIALECTS[dialect].metrics
     names = [name for aliases in metrics.values() for name in aliases]
 
@@ -62,19 +62,19 @@ def test_every_signal_is_found_on_the_recorded_page(dialect: str, page: str, fou
     assert all(any(name in found for name in aliases) for aliases in metrics.values())
 
 
-def test_older_names_are_known_after_the_newest() -> None:
+def test_dialect_lists_newest_metric_name_first() -> None:
     kv = DIALECTS["vllm"].metrics[Signal.KV_USED_FRACTION]
 
     assert kv == ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc")
 
 
-def test_every_dialect_has_its_own_name_and_a_path_or_a_speaker_for_every_api() -> None:
+def test_every_dialect_has_its_own_name_and_handles_every_api() -> None:
     for name, dialect in DIALECTS.items():
         assert dialect.name == name
-        assert set(dialect.paths) == (set(Api) - {Api.INFER} if dialect.speaker is None else set())
+        assert set(dialect.paths) == (set(Api) - {Api.INFER} if dialect.adapter is None else set())
 
 
-def test_metrics_of_llamacpp_are_read_seldom() -> None:
+def test_llamacpp_metrics_are_scraped_at_a_long_interval() -> None:
     assert DIALECTS["llamacpp"].scrape_s_min >= 5
 
 
@@ -102,8 +102,10 @@ def test_metrics_of_llamacpp_are_read_seldom() -> None:
         (503, b'{"error":{"message":"Loading model","type":"unavailable_error","code":503}}', False),
     ],
 )
-def test_a_request_is_blamed_only_for_its_own_mistakes(dialect: str, status: int, body: bytes, blamed: bool) -> None:
-    assert DIALECTS[dialect].blames_request(status, body) is blamed
+def test_dialect_blames_the_request_only_for_request_errors(
+    dialect: str, status: int, body: bytes, blamed: bool
+) -> None:
+    assert DIALECTS[dialect].is_request_error(status, body) is blamed
 
 
 IMAGE_REFUSED = (
@@ -129,6 +131,6 @@ TEXT_REFUSED = (
     ("status", "body"),
     [(500, IMAGE_REFUSED), (500, TEMPLATE_REFUSED), (501, EMBEDDINGS_REFUSED), (500, TEXT_REFUSED)],
 )
-def test_llamacpp_reports_some_mistakes_of_callers_as_its_own(status: int, body: bytes) -> None:
-    assert DIALECTS["llamacpp"].blames_request(status, body)
-    assert not DIALECTS["vllm"].blames_request(status, body)
+def test_llamacpp_dialect_recognises_request_errors_with_server_status(status: int, body: bytes) -> None:
+    assert DIALECTS["llamacpp"].is_request_error(status, body)
+    assert not DIALECTS["vllm"].is_request_error(status, body)

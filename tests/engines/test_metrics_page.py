@@ -1,4 +1,4 @@
-"""Is a metrics page read as Prometheus would?"""
+"""The metrics parser follows the Prometheus text format and bounds the work done per scrape."""
 
 import pytest
 from hypothesis import given
@@ -11,14 +11,14 @@ from headgate.engines.metrics_page import (
     SERIES_MAX,
     SLICE_BYTES,
     Metric,
-    in_turns,
     label_steps,
     label_values,
     metrics_steps,
     read_metrics,
     read_series,
+    run_in_turns,
 )
-from testing.work import lines_run
+from testing.executed_lines import count_executed_lines
 
 
 @pytest.mark.parametrize(
@@ -38,11 +38,11 @@ from testing.work import lines_run
         (b"\xff\xfe\n", None),
     ],
 )
-def test_a_line_is_understood_or_passed_over(page: bytes, metric: Metric | None) -> None:
+def test_parser_reads_valid_lines_and_skips_others(page: bytes, metric: Metric | None) -> None:
     assert read_metrics(page, ["m"]).get("m") == metric
 
 
-def test_a_mean_is_over_the_series() -> None:
+def test_mean_is_computed_over_the_series() -> None:
     assert read_metrics(b'm{engine="0"} 0.2\nm{engine="1"} 0.6\n', ["m"])["m"].mean == pytest.approx(0.4)
 
 
@@ -51,7 +51,7 @@ def test_a_mean_is_over_the_series() -> None:
         st.text(alphabet='ab"\\{} \n,=é', max_size=6), st.floats(-1e9, 1e9, allow_nan=False), min_size=1, max_size=5
     )
 )
-def test_what_prometheus_writes_is_read_back(series: dict[str, float]) -> None:
+def test_parser_reads_prometheus_client_output(series: dict[str, float]) -> None:
     registry = CollectorRegistry()
     wanted = Gauge("a:wanted", "The one.", ["label"], registry=registry)
     other = Gauge("a:wanted_too", "Not this.", ["label"], registry=registry)
@@ -71,14 +71,14 @@ def rows(count: int, name: str = "m") -> bytes:
     return b"".join(b'%b{engine="%d",model="a"} 1\n' % (name.encode(), number) for number in range(count))
 
 
-async def test_long_page_is_read_in_slices_with_the_same_result() -> None:
+async def test_long_page_is_parsed_in_slices_with_the_same_result() -> None:
     page = b"# HELP other\n" * 20_000 + rows(3000) + rows(7, "n") + b"other 5\n" * 9000 + b"m 4"
     turns = list(metrics_steps(page, ["m", "n"]))
 
     assert len(turns) == len(page) // SLICE_BYTES
-    assert await in_turns(metrics_steps(page, ["m", "n", "absent"])) == read_metrics(page, ["m", "n"])
+    assert await run_in_turns(metrics_steps(page, ["m", "n", "absent"])) == read_metrics(page, ["m", "n"])
     assert read_metrics(page, ["m", "n"]) == {"m": Metric(3004.0, 3001), "n": Metric(7.0, 7)}
-    assert await in_turns(label_steps(page, "m", "engine")) == label_values(page, "m", "engine")
+    assert await run_in_turns(label_steps(page, "m", "engine")) == label_values(page, "m", "engine")
     assert len(label_values(page, "m", "engine")) == 3000
 
 
@@ -88,14 +88,14 @@ async def test_rows_at_slice_boundaries_are_counted_exactly_once() -> None:
         assert read_metrics(page, ["m"]) == {"m": Metric(3.0, 3)}
 
 
-def test_page_of_one_slice_is_read_in_one_turn() -> None:
+def test_single_slice_page_is_parsed_in_one_turn() -> None:
     assert list(metrics_steps(rows(1000), ["m"])) == []
 
 
-def test_each_turn_reads_a_bounded_number_of_rows() -> None:
+def test_each_turn_parses_a_bounded_number_of_rows() -> None:
     steps = metrics_steps(b"m 1\n" * 100_000, ["m"])
 
-    assert lines_run(lambda: next(steps), "headgate.engines.metrics_page") < 15 * SLICE_BYTES // len("m 1\n")
+    assert count_executed_lines(lambda: next(steps), "headgate.engines.metrics_page") < 15 * SLICE_BYTES // len("m 1\n")
 
 
 def test_metric_with_too_many_series_is_omitted() -> None:

@@ -1,4 +1,4 @@
-"""Is an engine's first request ours, and what is made of one that fails?"""
+"""Warm-up requests to a new engine, and how they can fail."""
 
 from headgate.engines.dialects import DIALECTS
 from headgate.engines.page import open_session
@@ -14,7 +14,7 @@ async def warmed(url: str, *, api_key: str | None = None) -> str | None:
         return await warm_up(session, url, dialect=VLLM, served_model="fake", api_key=api_key)
 
 
-async def test_one_small_request_is_enough() -> None:
+async def test_warm_up_sends_one_small_request() -> None:
     async with FakeEngine(api_key="secret") as engine:
         assert await warmed(engine.url, api_key="secret") is None
         [request] = engine.requests
@@ -23,7 +23,7 @@ async def test_one_small_request_is_enough() -> None:
     assert request.json["max_tokens"] == 1
 
 
-async def test_what_an_engine_does_not_offer_is_asked_for_in_another_way() -> None:
+async def test_warm_up_falls_back_to_chat_if_completions_are_missing() -> None:
     async with FakeEngine() as engine:
         engine.script.append(Behaviour(status=404))
         assert await warmed(engine.url) is None
@@ -31,14 +31,14 @@ async def test_what_an_engine_does_not_offer_is_asked_for_in_another_way() -> No
         assert [request.path for request in engine.requests] == ["/v1/completions", "/v1/chat/completions"]
 
 
-async def test_an_engine_that_fails_is_not_warm() -> None:
+async def test_warm_up_reports_an_error_status() -> None:
     async with FakeEngine() as engine:
         engine.behaviour = Behaviour(status=500)
         said = await warmed(engine.url)
 
     assert said is not None
-    assert said.startswith("its first request was answered with 500")
+    assert said.startswith("the warm-up request failed with status 500")
 
 
-async def test_an_engine_that_is_not_there_is_not_warm() -> None:
-    assert await warmed(f"http://127.0.0.1:{free_port()}") == "its first request failed: connection refused"
+async def test_warm_up_reports_a_refused_connection() -> None:
+    assert await warmed(f"http://127.0.0.1:{free_port()}") == "the warm-up request failed: connection refused"

@@ -1,4 +1,4 @@
-"""How does a test get a fleet of processes, a scheduler that follows it, and somebody who notes what it tells?"""
+"""Builders for process fleets, with a minimal scheduler and a recording observer."""
 
 import asyncio
 import sys
@@ -13,11 +13,11 @@ from urllib.parse import urlsplit
 from headgate.core.summary import EndpointSummary
 from headgate.fleets.processes.fleet import ProcessFleet
 from headgate.fleets.processes.options import ProcessOptions
-from headgate.fleets.processes.terms import ProcessTerms
+from headgate.fleets.processes.spec import ProcessSpec
 from headgate.model.endpoint import EndpointState
 from headgate.model.units import MILLISECOND, Duration, EndpointId, PoolName
 from headgate.ports.engine import ProbeState
-from headgate.ports.fleet import Fleet, Phase, Seen
+from headgate.ports.fleet import Fleet, Phase, ProbeResult
 from testing.ports import free_ports
 
 STUB = (sys.executable, "-S", str(Path(__file__).parent / "stub_engine.py"), "{port}")
@@ -25,14 +25,14 @@ STUB = (sys.executable, "-S", str(Path(__file__).parent / "stub_engine.py"), "{p
 
 @cache
 def fleet_ports() -> tuple[int, int]:
-    """First and last port for the fleets of this process. No other test run gets one of them."""
+    """First and last port for this process's fleets. No other test run gets any of them."""
     ports = free_ports(64)
     return ports[0], ports[-1]
 
 
 @dataclass
 class Notes:
-    """An observer that remembers."""
+    """Fleet observer that records its calls."""
 
     starts: list[tuple[EndpointId, Mapping[Phase, Duration]]] = field(default_factory=list)
     drains: list[tuple[EndpointId, Duration]] = field(default_factory=list)
@@ -45,16 +45,16 @@ class Notes:
     def drained(self, endpoint_id: EndpointId, took_ns: Duration) -> None:
         self.drains.append((endpoint_id, took_ns))
 
-    def troubled(self, what: str, problem: str) -> None:
-        self.troubles.append((what, problem))
+    def problem_found(self, subject: str, problem: str) -> None:
+        self.troubles.append((subject, problem))
 
-    def recovered(self, what: str) -> None:
+    def problem_cleared(self, what: str) -> None:
         self.recoveries.append(what)
 
 
 @dataclass
 class Follower:
-    """What a scheduler knows of a fleet: who joins, who leaves, and who is kept by what is in flight."""
+    """Minimal scheduler that tracks a fleet's endpoints and keeps leaving ones while they have requests in flight."""
 
     fleet: Fleet | None = None
     known: dict[EndpointId, EndpointState] = field(default_factory=dict)
@@ -93,19 +93,19 @@ class Follower:
             del self.known[each]
 
 
-async def look(url: str) -> Seen:
-    """As a dialect's probe would, by the status of one page."""
+async def look(url: str) -> ProbeResult:
+    """Probe an engine through the status of its health page."""
     host, port = urlsplit(url).netloc.split(":")
     try:
         reader, writer = await asyncio.open_connection(host, int(port))
     except OSError:
-        return Seen(ProbeState.UNREACHABLE, "nothing listens there")
+        return ProbeResult(ProbeState.UNREACHABLE, "nothing listens there")
     try:
         writer.write(b"GET /health HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
         head = await reader.readline()
     finally:
         writer.close()
-    return Seen(ProbeState.READY) if b" 200 " in head else Seen(ProbeState.LOADING, "it is loading")
+    return ProbeResult(ProbeState.READY) if b" 200 " in head else ProbeResult(ProbeState.LOADING, "it is loading")
 
 
 async def warm_up(url: str) -> str | None:
@@ -130,21 +130,21 @@ class Running:
         await self.until(lambda: len(self.notes.starts) == count)
 
 
-def terms(place: Path, *arguments: str, **settings: Any) -> ProcessTerms:
+def terms(place: Path, *arguments: str, **settings: Any) -> ProcessSpec:
     usual = {
         "in_flight_max": 4,
         "command": (*STUB, *arguments),
-        "ports": fleet_ports(),
-        "restart_ns": Duration(50 * MILLISECOND),
-        "restart_ns_max": Duration(400 * MILLISECOND),
+        "port_range": fleet_ports(),
+        "restart_backoff_ns": Duration(50 * MILLISECOND),
+        "restart_backoff_ns_max": Duration(400 * MILLISECOND),
     }
     options = ProcessOptions(**(usual | settings))
-    return ProcessTerms(pool=PoolName("p"), model="m", logs=place / "logs", options=options)
+    return ProcessSpec(pool=PoolName("p"), model="m", log_directory=place / "logs", options=options)
 
 
 @asynccontextmanager
 async def a_fleet(
-    made: ProcessTerms, *, endpoints: int = 1, least: int = 0, most: int = 3, warm: Any = warm_up
+    made: ProcessSpec, *, endpoints: int = 1, least: int = 0, most: int = 3, warm: Any = warm_up
 ) -> AsyncIterator[Running]:
     follower, notes = Follower(), Notes()
     fleet = ProcessFleet(
@@ -156,7 +156,7 @@ async def a_fleet(
         warm_up=warm,
         lookup=follower.lookup,
         observer=notes,
-        ports_elsewhere=tuple,
+        other_ports=tuple,
     )
     follower.fleet = fleet
     await fleet.start(follower.follow)
@@ -167,7 +167,7 @@ async def a_fleet(
 
 
 def is_alive(pid: int) -> bool:
-    """Whether it still runs; one that only waits to be collected does not."""
+    """Return whether the process is running. A zombie does not count."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:

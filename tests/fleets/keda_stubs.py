@@ -23,7 +23,7 @@ def protoc(*outputs: str) -> None:
 
 @cache
 def stubs() -> SimpleNamespace:
-    """`messages`, and `Client` for a channel."""
+    """`messages`, and a `Client` class to create with a channel."""
     with tempfile.TemporaryDirectory(prefix="headgate-keda-") as folder:
         protoc(f"--grpc_python_out={folder}")
         services = _imported("externalscaler_pb2_grpc", Path(folder) / FOLDER)

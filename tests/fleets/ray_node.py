@@ -1,9 +1,9 @@
-"""How does a test get a real Ray node that it may also take away?
+"""A real Ray node that a test can start and stop.
 
-`scripts/ray` finds the environment, or makes it; a node that cannot be had fails the test and never skips it. The node
-listens on the loopback interface only, and its parts go with the process group that is started here; whatever Ray
-starts beside them ends when they do. While it is there, its token and the like are in our environment, as an operator
-would have them in the gateway's.
+`scripts/ray_env` finds or creates the Python environment. If the node cannot start, the test fails rather than being
+skipped. The node listens on the loopback interface only. Its processes share the process group that is started here,
+and anything else that Ray starts exits with them. While the node is running, its token and other settings are in our
+environment variables, just as an operator would set them for the gateway.
 """
 
 import secrets
@@ -29,7 +29,7 @@ ENGINE = (
     *(sys.executable, "-m", "headgate.cli.main", "engine", "--model", "{model}"),
     *("--host", "{host}", "--port", "{port}"),
 )
-"""The command of a simulated engine."""
+"""Command that starts a simulated engine."""
 
 
 @dataclass(frozen=True)
@@ -40,17 +40,17 @@ class RayNode:
 
 
 def ray_python() -> str:
-    printed = subprocess.run([PROJECT / "scripts/ray"], check=True, stdout=subprocess.PIPE, text=True).stdout
+    printed = subprocess.run([PROJECT / "scripts/ray_env"], check=True, stdout=subprocess.PIPE, text=True).stdout
     return f"{printed.splitlines()[-1]}/bin/python"
 
 
 @contextmanager
 def ray_node() -> Iterator[RayNode]:
     python, port = ray_python(), free_port()
-    # The names of its sockets have room for about fifty letters of folder.
+    # The length of Unix socket paths is limited, which leaves about 50 characters for the directory.
     folder = Path(tempfile.mkdtemp(prefix="hg-ray-"))
     environment = {
-        # By this Ray takes the loopback address for the node's own, as it does on systems without clusters.
+        # Makes Ray use the loopback address for the node, as it does on systems without cluster support.
         "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN": secrets.token_hex(32),

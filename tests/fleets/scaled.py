@@ -1,4 +1,4 @@
-"""How does a test drive a gateway whose endpoints are processes, and see that no caller feels it?"""
+"""Gateways with a process fleet, and callers that check every stream."""
 
 import asyncio
 import os
@@ -18,7 +18,7 @@ from tests.fleets.builders import fleet_ports
 HEADGATE = (sys.executable, "-m", "headgate.cli.main")
 SIMULATED = (*HEADGATE, "engine", "--port", "{port}", "--model", "{model}")
 PATIENT: Config = {"interactive": {**NO_TARGETS, "queue_wait_max": "60s"}}
-"""Classes whose requests outlast the start of an engine on a busy machine."""
+"""Classes whose requests wait long enough for an engine to start on a busy machine."""
 
 
 def a_scaled_config(
@@ -32,16 +32,16 @@ def a_scaled_config(
     fleet: Config | None = None,
     **settings: Any,
 ) -> Config:
-    """Nothing scales by itself within the test, unless it says so."""
+    """Configuration without automatic scaling, unless `scaling` sets a shorter period."""
     config = a_config(engine=engine, **{"classes": PATIENT, **settings})
     config["pools"]["small"] |= {
         "fleet": {
             "kind": "processes",
             "command": [str(word) for word in command],
-            "endpoints": endpoints,
-            "logs": str(folder / "logs"),
-            "restart": "100ms",
-            "ports": "{}:{}".format(*fleet_ports()),
+            "endpoint_count": endpoints,
+            "log_directory": str(folder / "logs"),
+            "restart_backoff": "100ms",
+            "port_range": "{}:{}".format(*fleet_ports()),
             **(fleet or {}),
         },
         "scaling": {"endpoints_max": most, "period": "1h", **(scaling or {})},
@@ -51,7 +51,7 @@ def a_scaled_config(
 
 @dataclass
 class Streams:
-    """Callers that stream one answer after the other until they are told to stop."""
+    """Callers that stream one response after another until `over` is set."""
 
     gateway: GatewayInLoop
     body: Config
@@ -69,7 +69,7 @@ class Streams:
                 self.over.set()
 
     async def until_whole(self, more: int, *, seconds_max: float = 60.0) -> None:
-        """Until so many more have ended whole."""
+        """Wait until `more` further streams have completed."""
         wanted = self.seen["whole"] + more
         async with asyncio.timeout(seconds_max):
             while self.seen["whole"] < wanted:
@@ -89,18 +89,18 @@ class Streams:
 @asynccontextmanager
 async def a_scaled_gateway(config: Config, folder: Path, *, seconds_max: float = 60.0) -> AsyncIterator[GatewayInLoop]:
     async with gateway_in_loop(config, folder, wait_for=0) as gateway:
-        await gateway.until_ready(config["pools"]["small"]["fleet"]["endpoints"], seconds_max=seconds_max)
+        await gateway.wait_until_ready(config["pools"]["small"]["fleet"]["endpoint_count"], seconds_max=seconds_max)
         yield gateway
 
 
 def gated(gate: Path, command: Sequence[str]) -> tuple[str, ...]:
-    """The command; it waits for the file `gate` first, and the engine counts as starting until then."""
+    """Wrap a command so that it waits for the file `gate`. The engine counts as starting until then."""
     return ("/bin/sh", "-c", 'while [ ! -e "$0" ]; do sleep 0.05; done; exec "$@"', str(gate), *command)
 
 
 @contextmanager
 def frozen(pid: int) -> Iterator[None]:
-    """Stops an engine, so that its streams do not end meanwhile."""
+    """Suspend an engine process so that its streams do not end."""
     os.kill(pid, signal.SIGSTOP)
     try:
         yield
@@ -121,15 +121,15 @@ def streaming(*, model: str = "m", tokens: int = 40) -> Config:
 
 
 async def out_and_in_again(gateway: GatewayInLoop, streams: Streams, *, seconds_max: float) -> set[int]:
-    """From 1 endpoint to 3 and back while callers stream; the processes there were."""
+    """Scale from 1 endpoint to 3 and back while callers are streaming. Return all process IDs."""
     await streams.until_whole(4)
     await scale(gateway, 3)
-    await gateway.until_ready(3, seconds_max=seconds_max)
+    await gateway.wait_until_ready(3, seconds_max=seconds_max)
     ran = set(pids(gateway).values())
     await streams.until_whole(12)
-    await gateway.until(lambda status: sum(each["in_flight"] > 0 for each in status["endpoints"]) > 1)
+    await gateway.wait_for_status(lambda status: sum(each["in_flight"] > 0 for each in status["endpoints"]) > 1)
     await scale(gateway, 1)
-    await gateway.until(lambda status: len(status["endpoints"]) == 1, seconds_max=seconds_max)
+    await gateway.wait_for_status(lambda status: len(status["endpoints"]) == 1, seconds_max=seconds_max)
     await streams.until_whole(6)
     async with asyncio.timeout(seconds_max):
         while len(pids(gateway)) != 1:
@@ -138,12 +138,12 @@ async def out_and_in_again(gateway: GatewayInLoop, streams: Streams, *, seconds_
 
 
 async def killed_and_replaced(gateway: GatewayInLoop, streams: Streams, *, seconds_max: float) -> None:
-    """One of two endpoints is killed while callers stream, and another stands in its place."""
+    """Kill one of two endpoints while callers are streaming, and wait for its replacement."""
     await streams.until_whole(4)
     victim, pid = next((name, pid) for name, pid in sorted(pids(gateway).items()))
     os.kill(pid, signal.SIGKILL)
     async with asyncio.timeout(seconds_max):
         while pids(gateway).get(victim) in (None, pid):
             await asyncio.sleep(0.02)
-    await gateway.until_ready(2, seconds_max=seconds_max)
+    await gateway.wait_until_ready(2, seconds_max=seconds_max)
     await streams.until_whole(6)

@@ -1,9 +1,9 @@
-"""What is the smallest program that a fleet can take for an engine?
+"""Minimal program that a fleet accepts as an engine.
 
     stub_engine.py PORT [--loads S] [--crashes-after S] [--spawns FILE] [--ignores-sigterm] [--says TEXT]
 
-It listens at once and answers 503 while it loads, which begins with the first request, then 200. With `--spawns` it
-starts a child that sleeps, and writes its pid to the file.
+It listens immediately. Loading begins with the first request; the program returns 503 while it is loading and 200
+afterwards. With `--spawns` it starts a child process that sleeps, and writes its pid to the file.
 """
 
 import argparse
@@ -38,7 +38,7 @@ def main() -> None:
 
     class Answers(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            # From the first request on, so that a client that is slow to ask sees it loading all the same.
+            # Loading begins with the first request, so that a slow client also sees the loading state.
             asked_at.append(time.monotonic())
             self.send_response(200 if asked_at[-1] - asked_at[0] >= args.loads else 503)
             self.send_header("content-length", "0")

@@ -1,4 +1,4 @@
-"""Do fleets that run at the same time get into each other's way?"""
+"""Several process fleets in one gateway do not interfere with each other."""
 
 import asyncio
 from copy import deepcopy
@@ -17,8 +17,8 @@ pytestmark = pytest.mark.process
 QUIET = ("--profile", "tiny", "--speed-up", "1")
 
 
-async def test_engines_of_two_pools_never_get_the_same_port(tmp_path: Path) -> None:
-    """Some listen only when they have loaded, so that for minutes the system takes their ports to be free."""
+async def test_engines_in_two_pools_get_different_ports(tmp_path: Path) -> None:
+    """Some engines start listening only after loading, so the system reports their ports as free for minutes."""
     config = a_scaled_config(tmp_path, (*SIMULATED, *QUIET), endpoints=2)
     config["pools"]["second"] = deepcopy(config["pools"]["small"])
     async with gateway_in_loop(config, tmp_path, wait_for=0) as gateway:
@@ -31,20 +31,20 @@ async def test_engines_of_two_pools_never_get_the_same_port(tmp_path: Path) -> N
     assert len(set(urls)) == 4, urls
 
 
-async def test_a_pool_that_comes_back_while_its_engines_drain_waits_for_their_names(tmp_path: Path) -> None:
+async def test_restored_pool_waits_for_its_draining_engines(tmp_path: Path) -> None:
     config = a_scaled_config(tmp_path, (*SIMULATED, *QUIET))
     async with FakeEngine() as other, a_scaled_gateway(config, tmp_path) as gateway:
         [before] = pids(gateway).values()
         without = a_config(other.url) | {name: config[name] for name in ("listen", "admin_listen")}
         with frozen(before):
             asked = asyncio.create_task(_text(gateway.post(streaming(tokens=300))))
-            await gateway.until(lambda status: status["endpoints"][0]["in_flight"] == 1)
+            await gateway.wait_for_status(lambda status: status["endpoints"][0]["in_flight"] == 1)
             await gateway.rewrite(without)
             await gateway.rewrite(config)
-            assert is_alive(before), "a stream goes on"
+            assert is_alive(before), "the engine still has a stream"
         assert (await asked).endswith("data: [DONE]\n\n")
         await until_dead(before)
-        await gateway.until_ready(1, seconds_max=60)
+        await gateway.wait_until_ready(1, seconds_max=60)
         [after] = pids(gateway).values()
 
         assert after != before

@@ -1,4 +1,4 @@
-"""Do callers feel it when endpoints come and go?"""
+"""Requests are not affected when a fleet's endpoints start and stop."""
 
 import asyncio
 from pathlib import Path
@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from testing.dns_server import A, DnsServer
 from testing.fake_engine import FakeEngine
 from testing.gateway import a_config, chat, gateway_in_loop, gateway_process
-from testing.name_server import A, NameServer
 from tests.fleets.builders import is_alive, until_dead
 from tests.fleets.scaled import (
     SIMULATED,
@@ -27,7 +27,7 @@ QUIET = ("--profile", "tiny", "--speed-up", "1")
 
 
 @pytest.mark.process
-async def test_no_stream_is_severed_while_endpoints_come_and_go(tmp_path: Path) -> None:
+async def test_no_stream_is_truncated_while_the_fleet_scales(tmp_path: Path) -> None:
     config = a_scaled_config(tmp_path, (*SIMULATED, *QUIET), in_flight_max=4)
     async with a_scaled_gateway(config, tmp_path) as gateway:
         streams = Streams(gateway, streaming(tokens=150))
@@ -38,11 +38,11 @@ async def test_no_stream_is_severed_while_endpoints_come_and_go(tmp_path: Path) 
     assert set(streams.seen) == {"whole"}, streams.seen
     assert len(ran) == 3
     assert len(left) == 1
-    assert not any(is_alive(pid) for pid in ran), "nothing is left behind"
+    assert not any(is_alive(pid) for pid in ran), "engine processes are still running"
 
 
 @pytest.mark.process
-async def test_an_endpoint_killed_is_replaced_and_what_had_not_begun_is_retried(tmp_path: Path) -> None:
+async def test_killed_endpoint_is_replaced_and_its_unstarted_requests_are_retried(tmp_path: Path) -> None:
     config = a_scaled_config(tmp_path, (*SIMULATED, *QUIET), endpoints=2, in_flight_max=4)
     async with a_scaled_gateway(config, tmp_path) as gateway:
         streams = Streams(gateway, streaming(tokens=100))
@@ -51,7 +51,7 @@ async def test_an_endpoint_killed_is_replaced_and_what_had_not_begun_is_retried(
         status = await gateway.status()
 
     severed = sum(count for what, count in streams.seen.items() if what.startswith("severed"))
-    assert severed <= 4, "at most those that the killed engine was sending"
+    assert severed <= 4, "only streams of the killed engine may be truncated"
     assert set(streams.seen) - {"whole"} == {what for what in streams.seen if what.startswith("severed")}, streams.seen
     assert {each["id"] for each in status["endpoints"]} == {"small/0", "small/1"}
 
@@ -63,13 +63,13 @@ async def test_requests_wait_for_the_first_endpoint_to_start(tmp_path: Path) -> 
         [endpoint] = (await gateway.status())["endpoints"]
         assert (endpoint["id"], endpoint["state"]) == ("small/0", "warming")
         asked = asyncio.create_task(_status(gateway.post(chat())))
-        await gateway.until(lambda status: status["requests_open"] == 1)
+        await gateway.wait_for_status(lambda status: status["requests_open"] == 1)
         (tmp_path / "go").touch()
         assert await asked == 200
 
 
 @pytest.mark.process
-async def test_a_pool_that_leaves_the_configuration_has_its_processes_ended_once_it_is_idle(tmp_path: Path) -> None:
+async def test_removed_pool_stops_its_processes_once_idle(tmp_path: Path) -> None:
     config = a_scaled_config(tmp_path, (*SIMULATED, *QUIET))
     async with FakeEngine() as other, a_scaled_gateway(config, tmp_path) as gateway:
         [pid] = pids(gateway).values()
@@ -77,25 +77,25 @@ async def test_a_pool_that_leaves_the_configuration_has_its_processes_ended_once
         listed |= {name: config[name] for name in ("listen", "admin_listen")}
         with frozen(pid):
             asked = asyncio.create_task(_text(gateway.post(streaming(tokens=300))))
-            await gateway.until(lambda status: status["endpoints"][0]["in_flight"] == 1)
+            await gateway.wait_for_status(lambda status: status["endpoints"][0]["in_flight"] == 1)
             await gateway.rewrite(listed)
-            assert is_alive(pid), "a stream goes on"
+            assert is_alive(pid), "the engine still has a stream"
         assert (await asked).endswith("data: [DONE]\n\n")
         await until_dead(pid)
-        await gateway.until_ready(1)
+        await gateway.wait_until_ready(1)
 
 
 @pytest.mark.process
-async def test_other_bounds_hold_at_once_and_another_command_for_the_next_process(tmp_path: Path) -> None:
+async def test_new_bounds_apply_immediately_and_new_environment_applies_to_the_next_process(tmp_path: Path) -> None:
     config = a_scaled_config(tmp_path, (*SIMULATED, *QUIET))
     async with a_scaled_gateway(config, tmp_path) as gateway:
         before = pids(gateway)
         pool = config["pools"]["small"]
-        pool["scaling"] |= {"endpoints_min": 2, "warm_min": 2}
-        pool["fleet"] |= {"endpoints": 2, "environment": {"WHO": "{slot}"}}
+        pool["scaling"] |= {"endpoints_min": 2, "warm_endpoints_min": 2}
+        pool["fleet"] |= {"endpoint_count": 2, "environment": {"WHO": "{slot}"}}
         pool["in_flight_max"] = 3
         await gateway.rewrite(config)
-        await gateway.until_ready(2, seconds_max=60)
+        await gateway.wait_until_ready(2, seconds_max=60)
         status = await gateway.status()
         after = pids(gateway)
 
@@ -105,24 +105,24 @@ async def test_other_bounds_hold_at_once_and_another_command_for_the_next_proces
         assert b"WHO=1" in _read(Path(f"/proc/{after['small/1']}/environ")).split(b"\0")
 
 
-async def test_endpoints_follow_a_name(tmp_path: Path) -> None:
-    server = NameServer({("engines.test", A): ["127.0.0.1"]})
+async def test_endpoints_follow_a_dns_name(tmp_path: Path) -> None:
+    server = DnsServer({("engines.test", A): ["127.0.0.1"]})
     async with FakeEngine() as engine, server.serving():
-        fleet = {"kind": "dns", "name": "engines.test", "port": engine.port, "every": "50ms"}
+        fleet = {"kind": "dns", "name": "engines.test", "port": engine.port, "resolve_interval": "50ms"}
         config = a_config()
         config["pools"]["small"]["fleet"] = {**fleet, "nameserver": f"127.0.0.1:{server.port}"}
         async with gateway_in_loop(config, tmp_path, wait_for=1) as gateway:
             async with gateway.post(chat()) as answer:
                 assert answer.status == 200
             server.records[("engines.test", A)] = ["127.0.0.2"]
-            await gateway.until(
+            await gateway.wait_for_status(
                 lambda status: [each["id"] for each in status["endpoints"]] == [f"small/127.0.0.2:{engine.port}"]
             )
 
 
 @pytest.mark.process
 @pytest.mark.parametrize("how", ["killed", "terminated"])
-async def test_a_gateway_that_ends_leaves_no_engine_behind(tmp_path: Path, how: str) -> None:
+async def test_engines_exit_with_their_gateway(tmp_path: Path, how: str) -> None:
     config = a_scaled_config(tmp_path, SIMULATED, endpoints=2)
     with gateway_process(config, tmp_path) as process:
         engines = await _until_engines(process.pid, 2)
@@ -143,7 +143,7 @@ async def _text(request: Any) -> str:
 
 
 async def _until_engines(gateway: int, count: int) -> list[int]:
-    """The engines that a gateway process has started."""
+    """Wait for a gateway process's engine processes and return their pids."""
     async with asyncio.timeout(60):
         while len(found := _engines_of(gateway)) != count:
             await asyncio.sleep(0.05)

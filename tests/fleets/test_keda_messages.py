@@ -1,4 +1,4 @@
-"""Are the generated messages those of externalscaler.proto, and do they fit the libraries beside them?"""
+"""The generated messages match externalscaler.proto and work with the installed protobuf version."""
 
 from contextlib import suppress
 from pathlib import Path
@@ -14,13 +14,13 @@ from tests.fleets.keda_stubs import FOLDER, SOURCES, protoc
 
 
 @pytest.mark.parametrize("name", ["externalscaler_pb2.py", "externalscaler_pb2.pyi"])
-def test_generated_messages_are_those_of_the_proto_file(name: str, tmp_path: Path) -> None:
+def test_generated_messages_match_the_proto_file(name: str, tmp_path: Path) -> None:
     protoc(f"--python_out={tmp_path}", f"--pyi_out={tmp_path}")
 
     assert (tmp_path / FOLDER / name).read_text() == (SOURCES / FOLDER / name).read_text(), "run `just proto`"
 
 
-def test_messages_have_the_bytes_that_keda_expects() -> None:
+def test_messages_have_the_bytes_keda_expects() -> None:
     spec = MetricSpec(metricName="m", targetSize=1, targetSizeFloat=1)
 
     assert GetMetricSpecResponse(metricSpecs=[spec]).SerializeToString() == (
@@ -31,7 +31,7 @@ def test_messages_have_the_bytes_that_keda_expects() -> None:
     )
 
 
-def test_field_of_a_later_version_is_skipped() -> None:
+def test_field_from_a_later_version_is_skipped() -> None:
     later = b"\x0a\x01a" + b"\x48\x05" + b"\x51" + bytes(8) + b"\x5d" + bytes(4)
 
     assert ScaledObjectRef.FromString(later).name == "a"
@@ -43,6 +43,6 @@ def test_any_bytes_are_decoded_or_rejected(data: bytes) -> None:
         assert isinstance(ScaledObjectRef.FromString(data), ScaledObjectRef)
 
 
-def test_messages_of_keda_and_of_traces_share_one_protobuf() -> None:
+def test_keda_and_trace_messages_share_one_protobuf_runtime() -> None:
     assert Span(name="a").SerializeToString()
     assert ScaledObjectRef(name="a").SerializeToString()

@@ -1,4 +1,4 @@
-"""Does the scaler answer as KEDA expects, over a real connection, to a client made from the .proto?"""
+"""The KEDA scaler over a real gRPC connection, called by a client generated from the .proto file."""
 
 import asyncio
 import subprocess
@@ -14,21 +14,21 @@ import pytest
 import uvloop
 
 from headgate.fleets.keda import scaler as module
-from headgate.fleets.keda.scaler import METRIC, KedaScaler, Wanted
+from headgate.fleets.keda.scaler import METRIC, DesiredEndpoints, KedaScaler
 from testing.ports import free_port
 from tests.fleets.keda_stubs import stubs
 
-THREE = Wanted(3, active=True, reason="demand 2.1 of 0.7 each")
-NONE = Wanted(0, active=False, reason="no demand for 30 minutes")
+THREE = DesiredEndpoints(3, active=True, reason="demand 2.1 of 0.7 each")
+NONE = DesiredEndpoints(0, active=False, reason="no demand for 30 minutes")
 
 
 @dataclass
 class Pools:
-    """What an autoscaler would know."""
+    """Desired endpoints per pool, standing in for an autoscaler."""
 
-    wanted: dict[str, Wanted] = field(default_factory=lambda: {"chat": THREE, "code": NONE})
+    wanted: dict[str, DesiredEndpoints] = field(default_factory=lambda: {"chat": THREE, "code": NONE})
 
-    def of(self, pool: str) -> Wanted:
+    def of(self, pool: str) -> DesiredEndpoints:
         return self.wanted[pool]
 
     def names(self) -> list[str]:
@@ -42,7 +42,7 @@ class Running:
     client: SimpleNamespace
     port: int
 
-    def change(self, pool: str, wanted: Wanted | None) -> None:
+    def change(self, pool: str, wanted: DesiredEndpoints | None) -> None:
         if wanted is None:
             del self.pools.wanted[pool]
         else:
@@ -63,7 +63,7 @@ async def a_scaler() -> AsyncIterator[Running]:
 
 
 def ref(pool: str | None = "chat", **more: str) -> object:
-    """As KEDA sends it: all of the trigger's metadata."""
+    """Build a reference that contains all of the trigger's metadata, as KEDA sends it."""
     metadata = {"scalerAddress": "headgate-scaler:9091", **more} | ({} if pool is None else {"pool": pool})
     return stubs().messages.ScaledObjectRef(name="engines", namespace="serving", scalerMetadata=metadata)
 
@@ -78,21 +78,21 @@ async def until(reached: Callable[[], bool]) -> None:
             await asyncio.sleep(0.01)
 
 
-async def test_a_pool_of_which_endpoints_are_wanted_is_active_and_another_is_not() -> None:
+async def test_pool_is_active_if_its_desired_count_is_positive() -> None:
     async with a_scaler() as running:
         chat, code = await running.client.IsActive(ref("chat")), await running.client.IsActive(ref("code"))
 
     assert (chat.result, code.result) == (True, False)
 
 
-async def test_the_metric_has_the_target_one_in_both_fields() -> None:
+async def test_metric_target_is_one_in_both_fields() -> None:
     async with a_scaler() as running:
         [spec] = (await running.client.GetMetricSpec(ref())).metricSpecs
 
     assert (spec.metricName, spec.targetSize, spec.targetSizeFloat) == (METRIC, 1, 1.0)
 
 
-async def test_the_metric_is_the_number_of_endpoints_wanted() -> None:
+async def test_metric_is_the_desired_number_of_endpoints() -> None:
     async with a_scaler() as running:
         [value] = (await running.client.GetMetrics(asking())).metricValues
         running.change("chat", replace(THREE, endpoints=5))
@@ -107,7 +107,7 @@ async def test_the_metric_is_the_number_of_endpoints_wanted() -> None:
 @pytest.mark.parametrize(
     ("more", "told"), [({}, 23), ({"tolerancePercent": "0"}, 21), ({"tolerancePercent": "50"}, 31)]
 )
-async def test_one_more_than_twenty_is_told_so_that_it_is_not_overlooked(more: dict[str, str], told: int) -> None:
+async def test_metric_exceeds_the_autoscaler_tolerance(more: dict[str, str], told: int) -> None:
     async with a_scaler() as running:
         running.change("chat", replace(THREE, endpoints=21, present=20))
         [value] = (await running.client.GetMetrics(asking(**more))).metricValues
@@ -116,15 +116,15 @@ async def test_one_more_than_twenty_is_told_so_that_it_is_not_overlooked(more: d
 
 
 @pytest.mark.parametrize("said", ["", "ten", "-1", "101", "0.5"])
-async def test_a_tolerance_that_is_no_percentage_is_refused(said: str) -> None:
+async def test_invalid_tolerance_is_rejected(said: str) -> None:
     async with a_scaler() as running:
-        with pytest.raises(grpc.aio.AioRpcError, match="write a number from 0 to 100, or remove it") as refused:
+        with pytest.raises(grpc.aio.AioRpcError, match="use a number from 0 to 100, or remove it") as refused:
             await running.client.GetMetrics(asking(tolerancePercent=said))
 
     assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
-async def test_the_reason_comes_along_for_people() -> None:
+async def test_reason_is_sent_in_the_trailing_metadata() -> None:
     async with a_scaler() as running:
         running.change("chat", replace(THREE, reason="demand ≥ 2\n"))
         call = running.client.GetMetrics(asking())
@@ -135,7 +135,7 @@ async def test_the_reason_comes_along_for_people() -> None:
 
 
 @pytest.mark.parametrize("ask", ["IsActive", "StreamIsActive", "GetMetricSpec", "GetMetrics"])
-async def test_an_unknown_pool_is_not_found_and_the_known_ones_are_named(ask: str) -> None:
+async def test_unknown_pool_is_not_found_and_the_error_lists_known_pools(ask: str) -> None:
     async with a_scaler() as running:
         question = asking("chta") if ask == "GetMetrics" else ref("chta")
         call = getattr(running.client, ask)(question)
@@ -144,38 +144,37 @@ async def test_an_unknown_pool_is_not_found_and_the_known_ones_are_named(ask: st
 
     assert refused.value.code() is grpc.StatusCode.NOT_FOUND
     assert refused.value.details() == (
-        "ScaledObject serving/engines, metadata of its trigger: "
-        'there is no pool "chta" that is scaled; name one of: chat, code'
+        'ScaledObject serving/engines, trigger metadata: no scaled pool is named "chta"; use one of: chat, code'
     )
 
 
-async def test_a_trigger_that_names_no_pool_is_told_what_to_add() -> None:
+async def test_trigger_without_a_pool_is_rejected_with_advice() -> None:
     async with a_scaler() as running:
-        with pytest.raises(grpc.aio.AioRpcError, match="add `pool: NAME`, one of: chat, code") as refused:
+        with pytest.raises(grpc.aio.AioRpcError, match="add `pool: NAME` with one of: chat, code") as refused:
             await running.client.IsActive(ref(None))
 
     assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
-async def test_another_metric_than_ours_is_refused() -> None:
+async def test_unknown_metric_is_rejected() -> None:
     async with a_scaler() as running:
-        with pytest.raises(grpc.aio.AioRpcError, match='there is no metric "cpu" here') as refused:
+        with pytest.raises(grpc.aio.AioRpcError, match='unknown metric "cpu"') as refused:
             await running.client.GetMetrics(asking(metric="cpu"))
 
     assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
-async def test_a_stream_says_what_holds_and_then_only_what_changes() -> None:
+async def test_stream_sends_current_state_and_then_changes() -> None:
     async with a_scaler() as running:
         stream = running.client.StreamIsActive(ref("code"))
         first = await stream.read()
-        # Another number, still none wanted; another pool; neither is news to this stream.
+        # These changes do not affect whether this stream's pool is active.
         running.change("code", replace(NONE, reason="still nothing"))
         running.change("chat", replace(THREE, endpoints=4))
         silent = asyncio.ensure_future(stream.read())
         await asyncio.sleep(0.1)
         was_silent = not silent.done()
-        running.change("code", Wanted(1, active=True, reason="a request waits"))
+        running.change("code", DesiredEndpoints(1, active=True, reason="a request waits"))
         second = await asyncio.wait_for(silent, 30)
         running.change("code", NONE)
         third = await asyncio.wait_for(stream.read(), 30)
@@ -185,7 +184,7 @@ async def test_a_stream_says_what_holds_and_then_only_what_changes() -> None:
     assert [each.result for each in (first, second, third)] == [False, True, False]
 
 
-async def test_a_stream_that_its_client_left_is_forgotten() -> None:
+async def test_cancelled_stream_is_removed() -> None:
     async with a_scaler() as running:
         stream = running.client.StreamIsActive(ref())
         await stream.read()
@@ -196,7 +195,7 @@ async def test_a_stream_that_its_client_left_is_forgotten() -> None:
     assert open_before == 1
 
 
-async def test_a_stream_ends_when_its_pool_goes() -> None:
+async def test_stream_ends_when_its_pool_is_removed() -> None:
     async with a_scaler() as running:
         stream = running.client.StreamIsActive(ref("code"))
         await stream.read()
@@ -207,7 +206,7 @@ async def test_a_stream_ends_when_its_pool_goes() -> None:
     assert ended.value.code() is grpc.StatusCode.NOT_FOUND
 
 
-async def test_a_scaler_that_leaves_ends_its_streams_in_good_order() -> None:
+async def test_stopping_scaler_ends_its_streams_with_ok() -> None:
     async with a_scaler() as running:
         stream = running.client.StreamIsActive(ref())
         await stream.read()
@@ -219,7 +218,7 @@ async def test_a_scaler_that_leaves_ends_its_streams_in_good_order() -> None:
     assert code is grpc.StatusCode.OK
 
 
-async def test_no_more_streams_are_held_than_there_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_number_of_streams_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "STREAMS_MAX", 2)
     async with a_scaler() as running:
         kept = [running.client.StreamIsActive(ref()) for _ in range(2)]
@@ -233,7 +232,7 @@ async def test_no_more_streams_are_held_than_there_may_be(monkeypatch: pytest.Mo
     assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
-async def test_a_call_of_a_later_interface_is_unimplemented_which_keda_takes_for_a_target_that_never_changes() -> None:
+async def test_call_from_a_later_interface_is_unimplemented() -> None:
     async with a_scaler() as running, grpc.aio.insecure_channel(f"127.0.0.1:{running.port}") as channel:
         later = channel.unary_stream("/externalscaler.ExternalScaler/StreamMetricSpec")
         with pytest.raises(grpc.aio.AioRpcError) as refused:
@@ -242,7 +241,7 @@ async def test_a_call_of_a_later_interface_is_unimplemented_which_keda_takes_for
     assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
 
 
-async def test_bytes_that_are_no_message_harm_nobody_else() -> None:
+async def test_malformed_message_does_not_affect_other_calls() -> None:
     async with a_scaler() as running, grpc.aio.insecure_channel(f"127.0.0.1:{running.port}") as channel:
         raw = channel.unary_unary("/externalscaler.ExternalScaler/IsActive")
         with pytest.raises(grpc.aio.AioRpcError):
@@ -253,13 +252,13 @@ async def test_bytes_that_are_no_message_harm_nobody_else() -> None:
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "host.invalid"])
-async def test_a_port_that_is_taken_or_an_address_of_nobody_is_said(host: str) -> None:
+async def test_start_reports_a_port_in_use_or_a_foreign_address(host: str) -> None:
     async with a_scaler() as running:
-        with pytest.raises(OSError, match=f"on {host}:{running.port}: another process .*, or it is no address of ours"):
+        with pytest.raises(OSError, match=f"on {host}:{running.port}: the port is in use or the address is not local"):
             await KedaScaler(running.pools.of, running.pools.names).start(host, running.port)
 
 
-async def test_an_address_of_the_newer_kind_is_listened_on_at_the_port_that_was_named() -> None:
+async def test_scaler_listens_on_an_ipv6_address() -> None:
     pools, port = Pools(), free_port()
     scaler = KedaScaler(pools.of, pools.names)
     bound = await scaler.start("::1", port)
@@ -270,7 +269,7 @@ async def test_an_address_of_the_newer_kind_is_listened_on_at_the_port_that_was_
     assert (bound, found.result) == (port, True)
 
 
-def test_it_runs_on_the_event_loop_that_the_gateway_uses() -> None:
+def test_scaler_runs_on_uvloop() -> None:
     async def ask() -> int:
         async with a_scaler() as running:
             [value] = (await running.client.GetMetrics(asking())).metricValues
@@ -280,16 +279,16 @@ def test_it_runs_on_the_event_loop_that_the_gateway_uses() -> None:
 
 
 @pytest.mark.process
-def test_without_grpc_the_import_says_what_to_install() -> None:
+def test_import_error_without_grpc_names_the_extra_to_install() -> None:
     program = "import sys; sys.modules['grpc'] = None; import headgate.fleets.keda.scaler"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
 
     assert done.returncode == 1
-    assert done.stderr.endswith("KEDA is answered over gRPC; pip install 'headgate[kubernetes]'\n")
+    assert done.stderr.endswith("KEDA support requires gRPC; pip install 'headgate[kubernetes]'\n")
 
 
 @pytest.mark.process
-def test_nothing_of_the_base_install_imports_grpc() -> None:
+def test_base_install_does_not_import_grpc() -> None:
     program = "import sys, headgate.compose.gateway, headgate.cli.main; print('grpc' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
 

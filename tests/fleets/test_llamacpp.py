@@ -1,4 +1,4 @@
-"""Do callers feel it when endpoints that run real llama.cpp come, go and die?"""
+"""Requests are not affected when llama.cpp endpoints start, stop and crash."""
 
 from pathlib import Path
 
@@ -25,7 +25,7 @@ SLOTS = 2
 def a_config_of_llamacpp(folder: Path, *, endpoints: int) -> Config:
     found = environment_of("llamacpp")
     command = [
-        *(found / "bin/python", ROOT / "scripts/engine_llamacpp.py", "--model", found / "smollm2.gguf"),
+        *(found / "bin/python", ROOT / "scripts/serve_llamacpp.py", "--model", found / "smollm2.gguf"),
         *("--name", "{model}", "--port", "{port}", "--parallel", SLOTS, "--ctx", 2048, "--batch", 64),
     ]
     return a_scaled_config(
@@ -35,13 +35,13 @@ def a_config_of_llamacpp(folder: Path, *, endpoints: int) -> Config:
         served_model=MODEL,
         in_flight_max=SLOTS,
         endpoints=endpoints,
-        classes={"interactive": {**NO_TARGETS, "band": 0, "queue_wait_max": "60s"}},
+        classes={"interactive": {**NO_TARGETS, "priority_band": 0, "queue_wait_max": "60s"}},
     )
 
 
-# CI scales stub engines (test_processes.py) and engines in Ray (test_ray_fleet.py).
+# CI instead scales stub engines (test_processes.py) and engines in Ray (test_ray_fleet.py).
 @pytest.mark.nightly
-async def test_from_one_endpoint_to_three_and_back_no_stream_is_severed(tmp_path: Path) -> None:
+async def test_no_stream_is_truncated_while_scaling_to_three_and_back(tmp_path: Path) -> None:
     config = a_config_of_llamacpp(tmp_path, endpoints=1)
     async with a_scaled_gateway(config, tmp_path, seconds_max=LLAMACPP_START_SECONDS_MAX) as gateway:
         streams = Streams(gateway, streaming(tokens=24))
@@ -50,10 +50,10 @@ async def test_from_one_endpoint_to_three_and_back_no_stream_is_severed(tmp_path
 
     assert set(streams.seen) == {"whole"}, streams.seen
     assert len(ran) == 3
-    assert not any(is_alive(pid) for pid in ran), "nothing is left behind"
+    assert not any(is_alive(pid) for pid in ran), "engine processes are still running"
 
 
-async def test_an_endpoint_killed_is_replaced_and_what_had_not_begun_is_retried(tmp_path: Path) -> None:
+async def test_killed_endpoint_is_replaced_and_its_unstarted_requests_are_retried(tmp_path: Path) -> None:
     config = a_config_of_llamacpp(tmp_path, endpoints=2)
     async with a_scaled_gateway(config, tmp_path, seconds_max=LLAMACPP_START_SECONDS_MAX) as gateway:
         streams = Streams(gateway, streaming(tokens=24))
@@ -62,5 +62,5 @@ async def test_an_endpoint_killed_is_replaced_and_what_had_not_begun_is_retried(
         assert len(pids(gateway)) == 2
 
     severed = [what for what in streams.seen if what.startswith("severed")]
-    assert sum(streams.seen[what] for what in severed) <= SLOTS, "at most those that the killed engine was sending"
+    assert sum(streams.seen[what] for what in severed) <= SLOTS, "only streams of the killed engine may be truncated"
     assert set(streams.seen) == {"whole", *severed}, streams.seen

@@ -1,4 +1,4 @@
-"""Does an engine outlive the gateway that started it, however that one ends?"""
+"""Engine processes exit with the gateway that started them, however it exits."""
 
 import asyncio
 import json
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from headgate.fleets.processes.child import GATE, Child
+from headgate.fleets.processes.child_process import GATE_SCRIPT, ChildProcess
 from testing.ports import free_port
 from tests.fleets.builders import STUB, is_alive, until_dead
 
@@ -18,11 +18,11 @@ pytestmark = pytest.mark.process
 OWNER = """
 import asyncio, json, sys
 from pathlib import Path
-from headgate.fleets.processes.child import Child
+from headgate.fleets.processes.child_process import ChildProcess
 
 async def main():
     command, log = json.loads(sys.argv[1]), Path(sys.argv[2])
-    child = await Child.start(command, environment={}, folder=None, log=log)
+    child = await ChildProcess.start(command, environment={}, folder=None, log=log)
     print(child.pid, flush=True)
     await asyncio.Event().wait()
 
@@ -31,9 +31,9 @@ asyncio.run(main())
 
 
 @pytest.mark.parametrize("ending", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
-async def test_the_engine_and_its_children_end_with_their_owner(tmp_path: Path, ending: signal.Signals) -> None:
+async def test_engine_and_its_children_exit_with_their_owner(tmp_path: Path, ending: signal.Signals) -> None:
     command = [*STUB[:-1], str(free_port()), "--spawns", str(tmp_path / "child"), "--ignores-sigterm"]
-    owner = subprocess.Popen(  # noqa: ASYNC220 (it must be no child of the loop that is tested)
+    owner = subprocess.Popen(  # noqa: ASYNC220 (the event loop under test must not own this process)
         [sys.executable, "-c", OWNER, json.dumps(command), str(tmp_path / "log")],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
@@ -54,9 +54,9 @@ async def test_the_engine_and_its_children_end_with_their_owner(tmp_path: Path, 
         await asyncio.to_thread(owner.wait)
 
 
-def test_an_owner_that_dies_before_the_watcher_stands_leaves_an_engine_that_never_began(tmp_path: Path) -> None:
-    """The gate hears the end of its input instead of a word."""
-    gate = ["/bin/sh", "-c", GATE, "gate"]
+def test_engine_does_not_start_if_its_owner_dies_before_the_watcher_runs(tmp_path: Path) -> None:
+    """The gate reads end of file instead of a line."""
+    gate = ["/bin/sh", "-c", GATE_SCRIPT, "gate"]
     process = subprocess.run(
         [*gate, "/bin/sh", "-c", f"touch {tmp_path / 'began'}"], stdin=subprocess.DEVNULL, check=False
     )
@@ -65,11 +65,11 @@ def test_an_owner_that_dies_before_the_watcher_stands_leaves_an_engine_that_neve
     assert not (tmp_path / "began").exists()
 
 
-async def test_the_log_is_appended_to(tmp_path: Path) -> None:
+async def test_child_appends_to_its_log(tmp_path: Path) -> None:
     for word in ("one", "two"):
         command = ["/bin/sh", "-c", f"echo {word}"]
-        child = await Child.start(command, environment={}, folder=None, log=tmp_path / "log")
+        child = await ChildProcess.start(command, environment={}, folder=None, log=tmp_path / "log")
         assert await child.wait() == 0
-        await child.bury()
+        await child.kill_group()
 
     assert (tmp_path / "log").read_text() == "one\ntwo\n"

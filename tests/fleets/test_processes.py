@@ -1,4 +1,4 @@
-"""Does a fleet of processes start, replace, drain and stop its engines?"""
+"""A process fleet starts, replaces, drains and stops its engines."""
 
 import asyncio
 import os
@@ -17,7 +17,7 @@ from tests.fleets.builders import Running, a_fleet, is_alive, look, terms, until
 pytestmark = pytest.mark.process
 
 
-async def test_endpoints_are_coming_at_once_and_started_when_they_have_answered(tmp_path: Path) -> None:
+async def test_endpoint_is_listed_immediately_and_started_after_its_warm_up(tmp_path: Path) -> None:
     asked: list[str] = []
 
     async def warm(url: str) -> str | None:
@@ -35,21 +35,21 @@ async def test_endpoints_are_coming_at_once_and_started_when_they_have_answered(
 
         [endpoint] = running.fleet.endpoints()
         assert endpoint.started
-        assert asked == [endpoint.url] * 2, "asked again until it had answered"
+        assert asked == [endpoint.url] * 2, "the warm-up request is repeated until it succeeds"
         [(_, took_ns)] = running.notes.starts
     assert list(took_ns) == list(Phase)
-    assert took_ns[Phase.WEIGHTS] > 100_000_000, "it said for a while that it was loading"
-    assert took_ns[Phase.WARM_UP] > 100_000_000, "it needed two requests"
+    assert took_ns[Phase.WEIGHTS] > 100_000_000, "the engine reported loading for a while"
+    assert took_ns[Phase.WARM_UP] > 100_000_000, "the warm-up took two requests"
     assert all(took >= 0 for took in took_ns.values())
 
 
-async def test_each_process_has_a_port_a_log_and_variables_of_its_own(tmp_path: Path) -> None:
+async def test_each_process_has_its_own_port_log_and_environment(tmp_path: Path) -> None:
     made = terms(tmp_path)
     told = ("/bin/sh", "-c", 'echo "$WHO in $PWD"; exec "$@"', "sh", *made.options.command)
     folder = tmp_path / "here"
     folder.mkdir()
     environment = {"WHO": "{model} {slot}"}
-    made = terms(tmp_path, command=told, environment=environment, folder=str(folder), device="gpu-{slot}")
+    made = terms(tmp_path, command=told, environment=environment, working_directory=str(folder), device="gpu-{slot}")
     async with a_fleet(made, endpoints=2) as running:
         await running.until_ready(2)
         first, second = running.fleet.endpoints()
@@ -60,21 +60,21 @@ async def test_each_process_has_a_port_a_log_and_variables_of_its_own(tmp_path: 
         assert (tmp_path / f"logs/p-{slot}.log").read_text().startswith(f"m {slot} in {folder}\n")
 
 
-async def test_scaling_out_and_in_keeps_within_the_bounds(tmp_path: Path) -> None:
+async def test_scaling_stays_within_the_bounds(tmp_path: Path) -> None:
     async with a_fleet(terms(tmp_path), least=1, most=3) as running:
         await running.fleet.scale(9)
         await running.until_ready(3)
-        assert running.fleet.wanted == 3
+        assert running.fleet.desired == 3
         pids = running.fleet.pids()
         await running.fleet.scale(0)
         await running.until(lambda: len(running.fleet.pids()) == 1)
 
-        assert running.scheduler.ready() == ["p/0"], "the last that came are the first to go"
+        assert running.scheduler.ready() == ["p/0"], "the newest endpoints are removed first"
         assert running.fleet.pids() == {"p/0": pids["p/0"]}
     assert not any(is_alive(pid) for pid in pids.values())
 
 
-async def test_an_endpoint_that_is_given_up_ends_when_its_last_attempt_has(tmp_path: Path) -> None:
+async def test_removed_endpoint_stops_after_its_last_attempt(tmp_path: Path) -> None:
     async with a_fleet(terms(tmp_path), endpoints=2) as running:
         await running.until_ready(2)
         busy = running.fleet.pids()["p/1"]
@@ -82,18 +82,18 @@ async def test_an_endpoint_that_is_given_up_ends_when_its_last_attempt_has(tmp_p
         await running.fleet.scale(1)
         assert [each.id for each in running.fleet.endpoints()] == ["p/0"] or await _named(running, ["p/0"])
         await asyncio.sleep(0.05)
-        assert is_alive(busy), "an attempt is in flight"
+        assert is_alive(busy), "the endpoint has an attempt in flight"
         assert running.notes.drains == []
         running.scheduler.end_all()
         await until_dead(busy)
 
         [(drained, took_ns)] = running.notes.drains
-    assert drained == "p/1", "the one with the least in flight"
+    assert drained == "p/1", "the endpoint with the fewest attempts in flight is removed"
     assert took_ns > 40_000_000
 
 
 async def test_drained_engine_stops_even_if_a_new_engine_takes_its_name(tmp_path: Path) -> None:
-    """Between two polls of the drain, a new engine of the pool can take over the name."""
+    """Between two polls of the drain, a new engine in the pool can take over the name."""
     async with a_fleet(terms(tmp_path), endpoints=2) as running:
         await running.until_ready(2)
         old = running.fleet.pids()["p/1"]
@@ -106,7 +106,7 @@ async def test_drained_engine_stops_even_if_a_new_engine_takes_its_name(tmp_path
         running.scheduler.known.pop("p/1")
 
 
-async def test_an_endpoint_that_is_not_trusted_is_given_up_before_one_that_is(tmp_path: Path) -> None:
+async def test_ejected_endpoint_is_removed_before_healthy_ones(tmp_path: Path) -> None:
     async with a_fleet(terms(tmp_path), endpoints=3) as running:
         await running.until_ready(3)
         running.scheduler.known["p/0"] = EndpointState.EJECTED
@@ -116,11 +116,13 @@ async def test_an_endpoint_that_is_not_trusted_is_given_up_before_one_that_is(tm
         assert await _named(running, ["p/1", "p/2"])
 
 
-async def test_a_lower_maximum_counts_those_that_drain_whatever_their_numbers(tmp_path: Path) -> None:
+async def test_lower_maximum_includes_draining_endpoints(tmp_path: Path) -> None:
     async with a_fleet(terms(tmp_path), endpoints=3, most=3) as running:
         await running.until_ready(3)
         running.scheduler.in_flight = {"p/0": 1, "p/1": 1, "p/2": 2}
-        running.fleet.change(terms(tmp_path), look=look, warm_up=warm_up, endpoints=1, endpoints_min=1, endpoints_max=2)
+        running.fleet.reconfigure(
+            terms(tmp_path), look=look, warm_up=warm_up, endpoints=1, endpoints_min=1, endpoints_max=2
+        )
         await _named(running, ["p/2"])
         os.kill(running.fleet.pids()["p/0"], signal.SIGKILL)
         await running.until(lambda: len(running.fleet.pids()) == 2)
@@ -131,7 +133,7 @@ async def test_a_lower_maximum_counts_those_that_drain_whatever_their_numbers(tm
         await running.fleet.scale(2)
         await asyncio.sleep(0.05)
 
-        assert list(running.fleet.pids()) == ["p/2"], "the memory of the one that is ending is still taken"
+        assert list(running.fleet.pids()) == ["p/2"], "the stopping engine still uses its memory"
         os.kill(ended, signal.SIGCONT)
         await running.until_ready(2)
 
@@ -141,7 +143,7 @@ async def _named(running: Running, names: list[str]) -> bool:
     return True
 
 
-async def test_an_endpoint_that_is_wanted_again_while_it_drains_goes_on_with_its_process(tmp_path: Path) -> None:
+async def test_draining_endpoint_keeps_its_process_if_needed_again(tmp_path: Path) -> None:
     async with a_fleet(terms(tmp_path), endpoints=2, most=2) as running:
         await running.until_ready(2)
         pids = running.fleet.pids()
@@ -157,8 +159,8 @@ async def test_an_endpoint_that_is_wanted_again_while_it_drains_goes_on_with_its
     assert running.notes.drains == []
 
 
-async def test_whoever_is_wanted_beyond_the_maximum_waits_until_one_has_drained(tmp_path: Path) -> None:
-    """What drains still holds its memory."""
+async def test_start_beyond_the_maximum_waits_for_a_drained_engine(tmp_path: Path) -> None:
+    """A draining engine still uses its memory."""
     async with a_fleet(terms(tmp_path), endpoints=1, most=1) as running:
         await running.until_ready(1)
         first = running.fleet.pids()["p/0"]
@@ -169,15 +171,15 @@ async def test_whoever_is_wanted_beyond_the_maximum_waits_until_one_has_drained(
         running.scheduler.end_all()
         await running.until(lambda: running.notes.drains)
         await running.fleet.scale(1)
-        assert running.fleet.pids() in ({"p/0": first}, {}), "it is ending, and nothing is started beside it"
+        assert running.fleet.pids() in ({"p/0": first}, {}), "no engine may start while the old one is stopping"
         os.kill(first, signal.SIGCONT)
         await running.until_ready(1)
         assert running.fleet.pids()["p/0"] != first
     assert not is_alive(first)
 
 
-async def test_a_process_that_is_killed_is_replaced_on_another_port(tmp_path: Path) -> None:
-    async with a_fleet(terms(tmp_path, restart_ns=300 * MILLISECOND)) as running:
+async def test_killed_process_is_replaced_on_another_port(tmp_path: Path) -> None:
+    async with a_fleet(terms(tmp_path, restart_backoff_ns=300 * MILLISECOND)) as running:
         await running.until_started(1)
         [before] = running.fleet.endpoints()
         killed_at = asyncio.get_running_loop().time()
@@ -188,12 +190,12 @@ async def test_a_process_that_is_killed_is_replaced_on_another_port(tmp_path: Pa
 
     assert (after.id, after.url != before.url) == ("p/0", True)
     [(what, problem)] = running.notes.troubles
-    assert (what, problem.split(";")[0]) == ("p/0", "ended with status -9")
+    assert (what, problem.split(";")[0]) == ("p/0", "exited with status -9")
     took_ns = sum(running.notes.starts[1][1].values())
-    assert down_ns - took_ns >= 290 * MILLISECOND, "the pause after a crash is no part of what a start takes"
+    assert down_ns - took_ns >= 290 * MILLISECOND, "the backoff after a crash does not count as start time"
 
 
-async def test_a_loop_of_crashes_is_told_once_and_does_not_spin(tmp_path: Path) -> None:
+async def test_crash_loop_is_reported_once_and_restarts_use_exponential_backoff(tmp_path: Path) -> None:
     made = terms(tmp_path, "--says", "no GPU", "--crashes-after", "0")
     async with a_fleet(made) as running:
         await running.until(lambda: len(running.notes.troubles) == 2)
@@ -202,19 +204,19 @@ async def test_a_loop_of_crashes_is_told_once_and_does_not_spin(tmp_path: Path) 
         for _ in range(60):
             named += [each.id for each in running.fleet.endpoints()]
             await asyncio.sleep(0.02)
-        assert named == [], "nothing is coming that a request should wait for"
+        assert named == [], "an endpoint in a crash loop must not hold requests"
         watched_s = asyncio.get_running_loop().time() - began
         tries = (tmp_path / "logs/p-0.log").read_text().count("no GPU")
-        assert len(running.notes.troubles) == 2, "told once"
+        assert len(running.notes.troubles) == 2, "the crash loop is reported once"
 
         first, loop = (problem for _, problem in running.notes.troubles)
-    assert "it is started again after 0.05 s" in first
-    assert "3 times in a row" in loop
-    assert "no GPU" in loop, "the end of its log"
-    assert tries <= 3 + watched_s / 0.2 + 2, "the pause has grown"
+    assert "restarting in 0.05 s" in first
+    assert "crashed 3 times in a row" in loop
+    assert "no GPU" in loop, "the report includes the end of the log"
+    assert tries <= 3 + watched_s / 0.2 + 2, "the backoff must grow"
 
 
-async def test_what_was_a_loop_of_crashes_is_told_to_be_over(tmp_path: Path) -> None:
+async def test_recovery_from_a_crash_loop_is_reported(tmp_path: Path) -> None:
     crash = tmp_path / "crash"
     crash.touch()
     made = terms(tmp_path)
@@ -227,37 +229,35 @@ async def test_what_was_a_loop_of_crashes_is_told_to_be_over(tmp_path: Path) -> 
     assert running.notes.recoveries == ["p/0"]
 
 
-async def test_a_command_that_does_not_exist_is_told_with_what_the_shell_says(tmp_path: Path) -> None:
+async def test_missing_command_is_reported_with_the_shell_error(tmp_path: Path) -> None:
     async with a_fleet(terms(tmp_path, command=("no-such-engine", "{port}"))) as running:
         await running.until(lambda: running.notes.troubles)
-    assert "ended with status 127" in running.notes.troubles[0][1]
+    assert "exited with status 127" in running.notes.troubles[0][1]
     assert "no-such-engine" in running.notes.troubles[0][1]
 
 
-async def test_a_folder_that_does_not_exist_is_told_too(tmp_path: Path) -> None:
-    async with a_fleet(terms(tmp_path, folder=str(tmp_path / "nowhere"))) as running:
+async def test_missing_working_directory_is_reported(tmp_path: Path) -> None:
+    async with a_fleet(terms(tmp_path, working_directory=str(tmp_path / "nowhere"))) as running:
         await running.until(lambda: running.notes.troubles)
-    assert "could not be started" in running.notes.troubles[0][1]
+    assert "failed to start" in running.notes.troubles[0][1]
     assert "nowhere" in running.notes.troubles[0][1]
 
 
-async def test_an_engine_that_never_serves_counts_as_crashed(tmp_path: Path) -> None:
-    async with a_fleet(terms(tmp_path, "--loads", "60", start_ns_max=800 * MILLISECOND)) as running:
+async def test_engine_that_never_becomes_ready_is_treated_as_crashed(tmp_path: Path) -> None:
+    async with a_fleet(terms(tmp_path, "--loads", "60", start_timeout_ns=800 * MILLISECOND)) as running:
         await running.until(lambda: running.notes.troubles)
         pids = running.fleet.pids()
     problem = running.notes.troubles[0][1]
-    # On a busy machine it may not even listen by then.
-    assert re.match(
-        r"did not serve within 0\.8 s \((it is loading|nothing listens there|it did not answer)\); ", problem
-    )
-    assert "raise fleet.start_max" in problem
+    # On a busy machine, the engine may not even be listening by then.
+    assert re.match(r"was not ready within 0\.8 s \((it is loading|nothing listens there|no response)\); ", problem)
+    assert "raise fleet.start_timeout" in problem
     assert not any(is_alive(pid) for pid in pids.values())
 
 
-async def test_an_endpoint_that_is_still_starting_is_given_up_first_and_at_once(tmp_path: Path) -> None:
+async def test_starting_endpoint_is_removed_first_and_immediately(tmp_path: Path) -> None:
     async with a_fleet(terms(tmp_path)) as running:
         await running.until_ready(1)
-        running.fleet.change(
+        running.fleet.reconfigure(
             terms(tmp_path, "--loads", "60"),
             look=look,
             warm_up=warm_up,
@@ -272,8 +272,8 @@ async def test_an_endpoint_that_is_still_starting_is_given_up_first_and_at_once(
         assert running.scheduler.ready() == ["p/0"]
 
 
-async def test_stopping_leaves_no_process_behind_not_even_a_deaf_one_with_children(tmp_path: Path) -> None:
-    made = terms(tmp_path, "--spawns", str(tmp_path / "child"), "--ignores-sigterm", stop_ns_max=300 * MILLISECOND)
+async def test_stop_kills_processes_that_ignore_sigterm_and_their_children(tmp_path: Path) -> None:
+    made = terms(tmp_path, "--spawns", str(tmp_path / "child"), "--ignores-sigterm", stop_timeout_ns=300 * MILLISECOND)
     async with a_fleet(made) as running:
         await running.until_ready(1)
         pids = [running.fleet.pids()["p/0"], int((tmp_path / "child").read_text())]
@@ -281,7 +281,7 @@ async def test_stopping_leaves_no_process_behind_not_even_a_deaf_one_with_childr
     assert not any(is_alive(pid) for pid in pids)
 
 
-async def test_stopping_by_draining_waits_for_what_is_in_flight(tmp_path: Path) -> None:
+async def test_stop_with_drain_waits_for_attempts_in_flight(tmp_path: Path) -> None:
     async with a_fleet(terms(tmp_path)) as running:
         await running.until_ready(1)
         running.scheduler.in_flight = {"p/0": 1}
@@ -294,11 +294,11 @@ async def test_stopping_by_draining_waits_for_what_is_in_flight(tmp_path: Path) 
         assert running.fleet.pids() == {}
 
 
-@pytest.mark.parametrize("change", ["scaled to none", "stopped"])
-async def test_a_process_that_is_just_being_started_is_ended_too(tmp_path: Path, change: str) -> None:
+@pytest.mark.parametrize("change", ["scaled to zero", "stopped"])
+async def test_starting_process_is_stopped_with_its_fleet(tmp_path: Path, change: str) -> None:
     async with a_fleet(terms(tmp_path, "--loads", "60")) as running:
         act: dict[str, Callable[[], Awaitable[None]]] = {
-            "scaled to none": lambda: running.fleet.scale(0),
+            "scaled to zero": lambda: running.fleet.scale(0),
             "stopped": running.fleet.stop,
         }
         await running.until(running.fleet.pids)

@@ -1,6 +1,7 @@
-"""Does a fleet in a real Ray cluster grow, shrink, heal and leave, with real engine processes and a real gateway?
+"""A Ray fleet with real engine processes and a real gateway scales, replaces engines and stops.
 
-The gateway's list of endpoints follows the fleet by reloads, so that what joins and drains does so on the true path.
+The gateway's endpoint list is kept in sync with the fleet through configuration reloads, so endpoints join and drain as
+in production.
 """
 
 import asyncio
@@ -16,12 +17,12 @@ import pytest
 
 from headgate.core.summary import EndpointSummary
 from headgate.fleets.processes.options import ProcessOptions
-from headgate.fleets.processes.terms import ProcessTerms
-from headgate.fleets.ray.fleet import NOWHERE, RayFleet
+from headgate.fleets.processes.spec import ProcessSpec
+from headgate.fleets.ray.fleet import UNPLACED_URL, RayFleet
 from headgate.fleets.ray.options import RayOptions
 from headgate.model.units import MILLISECOND, SECOND
 from headgate.ports.engine import ProbeState
-from headgate.ports.fleet import Phase, ScalableFleet, Seen
+from headgate.ports.fleet import Phase, ProbeResult, ScalableFleet
 from testing.gateway import Config, GatewayInLoop, a_config, chat, events_of, gateway_in_loop
 from tests.fleets.ray_node import CPUS, ENGINE, RayNode, ray_node
 from tests.fleets.scaled import frozen
@@ -40,7 +41,7 @@ def node() -> Iterator[RayNode]:
 
 
 class Told:
-    """What a fleet said of itself."""
+    """Fleet observer that records its calls."""
 
     def __init__(self) -> None:
         self.starts: list[tuple[str, Mapping[Phase, int]]] = []
@@ -50,8 +51,8 @@ class Told:
 
     @property
     def failures(self) -> list[tuple[str, str]]:
-        """Troubles except waits: a busy node may take five seconds to place an engine, which is reported as a wait."""
-        return [each for each in self.troubles if not each[1].startswith("no node has room for ")]
+        """Troubles other than waits: placing an engine on a busy node can take five seconds and is reported as one."""
+        return [each for each in self.troubles if not each[1].startswith("no node has enough free capacity: ")]
 
     def started(self, endpoint_id: str, took_ns: Mapping[Phase, int]) -> None:
         self.starts.append((endpoint_id, took_ns))
@@ -59,15 +60,15 @@ class Told:
     def drained(self, endpoint_id: str, took_ns: int) -> None:
         self.drains.append(endpoint_id)
 
-    def troubled(self, what: str, problem: str) -> None:
-        self.troubles.append((what, problem))
+    def problem_found(self, subject: str, problem: str) -> None:
+        self.troubles.append((subject, problem))
 
-    def recovered(self, what: str) -> None:
+    def problem_cleared(self, what: str) -> None:
         self.recoveries.append(what)
 
 
 class Running:
-    """A fleet, and a gateway that serves from it once there is something to serve from."""
+    """A fleet, and a gateway that serves from it once an endpoint has started."""
 
     def __init__(self, node: RayNode, folder: Path, http: aiohttp.ClientSession, **options: Any) -> None:
         self.folder, self.http = folder, http
@@ -75,16 +76,16 @@ class Running:
         self.gateway: GatewayInLoop | None = None
         self.config: Config = {}
         self._changes = asyncio.Event()
-        terms = ProcessTerms(
+        terms = ProcessSpec(
             pool="small",
             model="fake",
-            logs=folder / "logs",
+            log_directory=folder / "logs",
             options=ProcessOptions(
                 in_flight_max=8,
                 command=ENGINE,
                 environment={"PYTHONPATH": str(PROJECT / "src"), "WHERE": "http://{host}:{port}"},
-                restart_ns=200 * MILLISECOND,
-                restart_ns_max=2 * SECOND,
+                restart_backoff_ns=200 * MILLISECOND,
+                restart_backoff_ns_max=2 * SECOND,
             ),
         )
         ray = {"cpus": 1.0} | options
@@ -98,15 +99,15 @@ class Running:
             warm_up=self._warm_up,
             lookup=self._lookup,
             observer=self.told,
-            ports_elsewhere=tuple,
+            other_ports=tuple,
         )
 
-    async def _look(self, url: str) -> Seen:
+    async def _look(self, url: str) -> ProbeResult:
         try:
             async with self.http.get(f"{url}/health") as answer:
-                return Seen(ProbeState.READY if answer.status == 200 else ProbeState.LOADING)
+                return ProbeResult(ProbeState.READY if answer.status == 200 else ProbeState.LOADING)
         except aiohttp.ClientError as error:
-            return Seen(ProbeState.UNREACHABLE, str(error))
+            return ProbeResult(ProbeState.UNREACHABLE, str(error))
 
     async def _warm_up(self, url: str) -> str | None:
         async with self.http.post(f"{url}/v1/chat/completions", json=chat(model="fake", max_tokens=1)) as answer:
@@ -130,7 +131,7 @@ class Running:
 
     @asynccontextmanager
     async def served(self) -> AsyncIterator[GatewayInLoop]:
-        """A gateway whose endpoints are the fleet's."""
+        """Run a gateway with the fleet's endpoints."""
         self.config = a_config(*(await self.until_started(1)).values())
         self._follow()
         async with gateway_in_loop(self.config, self.folder) as self.gateway:
@@ -169,7 +170,7 @@ async def a_fleet(node: RayNode, folder: Path, **options: Any) -> AsyncIterator[
 
 
 def runs(pid: int) -> bool:
-    """Whether there is such a process, and not only its remains."""
+    """Return whether the process is running. A zombie does not count."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     except OSError:
@@ -195,41 +196,41 @@ async def gone(pid: int) -> None:
 
 
 async def a_stream(gateway: GatewayInLoop) -> str:
-    """How a stream of some seconds ended: by its last event."""
+    """Stream for a few seconds and return the last event."""
     async with gateway.post(chat(stream=True, max_tokens=600, ignore_eos=True)) as answer:
         assert answer.status == 200, await answer.text()
         return events_of(await answer.read())[-1]
 
 
-# Must run first on the node: resources of an earlier test would not be free at once.
-async def test_an_endpoint_for_which_no_node_has_room_waits_and_says_so(node: RayNode, tmp_path: Path) -> None:
+# Must run first on the node, because an earlier test's resources are not freed immediately.
+async def test_endpoint_without_a_node_stays_pending_and_reports_it(node: RayNode, tmp_path: Path) -> None:
     async with a_fleet(node, tmp_path, cpus=CPUS + 1.0) as running:
         await until(lambda: bool(running.told.troubles))
         [waiting] = running.fleet.endpoints()
         await running.fleet.scale(0)
         await until(lambda: not running.fleet.endpoints())
 
-    assert (waiting.started, waiting.url) == (False, NOWHERE)
+    assert (waiting.started, waiting.url) == (False, UNPLACED_URL)
     [(_, problem)] = running.told.troubles
-    assert problem == "no node has room for 5 CPU (4 of 4 free); add nodes, or lower scaling.endpoints_max"
+    assert problem == "no node has enough free capacity: 5 CPU (4 of 4 free); add nodes or lower scaling.endpoints_max"
 
 
-async def test_one_endpoint_becomes_three_and_one_again_and_no_stream_is_severed(node: RayNode, tmp_path: Path) -> None:
+async def test_no_stream_is_truncated_while_scaling_to_three_and_back(node: RayNode, tmp_path: Path) -> None:
     async with a_fleet(node, tmp_path) as running, running.served() as gateway:
         assert isinstance(running.fleet, ScalableFleet)
         await running.fleet.scale(3)
         three = await running.until_started(3)
-        await gateway.until_ready(3, seconds_max=SECONDS_MAX)
+        await gateway.wait_until_ready(3, seconds_max=SECONDS_MAX)
         await until(lambda: {name for name, _ in running.told.starts} == set(three))
         pids = running.fleet.pids()
         streams: list[asyncio.Task[str]] = []
         busy = False
         while not busy:
             streams += [asyncio.create_task(a_stream(gateway)) for _ in range(12)]
-            await gateway.until(
+            await gateway.wait_for_status(
                 lambda status: all(each["in_flight"] for each in status["endpoints"]), seconds_max=SECONDS_MAX
             )
-            # No stream ends while the fleet shrinks. Those that ended before this process froze the engines are
+            # No stream ends while the fleet shrinks. Streams that ended before this process froze the engines become
             # known a moment later; if an engine has none left, the attempt is repeated.
             with ExitStack() as still:
                 for pid in pids.values():
@@ -239,7 +240,7 @@ async def test_one_endpoint_becomes_three_and_one_again_and_no_stream_is_severed
                 if busy := all(each["in_flight"] for each in endpoints):
                     await running.fleet.scale(1)
                     one = await running.until_started(1)
-                    leaving = await gateway.until(
+                    leaving = await gateway.wait_for_status(
                         lambda status: sum(each["leaving"] for each in status["endpoints"]) == 2,
                         seconds_max=SECONDS_MAX,
                     )
@@ -262,7 +263,7 @@ async def test_one_endpoint_becomes_three_and_one_again_and_no_stream_is_severed
     assert running.told.failures == []
 
 
-async def test_an_engine_that_is_killed_is_replaced_by_another(node: RayNode, tmp_path: Path) -> None:
+async def test_killed_engine_is_replaced(node: RayNode, tmp_path: Path) -> None:
     async with a_fleet(node, tmp_path) as running:
         [(name, before)] = (await running.until_started(1)).items()
         pid = running.fleet.pids()[name]
@@ -274,17 +275,17 @@ async def test_an_engine_that_is_killed_is_replaced_by_another(node: RayNode, tm
     assert (again, after != before, next_pid != pid) == (name, True, True)
     [(what, problem)] = running.told.failures
     assert what == name
-    assert problem.startswith("ended with status -9; it is started again")
+    assert problem.startswith("exited with status -9; restarting")
     assert "ray logs actor --id" in problem
 
 
-async def test_without_its_driver_nothing_stays_and_everything_comes_back(node: RayNode, tmp_path: Path) -> None:
+async def test_engines_exit_with_a_killed_driver_and_are_restarted(node: RayNode, tmp_path: Path) -> None:
     async with a_fleet(node, tmp_path) as running:
         [name] = await running.until_started(1)
         pid, driver = running.fleet.pids()[name], running.fleet.driver_pid
         assert driver is not None
         os.kill(driver, signal.SIGKILL)
-        # Before waiting for the old process to end, since its replacement may start first.
+        # Done before waiting for the old process to exit, since its replacement may start first.
         await running.until_started(0)
         await gone(pid)
         [again] = await running.until_started(1)
@@ -292,19 +293,19 @@ async def test_without_its_driver_nothing_stays_and_everything_comes_back(node: 
 
     assert again == name
     assert next_driver not in (None, driver)
-    assert "the Ray driver ended" in running.told.failures[0][1]
+    assert "the Ray driver exited" in running.told.failures[0][1]
 
 
-async def test_what_ray_cannot_reserve_is_said_with_the_next_step(node: RayNode, tmp_path: Path) -> None:
+async def test_invalid_resources_are_reported_with_advice(node: RayNode, tmp_path: Path) -> None:
     async with a_fleet(node, tmp_path, resources={"GPU": 1.0}) as running:
         await until(lambda: bool(running.told.failures))
 
     [(_, problem), *_] = running.told.failures
-    assert problem.startswith("ended before it served; it is started again after 0.2 s; Ray: ")
-    assert problem.endswith("; mend fleet.cpus, gpus or resources")
+    assert problem.startswith("exited before it was ready; restarting in 0.2 s; Ray: ")
+    assert problem.endswith("; correct fleet.cpus, gpus or resources")
 
 
-async def test_the_environment_of_an_engine_says_where_it_is(node: RayNode, tmp_path: Path) -> None:
+async def test_engine_environment_contains_its_address(node: RayNode, tmp_path: Path) -> None:
     async with a_fleet(node, tmp_path) as running:
         [(name, url)] = (await running.until_started(1)).items()
         environment = environment_of(running.fleet.pids()[name])
@@ -312,9 +313,7 @@ async def test_the_environment_of_an_engine_says_where_it_is(node: RayNode, tmp_
     assert f"WHERE={url}" in environment
 
 
-async def test_an_actor_that_is_killed_takes_its_engine_along_and_both_are_replaced(
-    node: RayNode, tmp_path: Path
-) -> None:
+async def test_killed_actor_ends_its_engine_and_both_are_replaced(node: RayNode, tmp_path: Path) -> None:
     async with a_fleet(node, tmp_path) as running:
         [(name, before)] = (await running.until_started(1)).items()
         pid = running.fleet.pids()[name]
@@ -325,14 +324,14 @@ async def test_an_actor_that_is_killed_takes_its_engine_along_and_both_are_repla
 
     assert (again, after != before) == (name, True)
     [(_, problem)] = running.told.failures
-    assert problem.startswith("ended with status -1; it is started again")
+    assert problem.startswith("exited with status -1; restarting")
     assert "; Ray: " in problem
 
 
-async def test_when_the_cluster_is_lost_nothing_stays_and_it_is_told_while_it_is_sought(
+async def test_lost_cluster_ends_engines_and_driver_and_stop_does_not_wait(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # So long a driver hopes for its cluster; a minute unless told otherwise.
+    # How long a driver tries to reconnect to its cluster; the default is a minute.
     monkeypatch.setenv("RAY_gcs_rpc_server_reconnect_timeout_s", "5")
     with ray_node() as node:
         async with a_fleet(node, tmp_path) as running:
@@ -343,17 +342,17 @@ async def test_when_the_cluster_is_lost_nothing_stays_and_it_is_told_while_it_is
             await gone(pid)
             await gone(driver)
             await running.until_started(0)
-            # Ray seeks it for minutes; who leaves meanwhile does not wait for that.
+            # Ray tries to reconnect for minutes, and `stop` must not wait for that.
             await asyncio.sleep(1.0)
             began = asyncio.get_running_loop().time()
             await running.fleet.stop()
             took_s = asyncio.get_running_loop().time() - began
 
-    assert running.told.failures[0][1].startswith("ended with status -1; it is started again")
+    assert running.told.failures[0][1].startswith("exited with status -1; restarting")
     assert took_s < LEAVE_SECONDS_MAX
 
 
-async def test_a_fleet_that_stops_leaves_neither_engine_nor_driver(node: RayNode, tmp_path: Path) -> None:
+async def test_stopped_fleet_leaves_no_engine_or_driver(node: RayNode, tmp_path: Path) -> None:
     async with a_fleet(node, tmp_path) as running:
         await running.until_started(1)
         pids, driver = list(running.fleet.pids().values()), running.fleet.driver_pid
@@ -364,4 +363,4 @@ async def test_a_fleet_that_stops_leaves_neither_engine_nor_driver(node: RayNode
 
     assert len(pids) == 1
     assert running.fleet.driver_pid is None
-    assert node.process.exit_status is None, "the cluster is not ours to end"
+    assert node.process.exit_status is None, "stopping the fleet must not stop the cluster"

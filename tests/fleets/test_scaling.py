@@ -1,13 +1,13 @@
-"""Does what the autoscaler wants reach the fleet of its pool, and only that one?"""
+"""The autoscaler's decisions reach the right pool's fleet."""
 
 import asyncio
 from pathlib import Path
 
 import pytest
 
-from headgate.control.autoscaling import SAMPLED, WHOLE_MAX, Scaling
+from headgate.control.autoscaling import SAMPLE_EVERY, UNSAMPLED_MAX, AutoscalingService
 from headgate.core.autoscaling.starts import StartPhase
-from headgate.core.events import EndpointJoined, EndpointReadied, Event, PolicyChanged, RequestArrived
+from headgate.core.events import EndpointJoined, EndpointReady, Event, PolicyChanged, RequestArrived
 from headgate.core.scheduler import Scheduler
 from headgate.model.endpoint import Endpoint
 from headgate.model.policy import Model, Policy, Pool, ServiceClass
@@ -22,23 +22,23 @@ POOL = PoolName("small")
 NOW = Instant(1_000 * SECOND)
 
 
-def a_scheduler(*observers: Scaling) -> Scheduler:
-    """With one endpoint that is ready."""
+def a_scheduler(*observers: AutoscalingService) -> Scheduler:
+    """Scheduler with one ready endpoint."""
     scheduler = Scheduler()
     policy = Policy(classes=(ServiceClass("chat", band=0),), pools=(Pool("small"),))
     for event in (
         PolicyChanged(policy, "h"),
         EndpointJoined(Endpoint("small/0", "small", 4)),
-        EndpointReadied("small/0"),
+        EndpointReady("small/0"),
     ):
         commands = scheduler.handle(event, NOW)
         for each in observers:
-            each.saw(event, commands, NOW)
+            each.observe(event, commands, NOW)
     return scheduler
 
 
-async def orders_of(scaling: Scaling, scheduler: Scheduler, *, orders: int) -> list[tuple[PoolName, int]]:
-    """What the fleets are told until so many orders have come."""
+async def orders_of(scaling: AutoscalingService, scheduler: Scheduler, *, orders: int) -> list[tuple[PoolName, int]]:
+    """Run the autoscaler until it has sent `orders` scale commands, and return them."""
     told: list[tuple[PoolName, int]] = []
     ticks = 0
 
@@ -65,71 +65,71 @@ def rules(**settings: int) -> ScalingRules:
     return ScalingRules(endpoints_max=5, period_ns=Duration(10 * MILLISECOND), **settings)
 
 
-async def test_a_warm_minimum_reaches_the_fleet() -> None:
-    scaling = Scaling({POOL: rules(warm_min=3)})
+async def test_warm_minimum_is_applied_to_the_fleet() -> None:
+    scaling = AutoscalingService({POOL: rules(warm_endpoints_min=3)})
     scheduler = a_scheduler(scaling)
 
     told = await orders_of(scaling, scheduler, orders=2)
 
-    assert set(told) == {(POOL, 3)}, "said again as long as it is not so"
-    assert scaling.wanted() == {POOL: 3}
+    assert set(told) == {(POOL, 3)}, "the command is repeated until the fleet has this size"
+    assert scaling.desired() == {POOL: 3}
 
 
-async def test_nothing_is_told_of_a_pool_before_it_was_measured() -> None:
-    """Whoever scales by the metrics would give back what was there before the gateway."""
-    scaling = Scaling({POOL: rules(warm_min=3)})
+async def test_pool_is_not_reported_before_its_first_measurement() -> None:
+    """An autoscaler that reads the metrics would otherwise remove endpoints that existed before the gateway started."""
+    scaling = AutoscalingService({POOL: rules(warm_endpoints_min=3)})
     scheduler = a_scheduler(scaling)
-    assert scaling.told() == ()
+    assert scaling.metrics() == ()
 
     await orders_of(scaling, scheduler, orders=1)
 
-    assert [(each.pool, each.endpoints_wanted) for each in scaling.told()] == [(POOL, 3)]
+    assert [(each.pool, each.endpoints_desired) for each in scaling.metrics()] == [(POOL, 3)]
 
 
-async def test_other_rules_hold_from_the_next_period_on() -> None:
-    scaling = Scaling({})
+async def test_changed_rules_apply_from_the_next_period() -> None:
+    scaling = AutoscalingService({})
     scheduler = a_scheduler(scaling)
-    scaling.change_rules({POOL: rules(warm_min=2)})
+    scaling.change_rules({POOL: rules(warm_endpoints_min=2)})
 
     assert await orders_of(scaling, scheduler, orders=1) == [(POOL, 2)]
 
 
-async def test_the_start_of_an_endpoint_of_a_pool_that_is_not_scaled_teaches_nothing() -> None:
-    scaling = Scaling({})
+async def test_endpoint_start_in_an_unscaled_pool_is_ignored() -> None:
+    scaling = AutoscalingService({})
 
     scaling.started(POOL, Duration(SECOND))
 
-    assert scaling.wanted() == {}
+    assert scaling.desired() == {}
 
 
 # Cold starts
 
 
-JOINED, READIED = EndpointJoined(Endpoint("small/1", "small", 4)), EndpointReadied("small/1")
+JOINED, READIED = EndpointJoined(Endpoint("small/1", "small", 4)), EndpointReady("small/1")
 
 
-async def test_cold_start_is_measured_from_the_raised_want_for_a_fleet_that_only_lists_endpoints() -> None:
-    scaling = Scaling({POOL: rules(warm_min=2, cold_start_ns=Duration(SECOND))})
+async def test_cold_start_is_measured_from_the_scale_up_if_the_fleet_only_lists_endpoints() -> None:
+    scaling = AutoscalingService({POOL: rules(warm_endpoints_min=2, cold_start_ns=Duration(SECOND))})
     scheduler = a_scheduler(scaling)
     await orders_of(scaling, scheduler, orders=1)
     [start] = scaling.starts()
     assert (start.phase, start.endpoint_id) == (StartPhase.NOT_SCHEDULED, None)
 
     for event, moment in ((JOINED, start.since + 30 * SECOND), (READIED, start.since + 90 * SECOND)):
-        scaling.saw(event, scheduler.handle(event, Instant(moment)), Instant(moment))
+        scaling.observe(event, scheduler.handle(event, Instant(moment)), Instant(moment))
     await ticked(scaling, scheduler, Instant(start.since + 91 * SECOND))
 
-    [told] = scaling.told()
-    assert told.lead_ns == 90 * SECOND + 10 * MILLISECOND
+    [told] = scaling.metrics()
+    assert told.lead_time_ns == 90 * SECOND + 10 * MILLISECOND
     assert told.cold_starts is not None
     assert (told.cold_starts.total, sum(told.cold_starts.counts)) == (90 * SECOND, 1)
     assert scaling.starts() == []
 
 
-async def test_status_shows_the_phase_that_the_fleet_observes() -> None:
-    scaling = Scaling({POOL: rules(warm_min=2)})
+async def test_status_shows_the_phase_observed_by_the_fleet() -> None:
+    scaling = AutoscalingService({POOL: rules(warm_endpoints_min=2)})
     scheduler = a_scheduler(scaling)
-    scaling.saw(JOINED, scheduler.handle(JOINED, NOW), NOW)
+    scaling.observe(JOINED, scheduler.handle(JOINED, NOW), NOW)
     shown = {"pool": POOL, "endpoint": "small/1", "age_s": 20.0}
     assert scaling.starts_status(Instant(NOW + 20 * SECOND)) == [shown | {"phase": "starting"}]
 
@@ -137,14 +137,14 @@ async def test_status_shows_the_phase_that_the_fleet_observes() -> None:
     assert scaling.starts_status(Instant(NOW + 20 * SECOND)) == [shown | {"phase": "warming"}]
 
 
-async def test_age_of_a_start_reaches_the_autoscaler_until_the_process_stops_deciding() -> None:
-    scaling = Scaling({POOL: rules(warm_min=2, cold_start_ns=Duration(SECOND))})
+async def test_start_age_is_passed_to_the_autoscaler_until_the_process_stops_deciding() -> None:
+    scaling = AutoscalingService({POOL: rules(warm_endpoints_min=2, cold_start_ns=Duration(SECOND))})
     scheduler = a_scheduler(scaling)
     await orders_of(scaling, scheduler, orders=1)
     [start] = scaling.starts()
     await ticked(scaling, scheduler, Instant(start.since + 500 * SECOND))
-    [told] = scaling.told()
-    assert (told.oldest_start_ns, told.lead_ns) == (500 * SECOND, 500 * SECOND)
+    [told] = scaling.metrics()
+    assert (told.oldest_start_age_ns, told.lead_time_ns) == (500 * SECOND, 500 * SECOND)
     assert told.starting == {StartPhase.NOT_SCHEDULED: 1}
 
     running = asyncio.create_task(scaling.run(scheduler.summary, lambda: NOW, no_fleet, lambda: False))
@@ -152,11 +152,11 @@ async def test_age_of_a_start_reaches_the_autoscaler_until_the_process_stops_dec
         while scaling.starts():
             await asyncio.sleep(0.01)
     running.cancel()
-    assert scaling.told() == ()
+    assert scaling.metrics() == ()
 
 
-async def ticked(scaling: Scaling, scheduler: Scheduler, now: Instant) -> None:
-    """Runs the autoscaler at this moment until it has decided once."""
+async def ticked(scaling: AutoscalingService, scheduler: Scheduler, now: Instant) -> None:
+    """Run the autoscaler at this time until it has made one decision."""
     decided = asyncio.Event()
 
     def moment() -> Instant:
@@ -170,14 +170,14 @@ async def ticked(scaling: Scaling, scheduler: Scheduler, now: Instant) -> None:
     running.cancel()
 
 
-# A pool that has no endpoint
+# Pools without endpoints
 
 
-NONE_YET = ScalingRules(endpoints_min=0, endpoints_max=5, idle_ns=Duration(SECOND))
-"""Its period is ten seconds, so that nothing in these tests is ordered by the period."""
+NONE_YET = ScalingRules(endpoints_min=0, endpoints_max=5, scale_to_zero_after_ns=Duration(SECOND))
+"""Rules for a pool scaled to zero. The ten-second period is longer than these tests, so it never causes a command."""
 
 
-def an_empty_pool(scaling: Scaling, *classes: ServiceClass) -> Scheduler:
+def an_empty_pool(scaling: AutoscalingService, *classes: ServiceClass) -> Scheduler:
     policy = Policy(
         classes=classes,
         tenants=(Tenant("acme"),),
@@ -189,30 +189,30 @@ def an_empty_pool(scaling: Scaling, *classes: ServiceClass) -> Scheduler:
     return scheduler
 
 
-def tell(scaling: Scaling, scheduler: Scheduler, *events: Event) -> None:
+def tell(scaling: AutoscalingService, scheduler: Scheduler, *events: Event) -> None:
     for event in events:
-        scaling.saw(event, scheduler.handle(event, NOW), NOW)
+        scaling.observe(event, scheduler.handle(event, NOW), NOW)
 
 
 def asked(name: str) -> RequestArrived:
     return RequestArrived(Ticket(name, Api.CHAT, "m", "acme", stream=True, prompt_bytes=40))
 
 
-async def test_what_is_asked_of_a_pool_that_is_not_scaled_is_told_by_a_part_of_its_requests() -> None:
-    """Counting each would cost more than all other figures together."""
-    scaling, exact = Scaling({}, unscaled=rules()), Scaling({POOL: rules()})
+async def test_demand_on_an_unscaled_pool_is_estimated_from_a_sample() -> None:
+    """Counting each request would cost more than all other metrics combined."""
+    scaling, exact = AutoscalingService({}, unscaled=rules()), AutoscalingService({POOL: rules()})
     for each in (scaling, exact):
         scheduler = an_empty_pool(each, ServiceClass("chat", band=0))
-        tell(each, scheduler, EndpointJoined(Endpoint("small/0", "small", 4)), EndpointReadied("small/0"))
-        tell(each, scheduler, *(asked(f"r{number}") for number in range(WHOLE_MAX + 20 * SAMPLED)))
+        tell(each, scheduler, EndpointJoined(Endpoint("small/0", "small", 4)), EndpointReady("small/0"))
+        tell(each, scheduler, *(asked(f"r{number}") for number in range(UNSAMPLED_MAX + 20 * SAMPLE_EVERY)))
         running = asyncio.create_task(each.run(scheduler.summary, lambda: Instant(NOW + SECOND), no_fleet))
         async with asyncio.timeout(60):
-            while not each.told():
+            while not each.metrics():
                 await asyncio.sleep(0.01)
         running.cancel()
 
-    [estimated], [counted] = scaling.told(), exact.told()
-    assert (estimated.pool, estimated.endpoints_wanted) == (POOL, None)
+    [estimated], [counted] = scaling.metrics(), exact.metrics()
+    assert (estimated.pool, estimated.endpoints_desired) == (POOL, None)
     assert estimated.demand_ppm > 0
     assert estimated.demand_ppm == pytest.approx(counted.demand_ppm, rel=0.01)
 
@@ -221,20 +221,20 @@ async def no_fleet(pool: PoolName, endpoints: int) -> bool:
     return False
 
 
-@pytest.mark.parametrize("start_wait_ns", [Duration(SECOND), None], ids=["held", "refused"])
-async def test_whoever_finds_no_endpoint_has_one_ordered_before_the_period_is_over(
+@pytest.mark.parametrize("start_wait_ns", [Duration(SECOND), None], ids=["held", "rejected"])
+async def test_request_without_an_endpoint_triggers_a_start_before_the_period_ends(
     start_wait_ns: Duration | None,
 ) -> None:
-    scaling = Scaling({POOL: NONE_YET})
-    scheduler = an_empty_pool(scaling, ServiceClass("chat", band=0, start_wait_ns=start_wait_ns))
+    scaling = AutoscalingService({POOL: NONE_YET})
+    scheduler = an_empty_pool(scaling, ServiceClass("chat", band=0, cold_start_wait_ns_max=start_wait_ns))
     tell(scaling, scheduler, asked("a"))
 
     assert await orders_of(scaling, scheduler, orders=1) == [(POOL, 1)]
     assert scaling.reasons[POOL]
 
 
-async def test_a_flood_of_requests_that_find_no_endpoint_is_not_a_flood_of_orders() -> None:
-    scaling = Scaling({POOL: NONE_YET})
+async def test_many_requests_without_an_endpoint_cause_one_scale_command() -> None:
+    scaling = AutoscalingService({POOL: NONE_YET})
     scheduler = an_empty_pool(scaling, ServiceClass("chat", band=0))
     told: list[int] = []
 
@@ -248,15 +248,15 @@ async def test_a_flood_of_requests_that_find_no_endpoint_is_not_a_flood_of_order
         await asyncio.sleep(0)
     running.cancel()
 
-    assert len(told) == 1, "a fleet that has yet to say that it has begun is not asked for each of them"
+    assert len(told) == 1, "the fleet gets one command while the first start is pending"
 
 
-async def test_nobody_is_asked_early_for_a_pool_that_has_an_endpoint() -> None:
-    scaling = Scaling({POOL: NONE_YET})
+async def test_pool_with_a_starting_endpoint_is_not_scaled_before_the_period_ends() -> None:
+    scaling = AutoscalingService({POOL: NONE_YET})
     scheduler = an_empty_pool(scaling, ServiceClass("chat", band=0))
     tell(scaling, scheduler, EndpointJoined(Endpoint("small/0", "small", 4)), asked("a"))
-    assert not scaling._found_none.is_set(), "it waits for the one that is starting"
-    scaling._found_none.set()
+    assert not scaling._endpoint_missing.is_set(), "the request waits for the starting endpoint"
+    scaling._endpoint_missing.set()
     told: list[int] = []
 
     async def scale(_: PoolName, endpoints: int) -> bool:
@@ -270,25 +270,25 @@ async def test_nobody_is_asked_early_for_a_pool_that_has_an_endpoint() -> None:
     assert told == []
 
 
-async def test_where_every_pool_keeps_an_endpoint_nobody_listens_for_requests_that_find_none() -> None:
-    scaling = Scaling({POOL: NONE_YET})
+async def test_requests_without_an_endpoint_are_ignored_if_every_pool_keeps_one() -> None:
+    scaling = AutoscalingService({POOL: NONE_YET})
     scaling.change_rules({POOL: ScalingRules(endpoints_max=5)})
     scheduler = an_empty_pool(scaling, ServiceClass("chat", band=0))
     tell(scaling, scheduler, asked("a"))
-    assert not scaling._found_none.is_set()
+    assert not scaling._endpoint_missing.is_set()
 
     scaling.change_rules({POOL: NONE_YET})
     tell(scaling, scheduler, asked("b"))
-    assert scaling._found_none.is_set()
+    assert scaling._endpoint_missing.is_set()
 
 
 @pytest.mark.process
-async def test_a_live_fleet_grows_with_what_is_asked_of_it(tmp_path: Path) -> None:
+async def test_process_fleet_grows_with_demand(tmp_path: Path) -> None:
     config = a_scaled_config(tmp_path, SIMULATED, in_flight_max=2, scaling={"period": "200ms", "cold_start": "1s"})
     async with a_scaled_gateway(config, tmp_path) as gateway:
         streams = Streams(gateway, streaming(tokens=200))
         async with streams.going(8):
-            await gateway.until_ready(3, seconds_max=60)
+            await gateway.wait_until_ready(3, seconds_max=60)
             await streams.until_whole(8)
 
     assert set(streams.seen) == {"whole"}, streams.seen

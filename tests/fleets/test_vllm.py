@@ -1,4 +1,4 @@
-"""Is real vLLM, which has processes of its own, started, killed, replaced and ended whole by a fleet?"""
+"""A fleet starts, replaces and stops vLLM, which has child processes."""
 
 import os
 import signal
@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.vllm, pytest.mark.timeout(1500)]
 
 
 def group_of(leader: int) -> list[int]:
-    """Whoever is in the process group."""
+    """Return the running processes in a process group."""
     found = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -28,7 +28,7 @@ def group_of(leader: int) -> list[int]:
 
 # CI replaces a killed llama.cpp instead (test_llamacpp.py).
 @pytest.mark.nightly
-async def test_an_endpoint_of_vllm_is_replaced_when_it_is_killed_and_leaves_nothing_behind(tmp_path: Path) -> None:
+async def test_killed_vllm_endpoint_is_replaced_and_all_its_processes_exit(tmp_path: Path) -> None:
     found = environment_of("vllm")
     with model_folder(found / MODEL, tiny=True) as model:
         command = [
@@ -42,7 +42,7 @@ async def test_an_endpoint_of_vllm_is_replaced_when_it_is_killed_and_leaves_noth
             served_model=MODEL,
             in_flight_max=4,
             fleet={"environment": vllm_variables(found)},
-            classes={"interactive": {"band": 0, "queue_wait_max": "5m"}},
+            classes={"interactive": {"priority_band": 0, "queue_wait_max": "5m"}},
         )
         async with a_scaled_gateway(config, tmp_path, seconds_max=VLLM_START_SECONDS_MAX) as gateway:
             streams = Streams(gateway, streaming(tokens=16))
@@ -53,15 +53,15 @@ async def test_an_endpoint_of_vllm_is_replaced_when_it_is_killed_and_leaves_noth
                 os.kill(leader, signal.SIGKILL)
                 for pid in family:
                     await until_dead(pid)
-                await gateway.until_ready(1, seconds_max=VLLM_START_SECONDS_MAX)
+                await gateway.wait_until_ready(1, seconds_max=VLLM_START_SECONDS_MAX)
                 await streams.until_whole(4, seconds_max=60)
             [replaced] = pids(gateway).values()
             last = group_of(replaced)
 
-    assert len(family) > 1, "vLLM computes in a process of its own"
+    assert len(family) > 1, "vLLM must have a child process"
     assert replaced != leader
     assert sum(count for what, count in streams.seen.items() if what.startswith("severed")) <= 2, streams.seen
-    # Until the last of the old processes is gone its successor has no name, and callers are told to come again.
+    # The replacement is not listed until the last old process has exited; requests are rejected until then.
     others = [what for what in streams.seen if what != "whole" and not what.startswith("severed")]
     assert all(what.startswith(("refused: 502", "refused: 503")) for what in others), streams.seen
     assert not any(is_alive(pid) for pid in last)

@@ -1,4 +1,4 @@
-"""Does a process that decides nothing repeat what the scheduler of its cell says of the pools, and only that?"""
+"""Tests for the client that queries the cell's scheduler for verdicts about pools."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -6,10 +6,10 @@ from contextlib import asynccontextmanager
 import aiohttp
 from aiohttp import web
 
-from headgate.control.leader_client import SchedulerWord
+from headgate.control.leader_client import LeaderClient
 from headgate.model.units import SECOND
 from headgate.model.verdict import Affected, Cause, Incident, Verdict
-from headgate.telemetry.verdicts import verdict_row
+from headgate.telemetry.verdict_metrics import verdict_row
 
 NOW = 1_000 * SECOND
 HUNG = Verdict(
@@ -17,17 +17,17 @@ HUNG = Verdict(
     Cause.UPSTREAM,
     Incident.ENGINE_HANG,
     since=990 * SECOND,
-    sentence="small/a hangs.",
+    summary="small/a hangs.",
     evidence=("no token for 9 s",),
     affected=(Affected("chat", None, "waits"),),
     action="restart it",
 )
-OWN = Verdict(None, Cause.HEALTHY, Incident.HEALTHY, since=0, sentence="The gateway is healthy.")
+OWN = Verdict(None, Cause.HEALTHY, Incident.HEALTHY, since=0, summary="The gateway is healthy.")
 
 
 @asynccontextmanager
-async def word(answer: object, **how: float) -> AsyncIterator[tuple[SchedulerWord, list[str], str]]:
-    """What asks a scheduler that answers so; the paths that it was asked; its address."""
+async def word(answer: object, **how: float) -> AsyncIterator[tuple[LeaderClient, list[str], str]]:
+    """Yields a client for a scheduler with this response, the list of requested paths and the scheduler's address."""
     asked: list[str] = []
 
     async def tell(request: web.Request) -> web.Response:
@@ -43,7 +43,7 @@ async def word(answer: object, **how: float) -> AsyncIterator[tuple[SchedulerWor
     address = f"127.0.0.1:{runner.addresses[0][1]}"
     try:
         async with aiohttp.ClientSession() as session:
-            yield SchedulerWord(session, lambda: address, lambda: NOW, **how), asked, address
+            yield LeaderClient(session, lambda: address, lambda: NOW, **how), asked, address
     finally:
         await runner.cleanup()
 
@@ -52,35 +52,35 @@ def told(*verdicts: Verdict, decides: bool = True) -> dict[str, object]:
     return {"gateway": "gw-1", "decides": decides, "verdicts": [verdict_row(each, NOW) for each in verdicts]}
 
 
-async def test_what_the_scheduler_says_of_pools_is_repeated_whole() -> None:
+async def test_scheduler_verdicts_about_pools_are_returned_unchanged() -> None:
     async with word(told(HUNG, OWN)) as (heard, asked, address):
         assert heard.verdicts() == ()
-        await heard.ask(address)
+        await heard.fetch(address)
         assert heard.verdicts() == (HUNG,)
         assert asked == ["/verdict"]
 
 
-async def test_who_does_not_decide_is_not_believed() -> None:
+async def test_verdicts_from_a_non_deciding_gateway_are_ignored() -> None:
     async with word(told(HUNG, decides=False)) as (heard, _, address):
-        await heard.ask(address)
+        await heard.fetch(address)
         assert heard.verdicts() == ()
 
 
-async def test_what_cannot_be_read_changes_nothing() -> None:
+async def test_unreadable_response_is_ignored() -> None:
     for nonsense in (b"", b"[]", b'{"decides": true, "verdicts": [{"pool": 1}]}', b"\xff", b'{"x": ' + b"[" * 100_000):
         async with word(nonsense) as (heard, _, address):
-            await heard.ask(address)
+            await heard.fetch(address)
             assert heard.verdicts() == ()
 
 
-async def test_verdicts_heard_long_ago_are_not_repeated() -> None:
-    async with word(told(HUNG), old_after_s=0.0) as (heard, _, address):
-        await heard.ask(address)
+async def test_outdated_verdicts_are_not_returned() -> None:
+    async with word(told(HUNG), stale_after_s=0.0) as (heard, _, address):
+        await heard.fetch(address)
         assert heard.verdicts() == ()
 
 
-async def test_a_scheduler_that_nobody_knows_of_says_nothing() -> None:
+async def test_no_verdicts_are_returned_without_a_scheduler_address() -> None:
     async with word(told(HUNG)) as (heard, _, address):
-        await heard.ask(address)
+        await heard.fetch(address)
         heard._address = lambda: None
         assert heard.verdicts() == ()

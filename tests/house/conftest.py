@@ -1,4 +1,4 @@
-"""What do the tests of the house share?"""
+"""Fixtures for testing the project's own rules."""
 
 from pathlib import Path
 

@@ -1,6 +1,7 @@
-"""How can a contract be seen to bite without breaking the real source?
+"""A small source tree for testing the project's linters.
 
-A package of the same name and rooms in a temporary folder, under the project's own, real configuration.
+The tree contains a package with the project's name and subpackages in a temporary directory, and is checked with the
+project's real configuration.
 """
 
 import shutil
@@ -34,7 +35,7 @@ class SmallTree:
         path.write_text("\n".join(('"""Which question?"""', "", *lines)).rstrip() + "\n")
 
     def lint_imports(self) -> Verdict:
-        # The current folder comes first on the tool's path, before the installed package of the same name.
+        # The current directory comes first on the tool's path, before the installed package of the same name.
         command = [BIN / "lint-imports", "--no-cache", "--config", self.root / "pyproject.toml"]
         return self._run(command, cwd=self.root / "src")
 
@@ -42,15 +43,15 @@ class SmallTree:
         return self._run([BIN / "ruff", "check", "--no-cache", "--output-format", "concise"], cwd=self.root)
 
     def shape(self) -> Verdict:
-        """What scripts/check_shape.py says of every file of the tree."""
+        """Run the checks in scripts/check_structure.py on every file in the tree."""
         names = sorted(str(path.relative_to(self.root)) for path in self.root.rglob("*") if path.is_file())
-        complaints = list(script("check_shape").complaints(self.root, names))
+        complaints = list(script("check_structure").violations(self.root, names))
         return Verdict(passed=not complaints, said="\n".join(complaints))
 
     def tracked_shape(self) -> Verdict:
-        """What the script itself says of the files that git would track."""
+        """Run scripts/check_structure.py on the files that git would track."""
         subprocess.run(["git", "init", "--quiet", self.root], check=True)
-        command = [sys.executable, PROJECT / "scripts/check_shape.py", self.root]
+        command = [sys.executable, PROJECT / "scripts/check_structure.py", self.root]
         return self._run(command, cwd=self.root)
 
     def _run(self, command: list[str | Path], *, cwd: Path) -> Verdict:
@@ -60,7 +61,7 @@ class SmallTree:
 
 @cache
 def script(name: str) -> ModuleType:
-    """A program of the folder `scripts`, to be called without a process of its own."""
+    """Import a program from the directory `scripts`, to call it without a subprocess."""
     spec = spec_from_file_location(name, PROJECT / f"scripts/{name}.py")
     assert spec is not None
     assert spec.loader is not None

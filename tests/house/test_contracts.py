@@ -1,4 +1,4 @@
-"""Do the contracts between the rooms bite?"""
+"""The import contracts and banned imports are enforced."""
 
 import pytest
 
@@ -11,7 +11,7 @@ ROOMS = "Imports point one way, and adapters do not know each other"
 WIRE = "The wire is bytes in, bytes out"
 
 
-def test_the_small_tree_keeps_every_contract(tree: SmallTree) -> None:
+def test_small_tree_passes_every_contract(tree: SmallTree) -> None:
     imports, style = tree.lint_imports(), tree.ruff()
 
     assert imports.passed, imports.said
@@ -45,7 +45,7 @@ FORBIDDEN = [
 
 @pytest.fixture(scope="module")
 def broken(tmp_path_factory: pytest.TempPathFactory) -> Verdict:
-    """A tree with every forbidden import, each in a file of its own."""
+    """Lint result for a tree with every forbidden import, each in its own file."""
     tree = a_small_tree(tmp_path_factory.mktemp("broken"))
     for number, (room, line, _) in enumerate(FORBIDDEN):
         tree.write(f"src/headgate/{room}/__init__.py")
@@ -57,7 +57,7 @@ def broken(tmp_path_factory: pytest.TempPathFactory) -> Verdict:
     ("number", "contract"),
     [pytest.param(number, case[2], id=f"{case[0]}: {case[1]}") for number, case in enumerate(FORBIDDEN)],
 )
-def test_a_forbidden_import_breaks_its_contract(broken: Verdict, number: int, contract: str) -> None:
+def test_forbidden_import_breaks_its_contract(broken: Verdict, number: int, contract: str) -> None:
     broken_contracts = broken.said.partition("Broken contracts")[2]
     others = [each for each in (PURE, ROOMS, WIRE) if each != contract]
     about_it = min((broken_contracts.partition(contract)[2].partition(other)[0] for other in others), key=len)
@@ -77,7 +77,7 @@ def test_planning_and_loadtest_may_use_the_simulation(tree: SmallTree) -> None:
     assert verdict.passed, verdict.said
 
 
-def test_a_room_without_a_place_is_refused(tree: SmallTree) -> None:
+def test_package_outside_the_contracts_is_rejected(tree: SmallTree) -> None:
     tree.write("src/headgate/attic/__init__.py")
 
     verdict = tree.lint_imports()
@@ -88,8 +88,8 @@ def test_a_room_without_a_place_is_refused(tree: SmallTree) -> None:
 
 PURE_ROOMS = ("core", "core/queues", "model")
 BANNED = [
-    ("import time", "`time` is banned: The core is told the time"),
-    ("from datetime import datetime", "`datetime` is banned: The core is told the time"),
+    ("import time", "`time` is banned: The core has no clock"),
+    ("from datetime import datetime", "`datetime` is banned: The core has no clock"),
     ("import random", "`random` is banned: The core is deterministic"),
     ("from os import urandom", "`os` is banned: The core does no I/O"),
     ("import asyncio", "`asyncio` is banned: The core does no I/O"),
@@ -100,7 +100,7 @@ BANNED = [
 
 @pytest.fixture(scope="module")
 def banned(tmp_path_factory: pytest.TempPathFactory) -> Verdict:
-    """A tree with every banned line, each in a file of its own."""
+    """Lint result for a tree with every banned line, each in its own file."""
     tree = a_small_tree(tmp_path_factory.mktemp("banned"))
     for room in PURE_ROOMS:
         tree.write(f"src/headgate/{room}/__init__.py")
@@ -113,14 +113,14 @@ def banned(tmp_path_factory: pytest.TempPathFactory) -> Verdict:
 @pytest.mark.parametrize(
     ("number", "reason"), [pytest.param(number, case[1], id=case[0]) for number, case in enumerate(BANNED)]
 )
-def test_ruff_says_in_a_pure_room_what_to_do_instead(banned: Verdict, room: str, number: int, reason: str) -> None:
+def test_ruff_explains_bans_in_pure_packages(banned: Verdict, room: str, number: int, reason: str) -> None:
     about_it = [line for line in banned.said.splitlines() if f"{room}/violation_{number}.py:" in line]
 
     assert not banned.passed
     assert any(reason in line for line in about_it), banned.said
 
 
-def test_ruff_lets_an_adapter_have_a_clock(tree: SmallTree) -> None:
+def test_ruff_allows_a_clock_in_adapters(tree: SmallTree) -> None:
     tree.write("src/headgate/hosts/clock.py", "import time", "", "NOW_NS = time.time_ns")
 
     verdict = tree.ruff()

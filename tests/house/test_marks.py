@@ -1,4 +1,4 @@
-"""Does a run of one mark find all tests that have it?"""
+"""A run with one mark selects all tests that have it."""
 
 from pathlib import Path
 
@@ -6,13 +6,13 @@ ROOT = Path(__file__).parents[2]
 TESTS = [file for folder in ("tests", "testing", "bench") for file in (ROOT / folder).rglob("*.py")]
 
 
-def test_no_test_is_marked_from_outside_its_file() -> None:
+def test_conftest_files_do_not_add_marks() -> None:
     by_others = [str(file) for file in TESTS if file.name == "conftest.py" and "add_marker" in file.read_text()]
-    assert by_others == [], "a run of that mark alone would pass these tests over: see conftest.py"
+    assert by_others == [], "a run with only that mark would skip these tests; see conftest.py"
 
 
-def test_no_mark_comes_by_import() -> None:
+def test_marks_are_not_imported() -> None:
     by_others = [
         str(file) for file in TESTS if "pytest.mark." in file.read_text() and not file.name.startswith("test_")
     ]
-    assert by_others == [], "a run of that mark alone would pass over the tests that import it"
+    assert by_others == [], "a run with only that mark would skip the tests that import it"

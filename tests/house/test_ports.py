@@ -1,4 +1,4 @@
-"""Are ports reserved for one test run at a time?"""
+"""Test ports are reserved for one test run at a time."""
 
 import subprocess
 import sys
@@ -12,7 +12,7 @@ SEARCH_FROM = "import itertools, testing.ports as p; p._OFFSETS = itertools.coun
 
 
 @pytest.mark.process
-def test_reserved_port_is_not_given_to_another_process() -> None:
+def test_reserved_port_is_not_assigned_to_another_process() -> None:
     first, second = free_ports(2)
     found = subprocess.run(
         [sys.executable, "-c", SEARCH_FROM.format(first - 20_000)],

@@ -1,4 +1,4 @@
-"""Is everything that we install pinned, hashed and named without an address?"""
+"""All requirements are pinned and hashed, and no lock file contains an index address."""
 
 import re
 import tomllib
@@ -15,7 +15,7 @@ REQUIREMENT = re.compile(r"^(?P<name>[A-Za-z0-9._-]+)(\[[a-z,]+\])?==(?P<version
 
 
 def requirements_of(lock: str) -> list[str]:
-    """Each requirement of a lock on one line, without comments."""
+    """Return each requirement in a lock file as one line, without comments."""
     text = (PROJECT / "requirements" / lock).read_text()
     code = "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("#"))
     return [line.strip() for line in code.replace("\\\n", " ").splitlines() if line.strip()]
@@ -25,7 +25,7 @@ def direct_dependencies() -> list[str]:
     return tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]["dependencies"]
 
 
-def test_the_product_and_its_development_are_locked() -> None:
+def test_base_and_dev_lock_files_exist() -> None:
     assert {"base.txt", "dev.txt"} <= set(LOCKS)
 
 
@@ -37,25 +37,25 @@ def test_every_requirement_is_pinned_and_hashed(lock: str) -> None:
 
 
 @pytest.mark.parametrize("lock", LOCKS)
-def test_no_lock_names_an_address(lock: str) -> None:
+def test_lock_file_contains_no_index_address(lock: str) -> None:
     text = (PROJECT / "requirements" / lock).read_text()
 
     assert re.findall(r".*(?:://|--index|--extra-index|--find-links|--trusted-host).*", text) == []
 
 
-def test_the_base_install_stays_small() -> None:
+def test_base_install_has_few_dependencies() -> None:
     assert len(direct_dependencies()) <= DIRECT_DEPENDENCIES_MAX
     assert len(requirements_of("base.txt")) <= TOTAL_DEPENDENCIES_MAX
 
 
-def test_the_lock_holds_what_the_project_asks_for() -> None:
+def test_base_lock_contains_direct_dependencies() -> None:
     asked = {re.split(r"[^A-Za-z0-9._-]", each)[0].lower() for each in direct_dependencies()}
     locked = {found["name"].lower() for line in requirements_of("base.txt") if (found := REQUIREMENT.match(line))}
 
     assert asked <= locked
 
 
-def test_development_runs_on_the_versions_that_are_shipped() -> None:
+def test_dev_lock_uses_the_base_versions() -> None:
     def versions(lock: str) -> dict[str, str]:
         return {m["name"]: m["version"] for line in requirements_of(lock) if (m := REQUIREMENT.match(line))}
 

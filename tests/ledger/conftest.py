@@ -1,8 +1,8 @@
-"""Databases for the tests of the ledger.
+"""Databases for the ledger tests.
 
-Each worker starts one PostgreSQL. Each test gets a copy of a migrated database, which is dropped afterwards: a copy
-takes less time than the migrations, and a cluster with few files is removed quickly at the end. Only tests with the
-mark `process` may use these fixtures.
+Each worker starts one PostgreSQL server. Each test gets a copy of a migrated database, which is dropped afterwards. A
+copy takes less time than the migrations, and a cluster with few files is removed quickly at the end. Only tests marked
+`process` may use these fixtures.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ import pytest
 import pytest_asyncio
 
 from headgate.ledger.database import Database
-from testing.midnight import pass_midnight
+from testing.midnight import wait_past_midnight
 from testing.postgres import Postgres, postgres
 from tests.ledger.databases import migrated, new_database, scratch_database
 
@@ -21,12 +21,12 @@ from tests.ledger.databases import migrated, new_database, scratch_database
 @pytest.fixture(autouse=True)
 def one_day() -> None:
     """Keep tests away from midnight, when budgets and partitions change."""
-    pass_midnight()
+    wait_past_midnight()
 
 
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A database that is slow because the machine stands still does not count as away, unless a test says when."""
+    """Raise the default timeouts, so that the database does not count as unreachable if the machine stalls."""
     for limit in ("connect_s_max", "query_s_max"):
         monkeypatch.setitem(Database.__init__.__kwdefaults__, limit, 60.0)
 
@@ -39,7 +39,7 @@ def shared_postgres() -> Iterator[Postgres]:
 
 @pytest.fixture(scope="session")
 def migrated_template(shared_postgres: Postgres) -> str:
-    """Name of a migrated, empty database; nothing stays connected to it, so that it can be copied."""
+    """Name of a migrated, empty database. It has no open connections, so that it can be copied."""
 
     async def make() -> str:
         return await migrated(await new_database(shared_postgres))
@@ -49,7 +49,7 @@ def migrated_template(shared_postgres: Postgres) -> str:
 
 @pytest.fixture
 def mortal_postgres(shared_postgres: Postgres) -> Iterator[Postgres]:
-    """The shared server, for a test that kills it; it runs again afterwards."""
+    """The shared server, for a test that kills it. It is restarted afterwards."""
     yield shared_postgres
     if not shared_postgres.is_running:
         shared_postgres.restart()
@@ -57,21 +57,21 @@ def mortal_postgres(shared_postgres: Postgres) -> Iterator[Postgres]:
 
 @pytest_asyncio.fixture
 async def url(shared_postgres: Postgres, migrated_template: str) -> AsyncIterator[str]:
-    """Address of a migrated database that holds no rows."""
+    """URL of a migrated database without rows."""
     async with scratch_database(shared_postgres, migrated_template) as address:
         yield address
 
 
 @pytest_asyncio.fixture
 async def empty_url(shared_postgres: Postgres) -> AsyncIterator[str]:
-    """Address of a database that was never migrated."""
+    """URL of a database that has never been migrated."""
     async with scratch_database(shared_postgres) as address:
         yield address
 
 
 @pytest_asyncio.fixture
 async def link(url: str) -> "AsyncIterator[asyncpg.Connection[asyncpg.Record]]":
-    """To look inside, beside what is tested."""
+    """A separate connection for inspecting the database."""
     connection = await asyncpg.connect(url)
     yield connection
     await connection.close()

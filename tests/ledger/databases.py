@@ -1,4 +1,4 @@
-"""How is a database made for a test, and what stands in it?"""
+"""Creates databases, directory contents and replicas for tests."""
 
 import asyncio
 import secrets
@@ -9,15 +9,15 @@ import asyncpg
 
 from headgate.control.directory_sync import migrate_database
 from headgate.ledger.database import Database
-from headgate.ledger.directory.copy import Copy, Picture
-from headgate.ledger.directory.directory import PostgresDirectory
-from headgate.ports.directory import Actor, TenantTerms
+from headgate.ledger.directory.directory_replica import DirectoryReplica, DirectorySnapshot
+from headgate.ledger.directory.postgres_directory import PostgresDirectory
+from headgate.ports.directory import Actor, TenantSettings
 from headgate.wire.keys import digest
 from testing.postgres import Postgres
 
 SECRET = b"a secret that is only for tests"
 ADMIN = Actor("alice", "127.0.0.1")
-ANY = TenantTerms()
+ANY = TenantSettings()
 
 
 async def new_database(server: Postgres, template: str = "template1") -> str:
@@ -28,7 +28,7 @@ async def new_database(server: Postgres, template: str = "template1") -> str:
 
 @asynccontextmanager
 async def scratch_database(server: Postgres, template: str = "template1") -> AsyncIterator[str]:
-    """A database that is dropped afterwards: hundreds of them take a minute to remove at the end."""
+    """A database that is dropped afterwards. Removing hundreds of databases at the end would take a minute."""
     url = await new_database(server, template)
     try:
         yield url
@@ -50,8 +50,8 @@ async def migrated(url: str) -> str:
     return url
 
 
-async def with_key(directory: PostgresDirectory, key: str, secret: str, terms: TenantTerms = ANY) -> None:
-    """A key of this name, with the levels above it."""
+async def with_key(directory: PostgresDirectory, key: str, secret: str, terms: TenantSettings = ANY) -> None:
+    """Create a key and the tenants above it."""
     organisation, project, _ = key.split("/")
     for level in (organisation, f"{organisation}/{project}"):
         if not [each for each in await directory.tenants(below=level, after="", limit=1) if each.id == level]:
@@ -62,13 +62,15 @@ async def with_key(directory: PostgresDirectory, key: str, secret: str, terms: T
 @asynccontextmanager
 async def followed(
     url: str,
-    on_change: Callable[[Picture], None] = lambda _: None,
+    on_change: Callable[[DirectorySnapshot], None] = lambda _: None,
     *,
     poll_s: float = 60.0,
     answer_s_max: float = 30.0,
-) -> AsyncIterator[Copy]:
-    """A copy that follows; by NOTIFY alone, as long as the test does not poll."""
-    copy = Copy(Database(url, connect_s_max=answer_s_max, query_s_max=answer_s_max), on_change, poll_s=poll_s)
+) -> AsyncIterator[DirectoryReplica]:
+    """A replica that follows the database. With the default `poll_s`, it is updated only through NOTIFY."""
+    copy = DirectoryReplica(
+        Database(url, connect_s_max=answer_s_max, query_s_max=answer_s_max), on_change, poll_s=poll_s
+    )
     running = asyncio.create_task(copy.run())
     try:
         yield copy

@@ -1,4 +1,4 @@
-"""How does a test get rows into the ledger, as a gateway would write them?"""
+"""Writes rows to the ledger as a gateway would."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from headgate.ledger.database import Database
-from headgate.ledger.reports.reports import PostgresReports, Terms
+from headgate.ledger.reports.postgres_reports import PostgresReports, ReportPolicy
 from headgate.ledger.spool.spool import Spool
-from headgate.ledger.writer import Writer
-from headgate.model.money import PAYERS, Cause, NanoUsd
+from headgate.ledger.writer import LedgerWriter
+from headgate.model.money import PAYER_BY_CAUSE, BillCause, NanoUsd
 from headgate.model.units import SECOND, Instant
 from headgate.ports.ledger import EndpointTimeRow, UsageRow
 
@@ -20,7 +20,7 @@ HOUR_US = 3_600_000_000
 
 
 def at(text: str) -> Instant:
-    """A moment such as 2026-11-15 or 2026-11-15T09:30, UTC."""
+    """Parse a UTC time such as 2026-11-15 or 2026-11-15T09:30."""
     return Instant(int(datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp()) * SECOND)
 
 
@@ -29,13 +29,16 @@ def usage(
     request: str,
     *,
     tenant: str = "acme/search/web",
-    cause: Cause | None = Cause.ANSWER,
+    cause: BillCause | None = BillCause.ANSWER,
     input: int = 100,  # noqa: A002
     output: int = 800,
     overhead: int = 100,
     **fields: Any,
 ) -> UsageRow:
-    """An attempt that took as many microseconds of its engine as it cost billionths; without a cause, one not sent."""
+    """Row for an attempt whose engine time in microseconds equals its cost in nano-dollars.
+
+    Without a cause, the row is for a request that was not sent.
+    """
     sent = cause is not None
     given: dict[str, Any] = {
         "at": at(when),
@@ -64,7 +67,7 @@ def usage(
         "outcome": "succeeded" if sent else "rate_limited",
         "ending": "completed" if sent else "",
         "cause": cause or "",
-        "payer": PAYERS[cause] if cause is not None else "",
+        "payer": PAYER_BY_CAUSE[cause] if cause is not None else "",
         "level": 0,
         "input_nano_usd": NanoUsd(input if sent else 0),
         "output_nano_usd": NanoUsd(output if sent else 0),
@@ -75,24 +78,24 @@ def usage(
     return UsageRow(**{**given, **fields})
 
 
-def endpoint_time(when: str, *, pool: str = "small", whole_us: int = HOUR_US, **fields: Any) -> EndpointTimeRow:
-    """Of what ended at this moment."""
-    parts: dict[str, Any] = dict.fromkeys(("starting_us", "unready_us", "idle_us", "late_us"), 0) | fields
-    parts.setdefault("billed_us", whole_us - sum(parts[name] for name in parts if name.endswith("_us")))
+def endpoint_time(when: str, *, pool: str = "small", total_us: int = HOUR_US, **fields: Any) -> EndpointTimeRow:
+    """Row for the period that ended at `when`."""
+    parts: dict[str, Any] = dict.fromkeys(("starting_us", "unready_us", "idle_us", "abort_lag_us"), 0) | fields
+    parts.setdefault("billed_us", total_us - sum(parts[name] for name in parts if name.endswith("_us")))
     parts.setdefault("hour_nano_usd", NanoUsd(2 * USD))
     parts.setdefault("endpoint", f"{pool}-0")
     parts.setdefault("price_kind", "on_demand")
-    return EndpointTimeRow(at=at(when), source="test", pool=pool, whole_us=whole_us, **parts)
+    return EndpointTimeRow(at=at(when), source="test", pool=pool, total_us=total_us, **parts)
 
 
 async def written(url: str, folder: Path, rows: Sequence[UsageRow], times: Sequence[EndpointTimeRow] = ()) -> None:
     spool = Spool(str(folder / "spool"), bytes_max=1 << 26, name="test")
     database = Database(url)
-    writer = Writer(database, spool, retention_days=36_500, flush_s=0.01)
+    writer = LedgerWriter(database, spool, retention_days=36_500, flush_s=0.01)
     running = asyncio.create_task(writer.run())
     try:
         spool.add(rows)
-        spool.add_time(times)
+        spool.add_endpoint_times(times)
         assert await writer.flush(60.0), writer.problem
     finally:
         running.cancel()
@@ -102,7 +105,9 @@ async def written(url: str, folder: Path, rows: Sequence[UsageRow], times: Seque
 
 
 @asynccontextmanager
-async def reading(url: str, terms: Callable[[], Terms] = Terms, **limits: int) -> AsyncIterator[PostgresReports]:
+async def reading(
+    url: str, terms: Callable[[], ReportPolicy] = ReportPolicy, **limits: int
+) -> AsyncIterator[PostgresReports]:
     reports = PostgresReports(Database(url), terms, **limits)
     try:
         yield reports

@@ -1,4 +1,4 @@
-"""Which rows do the tests of the ledger write, and how do they look at what was written?"""
+"""Sample rows for the ledger tests, and functions that read the written rows."""
 
 import asyncio
 import json
@@ -14,7 +14,7 @@ import asyncpg
 from headgate.ledger.database import Database
 from headgate.ledger.rows import USAGE_COLUMNS
 from headgate.ledger.spool.spool import Spool
-from headgate.ledger.writer import Writer
+from headgate.ledger.writer import LedgerWriter
 from headgate.model.money import NanoUsd
 from headgate.model.units import SECOND, Instant
 from headgate.ports.ledger import EndpointTimeRow, UsageRow
@@ -76,9 +76,9 @@ async def a_spool(folder: Path, name: str = "p1", **options: Any) -> AsyncIterat
 
 
 @asynccontextmanager
-async def writing(url: str, spool: Spool, **options: Any) -> AsyncIterator[Writer]:
+async def writing(url: str, spool: Spool, **options: Any) -> AsyncIterator[LedgerWriter]:
     database = Database(url)
-    writer = Writer(database, spool, **({"retention_days": 36_500, "flush_s": 0.02} | options))
+    writer = LedgerWriter(database, spool, **({"retention_days": 36_500, "flush_s": 0.02} | options))
     running = asyncio.create_task(writer.run())
     try:
         yield writer
@@ -90,7 +90,7 @@ async def writing(url: str, spool: Spool, **options: Any) -> AsyncIterator[Write
 
 
 async def all_rows(link: "asyncpg.Connection[Any]") -> list[UsageRow]:
-    """As they stand in the database, by their names."""
+    """All usage rows in the database, read by column name."""
     found = await link.fetch(f"select {', '.join(USAGE_COLUMNS)} from headgate.usage order by at, request, attempt")
     return [_row(dict(each)) for each in found]
 
@@ -104,5 +104,5 @@ def _row(values: dict[str, Any]) -> UsageRow:
 
 
 async def all_days(link: "asyncpg.Connection[Any]") -> dict[tuple[Any, ...], tuple[int, ...]]:
-    rows = await link.fetch("select * from headgate.usage_days")
+    rows = await link.fetch("select * from headgate.usage_daily")
     return {((row[0] - _EPOCH.date()).days, *tuple(row)[1:8]): tuple(row)[8:] for row in rows}

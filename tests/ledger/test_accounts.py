@@ -1,4 +1,4 @@
-"""Does what was paid come to what it was spent on, and is what is divided whole again when it is added up?"""
+"""The components of an account add up to the amount paid, and shares add up to the amount divided."""
 
 from dataclasses import replace
 from fractions import Fraction
@@ -6,18 +6,25 @@ from fractions import Fraction
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.ledger.reports.accounts import PoolSpending, PoolTime, account_of, accounts_by_pool, divided, idle_shares
-from headgate.ledger.reports.statement import rounded, statements
+from headgate.ledger.reports.cost_breakdown import (
+    PoolSpending,
+    PoolTime,
+    cost_breakdown,
+    cost_breakdowns_by_pool,
+    idle_shares,
+    split_by_weight,
+)
+from headgate.ledger.reports.statement import round_to_sum, statements
 from headgate.model.money import NanoUsd
-from headgate.ports.reports import StatementLine
+from headgate.ports.cost_reports import StatementLine
 
 HOUR = 3_600_000_000
 USD = 1_000_000_000
 
 
 def pool_time(pool: str = "small", hour: int = 2 * USD, **parts: int) -> PoolTime:
-    named = {name: parts.get(name, 0) for name in ("starting_us", "unready_us", "idle_us", "late_us")}
-    return PoolTime("2026-11-15", pool, hour, parts.get("whole_us", 10 * HOUR), **named)
+    named = {name: parts.get(name, 0) for name in ("starting_us", "unready_us", "idle_us", "abort_lag_us")}
+    return PoolTime("2026-11-15", pool, hour, parts.get("total_us", 10 * HOUR), **named)
 
 
 def spending(cost: int, pool: str = "small", payer: str = "tenant", cause: str = "answer") -> PoolSpending:
@@ -25,14 +32,14 @@ def spending(cost: int, pool: str = "small", payer: str = "tenant", cause: str =
 
 
 def by_hour(_: str, pool: str) -> bool:
-    """As the policy says."""
+    """Whether the pool is paid by the hour."""
     return pool == "small"
 
 
-def test_the_parts_come_to_what_was_paid() -> None:
-    times = [pool_time(starting_us=HOUR, unready_us=HOUR // 2, idle_us=2 * HOUR, late_us=HOUR // 4)]
+def test_account_parts_add_up_to_the_amount_paid() -> None:
+    times = [pool_time(starting_us=HOUR, unready_us=HOUR // 2, idle_us=2 * HOUR, abort_lag_us=HOUR // 4)]
     spendings = [spending(11 * USD), spending(USD, payer="platform", cause="retry")]
-    account = account_of(times, spendings, by_hour)
+    account = cost_breakdown(times, spendings, by_hour)
 
     assert account.paid_time_nano_usd == 20 * USD
     assert account.attributed_nano_usd == 11 * USD
@@ -43,18 +50,18 @@ def test_the_parts_come_to_what_was_paid() -> None:
     assert account.unexplained_fraction == 0.025
 
 
-def test_what_is_paid_by_the_token_costs_what_its_attempts_do() -> None:
+def test_token_priced_pool_costs_the_sum_of_its_attempts() -> None:
     times = [pool_time(), pool_time("hosted", hour=0)]
     spendings = [spending(20 * USD), spending(3 * USD, "hosted"), spending(USD, "hosted", "platform", "hedge")]
-    account = account_of(times, spendings, by_hour)
+    account = cost_breakdown(times, spendings, by_hour)
 
     assert (account.paid_time_nano_usd, account.paid_tokens_nano_usd) == (20 * USD, 4 * USD)
     assert account.unexplained_nano_usd == 0
-    assert accounts_by_pool(times, spendings, by_hour)["hosted"].attributed_nano_usd == 3 * USD
+    assert cost_breakdowns_by_pool(times, spendings, by_hour)["hosted"].attributed_nano_usd == 3 * USD
 
 
-def test_a_pool_by_the_hour_whose_time_nobody_wrote_down_is_unexplained_and_not_free() -> None:
-    account = account_of([], [spending(5 * USD)], by_hour)
+def test_hourly_pool_without_recorded_time_has_an_unexplained_cost() -> None:
+    account = cost_breakdown([], [spending(5 * USD)], by_hour)
 
     assert (account.paid_time_nano_usd, account.paid_tokens_nano_usd) == (0, 0)
     assert account.unexplained_nano_usd == -5 * USD
@@ -65,15 +72,17 @@ weights = st.dictionaries(st.text("abc", min_size=1, max_size=4), st.integers(1,
 
 
 @given(st.integers(0, 10**18), weights)
-def test_shares_come_to_the_whole_and_follow_the_weights(amount: int, given_weights: dict[str, int]) -> None:
-    parts = divided(amount, given_weights)
+def test_shares_add_up_to_the_amount_and_are_proportional_to_the_weights(
+    amount: int, given_weights: dict[str, int]
+) -> None:
+    parts = split_by_weight(amount, given_weights)
 
     assert sum(parts.values()) == amount
     for name, weight in given_weights.items():
         assert abs(parts.get(name, 0) - Fraction(amount * weight, sum(given_weights.values()))) < 1
 
 
-def test_idle_time_of_a_pool_that_nobody_may_use_stays_with_the_platform() -> None:
+def test_idle_time_in_a_pool_without_tenants_stays_with_the_platform() -> None:
     times = [pool_time(idle_us=HOUR), pool_time("spare", idle_us=HOUR)]
     shares = idle_shares(times, {"small": {"acme": 300, "beta": 100}, "spare": {}}, {})
 
@@ -83,7 +92,7 @@ def test_idle_time_of_a_pool_that_nobody_may_use_stays_with_the_platform() -> No
     ]
 
 
-def test_nobody_bears_idle_time_of_days_before_its_first() -> None:
+def test_tenant_pays_no_idle_time_before_its_first_day() -> None:
     times = [replace(pool_time(idle_us=HOUR), day=day) for day in ("2026-11-14", "2026-11-15", "2026-11-16")]
     shares = idle_shares(times, {"small": {"acme": 100, "newcomer": 100}}, {"newcomer": "2026-11-15"})
 
@@ -94,13 +103,13 @@ def test_nobody_bears_idle_time_of_days_before_its_first() -> None:
     ]
 
 
-def test_a_pool_may_turn_from_the_token_to_the_hour() -> None:
-    """What endpoints are known to have had decides; where nothing is known, the price that held on the day."""
+def test_pool_can_change_from_token_to_hourly_pricing() -> None:
+    """Recorded endpoint time takes precedence. On days without any, the pool's price on that day decides."""
     first, second = "2026-11-14", "2026-11-15"
     spendings = [replace(spending(5 * USD), day=first), spending(20 * USD)]
-    by_price = account_of([pool_time()], spendings, lambda day, _: day == second)
+    by_price = cost_breakdown([pool_time()], spendings, lambda day, _: day == second)
     free = replace(pool_time(hour=0), day=first)
-    by_time = account_of([free, pool_time()], spendings, lambda *_: True)
+    by_time = cost_breakdown([free, pool_time()], spendings, lambda *_: True)
 
     for account in (by_price, by_time):
         assert (account.paid_time_nano_usd, account.paid_tokens_nano_usd) == (20 * USD, 5 * USD)
@@ -108,8 +117,8 @@ def test_a_pool_may_turn_from_the_token_to_the_hour() -> None:
 
 
 @given(st.lists(st.integers(0, 10**15), max_size=30), st.sampled_from([1, 1_000, 100_000, 10_000_000]))
-def test_rounded_amounts_come_to_the_rounded_sum(amounts: list[int], unit: int) -> None:
-    shown = rounded(amounts, unit)
+def test_rounded_amounts_add_up_to_the_rounded_sum(amounts: list[int], unit: int) -> None:
+    shown = round_to_sum(amounts, unit)
 
     assert 2 * abs(sum(shown) * unit - sum(amounts)) <= unit
     assert all(abs(each * unit - amount) < unit for each, amount in zip(shown, amounts, strict=True))
@@ -120,7 +129,7 @@ def line(path: str, charged: int, model: str = "chat") -> StatementLine:
     return StatementLine("usage", path, model, "batch", 1, 2, 0, 3, NanoUsd(charged), none, none, NanoUsd(charged))
 
 
-def test_each_organisation_has_its_own_statement_with_its_share_of_idle_time() -> None:
+def test_each_organisation_gets_a_statement_with_its_share_of_idle_time() -> None:
     lines = [line("acme/search/web", 10), line("acme", 5), line("beta/x", 7)]
     found = statements(lines, {"small": {"acme": 40, "gamma": 2}}, month="2026-11", complete=True, tenant="")
 
@@ -132,7 +141,7 @@ def test_each_organisation_has_its_own_statement_with_its_share_of_idle_time() -
     ]
 
 
-def test_a_part_of_an_organisation_has_one_of_its_own() -> None:
+def test_statement_can_cover_part_of_an_organisation() -> None:
     lines = [line("acme/search/web", 10), line("acme/search/app", 1)]
     found = statements(lines, {"small": {"acme": 40}}, month="2026-11", complete=False, tenant="acme/search")
 

@@ -1,4 +1,4 @@
-"""Does a gateway that starts anew know what was spent before, and is whoever should know told of it?"""
+"""Budgets in a complete gateway: restarts, exhausted budgets and the webhook."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from headgate.ledger.database import Database
-from headgate.ledger.directory.directory import PostgresDirectory
+from headgate.ledger.directory.postgres_directory import PostgresDirectory
 from headgate.model.money import NanoUsd, Period
 from testing.fake_engine import Behaviour, FakeEngine
 from testing.gateway import GatewayInLoop, a_config, chat, gateway_in_loop
@@ -18,7 +18,7 @@ from tests.ledger.test_notices import Receiver, listening
 
 TOKENS = 10
 DAY_USD = 0.03
-"""Enough for three answers of ten tokens at a dollar for a thousand, with little left."""
+"""Daily budget in dollars: three ten-token responses at one dollar per thousand tokens."""
 
 
 @asynccontextmanager
@@ -26,7 +26,7 @@ async def spending(folder: Path, **settings: Any) -> AsyncIterator[GatewayInLoop
     async with FakeEngine() as engine:
         engine.behaviour = Behaviour(tokens=TOKENS)
         config = a_config(engine.url, key_secret=SECRET.decode(), **settings)
-        config["pools"]["small"]["prices"] = [{"input": 0, "output": 1_000}]
+        config["pools"]["small"]["prices"] = [{"input_per_1m_tokens": 0, "output_per_1m_tokens": 1_000}]
         config["tenants"] = {"laptop": {"budgets": {"day": DAY_USD, "month": {"usd": 100, "kind": "soft"}}}}
         async with gateway_in_loop(config, folder) as gateway:
             yield gateway
@@ -51,13 +51,13 @@ async def budgets(gateway: GatewayInLoop) -> list[dict[str, Any]]:
 
 
 async def spent_in(link: Any) -> float:
-    whole = "select sum(input_nano_usd + output_nano_usd + overhead_nano_usd) / 1e9 from headgate.usage_days"
+    whole = "select sum(input_nano_usd + output_nano_usd + overhead_nano_usd) / 1e9 from headgate.usage_daily"
     return float(await link.fetchval(whole) or 0)
 
 
 @pytest.mark.process
-async def test_what_was_spent_before_a_restart_is_spent_after_it(url: str, link: Any, tmp_path: Path) -> None:
-    settings = {"database": {"url": url}, "ledger": {"spool": str(tmp_path / "spool")}}
+async def test_spent_amounts_survive_a_restart(url: str, link: Any, tmp_path: Path) -> None:
+    settings = {"database": {"url": url}, "ledger": {"spool_directory": str(tmp_path / "spool")}}
     async with spending(tmp_path, **settings) as gateway:
         statuses = [await asked(gateway) for _ in range(4)]
         rows = await budgets(gateway)
@@ -81,9 +81,9 @@ async def test_what_was_spent_before_a_restart_is_spent_after_it(url: str, link:
 
 
 async def spent_before(link: Any, tenant: str, usd: float) -> None:
-    """As if other gateways had written it today."""
+    """Insert an amount as if other gateways had written it today."""
     await link.execute(
-        "insert into headgate.usage_days (day, tenant, class, model, pool, payer, cause, outcome, requests, attempts,"
+        "insert into headgate.usage_daily (day, tenant, class, model, pool, payer, cause, outcome, requests, attempts,"
         " tokens_in, tokens_cached, tokens_out, tokens_reasoning, engine_us,"
         " input_nano_usd, output_nano_usd, overhead_nano_usd) values"
         " ((now() at time zone 'utc')::date, $1, 'standard', 'small', 'small', 'tenant', 'answer', 'completed',"
@@ -94,9 +94,7 @@ async def spent_before(link: Any, tenant: str, usd: float) -> None:
 
 
 @pytest.mark.process
-async def test_a_budget_of_the_database_that_is_spent_is_never_open_not_even_for_a_moment(
-    url: str, link: Any, tmp_path: Path
-) -> None:
+async def test_exhausted_budget_in_the_database_never_admits_a_request(url: str, link: Any, tmp_path: Path) -> None:
     directory = PostgresDirectory(database := Database(url))
     await with_key(directory, "acme/search/ci", "hg-early")
     await directory.set_budget("acme", Period.DAY, NanoUsd(30_000_000), ADMIN, hard=True)
@@ -104,9 +102,9 @@ async def test_a_budget_of_the_database_that_is_spent_is_never_open_not_even_for
     async with FakeEngine() as engine:
         config = a_config(engine.url, key_secret=SECRET.decode(), database={"url": url})
         del config["anonymous_tenant"]
-        config["pools"]["small"]["prices"] = [{"input": 0, "output": 1_000}]
+        config["pools"]["small"]["prices"] = [{"input_per_1m_tokens": 0, "output_per_1m_tokens": 1_000}]
         async with gateway_in_loop(config, tmp_path) as gateway:
-            # No wait: what was spent is known when the first may come.
+            # There is no need to wait, because the amounts spent are known before the first request is accepted.
             assert await status_for(gateway, "hg-early") == 429
 
             await directory.create_tenant("late", ANY, ADMIN)
@@ -122,9 +120,9 @@ async def test_a_budget_of_the_database_that_is_spent_is_never_open_not_even_for
     assert 200 not in statuses
 
 
-async def test_that_a_budget_is_spent_is_told_to_the_webhook(tmp_path: Path) -> None:
+async def test_webhook_is_notified_of_budget_thresholds(tmp_path: Path) -> None:
     receiver = Receiver(503)
-    async with listening(receiver) as hook, spending(tmp_path, notices={"webhook": hook}) as gateway:
+    async with listening(receiver) as hook, spending(tmp_path, notifications={"webhook": hook}) as gateway:
         for _ in range(3):
             assert await asked(gateway) == 200
         async with asyncio.timeout(60):

@@ -1,4 +1,4 @@
-"""Do all gateways of a cell know the same tenants, and is none of them ahead of the one that decides?"""
+"""All gateways in a cell know the same tenants, and none is ahead of the scheduler."""
 
 import asyncio
 from contextlib import AsyncExitStack
@@ -15,29 +15,29 @@ from tests.ledger.test_gateway import admin, asked, hashed, made
 pytestmark = [pytest.mark.cell, pytest.mark.timeout(600)]
 
 
-async def test_a_key_that_is_made_at_one_gateway_works_at_all_and_is_never_called_wrong(
-    url: str, tmp_path: Path
-) -> None:
+async def test_new_key_works_on_all_gateways_and_is_never_rejected_as_invalid(url: str, tmp_path: Path) -> None:
     async with FakeEngine() as engine, AsyncExitStack() as stack:
         store = stack.enter_context(redis())
         gateways: list[GatewayInLoop] = []
         for number in range(2):
             config = a_config(
                 engine.url,
-                cell={"store": store.url, "member": f"gateway-{number}", "members": 2},
+                cell={"store": store.url, "member_name": f"gateway-{number}", "member_count": 2},
                 key_secret=SECRET.decode(),
-                database={"url": url, "poll": "5s"},
+                database={"url": url, "poll_interval": "5s"},
                 admin_keys={"alice": {"key": hashed("hg-operator"), "permissions": ["read", "keys", "operate"]}},
             )
             (tmp_path / str(number)).mkdir()
             gateways.append(await stack.enter_async_context(gateway_in_loop(config, tmp_path / str(number))))
         one, other = gateways
         for each in gateways:
-            await each.until(lambda status: status["database"]["fresh"] and status["cell"]["mode"] == "following")
+            await each.wait_for_status(
+                lambda status: status["database"]["fresh"] and status["cell"]["mode"] == "following"
+            )
         secret = await made(one, requests_per_minute=1_000_000)
 
         async def until_told(gateway: GatewayInLoop, status: int) -> set[int]:
-            """All statuses up to this one."""
+            """Send requests until one gets this status and return all statuses."""
             seen: list[int] = []
             async with asyncio.timeout(60):
                 while not seen or seen[-1] != status:
@@ -45,19 +45,20 @@ async def test_a_key_that_is_made_at_one_gateway_works_at_all_and_is_never_calle
                     await asyncio.sleep(0.02)
             return set(seen)
 
-        # The other may hear of it a moment later, as of a key that nobody has; where it has, it waits for the cell.
+        # The other gateway may learn of the key later and reject it as unknown until then. After that, it waits for the
+        # cell's scheduler.
         await until(
-            lambda: other.gateway._accounts._directory is not None and other.gateway._accounts._directory._picture.keys
+            lambda: other.gateway._accounts._directory is not None and other.gateway._accounts._directory._snapshot.keys
         )
         assert await until_told(one, 200) <= {200, 503}
         assert await until_told(other, 200) <= {200, 503}
         hashes = {gateway.gateway._accounts.policy_hash(gateway.gateway._settings) for gateway in (one, other)}
-        assert len(hashes) == 1, "the same rows have the same name everywhere"
+        assert len(hashes) == 1, "the policy hashes differ"
 
         await admin(one, "keys/revoke", key="acme/search/ci")
         await until(
             lambda: (
-                other.gateway._accounts._directory is not None and not other.gateway._accounts._directory._picture.keys
+                other.gateway._accounts._directory is not None and not other.gateway._accounts._directory._snapshot.keys
             )
         )
         assert await until_told(other, 401) <= {401, 503}

@@ -1,4 +1,4 @@
-"""Is what is written to the directory right, whole, and only ever said of whoever said it?"""
+"""Directory writes: validation, audit log, schema and connection errors."""
 
 import asyncio
 import re
@@ -10,17 +10,17 @@ import pytest
 import pytest_asyncio
 
 from headgate.control.directory_sync import migrate_database
-from headgate.ledger.database import Database, problem
-from headgate.ledger.directory.directory import DIGESTS_PER_KEY_MAX, PostgresDirectory
-from headgate.ledger.migrate import migrations, mismatch
-from headgate.ledger.partitions import retire
+from headgate.ledger.database import Database, describe_error
+from headgate.ledger.directory.postgres_directory import DIGESTS_PER_KEY_MAX, PostgresDirectory
+from headgate.ledger.partitions import drop_expired
+from headgate.ledger.schema_migration import migrations, schema_mismatch
 from headgate.model.money import NanoUsd, Period
 from headgate.model.units import SECOND, Instant
-from headgate.ports.directory import Actor, DirectoryAway, TenantTerms, Unknown, Unwritten
+from headgate.ports.directory import Actor, ChangeRejected, DirectoryUnavailable, NotFound, TenantSettings
 from headgate.wire.keys import digest
 from testing.ports import free_port
 from testing.postgres import postgres
-from testing.stores import made_certificates
+from testing.stores import make_certificates
 from tests.ledger.databases import ADMIN, ANY, SECRET, with_key
 
 Link = asyncpg.Connection
@@ -40,26 +40,28 @@ def directory(database: Database) -> PostgresDirectory:
 
 
 @pytest.mark.process
-async def test_levels_are_made_from_above_and_removed_with_all_below(directory: PostgresDirectory, link: Link) -> None:
-    with pytest.raises(Unwritten, match="create it first"):
+async def test_tenants_are_created_below_existing_ones_and_removed_with_their_descendants(
+    directory: PostgresDirectory, link: Link
+) -> None:
+    with pytest.raises(ChangeRejected, match="create it first"):
         await directory.create_tenant("acme/search", ANY, ADMIN)
     await with_key(directory, "acme/search/ci", "hg-one")
-    with pytest.raises(Unwritten, match="exists already"):
+    with pytest.raises(ChangeRejected, match="already exists"):
         await directory.create_tenant("acme", ANY, ADMIN)
-    with pytest.raises(Unwritten, match="ORGANISATION/PROJECT/KEY"):
+    with pytest.raises(ChangeRejected, match="ORGANISATION/PROJECT/KEY"):
         await directory.create_key("acme/search", digest(SECRET, "hg-two"), ANY, None, ADMIN)
-    with pytest.raises(Unknown, match="nobody"):
+    with pytest.raises(NotFound, match="nobody"):
         await directory.change_tenant("nobody", ANY, ADMIN)
 
     assert await directory.remove_tenant("acme", ADMIN) == 3
     assert await directory.tenants(below="", after="", limit=10) == []
     assert await link.fetchval("select count(*) from headgate.keys where revoked_at is null") == 0
-    again = await directory.create_tenant("acme", TenantTerms(weight=5), ADMIN)
-    assert again.terms == TenantTerms(weight=5)
+    again = await directory.create_tenant("acme", TenantSettings(weight=5), ADMIN)
+    assert again.settings == TenantSettings(weight=5)
 
 
 @pytest.mark.process
-async def test_a_name_that_only_begins_alike_is_not_below(directory: PostgresDirectory) -> None:
+async def test_tenant_with_the_same_name_prefix_is_not_a_descendant(directory: PostgresDirectory) -> None:
     for name in ("acme", "acme2", "acme/search"):
         await directory.create_tenant(name, ANY, ADMIN)
 
@@ -68,7 +70,7 @@ async def test_a_name_that_only_begins_alike_is_not_below(directory: PostgresDir
 
 
 @pytest.mark.process
-async def test_no_key_and_no_hash_of_one_is_in_the_audit_log(directory: PostgresDirectory, link: Link) -> None:
+async def test_audit_log_contains_no_keys_or_key_hashes(directory: PostgresDirectory, link: Link) -> None:
     await with_key(directory, "acme/search/ci", "hg-canary")
     await directory.rotate_key("acme/search/ci", digest(SECRET, "hg-canary-2"), None, 60, ADMIN)
     await directory.revoke_key("acme/search/ci", ADMIN)
@@ -91,50 +93,48 @@ async def test_no_key_and_no_hash_of_one_is_in_the_audit_log(directory: Postgres
 @pytest.mark.parametrize(
     "change", ["update headgate.audit set actor = 'x'", "delete from headgate.audit", "truncate headgate.audit"]
 )
-async def test_the_audit_log_is_only_added_to(directory: PostgresDirectory, link: Link, change: str) -> None:
+async def test_audit_log_is_append_only(directory: PostgresDirectory, link: Link, change: str) -> None:
     await directory.create_tenant("acme", ANY, ADMIN)
-    with pytest.raises(asyncpg.PostgresError, match="only ever added to"):
+    with pytest.raises(asyncpg.PostgresError, match="append-only"):
         await link.execute(change)
 
     assert await link.fetchval("select count(*) from headgate.audit") == 1
 
 
 @pytest.mark.process
-async def test_values_are_never_read_as_sql(directory: PostgresDirectory, link: Link) -> None:
-    await directory.create_tenant(NASTY, TenantTerms(classes=(NASTY,), models=(NASTY,)), Actor(NASTY, NASTY))
-    await directory.place_order("hold", NASTY, {}, Actor(NASTY, NASTY), reason=NASTY, lasts_s=5)
+async def test_values_are_never_interpreted_as_sql(directory: PostgresDirectory, link: Link) -> None:
+    await directory.create_tenant(NASTY, TenantSettings(classes=(NASTY,), models=(NASTY,)), Actor(NASTY, NASTY))
+    await directory.create_override("hold", NASTY, {}, Actor(NASTY, NASTY), reason=NASTY, duration_s=5)
     [row] = await directory.tenants(below=NASTY, after="", limit=5)
 
-    assert (row.id, row.terms.classes) == (NASTY, (NASTY,))
+    assert (row.id, row.settings.classes) == (NASTY, (NASTY,))
     assert await directory.keys(below=NASTY, after=NASTY, limit=5) == []
     assert await link.fetchval("select count(*) from headgate.tenants") == 1
 
 
 @pytest.mark.process
-async def test_writers_at_the_same_time_are_numbered_in_the_order_in_which_they_end(
-    directory: PostgresDirectory, link: Link
-) -> None:
+async def test_concurrent_writes_get_consecutive_versions(directory: PostgresDirectory, link: Link) -> None:
     await asyncio.gather(*(directory.create_tenant(f"org{number}", ANY, ADMIN) for number in range(20)))
-    changed = await link.fetch("select changed from headgate.tenants")
+    changed = await link.fetch("select changed_version from headgate.tenants")
 
-    assert sorted(row["changed"] for row in changed) == list(range(1, 21))
+    assert sorted(row["changed_version"] for row in changed) == list(range(1, 21))
 
 
 @pytest.mark.process
-async def test_rotations_that_overlap_are_bounded(directory: PostgresDirectory) -> None:
+async def test_number_of_overlapping_rotations_is_bounded(directory: PostgresDirectory) -> None:
     await with_key(directory, "acme/search/ci", "hg-0")
     for number in range(1, DIGESTS_PER_KEY_MAX):
         await directory.rotate_key("acme/search/ci", digest(SECRET, f"hg-{number}"), None, 600, ADMIN)
-    with pytest.raises(Unwritten, match="still work"):
+    with pytest.raises(ChangeRejected, match="valid secrets"):
         await directory.rotate_key("acme/search/ci", digest(SECRET, "hg-more"), None, 600, ADMIN)
 
 
 @pytest.mark.process
-async def test_removed_tenants_leave_room_for_others(database: Database) -> None:
+async def test_removed_tenants_are_excluded_from_the_limit(database: Database) -> None:
     directory = PostgresDirectory(database, tenants_max=2)
     for name in ("a", "b"):
         await directory.create_tenant(name, ANY, ADMIN)
-    with pytest.raises(Unwritten, match="as many as there may be"):
+    with pytest.raises(ChangeRejected, match="the limit of 2 tenants is reached"):
         await directory.create_tenant("c", ANY, ADMIN)
     await directory.remove_tenant("a", ADMIN)
 
@@ -142,7 +142,7 @@ async def test_removed_tenants_leave_room_for_others(database: Database) -> None
 
 
 @pytest.mark.process
-async def test_who_was_removed_long_ago_is_forgotten_with_keys_and_budgets(
+async def test_tenants_removed_long_ago_are_deleted_with_their_keys_and_budgets(
     directory: PostgresDirectory, link: Link
 ) -> None:
     for key in ("old/p/k", "late/p/k", "here/p/k"):
@@ -154,7 +154,7 @@ async def test_who_was_removed_long_ago_is_forgotten_with_keys_and_budgets(
         name = "id" if table == "tenants" else "tenant"
         await link.execute(f"update headgate.{table} set {at} = {at} - interval '402 days' where {name} ^@ 'old'")
 
-    assert await retire(link, retention_days=30) == 0
+    assert await drop_expired(link, retention_days=30) == 0
     left = await link.fetch("select id from headgate.tenants order by id")
     assert [row["id"] for row in left] == ["here", "here/p", "here/p/k", "late", "late/p", "late/p/k"]
     assert await link.fetchval("select count(*) from headgate.keys") == 2
@@ -162,24 +162,24 @@ async def test_who_was_removed_long_ago_is_forgotten_with_keys_and_budgets(
 
 
 @pytest.mark.process
-async def test_values_that_the_database_cannot_hold_are_not_told_as_its_absence(
+async def test_invalid_value_is_not_reported_as_an_unreachable_database(
     directory: PostgresDirectory, link: Link
 ) -> None:
-    with pytest.raises(Unwritten, match="correct it"):
-        await directory.place_order("throttle", "a\0b", {"concurrency": 1}, ADMIN, reason="", lasts_s=60)
-    with pytest.raises(Unwritten, match="correct it"):
-        await directory.create_tenant("acme", TenantTerms(plan="free\n"), ADMIN)
-    with pytest.raises(Unwritten, match="correct it"):
-        await directory.create_tenant("acme", TenantTerms(weight=2**40), ADMIN)
+    with pytest.raises(ChangeRejected, match="correct it"):
+        await directory.create_override("throttle", "a\0b", {"concurrency": 1}, ADMIN, reason="", duration_s=60)
+    with pytest.raises(ChangeRejected, match="correct it"):
+        await directory.create_tenant("acme", TenantSettings(plan="free\n"), ADMIN)
+    with pytest.raises(ChangeRejected, match="correct it"):
+        await directory.create_tenant("acme", TenantSettings(weight=2**40), ADMIN)
 
     assert await link.fetchval("select version from headgate.directory_state") == 0
     assert await link.fetchval("select count(*) from headgate.audit") == 0
 
 
 @pytest.mark.process
-async def test_the_audit_log_tells_times_as_people_read_them(directory: PostgresDirectory) -> None:
-    order = await directory.place_order("hold", "batch", {}, ADMIN, reason="", lasts_s=60)
-    await directory.end_order(order.id, ADMIN)
+async def test_audit_log_contains_iso_timestamps(directory: PostgresDirectory) -> None:
+    order = await directory.create_override("hold", "batch", {}, ADMIN, reason="", duration_s=60)
+    await directory.end_override(order.id, ADMIN)
     await directory.create_tenant("acme", ANY, ADMIN)
     await directory.create_tenant("acme/search", ANY, ADMIN)
     noon = Instant(4_102_488_000 * SECOND)
@@ -194,60 +194,60 @@ async def test_the_audit_log_tells_times_as_people_read_them(directory: Postgres
 
 
 @pytest.mark.process
-async def test_an_order_ends_once(directory: PostgresDirectory) -> None:
-    order = await directory.place_order("pin", "small", {"level": 3}, ADMIN, reason="", lasts_s=60)
-    assert [each.id for each in await directory.orders(limit=5)] == [order.id]
-    await directory.end_order(order.id, ADMIN)
+async def test_override_can_be_ended_only_once(directory: PostgresDirectory) -> None:
+    order = await directory.create_override("pin", "small", {"level": 3}, ADMIN, reason="", duration_s=60)
+    assert [each.id for each in await directory.overrides(limit=5)] == [order.id]
+    await directory.end_override(order.id, ADMIN)
 
-    with pytest.raises(Unknown):
-        await directory.end_order(order.id, ADMIN)
-    assert await directory.orders(limit=5) == []
+    with pytest.raises(NotFound):
+        await directory.end_override(order.id, ADMIN)
+    assert await directory.overrides(limit=5) == []
 
 
-# The shape of the database
+# Schema
 
 
 @pytest.mark.process
-async def test_migrating_twice_at_the_same_time_applies_each_step_once(empty_url: str) -> None:
+async def test_concurrent_migrations_apply_each_step_once(empty_url: str) -> None:
     steps = await asyncio.gather(*(migrate_database(empty_url, lambda _: None) for _ in range(4)))
 
     assert sorted(steps) == [0, 0, 0, len(migrations())]
 
 
 @pytest.mark.process
-async def test_a_database_of_another_version_is_told_from_one_that_fits(link: Link) -> None:
-    assert await mismatch(link, migrations()) is None
-    assert "newer version" in (await mismatch(link, migrations()[:-1]) or "")
+async def test_schema_mismatch_is_detected(link: Link) -> None:
+    assert await schema_mismatch(link, migrations()) is None
+    assert "newer version" in (await schema_mismatch(link, migrations()[:-1]) or "")
     await link.execute("update headgate.migrations set sha256 = 'x' where number = 1")
-    assert "another file" in (await mismatch(link, migrations()) or "")
+    assert "a different file" in (await schema_mismatch(link, migrations()) or "")
     await link.execute("delete from headgate.migrations")
-    assert "headgate ledger migrate" in (await mismatch(link, migrations()) or "")
+    assert "headgate ledger migrate" in (await schema_mismatch(link, migrations()) or "")
 
 
-# What is said of it
+# Connection errors
 
 
-async def test_no_problem_names_the_password() -> None:
+async def test_error_messages_do_not_contain_the_password() -> None:
     away = f"postgresql://u:geheim%21@127.0.0.1:{free_port()}/db"
-    with pytest.raises(DirectoryAway) as raised:
-        await PostgresDirectory(Database(away)).orders(limit=1)
+    with pytest.raises(DirectoryUnavailable) as raised:
+        await PostgresDirectory(Database(away)).overrides(limit=1)
 
-    assert "cannot be reached" in str(raised.value)
-    assert problem(ValueError(f"cannot parse {away} geheim%21 geheim!"), away) == "cannot parse *** *** ***"
+    assert "connection failed" in str(raised.value)
+    assert describe_error(ValueError(f"cannot parse {away} geheim%21 geheim!"), away) == "cannot parse *** *** ***"
 
 
 @pytest.mark.process
-async def test_a_wrong_password_is_told_as_such_and_a_database_that_hangs_is_given_up() -> None:
+async def test_wrong_password_and_hanging_database_raise_different_errors() -> None:
     with postgres(password="geheim", options=("fsync=off",)) as server:
         right, wrong = server.url, server.url.replace("geheim", "falsch")
-        with pytest.raises(OSError, match="refuses the user or the password"):
+        with pytest.raises(OSError, match="user or password rejected"):
             await migrate_database(wrong, lambda _: None)
         await migrate_database(right, lambda _: None)
         database = Database(right, connect_s_max=8.0, query_s_max=8.0)
         directory = PostgresDirectory(database)
         await directory.create_tenant("acme", ANY, ADMIN)
         server.pause()
-        with pytest.raises(DirectoryAway, match="in time"):
+        with pytest.raises(DirectoryUnavailable, match="in time"):
             async with asyncio.timeout(60):
                 await directory.create_tenant("late", ANY, ADMIN)
         server.resume()
@@ -257,10 +257,10 @@ async def test_a_wrong_password_is_told_as_such_and_a_database_that_hangs_is_giv
 
 
 @pytest.mark.process
-async def test_a_database_that_takes_tls_alone_is_reached_and_one_with_another_authority_is_not(tmp_path: Path) -> None:
+async def test_tls_connection_requires_the_right_certificate_authority(tmp_path: Path) -> None:
     for name in ("ours", "another"):
         (tmp_path / name).mkdir()
-    ours, another = (made_certificates(tmp_path / name) for name in ("ours", "another"))
+    ours, another = (make_certificates(tmp_path / name) for name in ("ours", "another"))
     with postgres(certificate=ours.certificate, key=ours.key) as server:
         verified = f"{server.url}?sslmode=verify-full&sslrootcert="
         assert await migrate_database(f"{verified}{ours.authority}", lambda _: None) == len(migrations())

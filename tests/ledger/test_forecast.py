@@ -1,10 +1,10 @@
-"""Is a month's cost foreseen from its days, and is the error that is told the error that is made?"""
+"""A month's cost forecast, and the accuracy of its error estimate."""
 
 import random
 
 import pytest
 
-from headgate.ledger.reports.forecast import WEEKS_MAX, chosen, outlook
+from headgate.ledger.reports.forecast import WEEKS_MAX, choose_method, forecast_month
 
 DAY = 1_000_000_000_000
 
@@ -12,7 +12,7 @@ DAY = 1_000_000_000_000
 def synthetic(
     count: int, seed: int, *, weekend: float = 0.4, noise: float = 0.08, growth: float = 0.0, walk: float = 0.0
 ) -> list[int]:
-    """Days with a quieter weekend, chance, growth and a level that wanders."""
+    """Daily costs with quieter weekends, random noise, growth and a drifting level."""
     chance, level, made = random.Random(seed), 1.0, []
     for place in range(count):
         level *= (1 + growth) * (1 + chance.gauss(0, walk))
@@ -21,50 +21,50 @@ def synthetic(
     return made
 
 
-def test_days_that_are_all_alike_go_on_so() -> None:
-    seen = outlook([DAY] * 10, so_far=10 * DAY, today=0, today_left=1.0, ahead=19)
+def test_forecast_extrapolates_constant_days() -> None:
+    seen = forecast_month([DAY] * 10, so_far=10 * DAY, today=0, today_left=1.0, ahead=19)
 
     assert (seen.expected, seen.low, seen.high) == (30 * DAY, 30 * DAY, 30 * DAY)
     assert (seen.method, seen.error) == ("mean", 0.0)
 
 
-def test_what_is_left_of_today_is_all_that_is_added_of_it() -> None:
-    seen = outlook([DAY] * 10, so_far=10 * DAY + DAY // 4, today=DAY // 4, today_left=0.75, ahead=0)
+def test_forecast_adds_only_the_rest_of_today() -> None:
+    seen = forecast_month([DAY] * 10, so_far=10 * DAY + DAY // 4, today=DAY // 4, today_left=0.75, ahead=0)
 
     assert seen.expected == 11 * DAY
 
 
-def test_two_weeks_tell_the_days_of_a_week_apart_and_fewer_do_not() -> None:
+def test_weekday_method_requires_two_weeks() -> None:
     days = synthetic(28, seed=1, noise=0.0)
-    assert outlook(days[:13], so_far=0, today=0, today_left=1.0, ahead=5).method == "mean"
-    seen = outlook(days[:14], so_far=0, today=0, today_left=1.0, ahead=4)
+    assert forecast_month(days[:13], so_far=0, today=0, today_left=1.0, ahead=5).method == "mean"
+    seen = forecast_month(days[:14], so_far=0, today=0, today_left=1.0, ahead=4)
     assert seen.method == "weekday"
     assert seen.expected == pytest.approx(sum(days[14:19]), rel=1e-9)
     assert seen.expected != pytest.approx(5 * sum(days[7:14]) / 7, rel=0.1)
 
 
-def test_the_method_that_was_nearer_is_used() -> None:
-    assert chosen(synthetic(35, seed=2), 5)[0] == "weekday"
-    assert chosen(synthetic(35, seed=3, weekend=1.0, noise=0.5), 5)[0] in ("mean", "weekday")
-    # Days of no pattern at all but one odd week: a pattern learned from it would be wrong.
+def test_more_accurate_method_is_selected() -> None:
+    assert choose_method(synthetic(35, seed=2), 5)[0] == "weekday"
+    assert choose_method(synthetic(35, seed=3, weekend=1.0, noise=0.5), 5)[0] in ("mean", "weekday")
+    # A single odd week must not be learned as a weekday pattern.
     odd = [DAY, 9 * DAY, DAY, DAY, DAY, DAY, DAY] + [DAY] * 21
-    assert chosen(odd, 5)[0] == "mean"
+    assert choose_method(odd, 5)[0] == "mean"
 
 
-def test_what_began_late_is_not_thought_to_have_been_nothing_before() -> None:
+def test_days_before_the_first_cost_are_ignored() -> None:
     days = [0] * 25 + [DAY] * 8
-    seen = outlook(days, so_far=8 * DAY, today=0, today_left=1.0, ahead=9)
+    seen = forecast_month(days, so_far=8 * DAY, today=0, today_left=1.0, ahead=9)
 
     assert seen.expected == 18 * DAY
 
 
-def test_a_first_day_is_continued_as_it_began_and_says_that_it_knows_little() -> None:
-    seen = outlook([0, 0], so_far=DAY // 2, today=DAY // 2, today_left=0.5, ahead=9)
+def test_first_day_is_extrapolated_with_a_wide_interval() -> None:
+    seen = forecast_month([0, 0], so_far=DAY // 2, today=DAY // 2, today_left=0.5, ahead=9)
 
     assert seen.expected == 10 * DAY
     assert (seen.low, seen.error) == (DAY // 2, None)
     assert seen.high > 15 * DAY
-    assert outlook([], so_far=0, today=0, today_left=1.0, ahead=9).expected == 0
+    assert forecast_month([], so_far=0, today=0, today_left=1.0, ahead=9).expected == 0
 
 
 @pytest.mark.parametrize(
@@ -76,34 +76,36 @@ def test_a_first_day_is_continued_as_it_began_and_says_that_it_knows_little() ->
         ({"walk": 0.05}, 0.20),
         ({"weekend": 1.0}, 0.05),
     ],
-    ids=["weeks", "noisy", "growing", "wandering", "flat"],
+    ids=["weekly pattern", "noisy", "growing", "drifting", "flat"],
 )
-def test_months_that_are_known_are_foreseen(shape: dict[str, float], error_max: float) -> None:
-    """Two weeks ahead, from five weeks behind: the error on the mean, and how often the interval held the truth."""
+def test_forecast_for_synthetic_days_is_accurate(shape: dict[str, float], error_max: float) -> None:
+    """Forecast two weeks from the last five and check the mean error and the coverage of the interval."""
     errors, within, runs = [], 0, 200
     for seed in range(runs):
         days = synthetic(WEEKS_MAX * 7 + 14, seed, **shape)
         past, truth = days[:-14], sum(days[-14:])
-        seen = outlook(past, so_far=0, today=0, today_left=1.0, ahead=13)
+        seen = forecast_month(past, so_far=0, today=0, today_left=1.0, ahead=13)
         errors.append(abs(seen.expected - truth) / truth)
         within += seen.low <= truth <= seen.high
     error = sum(errors) / runs
-    print(f"{shape}: error {100 * error:.1f} %, {100 * within / runs:.0f} % within the interval of 80 %")
+    print(f"{shape}: error {100 * error:.1f} %, {100 * within / runs:.0f} % within the 80 % interval")
 
     assert error < error_max
     assert within / runs > 0.55
 
 
-def test_the_choice_is_no_worse_than_either_method() -> None:
-    """On days with weeks the pattern halves the error; on days without any it costs little."""
+def test_selected_method_is_accurate_with_and_without_a_weekly_pattern() -> None:
+    """The weekday factor halves the error if there is a weekly pattern and adds little error if there is none."""
 
     def error_of(shape: dict[str, float], known: int) -> float:
         errors = []
         for seed in range(100):
             days = synthetic(WEEKS_MAX * 7 + 10, seed, **shape)
-            # Fewer than 14 days leave the mean alone.
+            # With fewer than 14 days only the mean is available.
             past, truth = days[35 - known : 35], sum(days[35:45])
-            errors.append(abs(outlook(past, so_far=0, today=0, today_left=1.0, ahead=9).expected - truth) / truth)
+            errors.append(
+                abs(forecast_month(past, so_far=0, today=0, today_left=1.0, ahead=9).expected - truth) / truth
+            )
         return sum(errors) / len(errors)
 
     assert error_of({}, 35) < 0.5 * error_of({}, 13)

@@ -1,4 +1,4 @@
-"""Does what is added to a ledger stand in it, once, and do the sums of each day agree? The real one, and its twin."""
+"""Contract of the `Ledger` port: rows are stored once and daily sums agree, in PostgreSQL and in memory."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ DAY = 86_400 * SECOND
 class Subject:
     ledger: Ledger
     rows: Callable[[], Awaitable[list[UsageRow]]]
-    """What stands in it once all that was added has been written."""
+    """Returns all stored rows after pending writes have finished."""
     days: Callable[[], Awaitable[dict[tuple[Any, ...], tuple[int, ...]]]]
     times: Callable[[], Awaitable[int]]
 
@@ -70,7 +70,7 @@ def _in_memory() -> Subject:
     return Subject(twin, rows, days, times)
 
 
-async def test_rows_stand_in_it_as_they_were_added(subject: Subject) -> None:
+async def test_rows_are_stored_unchanged(subject: Subject) -> None:
     rows = [a_row("a"), a_row("b", ttft_us=None, stream=False, metadata=()), a_row("c", 0, model='m"\\\n\t,é')]
     for row in rows:
         subject.ledger.add([row])
@@ -78,7 +78,7 @@ async def test_rows_stand_in_it_as_they_were_added(subject: Subject) -> None:
     assert await subject.rows() == rows
 
 
-async def test_the_same_row_added_again_changes_nothing(subject: Subject) -> None:
+async def test_adding_a_row_twice_changes_nothing(subject: Subject) -> None:
     subject.ledger.add([a_row("a"), a_row("a", 2)])
     before = await subject.rows(), await subject.days()
     subject.ledger.add([a_row("a"), a_row("a", 2)])
@@ -87,7 +87,7 @@ async def test_the_same_row_added_again_changes_nothing(subject: Subject) -> Non
     assert (await subject.rows(), await subject.days()) == before
 
 
-async def test_a_correction_is_a_row_of_its_own_and_counts_neither_as_request_nor_as_attempt(subject: Subject) -> None:
+async def test_correction_is_a_separate_row_but_is_not_counted_as_a_request_or_attempt(subject: Subject) -> None:
     subject.ledger.add([a_row("a", tokens_out=30)])
     subject.ledger.add([a_row("a", correction=1, tokens_out=-10)])
 
@@ -96,7 +96,7 @@ async def test_a_correction_is_a_row_of_its_own_and_counts_neither_as_request_no
     assert (requests, attempts, tokens_out) == (1, 1, 20)
 
 
-async def test_sums_of_a_day_are_those_of_its_rows_by_what_reports_ask(subject: Subject) -> None:
+async def test_daily_sums_agree_with_the_rows(subject: Subject) -> None:
     subject.ledger.add([a_row("a", 1, cause="retry", payer="platform"), a_row("a", 2)])
     subject.ledger.add([a_row("b")])
     subject.ledger.add([a_row("c", 0, outcome="rate_limited", cause="", payer="", pool="")])
@@ -118,7 +118,7 @@ async def test_sums_of_a_day_are_those_of_its_rows_by_what_reports_ask(subject: 
     assert sum(each[0] for each in days.values()) == 6
 
 
-async def test_days_begin_at_midnight_utc_to_the_nanosecond(subject: Subject) -> None:
+async def test_days_start_at_midnight_utc(subject: Subject) -> None:
     midnight = Instant(NOON // DAY * DAY + DAY)
     subject.ledger.add([a_row("a", at=Instant(midnight - 1_000))])
     subject.ledger.add([a_row("b", at=midnight)])
@@ -126,14 +126,14 @@ async def test_days_begin_at_midnight_utc_to_the_nanosecond(subject: Subject) ->
     assert sorted(key[0] for key in await subject.days()) == [NOON // DAY, NOON // DAY + 1]
 
 
-async def test_how_an_endpoint_spent_its_time_is_there_once(subject: Subject) -> None:
-    subject.ledger.add_time([a_time("e1"), a_time("e2")])
-    subject.ledger.add_time([a_time("e1")])
+async def test_endpoint_time_is_stored_once(subject: Subject) -> None:
+    subject.ledger.add_endpoint_times([a_time("e1"), a_time("e2")])
+    subject.ledger.add_endpoint_times([a_time("e1")])
 
     assert await subject.times() == 2
 
 
-async def test_many_rows_at_once_are_all_there(subject: Subject) -> None:
+async def test_thousands_of_rows_are_all_stored(subject: Subject) -> None:
     for number in range(6_000):
         subject.ledger.add([a_row(f"req_{number}", at=Instant(NOON + number * 1_000))])
 

@@ -1,4 +1,4 @@
-"""Does a whole gateway keep its ledger: through absences, restarts and mistakes, and without telling secrets?"""
+"""The ledger in a complete gateway: database failures, restarts, configuration errors and secrets."""
 
 import asyncio
 import logging
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from headgate.control.ledger_sync import LiveLedger
+from headgate.control.ledger_sync import LedgerSync
 from headgate.ledger.options import DatabaseOptions, LedgerOptions
 from headgate.model.money import EndpointTime
 from headgate.model.units import Duration, Instant
@@ -31,9 +31,7 @@ async def ask(gateway: GatewayInLoop, body: dict[str, Any], **headers: str) -> i
 
 
 @pytest.mark.process
-async def test_of_callers_metadata_the_configured_keys_are_kept_and_nothing_else(
-    url: str, link: Link, tmp_path: Path
-) -> None:
+async def test_only_configured_metadata_keys_are_stored(url: str, link: Link, tmp_path: Path) -> None:
     kept = {"feature": "søk", "conversation": "c" * 128, "other": "x"}
     shapes: list[Any] = [
         *(kept, {"feature": 7}, {"feature": "c" * 129}, {"feature": "a\0b"}, "text", None, [], {}),
@@ -50,7 +48,7 @@ async def test_of_callers_metadata_the_configured_keys_are_kept_and_nothing_else
 
 
 @pytest.mark.process
-async def test_no_prompt_answer_key_or_secret_is_in_rows_spool_or_log(
+async def test_rows_spool_and_log_contain_no_prompts_responses_keys_or_secrets(
     url: str, link: Link, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
@@ -66,12 +64,12 @@ async def test_no_prompt_answer_key_or_secret_is_in_rows_spool_or_log(
             assert await ask(gateway, chat("canary-prompt", metadata=metadata), **headers) == 200
             await ask(gateway, chat("canary-prompt", model="unknown", metadata=metadata), **headers)
             await written(gateway, 1)
-        # What waits on disk while the database is away.
+        # Rows waiting on disk while the database is unreachable.
         config["database"]["url"] = f"postgresql://postgres:canary-password@127.0.0.1:{free_port()}/x"
         async with gateway_in_loop(config, tmp_path) as gateway:
             engine.behaviour = Behaviour(hang_before_head=True)
             hanging = asyncio.create_task(ask(gateway, chat("canary-prompt", metadata=metadata), **headers))
-            await gateway.until(lambda status: status["attempts_open"] == 1)
+            await gateway.wait_for_status(lambda status: status["attempts_open"] == 1)
             on_disk = _all_bytes(tmp_path / "spool")
             hanging.cancel()
             await asyncio.wait([hanging])
@@ -91,7 +89,7 @@ def _all_bytes(folder: Path) -> bytes:
 
 
 @pytest.mark.process
-async def test_rows_that_could_not_be_written_wait_for_the_next_start(url: str, link: Link, tmp_path: Path) -> None:
+async def test_unwritten_rows_are_written_after_the_next_start(url: str, link: Link, tmp_path: Path) -> None:
     async with FakeEngine() as engine:
         config = with_ledger(f"postgresql://postgres@127.0.0.1:{free_port()}/x", tmp_path, engine.url)
         async with gateway_in_loop(config, tmp_path) as gateway:
@@ -109,9 +107,7 @@ async def test_rows_that_could_not_be_written_wait_for_the_next_start(url: str, 
 
 
 @pytest.mark.process
-async def test_a_database_that_was_not_migrated_is_not_ready_and_says_what_to_do(
-    empty_url: str, tmp_path: Path
-) -> None:
+async def test_gateway_is_not_ready_with_an_unmigrated_database(empty_url: str, tmp_path: Path) -> None:
     async with FakeEngine() as engine, a_gateway(empty_url, tmp_path, engine.url) as gateway:
         async with asyncio.timeout(60):
             while True:
@@ -124,10 +120,10 @@ async def test_a_database_that_was_not_migrated_is_not_ready_and_says_what_to_do
     assert "headgate ledger migrate" in said
 
 
-async def test_endpoint_times_are_written_at_each_interval_and_once_more_at_the_end(tmp_path: Path) -> None:
+async def test_endpoint_times_are_written_at_each_interval_and_on_shutdown(tmp_path: Path) -> None:
     database = DatabaseOptions("postgresql://nobody@127.0.0.1:1/none", "shown", Duration(1))
-    settings = LedgerOptions(str(tmp_path / "spool"), 1_000_000, 30, (), shares_idle=False)
-    ledger = LiveLedger(database, settings, endpoint_times_s=0.001)
+    settings = LedgerOptions(str(tmp_path / "spool"), 1_000_000, 30, (), share_idle_cost=False)
+    ledger = LedgerSync(database, settings, endpoint_times_s=0.001)
     taken: list[int] = []
 
     def take_times() -> Sequence[EndpointTime]:
@@ -143,16 +139,14 @@ async def test_endpoint_times_are_written_at_each_interval_and_once_more_at_the_
 
 
 @pytest.mark.process
-async def test_how_endpoints_spend_their_time_is_written_by_whoever_decides(
-    url: str, link: Link, tmp_path: Path
-) -> None:
+async def test_scheduler_writes_endpoint_times(url: str, link: Link, tmp_path: Path) -> None:
     async with FakeEngine() as engine, a_gateway(url, tmp_path, engine.url) as gateway:
         assert await ask(gateway, chat()) == 200
         await written(gateway, 1)
 
     [row] = await link.fetch(
-        "select count(distinct at) as times, count(distinct endpoint) as endpoints, sum(whole_us) as whole,"
-        " sum(starting_us + unready_us + idle_us + billed_us + late_us) as parts from headgate.endpoint_time"
+        "select count(distinct at) as times, count(distinct endpoint) as endpoints, sum(total_us) as whole,"
+        " sum(starting_us + unready_us + idle_us + billed_us + abort_lag_us) as parts from headgate.endpoint_time"
     )
     assert row["times"] >= 1
     assert row["endpoints"] == 1
@@ -161,16 +155,16 @@ async def test_how_endpoints_spend_their_time_is_written_by_whoever_decides(
 
 
 @pytest.mark.process
-async def test_a_spool_that_cannot_be_used_stops_the_start_with_the_next_step(url: str, tmp_path: Path) -> None:
-    (tmp_path / "spool").write_text("a file, not a folder")
+async def test_unusable_spool_prevents_startup_and_suggests_the_next_step(url: str, tmp_path: Path) -> None:
+    (tmp_path / "spool").write_text("a file, not a directory")
     async with FakeEngine() as engine:
-        with pytest.raises(OSError, match=r"ledger.spool: .*; make it a folder that this process may write"):
+        with pytest.raises(OSError, match=r"ledger.spool_directory: .*; create it as a directory that"):
             async with a_gateway(url, tmp_path, engine.url):
                 pass
 
 
 @pytest.mark.process
-async def test_the_ledger_is_in_status_and_metrics(url: str, tmp_path: Path) -> None:
+async def test_metrics_include_the_ledger_state(url: str, tmp_path: Path) -> None:
     async with FakeEngine() as engine, a_gateway(url, tmp_path, engine.url) as gateway:
         for _ in range(3):
             assert await ask(gateway, chat()) == 200
@@ -180,4 +174,4 @@ async def test_the_ledger_is_in_status_and_metrics(url: str, tmp_path: Path) -> 
 
     assert "headgate_ledger_rows_waiting 0.0" in page
     assert "headgate_ledger_database_up 1.0" in page
-    assert 'headgate_ledger_rows_lost_total{why="spool"} 0.0' in page
+    assert 'headgate_ledger_rows_lost_total{reason="spool"} 0.0' in page

@@ -1,4 +1,4 @@
-"""Is what the rows of the database come to the same, whether all are reckoned or only those that changed?"""
+"""Incremental tenant updates give the same result as a full computation."""
 
 import random
 from collections import Counter
@@ -7,15 +7,15 @@ from collections.abc import Mapping
 import pytest
 
 from headgate.control.directory_sync import _tenants
-from headgate.ledger.directory.copy import Picture
+from headgate.ledger.directory.directory_replica import DirectorySnapshot
 from headgate.model.money import NanoUsd, Period
 from headgate.model.tenant import Tenant
 from headgate.model.units import Instant, TenantId
-from headgate.ports.directory import BudgetRow, TenantRow, TenantTerms
+from headgate.ports.directory import BudgetRow, TenantRow, TenantSettings
 
 
 class Counted(dict[str, TenantRow]):
-    """How often each was looked at by its name."""
+    """Rows that count their lookups by name."""
 
     def __init__(self, rows: Mapping[str, TenantRow]) -> None:
         super().__init__(rows)
@@ -27,7 +27,7 @@ class Counted(dict[str, TenantRow]):
 
 
 def a_row(name: str, plan: str | None = None, *classes: str) -> TenantRow:
-    return TenantRow(name, TenantTerms(classes=classes, plan=plan), Instant(0))
+    return TenantRow(name, TenantSettings(classes=classes, plan=plan), Instant(0))
 
 
 def tree(organisations: int) -> dict[str, TenantRow]:
@@ -36,29 +36,29 @@ def tree(organisations: int) -> dict[str, TenantRow]:
     return {name: a_row(name) for name in names}
 
 
-def test_at_first_each_is_reckoned_once() -> None:
+def test_first_computation_reads_each_row_once() -> None:
     rows = Counted(tree(100))
-    _tenants(Picture("x", 1, tenants=rows), {})
+    _tenants(DirectorySnapshot("x", 1, tenants=rows), {})
 
     assert set(rows.looked.values()) == {1}
     assert rows.looked.keys() == rows.keys()
 
 
-def test_a_change_concerns_nobody_but_who_is_below_it() -> None:
+def test_change_recomputes_only_the_affected_tenant_and_its_descendants() -> None:
     before = tree(100)
-    known = _tenants(Picture("x", 1, tenants=before), {})
+    known = _tenants(DirectorySnapshot("x", 1, tenants=before), {})
     for changed, concerned in (("o7/p/k1", {"o7/p/k1"}), ("o7/p", {"o7/p", *(f"o7/p/k{each}" for each in range(3))})):
         rows = Counted({**before, changed: a_row(changed, "critical")})
-        after = _tenants(Picture("x", 2, tenants=rows, changed=(changed,)), known)
+        after = _tenants(DirectorySnapshot("x", 2, tenants=rows, changed_tenants=(changed,)), known)
         assert dict(rows.looked) == dict.fromkeys(concerned, 1)
         assert {name for name, tenant in after.items() if tenant is not known[name]} == concerned
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_after_any_changes_it_is_as_if_all_had_been_reckoned(seed: int) -> None:
+def test_incremental_result_equals_full_computation(seed: int) -> None:
     chance = random.Random(seed)
     rows, budgets = tree(3 if seed % 2 else 100), {}
-    known: Mapping[TenantId, Tenant] = _tenants(Picture("x", 1, tenants=rows), {})
+    known: Mapping[TenantId, Tenant] = _tenants(DirectorySnapshot("x", 1, tenants=rows), {})
     for version in range(2, 12):
         rows, budgets = dict(rows), dict(budgets)
         names = [*rows, "new", "new/p"]
@@ -73,6 +73,6 @@ def test_after_any_changes_it_is_as_if_all_had_been_reckoned(seed: int) -> None:
                     rows[name] = a_row(
                         name, chance.choice((None, "free")), *chance.sample("abc", k=chance.randrange(3))
                     )
-        picture = Picture("x", version, tenants=rows, budgets=budgets, changed=tuple(changed))
+        picture = DirectorySnapshot("x", version, tenants=rows, budgets=budgets, changed_tenants=tuple(changed))
         known = _tenants(picture, known)
-        assert known == _tenants(Picture("x", version, tenants=rows, budgets=budgets), {})
+        assert known == _tenants(DirectorySnapshot("x", version, tenants=rows, budgets=budgets), {})

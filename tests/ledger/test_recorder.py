@@ -1,11 +1,11 @@
-"""Does every request leave exactly the rows of what was done for it?"""
+"""A request produces one row per attempt, or one row with attempt 0 if it was never dispatched."""
 
 from dataclasses import replace
 
 from headgate.core.commands import Dispatch, End
 from headgate.core.events import AttemptEnded, RequestArrived
-from headgate.ledger.recorder import Recorder
-from headgate.model.money import Bill, Cause, NanoUsd
+from headgate.ledger.recorder import UsageRecorder
+from headgate.model.money import Bill, BillCause, NanoUsd
 from headgate.model.outcome import Outcome
 from headgate.model.units import Duration, ModelName, RequestId
 from headgate.model.usage import Usage, UsageSource
@@ -14,7 +14,7 @@ from testing.builders import (
     aborted,
     arrived,
     at,
-    client_left,
+    client_disconnected,
     completed,
     dispatch,
     end,
@@ -25,7 +25,7 @@ from testing.builders import (
 from testing.memory_ledger import MemoryLedger
 
 
-def a_bill(attempt: int, cause: Cause = Cause.ANSWER) -> Bill:
+def a_bill(attempt: int, cause: BillCause = BillCause.ANSWER) -> Bill:
     times = Duration(4_000), Duration(60_000), Duration(9_000)
     return Bill(attempt, cause, *times, NanoUsd(1), NanoUsd(2), NanoUsd(3))
 
@@ -42,20 +42,31 @@ def rows_of(twin: MemoryLedger) -> list[UsageRow]:
     return list(twin.rows.values())
 
 
-def a_recorder(**options: int) -> tuple[Recorder, MemoryLedger]:
+def a_recorder(**options: int) -> tuple[UsageRecorder, MemoryLedger]:
     twin = MemoryLedger()
-    return Recorder(twin, **options), twin
+    return UsageRecorder(twin, **options), twin
 
 
-def test_a_request_that_was_answered_leaves_one_row_with_all_that_is_known_of_it() -> None:
+def test_end_that_reports_the_first_token_sets_its_time() -> None:
+    recorder, twin = a_recorder()
+    for name in ("alone", "after"):
+        recorder.observe(arrived(name), [dispatch(name)], at(0))
+    recorder.observe(first_token("after"), [], at(0.5))
+    for name in ("alone", "after"):
+        recorder.observe(completed(name, first_token=True), [ended(name, Outcome.COMPLETED)], at(2))
+
+    assert [row.ttft_us for row in rows_of(twin)] == [2_000_000, 500_000]
+
+
+def test_completed_request_produces_one_complete_row() -> None:
     recorder, twin = a_recorder()
     ticket = replace(arrived("a").ticket, metadata=(("feature", "search"),))
     sent = replace(dispatch("a", waited=0.5), model=ModelName("m-small"), level=2)
     usage = Usage(100, 30, 20, UsageSource.ENGINE, 5)
-    recorder.saw(RequestArrived(ticket), [], at(0))
-    recorder.saw(progressed(), [sent], at(0.5))
-    recorder.saw(first_token("a"), [], at(0.75))
-    recorder.saw(with_usage(completed("a"), usage), [ended("a", Outcome.COMPLETED, a_bill(1), reserved=70)], at(2))
+    recorder.observe(RequestArrived(ticket), [], at(0))
+    recorder.observe(progressed(), [sent], at(0.5))
+    recorder.observe(first_token("a"), [], at(0.75))
+    recorder.observe(with_usage(completed("a"), usage), [ended("a", Outcome.COMPLETED, a_bill(1), reserved=70)], at(2))
 
     [row] = rows_of(twin)
     assert row == UsageRow(
@@ -82,31 +93,31 @@ def test_a_request_that_was_answered_leaves_one_row_with_all_that_is_known_of_it
     assert recorder.open_requests == 0
 
 
-def test_a_request_that_was_refused_leaves_one_row_of_attempt_zero() -> None:
+def test_rejected_request_produces_one_row_with_attempt_zero() -> None:
     recorder, twin = a_recorder()
     refusal = replace(ended("a", Outcome.RATE_LIMITED), service_class=None)
-    recorder.saw(arrived("a"), [refusal], at(0))
+    recorder.observe(arrived("a"), [refusal], at(0))
 
     [row] = rows_of(twin)
     assert (row.attempt, row.outcome, row.service_class, row.pool, row.usage_source) == (0, "rate_limited", "", "", "")
     assert (row.tokens_in, row.tokens_out, row.cause, row.payer) == (0, 0, "", "")
 
 
-def test_one_that_waited_in_vain_has_waited_in_its_row() -> None:
+def test_row_for_a_request_cancelled_in_the_queue_contains_its_wait() -> None:
     recorder, twin = a_recorder()
-    recorder.saw(arrived("a"), [], at(0))
-    recorder.saw(client_left("a"), [ended("a", Outcome.CANCELLED, waited=3)], at(3))
+    recorder.observe(arrived("a"), [], at(0))
+    recorder.observe(client_disconnected("a"), [ended("a", Outcome.CANCELLED, waited=3)], at(3))
 
     [row] = rows_of(twin)
     assert (row.attempt, row.outcome, row.queue_us, row.duration_us) == (0, "cancelled", 3_000_000, 3_000_000)
 
 
-def test_each_try_has_a_row_with_its_number_its_endpoint_and_its_payer() -> None:
+def test_each_attempt_has_a_row_with_its_number_endpoint_and_payer() -> None:
     recorder, twin = a_recorder()
-    recorder.saw(arrived("a"), [dispatch("a", "e1")], at(0))
-    recorder.saw(failed("a"), [dispatch("a", "e2", attempt=2)], at(1))
-    bills = a_bill(1, Cause.RETRY), a_bill(2)
-    recorder.saw(completed("a", 2, tokens=7), [ended("a", Outcome.COMPLETED, *bills, reserved=50)], at(3))
+    recorder.observe(arrived("a"), [dispatch("a", "e1")], at(0))
+    recorder.observe(failed("a"), [dispatch("a", "e2", attempt=2)], at(1))
+    bills = a_bill(1, BillCause.RETRY), a_bill(2)
+    recorder.observe(completed("a", 2, tokens=7), [ended("a", Outcome.COMPLETED, *bills, reserved=50)], at(3))
 
     first, second = rows_of(twin)
     assert (first.attempt, first.endpoint, first.ending, first.cause, first.payer) == (
@@ -121,12 +132,14 @@ def test_each_try_has_a_row_with_its_number_its_endpoint_and_its_payer() -> None
 
 def test_rows_wait_for_an_attempt_that_ends_after_its_request() -> None:
     recorder, twin = a_recorder()
-    recorder.saw(arrived("a"), [dispatch("a", "e1")], at(0))
-    recorder.saw(progressed(), [replace(dispatch("a", "e2", attempt=2), hedge=True)], at(1))
-    recorder.saw(completed("a", 2, tokens=7), [ended("a", Outcome.COMPLETED, a_bill(1, Cause.HEDGE), a_bill(2))], at(2))
+    recorder.observe(arrived("a"), [dispatch("a", "e1")], at(0))
+    recorder.observe(progressed(), [replace(dispatch("a", "e2", attempt=2), hedge=True)], at(1))
+    recorder.observe(
+        completed("a", 2, tokens=7), [ended("a", Outcome.COMPLETED, a_bill(1, BillCause.HEDGE), a_bill(2))], at(2)
+    )
     before = len(twin.rows)
     late = with_usage(aborted("a"), Usage(9, 3, 0, UsageSource.ENGINE))
-    recorder.saw(late, [], at(2.5))
+    recorder.observe(late, [], at(2.5))
 
     loser, winner = rows_of(twin)
     assert before == 0
@@ -137,73 +150,75 @@ def test_rows_wait_for_an_attempt_that_ends_after_its_request() -> None:
     assert recorder.open_requests == 0
 
 
-def test_tokens_that_nobody_told_are_those_that_were_relayed_and_marked_as_estimated() -> None:
+def test_unreported_tokens_are_estimated_from_relayed_tokens() -> None:
     recorder, twin = a_recorder()
-    recorder.saw(arrived("a", prompt_bytes=400), [dispatch("a")], at(0))
-    recorder.saw(first_token("a"), [], at(1))
-    recorder.saw(progressed("a"), [], at(1))
-    recorder.saw(progressed("a", "unknown"), [], at(2))
-    recorder.saw(client_left("a"), [ended("a", Outcome.CANCELLED, a_bill(1, Cause.CLIENT_LEFT))], at(3))
-    recorder.saw(aborted("a"), [], at(3))
+    recorder.observe(arrived("a", prompt_bytes=400), [dispatch("a")], at(0))
+    recorder.observe(first_token("a"), [], at(1))
+    recorder.observe(progressed("a"), [], at(1))
+    recorder.observe(progressed("a", "unknown"), [], at(2))
+    recorder.observe(
+        client_disconnected("a"), [ended("a", Outcome.CANCELLED, a_bill(1, BillCause.CLIENT_DISCONNECTED))], at(3)
+    )
+    recorder.observe(aborted("a"), [], at(3))
 
     [row] = rows_of(twin)
     assert (row.usage_source, row.tokens_in, row.tokens_out, row.payer) == ("estimated", 100, 16, "tenant")
 
 
-def test_one_whose_first_try_was_never_sent_from_here_is_counted_by_a_row_of_its_own() -> None:
+def test_row_with_attempt_zero_is_written_if_the_first_attempt_was_not_observed() -> None:
     recorder, twin = a_recorder()
-    recorder.saw(arrived("a"), [dispatch("a", attempt=2)], at(0))
-    recorder.saw(completed("a", 2, tokens=7), [ended("a", Outcome.COMPLETED, a_bill(2), reserved=50)], at(1))
+    recorder.observe(arrived("a"), [dispatch("a", attempt=2)], at(0))
+    recorder.observe(completed("a", 2, tokens=7), [ended("a", Outcome.COMPLETED, a_bill(2), reserved=50)], at(1))
 
     assert [(row.attempt, row.reserved_nano_usd, row.tokens_out) for row in rows_of(twin)] == [(0, 0, 0), (2, 50, 7)]
 
 
-def test_what_callers_name_is_bounded_and_fit_for_the_database() -> None:
+def test_model_name_from_the_client_is_truncated_and_sanitized() -> None:
     recorder, twin = a_recorder()
-    recorder.saw(arrived("a", model="x\0" + "y" * 999), [ended("a", Outcome.MODEL_NOT_FOUND)], at(0))
+    recorder.observe(arrived("a", model="x\0" + "y" * 999), [ended("a", Outcome.MODEL_NOT_FOUND)], at(0))
 
     [row] = rows_of(twin)
     assert "\0" not in row.model
     assert len(row.model) == 200
 
 
-def test_what_an_engine_claims_is_bounded_too() -> None:
+def test_token_counts_from_the_engine_are_clamped() -> None:
     recorder, twin = a_recorder()
-    recorder.saw(arrived("a"), [dispatch("a")], at(0))
+    recorder.observe(arrived("a"), [dispatch("a")], at(0))
     claimed = Usage(10**15, -4, 0, UsageSource.ENGINE)
-    recorder.saw(with_usage(completed("a"), claimed), [ended("a")], at(1))
+    recorder.observe(with_usage(completed("a"), claimed), [ended("a")], at(1))
 
     [row] = rows_of(twin)
     assert (row.tokens_in, row.tokens_out) == (2**31 - 1, 0)
 
 
-def test_more_open_requests_than_it_remembers_are_written_as_they_stand() -> None:
+def test_oldest_open_request_is_written_early_if_the_limit_is_exceeded() -> None:
     recorder, twin = a_recorder(requests_max=2)
     for name in ("a", "b", "c"):
-        recorder.saw(arrived(name), [], at(0))
-    recorder.saw(client_left("a"), [ended("a", Outcome.CANCELLED)], at(1))
+        recorder.observe(arrived(name), [], at(0))
+    recorder.observe(client_disconnected("a"), [ended("a", Outcome.CANCELLED)], at(1))
 
     assert [(row.request, row.outcome) for row in rows_of(twin)] == [("a", "")]
     assert recorder.open_requests == 2
 
 
-def test_at_the_end_of_the_process_what_has_ended_is_written_though_an_attempt_has_not() -> None:
+def test_shutdown_writes_ended_requests_with_running_attempts() -> None:
     recorder, twin = a_recorder()
-    recorder.saw(arrived("a"), [dispatch("a")], at(0))
-    recorder.saw(client_left("a"), [ended("a", Outcome.CANCELLED, a_bill(1, Cause.LEAVING))], at(1))
-    recorder.saw(arrived("b"), [dispatch("b")], at(1))
+    recorder.observe(arrived("a"), [dispatch("a")], at(0))
+    recorder.observe(client_disconnected("a"), [ended("a", Outcome.CANCELLED, a_bill(1, BillCause.SHUTDOWN))], at(1))
+    recorder.observe(arrived("b"), [dispatch("b")], at(1))
     recorder.close()
 
     assert [(row.request, row.ending, row.duration_us) for row in rows_of(twin)] == [("a", "", 1_000_000)]
 
 
-def test_an_order_that_is_given_twice_is_one_attempt() -> None:
+def test_repeated_dispatch_is_counted_as_one_attempt() -> None:
     recorder, twin = a_recorder()
     order: Dispatch = dispatch("a")
-    recorder.saw(arrived("a"), [order], at(0))
-    recorder.saw(progressed(), [order], at(1))
-    recorder.saw(completed("a", tokens=1), [ended("a")], at(2))
-    recorder.saw(completed("a", tokens=1), [ended("a")], at(3))
+    recorder.observe(arrived("a"), [order], at(0))
+    recorder.observe(progressed(), [order], at(1))
+    recorder.observe(completed("a", tokens=1), [ended("a")], at(2))
+    recorder.observe(completed("a", tokens=1), [ended("a")], at(3))
 
     assert [row.attempt for row in rows_of(twin)] == [1]
     assert RequestId("a") not in recorder._open

@@ -1,4 +1,4 @@
-"""Do reports say what the rows come to, whatever they are asked by?"""
+"""Cost reports agree with the rows in every dimension."""
 
 import csv
 from dataclasses import replace
@@ -13,38 +13,38 @@ from headgate.cli.output import cost_csv
 from headgate.edge.admin.cost import cost_routes
 from headgate.ledger.database import Database
 from headgate.ledger.reports import queries as report_queries
-from headgate.ledger.reports.reports import PostgresReports, Terms
-from headgate.model.money import Cause, NanoUsd, Price
+from headgate.ledger.reports.postgres_reports import PostgresReports, ReportPolicy
+from headgate.model.money import BillCause, NanoUsd, Price
 from headgate.model.units import Instant
+from headgate.ports.cost_reports import CostLine, CostReport, LedgerUnavailable, NothingFound, ReportFilter
 from headgate.ports.ledger import UsageRow
-from headgate.ports.reports import CostLine, LedgerAway, NothingFound, Report, Rows
 from testing.ports import free_port
 from tests.ledger.databases import ADMIN
 from tests.ledger.ledgers import HOUR_US, USD, at, endpoint_time, reading, usage, written
 
-BY_HOUR = {"small": (Price(hour=NanoUsd(2 * USD)),)}
-NOVEMBER = Rows(at("2026-11-01"), at("2026-12-01"))
+BY_HOUR = {"small": (Price(per_hour=NanoUsd(2 * USD)),)}
+NOVEMBER = ReportFilter(at("2026-11-01"), at("2026-12-01"))
 PARTS = ("input_nano_usd", "output_nano_usd", "overhead_nano_usd", "retries_nano_usd", "idle_nano_usd")
 SUMS = (*PARTS, "requests", "unsent", "attempts", "tokens_in", "tokens_out", "engine_us", "charged_nano_usd")
 
 
 def some_rows() -> list[UsageRow]:
-    """Three tenants, two models, a retry, a client that left, one that was refused, a correction."""
+    """Three tenants, two models, a retry, a cancelled request, a rejected request and a correction."""
     web, app, beta = "acme/search/web", "acme/chat/app", "beta"
-    failed = usage("2026-11-03T10:00", "r2", cause=Cause.RETRY, endpoint="small-1", reserved_nano_usd=NanoUsd(0))
+    failed = usage("2026-11-03T10:00", "r2", cause=BillCause.RETRY, endpoint="small-1", reserved_nano_usd=NanoUsd(0))
     large = {"model": "chat-large", "pool": "large", "service_class": "batch"}
     return [
         usage("2026-11-02T23:59", "r1", tenant=web, metadata=(("conversation", "c1"), ("feature", "find"))),
         failed,
         usage("2026-11-03T10:00", "r2", attempt=2, endpoint="small-2", metadata=(("conversation", "c1"),)),
         usage("2026-11-03T11:30", "r3", tenant=app, output=3_000, tokens_cached=20, **large),
-        usage("2026-11-03T12:00", "r4", tenant=beta, cause=Cause.CLIENT_LEFT, **large),
+        usage("2026-11-03T12:00", "r4", tenant=beta, cause=BillCause.CLIENT_DISCONNECTED, **large),
         usage("2026-11-03T12:30", "r5", tenant=beta, cause=None),
         usage(
             "2026-11-03T12:00",
             "r4",
             tenant=beta,
-            cause=Cause.CLIENT_LEFT,
+            cause=BillCause.CLIENT_DISCONNECTED,
             **{**large, "correction": 1, "tokens_in": -5, "tokens_out": 0, "reserved_nano_usd": NanoUsd(0)},
             input=-40,
             output=0,
@@ -53,7 +53,9 @@ def some_rows() -> list[UsageRow]:
     ]
 
 
-async def report(reports: PostgresReports, rows: Rows = NOVEMBER, *, by: str = "tenant", **asked: Any) -> Report:
+async def report(
+    reports: PostgresReports, rows: ReportFilter = NOVEMBER, *, by: str = "tenant", **asked: Any
+) -> CostReport:
     return await reports.report(rows, **{"by": by, "key": "", "depth": 1, "limit": 50, **asked})
 
 
@@ -61,7 +63,7 @@ def costs(lines: Any) -> dict[str, int]:
     return {line.name: line.cost_nano_usd for line in lines}
 
 
-def adds_up(told: Report) -> None:
+def adds_up(told: CostReport) -> None:
     for line in (*told.lines, told.total):
         assert sum(getattr(line, part) for part in PARTS) == line.cost_nano_usd
     for name in SUMS:
@@ -79,7 +81,7 @@ def adds_up(told: Report) -> None:
         ("day", {"2026-11-02": 1_000, "2026-11-03": 6_160}),
     ],
 )
-async def test_lines_come_to_the_total_whatever_they_are_asked_by(
+async def test_lines_add_up_to_the_total_in_every_dimension(
     url: str, tmp_path: Path, by: str, expected: dict[str, int]
 ) -> None:
     await written(url, tmp_path, some_rows())
@@ -97,13 +99,13 @@ async def test_lines_come_to_the_total_whatever_they_are_asked_by(
 
 
 @pytest.mark.process
-async def test_hours_of_single_rows_come_to_the_sums_of_their_day(url: str, tmp_path: Path) -> None:
+async def test_reports_for_parts_of_a_day_add_up_to_the_daily_report(url: str, tmp_path: Path) -> None:
     await written(url, tmp_path, some_rows())
     noon = at("2026-11-03T12:00")
     async with reading(url) as reports:
-        whole = await report(reports, Rows(at("2026-11-03"), at("2026-11-04")), by="model")
-        before = await report(reports, Rows(at("2026-11-03"), noon), by="model")
-        after = await report(reports, Rows(noon, at("2026-11-04")), by="model")
+        whole = await report(reports, ReportFilter(at("2026-11-03"), at("2026-11-04")), by="model")
+        before = await report(reports, ReportFilter(at("2026-11-03"), noon), by="model")
+        after = await report(reports, ReportFilter(noon, at("2026-11-04")), by="model")
 
     for name in (*SUMS, "cost_nano_usd", "tokens_cached"):
         assert getattr(whole.total, name) == getattr(before.total, name) + getattr(after.total, name), name
@@ -111,7 +113,7 @@ async def test_hours_of_single_rows_come_to_the_sums_of_their_day(url: str, tmp_
 
 
 @pytest.mark.process
-async def test_what_is_asked_for_narrows_and_the_lines_are_what_is_below(url: str, tmp_path: Path) -> None:
+async def test_filters_and_depth_select_the_lines(url: str, tmp_path: Path) -> None:
     await written(url, tmp_path, some_rows())
     acme = replace(NOVEMBER, tenant="acme")
     async with reading(url) as reports:
@@ -125,15 +127,15 @@ async def test_what_is_asked_for_narrows_and_the_lines_are_what_is_below(url: st
     assert costs(keys.lines) == {"acme/chat/app": 3_200, "acme/search/web": 3_000}
     assert costs(batch.lines) == {"chat-large": 3_200}
     assert costs(large.lines) == {"acme": 3_200, "beta": 960}
-    assert projects.account is None, "what endpoints cost is not any one tenant's"
-    assert (costs(first.lines), first.left_out) == ({"acme/chat/app": 3_200}, 2)
+    assert projects.account is None, "endpoint costs do not belong to a single tenant"
+    assert (costs(first.lines), first.lines_omitted) == ({"acme/chat/app": 3_200}, 2)
     assert first.total.cost_nano_usd == 7_160
 
 
 @pytest.mark.process
-async def test_units_of_business_are_found_by_their_key(url: str, tmp_path: Path) -> None:
+async def test_business_units_are_grouped_by_metadata_key(url: str, tmp_path: Path) -> None:
     await written(url, tmp_path, some_rows())
-    async with reading(url, lambda: Terms(unit="feature")) as reports:
+    async with reading(url, lambda: ReportPolicy(unit="feature")) as reports:
         conversations = await report(reports, by="unit", key="conversation")
         features = await report(reports, by="unit", key="feature")
 
@@ -148,9 +150,9 @@ async def test_units_of_business_are_found_by_their_key(url: str, tmp_path: Path
 
 @pytest.mark.process
 @pytest.mark.parametrize(
-    "hostile", ["' or 1=1 --", "'; drop table headgate.usage_days; --", "$1", "%", "a\\'b", "\u00e9"]
+    "hostile", ["' or 1=1 --", "'; drop table headgate.usage_daily; --", "$1", "%", "a\\'b", "\u00e9"]
 )
-async def test_whatever_is_named_is_only_a_name(url: str, tmp_path: Path, hostile: str) -> None:
+async def test_hostile_names_are_treated_as_plain_values(url: str, tmp_path: Path, hostile: str) -> None:
     await written(url, tmp_path, some_rows())
     async with reading(url) as reports:
         for rows in (
@@ -170,7 +172,7 @@ async def test_whatever_is_named_is_only_a_name(url: str, tmp_path: Path, hostil
 
 
 @pytest.mark.process
-async def test_many_units_are_told_as_few_are(url: str, tmp_path: Path) -> None:
+async def test_many_and_few_units_produce_the_same_report(url: str, tmp_path: Path) -> None:
     await written(url, tmp_path, some_rows())
     async with reading(url) as reports:
         few = await report(reports, by="unit", key="conversation")
@@ -179,34 +181,34 @@ async def test_many_units_are_told_as_few_are(url: str, tmp_path: Path) -> None:
         first = await report(reports, by="unit", key="conversation", limit=1)
 
     assert many == few
-    assert (costs(first.lines), first.left_out, first.total) == ({"": 5_160}, 1, few.total)
+    assert (costs(first.lines), first.lines_omitted, first.total) == ({"": 5_160}, 1, few.total)
 
 
-# What endpoints cost
+# Endpoint costs
 
 
 @pytest.mark.process
-async def test_the_account_of_a_month_shows_what_it_cannot_explain(url: str, tmp_path: Path) -> None:
+async def test_monthly_account_shows_the_unexplained_cost(url: str, tmp_path: Path) -> None:
     times = [
         endpoint_time("2026-11-03T10:00", idle_us=HOUR_US // 2),
-        endpoint_time("2026-11-03T11:00", starting_us=HOUR_US // 4, late_us=HOUR_US // 8, endpoint="small-1"),
+        endpoint_time("2026-11-03T11:00", starting_us=HOUR_US // 4, abort_lag_us=HOUR_US // 8, endpoint="small-1"),
         endpoint_time("2026-12-01", idle_us=HOUR_US),
         endpoint_time("2026-11-01", idle_us=HOUR_US),
     ]
     rows = [
         usage("2026-11-03T10:30", "r1", input=1 * USD, output=0, overhead=0),
-        usage("2026-11-03T10:40", "r2", input=USD // 4, output=0, overhead=0, cause=Cause.HEDGE),
+        usage("2026-11-03T10:40", "r2", input=USD // 4, output=0, overhead=0, cause=BillCause.HEDGE),
         usage("2026-11-03T10:40", "r3", input=7 * USD, output=0, overhead=0, pool="hosted"),
     ]
     await written(url, tmp_path, rows, times)
-    async with reading(url, lambda: Terms(BY_HOUR)) as reports:
+    async with reading(url, lambda: ReportPolicy(BY_HOUR)) as reports:
         told = await report(reports, by="pool")
-        hour = await report(reports, Rows(at("2026-11-03T10:00"), at("2026-11-03T11:00")))
-        minutes = await report(reports, Rows(at("2026-11-03T10:01"), at("2026-11-03T11:00")))
+        hour = await report(reports, ReportFilter(at("2026-11-03T10:00"), at("2026-11-03T11:00")))
+        minutes = await report(reports, ReportFilter(at("2026-11-03T10:01"), at("2026-11-03T11:00")))
 
     account = told.account
     assert account is not None
-    # Midnight's row tells of the day that ended, so one is of October and one of November.
+    # A row at midnight covers the day before, so one belongs to October and one to November.
     assert (account.paid_time_nano_usd, account.paid_tokens_nano_usd) == (6 * USD, 7 * USD)
     assert (account.attributed_nano_usd, account.waste_nano_usd) == (8 * USD, {"hedge": USD // 4})
     assert (account.idle_nano_usd, account.starting_nano_usd, account.late_nano_usd) == (3 * USD, USD // 2, USD // 4)
@@ -220,10 +222,10 @@ async def test_the_account_of_a_month_shows_what_it_cannot_explain(url: str, tmp
 
 
 @pytest.mark.process
-async def test_a_day_that_explains_itself_has_nothing_unexplained(url: str, tmp_path: Path) -> None:
+async def test_fully_explained_day_has_no_unexplained_cost(url: str, tmp_path: Path) -> None:
     await written(url, tmp_path, [usage("2026-11-03T10:30", "r", input=USD, output=0, overhead=0)],
                   [endpoint_time("2026-11-03T11:00", idle_us=HOUR_US // 2)])  # fmt: skip
-    async with reading(url, lambda: Terms(BY_HOUR)) as reports:
+    async with reading(url, lambda: ReportPolicy(BY_HOUR)) as reports:
         told = await report(reports)
 
     assert told.account is not None
@@ -231,10 +233,10 @@ async def test_a_day_that_explains_itself_has_nothing_unexplained(url: str, tmp_
 
 
 @pytest.mark.process
-async def test_idle_time_is_shared_by_weight_also_with_those_who_sent_nothing(url: str, tmp_path: Path) -> None:
+async def test_idle_time_is_shared_by_weight_among_all_tenants(url: str, tmp_path: Path) -> None:
     weights = {"small": {"acme": 300, "quiet": 100}}
     await written(url, tmp_path, some_rows(), [endpoint_time("2026-11-03T10:00", idle_us=HOUR_US)])
-    async with reading(url, lambda: Terms(BY_HOUR, weights)) as reports:
+    async with reading(url, lambda: ReportPolicy(BY_HOUR, weights)) as reports:
         told = await report(reports)
         projects = await report(reports, replace(NOVEMBER, tenant="acme"), depth=2)
         month = await reports.statements("2026-11", "", now=at("2026-11-20"))
@@ -259,15 +261,15 @@ async def test_idle_time_is_shared_by_weight_also_with_those_who_sent_nothing(ur
 
 
 @pytest.mark.process
-async def test_idle_time_that_is_shared_is_in_every_total_that_is_not_of_a_class_or_model(
+async def test_shared_idle_time_is_included_in_every_total_without_a_class_or_model_filter(
     url: str, tmp_path: Path
 ) -> None:
-    """Divided where lines are something it can be divided among, else as a line of its own."""
+    """Idle time is divided among the lines if possible. Otherwise it is a separate line."""
     weights = {"small": {"acme": 300, "quiet": 100}}
     times = [endpoint_time(f"2026-11-0{day}T10:00", idle_us=HOUR_US) for day in (3, 4)]
     await written(url, tmp_path, some_rows(), times)
     acme = replace(NOVEMBER, tenant="acme")
-    async with reading(url, lambda: Terms(BY_HOUR, weights)) as reports:
+    async with reading(url, lambda: ReportPolicy(BY_HOUR, weights)) as reports:
         told = {by: await report(reports, by=by, key="x") for by in ("tenant", "pool", "day", "model", "class", "unit")}
         mine = {by: await report(reports, acme, by=by) for by in ("tenant", "pool", "day", "model", "class")}
         one = await report(reports, by="model", limit=1)
@@ -287,21 +289,21 @@ async def test_idle_time_that_is_shared_is_in_every_total_that_is_not_of_a_class
     assert idle["pool"] == {"small": 4 * USD}
     assert idle["day"] == {"2026-11-03": 2 * USD, "2026-11-04": 2 * USD}
     assert idle["model"] == idle["class"] == idle["unit"] == {"(idle)": 4 * USD}
-    assert (costs(one.lines), one.left_out) == ({"(idle)": 4 * USD}, 2)
-    assert (costs(dear.lines), dear.left_out) == ({"2026-11-03": 6_160 + 2 * USD, "2026-11-04": 2 * USD}, 1)
+    assert (costs(one.lines), one.lines_omitted) == ({"(idle)": 4 * USD}, 2)
+    assert (costs(dear.lines), dear.lines_omitted) == ({"2026-11-03": 6_160 + 2 * USD, "2026-11-04": 2 * USD}, 1)
     assert batch.total.idle_nano_usd == 0
 
 
 @pytest.mark.process
-async def test_a_tenant_bears_no_idle_time_of_months_before_it_was_made(url: str, tmp_path: Path, link: Any) -> None:
-    """Neither does it where it sent something before: the file had it then."""
+async def test_tenant_pays_no_idle_time_before_its_creation_or_first_usage(url: str, tmp_path: Path, link: Any) -> None:
+    """A tenant with usage from before it was created was defined in the file then, so it pays from its first usage."""
     weights = {"small": {"acme": 100, "newcomer": 100, "moved": 100}}
     for name in ("newcomer", "moved"):
-        await link.execute("insert into headgate.tenants (id, created_at, changed) values ($1, $2, 1)", name,
-                           report_queries.moment(at("2026-11-20")))  # fmt: skip
+        await link.execute("insert into headgate.tenants (id, created_at, changed_version) values ($1, $2, 1)", name,
+                           report_queries.to_datetime(at("2026-11-20")))  # fmt: skip
     times = [endpoint_time(f"2026-{day}T10:00", idle_us=HOUR_US) for day in ("10-10", "11-10", "11-21")]
     await written(url, tmp_path, [usage("2026-11-05T09:00", "r", tenant="moved/a/b")], times)
-    async with reading(url, lambda: Terms(BY_HOUR, weights)) as reports:
+    async with reading(url, lambda: ReportPolicy(BY_HOUR, weights)) as reports:
         october = await reports.statements("2026-10", "", now=at("2026-11-25"))
         november = await reports.statements("2026-11", "", now=at("2026-11-25"))
 
@@ -314,12 +316,14 @@ async def test_a_tenant_bears_no_idle_time_of_months_before_it_was_made(url: str
 
 
 @pytest.mark.process
-async def test_days_are_days_whatever_the_database_writes_them_like(url: str, tmp_path: Path, link: Any) -> None:
+async def test_reports_do_not_depend_on_the_databases_date_style_or_time_zone(
+    url: str, tmp_path: Path, link: Any
+) -> None:
     name = await link.fetchval("select current_database()")
     await link.execute(f"alter database {name} set datestyle = 'German'")
     await link.execute(f"alter database {name} set timezone = 'Asia/Tokyo'")
     await written(url, tmp_path, some_rows(), [endpoint_time("2026-11-03T23:30", idle_us=HOUR_US // 2)])
-    async with reading(url, lambda: Terms(BY_HOUR)) as reports:
+    async with reading(url, lambda: ReportPolicy(BY_HOUR)) as reports:
         told = await report(reports, by="day")
         month = await reports.forecast("", now=at("2026-11-04"))
 
@@ -333,7 +337,7 @@ async def test_days_are_days_whatever_the_database_writes_them_like(url: str, tm
 
 
 @pytest.mark.process
-async def test_a_request_is_told_attempt_by_attempt(url: str, tmp_path: Path) -> None:
+async def test_request_report_lists_the_attempts(url: str, tmp_path: Path) -> None:
     await written(url, tmp_path, some_rows())
     async with reading(url) as reports:
         told = await reports.request("r2", "", now=at("2026-11-05"))
@@ -353,11 +357,11 @@ async def test_a_request_is_told_attempt_by_attempt(url: str, tmp_path: Path) ->
     assert (unsent.outcome, unsent.cost_nano_usd) == ("rate_limited", 0)
 
 
-# A month
+# Statements
 
 
 @pytest.mark.process
-async def test_a_statement_as_csv_adds_up_to_the_last_digit(url: str, tmp_path: Path) -> None:
+async def test_csv_statement_adds_up_to_the_last_digit(url: str, tmp_path: Path) -> None:
     odd = [
         usage(f"2026-11-{day:02}T08:00", f"q{day}", tenant=f"acme/p{day % 3}/k", output=333_333_333 + day, input=day)
         for day in range(1, 29)
@@ -365,7 +369,7 @@ async def test_a_statement_as_csv_adds_up_to_the_last_digit(url: str, tmp_path: 
     await written(url, tmp_path, [*some_rows(), *odd])
     async with reading(url) as reports:
         routes = cost_routes(reports, lambda: at("2026-12-02"))
-        answer = await routes[b"/admin/v1/cost/statement"].answer(_asked(routes, "statement", month="2026-11"), ADMIN)
+        answer = await routes[b"/admin/v1/cost/statement"].handler(_asked(routes, "statement", month="2026-11"), ADMIN)
     rows = list(csv.DictReader(cost_csv.lines("statement", answer)))
 
     totals = {row["tenant"]: row for row in rows if row["line"] == "total"}
@@ -385,11 +389,11 @@ async def test_a_statement_as_csv_adds_up_to_the_last_digit(url: str, tmp_path: 
 
 
 @pytest.mark.process
-async def test_where_nobody_says_since_when_it_is_the_month_and_for_units_the_day(url: str, tmp_path: Path) -> None:
+async def test_default_range_is_the_month_or_the_day_for_units(url: str, tmp_path: Path) -> None:
     await written(url, tmp_path, some_rows())
     async with reading(url) as reports:
         routes = cost_routes(reports, lambda: Instant(at("2026-11-03T15:20") + 7))
-        ask = routes[b"/admin/v1/cost/report"].answer
+        ask = routes[b"/admin/v1/cost/report"].handler
         month = await ask(_asked(routes, "report"), ADMIN)
         units = await ask(_asked(routes, "report", by="unit", key="conversation"), ADMIN)
         part = await ask(_asked(routes, "report", until="2026-11-03T11:45"), ADMIN)
@@ -403,21 +407,21 @@ def _asked(routes: Any, name: str, **fields: Any) -> Any:
     return routes[f"/admin/v1/cost/{name}".encode()].body(**fields)
 
 
-# What is to come
+# Forecast
 
 
 @pytest.mark.process
-async def test_a_month_is_foreseen_beside_its_budgets(url: str, tmp_path: Path) -> None:
+async def test_forecast_lists_tenants_with_their_budgets(url: str, tmp_path: Path) -> None:
     days = [date(2026, 10, 20) + timedelta(days=number) for number in range(26)]
     rows = [
         usage(f"{day}T12:00", f"{tenant[:1]}{day}", tenant=tenant, input=0, output=cost, overhead=0)
         for day in days
         for tenant, cost in (("acme/search/web", 3 * USD), ("beta", USD))
     ]
-    times = [endpoint_time(f"{day}T13:00", idle_us=HOUR_US, whole_us=4 * HOUR_US) for day in days]
+    times = [endpoint_time(f"{day}T13:00", idle_us=HOUR_US, total_us=4 * HOUR_US) for day in days]
     budgets = {"acme": (NanoUsd(60 * USD), True), "acme/search": (NanoUsd(100 * USD), False)}
     await written(url, tmp_path, rows, times)
-    async with reading(url, lambda: Terms(BY_HOUR, None, budgets)) as reports:
+    async with reading(url, lambda: ReportPolicy(BY_HOUR, None, budgets)) as reports:
         told = await reports.forecast("", now=at("2026-11-15"))
         acme = await reports.forecast("acme", now=at("2026-11-15"))
 
@@ -439,15 +443,13 @@ async def test_a_month_is_foreseen_beside_its_budgets(url: str, tmp_path: Path) 
 
 
 @pytest.mark.process
-async def test_what_tenants_will_be_charged_has_their_idle_time_and_their_budgets_have_not(
-    url: str, tmp_path: Path
-) -> None:
+async def test_expected_charges_include_idle_time_but_expected_budget_use_does_not(url: str, tmp_path: Path) -> None:
     days = [date(2026, 11, 1) + timedelta(days=number) for number in range(14)]
     rows = [usage(f"{day}T12:00", f"r{day}", input=0, output=USD, overhead=0) for day in days]
     times = [endpoint_time(f"{day}T13:00", idle_us=HOUR_US // 2) for day in days]
     weights, budgets = {"small": {"acme": 1, "quiet": 1}}, {"acme": (NanoUsd(40 * USD), True)}
     await written(url, tmp_path, rows, times)
-    async with reading(url, lambda: Terms(BY_HOUR, weights, budgets)) as reports:
+    async with reading(url, lambda: ReportPolicy(BY_HOUR, weights, budgets)) as reports:
         told = {each.name: each for each in (await reports.forecast("", now=at("2026-11-15"))).forecasts}
         [acme, *_] = (await reports.forecast("acme", now=at("2026-11-15"))).forecasts
 
@@ -457,11 +459,11 @@ async def test_what_tenants_will_be_charged_has_their_idle_time_and_their_budget
     assert told["acme"].budget_expected_nano_usd == acme.budget_expected_nano_usd == 30 * USD
 
 
-# What is different
+# Drift
 
 
 def a_week(**today: Any) -> list[UsageRow]:
-    """Seven days of two tenants before 2026-11-15, and that day with the first tenant's requests changed."""
+    """Seven days with two tenants, and 2026-11-15 with changes to the first tenant's requests."""
     rows = []
     for number in range(8):
         day = date(2026, 11, 8) + timedelta(days=number)
@@ -473,7 +475,7 @@ def a_week(**today: Any) -> list[UsageRow]:
 
 
 @pytest.mark.process
-async def test_a_day_is_told_apart_from_those_before_it_by_its_cause(url: str, tmp_path: Path) -> None:
+async def test_drift_identifies_the_cause_of_a_changed_day(url: str, tmp_path: Path) -> None:
     rows = a_week(tokens_out=120, output=2_400, output_us=2_400)
     await written(url, tmp_path, rows)
     async with reading(url) as reports:
@@ -485,15 +487,15 @@ async def test_a_day_is_told_apart_from_those_before_it_by_its_cause(url: str, t
     [part, *_] = told.parts
     assert (part.cause, part.kind, part.name) == ("tokens_out", "tenant", "acme")
     assert part.change_nano_usd >= 0.9 * 8_000
-    assert told.sentence.startswith("cost rose 80 %: 8")
-    assert "from longer outputs of tenant acme" in told.sentence
-    # Without a word on when endpoints were at work, half of a day counts as half.
+    assert told.sentence.startswith("cost rose 80%: 8")
+    assert "from longer outputs for tenant acme" in told.sentence
+    # Without endpoint times, half a day counts as half of that day's cost.
     assert early.before_nano_usd == 5_000
 
 
 @pytest.mark.process
-async def test_a_day_that_has_begun_is_compared_up_to_the_same_hour(url: str, tmp_path: Path) -> None:
-    """Endpoints are at work from nine to ten alone, so at half past nine half of the days before counts."""
+async def test_current_day_is_compared_up_to_the_same_hour(url: str, tmp_path: Path) -> None:
+    """Endpoints are busy only from 9:00 to 10:00, so at 9:30 half of earlier days' cost counts."""
     rows = [row for row in a_week() if row.at < at("2026-11-15T09:05")]
     times = [
         endpoint_time(f"2026-11-{day:02}T{hour:02}:00", idle_us=0 if hour == 10 else HOUR_US, hour_nano_usd=NanoUsd(0))
@@ -508,10 +510,10 @@ async def test_a_day_that_has_begun_is_compared_up_to_the_same_hour(url: str, tm
 
 
 @pytest.mark.process
-async def test_more_idle_time_is_told_with_its_pool(url: str, tmp_path: Path) -> None:
+async def test_drift_identifies_the_pool_with_more_idle_time(url: str, tmp_path: Path) -> None:
     price = {"hour_nano_usd": NanoUsd(HOUR_US), "endpoint": "small-0"}
     times = [
-        endpoint_time(f"2026-11-{day:02}T10:00", whole_us=20_000 if day < 15 else 40_000,
+        endpoint_time(f"2026-11-{day:02}T10:00", total_us=20_000 if day < 15 else 40_000,
                       idle_us=10_000 if day < 15 else 30_000, **price)
         for day in range(8, 16)
     ]  # fmt: skip
@@ -522,17 +524,15 @@ async def test_more_idle_time_is_told_with_its_pool(url: str, tmp_path: Path) ->
     assert (told.before_nano_usd, told.today_nano_usd) == (20_000, 40_000)
     [part] = told.parts
     assert (part.cause, part.name, part.change_nano_usd) == ("idle", "small", 20_000)
-    assert told.sentence == "cost rose 100 %: 100 from idle endpoints of pool small"
+    assert told.sentence == "cost rose 100%: 100 from idle endpoints for pool small"
 
 
 @pytest.mark.process
-async def test_a_pool_that_turned_to_the_hour_has_another_price_and_nothing_unexplained(
-    url: str, tmp_path: Path
-) -> None:
-    price = {"hour_nano_usd": NanoUsd(10 * HOUR_US), "whole_us": 1_000}
+async def test_change_to_an_hourly_price_leaves_nothing_unexplained(url: str, tmp_path: Path) -> None:
+    price = {"hour_nano_usd": NanoUsd(10 * HOUR_US), "total_us": 1_000}
     await written(url, tmp_path, a_week(), [endpoint_time("2026-11-15T10:00", **price)])
-    prices = {"small": (Price(input_tokens=NanoUsd(1)), Price(at("2026-11-15"), hour=NanoUsd(10 * HOUR_US)))}
-    async with reading(url, lambda: Terms(prices)) as reports:
+    prices = {"small": (Price(input_per_1m_tokens=NanoUsd(1)), Price(at("2026-11-15"), per_hour=NanoUsd(10 * HOUR_US)))}
+    async with reading(url, lambda: ReportPolicy(prices)) as reports:
         told = await report(reports, by="pool")
         change = await reports.drift("2026-11-15", "", now=at("2026-11-16"))
 
@@ -542,65 +542,63 @@ async def test_a_pool_that_turned_to_the_hour_has_another_price_and_nothing_unex
     assert (change.before_nano_usd, change.today_nano_usd, change.parts) == (10_000, 10_000, [])
 
 
-# Nothing to tell
+# Errors
 
 
 @pytest.mark.process
-async def test_nothing_recorded_says_the_next_step(url: str) -> None:
+async def test_empty_ledger_error_suggests_the_next_step(url: str) -> None:
     now = at("2026-11-15")
     async with reading(url) as reports:
         for asked, hint in (
             (report(reports), "`ledger`"),
-            (report(reports, replace(NOVEMBER, tenant="acme")), "leave --tenant"),
+            (report(reports, replace(NOVEMBER, tenant="acme")), "omit --tenant"),
             (report(reports, by="unit", key="x"), "kept for 30 days"),
             (reports.request("r1", "", now=now), "x-request-id"),
             (reports.statements("2026-11", "acme", now=now), "another month"),
             (reports.forecast("", now=now), "`ledger`"),
-            (reports.drift("", "", now=Instant(now + 1_000_000)), "come back tomorrow"),
+            (reports.drift("", "", now=Instant(now + 1_000_000)), "try again tomorrow"),
             (reports.drift("2026-11-10", "", now=now), "a later day"),
-            (reports.drift("2027-01-01", "", now=now), "has not begun"),
+            (reports.drift("2027-01-01", "", now=now), "in the future"),
         ):
             with pytest.raises(NothingFound, match=hint):
                 await asked
 
 
 @pytest.mark.process
-async def test_a_database_that_is_away_or_empty_is_told_as_such(empty_url: str) -> None:
+async def test_unreachable_and_unmigrated_databases_raise_different_errors(empty_url: str) -> None:
     async with reading(f"postgresql://nobody:geheim@127.0.0.1:{free_port()}/none") as reports:
-        with pytest.raises(LedgerAway, match="cannot be reached") as away:
+        with pytest.raises(LedgerUnavailable, match="connection failed") as away:
             await report(reports)
     assert "geheim" not in str(away.value)
     async with reading(empty_url) as reports:
-        with pytest.raises(LedgerAway, match="headgate ledger migrate"):
+        with pytest.raises(LedgerUnavailable, match="headgate ledger migrate"):
             await report(reports)
 
 
 @pytest.mark.process
-async def test_report_that_takes_too_long_asks_for_fewer_days(url: str, link: Any, tmp_path: Path) -> None:
+async def test_report_timeout_error_suggests_fewer_days(url: str, link: Any, tmp_path: Path) -> None:
     await written(url, tmp_path, some_rows())
-    reports = PostgresReports(Database(url, query_s_max=0.3), Terms)
+    reports = PostgresReports(Database(url, query_s_max=0.3), ReportPolicy)
     async with link.transaction():
-        await link.execute("lock table headgate.usage_days, headgate.usage in access exclusive mode")
-        with pytest.raises(LedgerAway, match="ask for fewer days"):
+        await link.execute("lock table headgate.usage_daily, headgate.usage in access exclusive mode")
+        with pytest.raises(LedgerUnavailable, match="choose fewer days"):
             await report(reports)
     await reports.stop()
 
 
-def test_a_line_has_no_cost_that_is_not_in_its_parts() -> None:
+def test_cost_line_has_no_cost_outside_its_parts() -> None:
     fields = {name for name in CostLine.__dataclass_fields__ if name.endswith("_nano_usd")}
 
     assert fields == {*PARTS, "cost_nano_usd", "charged_nano_usd", "request_nano_usd", "thousand_tokens_nano_usd"}
 
 
 @pytest.mark.process
-async def test_the_hours_of_endpoints_are_summed_with_their_rows_and_only_once(
-    url: str, tmp_path: Path, link: Any
-) -> None:
+async def test_repeated_endpoint_time_rows_are_summed_once(url: str, tmp_path: Path, link: Any) -> None:
     rows = [endpoint_time("2026-11-03T10:00", idle_us=7), endpoint_time("2026-11-03T10:00", idle_us=7)]
     await written(url, tmp_path, [], rows)
     await written(url, tmp_path, [], rows[:1])
-    found = await link.fetch("select hour at time zone 'UTC' as hour, whole_us, idle_us from headgate.endpoint_hours")
+    found = await link.fetch("select hour at time zone 'UTC' as hour, total_us, idle_us from headgate.endpoint_hours")
 
-    assert [(str(row["hour"]), row["whole_us"], row["idle_us"]) for row in found] == [
+    assert [(str(row["hour"]), row["total_us"], row["idle_us"]) for row in found] == [
         ("2026-11-03 09:00:00", HOUR_US, 7)
     ]

@@ -1,6 +1,6 @@
-"""Do rows outlive the process that had them, and is everything about them bounded?"""
+"""Ledger rows outlive their process, and the spool is bounded."""
 
-# ruff: noqa: ASYNC240  What a test looks at is in memory.
+# ruff: noqa: ASYNC240  These tests read files in memory.
 
 import asyncio
 import os
@@ -15,25 +15,25 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from headgate.ledger import notes as notes_module
-from headgate.ledger.notes import EMPTY, NoteFile, framed_note, read_notes
+from headgate.ledger import inflight_journal as notes_module
+from headgate.ledger.inflight_journal import EMPTY_SLOT, JournalFile, frame_entry, read_entries
 from headgate.ledger.rows import (
     COUNT_MAX,
-    SentNote,
-    bounded,
-    keys_in,
-    packed_times,
-    packed_usage,
-    row_of_note,
-    rows_in,
-    unpacked,
-    whole,
+    JournalEntry,
+    clamp_count,
+    clamp_text,
+    count_rows,
+    pack_endpoint_times,
+    pack_usage,
+    row_of_entry,
+    unpack_record,
+    usage_keys,
 )
 from headgate.ledger.spool import segment as segment_module
-from headgate.ledger.spool.files import MAGIC, framed
 from headgate.ledger.spool.journal import Journal
 from headgate.ledger.spool.spool import SEGMENT_ROWS_MAX, Spool
-from headgate.ledger.spool.troubles import SpoolTroubles
+from headgate.ledger.spool.spool_files import MAGIC, record_header
+from headgate.ledger.spool.spool_health import SpoolHealth
 from headgate.ports.ledger import UsageRow
 from tests.ledger.rows import a_row, a_spool, a_time
 
@@ -50,41 +50,41 @@ asyncio.run(main())
 """
 
 
-def a_note(request: str = "r", metadata: tuple[tuple[str, str], ...] = ()) -> SentNote:
+def a_note(request: str = "r", metadata: tuple[tuple[str, str], ...] = ()) -> JournalEntry:
     return (a_row().at, request, 1, "acme", "batch", "m", "m", "small", "e1", "chat", True, 25, 7, 0, metadata)
 
 
 async def filled(folder: str) -> Spool:
-    """A spool with 21 rows of usage, one of an endpoint's time and two attempts under way."""
+    """A spool with 21 usage rows, one endpoint time row and two attempts in flight."""
     spool = Spool(folder, bytes_max=1 << 30, name="victim")
     for number in range(10):
         spool.add([a_row(f"req_{number}"), a_row(f"req_{number}", 2)])
-    spool.add_time([a_time()])
+    spool.add_endpoint_times([a_time()])
     for name, metadata in (("req_0", ()), ("under_way", ()), ("long", tuple((f"k{n}", "x" * 128) for n in range(8)))):
-        assert spool.note(a_note(name, metadata)) is not None
+        assert spool.add_entry(a_note(name, metadata)) is not None
     spool.add([a_row("noted")])
-    noted = spool.note(a_note("noted"))
+    noted = spool.add_entry(a_note("noted"))
     assert noted is not None
     spool.erase(noted.slot)
-    await spool.settled()
+    await spool.flush()
     return spool
 
 
 FOUND = 24
-"""Rows: 21 of usage, one of an endpoint's time, and two attempts that were under way."""
+"""Number of rows that the next process finds: 21 usage rows, one endpoint time row and two attempts in flight."""
 
 
 async def emptied(spool: Spool) -> list[UsageRow]:
     rows: list[UsageRow] = []
-    while (taken := await spool.take()) is not None:
+    while (taken := await spool.next_batch()) is not None:
         rows += taken[1].usage
-        spool.done(taken[0])
-    await spool.settled()
+        spool.commit(taken[0])
+    await spool.flush()
     return rows
 
 
 async def killed(folder: Path) -> None:
-    """Leaves in the folder what a process leaves that is killed: its files as they are, and a lock nobody holds."""
+    """Simulate a killed process: its files are in the directory and its lock is not held."""
     with tempfile.TemporaryDirectory() as alive:
         spool = await filled(alive)
         shutil.copytree(alive, folder, dirs_exist_ok=True)
@@ -102,7 +102,7 @@ async def really_killed(folder: Path) -> None:
 
 
 @pytest.mark.process
-async def test_a_process_that_is_really_killed_leaves_what_the_other_tests_pretend(tmp_path: Path) -> None:
+async def test_killed_process_leaves_the_same_files_as_the_simulation(tmp_path: Path) -> None:
     await really_killed(tmp_path / "killed")
     await killed(tmp_path / "pretended")
     killed_files, pretended_files = (
@@ -114,11 +114,11 @@ async def test_a_process_that_is_really_killed_leaves_what_the_other_tests_prete
         assert await spool.take_over() == FOUND
 
 
-async def test_rows_of_a_killed_process_are_found_by_the_next_and_nothing_is_left_behind(tmp_path: Path) -> None:
+async def test_next_process_takes_over_all_files_from_a_killed_process(tmp_path: Path) -> None:
     await killed(tmp_path)
     async with a_spool(tmp_path) as spool:
         assert await spool.take_over() == FOUND
-        assert spool.waiting == FOUND
+        assert spool.rows_waiting == FOUND
         rows = await emptied(spool)
         again = await spool.take_over()
 
@@ -129,7 +129,7 @@ async def test_rows_of_a_killed_process_are_found_by_the_next_and_nothing_is_lef
     assert list(tmp_path.iterdir()) == []
 
 
-async def test_what_a_killed_process_had_sent_has_a_row_that_says_that_nobody_knows(tmp_path: Path) -> None:
+async def test_attempt_in_a_killed_process_gets_a_row_with_unknown_outcome(tmp_path: Path) -> None:
     await killed(tmp_path)
     async with a_spool(tmp_path) as spool:
         await spool.take_over()
@@ -137,43 +137,43 @@ async def test_what_a_killed_process_had_sent_has_a_row_that_says_that_nobody_kn
 
     assert sorted(rows) == ["long", "under_way"]
     row = rows["under_way"]
-    assert (row.outcome, row.ending, row.cause, row.payer) == ("", "", "leaving", "platform")
+    assert (row.outcome, row.ending, row.cause, row.payer) == ("", "", "shutdown", "platform")
     assert (row.tokens_in, row.tokens_out, row.usage_source, row.queue_us) == (25, 0, "estimated", 7)
     assert (row.tenant, row.service_class, row.pool, row.endpoint, row.stream) == ("acme", "batch", "small", "e1", True)
-    # What does not fit goes without its metadata.
+    # A note that does not fit in its slot is written without metadata.
     assert rows["long"].metadata == ()
 
 
-def a_note_file(path: Path, *, slots: int = 64) -> NoteFile:
-    file = NoteFile(path, slots=slots)
+def a_note_file(path: Path, *, slots: int = 64) -> JournalFile:
+    file = JournalFile(path, slots=slots)
     file.open()
     return file
 
 
-async def test_more_attempts_than_there_are_slots_go_on_without_notes(tmp_path: Path) -> None:
-    journal = Journal(tmp_path / "x.notes", SpoolTroubles(), slots=2)
+async def test_attempts_beyond_the_slots_proceed_without_notes(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "x.notes", SpoolHealth(), slots=2)
     journal.open_now()
-    first, second, third = (journal.take(a_note(name)) for name in "abc")
+    first, second, third = (journal.add(a_note(name)) for name in "abc")
     assert first is not None
     journal.erase(first.slot)
     work = journal.collect()
     assert work is not None
     work.run()
-    [left] = read_notes(tmp_path / "x.notes")
+    [left] = read_entries(tmp_path / "x.notes")
     journal.close().run()
 
     assert third is None
     assert second is not None
-    assert row_of_note(left).request == "b"
+    assert row_of_entry(left).request == "b"
 
 
 async def test_truncated_journal_still_writes_and_erases_notes(tmp_path: Path) -> None:
     file = a_note_file(tmp_path / "x.notes")
-    file.write({0: framed_note(b"before"), 9: framed_note(b"kept")})
+    file.write({0: frame_entry(b"before"), 9: frame_entry(b"kept")})
     os.truncate(tmp_path / "x.notes", 0)
-    file.write({2: framed_note(b"after")})
-    file.write({0: EMPTY})
-    left = read_notes(tmp_path / "x.notes")
+    file.write({2: frame_entry(b"after")})
+    file.write({0: EMPTY_SLOT})
+    left = read_entries(tmp_path / "x.notes")
     file.close(keep=False)
 
     assert left == [b"after"]
@@ -183,9 +183,9 @@ async def test_truncated_journal_still_writes_and_erases_notes(tmp_path: Path) -
 @pytest.mark.parametrize("slots", [[3], [0, 1, 2], [0, 63], [5, 7, 20]])
 async def test_notes_in_adjacent_and_distant_slots_are_all_written(tmp_path: Path, slots: list[int]) -> None:
     file = a_note_file(tmp_path / "x.notes")
-    file.write({slot: framed_note(b"old %d" % slot) for slot in range(0, 64, 4)})
-    file.write({slot: framed_note(b"new %d" % slot) for slot in slots})
-    left = read_notes(tmp_path / "x.notes")
+    file.write({slot: frame_entry(b"old %d" % slot) for slot in range(0, 64, 4)})
+    file.write({slot: frame_entry(b"new %d" % slot) for slot in slots})
+    left = read_entries(tmp_path / "x.notes")
     file.close(keep=True)
 
     names = {slot: b"old %d" % slot for slot in range(0, 64, 4)} | {slot: b"new %d" % slot for slot in slots}
@@ -199,28 +199,30 @@ async def test_failed_note_write_is_reported_and_does_not_block_its_request(
         raise OSError(5, "Input/output error")
 
     async with a_spool(tmp_path) as spool:
-        kept = spool.note(a_note("kept"))
+        kept = spool.add_entry(a_note("kept"))
         assert kept is not None
         written = await kept.acknowledgement.wait()
         monkeypatch.setattr(notes_module.os, "pwrite", fail)
-        refused = spool.note(a_note("refused"))
+        refused = spool.add_entry(a_note("refused"))
         assert refused is not None
         refused_written, problem = await refused.acknowledgement.wait(), spool.problem
         spool.erase(refused.slot)
-        await spool.settled()
+        await spool.flush()
         monkeypatch.undo()
-        again = spool.note(a_note("again"))
+        again = spool.add_entry(a_note("again"))
         assert again is not None
         again_written, mended = await again.acknowledgement.wait(), spool.problem
 
     assert (written, refused_written, again_written) == (True, False, True)
     assert again.slot == refused.slot
     assert problem is not None
-    assert "look at the disk under ledger.spool" in problem
+    assert "check the disk under ledger.spool_directory" in problem
     assert mended is None
 
 
-async def test_partial_note_write_on_a_full_disk_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_partial_note_write_on_a_full_disk_raises_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def half(file: int, data: bytes, at: int) -> int:
         return true_pwrite(file, data[:20], at)
 
@@ -228,15 +230,15 @@ async def test_partial_note_write_on_a_full_disk_is_an_error(tmp_path: Path, mon
     file = a_note_file(tmp_path / "x.notes")
     monkeypatch.setattr(notes_module.os, "pwrite", half)
     with pytest.raises(OSError, match="No space left"):
-        file.write({0: framed_note(b"a note that is long enough to be cut")})
+        file.write({0: frame_entry(b"a note that is long enough to be cut")})
     monkeypatch.undo()
-    left = read_notes(tmp_path / "x.notes")
+    left = read_entries(tmp_path / "x.notes")
     file.close(keep=False)
 
     assert left == []
 
 
-async def test_a_note_has_its_room_on_disk_before_it_is_taken(tmp_path: Path) -> None:
+async def test_disk_space_for_all_notes_is_allocated_when_the_file_is_opened(tmp_path: Path) -> None:
     file = a_note_file(tmp_path / "x.notes", slots=notes_module.SLOTS)
     taken = (tmp_path / "x.notes").stat().st_blocks * 512
     file.close(keep=False)
@@ -244,7 +246,7 @@ async def test_a_note_has_its_room_on_disk_before_it_is_taken(tmp_path: Path) ->
     assert taken >= notes_module.SLOTS * notes_module.SLOT_BYTES
 
 
-async def test_without_room_for_notes_requests_go_on_and_it_is_tried_again(
+async def test_requests_proceed_without_notes_until_the_disk_has_space(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: int) -> None:
@@ -252,55 +254,55 @@ async def test_without_room_for_notes_requests_go_on_and_it_is_tried_again(
 
     monkeypatch.setattr(notes_module.os, "posix_fallocate", full)
     async with a_spool(tmp_path) as spool:
-        without, problem, left = spool.note(a_note()), spool.problem, list(tmp_path.glob("*.notes"))
+        without, problem, left = spool.add_entry(a_note()), spool.problem, list(tmp_path.glob("*.notes"))
         monkeypatch.undo()
-        await spool.keep(look=False)
-        await spool.settled()
-        with_room, mended = spool.note(a_note()), spool.problem
+        await spool.maintain(take_over=False)
+        await spool.flush()
+        with_room, mended = spool.add_entry(a_note()), spool.problem
 
     assert (without, left) == (None, [])
     assert with_room is not None
     assert problem is not None
-    assert "make room" in problem
+    assert "free disk space" in problem
     assert mended is None
 
 
-async def test_a_damaged_note_is_no_note(tmp_path: Path) -> None:
+async def test_damaged_note_is_ignored(tmp_path: Path) -> None:
     file = a_note_file(tmp_path / "x.notes")
-    file.write({0: framed_note(b"first"), 1: framed_note(b"second")})
+    file.write({0: frame_entry(b"first"), 1: frame_entry(b"second")})
     data = bytearray((tmp_path / "x.notes").read_bytes())
     data[8] ^= 1
     (tmp_path / "y.notes").write_bytes(data)
     file.close(keep=False)
 
-    assert read_notes(tmp_path / "y.notes") == [b"second"]
-    assert read_notes(tmp_path / "absent.notes") == []
+    assert read_entries(tmp_path / "y.notes") == [b"second"]
+    assert read_entries(tmp_path / "absent.notes") == []
 
 
-async def test_what_was_found_is_doubtful_and_what_is_new_is_not(tmp_path: Path) -> None:
+async def test_inherited_rows_may_already_be_written_and_new_rows_are_not(tmp_path: Path) -> None:
     await killed(tmp_path)
     async with a_spool(tmp_path) as spool:
         spool.add([a_row("new")])
         await spool.take_over()
-        first = await spool.take()
+        first = await spool.next_batch()
         assert first is not None
-        spool.done(first[0])
-        second = await spool.take()
+        spool.commit(first[0])
+        second = await spool.next_batch()
 
     assert second is not None
-    assert (first[0].sure, second[0].sure) == (False, True)
+    assert (first[0].untried, second[0].untried) == (False, True)
 
 
-async def test_the_files_of_a_process_that_lives_are_left_alone(tmp_path: Path) -> None:
+async def test_files_in_use_by_a_running_process_are_not_taken_over(tmp_path: Path) -> None:
     async with a_spool(tmp_path, "p1") as one, a_spool(tmp_path, "p2") as other:
         one.add([a_row()])
-        await one.settled()
+        await one.flush()
 
         assert await other.take_over() == 0
         assert len(await emptied(one)) == 1
 
 
-async def test_of_two_who_come_after_the_dead_only_one_inherits(tmp_path: Path) -> None:
+async def test_only_one_process_takes_over_the_files_of_a_dead_process(tmp_path: Path) -> None:
     await killed(tmp_path)
     async with a_spool(tmp_path, "p1") as one, a_spool(tmp_path, "p2") as other:
         found = await asyncio.gather(one.take_over(), other.take_over())
@@ -308,7 +310,7 @@ async def test_of_two_who_come_after_the_dead_only_one_inherits(tmp_path: Path) 
         assert sorted(found) == [0, FOUND]
 
 
-async def test_what_is_left_at_the_end_waits_for_the_next_start(tmp_path: Path) -> None:
+async def test_unwritten_rows_wait_for_the_next_start(tmp_path: Path) -> None:
     async with a_spool(tmp_path, "p1") as spool:
         spool.add([a_row("left")])
     async with a_spool(tmp_path, "p2") as spool:
@@ -317,7 +319,7 @@ async def test_what_is_left_at_the_end_waits_for_the_next_start(tmp_path: Path) 
         assert [row.request for row in await emptied(spool)] == ["left"]
 
 
-async def test_heirs_that_leave_in_their_turn_leave_everything_to_the_next(tmp_path: Path) -> None:
+async def test_inherited_rows_survive_another_restart(tmp_path: Path) -> None:
     await killed(tmp_path)
     async with a_spool(tmp_path, "p1") as spool:
         await spool.take_over()
@@ -330,9 +332,9 @@ async def test_heirs_that_leave_in_their_turn_leave_everything_to_the_next(tmp_p
 @pytest.mark.parametrize(
     ("cut", "more"),
     [(-3, b""), (None, bytes(4096)), (None, b"\0\0\1")],
-    ids=["a record", "zeros of a machine without power", "the length of a record"],
+    ids=["truncated record", "zeros after a power failure", "truncated record length"],
 )
-async def test_a_record_that_was_half_written_is_told_and_the_rest_is_read(
+async def test_partially_written_record_is_logged_and_skipped(
     tmp_path: Path, cut: int | None, more: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     await killed(tmp_path)
@@ -344,12 +346,12 @@ async def test_a_record_that_was_half_written_is_told_and_the_rest_is_read(
 
     whole_ones = {"noted"} if cut is None else set[str]()
     assert {row.request for row in rows} - whole_ones == {*(f"req_{n}" for n in range(10)), "under_way", "long"}
-    assert "half written" in caplog.text
+    assert "incomplete record" in caplog.text
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("damage", ["changed", "rubbish"])
-async def test_of_a_damaged_file_what_is_whole_is_read_and_the_file_is_kept_and_counted(
+async def test_intact_records_in_a_damaged_file_are_read_and_the_file_is_set_aside(
     tmp_path: Path, damage: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     await killed(tmp_path)
@@ -360,9 +362,9 @@ async def test_of_a_damaged_file_what_is_whole_is_read_and_the_file_is_kept_and_
     async with a_spool(tmp_path) as spool:
         found = await spool.take_over()
         rows = await emptied(spool)
-        lost, unread = spool.lost, spool.unread
+        lost, unread = spool.rows_lost, spool.unreadable_files
 
-    # Those of the first request were in the record that was changed; what it had noted of it is a row.
+    # The changed record contained both rows of the first request. Its note becomes one row instead.
     assert found == FOUND - (1 if damage == "changed" else 0)
     assert "noted" in {row.request for row in rows}
     assert (lost, unread) == (1, 1)
@@ -373,7 +375,7 @@ async def test_of_a_damaged_file_what_is_whole_is_read_and_the_file_is_kept_and_
 @pytest.mark.parametrize(
     "what", [b"headgate rows 2\nof another version altogether", b"what is this? It is no such file"]
 )
-async def test_a_file_of_another_version_is_put_aside_and_counted_and_stops_nobody(
+async def test_file_from_another_version_is_set_aside_and_counted(
     tmp_path: Path, what: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "dead.lock").touch()
@@ -381,23 +383,23 @@ async def test_a_file_of_another_version_is_put_aside_and_counted_and_stops_nobo
     (tmp_path / "dead.00000002.rows").write_bytes(b"headgate")
     async with a_spool(tmp_path) as spool:
         assert await spool.take_over() == 0
-        assert (spool.lost, spool.unread) == (1, 1)
+        assert (spool.rows_lost, spool.unreadable_files) == (1, 1)
     assert [path.name for path in tmp_path.iterdir()] == ["dead.00000001.rows.unread"]
     assert "docs/concepts/ledger.md" in caplog.text
 
 
-async def test_rows_with_a_field_that_this_version_does_not_know_are_kept_and_counted(tmp_path: Path) -> None:
+async def test_file_with_an_unknown_field_is_set_aside_and_counted(tmp_path: Path) -> None:
     record = msgspec.msgpack.encode((0, [["a"] * 40]))
     (tmp_path / "dead.lock").touch()
-    (tmp_path / "dead.00000001.rows").write_bytes(MAGIC + framed(record) + record)
+    (tmp_path / "dead.00000001.rows").write_bytes(MAGIC + record_header(record) + record)
     async with a_spool(tmp_path) as spool:
         await spool.take_over()
         assert await emptied(spool) == []
-        assert (spool.lost, spool.unread, spool.waiting) == (1, 1, 0)
+        assert (spool.rows_lost, spool.unreadable_files, spool.rows_waiting) == (1, 1, 0)
     assert [path.name for path in tmp_path.iterdir()] == ["dead.00000001.rows.unread"]
 
 
-async def test_a_file_that_was_put_aside_is_read_again_when_it_is_given_back(tmp_path: Path) -> None:
+async def test_restored_file_is_read_again(tmp_path: Path) -> None:
     async with a_spool(tmp_path, "dead") as dead:
         dead.add([a_row("kept")])
     [file] = tmp_path.glob("*.rows")
@@ -406,7 +408,7 @@ async def test_a_file_that_was_put_aside_is_read_again_when_it_is_given_back(tmp
     async with a_spool(tmp_path, "p1") as spool:
         await spool.take_over()
     [aside] = tmp_path.iterdir()
-    # As docs/concepts/ledger.md says.
+    # Follows the procedure in docs/concepts/ledger.md.
     aside.write_bytes(good)
     aside.rename(file)
     (tmp_path / "dead.lock").touch()
@@ -417,19 +419,19 @@ async def test_a_file_that_was_put_aside_is_read_again_when_it_is_given_back(tmp
     assert list(tmp_path.iterdir()) == []
 
 
-async def test_a_file_that_somebody_took_away_is_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_rows_in_a_missing_file_are_counted_as_lost(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async with a_spool(tmp_path, memory_rows_max=0) as spool:
         for number in range(SEGMENT_ROWS_MAX + 3):
             spool.add([a_row(f"req_{number}")])
-        await spool.settled()
+        await spool.flush()
         (tmp_path / "p1.00000001.rows").unlink()
         rows = await emptied(spool)
 
-        assert (len(rows), spool.lost, spool.unread) == (3, SEGMENT_ROWS_MAX, 0)
-    assert "gone" in caplog.text
+        assert (len(rows), spool.rows_lost, spool.unreadable_files) == (3, SEGMENT_ROWS_MAX, 0)
+    assert "missing" in caplog.text
 
 
-async def test_what_was_inherited_is_never_lost_for_want_of_room(tmp_path: Path) -> None:
+async def test_inherited_rows_are_not_dropped_at_the_size_limit(tmp_path: Path) -> None:
     for name in ("dead1", "dead2"):
         async with a_spool(tmp_path, name) as dead:
             for number in range(2 * SEGMENT_ROWS_MAX):
@@ -438,28 +440,28 @@ async def test_what_was_inherited_is_never_lost_for_want_of_room(tmp_path: Path)
         found = await heir.take_over()
         for number in range(2 * SEGMENT_ROWS_MAX):
             heir.add([a_row(f"new_{number}")])
-        lost, rows = heir.lost, [row.request for row in await emptied(heir)]
+        lost, rows = heir.rows_lost, [row.request for row in await emptied(heir)]
 
     assert found == 4 * SEGMENT_ROWS_MAX
     assert len([name for name in rows if name.startswith("dead")]) == found
-    # Its own are bounded all the same.
+    # The number of new rows is still bounded.
     assert 0 < lost == 2 * SEGMENT_ROWS_MAX - len([name for name in rows if name.startswith("new")])
 
 
-async def test_a_spool_too_small_for_anything_loses_rows_and_nothing_else(tmp_path: Path) -> None:
+async def test_all_rows_are_counted_as_lost_if_the_spool_is_too_small_for_any(tmp_path: Path) -> None:
     async with a_spool(tmp_path, bytes_max=1_000) as spool:
         for number in range(10):
             spool.add([a_row(f"req_{number}")])
 
-        assert await spool.take() is None
-        assert (spool.lost, spool.waiting) == (10, 0)
+        assert await spool.next_batch() is None
+        assert (spool.rows_lost, spool.rows_waiting) == (10, 0)
 
 
-async def test_beyond_what_memory_holds_rows_are_on_disk_alone_and_still_come_in_their_order(tmp_path: Path) -> None:
+async def test_rows_beyond_the_memory_limit_are_read_from_disk_in_order(tmp_path: Path) -> None:
     async with a_spool(tmp_path, memory_rows_max=SEGMENT_ROWS_MAX) as spool:
         for number in range(3 * SEGMENT_ROWS_MAX + 7):
             spool.add([a_row(f"req_{number}")])
-        await spool.settled()
+        await spool.flush()
         in_memory = sum(len(each.usage or ()) for each in spool._closed)
         rows = await emptied(spool)
 
@@ -467,22 +469,22 @@ async def test_beyond_what_memory_holds_rows_are_on_disk_alone_and_still_come_in
     assert [row.request for row in rows] == [f"req_{number}" for number in range(3 * SEGMENT_ROWS_MAX + 7)]
 
 
-async def test_a_full_spool_loses_the_oldest_and_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_full_spool_drops_the_oldest_rows_and_logs_it(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async with a_spool(tmp_path, bytes_max=3_000_000) as spool:
         for number in range(4 * SEGMENT_ROWS_MAX):
             spool.add([a_row(f"req_{number}")])
-        await spool.settled()
+        await spool.flush()
         size = sum(file.stat().st_size for file in tmp_path.glob("*.rows"))
-        lost, rows = spool.lost, await emptied(spool)
+        lost, rows = spool.rows_lost, await emptied(spool)
 
     assert size <= 3_000_000
     assert lost == 4 * SEGMENT_ROWS_MAX - len(rows) > 0
     assert rows[-1].request == f"req_{4 * SEGMENT_ROWS_MAX - 1}"
-    assert "rows of the ledger are lost" in caplog.text
-    assert "raise ledger.spool_max" in caplog.text
+    assert "ledger rows are lost" in caplog.text
+    assert "raise ledger.spool_bytes_max" in caplog.text
 
 
-async def test_a_disk_that_takes_nothing_leaves_rows_in_memory_as_far_as_that_goes(
+async def test_rows_stay_in_memory_up_to_the_limit_while_the_disk_is_full(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(_: int, data: bytes) -> int:
@@ -490,32 +492,30 @@ async def test_a_disk_that_takes_nothing_leaves_rows_in_memory_as_far_as_that_go
 
     async with a_spool(tmp_path, memory_rows_max=SEGMENT_ROWS_MAX) as spool:
         spool.add([a_row("before")])
-        await spool.settled()
+        await spool.flush()
         monkeypatch.setattr(segment_module.os, "write", full)
         for number in range(3 * SEGMENT_ROWS_MAX):
             spool.add([a_row(f"req_{number}")])
-        await spool.settled()
-        lost, problem = spool.lost, spool.problem
+        await spool.flush()
+        lost, problem = spool.rows_lost, spool.problem
         rows = await emptied(spool)
-        await spool.settled()
+        await spool.flush()
         monkeypatch.undo()
         spool.add([a_row("after")])
         rows += await emptied(spool)
         spool.add([a_row("later")])
-        await spool.settled()
+        await spool.flush()
         mended = spool.problem
 
     assert lost + len(rows) == 3 * SEGMENT_ROWS_MAX + 2
     assert lost > 0
     assert rows[0].request == "before"
     assert problem is not None
-    assert "make room" in problem
+    assert "free disk space" in problem
     assert mended is None
 
 
-async def test_rows_reach_the_disk_itself_when_they_have_waited(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_rows_are_synced_to_disk_after_a_delay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     forced: list[str] = []
     true_sync = os.fsync
 
@@ -526,7 +526,7 @@ async def test_rows_reach_the_disk_itself_when_they_have_waited(
     monkeypatch.setattr(segment_module.os, "fsync", sync)
     async with a_spool(tmp_path) as spool:
         spool.add([a_row()])
-        await spool.settled()
+        await spool.flush()
         await spool.sync()
         too_early = list(forced)
         spool._current.began_at -= 2.0
@@ -536,12 +536,12 @@ async def test_rows_reach_the_disk_itself_when_they_have_waited(
 
     assert too_early == []
     assert next(name for name in forced if name.endswith(".rows")) == str(tmp_path / "p1.00000001.rows")
-    # Once for what had waited; once more when it was left behind.
+    # One sync after the delay, and one when the spool was closed.
     assert len([name for name in forced if name.endswith(".rows")]) == 2
 
 
 @pytest.mark.parametrize("call", ["fsync", "open"])
-async def test_a_disk_or_limit_that_fails_ends_nothing_and_is_tried_again(
+async def test_failed_disk_operation_is_reported_and_retried(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
     def fail(*_: object, **__: object) -> int:
@@ -550,21 +550,21 @@ async def test_a_disk_or_limit_that_fails_ends_nothing_and_is_tried_again(
     await killed(tmp_path)
     async with a_spool(tmp_path) as spool:
         spool.add([a_row()])
-        await spool.settled()
+        await spool.flush()
         spool._current.began_at -= 2.0
         monkeypatch.setattr(segment_module.os, call, fail)
-        await spool.keep(look=call == "open")
+        await spool.maintain(take_over=call == "open")
         problem = spool.problem
         monkeypatch.undo()
-        await spool.keep(look=True)
+        await spool.maintain(take_over=True)
 
         assert problem is not None
-        assert "raise the limit of open files" in problem
+        assert "raise the open-file limit" in problem
         assert spool.problem is None
         assert len(await emptied(spool)) == FOUND
 
 
-async def test_one_who_cannot_look_at_the_dead_holds_none_of_their_locks(
+async def test_failed_takeover_releases_the_locks_of_the_dead_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(_: Path) -> bytes:
@@ -580,9 +580,7 @@ async def test_one_who_cannot_look_at_the_dead_holds_none_of_their_locks(
         assert await other.take_over() == FOUND
 
 
-async def test_a_file_that_cannot_be_removed_stops_nobody_who_adds(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_failed_file_removal_does_not_block_new_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(_: Path, *, missing_ok: bool = False) -> None:
         raise OSError(30, "Read-only file system")
 
@@ -590,15 +588,15 @@ async def test_a_file_that_cannot_be_removed_stops_nobody_who_adds(
         monkeypatch.setattr(Path, "unlink", fail)
         for number in range(2 * SEGMENT_ROWS_MAX):
             spool.add([a_row(f"req_{number}")])
-        await spool.settled()
-        lost, problem = spool.lost, spool.problem
+        await spool.flush()
+        lost, problem = spool.rows_lost, spool.problem
         monkeypatch.undo()
 
     assert lost > 0
     assert problem is not None
 
 
-async def test_to_take_over_many_rows_takes_little_memory_and_lets_others_have_their_turn(tmp_path: Path) -> None:
+async def test_taking_over_many_rows_uses_little_memory(tmp_path: Path) -> None:
     async with a_spool(tmp_path, "dead", memory_rows_max=0) as dead:
         for number in range(4 * SEGMENT_ROWS_MAX):
             dead.add([a_row(f"req_{number}")])
@@ -607,48 +605,48 @@ async def test_to_take_over_many_rows_takes_little_memory_and_lets_others_have_t
         found = await spool.take_over()
         _, most = tracemalloc.get_traced_memory()
         tracemalloc.stop()
-        taken = await spool.take()
+        taken = await spool.next_batch()
 
-    # One file at a time, and nothing of what is in it is kept.
+    # Files are read one at a time, and their rows are not kept in memory.
     assert found == 4 * SEGMENT_ROWS_MAX
     assert most < 10_000_000
     assert taken is not None
     assert len(taken[1]) == SEGMENT_ROWS_MAX
 
 
-async def test_the_folder_is_for_its_owner_alone(tmp_path: Path) -> None:
+async def test_spool_files_are_accessible_only_to_their_owner(tmp_path: Path) -> None:
     async with a_spool(tmp_path / "a" / "b") as spool:
         spool.add([a_row()])
-        await spool.settled()
+        await spool.flush()
         modes = {file.stat().st_mode & 0o777 for file in (tmp_path / "a" / "b").iterdir()}
 
     assert modes == {0o600}
 
 
-def test_a_record_is_read_as_it_was_written() -> None:
+def test_record_is_read_back_unchanged() -> None:
     row = replace(a_row(), ttft_us=None, metadata=())
-    assert unpacked(packed_usage([row, a_row("b")])).usage == (row, a_row("b"))
+    assert unpack_record(pack_usage([row, a_row("b")])).usage == (row, a_row("b"))
 
 
 @pytest.mark.parametrize("count", [1, 15, 16, 1_000])
-def test_how_many_rows_a_record_has_is_told_by_how_it_begins(count: int) -> None:
+def test_row_count_is_read_from_the_start_of_a_record(count: int) -> None:
     rows = [a_row(f"req_{number}", number) for number in range(count)]
-    record = packed_usage(rows)
+    record = pack_usage(rows)
 
-    assert rows_in(record) == rows_in(packed_times([a_time()] * count)) == count
-    assert keys_in(record) == [(row.request, row.attempt) for row in rows]
-    assert keys_in(packed_times([a_time()])) == []
-    assert [rows_in(each) for each in (b"", b"\x92\x07\x91", b"\x93\x00\x91", b"\x92\x00\xa1")] == [0, 0, 0, 0]
+    assert count_rows(record) == count_rows(pack_endpoint_times([a_time()] * count)) == count
+    assert usage_keys(record) == [(row.request, row.attempt) for row in rows]
+    assert usage_keys(pack_endpoint_times([a_time()])) == []
+    assert [count_rows(each) for each in (b"", b"\x92\x07\x91", b"\x93\x00\x91", b"\x92\x00\xa1")] == [0, 0, 0, 0]
 
 
 @pytest.mark.parametrize("record", [b"", b"\xc1", b"\x92\x07\x90", b"\x92\x00\x91\x91\x01", b"\x92\x01\x91\x91\x01"])
-def test_what_is_no_record_is_a_value_error(record: bytes) -> None:
+def test_invalid_record_raises_value_error(record: bytes) -> None:
     with pytest.raises(ValueError, match=r".*"):
-        unpacked(record)
+        unpack_record(record)
 
 
-def test_text_and_numbers_are_as_the_database_takes_them() -> None:
-    assert bounded("a\0b\ud800") == "a�b?"
-    assert len(bounded("x" * 500)) == 200
-    assert (whole(-3), whole(10**12)) == (0, COUNT_MAX)
+def test_texts_and_numbers_are_sanitized_for_the_database() -> None:
+    assert clamp_text("a\0b\ud800") == "a�b?"
+    assert len(clamp_text("x" * 500)) == 200
+    assert (clamp_count(-3), clamp_count(10**12)) == (0, COUNT_MAX)
     assert a_time().endpoint == "e1"

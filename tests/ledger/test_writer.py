@@ -1,4 +1,4 @@
-"""Is every row in the database once, whatever happens on the way?"""
+"""Every row is written to the database exactly once, whatever fails."""
 
 import asyncio
 import random
@@ -8,14 +8,14 @@ from pathlib import Path
 import asyncpg
 import pytest
 
-from headgate.ledger.database import FAILURES, Database, close
-from headgate.ledger.partitions import Partitions, retire
-from headgate.ledger.reports.queries import lines
+from headgate.ledger.database import DATABASE_ERRORS, Database, close
+from headgate.ledger.partitions import Partitions, drop_expired
+from headgate.ledger.reports.queries import cost_lines
 from headgate.ledger.rows import day_of
 from headgate.ledger.spool import spool as spool_module
 from headgate.ledger.spool.spool import SEGMENT_ROWS_MAX
 from headgate.model.units import SECOND, Instant
-from headgate.ports.reports import Rows
+from headgate.ports.cost_reports import ReportFilter
 from testing.fault_proxy import Fault, FaultProxy
 from testing.memory_ledger import MemoryLedger
 from testing.postgres import Postgres
@@ -42,9 +42,9 @@ def commits_of(proxy: FaultProxy) -> int:
 @pytest.mark.parametrize(
     ("fault", "was_committed"),
     [(Fault(only=COMMIT, reset_after=0), True), (Fault(only=COMMIT, lost="question"), False)],
-    ids=["the answer is lost", "the question is lost"],
+    ids=["response lost", "query lost"],
 )
-async def test_a_commit_that_nobody_heard_of_is_neither_lost_nor_doubled(
+async def test_unconfirmed_commit_is_neither_lost_nor_duplicated(
     url: str, link: Link, tmp_path: Path, fault: Fault, was_committed: bool
 ) -> None:
     async with FaultProxy(port_of(url)) as proxy, a_spool(tmp_path) as spool:
@@ -56,19 +56,20 @@ async def test_a_commit_that_nobody_heard_of_is_neither_lost_nor_doubled(
                 spool.add([a_row(f"req_{number}")])
             await until(lambda: commits_of(proxy) > commits)
             if not was_committed:
-                # The lost query is never answered; the connection is broken instead of waiting for a time limit.
+                # The lost query is never answered; the connection is broken so that the test does not have to wait for
+                # a timeout.
                 proxy.break_all()
             await until(lambda: writer.problem is not None)
             proxy.fault = Fault()
             assert await writer.flush(60.0)
 
-            assert writer.known_already == (50 if was_committed else 0)
+            assert writer.duplicates == (50 if was_committed else 0)
     assert len(await all_rows(link)) == 50
     assert [each[:2] for each in (await all_days(link)).values()] == [(50, 50)]
 
 
 @pytest.mark.process
-async def test_connections_cut_at_any_moment_cost_no_row_and_double_none(url: str, link: Link, tmp_path: Path) -> None:
+async def test_broken_connections_neither_lose_nor_duplicate_rows(url: str, link: Link, tmp_path: Path) -> None:
     chance, twin = random.Random(7), MemoryLedger()
     async with FaultProxy(port_of(url)) as proxy, a_spool(tmp_path) as spool:
         async with writing(through(proxy, url), spool, flush_s=0.001) as writer:
@@ -91,13 +92,13 @@ async def test_connections_cut_at_any_moment_cost_no_row_and_double_none(url: st
 
 
 @pytest.mark.process
-async def test_many_writers_of_the_same_days_do_not_stand_in_each_others_way(
+async def test_concurrent_writers_for_the_same_days_do_not_block_each_other(
     url: str, link: Link, tmp_path: Path
 ) -> None:
     async def one(name: int) -> int:
         async with a_spool(tmp_path / str(name)) as spool, writing(url, spool, flush_s=0.001) as writer:
             for number in range(60):
-                # In another order in each of them.
+                # Each writer uses a different tenant order.
                 tenant = (number * (name + 3)) % 60
                 spool.add([a_row(f"req_{name}_{number}", tenant=f"t{tenant}")])
                 await asyncio.sleep(0.002)
@@ -110,16 +111,16 @@ async def test_many_writers_of_the_same_days_do_not_stand_in_each_others_way(
 
 
 @pytest.mark.process
-async def test_a_row_that_the_database_refuses_holds_up_no_other(
+async def test_row_rejected_by_the_database_does_not_block_others(
     url: str, link: Link, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with a_spool(tmp_path) as spool, writing(url, spool) as writer:
         for number in range(20):
             spool.add([a_row(f"req_{number}", model="bad\0text canary" if number == 13 else "m")])
         spool.add([a_row("huge", tokens_in=2**40)])
-        spool.add_time([a_time()])
+        spool.add_endpoint_times([a_time()])
         assert await writer.flush(60.0)
-        assert writer.refused == 2
+        assert writer.rows_rejected == 2
     assert len(await all_rows(link)) == 19
     assert await link.fetchval("select count(*) from headgate.endpoint_time") == 1
     assert sum(each[0] for each in (await all_days(link)).values()) == 19
@@ -128,35 +129,36 @@ async def test_a_row_that_the_database_refuses_holds_up_no_other(
 
 
 @pytest.mark.process
-async def test_a_spool_that_cannot_be_read_is_no_trouble_of_the_database(
+async def test_unreadable_spool_is_not_reported_as_a_database_problem(
     url: str, link: Link, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(_: Path) -> None:
         raise OSError(24, "Too many open files")
 
-    async with a_spool(tmp_path, memory_rows_max=0) as spool, writing(url, spool) as writer:
-        await until(lambda: writer.problem is None)
-        monkeypatch.setattr(spool_module, "read", fail)
+    async with a_spool(tmp_path, memory_rows_max=0) as spool:
         for number in range(SEGMENT_ROWS_MAX):
             spool.add([a_row(f"req_{number}")])
-        await until(lambda: spool.problem is not None)
-        away, waiting = writer.problem, spool.waiting
-        monkeypatch.undo()
-        assert await writer.flush(60.0)
+        # Only now have the rows left memory; a writer that was already running could take them before that.
+        await spool.flush()
+        monkeypatch.setattr(spool_module, "read_batch", fail)
+        async with writing(url, spool) as writer:
+            await until(lambda: writer.problem is None)
+            await until(lambda: spool.problem is not None)
+            away, waiting = writer.problem, spool.rows_waiting
+            monkeypatch.undo()
+            assert await writer.flush(60.0)
 
-        assert (away, waiting, writer.reconnects, spool.lost) == (None, SEGMENT_ROWS_MAX, 0, 0)
+            assert (away, waiting, writer.reconnects, spool.rows_lost) == (None, SEGMENT_ROWS_MAX, 0, 0)
     assert await link.fetchval("select count(*) from headgate.usage") == SEGMENT_ROWS_MAX
 
 
 @pytest.mark.process
-async def test_no_trouble_with_the_disk_ends_the_writer(
-    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_disk_error_does_not_stop_the_writer(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
         raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr(spool_module, "left_by_the_dead", fail)
-    async with a_spool(tmp_path) as spool, writing(url, spool, keep_s=0.01, take_over_s=0.0) as writer:
+    monkeypatch.setattr(spool_module, "find_orphans", fail)
+    async with a_spool(tmp_path) as spool, writing(url, spool, maintain_interval_s=0.01, take_over_s=0.0) as writer:
         await until(lambda: spool.problem is not None)
         problem = spool.problem
         spool.add([a_row()])
@@ -165,11 +167,11 @@ async def test_no_trouble_with_the_disk_ends_the_writer(
         await until(lambda: spool.problem is None)
 
     assert problem is not None
-    assert "look at the disk" in problem
+    assert "check the disk" in problem
 
 
 @pytest.mark.process
-async def test_a_doubtful_row_of_a_day_that_was_dropped_is_not_summed_again(
+async def test_possibly_written_row_for_a_dropped_day_is_not_summed_again(
     url: str, link: Link, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     old = Instant(int((datetime.now(UTC) - timedelta(days=10)).timestamp()) * SECOND)
@@ -177,75 +179,75 @@ async def test_a_doubtful_row_of_a_day_that_was_dropped_is_not_summed_again(
     for name in ("first", "again"):
         async with a_spool(tmp_path / name) as spool:
             spool.add([a_row("old", at=old), a_row("new", at=new)])
-            spool._current.sure = name == "first"
+            spool._current.untried = name == "first"
             async with writing(url, spool, retention_days=3) as writer:
                 assert await writer.flush(60.0)
-                refused = writer.refused
-        await retire(link, retention_days=3)
+                refused = writer.rows_rejected
+        await drop_expired(link, retention_days=3)
 
     assert refused == 1
     assert sum(each[0] for each in (await all_days(link)).values()) == 2
     assert "older than ledger.retention" in caplog.text
 
 
-def test_a_client_that_is_beside_itself_is_one_failure_of_many() -> None:
-    # As asyncpg raises when a connection breaks in the middle of a COPY.
-    assert isinstance(asyncpg.InternalClientError("lost its state"), FAILURES)
+def test_internal_error_in_asyncpg_is_treated_as_a_connection_failure() -> None:
+    # asyncpg raises this error when a connection breaks during COPY.
+    assert isinstance(asyncpg.InternalClientError("lost its state"), DATABASE_ERRORS)
 
 
 @pytest.mark.process
-async def test_models_that_do_not_exist_do_not_make_sums_of_their_own(url: str, link: Link, tmp_path: Path) -> None:
+async def test_unknown_models_share_one_daily_sum(url: str, link: Link, tmp_path: Path) -> None:
     nobodys = {"attempt": 0, "pool": "", "endpoint": "", "payer": "", "cause": ""}
     async with a_spool(tmp_path) as spool, writing(url, spool) as writer:
         for number in range(20):
-            for outcome in ("invalid", "forbidden", "unauthorized", "unverified", "model_not_found"):
+            for outcome in ("invalid_request", "forbidden", "unauthorized", "key_unverified", "model_not_found"):
                 spool.add([a_row(f"{outcome}_{number}", model=f"made-up-{number}", outcome=outcome, **nobodys)])
             left = nobodys | {"service_class": "", "outcome": "cancelled"}
             spool.add([a_row(f"left_{number}", model=f"made-up-{number}", **left)])
         spool.add([a_row("known", outcome="rate_limited", **nobodys)])
         assert await writer.flush(60.0)
 
-    found = await link.fetch("select model, sum(requests)::integer from headgate.usage_days group by 1 order by 1")
+    found = await link.fetch("select model, sum(requests)::integer from headgate.usage_daily group by 1 order by 1")
     assert [tuple(row) for row in found] == [("", 120), ("m", 1)]
     day = datetime(2026, 11, 15, tzinfo=UTC)
     window = [Instant(int(at.timestamp()) * SECOND) for at in (day, day + timedelta(hours=23))]
-    hourly, count, total = await lines(link, Rows(*window), by="model", key="", depth=1, limit=10)
+    hourly, count, total = await cost_lines(link, ReportFilter(*window), by="model", key="", depth=1, limit=10)
     assert ({line.name: line.unsent for line in hourly}, count, total.unsent) == ({"": 120, "m": 1}, 2, 121)
 
 
 @pytest.mark.process
-async def test_a_database_of_another_shape_is_told_and_written_to_when_it_fits(empty_url: str, tmp_path: Path) -> None:
+async def test_schema_mismatch_is_reported_until_the_database_is_migrated(empty_url: str, tmp_path: Path) -> None:
     async with a_spool(tmp_path) as spool, writing(empty_url, spool) as writer:
         spool.add([a_row()])
         await until(lambda: writer.mismatch is not None)
         assert writer.mismatch is not None
         assert "headgate ledger migrate" in writer.mismatch
         await migrated(empty_url)
-        await until(lambda: writer.written == 1)
+        await until(lambda: writer.rows_written == 1)
 
         assert writer.mismatch is None
 
 
 @pytest.mark.process
-async def test_an_absent_database_costs_nothing_but_waiting(shared_postgres: Postgres, tmp_path: Path) -> None:
+async def test_rows_wait_while_the_database_does_not_exist(shared_postgres: Postgres, tmp_path: Path) -> None:
     nobody = shared_postgres.url_of("nobody_made_this")
     async with a_spool(tmp_path) as spool, writing(nobody, spool) as writer:
         spool.add([a_row()])
 
         await until(lambda: "create it" in (writer.problem or ""))
         assert not await writer.flush(0.1)
-        assert spool.waiting == 1
+        assert spool.rows_waiting == 1
 
 
-# Days
+# Partitions and retention
 
 
 @pytest.mark.process
-async def test_partitions_of_any_day_are_made_by_whoever_comes_first_and_by_many_at_once(url: str, link: Link) -> None:
+async def test_partitions_can_be_created_concurrently(url: str, link: Link) -> None:
     database = Database(url)
     links = [await database.connect() for _ in range(6)]
     days = {date(2026, 1, 1) + timedelta(days=number) for number in range(5)}
-    await asyncio.gather(*(Partitions().make(each, days) for each in links))
+    await asyncio.gather(*(Partitions().ensure(each, days) for each in links))
     for each in links:
         await close(each)
 
@@ -256,7 +258,7 @@ async def test_partitions_of_any_day_are_made_by_whoever_comes_first_and_by_many
 
 
 @pytest.mark.process
-async def test_rows_of_long_ago_find_their_day(url: str, link: Link, tmp_path: Path) -> None:
+async def test_old_rows_are_written_to_their_own_partition(url: str, link: Link, tmp_path: Path) -> None:
     old = Instant(NOON - 40 * 86_400 * SECOND)
     async with a_spool(tmp_path) as spool, writing(url, spool) as writer:
         spool.add([a_row("old", at=old), a_row("new")])
@@ -265,29 +267,30 @@ async def test_rows_of_long_ago_find_their_day(url: str, link: Link, tmp_path: P
 
 
 @pytest.mark.process
-async def test_what_is_too_old_goes_from_every_table_that_grows(url: str, link: Link, tmp_path: Path) -> None:
-    # The audit log's own trigger knows only the database's clock, so everything here is as old as that says.
+async def test_retention_applies_to_every_growing_table(url: str, link: Link, tmp_path: Path) -> None:
+    # The audit log trigger uses the database's clock, so all ages here are relative to it.
     now = await link.fetchval("select now()")
     ages = [Instant(int((now - timedelta(days=days)).timestamp()) * SECOND) for days in (0, 29, 31, 50)]
     async with a_spool(tmp_path) as spool, writing(url, spool) as writer:
         for at in ages:
             spool.add([a_row(f"req_{at}", at=at)])
-            spool.add_time([a_time(at=at)])
+            spool.add_endpoint_times([a_time(at=at)])
         assert await writer.flush(60.0)
     for days in (1, 70):
         await link.execute(
-            "insert into headgate.notices values ('tenant:a', 'day', $1, 50, 1, 1)", now - timedelta(days=days)
+            "insert into headgate.budget_notifications values ('tenant:a', 'day', $1, 50, 1, 1)",
+            now - timedelta(days=days),
         )
     for days in (100, 402):
         await _audit(link, days)
 
-    dropped = await retire(link, retention_days=30, now=now)
+    dropped = await drop_expired(link, retention_days=30, now=now)
     assert dropped == 2
     assert {row.at for row in await all_rows(link)} == {ages[0], ages[1]}
     assert await link.fetchval("select count(*) from headgate.endpoint_time") == 2
-    assert await link.fetchval("select count(*) from headgate.notices") == 1
+    assert await link.fetchval("select count(*) from headgate.budget_notifications") == 1
     assert await link.fetchval("select count(*) from headgate.audit") == 1
-    # The sums stay.
+    # Daily sums are kept.
     assert len(await all_days(link)) == 4
 
 
@@ -303,24 +306,24 @@ async def _audit(link: Link, days: int) -> None:
 @pytest.mark.parametrize(
     "statement", ["delete from headgate.audit", "truncate headgate.audit", "update headgate.audit set actor = 'b'"]
 )
-async def test_the_audit_log_refuses_to_forget_what_is_young(link: Link, statement: str) -> None:
+async def test_recent_audit_log_entries_cannot_be_changed_or_deleted(link: Link, statement: str) -> None:
     await _audit(link, 100)
-    with pytest.raises(asyncpg.RaiseError, match="only ever added to"):
+    with pytest.raises(asyncpg.RaiseError, match="append-only"):
         await link.execute(statement)
 
 
 @pytest.mark.process
-async def test_two_who_look_for_what_is_too_old_do_not_do_it_together(url: str, link: Link) -> None:
+async def test_only_one_process_applies_retention_at_a_time(url: str, link: Link) -> None:
     await link.execute("select pg_advisory_lock($1)", 0x68656165)
     other = await Database(url).connect()
-    found = await retire(other, retention_days=30)
+    found = await drop_expired(other, retention_days=30)
     await close(other)
 
     assert found is None
 
 
 @pytest.mark.process
-async def test_a_day_that_somebody_reads_is_dropped_later(url: str, link: Link, tmp_path: Path) -> None:
+async def test_partition_in_use_is_dropped_later(url: str, link: Link, tmp_path: Path) -> None:
     old = Instant(NOON - 50 * 86_400 * SECOND)
     async with a_spool(tmp_path) as spool, writing(url, spool) as writer:
         spool.add([a_row("old", at=old)])
@@ -328,7 +331,7 @@ async def test_a_day_that_somebody_reads_is_dropped_later(url: str, link: Link, 
     reader = await asyncpg.connect(url)
     async with reader.transaction():
         await reader.fetch("select * from headgate.usage")
-        assert await retire(link, retention_days=30) == 0
-    assert await retire(link, retention_days=30) == 1
+        assert await drop_expired(link, retention_days=30) == 0
+    assert await drop_expired(link, retention_days=30) == 1
     await reader.close()
     assert day_of(old) == date(2026, 9, 26)

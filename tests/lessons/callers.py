@@ -1,4 +1,4 @@
-"""How does a caller leave at exactly this moment? A connection of its own, by which one request is sent and cut."""
+"""A raw HTTP caller that can disconnect at any point in a request."""
 
 import asyncio
 import contextlib
@@ -12,7 +12,7 @@ from testing.gateway import CHAT
 
 
 class RawCaller:
-    """One connection to the gateway. What is sent and read, and how it ends, is up to the test."""
+    """One connection to the gateway. The test controls what is sent and read and how the connection ends."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
@@ -24,7 +24,7 @@ class RawCaller:
         return cls(*await asyncio.open_connection(host, int(port)))
 
     def ask(self, body: Mapping[str, Any], *, bytes_max: int | None = None) -> int:
-        """Sends a request, or only so many bytes of it; how long it is."""
+        """Send a request, or only its first `bytes_max` bytes. Return the length of the complete request."""
         content = json.dumps(body).encode()
         head = f"POST {CHAT} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {len(content)}"
         whole = head.encode() + b"\r\n\r\n" + content
@@ -33,11 +33,11 @@ class RawCaller:
 
     @property
     def got(self) -> bytes:
-        """What has come and has not been read, without waiting for more."""
+        """Bytes that have arrived but have not been read."""
         return bytes(self._reader._buffer)  # type: ignore[attr-defined]
 
     async def read(self, count: int) -> bytes:
-        """So many bytes of the answer, fewer if it ends before."""
+        """Read `count` bytes of the response, or fewer if it ends sooner."""
         try:
             return await self._reader.readexactly(count)
         except asyncio.IncompleteReadError as all_there_was:
@@ -47,7 +47,7 @@ class RawCaller:
         return await self._reader.readuntil(sign)
 
     async def read_to_the_end(self) -> bytes:
-        """All that comes until the connection breaks or a chunked answer ends in good order."""
+        """Read until the connection closes or a chunked response is complete."""
         answer = b""
         while not answer.endswith(b"\r\n0\r\n\r\n"):
             piece = await self._reader.read(65_536)
@@ -57,7 +57,7 @@ class RawCaller:
         return answer
 
     def leave(self, *, by_reset: bool = False) -> None:
-        """Closes, as a program does that ends in good order; or resets, as the system does for one that was killed."""
+        """Close the connection, or reset it as the operating system does for a killed process."""
         if by_reset:
             ours = self._writer.get_extra_info("socket")
             ours.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))

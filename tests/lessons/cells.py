@@ -1,4 +1,4 @@
-"""How does a test get a whole cell: some gateways in its own event loop, around a real store?"""
+"""A cell for tests: several gateways in one event loop with a real Redis store."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -16,11 +16,11 @@ class CellInLoop:
     store: Server
     gateways: list[GatewayInLoop]
     way: FaultProxy
-    """By which the last of them reaches the store."""
+    """Proxy between the last gateway and the store."""
 
     async def until_all(self, reached: Callable[[Config], bool], *, seconds_max: float = 60.0) -> list[Config]:
-        """The first status of each gateway for which `reached` holds."""
-        return [await gateway.until(reached, seconds_max=seconds_max) for gateway in self.gateways]
+        """Return the first status of each gateway for which `reached` is true."""
+        return [await gateway.wait_for_status(reached, seconds_max=seconds_max) for gateway in self.gateways]
 
     async def until_all_are(self, mode: str, *, seconds_max: float = 60.0) -> list[Config]:
         return await self.until_all(lambda status: status["cell"]["mode"] == mode, seconds_max=seconds_max)
@@ -28,7 +28,7 @@ class CellInLoop:
 
 @asynccontextmanager
 async def a_cell(count: int, folder: Path, *urls: str, **settings: Any) -> AsyncIterator[CellInLoop]:
-    """So many gateways before the engines at these addresses, once all of them follow one that leads."""
+    """Start `count` gateways in front of these engines and wait until all of them follow a scheduler."""
     async with AsyncExitStack() as stack:
         store = stack.enter_context(redis())
         way = await stack.enter_async_context(FaultProxy(store.port))
@@ -37,11 +37,11 @@ async def a_cell(count: int, folder: Path, *urls: str, **settings: Any) -> Async
             own = folder / str(number)
             own.mkdir()
             url = store.url if number < count - 1 else f"redis://127.0.0.1:{way.port}"
-            cell = {"store": url, "member": f"gateway-{number}", "members": count}
+            cell = {"store": url, "member_name": f"gateway-{number}", "member_count": count}
             config = a_config(*urls, cell=cell, **settings)
             gateways.append(await stack.enter_async_context(gateway_in_loop(config, own)))
         made = CellInLoop(store, gateways, way)
-        # Who came last has changed everybody's share; the leader tells all of them.
+        # The last gateway to join changes the share of all gateways, and the scheduler notifies them.
         await made.until_all(
             lambda status: status["cell"]["mode"] == "following" and status["cell"]["share"].endswith(f"/{count}")
         )

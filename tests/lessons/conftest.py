@@ -1,4 +1,4 @@
-"""Which databases do the lessons of the ledger write to? One server, a database for each test."""
+"""Database fixtures for the ledger tests: one server, and one database per test."""
 
 from tests.ledger.conftest import migrated_template, patience, shared_postgres, url
 

@@ -1,6 +1,7 @@
-"""What does an engine itself say of the request it has? The fake one by its events, the simulated one by its own pages.
+"""A request as seen from the engine's side, for the fake and the simulated engine.
 
-Both are put to work so slowly that a caller can leave at any moment of a request's life.
+The fake engine reports through events, the simulated engine through its metrics page and record file. Both are slow
+enough that a caller can disconnect at any stage of a request.
 """
 
 import asyncio
@@ -25,19 +26,19 @@ class EngineSeen(Protocol):
     served_model: str
 
     def question(self, moment: str) -> dict[str, Any]:
-        """A request that stays in this moment for as long as a test may need."""
+        """Return a request that stays in this stage for as long as a test needs."""
         ...
 
     async def taken_up(self) -> None:
-        """Returns when the engine works on the last question."""
+        """Wait until the engine is working on the last request."""
         ...
 
     async def let_go(self) -> None:
-        """Returns when the engine says that its client has left and that nothing runs."""
+        """Wait until the engine reports that its client has disconnected and that nothing is running."""
         ...
 
     async def asked(self) -> int:
-        """How many questions have ever reached it."""
+        """Return the number of requests that have reached the engine."""
         ...
 
 
@@ -50,7 +51,7 @@ class FakeSeen:
         self.port = engine.port
 
     def question(self, moment: str) -> dict[str, Any]:
-        # Events that nobody waited for belong to an earlier question.
+        # Discard events from earlier requests.
         while not self._engine._arrived.empty():
             self._engine._arrived.get_nowait()
         self._engine.behaviour = {
@@ -75,7 +76,7 @@ class FakeSeen:
 
 
 class SimulatedSeen:
-    """At a hundredth of its speed a step takes a tenth of a second, and the longest prompt more than one."""
+    """Simulated engine at 1/100 of its normal speed: a step takes 0.1 s, and the longest prompt more than 1 s."""
 
     SPEED_UP = 0.01
     served_model = "sim"
@@ -89,7 +90,7 @@ class SimulatedSeen:
         self._prompts = 0
 
     def question(self, moment: str) -> dict[str, Any]:
-        # Another beginning each time, or the engine would know the prompt already.
+        # A different prefix each time, so that the prompt is not in the engine's prefix cache.
         self._prompts += 1
         words = 1_500 if moment == BEFORE_THE_FIRST_BYTE else 3
         prompt = f"number {self._ended_before + self._prompts} " + "word " * words
@@ -104,7 +105,7 @@ class SimulatedSeen:
         while await self._at_work() > 0:
             await asyncio.sleep(0.01)
         last = read_record(self._record)[-1]
-        assert last["outcome"] == "left", last
+        assert last["outcome"] == "disconnected", last
 
     async def asked(self) -> int:
         return len(read_record(self._record)) - self._ended_before + await self._at_work()

@@ -1,9 +1,9 @@
-"""How is a gateway flooded from outside, without the test that measures it being busy with the flood?
+"""Load generator that floods a gateway from a separate process.
 
     python -m tests.lessons.flood http://127.0.0.1:8080 SECONDS BIG_BODIES_PER_SECOND
 
-A process of its own: threads that send small wrong requests as fast as they are answered, and one that sends bodies of
-tens of megabytes at a pace. At the end it prints how often each status came, as JSON.
+Several threads send small invalid requests as fast as they get responses, and one thread sends bodies of tens of
+megabytes at a fixed rate. The program prints the number of responses per status as JSON.
 """
 
 import http.client
@@ -34,26 +34,26 @@ def wrong_requests() -> list[Request]:
 
 
 def text_body(mib: int, model: str = "no-such-model") -> bytes:
-    """One long message, as with a document in the prompt."""
+    """Body with one long message, such as a document in the prompt."""
     return json.dumps({"model": model, "messages": [{"role": "user", "content": "word " * (mib * MIB // 5)}]}).encode()
 
 
 def image_body(mib: int, model: str = "no-such-model") -> bytes:
-    """A question about a picture."""
+    """Body with an inline image."""
     picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "QUJD" * (mib * MIB // 4)}}
     content = [{"type": "text", "text": "What is this?"}, picture]
     return json.dumps({"model": model, "messages": [{"role": "user", "content": content}]}).encode()
 
 
 def many_turns_body(mib: int, model: str = "no-such-model") -> bytes:
-    """Hundreds of thousands of tiny messages: the most structure that fits into so many bytes."""
+    """Body with hundreds of thousands of tiny messages, which maximises the JSON structure for its size."""
     turn = {"role": "user", "content": 'a"[b'}
     turns = ", ".join([json.dumps(turn)] * (mib * MIB // 40))
     return f'{{"model": {json.dumps(model)}, "messages": [{turns}]}}'.encode()
 
 
 def send(connection: http.client.HTTPConnection, request: Request) -> str:
-    """The status, or how it failed."""
+    """Send a request and return its status or the name of the error."""
     try:
         connection.request(*request)
         answer = connection.getresponse()

@@ -1,4 +1,4 @@
-"""How does a lesson get a gateway that keeps a ledger, and see what stands in it?"""
+"""Gateways with a ledger, and access to the rows they write."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -14,7 +14,7 @@ from tests.ledger.rows import all_rows
 
 def with_ledger(url: str, folder: Path, *engines: str, **settings: Any) -> Config:
     config = a_config(*engines, **settings)
-    ledger = {"spool": str(folder / "spool"), "metadata": ["feature", "conversation"]}
+    ledger = {"spool_directory": str(folder / "spool"), "metadata_keys": ["feature", "conversation"]}
     return config | {"key_secret": "a secret that is only for tests", "database": {"url": url}, "ledger": ledger}
 
 
@@ -25,13 +25,13 @@ async def a_gateway(url: str, folder: Path, *engines: str, **settings: Any) -> A
 
 
 async def written(gateway: GatewayInLoop, rows: int) -> list[UsageRow]:
-    """All rows, once there are so many and nothing waits."""
+    """Wait until at least `rows` rows have been written and none are pending, and return all rows."""
 
     def there(status: dict[str, Any]) -> bool:
         ledger = status["ledger"]
         return ledger["rows_written"] >= rows and not ledger["rows_waiting"] and not status["requests_open"]
 
-    await gateway.until(there)
+    await gateway.wait_for_status(there)
     url = gateway.gateway._settings.database
     assert url is not None
     link = await asyncpg.connect(url.url)

@@ -1,4 +1,4 @@
-"""How does a test break metrics pages alone, at a pace that a test can wait for?"""
+"""Engines whose metrics page can fail, and gateways that scrape at short intervals."""
 
 import asyncio
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from functools import partial
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from headgate.engines.watch import EngineWatch
+from headgate.engines.engine_watch import EngineWatch
 from testing.fake_engine import FakeEngine, Received
 from testing.fake_http import Connection
 from testing.gateway import RunningGateway, gateway_in_loop
@@ -16,7 +16,7 @@ STALE_AFTER_S = 0.3
 
 @dataclass
 class Pages:
-    """What becomes of a metrics page that is asked for."""
+    """Behaviour and counters of a metrics page."""
 
     slow_s: float = 0.0
     hang: bool = False
@@ -25,7 +25,7 @@ class Pages:
 
 
 class ScrapedEngine(FakeEngine):
-    """A fake engine whose metrics page may hang or be slow while everything else is as it should be."""
+    """Fake engine whose metrics page can hang or be slow while all other paths work normally."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -44,15 +44,15 @@ class ScrapedEngine(FakeEngine):
 quick_gateway = partial(
     gateway_in_loop, open_watch=partial(EngineWatch, interval_s=0.05, timeout_s=0.1, stale_after_s=STALE_AFTER_S)
 )
-"""A gateway that looks at its engines a hundred times as often."""
+"""Gateway that probes its engines a hundred times as often as usual."""
 patient_gateway = partial(
     gateway_in_loop, open_watch=partial(EngineWatch, interval_s=0.05, timeout_s=30.0, stale_after_s=60.0)
 )
-"""A gateway with the same scrape interval and a timeout long enough for a loaded machine."""
+"""Gateway with the same scrape interval and a timeout long enough for a busy machine."""
 
 
 async def series_of(gateway: RunningGateway) -> dict[str, float]:
-    """Every sample of the metrics page, by its name and labels as they are written."""
+    """Return every sample on the metrics page by name and labels."""
     async with gateway.http.get(gateway.admin_url + "/metrics") as answer:
         page = (await answer.read()).decode()
     return {

@@ -1,7 +1,7 @@
-"""A request is cut off: is every connection, task and place given back, whichever await it was in?
+"""A request cancelled at any await releases its connections, tasks and slots.
 
-Gateway, engine and caller share one event loop, so a caller that leaves after 0, 1, 2, … turns of it leaves the
-gateway in each of its awaits in turn: reading, waiting for its place, connecting, asking, relaying, ending.
+Gateway, engine and caller share one event loop. A caller that disconnects after 0, 1, 2, … iterations of the loop
+therefore cancels the gateway in each of its awaits: reading, queueing, connecting, sending, relaying and finishing.
 """
 
 import asyncio
@@ -22,12 +22,12 @@ PLACES = 4
 TURNS_MAX = 400
 REST_S_MAX = 60.0
 PROBES = 1
-"""Connections that the gateway's own probing may have open besides."""
+"""Number of additional connections that the gateway's probes can have open."""
 
 
 @dataclass
 class Bench:
-    """A gateway before one engine, with a proxy between that counts."""
+    """Gateway in front of one engine, with a proxy between them that counts connections."""
 
     engine: FakeEngine
     proxy: FaultProxy
@@ -35,7 +35,7 @@ class Bench:
     held_at_start: dict[str, int]
 
     async def cut(self, body: dict[str, object], *, turns: int, by_reset: bool) -> bytes:
-        """Asks, and leaves so many turns of the loop later; what had come by then."""
+        """Send a request, disconnect after `turns` loop iterations and return the bytes received so far."""
         caller = await RawCaller.to(self.gateway.url)
         caller.ask(body)
         for _ in range(turns):
@@ -45,20 +45,20 @@ class Bench:
         return got
 
     async def all_given_back(self) -> None:
-        await self.gateway.until_idle()
-        await self.gateway.until(lambda _: self.engine.connections_open <= PLACES + PROBES)
+        await self.gateway.wait_until_idle()
+        await self.gateway.wait_for_status(lambda _: self.engine.connections_open <= PLACES + PROBES)
         held, at_start = await at_rest(self.gateway, self.engine, self.proxy, self.held_at_start), self.held_at_start
         assert {name: held[name] for name in held if held[name] > at_start[name]} == {}, (held, at_start)
-        assert (held["requests"], held["attempts"], held["lines"]) == (0, 0, 0)
+        assert (held["requests"], held["attempts"], held["command_channels"]) == (0, 0, 0)
         assert self.engine.running == 0
         async with self.gateway.post(chat(stream=True)) as answer:
-            assert events_of(await answer.read())[-1] == "[DONE]", "it serves as before"
+            assert events_of(await answer.read())[-1] == "[DONE]", "the gateway must still serve requests"
 
 
 @asynccontextmanager
 async def a_bench(folder: Path, **settings: object) -> AsyncIterator[Bench]:
     async with FakeEngine() as engine, FaultProxy(engine.port) as proxy:
-        config = a_config(proxy.url, in_flight_max=PLACES, health={"failures_max": 1_000_000}, **settings)
+        config = a_config(proxy.url, in_flight_max=PLACES, health={"consecutive_failures_max": 1_000_000}, **settings)
         async with gateway_in_loop(config, folder) as gateway:
             async with gateway.post(chat(stream=True)) as answer:
                 await answer.read()
@@ -68,7 +68,7 @@ async def a_bench(folder: Path, **settings: object) -> AsyncIterator[Bench]:
 async def at_rest(
     gateway: GatewayInLoop, engine: FakeEngine, proxy: FaultProxy, at_most: dict[str, int] | None = None
 ) -> dict[str, int]:
-    """What the gateway holds when no connection to the engine is open, or what it held when it did not come to that."""
+    """Return the held resources once no engine connections are open, or the last values after REST_S_MAX."""
     held: dict[str, int] = {}
     give_up_at = time.monotonic() + REST_S_MAX
     while time.monotonic() < give_up_at:
@@ -81,29 +81,31 @@ async def at_rest(
     return held
 
 
-@pytest.mark.parametrize("stream", [True, False], ids=["streamed", "whole"])
-@pytest.mark.parametrize("connected", [True, False], ids=["on a kept connection", "on a new connection"])
-async def test_a_caller_who_leaves_after_any_number_of_turns_leaves_nothing(
+@pytest.mark.parametrize("stream", [True, False], ids=["streaming", "non-streaming"])
+@pytest.mark.parametrize("connected", [True, False], ids=["on a reused connection", "on a new connection"])
+async def test_disconnect_after_any_number_of_loop_iterations_releases_everything(
     tmp_path: Path, stream: bool, connected: bool
 ) -> None:
     async with a_bench(tmp_path) as bench:
         turns, complete = 0, 0
         while complete < 5 and turns < TURNS_MAX:
             while not connected and bench.proxy.connections_open:
-                # What has just come to its end is idle a moment later.
+                # A connection becomes idle shortly after its response has ended.
                 bench.engine.close_idle_connections()
                 await asyncio.sleep(0.005)
             got = await bench.cut(chat(stream=stream), turns=turns, by_reset=turns % 2 == 0)
             complete += b"[DONE]" in got if stream else got.endswith(b"}")
             turns += 1
-        print(f"a request is whole after {turns} turns; engine asked {len(bench.engine.requests)} times")
+        print(f"a request takes {turns} loop iterations; the engine received {len(bench.engine.requests)} requests")
 
-        assert complete == 5, "the last cuts came after the end, so those before were at every turn of its life"
+        assert complete == 5, (
+            "the last disconnects must come after the end of the response, so that all iterations are covered"
+        )
         assert turns > 10
         await bench.all_given_back()
 
 
-async def test_callers_who_leave_together_from_places_and_queue_leave_nothing(tmp_path: Path) -> None:
+async def test_simultaneous_disconnects_from_running_and_queued_requests_release_everything(tmp_path: Path) -> None:
     async with a_bench(tmp_path) as bench:
         bench.engine.behaviour = Behaviour(tokens=4, pace_s=0.002)
         cuts = [bench.cut(chat(stream=turns % 3 > 0), turns=4 * turns, by_reset=turns % 2 == 0) for turns in range(120)]
@@ -114,7 +116,7 @@ async def test_callers_who_leave_together_from_places_and_queue_leave_nothing(tm
         await bench.all_given_back()
 
 
-async def test_a_question_cut_at_any_byte_leaves_nothing(tmp_path: Path) -> None:
+async def test_request_truncated_at_any_byte_releases_everything(tmp_path: Path) -> None:
     async with a_bench(tmp_path) as bench:
         asked_before = len(bench.engine.requests)
         length, count = 1, 0
@@ -127,10 +129,10 @@ async def test_a_question_cut_at_any_byte_leaves_nothing(tmp_path: Path) -> None
             count += 1
 
         await bench.all_given_back()
-        assert len(bench.engine.requests) == asked_before + 1, "half a question reaches no engine"
+        assert len(bench.engine.requests) == asked_before + 1, "an incomplete request must not reach the engine"
 
 
-async def test_an_answer_left_at_any_byte_leaves_nothing(tmp_path: Path) -> None:
+async def test_disconnect_at_any_byte_in_the_response_releases_everything(tmp_path: Path) -> None:
     async with a_bench(tmp_path) as bench:
         bench.engine.behaviour = Behaviour(tokens=2)
         whole = await RawCaller.to(bench.gateway.url)
@@ -157,9 +159,9 @@ async def test_an_answer_left_at_any_byte_leaves_nothing(tmp_path: Path) -> None
         Fault(only=b"POST", cut_after=300),
         Fault(only=b"POST", reset_after=300),
     ],
-    ids=["question lost", "answer lost", "silent midway", "half closed", "narrow", "cut", "reset"],
+    ids=["request lost", "response lost", "silent midway", "half closed", "slow", "closed", "reset"],
 )
-async def test_callers_who_leave_a_broken_line_leave_nothing(tmp_path: Path, fault: Fault) -> None:
+async def test_disconnect_from_a_faulty_connection_releases_everything(tmp_path: Path, fault: Fault) -> None:
     async with a_bench(tmp_path, retry={"attempts_max": 1}) as bench:
         bench.proxy.fault = fault
         cuts = [bench.cut(chat(stream=turns % 2 > 0), turns=6 * turns, by_reset=turns % 3 == 0) for turns in range(40)]

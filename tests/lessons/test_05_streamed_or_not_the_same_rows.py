@@ -1,7 +1,7 @@
-"""Is a streamed request written down as the same request is that was not streamed?
+"""The ledger row for a streaming request equals the row for the same request without streaming.
 
-Others record what a stream cost as nothing. Here both kinds go to the same engine with the same questions, and all that
-differs between their rows is when things happened. What the engine did not tell is marked as estimated.
+Some gateways record streams with a cost of zero. These tests send the same requests in both forms to the same engine;
+the rows may differ only in their times. Usage that the engine did not report is marked as estimated.
 """
 
 from collections.abc import Callable
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.process
 
 TIMES = ("at", "request", "queue_us", "ttft_us", "duration_us", "input_us", "output_us", "overhead_us")
 MONEY = ("input_nano_usd", "output_nano_usd", "overhead_nano_usd")
-"""By the hour of an endpoint money is time too."""
+"""With hourly prices, cost depends on time and differs as well."""
 
 
 def but_for_times(row: UsageRow) -> UsageRow:
@@ -40,7 +40,7 @@ BODIES: dict[str, Callable[[int], dict[str, Any]]] = {
 }
 
 
-async def test_the_same_request_streamed_and_not_leaves_the_same_row(url: str, tmp_path: Path) -> None:
+async def test_streaming_and_non_streaming_requests_produce_the_same_row(url: str, tmp_path: Path) -> None:
     async with an_engine() as engine:
         async with a_gateway(url, tmp_path, engine.url, served_model="m") as gateway:
             for stream in (False, True):
@@ -52,7 +52,7 @@ async def test_the_same_request_streamed_and_not_leaves_the_same_row(url: str, t
 
     whole = [but_for_times(row) for row in rows if not row.stream]
     streamed = [but_for_times(row) for row in rows if row.stream]
-    # What an engine finds in its cache depends on what it was asked before.
+    # Prefix cache hits depend on earlier requests.
     assert [replace(row, tokens_cached=0) for row in whole] == [replace(row, tokens_cached=0) for row in streamed]
     assert len(whole) == 8
     assert {row.usage_source for row in rows} == {"engine"}
@@ -63,9 +63,7 @@ async def test_the_same_request_streamed_and_not_leaves_the_same_row(url: str, t
 
 
 @pytest.mark.parametrize("include_usage", [True, False])
-async def test_it_does_not_matter_whether_the_caller_asks_for_usage(
-    url: str, tmp_path: Path, include_usage: bool
-) -> None:
+async def test_row_does_not_depend_on_include_usage(url: str, tmp_path: Path, include_usage: bool) -> None:
     async with an_engine() as engine:
         async with a_gateway(url, tmp_path, engine.url, served_model="m") as gateway:
             options = {"stream": True, "stream_options": {"include_usage": include_usage}}
@@ -75,7 +73,7 @@ async def test_it_does_not_matter_whether_the_caller_asks_for_usage(
     assert (row.tokens_out, row.usage_source) == (7, "engine")
 
 
-async def test_what_no_engine_told_is_estimated_and_says_so(url: str, tmp_path: Path) -> None:
+async def test_missing_usage_is_estimated_and_marked(url: str, tmp_path: Path) -> None:
     async with FakeEngine() as engine:
         engine.behaviour = Behaviour(tokens=6, usage=False)
         async with a_gateway(url, tmp_path, engine.url) as gateway:

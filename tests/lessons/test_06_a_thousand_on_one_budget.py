@@ -1,8 +1,8 @@
-"""Can a thousand requests at once spend more than a budget has?
+"""A thousand concurrent requests exceed a budget by at most one reservation.
 
-Whoever looks at what is spent and then lets a request in has looked a thousand times before the first of them has cost
-anything. What a request may cost at most is reserved in the moment in which it is let in, settled when it ends, and the
-rest given back: so a budget is overdrawn by one reservation at the most.
+A gateway that only checks the amount already spent before admitting a request would admit all thousand before the first
+one has a cost. Headgate reserves the maximum cost of a request at admission and settles it at the end, so a budget is
+exceeded by at most one reservation.
 """
 
 import asyncio
@@ -21,25 +21,25 @@ from headgate.model.money import NANO_USD_PER_USD, NanoUsd
 from headgate.model.outcome import Outcome
 from headgate.model.units import Instant
 from testing.gateway import GatewayInLoop, a_config, chat, gateway_in_loop
-from testing.midnight import pass_midnight
-from testing.simulated import engine_in_loop, simulated_engines
+from testing.midnight import wait_past_midnight
+from testing.simulated_engines import engine_in_loop, simulated_engines
 
 AT_ONCE = 1_000
 FEW = 100
-"""As many as a short test asks for at once; the budget is in proportion."""
+"""Number of concurrent requests in the short test. The budget is scaled in proportion."""
 TOKENS = 16
-BY_TOKENS = {"input": 1, "output": 100}
+BY_TOKENS = {"input_per_1m_tokens": 1, "output_per_1m_tokens": 100}
 BY_THE_HOUR = {"per_hour": 36}
-CLASSES = {"interactive": {"variants": [{"level": 2, "caps": {"output_tokens": 4}}]}}
+CLASSES = {"interactive": {"degradation_steps": [{"level": 2, "caps": {"output_tokens": 4}}]}}
 
 
 class Ends:
-    """Sees what every request reserved and cost."""
+    """Observer that records the reservation and cost of every request."""
 
     def __init__(self) -> None:
         self.ends: list[End] = []
 
-    def saw(self, event: Event, commands: Sequence[Command], now: Instant) -> None:
+    def observe(self, event: Event, commands: Sequence[Command], now: Instant) -> None:
         self.ends += [each for each in commands if isinstance(each, End)]
 
     @property
@@ -48,13 +48,19 @@ class Ends:
 
     @property
     def billed_usd(self) -> float:
-        cost = NanoUsd(sum(bill.input + bill.output + bill.overhead for each in self.ends for bill in each.bills))
+        cost = NanoUsd(
+            sum(
+                bill.input_nano_usd + bill.output_nano_usd + bill.overhead_nano_usd
+                for each in self.ends
+                for bill in each.bills
+            )
+        )
         return cost / NANO_USD_PER_USD
 
 
 @asynccontextmanager
 async def an_engine(at_once: int) -> AsyncIterator[str]:
-    """In this event loop, or as a process of its own where the gateway alone has enough to do in it."""
+    """Run an engine in this event loop, or as a process if the gateway alone keeps the loop busy."""
     if at_once <= FEW:
         async with engine_in_loop() as url:
             yield url
@@ -78,8 +84,8 @@ async def spending(
     config["pools"]["small"]["prices"] = [dict(price)]
     config["tenants"] = {"laptop": {"budgets": {"day": {"usd": limit_usd, "kind": kind}}}}
     config["classes"] = dict(classes)
-    config["limits"] = {"connections_open_max": 4 * AT_ONCE, "head_max": "60s"}
-    pass_midnight()
+    config["limits"] = {"connections_open_max": 4 * AT_ONCE, "header_timeout": "60s"}
+    wait_past_midnight()
     async with gateway_in_loop(config, folder, observers=(ends,)) as gateway:
         yield gateway
 
@@ -96,10 +102,8 @@ async def budget_of(gateway: GatewayInLoop) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("at_once", [FEW, pytest.param(AT_ONCE, marks=pytest.mark.nightly)])
-@pytest.mark.parametrize(
-    ("price", "limit_usd"), [(BY_TOKENS, 0.05), (BY_THE_HOUR, 0.5)], ids=["by tokens", "by the hour"]
-)
-async def test_many_at_once_overdraw_by_no_more_than_one_reservation(
+@pytest.mark.parametrize(("price", "limit_usd"), [(BY_TOKENS, 0.05), (BY_THE_HOUR, 0.5)], ids=["per token", "per hour"])
+async def test_concurrent_requests_exceed_the_budget_by_at_most_one_reservation(
     tmp_path: Path, price: Mapping[str, Any], limit_usd: float, at_once: int
 ) -> None:
     ends = Ends()
@@ -107,30 +111,32 @@ async def test_many_at_once_overdraw_by_no_more_than_one_reservation(
     async with an_engine(at_once) as url:
         async with spending(url, tmp_path, price, limit_usd, ends) as gateway:
             rounds = [await asyncio.gather(*(asked(gateway) for _ in range(at_once))) for _ in range(2)]
-            await gateway.until_idle()
+            await gateway.wait_until_idle()
             budget = await budget_of(gateway)
 
     answers = [each for one in rounds for each in one]
     seen = Counter(status for status, _, _ in answers)
     over_usd = budget["spent_usd"] - limit_usd
     print(
-        f"\n{dict(seen)}; spent ${budget['spent_usd']:.6f} of ${limit_usd}, a reservation ${ends.reserved_most_usd:.6f}"
+        f"\n{dict(seen)}; spent ${budget['spent_usd']:.6f} of ${limit_usd}, "
+        f"largest reservation ${ends.reserved_most_usd:.6f}"
     )
     assert seen.keys() == {200, 429}
     assert seen[200] >= 2
     assert over_usd <= ends.reserved_most_usd
     assert budget["reserved_usd"] == 0
     assert budget["spent_usd"] == pytest.approx(ends.billed_usd, abs=1e-9)
-    assert {each.outcome for each in ends.ends} == {Outcome.COMPLETED, Outcome.OVER_BUDGET}
+    assert {each.outcome for each in ends.ends} == {Outcome.COMPLETED, Outcome.BUDGET_EXCEEDED}
     _, headers, body = next(each for each in answers if each[0] == 429)
     error = json.loads(body)["error"]
     assert error["code"] == error["type"] == "insufficient_quota"
     assert headers["x-should-retry"] == "false"
     assert 1 <= int(headers["Retry-After"]) <= 3_600
-    assert 'tenant "laptop" may spend in a day' in error["message"]
+    assert 'tenant "laptop" has spent ' in error["message"]
+    assert " per day, " in error["message"]
 
 
-async def test_a_soft_budget_lets_all_of_them_in_and_says_what_was_given_up(tmp_path: Path) -> None:
+async def test_soft_budget_admits_all_requests_and_reports_degradation(tmp_path: Path) -> None:
     ends = Ends()
     async with engine_in_loop() as url:
         async with spending(url, tmp_path, BY_TOKENS, 0.0001, ends, kind="soft") as gateway:
@@ -143,9 +149,9 @@ async def test_a_soft_budget_lets_all_of_them_in_and_says_what_was_given_up(tmp_
     assert budget["spent_usd"] > budget["limit_usd"]
 
 
-async def test_a_class_that_stays_cheap_shortens_what_it_can_and_refuses_what_it_cannot(tmp_path: Path) -> None:
+async def test_cost_cap_shortens_output_or_rejects_the_request(tmp_path: Path) -> None:
     ends = Ends()
-    cheap = {"interactive": {"promise": "cost", "max_cost_per_request": 0.0007}}
+    cheap = {"interactive": {"optimize_for": "cost", "cost_per_request_max": 0.0007}}
     async with engine_in_loop() as url:
         async with spending(url, tmp_path, BY_TOKENS, 9, ends, classes=cheap) as gateway:
             status, refused, body = await asked(gateway, "word " * 700)
@@ -155,5 +161,5 @@ async def test_a_class_that_stays_cheap_shortens_what_it_can_and_refuses_what_it
     assert max(each.reserved for each in ends.ends) <= 0.0007 * NANO_USD_PER_USD
     assert status == 429, body
     assert refused["x-should-retry"] == "false"
-    assert refused["Retry-After"] == "3600", "as long as anybody is told to wait: nothing would help"
-    assert "the prompt alone" in json.loads(body)["error"]["message"]
+    assert refused["Retry-After"] == "3600", "waiting would not help, so Retry-After is the maximum"
+    assert "the prompt and one output token cost up to" in json.loads(body)["error"]["message"]

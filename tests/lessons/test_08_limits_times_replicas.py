@@ -1,7 +1,7 @@
-"""Is a limit of a tenant one limit, however many gateways it calls?
+"""A tenant's limit applies once across all gateways in a cell.
 
-Gateways that count by themselves let in the limit times their number. Those of a cell have one count; and where they
-cannot reach each other, each keeps to its part and says so.
+Gateways that count separately admit the limit multiplied by the number of gateways. The gateways in a cell share one
+count. A gateway that cannot reach the others uses only its share and reports that it is doing so.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ import pytest
 from testing.fake_engine import Behaviour, FakeEngine
 from testing.fault_proxy import Fault
 from testing.gateway import GatewayInLoop, chat
-from testing.stalls import again_if_stalled
+from testing.stalls import rerun_if_stalled
 from tests.lessons.cells import CellInLoop, a_cell
 from tests.lessons.scraped import series_of
 
@@ -23,19 +23,19 @@ pytestmark = [pytest.mark.cell, pytest.mark.timing]
 GATEWAYS = 8
 PER_MINUTE = 240
 CALLERS = 2
-"""At each gateway."""
+"""Number of callers per gateway."""
 PAUSE_S = 0.03
 LASTS_S = 5.0
 AT_ONCE = 12
 
 
 def allowed(per_minute: float, lasted_s: float) -> float:
-    """What a limit lets in of those who have not called for a minute: a minute's worth, and what drains meanwhile."""
+    """Requests that a limit admits after an idle minute: one minute's worth plus the refill in the meantime."""
     return per_minute * (1 + lasted_s / 60)
 
 
 async def hammer(gateway: GatewayInLoop, until_s: float, seen: Counter[int]) -> None:
-    """One caller who does not listen to what it is told."""
+    """Send requests at a fixed pace and ignore Retry-After."""
     while time.monotonic() < until_s:
         async with gateway.post(chat(max_tokens=1)) as answer:
             body = await answer.text()
@@ -45,7 +45,7 @@ async def hammer(gateway: GatewayInLoop, until_s: float, seen: Counter[int]) -> 
 
 
 async def hammer_all(cell: CellInLoop) -> tuple[list[Counter[int]], float]:
-    """What each gateway answered, and how long it went on."""
+    """Return the statuses per gateway and the duration in seconds."""
     seen = [Counter[int]() for _ in cell.gateways]
     started = time.monotonic()
     async with asyncio.TaskGroup() as group:
@@ -55,8 +55,8 @@ async def hammer_all(cell: CellInLoop) -> tuple[list[Counter[int]], float]:
     return seen, time.monotonic() - started
 
 
-@again_if_stalled
-async def test_eight_gateways_let_in_the_limit_once(tmp_path: Path) -> None:
+@rerun_if_stalled
+async def test_eight_gateways_admit_the_limit_once(tmp_path: Path) -> None:
     async with FakeEngine() as engine:
         tenants = {"laptop": {"limits": {"requests_per_minute": PER_MINUTE}}}
         async with a_cell(GATEWAYS, tmp_path, engine.url, in_flight_max=64, tenants=tenants) as cell:
@@ -64,16 +64,16 @@ async def test_eight_gateways_let_in_the_limit_once(tmp_path: Path) -> None:
             modes = {(await gateway.status())["cell"]["mode"] for gateway in cell.gateways}
 
     let_in = [each[200] for each in seen]
-    print(f"\nlet in by each: {let_in}, together {sum(let_in)} of {allowed(PER_MINUTE, lasted_s):.0f}")
+    print(f"\nadmitted per gateway: {let_in}, total {sum(let_in)} of {allowed(PER_MINUTE, lasted_s):.0f}")
     assert modes == {"following"}
-    assert sum(each[429] for each in seen) > PER_MINUTE, "far more was asked for"
+    assert sum(each[429] for each in seen) > PER_MINUTE, "the offered load must far exceed the limit"
     assert 0.9 * PER_MINUTE <= sum(let_in) <= 1.05 * allowed(PER_MINUTE, lasted_s)
-    assert min(let_in) > 0, "no gateway went without"
+    assert min(let_in) > 0, "every gateway must admit some requests"
     assert len(engine.requests) == sum(let_in)
 
 
-@again_if_stalled
-async def test_what_may_run_at_once_is_one_number_for_eight_gateways(tmp_path: Path) -> None:
+@rerun_if_stalled
+async def test_concurrency_limit_is_shared_by_eight_gateways(tmp_path: Path) -> None:
     async with FakeEngine() as engine:
         engine.behaviour = Behaviour(tokens=20, pace_s=0.05)
         tenants = {"laptop": {"limits": {"concurrency": AT_ONCE}}}
@@ -91,8 +91,8 @@ async def answered(gateway: GatewayInLoop) -> int:
         return answer.status
 
 
-@again_if_stalled
-async def test_without_the_store_each_lets_in_its_part_and_says_so(tmp_path: Path) -> None:
+@rerun_if_stalled
+async def test_islands_admit_their_share_and_report_it(tmp_path: Path) -> None:
     async with FakeEngine() as engine:
         tenants = {"laptop": {"limits": {"requests_per_minute": PER_MINUTE}}}
         async with a_cell(GATEWAYS, tmp_path, engine.url, in_flight_max=64, tenants=tenants) as cell:
@@ -103,21 +103,21 @@ async def test_without_the_store_each_lets_in_its_part_and_says_so(tmp_path: Pat
 
     part = allowed(PER_MINUTE // GATEWAYS, lasted_s)
     let_in = [each[200] for each in seen]
-    print(f"\nlet in by each: {let_in}, of {part:.0f} each")
+    print(f"\nadmitted per gateway: {let_in}, of {part:.0f} each")
     assert max(let_in) <= part + 1
-    assert min(let_in) >= 0.5 * part, "its part is there to be used"
+    assert min(let_in) >= 0.5 * part, "an island must be able to use its share"
     assert {each["cell"]["share"].partition("/")[2] for each in statuses} == {str(GATEWAYS)}
     assert {each["cell"]["store"] for each in statuses} == {"away"}
     assert all(each["cell"]["store_problem"] for each in statuses)
     for each in series:
         assert each["headgate_cell_mode{mode=island}"] == 1
-        assert each["headgate_cell_share_of{}"] == GATEWAYS
+        assert each["headgate_cell_share_divisor{}"] == GATEWAYS
 
 
-@pytest.mark.parametrize("deaf", [False, True], ids=["cut off", "hears nothing"])
-@again_if_stalled
-async def test_one_that_is_cut_off_adds_its_part_and_no_more(tmp_path: Path, deaf: bool) -> None:
-    """The bound of docs/concepts/cell.md for one island: the limit of those who follow, and its own part of it."""
+@pytest.mark.parametrize("deaf", [False, True], ids=["disconnected", "receives nothing"])
+@rerun_if_stalled
+async def test_single_island_adds_at_most_its_share(tmp_path: Path, deaf: bool) -> None:
+    """Checks the bound in docs/concepts/cell.md for one island: the followers' limit plus the island's share."""
     async with FakeEngine() as engine:
         tenants = {"laptop": {"limits": {"requests_per_minute": PER_MINUTE}}}
         async with a_cell(4, tmp_path, engine.url, in_flight_max=64, tenants=tenants) as cell:
@@ -125,15 +125,15 @@ async def test_one_that_is_cut_off_adds_its_part_and_no_more(tmp_path: Path, dea
             if deaf:
                 cell.way.fault = Fault(lost="answer")
             else:
-                await cell.way.refuse()
+                await cell.way.stop_listening()
                 cell.way.break_all()
-            await lone.until(lambda status: status["cell"]["mode"] == "island")
+            await lone.wait_for_status(lambda status: status["cell"]["mode"] == "island")
             seen, lasted_s = await hammer_all(cell)
             modes = [(await gateway.status())["cell"]["mode"] for gateway in cell.gateways]
 
     *followers, alone = [each[200] for each in seen]
     limit, part = allowed(PER_MINUTE, lasted_s), allowed(PER_MINUTE // 4, lasted_s)
-    print(f"\nlet in by followers: {followers}, together {sum(followers)} of {limit:.0f}; alone {alone} of {part:.0f}")
+    print(f"\nadmitted by followers: {followers}, total {sum(followers)} of {limit:.0f}; island {alone} of {part:.0f}")
     assert modes == ["following"] * 3 + ["island"]
     assert alone <= part + 1
     assert sum(followers) <= 1.05 * limit

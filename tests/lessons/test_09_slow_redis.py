@@ -1,7 +1,7 @@
-"""Does a store that has stopped answering hold up anything?
+"""A store that does not respond delays requests only briefly.
 
-A store that is paused is worse than one that is dead: connections stay open, what is sent is taken, and nothing comes
-back. A gateway that waits for it hangs with it.
+A paused store is worse than a dead one: connections stay open and accept data, but there is never a response. A gateway
+that waits for the store would hang with it.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ import pytest
 
 from testing.fake_engine import Behaviour, FakeEngine
 from testing.gateway import GatewayInLoop, chat
-from testing.stalls import again_if_stalled
+from testing.stalls import rerun_if_stalled
 from tests.lessons.cells import CellInLoop, a_cell
 
 pytestmark = [pytest.mark.cell, pytest.mark.timing]
@@ -22,13 +22,13 @@ GATEWAYS = 3
 EVERY_S = 0.05
 USUAL_S, PAUSED_S, AFTER_S = 2.0, 5.0, 2.0
 GOES_ON_S_MAX = 2.0
-"""A second, on a machine that has nothing else to do."""
+"""Longest time for which a request may be delayed, in seconds. It is one second on an idle machine."""
 ADDED_S_MAX = 0.25
 
 
 @dataclass
 class Taken:
-    """How long calls took that were sent in one part of the test."""
+    """Durations and statuses of the requests in one phase of the test."""
 
     seconds: list[float] = field(default_factory=list)
     statuses: set[int] = field(default_factory=set)
@@ -47,7 +47,7 @@ async def call(gateway: GatewayInLoop, taken: Taken) -> None:
 
 
 async def call_all(cell: CellInLoop, lasts_s: float) -> Taken:
-    """One call after the other at every gateway, due at even steps whatever became of those before."""
+    """Send requests to every gateway at a fixed interval, regardless of earlier requests."""
     taken = Taken()
     until_s = time.monotonic() + lasts_s
     async with asyncio.TaskGroup() as group:
@@ -58,8 +58,8 @@ async def call_all(cell: CellInLoop, lasts_s: float) -> Taken:
     return taken
 
 
-@again_if_stalled
-async def test_a_paused_store_holds_up_calls_for_a_second_and_then_none(tmp_path: Path) -> None:
+@rerun_if_stalled
+async def test_paused_store_delays_requests_for_at_most_a_second(tmp_path: Path) -> None:
     async with FakeEngine() as engine, a_cell(GATEWAYS, tmp_path, engine.url, in_flight_max=64) as cell:
         usual = await call_all(cell, USUAL_S)
         cell.store.pause()
@@ -77,14 +77,14 @@ async def test_a_paused_store_holds_up_calls_for_a_second_and_then_none(tmp_path
     print("\n" + "; ".join(told))
     assert {status for each in (usual, first, paused, returning, after) for status in each.statuses} == {200}
     assert max(first.seconds) < GOES_ON_S_MAX
-    assert paused.p99 < usual.p99 + ADDED_S_MAX, "who knows that the store is away does not wait for it"
+    assert paused.p99 < usual.p99 + ADDED_S_MAX, "a gateway that knows the store is unreachable must not wait for it"
     assert returning.p99 < usual.p99 + ADDED_S_MAX + 1
     assert after.p99 < usual.p99 + ADDED_S_MAX
     assert {each["cell"]["store"] for each in during} == {"away"}
 
 
-@again_if_stalled
-async def test_a_stream_that_runs_does_not_feel_it(tmp_path: Path) -> None:
+@rerun_if_stalled
+async def test_paused_store_does_not_delay_running_streams(tmp_path: Path) -> None:
     async with FakeEngine() as engine, a_cell(2, tmp_path, engine.url, in_flight_max=64) as cell:
         engine.behaviour = Behaviour(tokens=80, pace_s=0.05)
         streams = [asyncio.create_task(followed(gateway)) for gateway in cell.gateways for _ in range(5)]
@@ -94,11 +94,11 @@ async def test_a_stream_that_runs_does_not_feel_it(tmp_path: Path) -> None:
         cell.store.resume()
         await cell.until_all_are("following")
 
-    assert max(silences) < 1, "no piece of an answer waited for the store"
+    assert max(silences) < 1, "part of a stream waited for the store"
 
 
 async def followed(gateway: GatewayInLoop) -> float:
-    """The longest silence in a stream that ended whole."""
+    """Read a complete stream and return its longest gap in seconds."""
     longest, heard = 0.0, time.monotonic()
     whole = b""
     async with gateway.post(chat(stream=True)) as answer:

@@ -1,8 +1,8 @@
-"""A stream breaks off: is it ever delivered as if it were whole?
+"""A truncated stream is never delivered as a complete one.
 
-It is whole when the engine has said `[DONE]`, and by nothing else. Before the first event a break is a status, and
-may be tried elsewhere; after it, an error event ends the stream, and no `[DONE]` follows. The unmodified client of
-OpenAI then raises, where it would otherwise return half an answer.
+A stream is complete only if the engine has sent `[DONE]`. If it is truncated before the first event, the gateway
+retries on another endpoint or returns an error status. After the first event, the gateway ends the stream with an error
+event and without `[DONE]`, so that the unmodified OpenAI client raises instead of returning a partial response.
 """
 
 import asyncio
@@ -25,9 +25,9 @@ from tests.engines.listeners import listening
 TOKENS = 2
 TEXT = "".join(token_text(number) for number in range(TOKENS))
 STEP = 7
-"""A short test cuts at every so manyth byte."""
-ONE_ATTEMPT = {"retry": {"attempts_max": 1}, "health": {"failures_max": 1_000_000}}
-"""So that each break is seen as it is, and none is answered for by an endpoint that was ejected for the last one."""
+"""Step size in bytes between the positions at which the short test truncates."""
+ONE_ATTEMPT = {"retry": {"attempts_max": 1}, "health": {"consecutive_failures_max": 1_000_000}}
+"""Settings without retries or ejections, so that the response shows the effect of each individual fault."""
 
 
 @asynccontextmanager
@@ -44,20 +44,20 @@ async def asked(gateway: GatewayInLoop, *, stream: bool = True) -> tuple[int, by
 
 
 async def whole_answer(gateway: GatewayInLoop, proxy: FaultProxy) -> bytes:
-    """The engine's bytes when nothing is wrong."""
+    """Return the engine's raw response when no fault is injected."""
     status, body = await asked(gateway)
     assert (status, text_of(body), events_of(body)[-1]) == (200, TEXT, "[DONE]")
     return proxy.answer
 
 
 def check(status: int, body: bytes, *, cut_at: int, answer: bytes) -> str:
-    """What a caller was told of an answer cut at this byte, which must be the truth."""
+    """Check the response that a caller gets for a stream truncated at this byte, and return its kind."""
     done_from, done_to = answer.index(b"data: [DONE]"), answer.index(b"data: [DONE]") + len(b"data: [DONE]\n\n")
     where = f"cut at byte {cut_at} of {len(answer)}: {status} {body!r}"
     if status != 200:
         error = json.loads(body)["error"]
         assert (status, error["code"]) == (502, "engine_error"), where
-        assert cut_at <= answer.index(b"\n\n", answer.index(b"data: ")) + 2, f"an event had come; {where}"
+        assert cut_at <= answer.index(b"\n\n", answer.index(b"data: ")) + 2, f"an event had already arrived; {where}"
         return "status"
     events = events_of(body)
     if events[-1] == "[DONE]":
@@ -74,8 +74,10 @@ def check(status: int, body: bytes, *, cut_at: int, answer: bytes) -> str:
 
 @pytest.mark.parametrize("step", [STEP, pytest.param(1, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("way", ["cut_after", "reset_after"], ids=["end of connection", "reset"])
-async def test_a_stream_cut_at_any_byte_is_never_called_done(tmp_path: Path, way: str, step: int) -> None:
-    """Chunked, as engines stream: what is missing shows in the framing."""
+async def test_chunked_stream_truncated_at_any_byte_is_not_reported_as_completed(
+    tmp_path: Path, way: str, step: int
+) -> None:
+    """Chunked transfer encoding, which engines use, shows that data is missing."""
     told: list[str] = []
     async with broken_line(tmp_path) as (_, proxy, gateway):
         answer = await whole_answer(gateway, proxy)
@@ -85,15 +87,17 @@ async def test_a_stream_cut_at_any_byte_is_never_called_done(tmp_path: Path, way
             told.append(check(*await asked(gateway), cut_at=cut_at, answer=answer))
         proxy.fault = Fault()
         await whole_answer(gateway, proxy)
-        await gateway.until_idle()
+        await gateway.wait_until_idle()
 
     print(Counter(told), "of", len(answer), "positions")
-    assert told == sorted(told, key=("status", "error event", "done").index), "one after the other, without gaps"
+    assert told == sorted(told, key=("status", "error event", "done").index), (
+        "the kinds must follow each other in this order"
+    )
     assert set(told) == {"status", "error event", "done"}
 
 
-async def test_a_stream_shorter_than_its_length_is_never_called_done(tmp_path: Path) -> None:
-    """Framed by a length, as some proxies do that gather a stream."""
+async def test_stream_shorter_than_its_content_length_is_not_reported_as_completed(tmp_path: Path) -> None:
+    """Some proxies buffer a stream and send it with a content length."""
     async with broken_line(tmp_path) as (engine, proxy, gateway):
         whole = await body_of(engine, proxy, gateway)
         engine.behaviour = Behaviour(body=whole, content_type="text/event-stream")
@@ -104,15 +108,15 @@ async def test_a_stream_shorter_than_its_length_is_never_called_done(tmp_path: P
             check(*await asked(gateway), cut_at=cut_at, answer=answer)
 
 
-async def test_a_stream_that_ends_with_its_connection_is_never_called_done(tmp_path: Path) -> None:
-    """Framed by nothing: a break looks like an end, and only the missing `[DONE]` tells."""
+async def test_stream_delimited_by_connection_close_is_not_reported_as_completed_without_done(tmp_path: Path) -> None:
+    """Without framing, truncation looks like the end of the stream, and only the missing `[DONE]` reveals it."""
     pieces: list[bytes] = []
 
     async def answer_and_close(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = await reader.readuntil(b"\r\n\r\n")
         kind, body = b"application/json", b'{"data":[{"id":"fake"}]}'
         if head.startswith(b"POST"):
-            # All of the question is read, or closing would be a reset.
+            # Read the complete request, because closing with unread data would be a reset.
             await reader.readexactly(int(re.findall(rb"(?i)content-length: (\d+)", head)[0]))
             kind, body = b"text/event-stream", b"".join(pieces)
         writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: %b\r\nconnection: close\r\n\r\n%b" % (kind, body))
@@ -138,7 +142,7 @@ async def test_a_stream_that_ends_with_its_connection_is_never_called_done(tmp_p
 
 
 async def body_of(engine: FakeEngine, proxy: FaultProxy, gateway: GatewayInLoop) -> bytes:
-    """The engine's stream without its framing."""
+    """Return the engine's stream without chunked framing."""
     answer = await whole_answer(gateway, proxy)
     chunks, rest = bytearray(), answer.partition(b"\r\n\r\n")[2]
     while (size := int(rest.partition(b"\r\n")[0], 16)) > 0:
@@ -148,7 +152,7 @@ async def body_of(engine: FakeEngine, proxy: FaultProxy, gateway: GatewayInLoop)
     return bytes(chunks)
 
 
-async def test_a_clean_end_without_done_is_an_error(tmp_path: Path) -> None:
+async def test_clean_end_without_done_is_treated_as_an_error(tmp_path: Path) -> None:
     async with broken_line(tmp_path) as (engine, _, gateway):
         engine.behaviour = Behaviour(tokens=TOKENS, without_done=True)
         status, body = await asked(gateway)
@@ -159,7 +163,7 @@ async def test_a_clean_end_without_done_is_an_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("way", ["cut_after", "reset_after"], ids=["end of connection", "reset"])
-async def test_an_answer_that_is_not_streamed_is_whole_or_an_error(tmp_path: Path, way: str) -> None:
+async def test_non_streaming_response_is_either_complete_or_an_error(tmp_path: Path, way: str) -> None:
     async with broken_line(tmp_path) as (_, proxy, gateway):
         status, whole = await asked(gateway, stream=False)
         length = len(proxy.answer)
@@ -172,7 +176,7 @@ async def test_an_answer_that_is_not_streamed_is_whole_or_an_error(tmp_path: Pat
         assert await asked(gateway, stream=False) == (200, whole)
 
 
-async def test_the_openai_client_raises_wherever_a_stream_breaks(tmp_path: Path) -> None:
+async def test_openai_client_raises_for_a_truncated_stream(tmp_path: Path) -> None:
     async with broken_line(tmp_path) as (_, proxy, gateway):
         answer = await whole_answer(gateway, proxy)
         done_at = answer.index(b"data: [DONE]")
@@ -194,10 +198,10 @@ async def said(client: AsyncOpenAI) -> str:
     return "".join([chunk.choices[0].delta.content or "" async for chunk in stream])
 
 
-# An error as the first event
+# Errors before the first event
 
 
-async def test_an_error_as_first_event_is_a_status_for_the_openai_client(tmp_path: Path) -> None:
+async def test_error_as_first_event_becomes_a_status_for_the_openai_client(tmp_path: Path) -> None:
     async with broken_line(tmp_path) as (engine, _, gateway):
         engine.behaviour = Behaviour(error_after=0, error="out of memory")
         async with AsyncOpenAI(base_url=gateway.url + "/v1", api_key="unused", max_retries=0) as client:
@@ -213,7 +217,7 @@ async def test_an_error_as_first_event_is_a_status_for_the_openai_client(tmp_pat
     [Behaviour(error_after=0), Behaviour(status=500), Behaviour(drop_before_head=True), Behaviour(cut_after=0)],
     ids=["error event", "status", "no head", "no event"],
 )
-async def test_what_fails_before_the_first_event_is_tried_elsewhere_within_the_budget(
+async def test_failure_before_the_first_event_is_retried_within_the_budget(
     tmp_path: Path, behaviour: Behaviour
 ) -> None:
     async with FakeEngine() as bad, FakeEngine() as good:
@@ -230,11 +234,11 @@ async def test_what_fails_before_the_first_event_is_tried_elsewhere_within_the_b
     assert 1 < attempts <= 3
 
 
-# The same with a real proxy between
+# Behind a real proxy
 
 
 @pytest.mark.process
-async def test_an_answer_that_envoy_makes_itself_is_tried_elsewhere(tmp_path: Path) -> None:
+async def test_error_response_from_envoy_is_retried(tmp_path: Path) -> None:
     async with FakeEngine() as far, FakeEngine() as near, envoy_before(far.port) as envoy:
         async with gateway_in_loop(a_config(envoy.url, near.url), tmp_path) as gateway:
             await envoy.inject(abort_status=503)
@@ -245,8 +249,8 @@ async def test_an_answer_that_envoy_makes_itself_is_tried_elsewhere(tmp_path: Pa
 
 
 @pytest.mark.process
-async def test_a_stream_that_envoy_cuts_is_an_error_event(tmp_path: Path) -> None:
-    """Its route's timeout runs out while the stream goes on: it resets the stream without a last chunk."""
+async def test_stream_truncated_by_envoy_ends_with_an_error_event(tmp_path: Path) -> None:
+    """Envoy's route timeout expires during the stream, and Envoy resets the stream without a last chunk."""
     async with FakeEngine() as engine, envoy_before(engine.port, route_s_max=2.0) as envoy:
         engine.behaviour = Behaviour(tokens=3, hang_after=2)
         async with gateway_in_loop(a_config(envoy.url, **ONE_ATTEMPT), tmp_path) as gateway:
@@ -260,7 +264,7 @@ async def test_a_stream_that_envoy_cuts_is_an_error_event(tmp_path: Path) -> Non
 
 @pytest.mark.process
 @pytest.mark.parametrize("way", ["cut_after", "reset_after"], ids=["end of connection", "reset"])
-async def test_a_break_behind_envoy_is_never_called_done(tmp_path: Path, way: str) -> None:
+async def test_stream_truncated_behind_envoy_is_not_reported_as_completed(tmp_path: Path, way: str) -> None:
     told: set[str] = set()
     async with FakeEngine() as engine, FaultProxy(engine.port) as proxy, envoy_before(proxy.port) as envoy:
         engine.behaviour = Behaviour(tokens=TOKENS)
@@ -273,7 +277,7 @@ async def test_a_break_behind_envoy_is_never_called_done(tmp_path: Path, way: st
 
 
 async def asked_behind_envoy(gateway: GatewayInLoop, answer: bytes, cut_at: int) -> str:
-    """As `check`, except that Envoy has framed the stream anew and may lose its last piece with the connection."""
+    """Like `check`, but Envoy reframes the stream and can lose its last part with the connection."""
     status, body = await asked(gateway)
     if status == 200 and events_of(body)[-1] == "[DONE]":
         assert text_of(body) == TEXT

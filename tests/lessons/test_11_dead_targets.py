@@ -1,8 +1,8 @@
-"""A target is dead: is it tried again and again, and do retries make an outage worse?
+"""A failed endpoint is not tried repeatedly, and retries do not amplify an outage.
 
-Three failures in a row open its circuit; while it is open nothing is sent there, and one request at a time tries
-whether it is back. Retries, and the other pools of a model that they fall back to, draw on one budget: with every
-engine failing, a hundred requests become at most a hundred and twenty attempts.
+Three consecutive failures eject an endpoint. While it is ejected, it gets no requests; afterwards one request at a time
+tests whether it has recovered. Retries and fallbacks to a model's other pools share one budget: if every engine fails,
+100 requests result in at most 120 attempts.
 """
 
 import asyncio
@@ -24,27 +24,27 @@ from testing.fake_engine import Behaviour, FakeEngine
 from testing.fault_proxy import Fault, FaultProxy
 from testing.gateway import NO_TARGETS, Config, GatewayInLoop, a_config, chat, gateway_in_loop
 
-FAILURES_MAX = HealthSection().failures_max
+FAILURES_MAX = HealthSection().consecutive_failures_max
 ATTEMPTS_MAX = RetrySection().attempts_max
 AMPLIFICATION_MAX = 1.2
 REQUESTS = 30
 SECRET = "a secret of a test"
-NEVER_EJECT = {"failures_max": 1_000_000}
-PATIENCE = {"interactive": {"band": 0, **NO_TARGETS}}
-LITTLE_PATIENCE = {"interactive": {"band": 0, **NO_TARGETS, "first_token_max": "2s"}}
-"""With engines that hang; the others are not to be taken for silent because the machine is busy."""
+NEVER_EJECT = {"consecutive_failures_max": 1_000_000}
+PATIENCE = {"interactive": {"priority_band": 0, **NO_TARGETS}}
+LITTLE_PATIENCE = {"interactive": {"priority_band": 0, **NO_TARGETS, "first_token_timeout": "2s"}}
+"""Classes for tests with hanging engines. A shorter timeout would also affect working engines on a busy machine."""
 
 
 @dataclass
 class Target:
-    """One engine behind a line that can be broken."""
+    """One engine behind a proxy that can inject faults."""
 
     engine: FakeEngine
     proxy: FaultProxy
 
     @property
     def tried(self) -> int:
-        """Questions to generate that came as far as the line to the engine."""
+        """Number of generation requests that reached the engine's proxy."""
         return self.proxy.questions[b"POST"]
 
 
@@ -57,7 +57,7 @@ async def resets(target: Target) -> None:
 
 
 async def refuses(target: Target) -> None:
-    await target.proxy.refuse()
+    await target.proxy.stop_listening()
     target.proxy.break_all()
 
 
@@ -80,7 +80,7 @@ async def targets(count: int) -> AsyncIterator[list[Target]]:
 
 @dataclass
 class Tally:
-    """What the door told of many requests."""
+    """Statuses and attempt counts of many requests, as reported by the gateway."""
 
     requests: int = 0
     attempts: int = 0
@@ -91,7 +91,7 @@ class Tally:
         return self.attempts / self.requests
 
     async def ask(self, gateway: GatewayInLoop, headers: Mapping[str, str] | None = None, **fields: Any) -> bool:
-        """Whether trying again makes sense, by the answer's own word."""
+        """Send a request and return whether its response allows a retry."""
         async with gateway.post(chat(stream=True, **fields), headers=headers) as answer:
             await answer.read()
         self.statuses.append(answer.status)
@@ -99,11 +99,11 @@ class Tally:
         return answer.status >= 429 and answer.headers.get("x-should-retry") != "false"
 
 
-# The circuit
+# Ejection
 
 
 @pytest.mark.parametrize("fail", KINDS)
-async def test_a_dead_target_is_not_tried_again_while_others_serve(
+async def test_failed_endpoint_is_not_tried_while_others_are_serving(
     tmp_path: Path, fail: Callable[[Target], Awaitable[None]]
 ) -> None:
     async with targets(2) as (dead, good):
@@ -117,22 +117,22 @@ async def test_a_dead_target_is_not_tried_again_while_others_serve(
                 await tally.ask(gateway)
             states = {each["id"]: each["state"] for each in (await gateway.status())["endpoints"]}
 
-    assert tally.statuses == [200] * REQUESTS, "each caller was served by the other"
+    assert tally.statuses == [200] * REQUESTS, "the other endpoint must serve every request"
     assert tally.attempts - tally.requests == FAILURES_MAX
     assert dead.tried == (0 if fail is refuses else FAILURES_MAX)
     assert good.tried == REQUESTS
     assert states[f"small/{dead.proxy.url[7:]}"] == "ejected"
 
 
-async def test_it_comes_back_by_one_trial(tmp_path: Path) -> None:
+async def test_endpoint_recovers_after_one_trial(tmp_path: Path) -> None:
     async with targets(2) as (dead, good):
-        config = a_config(dead.proxy.url, good.proxy.url, in_flight_max=4, health={"eject": "300ms"})
+        config = a_config(dead.proxy.url, good.proxy.url, in_flight_max=4, health={"ejection_time": "300ms"})
         async with gateway_in_loop(config, tmp_path) as gateway:
             await errs(dead)
             while dead.tried < FAILURES_MAX:
                 await Tally().ask(gateway)
 
-            # It is up again, but slow to say so: while the first request tries it, no other does.
+            # The endpoint has recovered but is slow. While the first request is testing it, it gets no others.
             dead.engine.behaviour = Behaviour(hang_after=0)
             await until_state(gateway, dead, "trial")
             tally = Tally()
@@ -150,12 +150,12 @@ async def test_it_comes_back_by_one_trial(tmp_path: Path) -> None:
                 await tally.ask(gateway)
 
     assert tally.statuses == [200] * 18
-    assert dead.tried > FAILURES_MAX + 2, "it has its share again"
+    assert dead.tried > FAILURES_MAX + 2, "the endpoint must get its share of requests again"
 
 
-async def test_a_failed_trial_is_one_attempt_and_a_longer_wait(tmp_path: Path) -> None:
+async def test_failed_trial_costs_one_attempt_and_extends_the_ejection(tmp_path: Path) -> None:
     async with targets(2) as (dead, good):
-        config = a_config(dead.proxy.url, good.proxy.url, health={"eject": "200ms", "eject_max": "60s"})
+        config = a_config(dead.proxy.url, good.proxy.url, health={"ejection_time": "200ms", "ejection_time_max": "60s"})
         async with gateway_in_loop(config, tmp_path) as gateway:
             await errs(dead)
             tally, tried = Tally(), list[tuple[float, float]]()
@@ -165,7 +165,7 @@ async def test_a_failed_trial_is_one_attempt_and_a_longer_wait(tmp_path: Path) -
                 if dead.tried > tried_before:
                     tried.append((asked_at, asyncio.get_running_loop().time()))
 
-    # From before one failure until after the next, which is longer than the ejection between them.
+    # Time from before one failure until after the next, which is longer than the ejection between them.
     waits_s = [ended_at - asked_at for (asked_at, _), (_, ended_at) in pairwise(tried[FAILURES_MAX - 1 :])]
     assert all(wait_s >= least_s for wait_s, least_s in zip(waits_s, (0.2, 0.4, 0.8), strict=True)), waits_s
     assert set(tally.statuses) == {200}
@@ -173,14 +173,16 @@ async def test_a_failed_trial_is_one_attempt_and_a_longer_wait(tmp_path: Path) -
 
 async def until_state(gateway: GatewayInLoop, target: Target, state: str) -> None:
     name = f"small/{target.proxy.url[7:]}"
-    await gateway.until(lambda status: {each["id"]: each["state"] for each in status["endpoints"]}[name] == state)
+    await gateway.wait_for_status(
+        lambda status: {each["id"]: each["state"] for each in status["endpoints"]}[name] == state
+    )
 
 
-# The budget
+# Retry budget
 
 
 def many_tenants(config: Config, count: int) -> list[dict[str, str]]:
-    """Gives the configuration so many tenants; a header for each."""
+    """Add `count` tenants to the configuration and return a header for each."""
     names = [f"t{number}" for number in range(count)]
     config["key_secret"] = SECRET
     config["tenants"] |= {name: {"keys": [format_digest(digest(SECRET.encode(), name))]} for name in names}
@@ -188,7 +190,7 @@ def many_tenants(config: Config, count: int) -> list[dict[str, str]]:
 
 
 def pools_of(found: list[Target], pools: int, **settings: Any) -> Config:
-    """One model, served by so many pools that these targets are spread over."""
+    """Configuration for one model served by several pools, with the targets spread over them."""
     config = a_config(in_flight_max=100, **settings)
     shape = config["pools"].pop("small")
     for number in range(pools):
@@ -198,7 +200,7 @@ def pools_of(found: list[Target], pools: int, **settings: Any) -> Config:
 
 
 async def sustained(gateway: GatewayInLoop, tenants: list[dict[str, str]], *, requests: int, per_s: int) -> Tally:
-    """So many requests at an even pace, whatever becomes of those before; all tenants in turn."""
+    """Send requests at a fixed rate, regardless of earlier ones, rotating through the tenants."""
     tally, loop = Tally(), asyncio.get_running_loop()
     started, calls = loop.time(), set[asyncio.Task[bool]]()
     for number in range(requests):
@@ -210,10 +212,10 @@ async def sustained(gateway: GatewayInLoop, tenants: list[dict[str, str]], *, re
 
 
 @pytest.mark.parametrize("fail", KINDS)
-async def test_with_every_engine_failing_attempts_stay_within_a_fifth(
+async def test_retry_budget_limits_attempts_if_every_engine_fails(
     tmp_path: Path, fail: Callable[[Target], Awaitable[None]]
 ) -> None:
-    """The retry budget alone, at its defaults: no circuit opens, so that every request reaches an engine."""
+    """Tests the default retry budget without ejections, so that every request reaches an engine."""
     async with targets(4) as found:
         config = pools_of(found, 2, classes=LITTLE_PATIENCE if fail is hangs else PATIENCE, health=NEVER_EJECT)
         tenants = many_tenants(config, 20)
@@ -222,25 +224,27 @@ async def test_with_every_engine_failing_attempts_stay_within_a_fifth(
                 await fail(target)
             started = time.monotonic()
             tally = await sustained(gateway, tenants, requests=150, per_s=300)
-            await gateway.until_idle()
+            await gateway.wait_until_idle()
 
-    # Meant to be over within one window of the budget. On a machine too slow for that, each further window brings the
-    # few extra attempts that a pool may make however little it was asked.
-    further_windows = (time.monotonic() - started) * SECOND // RetryRules().pool_window_ns
-    extra = further_windows * 2 * RetryRules().pool_extra_min / tally.requests
+    # The test should finish within one window of the budget. On a slow machine, each further window allows the minimum
+    # number of extra attempts per pool.
+    further_windows = (time.monotonic() - started) * SECOND // RetryRules().pool_budget_window_ns
+    extra = further_windows * 2 * RetryRules().pool_retries_min / tally.requests
     seen = sum(target.tried for target in found)
     print(f"{fail.__name__}: {tally.requests} requests, {tally.attempts} attempts: {tally.amplification:.3f}")
     assert set(tally.statuses) == ({504} if fail is hangs else {502})
     if fail is not refuses:
-        # One that was given up for its silence before its question was out has not been seen.
-        assert 0.95 * tally.attempts <= seen <= tally.attempts, "the lines to the engines count what the door tells"
-    assert tally.attempts > tally.requests, "retries there were"
+        # The proxy does not see an attempt that timed out before its request was sent.
+        assert 0.95 * tally.attempts <= seen <= tally.attempts, (
+            "the proxies must count the attempts that the gateway reports"
+        )
+    assert tally.attempts > tally.requests, "the gateway must retry"
     assert tally.amplification <= AMPLIFICATION_MAX + extra
 
 
-async def test_with_all_defaults_the_circuits_open_and_nothing_more_is_sent(tmp_path: Path) -> None:
+async def test_all_endpoints_are_ejected_with_default_settings(tmp_path: Path) -> None:
     async with targets(10) as found:
-        config = pools_of(found, 2, classes={"interactive": {"band": 0, **NO_TARGETS, "queue_wait_max": "1s"}})
+        config = pools_of(found, 2, classes={"interactive": {"priority_band": 0, **NO_TARGETS, "queue_wait_max": "1s"}})
         tenants = many_tenants(config, 20)
         async with gateway_in_loop(config, tmp_path) as gateway:
             for number, target in enumerate(found):
@@ -252,16 +256,16 @@ async def test_with_all_defaults_the_circuits_open_and_nothing_more_is_sent(tmp_
             took_s = asyncio.get_running_loop().time() - started
 
     seen = sum(target.tried for target in found)
-    print(f"{tally.requests} at once: {at_once} attempts; {later.requests} more: {seen - at_once}")
+    print(f"{tally.requests} concurrent requests: {at_once} attempts; {later.requests} more: {seen - at_once}")
     assert at_once == tally.attempts
     assert tally.amplification <= AMPLIFICATION_MAX
-    # A machine so slow that circuits have half opened meanwhile sees one trial of each.
-    trials_max = len(found) * int(took_s * SECOND // HealthSection().eject)
-    assert seen - at_once <= trials_max, "every circuit is open"
+    # On a slow machine, ejections can end during the test, which allows one trial per endpoint.
+    trials_max = len(found) * int(took_s * SECOND // HealthSection().ejection_time)
+    assert seen - at_once <= trials_max, "every endpoint must be ejected"
     assert set(later.statuses) == {503} or trials_max > 0
 
 
-async def test_the_pools_of_a_model_share_the_attempts_of_a_request(tmp_path: Path) -> None:
+async def test_pools_for_a_model_share_the_attempts_of_a_request(tmp_path: Path) -> None:
     async with targets(5) as found:
         async with gateway_in_loop(pools_of(found, 5), tmp_path) as gateway:
             for target in found:
@@ -271,12 +275,12 @@ async def test_the_pools_of_a_model_share_the_attempts_of_a_request(tmp_path: Pa
 
     assert tally.statuses == [502]
     assert tally.attempts == ATTEMPTS_MAX
-    assert sum(target.tried for target in found) == ATTEMPTS_MAX, "not so many for each pool"
-    assert sum(target.tried > 0 for target in found) > 1, "and not all at one"
+    assert sum(target.tried for target in found) == ATTEMPTS_MAX, "the limit applies to the request, not to each pool"
+    assert sum(target.tried > 0 for target in found) > 1, "the attempts must go to more than one endpoint"
 
 
-async def test_a_tenant_that_retries_by_itself_draws_on_the_same_budget(tmp_path: Path) -> None:
-    """As the official client does: twice more for what may be retried, saying that it is a retry."""
+async def test_client_retries_use_the_same_budget(tmp_path: Path) -> None:
+    """The callers retry twice and send the retry-count header, as the official client does."""
     async with targets(2) as found:
         async with gateway_in_loop(pools_of(found, 2, health=NEVER_EJECT), tmp_path) as gateway:
             for target in found:
@@ -293,6 +297,6 @@ async def test_a_tenant_that_retries_by_itself_draws_on_the_same_budget(tmp_path
                 await asyncio.gather(*(caller() for _ in range(10)))
 
     print(f"{tally.requests} callers, {len(tally.statuses)} requests, {tally.attempts} attempts")
-    assert len(tally.statuses) > tally.requests, "they did retry"
+    assert len(tally.statuses) > tally.requests, "the callers must retry"
     assert sum(target.tried for target in found) == tally.attempts
     assert tally.attempts <= AMPLIFICATION_MAX * tally.requests

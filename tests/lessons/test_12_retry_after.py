@@ -1,7 +1,7 @@
-"""A caller is told to come back: is it told when, on every 429 and 503, whichever path made it?
+"""Every 429 and 503 has a Retry-After header, whichever code path produced it.
 
-The table of outcomes says which endings have such a status. Each that the gateway makes has scenarios here, one for
-each path to it; one that is made and has none fails the first test.
+The outcome table defines which outcomes have such a status. Each outcome that the gateway produces has scenarios here,
+one per code path. The first test fails if an outcome has no scenario.
 """
 
 import asyncio
@@ -20,9 +20,9 @@ import openai
 import pytest
 
 import headgate
-from headgate.core.admission.retry_after import LONGEST, longest
-from headgate.edge.replies import Replies
-from headgate.model.outcome import FACES, Outcome
+from headgate.core.admission.retry_after import RETRY_AFTER_MAX, retry_after_max
+from headgate.edge.error_replies import ErrorReplies
+from headgate.model.outcome import HTTP_REPLIES, Outcome
 from headgate.model.units import MILLISECOND, SECOND, Duration
 from headgate.wire.keys import digest, format_digest
 from testing.descriptors import no_descriptors_left
@@ -40,7 +40,7 @@ SECRET = "a secret for these tests alone"
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """An answer as far as it matters here."""
+    """Parts of a response that these tests check."""
 
     status: int
     headers: dict[str, str]
@@ -56,7 +56,7 @@ async def asked(gateway: GatewayInLoop, headers: dict[str, str] | None = None, *
 
 @asynccontextmanager
 async def a_full_gateway(folder: Path, **settings: Any) -> AsyncIterator[tuple[GatewayInLoop, Received]]:
-    """One place, which a request holds that hangs before it has said anything."""
+    """Gateway whose only slot is taken by a request that hangs before its first byte."""
     async with FakeEngine() as engine:
         engine.script.append(Behaviour(hang_before_head=True))
         async with gateway_in_loop(a_config(engine.url, in_flight_max=1, **settings), folder) as gateway:
@@ -69,13 +69,13 @@ async def a_full_gateway(folder: Path, **settings: Any) -> AsyncIterator[tuple[G
 
 
 def interactive(**settings: Any) -> dict[str, Any]:
-    return {"interactive": {"band": 0, **settings}}
+    return {"interactive": {"priority_band": 0, **settings}}
 
 
 @asynccontextmanager
 async def one_waits(gateway: GatewayInLoop) -> AsyncIterator["asyncio.Task[Told]"]:
     waiting = asyncio.create_task(asked(gateway))
-    await gateway.until(lambda status: status["queued"]["interactive"] == 1)
+    await gateway.wait_for_status(lambda status: status["queued"]["interactive"] == 1)
     try:
         yield waiting
     finally:
@@ -83,7 +83,7 @@ async def one_waits(gateway: GatewayInLoop) -> AsyncIterator["asyncio.Task[Told]
         await asyncio.wait([waiting])
 
 
-# The paths
+# Code paths
 
 
 async def the_queue_of_the_class_is_full(folder: Path) -> Told:
@@ -108,7 +108,7 @@ async def the_wait_is_over(folder: Path) -> Told:
 
 
 async def the_budget_of_a_caller_who_retries_is_empty(folder: Path) -> Told:
-    retry = {"tenant_percent": 0, "tenant_burst": 0}
+    retry = {"tenant_budget_percent": 0, "tenant_budget_burst": 0}
     async with FakeEngine() as engine, gateway_in_loop(a_config(engine.url, retry=retry), folder) as gateway:
         return await asked(gateway, RETRY)
 
@@ -129,7 +129,7 @@ async def an_ejecting_gateway(folder: Path) -> AsyncIterator[GatewayInLoop]:
     async with FakeEngine() as engine:
         engine.behaviour = Behaviour(status=500)
         classes = interactive(queue_wait_max="100ms")
-        config = a_config(engine.url, classes=classes, health={"failures_max": 1})
+        config = a_config(engine.url, classes=classes, health={"consecutive_failures_max": 1})
         async with gateway_in_loop(config, folder) as gateway:
             yield gateway
 
@@ -144,14 +144,14 @@ async def no_endpoint_gets_ready(folder: Path) -> Told:
 
 async def it_comes_while_the_gateway_leaves(folder: Path) -> Told:
     async with a_full_gateway(folder) as (gateway, _):
-        gateway.gateway.leave()
-        await gateway.until(lambda status: status["draining"])
+        gateway.gateway.shut_down()
+        await gateway.wait_for_status(lambda status: status["draining"])
         return await asked(gateway)
 
 
 async def it_waits_when_the_grace_is_over(folder: Path) -> Told:
     async with a_full_gateway(folder, drain_grace="100ms") as (gateway, _), one_waits(gateway) as waiting:
-        gateway.gateway.leave()
+        gateway.gateway.shut_down()
         return await waiting
 
 
@@ -161,7 +161,7 @@ async def it_runs_when_the_grace_is_over(folder: Path) -> Told:
         async with gateway_in_loop(a_config(engine.url, drain_grace="100ms"), folder) as gateway:
             running = asyncio.create_task(asked(gateway))
             await (await engine.next_request()).hung.wait()
-            gateway.gateway.leave()
+            gateway.gateway.shut_down()
             return await running
 
 
@@ -172,7 +172,7 @@ async def its_tenant_has_asked_enough_for_a_minute(folder: Path) -> Told:
 
 
 def slow_pool(engine: FakeEngine) -> dict[str, Any]:
-    """By its configuration every answer takes a quarter of a minute of its engine's time."""
+    """Pool whose configured speed implies about 15 s of engine time per response."""
     speed = {"decode_sequence": "100ms"}
     return {
         "small": {
@@ -192,13 +192,13 @@ async def left_open(gateway: GatewayInLoop) -> None:
 
 @asynccontextmanager
 async def a_slow_gateway(folder: Path, **settings: Any) -> AsyncIterator[GatewayInLoop]:
-    """One request holds the only place, another one waits for it."""
+    """Gateway with one request in its only slot and another queued."""
     async with FakeEngine() as engine:
         engine.script.append(Behaviour(hang_before_head=True))
         config = a_config(engine.url, pools=slow_pool(engine), **settings)
         async with gateway_in_loop(config, folder) as gateway:
             others = [asyncio.create_task(left_open(gateway)) for _ in range(2)]
-            await gateway.until(lambda status: status["queued"]["interactive"] == 1)
+            await gateway.wait_for_status(lambda status: status["queued"]["interactive"] == 1)
             yield gateway
             for each in others:
                 each.cancel()
@@ -215,11 +215,11 @@ async def the_ladder_has_climbed_to_its_plan(folder: Path) -> Told:
         "classes": interactive(ttft="50s", queue_wait_max="50s"),
         "key_secret": SECRET,
         "tenants": {"laptop": {}, "guest": {"plan": "free", "keys": [format_digest(digest(SECRET.encode(), "guest"))]}},
-        "ladder": {"climb_above_percent": 2, "climb_after": "1ms", "descend_below_percent": 1},
+        "degradation": {"escalate_above_percent": 2, "escalate_after": "1ms", "recover_below_percent": 1},
     }
     async with a_slow_gateway(folder, **settings) as gateway:
         async with asyncio.timeout(30):
-            while (await series_of(gateway))["headgate_ladder_level{pool=small}"] < 5:
+            while (await series_of(gateway))["headgate_degradation_level{pool=small}"] < 5:
                 await asyncio.sleep(0.05)
         return await asked(gateway, headers={"authorization": "Bearer guest"})
 
@@ -227,14 +227,14 @@ async def the_ladder_has_climbed_to_its_plan(folder: Path) -> Told:
 async def the_money_of_its_tenant_is_spent(folder: Path) -> Told:
     async with FakeEngine() as engine:
         config = a_config(engine.url, tenants={"laptop": {"budgets": {"day": 0.001}}})
-        config["pools"]["small"]["prices"] = [{"input": 1, "output": 1_000}]
+        config["pools"]["small"]["prices"] = [{"input_per_1m_tokens": 1, "output_per_1m_tokens": 1_000}]
         async with gateway_in_loop(config, folder) as gateway:
             return await asked(gateway, max_tokens=100)
 
 
 async def its_key_cannot_be_looked_up(folder: Path) -> Told:
     with socket.socket() as nobody:
-        # It is taken, and nobody listens there.
+        # The port is bound, but no process is listening on it.
         nobody.bind(("127.0.0.1", 0))
         database = {"url": f"postgresql://postgres@127.0.0.1:{nobody.getsockname()[1]}/keys"}
         async with FakeEngine() as engine:
@@ -255,29 +255,29 @@ Way = Callable[[Path], Awaitable[Told]]
 PATHS: dict[Outcome, tuple[Way, ...]] = {
     Outcome.QUEUE_FULL: (the_queue_of_the_class_is_full, the_queue_of_the_tenant_is_full, the_door_is_full),
     Outcome.RATE_LIMITED: (its_tenant_has_asked_enough_for_a_minute,),
-    Outcome.OVER_BUDGET: (the_money_of_its_tenant_is_spent,),
-    Outcome.UNREACHABLE: (so_much_waits_that_it_would_be_too_late,),
+    Outcome.BUDGET_EXCEEDED: (the_money_of_its_tenant_is_spent,),
+    Outcome.DEADLINE_INFEASIBLE: (so_much_waits_that_it_would_be_too_late,),
     Outcome.SHED: (the_ladder_has_climbed_to_its_plan,),
-    Outcome.EXPIRED: (the_wait_is_over,),
-    Outcome.RETRY_REFUSED: (the_budget_of_a_caller_who_retries_is_empty,),
+    Outcome.QUEUE_TIMEOUT: (the_wait_is_over,),
+    Outcome.RETRY_BUDGET_EXHAUSTED: (the_budget_of_a_caller_who_retries_is_empty,),
     Outcome.NO_ENDPOINTS: (its_only_endpoint_fails_under_it, every_endpoint_is_ejected, no_endpoint_gets_ready),
     Outcome.DRAINING: (it_comes_while_the_gateway_leaves, it_waits_when_the_grace_is_over),
     Outcome.EVICTED: (it_runs_when_the_grace_is_over,),
-    Outcome.GATEWAY_FAILED: (the_gateway_is_out_of_descriptors,),
-    Outcome.UNVERIFIED: (its_key_cannot_be_looked_up,),
+    Outcome.INTERNAL_ERROR: (the_gateway_is_out_of_descriptors,),
+    Outcome.KEY_UNVERIFIED: (its_key_cannot_be_looked_up,),
 }
 
 
-def test_every_outcome_that_says_come_back_has_its_paths_here() -> None:
-    come_back = {outcome for outcome, face in FACES.items() if face.status in COME_BACK}
+def test_every_retryable_outcome_has_scenarios() -> None:
+    come_back = {outcome for outcome, face in HTTP_REPLIES.items() if face.status in COME_BACK}
     without = come_back & outcomes_made() - PATHS.keys()
-    assert without == set(), f"made in the source and not shown here: {', '.join(sorted(without))}"
+    assert without == set(), f"outcomes without a scenario: {', '.join(sorted(without))}"
     assert PATHS.keys() <= come_back
 
 
 @cache
 def outcomes_made() -> frozenset[Outcome]:
-    """Those that anything but the table itself names, and the simulation, which answers nobody."""
+    """Outcomes named in the source, other than in the outcome table and the simulation."""
     source = Path(headgate.__file__).parent
     names: set[str] = set()
     for file in source.rglob("*.py"):
@@ -286,16 +286,16 @@ def outcomes_made() -> frozenset[Outcome]:
     return frozenset(Outcome[name] for name in names if name in Outcome.__members__)
 
 
-def test_the_source_is_read_for_outcomes() -> None:
+def test_source_scan_finds_the_outcomes() -> None:
     assert PATHS.keys() <= outcomes_made()
 
 
-def says_when(told: Told, most: Duration = LONGEST) -> None:
+def says_when(told: Told, most: Duration = RETRY_AFTER_MAX) -> None:
     wait_s, wait_ms = told.headers["retry-after"], told.headers["retry-after-ms"]
     assert wait_s.isdecimal(), wait_s
     assert wait_ms.isdecimal(), wait_ms
     assert 1 <= int(wait_s) <= most // SECOND
-    # Whoever reads only the seconds does not come before the others.
+    # Clients that read only the header in seconds must not come back earlier than the others.
     assert 0 < int(wait_ms) <= 1000 * int(wait_s) < int(wait_ms) + 1000
 
 
@@ -303,40 +303,40 @@ def says_when(told: Told, most: Duration = LONGEST) -> None:
     ("outcome", "path"),
     [pytest.param(outcome, path, id=path.__name__) for outcome, paths in PATHS.items() for path in paths],
 )
-async def test_the_answer_says_when_to_come_back(tmp_path: Path, outcome: Outcome, path: Way) -> None:
+async def test_response_has_retry_after(tmp_path: Path, outcome: Outcome, path: Way) -> None:
     told = await path(tmp_path)
 
-    assert told.status == FACES[outcome].status
-    assert f"({outcome})" in told.message, "the path leads where it should"
-    says_when(told, longest(outcome))
+    assert told.status == HTTP_REPLIES[outcome].status
+    assert f"({outcome})" in told.message, "the scenario must produce this outcome"
+    says_when(told, retry_after_max(outcome))
 
 
-@pytest.mark.parametrize("outcome", [outcome for outcome, face in FACES.items() if face.status in COME_BACK])
+@pytest.mark.parametrize("outcome", [outcome for outcome, face in HTTP_REPLIES.items() if face.status in COME_BACK])
 @pytest.mark.parametrize("wait", [None, SECOND, SECOND + MILLISECOND, 2 * SECOND - 1, 60 * SECOND])
-def test_every_such_face_says_when_whatever_the_wait(outcome: Outcome, wait: int | None) -> None:
-    """Those too that nothing makes yet."""
+def test_every_retryable_outcome_has_retry_after_for_any_wait(outcome: Outcome, wait: int | None) -> None:
+    """Includes outcomes that no code produces yet."""
     retry_after = None if wait is None else Duration(wait)
-    status, headers, _ = Replies().error(outcome, "why", retry_after_ns=retry_after)
+    status, headers, _ = ErrorReplies().error(outcome, "why", retry_after_ns=retry_after)
 
     says_when(Told(status, {name.decode(): value.decode() for name, value in headers}, ""))
 
 
 @pytest.mark.parametrize("status", COME_BACK)
-async def test_an_engines_own_429_or_503_reaches_nobody_bare(tmp_path: Path, status: int) -> None:
-    """Engines say it without a time; the caller is told one, or something else."""
+async def test_engine_429_or_503_is_never_relayed_without_retry_after(tmp_path: Path, status: int) -> None:
+    """Engines send these statuses without Retry-After. The gateway adds the header or returns a different status."""
     async with FakeEngine() as engine:
         engine.behaviour = Behaviour(status=status)
-        config = a_config(engine.url, health={"failures_max": 1_000})
+        config = a_config(engine.url, health={"consecutive_failures_max": 1_000})
         async with gateway_in_loop(config, tmp_path) as gateway:
             for stream in (True, False):
                 says_when(await asked(gateway, stream=stream))
 
 
-# The official client
+# Official OpenAI client
 
 
-async def test_the_openai_client_comes_back_when_it_was_told(tmp_path: Path) -> None:
-    """By itself it would do so within half a second."""
+async def test_openai_client_retries_after_the_specified_time(tmp_path: Path) -> None:
+    """Without the header, the client would retry within half a second."""
     async with a_full_gateway(tmp_path, limits={"requests_open_max": 1}) as (gateway, held):
         async with FaultProxy(int(gateway.url.rpartition(":")[2])) as door:
             async with openai.AsyncOpenAI(base_url=door.url + "/v1", api_key="unused", max_retries=1) as client:
@@ -356,8 +356,8 @@ async def test_the_openai_client_comes_back_when_it_was_told(tmp_path: Path) -> 
     assert took_s >= told_ms / 1000 >= 1
 
 
-async def test_the_openai_client_does_not_come_back_when_told_not_to(tmp_path: Path) -> None:
-    retry = {"tenant_percent": 0, "tenant_burst": 0}
+async def test_openai_client_does_not_retry_if_told_not_to(tmp_path: Path) -> None:
+    retry = {"tenant_budget_percent": 0, "tenant_budget_burst": 0}
     async with FakeEngine() as engine, gateway_in_loop(a_config(engine.url, retry=retry), tmp_path) as gateway:
         async with FaultProxy(int(gateway.url.rpartition(":")[2])) as door:
             async with openai.AsyncOpenAI(base_url=door.url + "/v1", api_key="unused", max_retries=5) as client:

@@ -1,7 +1,7 @@
-"""Can it be seen how often a request was tried, and by whom?
+"""The ledger shows how many times the gateway or the caller attempted a request.
 
-Retries that an SDK makes in secret cannot be told from requests. Here the gateway alone retries, each try has its
-number in the ledger, and what a caller repeats is a request of its own.
+Retries by an SDK cannot be distinguished from new requests. Retries by the gateway are numbered attempts in the ledger,
+and a retry by the caller is a separate request.
 """
 
 from pathlib import Path
@@ -15,12 +15,12 @@ from tests.lessons.ledgers import a_gateway, written
 pytestmark = pytest.mark.process
 
 
-async def test_a_request_tried_three_times_has_three_numbered_rows_and_counts_once(url: str, tmp_path: Path) -> None:
+async def test_request_with_three_attempts_has_three_numbered_rows(url: str, tmp_path: Path) -> None:
     async with FakeEngine() as engine, FakeEngine() as other:
         async with a_gateway(url, tmp_path, engine.url, other.url) as gateway:
             for each in (engine, other):
                 each.behaviour = Behaviour(tokens=4)
-                # Each fails once.
+                # Each engine fails once.
                 each.script.append(Behaviour(status=500))
             async with gateway.post(chat()) as answer:
                 assert answer.status == 200
@@ -32,11 +32,11 @@ async def test_a_request_tried_three_times_has_three_numbered_rows_and_counts_on
     assert tries == [(1, "failed", 0), (2, "failed", 0), (3, "completed", 4)]
     assert {row.outcome for row in rows} == {"completed"}
     assert rows[0].endpoint != rows[1].endpoint
-    # No try that is not written down.
+    # Every attempt has a row.
     assert asked == len(rows)
 
 
-async def test_what_a_caller_repeats_is_another_request(url: str, tmp_path: Path) -> None:
+async def test_client_retry_is_a_separate_request(url: str, tmp_path: Path) -> None:
     async with FakeEngine() as engine:
         async with a_gateway(url, tmp_path, engine.url) as gateway:
             for retries in ("0", "1"):

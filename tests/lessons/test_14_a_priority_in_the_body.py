@@ -1,7 +1,7 @@
-"""Does `priority` in a request do harm where an engine does not know it?
+"""`priority` in a request body reaches only engines that support it.
 
-vLLM takes it (lower goes first) when started with `--scheduling-policy priority`, and otherwise answers such a request
-with an error, as if it were the caller's fault; other engines ignore it or fail in ways of their own.
+vLLM supports it (lower values first) if started with `--scheduling-policy priority`. Otherwise vLLM rejects such a
+request with a client error. Other engines ignore the field or fail.
 """
 
 from pathlib import Path
@@ -22,7 +22,7 @@ PATHS: dict[str, Config] = {
 def with_priority(engine: FakeEngine, *, kind: str = "vllm", passes: bool | None = None) -> Config:
     config = a_config(engine.url, engine=kind)
     if passes is not None:
-        config["pools"]["small"]["passes_priority"] = passes
+        config["pools"]["small"]["forward_priority"] = passes
     return config
 
 
@@ -30,7 +30,7 @@ NO_PRIORITIES: list[Any] = ["high", "1", 1.5, True, [1], {}, 2**31, -(2**31) - 1
 
 
 @pytest.mark.parametrize("path", PATHS)
-async def test_a_value_that_is_no_priority_is_the_callers_mistake(tmp_path: Path, path: str) -> None:
+async def test_invalid_priority_is_rejected_as_a_client_error(tmp_path: Path, path: str) -> None:
     async with FakeEngine() as engine:
         async with gateway_in_loop(with_priority(engine, passes=True), tmp_path) as gateway:
             for value in NO_PRIORITIES:
@@ -41,11 +41,11 @@ async def test_a_value_that_is_no_priority_is_the_callers_mistake(tmp_path: Path
                 assert told == (400, "invalid_request_error", "priority"), value
                 assert answer.headers["x-should-retry"] == "false"
 
-    assert engine.requests == [], "no engine has seen any of them"
+    assert engine.requests == [], "no invalid request may reach the engine"
 
 
 @pytest.mark.parametrize("kind", ["vllm", "sglang", "llamacpp", "openai_compatible"])
-async def test_an_engine_that_was_not_said_to_know_it_does_not_see_it(tmp_path: Path, kind: str) -> None:
+async def test_priority_is_removed_by_default(tmp_path: Path, kind: str) -> None:
     async with FakeEngine() as engine:
         async with gateway_in_loop(with_priority(engine, kind=kind), tmp_path) as gateway:
             for path, body in PATHS.items():
@@ -54,11 +54,11 @@ async def test_an_engine_that_was_not_said_to_know_it_does_not_see_it(tmp_path: 
 
     assert [received.path for received in engine.requests] == list(PATHS)
     assert ["priority" in received.json for received in engine.requests] == [False] * len(PATHS)
-    assert [received.json["seed"] for received in engine.requests] == [7] * len(PATHS), "all else travels on"
+    assert [received.json["seed"] for received in engine.requests] == [7] * len(PATHS), "other fields must be passed on"
 
 
 @pytest.mark.parametrize("stream", [True, False])
-async def test_an_engine_that_knows_it_gets_it_as_it_was_sent(tmp_path: Path, stream: bool) -> None:
+async def test_priority_is_passed_unchanged_if_enabled(tmp_path: Path, stream: bool) -> None:
     values = [-(2**31), -5, 0, 3, 2**31 - 1]
     async with FakeEngine() as engine:
         async with gateway_in_loop(with_priority(engine, passes=True), tmp_path) as gateway:
@@ -71,7 +71,7 @@ async def test_an_engine_that_knows_it_gets_it_as_it_was_sent(tmp_path: Path, st
 
 
 @pytest.mark.parametrize("passes", [True, False])
-async def test_null_and_nothing_are_alike(tmp_path: Path, passes: bool) -> None:
+async def test_null_priority_is_treated_as_missing(tmp_path: Path, passes: bool) -> None:
     async with FakeEngine() as engine:
         async with gateway_in_loop(with_priority(engine, passes=passes), tmp_path) as gateway:
             for body in (chat(), chat(priority=None)):

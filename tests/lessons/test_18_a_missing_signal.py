@@ -1,6 +1,6 @@
-"""Is it told when an engine does not say what decisions rest on?
+"""A missing engine signal is reported.
 
-A router whose metric has changed its name routes at random, and nobody notices.
+If an engine renames a metric, a router that depends on it routes at random without any visible error.
 """
 
 import logging
@@ -16,7 +16,7 @@ RENAMED = (
     b"vllm:num_requests_running 3\nvllm:num_requests_waiting 2\nvllm:num_preemptions_total 0\n"
     b"vllm:kv_cache_usage_fraction 0.5\n"
 )
-"""A version of vLLM that calls one of its metrics as none before it."""
+"""Metrics page of a vLLM version that has renamed one metric."""
 
 
 def told(caplog: pytest.LogCaptureFixture, message: str) -> list[dict[str, object]]:
@@ -24,30 +24,30 @@ def told(caplog: pytest.LogCaptureFixture, message: str) -> list[dict[str, objec
 
 
 async def looks(gateway: RunningGateway, engine: ScrapedEngine, count: int = 6) -> None:
-    """So many metrics pages have been read from here on."""
+    """Wait until `count` more scrapes have completed."""
     enough = engine.pages.served + count
-    await gateway.until(lambda _: engine.pages.served >= enough)
+    await gateway.wait_for_status(lambda _: engine.pages.served >= enough)
 
 
 async def first_looked_at(gateway: RunningGateway) -> Config:
-    """What is known of the only engine once its metrics were asked for."""
+    """Return the status of the only engine after its first scrape."""
 
     def looked(status: Config) -> bool:
         [engine] = status["engines"]
         asked = engine["telemetry_age_s"] is not None or engine["problems"]
         return asked and engine["version"] is not None
 
-    return (await gateway.until(looked))["engines"][0]
+    return (await gateway.wait_for_status(looked))["engines"][0]
 
 
 async def missing(gateway: RunningGateway) -> dict[str, float]:
-    """By signal, whether the only endpoint fails to tell it."""
+    """Return the only endpoint's missing-signal metric, by signal."""
     found = await series_of(gateway)
-    names = [name for name in found if name.startswith("headgate_endpoint_signal_missing{")]
-    return {name.partition("signal=")[2].rstrip("}"): found[name] for name in names}
+    names = [name for name in found if name.startswith("headgate_engine_metric_missing{")]
+    return {name.partition("metric=")[2].rstrip("}"): found[name] for name in names}
 
 
-async def test_what_an_engine_is_and_where_each_signal_comes_from_is_known_at_the_start(tmp_path: Path) -> None:
+async def test_status_shows_dialect_version_and_signal_sources_at_start(tmp_path: Path) -> None:
     async with ScrapedEngine() as engine:
         async with patient_gateway(a_config(engine.url), tmp_path) as gateway:
             found = await first_looked_at(gateway)
@@ -64,7 +64,7 @@ async def test_what_an_engine_is_and_where_each_signal_comes_from_is_known_at_th
     assert series == {"running": 0, "waiting": 0, "kv_used_fraction": 0, "preemptions": 0}
 
 
-async def test_an_older_name_of_a_metric_is_shown_as_the_source(tmp_path: Path) -> None:
+async def test_older_metric_name_is_shown_as_signal_source(tmp_path: Path) -> None:
     async with ScrapedEngine() as engine:
         engine.metrics = RENAMED.replace(b"kv_cache_usage_fraction", b"gpu_cache_usage_perc")
         async with patient_gateway(a_config(engine.url), tmp_path) as gateway:
@@ -74,7 +74,7 @@ async def test_an_older_name_of_a_metric_is_shown_as_the_source(tmp_path: Path) 
     assert found["problems"] == []
 
 
-async def test_a_signal_that_is_missing_from_the_start_is_told_once_in_every_place(
+async def test_signal_missing_from_the_start_appears_in_status_metrics_and_log(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "headgate")
@@ -88,18 +88,16 @@ async def test_a_signal_that_is_missing_from_the_start_is_told_once_in_every_pla
                 assert answer.status == 200
 
     assert found["signals_missing"] == ["kv_used_fraction"]
-    problem = "/metrics lacks vllm:kv_cache_usage_perc; is this engine really vllm?"
+    problem = "/metrics lacks vllm:kv_cache_usage_perc; check that this engine is vllm"
     assert found["problems"] == [problem]
-    assert found["telemetry"]["running"] == 3, "what it does tell is used"
+    assert found["telemetry"]["running"] == 3, "the other signals must still be used"
     assert series == {"running": 0, "waiting": 0, "kv_used_fraction": 1, "preemptions": 0}
-    assert [line["missing"] for line in told(caplog, "endpoint does not tell its load")] == [
+    assert [line["missing"] for line in told(caplog, "endpoint is not reporting its load")] == [
         f"kv_used_fraction; {problem}"
     ]
 
 
-async def test_a_signal_that_goes_missing_and_comes_back_is_told_once_each(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_signal_loss_and_recovery_are_logged_once_each(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "headgate")
     async with ScrapedEngine() as engine:
         async with patient_gateway(a_config(engine.url), tmp_path) as gateway:
@@ -112,30 +110,32 @@ async def test_a_signal_that_goes_missing_and_comes_back_is_told_once_each(
             after = await missing(gateway)
 
     assert (during["kv_used_fraction"], after["kv_used_fraction"]) == (1, 0)
-    assert len(told(caplog, "endpoint does not tell its load")) == 1
-    assert len(told(caplog, "endpoint tells its load again")) == 1
+    assert len(told(caplog, "endpoint is not reporting its load")) == 1
+    assert len(told(caplog, "endpoint is reporting its load again")) == 1
 
 
-async def test_one_page_that_is_not_answered_alarms_nobody(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_single_failed_scrape_is_not_reported_as_a_missing_signal(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.INFO, "headgate")
     async with ScrapedEngine() as engine:
         async with patient_gateway(a_config(engine.url), tmp_path) as gateway:
             await looks(gateway, engine, 2)
             engine.metrics_status = 500
             await looks(gateway, engine, 1)
-            during = await gateway.until(lambda status: status["engines"][0]["problems"])
+            during = await gateway.wait_for_status(lambda status: status["engines"][0]["problems"])
             series = await missing(gateway)
             engine.metrics_status = 200
             await looks(gateway, engine, 2)
 
     [found] = during["engines"]
-    assert found["telemetry_age_s"] is not None, "what was last told is still known"
+    assert found["telemetry_age_s"] is not None, "the last known values must be kept"
     assert found["signals_missing"] == []
     assert sum(series.values()) == 0
-    assert told(caplog, "endpoint does not tell its load") == []
+    assert told(caplog, "endpoint is not reporting its load") == []
 
 
-async def test_metrics_that_are_switched_off_are_told_with_the_switch(
+async def test_disabled_metrics_are_reported_with_the_option_to_enable_them(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "headgate")
@@ -146,12 +146,12 @@ async def test_metrics_that_are_switched_off_are_told_with_the_switch(
             await looks(gateway, engine)
             series = await missing(gateway)
 
-    assert found["problems"] == ["GET /metrics answered 404: Not Found; start vLLM without --disable-log-stats"]
+    assert found["problems"] == ["GET /metrics returned 404: Not Found; start vLLM without --disable-log-stats"]
     assert series == {"running": 1, "waiting": 1, "kv_used_fraction": 1, "preemptions": 1}
-    assert len(told(caplog, "endpoint does not tell its load")) == 1
+    assert len(told(caplog, "endpoint is not reporting its load")) == 1
 
 
-async def test_an_engine_of_which_nothing_is_known_promises_nothing_and_alarms_nobody(
+async def test_openai_compatible_engine_without_signals_is_not_reported(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "headgate")
@@ -162,10 +162,10 @@ async def test_an_engine_of_which_nothing_is_known_promises_nothing_and_alarms_n
 
     assert status["engines"][0]["signals_missing"] == ["running", "waiting", "kv_used_fraction", "preemptions"]
     assert series == {}
-    assert told(caplog, "endpoint does not tell its load") == []
+    assert told(caplog, "endpoint is not reporting its load") == []
 
 
-async def test_without_any_signal_requests_go_by_what_is_in_flight_and_not_by_chance(tmp_path: Path) -> None:
+async def test_requests_are_balanced_by_in_flight_counts_without_signals(tmp_path: Path) -> None:
     async with ScrapedEngine() as engine, ScrapedEngine() as other:
         engine.metrics = other.metrics = b"nothing that anybody knows 1\n"
         async with patient_gateway(a_config(engine.url, other.url), tmp_path) as gateway:

@@ -1,6 +1,7 @@
-"""What does an engine cost that hangs while its health page answers?
+"""An engine that hangs is ejected, whether or not its health page responds.
 
-A router that believes the health page sends a share of all requests into the hole, for as long as it lasts.
+A router that trusts the health page would send a share of all requests to the hung engine for as long as it hangs. A
+router that only counts failed requests would not notice a hung engine whose callers disconnect early.
 """
 
 import asyncio
@@ -8,21 +9,26 @@ import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import aiohttp
 import pytest
 
+from headgate.engines.engine_watch import EngineWatch
 from testing.fake_engine import Behaviour, FakeEngine
+from testing.fault_proxy import Fault, FaultProxy
 from testing.gateway import NO_TARGETS, RunningGateway, a_config, chat, events_of, gateway_in_loop
-from testing.stalls import again_if_stalled
+from testing.stalls import rerun_if_stalled
 
 CONNECT_S_MAX = 5.0
+CALLER_S_MAX = 1.0
+frequently_probing_gateway = partial(gateway_in_loop, open_watch=partial(EngineWatch, interval_s=0.2, timeout_s=1.0))
 
 
 @contextmanager
 def unanswered(port: int) -> Iterator[None]:
-    """A listener that accepts nobody, with its queue full: whoever connects hears nothing at all."""
+    """Listener with a full backlog that never accepts, so that connection attempts go unanswered."""
     callers: list[socket.socket] = []
     with socket.socket() as listening:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -40,7 +46,7 @@ def unanswered(port: int) -> Iterator[None]:
 
 
 async def streamed(gateway: RunningGateway) -> tuple[int, str, list[str]]:
-    """Status, attempts and events of one streamed answer."""
+    """Send a streaming request and return its status, attempts and events."""
     async with gateway.post(chat(stream=True)) as answer:
         return answer.status, answer.headers["x-headgate-attempts"], events_of(await answer.read())
 
@@ -51,8 +57,8 @@ async def health_of(engine: FakeEngine, http: aiohttp.ClientSession) -> int:
 
 
 @pytest.mark.timing
-@again_if_stalled
-async def test_an_address_that_does_not_answer_is_given_up_in_time_for_another(tmp_path: Path) -> None:
+@rerun_if_stalled
+async def test_request_is_retried_after_the_connect_timeout(tmp_path: Path) -> None:
     async with FakeEngine() as gone, FakeEngine() as other:
         async with gateway_in_loop(a_config(gone.url, other.url), tmp_path) as gateway:
             await gone.kill()
@@ -66,9 +72,9 @@ async def test_an_address_that_does_not_answer_is_given_up_in_time_for_another(t
     assert CONNECT_S_MAX - 1 < lasted_s < CONNECT_S_MAX + 3
 
 
-async def test_no_first_token_in_time_sends_the_request_elsewhere_and_soon_ejects_the_engine(tmp_path: Path) -> None:
-    classes = {"interactive": {"band": 0, **NO_TARGETS, "first_token_max": "2s"}}
-    config = a_config("x", classes=classes, health={"failures_max": 3, "eject": "1m"})
+async def test_first_token_timeout_retries_the_request_and_ejects_the_engine(tmp_path: Path) -> None:
+    classes = {"interactive": {"priority_band": 0, **NO_TARGETS, "first_token_timeout": "2s"}}
+    config = a_config("x", classes=classes, health={"consecutive_failures_max": 3, "ejection_time": "1m"})
     async with FakeEngine() as hung, FakeEngine() as other:
         config["pools"]["small"]["endpoints"] = [hung.url, other.url]
         async with gateway_in_loop(config, tmp_path) as gateway:
@@ -81,13 +87,13 @@ async def test_no_first_token_in_time_sends_the_request_elsewhere_and_soon_eject
 
     assert [events[-1] for pair in answers for _, _, events in pair] == ["[DONE]"] * 6
     assert [each["state"] for each in status["endpoints"]] == ["ejected", "ready"]
-    assert len(hung.requests) == taken, "an ejected engine gets nothing"
+    assert len(hung.requests) == taken, "an ejected engine must get no requests"
     assert [attempts for _, attempts, _ in later] == ["1"] * 8
 
 
-async def test_silence_in_the_middle_of_a_stream_ends_it_honestly_and_counts_against_the_engine(tmp_path: Path) -> None:
-    classes = {"interactive": {"band": 0, **NO_TARGETS, "idle_max": "2s"}}
-    config = a_config("x", classes=classes, health={"failures_max": 1, "eject": "1m"})
+async def test_stall_during_a_stream_interrupts_it_and_ejects_the_engine(tmp_path: Path) -> None:
+    classes = {"interactive": {"priority_band": 0, **NO_TARGETS, "stream_idle_timeout": "2s"}}
+    config = a_config("x", classes=classes, health={"consecutive_failures_max": 1, "ejection_time": "1m"})
     async with FakeEngine() as hung:
         config["pools"]["small"]["endpoints"] = [hung.url]
         async with gateway_in_loop(config, tmp_path) as gateway:
@@ -101,27 +107,27 @@ async def test_silence_in_the_middle_of_a_stream_ends_it_honestly_and_counts_aga
     assert status["endpoints"][0]["state"] == "ejected"
 
 
-async def test_an_engine_without_progress_is_ejected_long_before_its_streams_are_given_up(tmp_path: Path) -> None:
-    """Progress is what counts: its streams could be silent for half a minute each, the engine as a whole may not."""
-    config = a_config("x", health={"stall_max": "2s", "eject": "1m"})
+async def test_engine_without_progress_is_ejected_before_its_streams_time_out(tmp_path: Path) -> None:
+    """Each stream may be silent for 30 s, but the engine as a whole must make progress."""
+    config = a_config("x", health={"stall_timeout": "2s", "ejection_time": "1m"})
     async with FakeEngine() as hung, FakeEngine() as other:
         config["pools"]["small"]["endpoints"] = [hung.url, other.url]
         async with gateway_in_loop(config, tmp_path) as gateway:
             hung.behaviour = Behaviour(tokens=5, hang_after=2)
             waiting = asyncio.gather(*(streamed(gateway) for _ in range(2)))
             await (await hung.next_request()).hung.wait()
-            # Before the 30 s are over after which the streams themselves would be given up.
-            await gateway.until(lambda status: status["endpoints"][0]["state"] == "ejected", seconds_max=25)
+            # The streams would time out after 30 s.
+            await gateway.wait_for_status(lambda status: status["endpoints"][0]["state"] == "ejected", seconds_max=25)
             assert await health_of(hung, gateway.http) == 200
             later = [await streamed(gateway) for _ in range(6)]
             ends = sorted(events[-1] == "[DONE]" for _, _, events in await waiting)
 
     assert [(attempts, events[-1]) for _, attempts, events in later] == [("1", "[DONE]")] * 6
-    assert ends == [False, True], "the stream that had begun there is interrupted, and says so"
+    assert ends == [False, True], "the stream at the hung engine must end with an error event"
 
 
-async def test_comments_that_keep_a_connection_alive_are_no_progress(tmp_path: Path) -> None:
-    classes = {"interactive": {"band": 0, **NO_TARGETS, "first_token_max": "2s"}}
+async def test_keep_alive_comments_are_not_counted_as_progress(tmp_path: Path) -> None:
+    classes = {"interactive": {"priority_band": 0, **NO_TARGETS, "first_token_timeout": "2s"}}
     async with FakeEngine() as hung, FakeEngine() as other:
         async with gateway_in_loop(a_config(hung.url, other.url, classes=classes), tmp_path) as gateway:
             hung.behaviour = Behaviour(hang_after=0, comment_s=0.05)
@@ -129,3 +135,50 @@ async def test_comments_that_keep_a_connection_alive_are_no_progress(tmp_path: P
 
     assert sorted(attempts for _, attempts, _ in answers) == ["1", "2"]
     assert [events[-1] for _, _, events in answers] == ["[DONE]"] * 2
+
+
+async def leaves_early(gateway: RunningGateway) -> bool:
+    """Send a request and disconnect after a second. Returns whether the response was complete by then."""
+    try:
+        async with asyncio.timeout(CALLER_S_MAX):
+            status, _, _ = await streamed(gateway)
+    except TimeoutError:
+        return False
+    return status == 200
+
+
+@pytest.mark.timing
+@rerun_if_stalled
+async def test_hung_engine_is_ejected_even_if_its_callers_leave_early(tmp_path: Path) -> None:
+    async with FakeEngine() as engine, FaultProxy(engine.port) as hung, FakeEngine() as other:
+        async with frequently_probing_gateway(a_config(hung.url, other.url, in_flight_max=4), tmp_path) as gateway:
+            hung.fault = Fault(lost="answer")
+            served = list[bool]()
+            while (await gateway.status())["endpoints"][0]["state"] != "ejected":
+                served += await asyncio.gather(*(leaves_early(gateway) for _ in range(2)))
+                assert len(served) < 100, "the hung engine must be ejected"
+            later = [await streamed(gateway) for _ in range(6)]
+
+    assert not all(served), "requests must have reached the hung engine"
+    assert [(attempts, events[-1]) for _, attempts, events in later] == [("1", "[DONE]")] * 6
+
+
+@pytest.mark.timing
+@rerun_if_stalled
+async def test_requests_are_rejected_while_the_only_engine_is_unavailable(tmp_path: Path) -> None:
+    async with FakeEngine() as engine:
+        async with frequently_probing_gateway(a_config(engine.url), tmp_path) as gateway:
+            await engine.kill()
+            await gateway.wait_for_status(lambda status: status["endpoints"][0]["state"] == "ejected", seconds_max=25)
+            async with gateway.post(chat(stream=True)) as answer:
+                body = await answer.json()
+            await engine.start()
+            await gateway.wait_for_status(
+                lambda status: status["endpoints"][0]["state"] in ("trial", "ready"), seconds_max=9
+            )
+            served = await streamed(gateway)
+
+    assert (answer.status, body["error"]["code"]) == (503, "no_endpoints")
+    assert answer.headers["x-headgate-attempts"] == "0"
+    assert int(answer.headers["retry-after"]) > 0
+    assert served[2][-1] == "[DONE]"

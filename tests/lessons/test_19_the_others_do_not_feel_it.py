@@ -1,10 +1,10 @@
-"""Do callers whose requests are served elsewhere feel that one of four engines hangs?
+"""A hung engine does not slow down requests on the other three engines.
 
-Two fleets of four simulated engines, each behind a gateway process of its own, and at both the same steady pace of
-streams, such that three engines carry it at half of their capacity. In one fleet an engine stops in the middle of
-everything while its health page answers; in the other all stay well. Requests alternate between the two, so whatever
-else the machine does meets both alike. First both are well: what differs then is the noise of this run. Then come the
-moment of the hang and the time after the engine's ejection.
+The test runs two fleets of four simulated engines, each behind its own gateway process. Both get the same steady rate
+of streams, which is half the capacity of three engines. In one fleet an engine hangs while its health page responds;
+the other fleet stays healthy. Requests alternate between the fleets, so that other work on the machine affects both
+equally. The first phase, with both fleets healthy, measures the noise in the run. The next phases cover the hang and
+the time after the ejection.
 
     pytest -s -m endurance tests/lessons/test_19_the_others_do_not_feel_it.py
 """
@@ -23,28 +23,28 @@ import pytest
 from headgate.hosts.local.clock import SystemClock
 from headgate.model.engine_profile import TINY
 from headgate.model.units import MINUTE
-from headgate.simulation.server.listener import EngineServer
+from headgate.simulation.server.engine_server import EngineServer
 from headgate.simulation.server.options import EngineOptions
-from testing.gateway import CHAT, RunningGateway, a_config, chat, gateway_beside
+from testing.gateway import CHAT, RunningGateway, a_config, chat, gateway_process_with_client
 
 pytestmark = [pytest.mark.endurance, pytest.mark.timeout(300)]
 
 ENGINES, PLACES, TOKENS = 4, 4, 20
 REQUESTS = 400
-"""In each phase, to each fleet."""
+"""Number of requests per phase and fleet."""
 STEP_S = 0.010
-# Three engines run 12 requests at once, each for the steps of its tokens; half of that.
+# Half the rate at which three engines can run 12 concurrent requests, each for one step per token.
 PER_S = 0.5 * (ENGINES - 1) * PLACES / ((TOKENS + 1) * STEP_S)
 PROFILE = replace(TINY, step_ps=int(STEP_S * 1e12), prefill_token_ps=1_000, decode_sequence_ps=1_000, kv_token_ps=1)
-CLASSES = {"interactive": {"band": 0, "first_token_max": "1s", "idle_max": "2s"}}
-HEALTH = {"stall_max": "1s", "eject": "5m"}
+CLASSES = {"interactive": {"priority_band": 0, "first_token_timeout": "1s", "stream_idle_timeout": "2s"}}
+HEALTH = {"stall_timeout": "1s", "ejection_time": "5m"}
 RUNS_MAX = 3
-"""Work of others on the machine may still hit one fleet alone; what a hang does would be there in every run."""
+"""Number of runs. Other work may still delay just one fleet, but the effect of a hang would show in every run."""
 
 
 @dataclass
 class Seen:
-    """What the callers of one fleet saw in one phase, in seconds from when each request was due."""
+    """One fleet's results in one phase. Times are in seconds after each request was due."""
 
     name: str
     first_s: list[float] = field(default_factory=list)
@@ -53,7 +53,9 @@ class Seen:
     interrupted: int = 0
 
     def told(self) -> str:
-        counts = f"{len(self.total_s)} whole at once, {self.tried_again} tried again, {self.interrupted} interrupted"
+        counts = (
+            f"{len(self.total_s)} complete at first attempt, {self.tried_again} retried, {self.interrupted} interrupted"
+        )
         return f"{self.name:<18} first token {_told(self.first_s)}   total {_told(self.total_s)}   {counts}"
 
 
@@ -66,7 +68,7 @@ def percentile(values: list[float], share: int) -> float:
 
 
 def chance_of_p99(one: list[float], other: list[float]) -> float:
-    """Two standard errors of the difference of two p99, by drawing both samples again and again."""
+    """Two standard errors of the difference between two p99 values, estimated by bootstrapping."""
     dice = random.Random(0)
 
     def again(values: list[float]) -> float:
@@ -95,7 +97,7 @@ async def ask(gateway: RunningGateway, due: float, seen: Seen) -> None:
 
 
 async def run(gateways: Sequence[RunningGateway], name: str) -> list[Seen]:
-    """So many requests to each at a steady pace, in turns, whatever becomes of them."""
+    """Send REQUESTS requests to each gateway in turn at a steady rate, regardless of their results."""
     seen = [Seen(f"{name}, fleet {number}") for number in range(len(gateways))]
     started = time.monotonic()
     async with asyncio.TaskGroup() as group:
@@ -119,30 +121,30 @@ async def a_fleet(stack: AsyncExitStack, folder: Path) -> tuple[list[EngineServe
     ]
     urls = [engine.url for engine in engines]
     config = a_config(*urls, served_model="sim", in_flight_max=PLACES, classes=CLASSES, health=HEALTH)
-    gateway, _ = await stack.enter_async_context(gateway_beside(config, made(folder)))
+    gateway, _ = await stack.enter_async_context(gateway_process_with_client(config, made(folder)))
     return engines, gateway
 
 
 async def one_run(folder: Path) -> dict[str, list[Seen]]:
-    """By phase, what was seen of the fleet that stays well and of the other."""
+    """Return the results of the healthy and the faulty fleet by phase."""
     async with AsyncExitStack() as stack:
         _, well = await a_fleet(stack, folder / "well")
         engines, hurt = await a_fleet(stack, folder / "hurt")
         await run((well, hurt), "warm up")
         phases = {"well": await run((well, hurt), "well")}
-        # In the middle of its streams.
+        # The hang begins while streams are running.
         asyncio.get_running_loop().call_later(1.0, engines[0].app.driver.stall, 5 * MINUTE)
         phases["hangs"] = await run((well, hurt), "hangs")
         states = [each["state"] for each in (await hurt.status())["endpoints"]]
         assert states == ["ejected", "ready", "ready", "ready"]
         async with hurt.http.get(engines[0].url + "/health") as health:
-            assert health.status == 200, "it hangs, and says that it is well"
+            assert health.status == 200, "the hung engine must report that it is healthy"
         phases["ejected"] = await run((well, hurt), "ejected")
     return phases
 
 
 def worse(phases: dict[str, list[Seen]], name: str) -> list[str]:
-    """Which p99 of the fleet that was hurt differ by more than noise and five percent."""
+    """Return the faulty fleet's p99 values that are worse by more than noise plus 5 %."""
     found: list[str] = []
     for what in ("first_s", "total_s"):
         one, other = (getattr(seen, what) for seen in phases["well"])
@@ -156,16 +158,16 @@ def worse(phases: dict[str, list[Seen]], name: str) -> list[str]:
     return found
 
 
-async def test_p99_of_the_others_stays_as_it_was(tmp_path: Path) -> None:
+async def test_hung_engine_does_not_change_the_p99_of_other_requests(tmp_path: Path) -> None:
     found: list[str] = []
     for number in range(RUNS_MAX):
         phases = await one_run(tmp_path / str(number))
         print("", *(seen.told() for phase in phases.values() for seen in phase), sep="\n")
         hangs, ejected = phases["hangs"][1], phases["ejected"][1]
-        # What was on its way there, and what took its place until the ejection, is interrupted or made again.
+        # Requests on the hung engine, and those sent there until it is ejected, are interrupted or retried.
         assert 0 < hangs.tried_again + hangs.interrupted <= 2 * PLACES
         assert (ejected.tried_again, ejected.interrupted) == (0, 0)
         found = worse(phases, "hangs") + worse(phases, "ejected")
         if not found:
             return
-    pytest.fail(f"in {RUNS_MAX} of {RUNS_MAX} runs, the last: {found}")
+    pytest.fail(f"p99 was worse in all {RUNS_MAX} runs; last run: {found}")

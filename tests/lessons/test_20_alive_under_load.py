@@ -1,9 +1,10 @@
-"""Is a gateway seen to be alive, and do its streams go on, however much is thrown at it?
+"""Under heavy load, a gateway stays responsive and its streams continue.
 
-A health page that waits behind the work it should vouch for has busy processes killed, and the others inherit their
-load. What keeps the loop from turning keeps every stream waiting.
+If health checks queue behind other work, busy processes are killed and their load moves to the others. A blocked event
+loop delays every stream.
 
-Absolute bounds are twice those of the benchmark, since other work shares the machine: 40 ms for a loop lag of 20 ms.
+Because other work shares the machine, the absolute bounds are twice the benchmark's: 40 ms instead of 20 ms for loop
+lag.
 """
 
 import asyncio
@@ -22,10 +23,10 @@ from pathlib import Path
 
 import pytest
 
-from headgate.cli.output.view import quantile
-from testing.gateway import CHAT, RunningGateway, a_config, chat, gateway_beside
-from testing.simulated import simulated_engines
-from testing.stalls import again_if_stalled
+from headgate.cli.output.top_screen import quantile
+from testing.gateway import CHAT, RunningGateway, a_config, chat, gateway_process_with_client
+from testing.simulated_engines import simulated_engines
+from testing.stalls import rerun_if_stalled
 from tests.lessons.flood import image_body, many_turns_body, text_body
 from tests.lessons.scraped import series_of
 
@@ -40,15 +41,15 @@ LAG_S_MAX = 2 * 0.020
 
 @asynccontextmanager
 async def a_gateway(folder: Path) -> AsyncIterator[RunningGateway]:
-    """A gateway process before a simulated one; a token each ten milliseconds."""
+    """Gateway process in front of a simulated engine process that produces a token every 10 ms."""
     with simulated_engines(1, "--speed-up", "0.1") as urls:
         config = a_config(*urls, served_model="sim", in_flight_max=STREAMS)
-        async with gateway_beside(config, folder) as (gateway, _):
+        async with gateway_process_with_client(config, folder) as (gateway, _):
             yield gateway
 
 
 async def stream_for_ever(gateway: RunningGateway, gaps: list[float] | None = None) -> None:
-    """Notes how long each piece was waited for."""
+    """Stream until cancelled and record the time between chunks in seconds."""
     while True:
         async with gateway.post(chat(stream=True, max_tokens=3000, ignore_eos=True)) as answer:
             assert answer.status == 200, await answer.text()
@@ -64,19 +65,19 @@ async def stream_for_ever(gateway: RunningGateway, gaps: list[float] | None = No
 async def streams(gateway: RunningGateway, count: int, gaps: list[float] | None = None) -> AsyncIterator[None]:
     tasks = [asyncio.create_task(stream_for_ever(gateway, gaps if number == 0 else None)) for number in range(count)]
     try:
-        await gateway.until(lambda status: status["attempts_open"] == count)
+        await gateway.wait_for_status(lambda status: status["attempts_open"] == count)
         yield
     finally:
         for task in tasks:
             task.cancel()
         ends = await asyncio.gather(*tasks, return_exceptions=True)
-    assert all(isinstance(end, asyncio.CancelledError) for end in ends), "a stream broke off"
+    assert all(isinstance(end, asyncio.CancelledError) for end in ends), "a stream was truncated"
 
 
 async def lag_counts(gateway: RunningGateway) -> tuple[list[float], list[float]]:
-    """The gateway's own histogram of its loop's lag: bounds and, below each, how often."""
+    """Return the bounds and counts of the gateway's loop lag histogram."""
     series = await series_of(gateway)
-    prefix = "headgate_loop_lag_seconds_bucket{le="
+    prefix = "headgate_event_loop_lag_seconds_bucket{le="
     found = [(name[len(prefix) : -1], count) for name, count in series.items() if name.startswith(prefix)]
     below = [0.0, *(count for _, count in found)]
     return [float(bound) for bound, _ in found[:-1]], [high - low for low, high in itertools.pairwise(below)]
@@ -90,7 +91,7 @@ async def health_s(gateway: RunningGateway) -> float:
 
 
 async def flooded(gateway: RunningGateway, big_per_s: float) -> tuple[dict[str, dict[str, int]], list[float], float]:
-    """What the flood was answered, how long each look at the health page took, and the p99 of the loop's lag."""
+    """Flood the gateway. Return the statuses and, in seconds, the health check times and the p99 loop lag."""
     _, before = await lag_counts(gateway)
     command = [sys.executable, "-m", "tests.lessons.flood", gateway.url, str(FLOOD_S), str(big_per_s)]
     flood = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE)
@@ -105,9 +106,9 @@ async def flooded(gateway: RunningGateway, big_per_s: float) -> tuple[dict[str, 
     return json.loads(out), looks, lag
 
 
-@again_if_stalled
-async def test_a_flood_delays_neither_the_loop_nor_its_health_page(tmp_path: Path) -> None:
-    """Small wrong requests by the thousand, and the same with large bodies among them."""
+@rerun_if_stalled
+async def test_flood_does_not_delay_the_event_loop_or_the_health_page(tmp_path: Path) -> None:
+    """The flood consists of thousands of small invalid requests, with and without large bodies among them."""
     lags: dict[float, list[float]] = {0: [], BIG_PER_S: []}
     slowest: list[float] = []
     usual: list[float] = []
@@ -126,20 +127,20 @@ async def test_a_flood_delays_neither_the_loop_nor_its_health_page(tmp_path: Pat
                 small.update(seen["small"])
                 big.update(seen["big"])
 
-    assert set(small) <= {"400", "404", "405"}, "each is answered, and as what it is"
+    assert set(small) <= {"400", "404", "405"}, "every invalid request must get its own error status"
     assert small.total() > 100
     assert set(big) == {"404"}
-    # The least of the rounds, as below: while others used both cores of a machine, the lag in the rounds of one run was
-    # from 5 to 90 ms under small requests alone.
+    # The best round counts, as below. While other work used both cores of a machine, the lag with small requests alone
+    # varied between 5 and 90 ms within one run.
     assert min(slowest) < 1
     assert min(usual) < 0.1
     assert min(lags[0]) <= LAG_S_MAX
     assert min(lags[BIG_PER_S]) <= LAG_S_MAX
 
 
-@again_if_stalled
-async def test_a_body_of_thirty_megabytes_holds_up_nobody_elses_stream(tmp_path: Path) -> None:
-    """The worst gap of a stream while such a body is read and parsed, against that of quiet times in the same run."""
+@rerun_if_stalled
+async def test_30_mib_body_does_not_delay_other_streams(tmp_path: Path) -> None:
+    """Compares a stream's longest gap while such a body is read and parsed with the longest gap on an idle gateway."""
     async with a_gateway(tmp_path) as gateway:
         gaps: list[float] = []
         async with streams(gateway, 1, gaps):
@@ -151,15 +152,15 @@ async def test_a_body_of_thirty_megabytes_holds_up_nobody_elses_stream(tmp_path:
                 worst: list[float] = []
                 for _ in range(ROUNDS):
                     gaps.clear()
-                    # Sent from another thread, so that this loop goes on reading the stream.
+                    # Sent from another thread so that this loop continues to read the stream.
                     status = await asyncio.to_thread(_post, gateway.url, content)
                     assert status == 404
                     while not gaps:
                         await asyncio.sleep(0.01)
                     worst.append(max(gaps))
                 beside = ", ".join(f"{1000 * each:.0f}" for each in worst)
-                print(f"\nworst gap of a stream: {1000 * quiet:.0f} ms in quiet; {beside} ms beside {body.__name__}")
-                # The least of three: what others do on the machine adds to some, what holds the loop is in each.
+                print(f"\nworst gap of a stream: {1000 * quiet:.0f} ms when idle; {beside} ms with {body.__name__}")
+                # The best round counts: other work delays some rounds, but a blocked loop delays all of them.
                 assert min(worst) < quiet + 0.1
 
 

@@ -1,8 +1,8 @@
-"""Does any request wait for the database?
+"""No request waits for the database.
 
-Every call to asyncpg is watched. A mark that is set where a request comes in is inherited by all that is begun for it,
-so a call that carries it was made on a request's behalf, in its own task or in one that it started. And a database that
-takes connections and never says a word holds up nobody.
+The tests record every call to asyncpg. A context variable that is set when a request arrives is inherited by all tasks
+started for it, so it identifies calls made for a request. A database that accepts connections but never responds does
+not delay requests either.
 """
 
 import asyncio
@@ -18,11 +18,11 @@ from typing import Any
 import asyncpg
 import pytest
 
+from headgate.edge.app import GatewayApp
 from headgate.edge.client import Client
-from headgate.edge.door import Door
 from testing.fake_engine import Behaviour, FakeEngine
 from testing.gateway import GatewayInLoop, chat
-from testing.stalls import again_if_stalled
+from testing.stalls import rerun_if_stalled
 from tests.lessons.ledgers import a_gateway, written
 
 _for_a_request: contextvars.ContextVar[bool] = contextvars.ContextVar("for a request", default=False)
@@ -31,9 +31,9 @@ METHODS = ("execute", "executemany", "fetch", "fetchrow", "fetchval", "copy_reco
 
 @contextlib.contextmanager
 def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[list[str], list[str]]]:
-    """Calls that were made for a request, and all others.
+    """Record database calls made for a request, and all other database calls.
 
-    It patches asyncpg itself on purpose, so that a call is seen whichever part of the gateway makes it.
+    This patches asyncpg itself, so that calls from every part of the gateway are recorded.
     """
     guilty: list[str] = []
     others: list[str] = []
@@ -50,12 +50,12 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[list[str], list[s
         for name in METHODS:
             patch.setattr(asyncpg.Connection, name, watch(name, getattr(asyncpg.Connection, name)))
         patch.setattr(asyncpg, "connect", watch("connect", asyncpg.connect))
-        patch.setattr(Door, "__call__", _marked(Door.__call__))
+        patch.setattr(GatewayApp, "__call__", _marked(GatewayApp.__call__))
         yield guilty, others
 
 
-def _marked(take: Callable[[Door, Client], Awaitable[None]]) -> Callable[[Door, Client], Awaitable[None]]:
-    async def marking(door: Door, client: Client) -> None:
+def _marked(take: Callable[[GatewayApp, Client], Awaitable[None]]) -> Callable[[GatewayApp, Client], Awaitable[None]]:
+    async def marking(door: GatewayApp, client: Client) -> None:
         _for_a_request.set(True)
         try:
             await take(door, client)
@@ -66,7 +66,7 @@ def _marked(take: Callable[[Door, Client], Awaitable[None]]) -> Callable[[Door, 
 
 
 async def ask_everything(gateway: GatewayInLoop, engine: FakeEngine) -> None:
-    """Each way a request can go."""
+    """Send requests that cover each path through the gateway."""
     engine.script.extend([Behaviour(tokens=3), Behaviour(status=500), Behaviour(tokens=3), Behaviour(cut_after=1)])
     bodies = (chat(stream=True), chat(), chat(), chat(stream=True), chat(model="unknown"), chat(n=0), chat())
     for body in bodies:
@@ -79,7 +79,7 @@ async def ask_everything(gateway: GatewayInLoop, engine: FakeEngine) -> None:
 
 
 @pytest.mark.process
-async def test_no_call_to_the_database_is_made_for_a_request(
+async def test_no_database_call_is_made_for_a_request(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with watched(monkeypatch) as (guilty, others):
@@ -90,17 +90,19 @@ async def test_no_call_to_the_database_is_made_for_a_request(
 
     assert len(rows) >= 4
     assert guilty == []
-    # It does watch: the rows came in by these.
+    # This shows that the recorder works: the ledger rows were written by these calls.
     assert "copy_to_table" in others
 
 
 @pytest.mark.process
-async def test_one_that_is_made_is_found_out(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The watch itself: a door that looks into the database, in a task of its own, is seen."""
+async def test_recorder_detects_a_database_call_made_for_a_request(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Checks the recorder itself with a request handler that queries the database in a separate task."""
     async with FakeEngine() as engine:
-        take = Door._take
+        take = GatewayApp._handle
 
-        async def looking(door: Door, *values: Any) -> None:
+        async def looking(door: GatewayApp, *values: Any) -> None:
             async def look() -> None:
                 link = await asyncpg.connect(url)
                 await link.fetchval("select 1")
@@ -109,7 +111,7 @@ async def test_one_that_is_made_is_found_out(url: str, tmp_path: Path, monkeypat
             await asyncio.create_task(look())
             await take(door, *values)
 
-        monkeypatch.setattr(Door, "_take", looking)
+        monkeypatch.setattr(GatewayApp, "_handle", looking)
         with watched(monkeypatch) as (guilty, _):
             async with a_gateway(url, tmp_path, engine.url) as gateway:
                 async with gateway.post(chat()) as answer:
@@ -120,7 +122,7 @@ async def test_one_that_is_made_is_found_out(url: str, tmp_path: Path, monkeypat
 
 @asynccontextmanager
 async def a_mute_database() -> AsyncIterator[str]:
-    """It takes connections, reads nothing and says nothing."""
+    """Database that accepts connections but neither reads nor responds."""
     held: list[asyncio.StreamWriter] = []
 
     async def take(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -136,8 +138,8 @@ async def a_mute_database() -> AsyncIterator[str]:
 
 
 @pytest.mark.timing
-@again_if_stalled
-async def test_a_database_that_never_answers_holds_up_nobody(tmp_path: Path) -> None:
+@rerun_if_stalled
+async def test_unresponsive_database_does_not_delay_requests(tmp_path: Path) -> None:
     took: list[float] = []
     async with a_mute_database() as url, FakeEngine() as engine:
         async with a_gateway(url, tmp_path, engine.url) as gateway:
@@ -147,8 +149,8 @@ async def test_a_database_that_never_answers_holds_up_nobody(tmp_path: Path) -> 
                     assert answer.status == 200
                     await answer.read()
                 took.append(time.perf_counter() - began)
-            # The row is written shortly after the caller receives its answer.
-            status = (await gateway.until(lambda status: status["ledger"]["rows_waiting"] >= 60))["ledger"]
+            # The row is written shortly after the caller receives its response.
+            status = (await gateway.wait_for_status(lambda status: status["ledger"]["rows_waiting"] >= 60))["ledger"]
 
     assert sorted(took)[len(took) // 2] < 0.1
     assert max(took) < 1.0

@@ -1,7 +1,7 @@
-"""Can callers make the metrics grow?
+"""Callers cannot drive up the number of metric series or memory usage.
 
-A gateway that labels its metrics with what callers send, paths and keys and models, has a million series after one
-visit of a scanner, and dies of them.
+A gateway that uses paths, keys or models from requests as metric labels has a million series after one scan and runs
+out of memory.
 """
 
 import asyncio
@@ -22,14 +22,14 @@ from testing.gateway import CHAT, Config, GatewayInLoop, a_config, chat, gateway
 from tests.lessons.scraped import series_of
 
 FEW = 800
-"""Enough that a name kept of every second request stands out from the noise, which is about a hundred pieces."""
+"""Number of names in the short test. Retaining every second one would exceed the noise of about 100 memory blocks."""
 NAMES = 10_000
 FULL = 7_500
-"""After so many all is full that is kept of late requests up to a bound."""
+"""Number of requests after which all bounded buffers of recent requests are full."""
 GROWN_MAX = 500
-"""Pieces of memory that so many names may leave behind: a name that were kept would be one at least, mostly several."""
+"""Number of memory blocks by which usage may grow. Each retained name would take one or more."""
 TRIES = 3
-"""What other parts of the process hold goes up and down; what names leave behind is there each time."""
+"""Number of attempts. Other memory usage varies, but memory retained for names would show up in every attempt."""
 CALLERS = 16
 SCRAPE_S_MAX = 0.2
 SECRET, KEY = "a secret of this test", "hg-the-only-key"
@@ -50,9 +50,9 @@ async def guarded(folder: Path) -> AsyncIterator[GatewayInLoop]:
 
 
 def a_request(name: str, kind: int) -> bytes:
-    """A request in which something is named as nobody named it before."""
+    """Build a request with a new name in one of its fields."""
     path, key, body = CHAT, KEY, chat()
-    made_up = ("x-made-up", "user-agent", "x-headgate-endpoint", "x-headgate-stages", "x-headgate-tenant")
+    made_up = ("x-made-up", "user-agent", "x-headgate-endpoint", "x-headgate-client-stages", "x-headgate-tenant")
     carried = ("x-request-id", "traceparent", "tracestate", "baggage", "x-forwarded-for", "referer")
     headers = "".join(f"{header}: {name}\r\n" for header in (*made_up, *carried))
     match kind:
@@ -74,7 +74,7 @@ def a_request(name: str, kind: int) -> bytes:
 
 
 async def send(gateway: GatewayInLoop, requests: Iterator[bytes]) -> dict[int, int]:
-    """Sends them all over a few connections; how often each status came."""
+    """Send all requests over a few connections and return the number of responses per status."""
     statuses: dict[int, int] = {}
     host, port = gateway.url.removeprefix("http://").split(":")
 
@@ -95,7 +95,10 @@ async def send(gateway: GatewayInLoop, requests: Iterator[bytes]) -> dict[int, i
 
 
 def made_up(first: int, last: int, step: int = 1) -> Iterator[bytes]:
-    """Three of four are paths and keys, the others all that can be named besides. Without a step all have one name."""
+    """Yield requests with made-up names: three out of four in the path or key, the rest in other fields.
+
+    With `step=0`, all requests have the same name.
+    """
     for number in range(first, last):
         kind = number % 2 if number % 4 else 2 + number // 4 % 2
         named = first + (number - first) * step
@@ -103,7 +106,7 @@ def made_up(first: int, last: int, step: int = 1) -> Iterator[bytes]:
 
 
 async def scrape_s(gateway: GatewayInLoop) -> float:
-    """How long the page takes from the question to its last byte, the best of three."""
+    """Return the shortest of three scrape durations in seconds."""
     took_s: list[float] = []
     for _ in range(3):
         began = time.perf_counter()
@@ -114,7 +117,7 @@ async def scrape_s(gateway: GatewayInLoop) -> float:
 
 
 async def until_told(gateway: GatewayInLoop, series: str, value: float | None = None) -> dict[str, float]:
-    """Waits until the page has it, and with this value if one is given."""
+    """Wait until the metrics page has this series, with this value if one is given."""
     async with asyncio.timeout(30):
         while series not in (told := await series_of(gateway)) or value not in (None, told[series]):
             await asyncio.sleep(0.05)
@@ -122,15 +125,15 @@ async def until_told(gateway: GatewayInLoop, series: str, value: float | None = 
 
 
 async def blocks_held(gateway: GatewayInLoop) -> int:
-    """How many pieces of memory this process holds, without what only waits to be written or collected."""
-    await gateway.until_idle()
+    """Return the number of allocated memory blocks once pending records are written and garbage is collected."""
+    await gateway.wait_until_idle()
     await until_told(gateway, "headgate_records_waiting{}", 0)
     gc.collect()
     return sys.getallocatedblocks()
 
 
 async def grown_by_names(gateway: GatewayInLoop, first: int, last: int, statuses: Counter[int]) -> int:
-    """How many more pieces are held after requests with new names than after as many that all have the same."""
+    """Return how many more blocks requests with new names leave allocated than requests that share one name."""
     before = await blocks_held(gateway)
     statuses.update(await send(gateway, made_up(first, last, step=0)))
     between = await blocks_held(gateway)
@@ -139,7 +142,7 @@ async def grown_by_names(gateway: GatewayInLoop, first: int, last: int, statuses
 
 
 @pytest.mark.timeout(240)  # Thousands of requests, possibly on a busy machine.
-async def test_made_up_names_make_no_series_and_leave_nothing_behind(tmp_path: Path) -> None:
+async def test_made_up_names_add_no_series_and_use_no_memory(tmp_path: Path) -> None:
     """Later requests use the same amount of memory whether they share one name or each has its own."""
     statuses: Counter[int] = Counter()
     async with guarded(tmp_path) as gateway:
@@ -161,10 +164,10 @@ async def test_made_up_names_make_no_series_and_leave_nothing_behind(tmp_path: P
 
 @pytest.mark.nightly
 @pytest.mark.timeout(300)
-async def test_ten_thousand_made_up_names_make_no_series_and_leave_nothing_behind(tmp_path: Path) -> None:
+async def test_ten_thousand_made_up_names_add_no_series_and_use_no_memory(tmp_path: Path) -> None:
     async with guarded(tmp_path) as gateway:
         await send(gateway, made_up(0, 100))
-        # Demand is told once it has been measured.
+        # The demand metric appears once demand has been measured.
         before = await until_told(gateway, "headgate_demand_endpoints{pool=small}")
         statuses = Counter(await send(gateway, made_up(100, FULL)))
         grown: list[int] = []
@@ -184,7 +187,7 @@ async def test_ten_thousand_made_up_names_make_no_series_and_leave_nothing_behin
     assert grown[-1] < GROWN_MAX, f"{grown} blocks for {NAMES - FULL} names each"
 
 
-async def test_no_name_of_a_caller_is_on_the_page(tmp_path: Path) -> None:
+async def test_names_from_requests_do_not_appear_in_metrics_or_status(tmp_path: Path) -> None:
     async with guarded(tmp_path) as gateway:
         statuses = [await send(gateway, iter([a_request("canary", kind)])) for kind in range(6)]
         async with gateway.http.get(gateway.admin_url + "/metrics") as page:
@@ -197,7 +200,7 @@ async def test_no_name_of_a_caller_is_on_the_page(tmp_path: Path) -> None:
     assert "canary" not in status
 
 
-async def test_made_up_admin_paths_make_no_series(tmp_path: Path) -> None:
+async def test_made_up_admin_paths_add_no_series(tmp_path: Path) -> None:
     async with guarded(tmp_path) as gateway:
         # The demand metric appears once demand has been measured, which is after the engines' metrics.
         before = await until_told(gateway, "headgate_demand_endpoints{pool=small}")

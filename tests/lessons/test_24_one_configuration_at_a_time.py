@@ -1,7 +1,7 @@
-"""Is a configuration taken as a whole or not at all?
+"""A configuration is applied completely or not at all.
 
-A misspelt key that is ignored is a limit that nobody enforces; a reload that reaches one part and not another is a
-state that nobody has written down.
+If a misspelt key were ignored, its limit would not be enforced. If a reload reached only some components, the gateway
+would be in a state that no configuration file describes.
 """
 
 import asyncio
@@ -21,8 +21,8 @@ from headgate.config.load import load
 from headgate.config.problems import ConfigErrors
 from headgate.config.schema import (
     ClassSection,
+    ConfigFile,
     EndpointSection,
-    File,
     HealthSection,
     LimitsSection,
     ModelSection,
@@ -35,12 +35,12 @@ from headgate.engines.dialects import DIALECTS
 from headgate.model.engine_profile import PROFILES
 from headgate.wire.keys import digest
 from testing.fake_engine import FakeEngine
-from testing.gateway import Config, GatewayInLoop, a_config, chat, gateway_beside, gateway_in_loop
+from testing.gateway import Config, GatewayInLoop, a_config, chat, gateway_in_loop, gateway_process_with_client
 from tests.lessons.callers import RawCaller
 from tests.lessons.scraped import series_of
 
 SECTIONS: dict[str, type[Section]] = {
-    "": File,
+    "": ConfigFile,
     "limits": LimitsSection,
     "retry": RetrySection,
     "health": HealthSection,
@@ -53,7 +53,7 @@ SECTIONS: dict[str, type[Section]] = {
 
 
 def a_full_config(url: str = "http://127.0.0.1:1") -> Config:
-    """Every section is there, so that there is a place for each mistake."""
+    """Configuration with every section, so that each of them can contain an error."""
     config = a_config(url, limits={}, retry={}, health={}, classes={"interactive": {}})
     config["models"]["m"] = {"pools": ["small"]}
     config["pools"]["small"]["endpoints"] = [{"url": url}]
@@ -61,7 +61,7 @@ def a_full_config(url: str = "http://127.0.0.1:1") -> Config:
 
 
 def misspelt(place: str, setting: str) -> tuple[Config, str]:
-    """A right configuration with one setting that does not exist, and its name."""
+    """Return a configuration with one misspelt setting, and the misspelt name."""
     wrong = setting + setting[-1]
     config = deepcopy(a_full_config())
     section = config
@@ -81,7 +81,7 @@ EVERY_SETTING = [(place, setting) for place, section in SECTIONS.items() for set
 
 
 @pytest.mark.parametrize(("place", "setting"), EVERY_SETTING, ids=lambda text: text or "file")
-def test_a_misspelt_setting_is_an_error_that_names_the_right_one(tmp_path: Path, place: str, setting: str) -> None:
+def test_misspelled_setting_error_suggests_the_correct_name(tmp_path: Path, place: str, setting: str) -> None:
     config, wrong = misspelt(place, setting)
     file = tmp_path / "headgate.yaml"
     file.write_text(yaml.safe_dump(config))
@@ -92,14 +92,14 @@ def test_a_misspelt_setting_is_an_error_that_names_the_right_one(tmp_path: Path,
     assert f'{wrong}: unknown key; did you mean "{setting}"?' in str(raised.value)
 
 
-async def test_each_process_tells_which_configuration_it_has(tmp_path: Path) -> None:
+async def test_each_process_reports_its_configuration_hash(tmp_path: Path) -> None:
     async with FakeEngine() as engine:
         config = a_config(engine.url)
         folders = [tmp_path / name for name in ("a", "b", "c")]
         found: list[tuple[str, str]] = []
         for number, folder in enumerate(folders):
             folder.mkdir()
-            # Where it listens is its own, and the third has another limit.
+            # The first two have their own listen addresses, and the third has a different limit.
             ports = {name: a_config()[name] for name in ("listen", "admin_listen")} if number < 2 else {}
             limits = {"requests_open_max": 77} if number == 2 else {}
             async with gateway_in_loop(config | ports | {"limits": limits}, folder) as gateway:
@@ -116,18 +116,18 @@ async def test_each_process_tells_which_configuration_it_has(tmp_path: Path) -> 
 
 
 def colours(red_url: str, blue_url: str) -> tuple[Config, Config]:
-    """Two configurations in which everything that a request meets is of one colour; in a mixture nothing would fit."""
+    """Return two configurations, each with one colour in every setting a request uses. A mixture would not work."""
 
     def of(colour: str, base: Config) -> Config:
         other = "blue" if colour == "red" else "red"
         return base | {
             "models": {"m": {"pools": [colour]}},
             "classes": {
-                colour: {"band": 0, "pools": [colour]},
-                other: {"band": 0, "pools": [other], "unnamed": False},
+                colour: {"priority_band": 0, "pools": [colour]},
+                other: {"priority_band": 0, "pools": [other], "accepts_unclassified": False},
             },
             "tenants": {"laptop": {"classes": [colour]}},
-            "error_docs": f"https://{colour}.example.com",
+            "error_docs_url": f"https://{colour}.example.com",
         }
 
     base = a_config()
@@ -139,7 +139,7 @@ def colours(red_url: str, blue_url: str) -> tuple[Config, Config]:
 
 
 async def asked(gateway: GatewayInLoop, number: int) -> tuple[int, str, str]:
-    """Status, class and engine of one request; every fifth is wrong, and meets only the pages about outcomes."""
+    """Send a request and return its status, class and engine. One in five is invalid and uses only `error_docs_url`."""
     wrong = number % 5 == 0
     body = chat(model="no-such-model" if wrong else "m", max_tokens=2, stream=bool(number % 2))
     async with gateway.post(body) as answer:
@@ -152,7 +152,7 @@ async def asked(gateway: GatewayInLoop, number: int) -> tuple[int, str, str]:
         return answer.status, answer.headers["x-headgate-class"], json.loads(first)["model"]
 
 
-async def test_under_load_every_request_sees_exactly_one_configuration(tmp_path: Path) -> None:
+async def test_every_request_sees_exactly_one_configuration_during_reloads(tmp_path: Path) -> None:
     async with FakeEngine(models=("red",)) as red, FakeEngine(models=("blue",)) as blue:
         files = colours(red.url, blue.url)
         async with gateway_in_loop(files[0], tmp_path) as gateway:
@@ -171,7 +171,7 @@ async def test_under_load_every_request_sees_exactly_one_configuration(tmp_path:
                 for flip in range(20):
                     await gateway.rewrite(files[(flip + 1) % 2])
                     hashes.add((await gateway.status())["config_hash"])
-                    # Twice as many as there are callers: at least half of them began after the flip.
+                    # Twice as many as there are callers, so that at least half of them began after the reload.
                     enough = seen.total() + 24
                     while seen.total() < enough:
                         await asyncio.sleep(0)
@@ -189,7 +189,7 @@ async def test_under_load_every_request_sees_exactly_one_configuration(tmp_path:
     assert problems == []
 
 
-async def test_a_wrong_file_under_load_changes_nothing_and_is_told(tmp_path: Path) -> None:
+async def test_invalid_file_changes_nothing_and_is_reported(tmp_path: Path) -> None:
     async with FakeEngine(models=("red",)) as red, FakeEngine(models=("blue",)) as blue:
         right, other = colours(red.url, blue.url)
         wrong = other | {"healht": {}}
@@ -210,26 +210,26 @@ async def test_a_wrong_file_under_load_changes_nothing_and_is_told(tmp_path: Pat
 
 
 @pytest.mark.process
-async def test_a_process_reads_its_file_again_when_it_is_told_and_not_before(tmp_path: Path) -> None:
-    """As a user does it: a file, and SIGHUP to the process."""
+async def test_process_reloads_its_file_only_on_sighup(tmp_path: Path) -> None:
+    """Changes the file and sends SIGHUP to the process, as an operator would."""
     async with FakeEngine(models=("red",)) as red, FakeEngine(models=("blue",)) as blue:
         right, other = colours(red.url, blue.url)
-        async with gateway_beside(right, tmp_path) as (gateway, process):
+        async with gateway_process_with_client(right, tmp_path) as (gateway, process):
             first = (await gateway.status())["config_hash"]
             gateway.file.write_text(yaml.safe_dump(other | {"limitss": {}}))
             os.kill(process.pid, signal.SIGHUP)
-            told = await gateway.until(lambda status: status["reload_problems"])
+            told = await gateway.wait_for_status(lambda status: status["reload_problems"])
             gateway.file.write_text(yaml.safe_dump(other))
             assert (await gateway.status())["config_hash"] == first
             os.kill(process.pid, signal.SIGHUP)
-            second = await gateway.until(lambda status: status["config_hash"] != first)
+            second = await gateway.wait_for_status(lambda status: status["config_hash"] != first)
 
     assert 'did you mean "limits"?' in str(told["reload_problems"])
     assert second["reload_problems"] == []
 
 
-async def test_a_request_that_is_coming_in_during_a_reload_keeps_its_key(tmp_path: Path) -> None:
-    """Its head was read under one configuration and its body under the next, in which its key has another tenant."""
+async def test_request_arriving_during_a_reload_keeps_its_key(tmp_path: Path) -> None:
+    """The head is read with one configuration and the body with the next, where the key has another tenant."""
     secret, key = "a secret of this test", "hg-key"
     hashed = f"hmac-sha256:{digest(secret.encode(), key).hex()}"
     async with FakeEngine() as engine:
@@ -240,12 +240,12 @@ async def test_a_request_that_is_coming_in_during_a_reload_keeps_its_key(tmp_pat
             content = json.dumps(chat()).encode()
             head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {key}\r\n"
             caller._writer.write(f"{head}content-length: {len(content)}\r\n\r\n".encode() + content[:10])
-            await gateway.until(lambda status: status["requests_open"] == 1)
+            await gateway.wait_for_status(lambda status: status["requests_open"] == 1)
             await gateway.rewrite(config | {"tenants": {"new-name": {"keys": [hashed]}}})
             caller._writer.write(content[10:])
             answer = await caller.read_until(b"\r\n\r\n")
             caller.leave()
             with contextlib.suppress(TimeoutError):
-                await gateway.until_idle(seconds_max=1)
+                await gateway.wait_until_idle(seconds_max=1)
 
     assert answer.startswith(b"HTTP/1.1 200 "), answer

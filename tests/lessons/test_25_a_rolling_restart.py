@@ -1,7 +1,7 @@
-"""Does a deployment cut streams, and is an engine's cold start the caller's fault?
+"""A rolling restart truncates no stream, and an engine's cold start is not reported as a client error.
 
-Two gateway processes behind a switch such as every load balancer is: it asks each for its readiness and sends new
-connections to those that are ready. Each process is replaced in turn while callers stream.
+Two gateway processes run behind a simple load balancer that checks their readiness and sends new connections only to
+ready ones. Each process is replaced in turn while callers are streaming.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ GRACE_S = 120
 
 
 class Switch:
-    """Passes each new connection to one of the gateways that say they are ready, in turns."""
+    """Load balancer that passes each new connection to one of the ready gateways, in turn."""
 
     EVERY_S = 0.2
 
@@ -99,7 +99,7 @@ class Switch:
             self._tasks.discard(task)
 
     async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """To the next in turn; one that has just left is passed over, and while none is ready callers wait."""
+        """Connect to the next gateway in turn. Skip one that has just stopped, and wait while none is ready."""
         while not self._ready:
             await asyncio.sleep(0.05)
         self._turn += 1
@@ -139,10 +139,10 @@ class Gateways:
         self.running = [await self.start(number) for number in range(len(self.configs))]
 
     async def replace(self, number: int) -> None:
-        """As a supervisor does: SIGTERM, and when it has left another in its place."""
+        """Send SIGTERM, wait for the process to exit and start a replacement, as a supervisor would."""
         leaving = self.running[number]
         leaving.terminate()
-        # It leaves when its streams have ended, long before the grace is over.
+        # The process exits once its streams have ended, long before the grace period expires.
         status = await asyncio.to_thread(leaving.wait_until_ended, GRACE_S / 2)
         assert status == 0, leaving.log()
         self.running[number] = await self.start(number)
@@ -160,7 +160,7 @@ async def two_gateways(folder: Path, engine: FakeEngine) -> AsyncIterator[tuple[
 
 
 async def call_plainly(http: aiohttp.ClientSession, url: str, seen: Counter[str]) -> None:
-    """One stream as a careful client has it: told to come back, it comes back when it was told."""
+    """Run one stream as a client that honours Retry-After would."""
     while True:
         async with http.post(url + CHAT, json=chat(stream=True)) as answer:
             body = await answer.read()
@@ -175,7 +175,7 @@ async def call_plainly(http: aiohttp.ClientSession, url: str, seen: Counter[str]
 
 
 async def call_by_sdk(client: openai.AsyncOpenAI, seen: Counter[str]) -> None:
-    """One stream as the official client has it, with its own retries."""
+    """Run one stream with the official client and its own retries."""
     messages: Any = [{"role": "user", "content": "hi"}]
     said = 0
     async with await client.chat.completions.create(model="m", messages=messages, stream=True) as stream:
@@ -185,7 +185,7 @@ async def call_by_sdk(client: openai.AsyncOpenAI, seen: Counter[str]) -> None:
 
 
 @pytest.mark.process
-async def test_no_stream_is_severed_and_no_call_fails_while_both_gateways_are_replaced(tmp_path: Path) -> None:
+async def test_rolling_restart_truncates_no_stream_and_fails_no_call(tmp_path: Path) -> None:
     async with FakeEngine() as engine:
         engine.behaviour = Behaviour(tokens=TOKENS, pace_s=PACE_S)
         async with two_gateways(tmp_path, engine) as (switch, gateways):
@@ -226,20 +226,22 @@ async def test_no_stream_is_severed_and_no_call_fails_while_both_gateways_are_re
     assert seen["whole by the SDK"] > CALLERS
 
 
-# An engine that is starting
+# Starting engines
 
 
-COLD = {"interactive": {"band": 0, **NO_TARGETS, "queue_wait_max": "800ms"}}
+COLD = {"interactive": {"priority_band": 0, **NO_TARGETS, "queue_wait_max": "800ms"}}
 
 
-async def test_requests_are_held_while_the_engine_loads_and_served_when_it_has(tmp_path: Path) -> None:
+async def test_requests_wait_while_the_engine_is_loading(tmp_path: Path) -> None:
     async with FakeEngine() as engine:
         engine.loading = True
-        config = a_config(engine.url, classes={"interactive": {"band": 0, **NO_TARGETS, "queue_wait_max": "8s"}})
+        config = a_config(
+            engine.url, classes={"interactive": {"priority_band": 0, **NO_TARGETS, "queue_wait_max": "8s"}}
+        )
         async with gateway_in_loop(config, tmp_path, wait_for=0) as gateway:
             waiting = [asyncio.create_task(answered(gateway.post(chat(stream=True)))) for _ in range(5)]
-            await gateway.until(lambda status: status["queued"]["interactive"] == 5)
-            assert engine.requests == [], "an engine that is loading is asked nothing"
+            await gateway.wait_for_status(lambda status: status["queued"]["interactive"] == 5)
+            assert engine.requests == [], "a loading engine must get no requests"
             engine.loading = False
             answers = await asyncio.gather(*waiting)
 
@@ -247,10 +249,8 @@ async def test_requests_are_held_while_the_engine_loads_and_served_when_it_has(t
     assert all(body.endswith(b"data: [DONE]\n\n") for _, _, body in answers)
 
 
-@pytest.mark.parametrize("listening", [True, False], ids=["says that it loads", "does not listen yet"])
-async def test_when_loading_takes_too_long_the_caller_is_told_when_to_come_back(
-    tmp_path: Path, listening: bool
-) -> None:
+@pytest.mark.parametrize("listening", [True, False], ids=["reports loading", "does not listen yet"])
+async def test_request_gets_retry_after_if_loading_takes_too_long(tmp_path: Path, listening: bool) -> None:
     async with FakeEngine() as engine:
         engine.loading = True
         if not listening:
@@ -264,38 +264,42 @@ async def test_when_loading_takes_too_long_the_caller_is_told_when_to_come_back(
 
     assert status == 503, body
     assert b'"no_endpoints"' in body
-    assert headers["retry-after"] == "45", "as long as such an engine usually takes"
-    assert "x-should-retry" not in headers, "the official client comes back by itself"
-    assert lasted_s > 0.7, "it waited for as long as its class may"
+    assert headers["retry-after"] == "45", "Retry-After is the configured warm-up time"
+    assert "x-should-retry" not in headers, "the official client must retry"
+    assert lasted_s > 0.7, "the request must wait for the queue_wait_max of its class"
     assert engine.requests == []
 
 
 def that_may_have_none(url: str, *, start_wait: str) -> Config:
-    """One engine, of a pool that is not meant to have one always."""
-    classes = {"interactive": {"band": 0, **NO_TARGETS, "queue_wait_max": "200ms", "start_wait": start_wait}}
+    """Configuration with one engine in a pool that may scale to zero."""
+    classes = {
+        "interactive": {"priority_band": 0, **NO_TARGETS, "queue_wait_max": "200ms", "cold_start_wait_max": start_wait}
+    }
     config = a_config(url, classes=classes)
     config["pools"]["small"]["scaling"] = {"endpoints_min": 0, "endpoints_max": 1, "cold_start": "40s"}
     return config
 
 
-async def test_a_hold_queue_keeps_callers_for_longer_than_they_would_wait_for_a_place(tmp_path: Path) -> None:
+async def test_held_requests_wait_longer_than_the_queue_timeout(tmp_path: Path) -> None:
     async with FakeEngine() as engine:
         engine.loading = True
         config = that_may_have_none(engine.url, start_wait="20s")
         async with gateway_in_loop(config, tmp_path, wait_for=0) as gateway:
             waiting = [asyncio.create_task(answered(gateway.post(chat(stream=True)))) for _ in range(5)]
-            await gateway.until(lambda status: status["held_for_start"] == {"small": 5})
+            await gateway.wait_for_status(lambda status: status["held_for_start"] == {"small": 5})
             held_at = time.monotonic()
-            # For twice as long as they would wait for a place.
-            await gateway.until(lambda _: time.monotonic() > held_at + 0.4)
+            # Twice their class's queue_wait_max.
+            await gateway.wait_for_status(lambda _: time.monotonic() > held_at + 0.4)
             engine.loading = False
             answers = await asyncio.gather(*waiting)
 
     assert [status for status, _, _ in answers] == [200] * 5
-    assert all(int(headers["x-headgate-held-ms"]) >= 400 for _, headers, _ in answers), "the answer says so"
+    assert all(int(headers["x-headgate-cold-start-ms"]) >= 400 for _, headers, _ in answers), (
+        "the response must report the hold"
+    )
 
 
-async def test_when_the_hold_is_over_the_caller_is_told_when_to_come_back(tmp_path: Path) -> None:
+async def test_request_gets_retry_after_when_its_hold_expires(tmp_path: Path) -> None:
     async with FakeEngine() as engine:
         engine.loading = True
         config = that_may_have_none(engine.url, start_wait="500ms")
@@ -304,7 +308,7 @@ async def test_when_the_hold_is_over_the_caller_is_told_when_to_come_back(tmp_pa
 
     assert (status, headers["retry-after"]) == (503, "40"), body
     assert b'"no_endpoints"' in body
-    assert int(headers["x-headgate-held-ms"]) >= 500
+    assert int(headers["x-headgate-cold-start-ms"]) >= 500
     assert engine.requests == []
 
 

@@ -1,4 +1,4 @@
-"""Does the proxy between gateway and engine do the faults it says it does, and none otherwise?"""
+"""The fault proxy injects the configured faults and otherwise forwards everything."""
 
 import asyncio
 import time
@@ -34,7 +34,7 @@ async def http() -> AsyncIterator[aiohttp.ClientSession]:
 
 
 async def raw(proxy: FaultProxy, question: bytes = b"POST /v1/chat/completions HTTP/1.1\r\n\r\n") -> bytes:
-    """What a plain socket gets until the end; raises where it is reset."""
+    """Send a request over a plain socket and return all bytes received, with a suffix if the connection was reset."""
     reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
     writer.write(question)
     got = bytearray()
@@ -48,7 +48,7 @@ async def raw(proxy: FaultProxy, question: bytes = b"POST /v1/chat/completions H
         writer.close()
 
 
-async def test_without_a_fault_all_passes_and_connections_are_kept(
+async def test_proxy_without_a_fault_forwards_and_reuses_connections(
     engine: FakeEngine, proxy: FaultProxy, http: aiohttp.ClientSession
 ) -> None:
     texts = []
@@ -64,8 +64,8 @@ async def test_without_a_fault_all_passes_and_connections_are_kept(
     await proxy.until_closed()
 
 
-async def test_who_is_refused_finds_nobody_until_it_listens_again(proxy: FaultProxy) -> None:
-    await proxy.refuse()
+async def test_proxy_refuses_connections_until_it_listens_again(proxy: FaultProxy) -> None:
+    await proxy.stop_listening()
     with pytest.raises(ConnectionRefusedError):
         await asyncio.open_connection("127.0.0.1", proxy.port)
     await proxy.listen()
@@ -74,7 +74,7 @@ async def test_who_is_refused_finds_nobody_until_it_listens_again(proxy: FaultPr
     assert proxy.connections_total == 1
 
 
-async def test_an_answer_is_cut_or_reset_after_exactly_so_many_bytes(proxy: FaultProxy) -> None:
+async def test_response_is_closed_or_reset_after_the_given_number_of_bytes(proxy: FaultProxy) -> None:
     for count in (0, 1, 17, 200):
         proxy.fault = Fault(cut_after=count)
         cut = await raw(proxy)
@@ -87,7 +87,7 @@ async def test_an_answer_is_cut_or_reset_after_exactly_so_many_bytes(proxy: Faul
     await proxy.until_closed()
 
 
-async def test_bytes_are_counted_anew_for_each_answer(proxy: FaultProxy, http: aiohttp.ClientSession) -> None:
+async def test_bytes_are_counted_per_response(proxy: FaultProxy, http: aiohttp.ClientSession) -> None:
     whole = len(await fetched(http, proxy))
     proxy.fault = Fault(only=b"POST", cut_after=whole + 1_000)
 
@@ -95,7 +95,7 @@ async def test_bytes_are_counted_anew_for_each_answer(proxy: FaultProxy, http: a
     assert proxy.connections_total == 1
 
 
-async def test_a_fault_befalls_only_what_it_is_meant_for(proxy: FaultProxy, http: aiohttp.ClientSession) -> None:
+async def test_fault_affects_only_matching_requests(proxy: FaultProxy, http: aiohttp.ClientSession) -> None:
     proxy.fault = Fault(only=b"POST", reset_after=0)
 
     async with http.get(proxy.url + "/health") as answer:
@@ -105,7 +105,7 @@ async def test_a_fault_befalls_only_what_it_is_meant_for(proxy: FaultProxy, http
 
 
 @pytest.mark.parametrize("fault", [Fault(silent_after=0), Fault(silent_after=150), Fault(lost="answer")])
-async def test_silence_is_not_an_end(engine: FakeEngine, proxy: FaultProxy, fault: Fault) -> None:
+async def test_silent_fault_keeps_the_connection_open(engine: FakeEngine, proxy: FaultProxy, fault: Fault) -> None:
     proxy.fault = fault
     reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
     writer.write(b"POST /v1/chat/completions HTTP/1.1\r\nconnection: close\r\n\r\n")
@@ -120,7 +120,7 @@ async def test_silence_is_not_an_end(engine: FakeEngine, proxy: FaultProxy, faul
     await proxy.until_closed()
 
 
-async def test_a_lost_question_never_arrives(engine: FakeEngine, proxy: FaultProxy) -> None:
+async def test_lost_request_never_reaches_the_engine(engine: FakeEngine, proxy: FaultProxy) -> None:
     proxy.fault = Fault(lost="question")
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.2):
@@ -130,7 +130,7 @@ async def test_a_lost_question_never_arrives(engine: FakeEngine, proxy: FaultPro
     await proxy.until_closed()
 
 
-async def test_a_half_closed_answer_ends_for_the_client_alone(engine: FakeEngine, proxy: FaultProxy) -> None:
+async def test_half_closed_response_ends_only_for_the_client(engine: FakeEngine, proxy: FaultProxy) -> None:
     engine.behaviour = Behaviour(tokens=3, hang_after=2)
     proxy.fault = Fault(half_close_after=10)
     reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
@@ -146,7 +146,9 @@ async def test_a_half_closed_answer_ends_for_the_client_alone(engine: FakeEngine
     await asyncio.wait_for(received.client_left.wait(), 30)
 
 
-async def test_a_delay_and_a_narrow_line_only_take_time(proxy: FaultProxy, http: aiohttp.ClientSession) -> None:
+async def test_delay_and_low_bandwidth_do_not_change_the_response(
+    proxy: FaultProxy, http: aiohttp.ClientSession
+) -> None:
     whole = await fetched(http, proxy)
     proxy.fault = Fault(delay_s=0.2)
     started = time.monotonic()
@@ -163,9 +165,7 @@ async def test_a_delay_and_a_narrow_line_only_take_time(proxy: FaultProxy, http:
 
 
 @pytest.mark.parametrize("by_reset", [False, True])
-async def test_a_client_that_leaves_is_gone_for_the_engine_too(
-    engine: FakeEngine, proxy: FaultProxy, by_reset: bool
-) -> None:
+async def test_client_disconnect_reaches_the_engine(engine: FakeEngine, proxy: FaultProxy, by_reset: bool) -> None:
     engine.behaviour = Behaviour(hang_before_head=True)
     caller = await RawCaller.to(proxy.url)
     caller.ask(BODY)
@@ -177,7 +177,7 @@ async def test_a_client_that_leaves_is_gone_for_the_engine_too(
     assert engine.connections_open == 0
 
 
-async def test_breaking_all_resets_what_is_open(engine: FakeEngine, proxy: FaultProxy) -> None:
+async def test_break_all_resets_open_connections(engine: FakeEngine, proxy: FaultProxy) -> None:
     engine.behaviour = Behaviour(hang_before_head=True)
     asking = asyncio.create_task(raw(proxy))
     received = await engine.next_request()
@@ -187,7 +187,7 @@ async def test_breaking_all_resets_what_is_open(engine: FakeEngine, proxy: Fault
     await asyncio.wait_for(received.client_left.wait(), 30)
 
 
-async def test_an_engine_that_is_away_looks_like_a_reset(engine: FakeEngine, proxy: FaultProxy) -> None:
+async def test_unreachable_engine_looks_like_a_reset(engine: FakeEngine, proxy: FaultProxy) -> None:
     await engine.kill()
 
     assert await raw(proxy) == b" and then a reset"

@@ -1,4 +1,4 @@
-"""Does Envoy do what the tests that put it into the path rely on?"""
+"""Envoy behaves as the tests that use it assume."""
 
 import time
 
@@ -15,7 +15,7 @@ CHAT = "/v1/chat/completions"
 BODY = {"model": "fake", "messages": [], "stream": True, "max_tokens": 3}
 
 
-async def test_faults_befall_posts_while_they_are_switched_on() -> None:
+async def test_injected_faults_affect_only_post_requests() -> None:
     async with FakeEngine() as engine, envoy_before(engine.port) as envoy, aiohttp.ClientSession() as http:
 
         async def asked() -> tuple[int, bytes, float]:
@@ -39,10 +39,10 @@ async def test_faults_befall_posts_while_they_are_switched_on() -> None:
     assert (delayed[0], delayed[1]) == (200, whole)
     assert delayed[2] >= 0.29
     assert (slow, slow_s >= 0.3) == (200, True)
-    assert len(engine.requests) == 3, "what Envoy answers itself does not reach the engine"
+    assert len(engine.requests) == 3, "an aborted request must not reach the engine"
 
 
-async def test_with_a_timeout_it_says_so_to_whom_it_asks() -> None:
+async def test_route_timeout_is_sent_upstream_as_a_header() -> None:
     async with FakeEngine() as engine, envoy_before(engine.port, route_s_max=2.5) as envoy:
         async with aiohttp.ClientSession() as http, http.post(envoy.url + CHAT, json=BODY) as answer:
             await answer.read()
@@ -51,7 +51,7 @@ async def test_with_a_timeout_it_says_so_to_whom_it_asks() -> None:
     assert envoy.process.exit_status is not None
 
 
-async def test_a_start_that_fails_says_what_the_program_said() -> None:
-    with pytest.raises(ProcessFailedError, match=r"(?s)envoy ended with status .*less than or equal to 65535"):
+async def test_failed_start_reports_envoys_output() -> None:
+    with pytest.raises(ProcessFailedError, match=r"(?s)envoy exited with status .*less than or equal to 65535"):
         async with envoy_before(70_000):
             pass

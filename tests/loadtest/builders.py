@@ -1,4 +1,4 @@
-"""How does a test run a load test in its own event loop?"""
+"""Builders that run a load test in the test's event loop."""
 
 import io
 import json
@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from headgate.loadtest.report import Result, as_data
-from headgate.loadtest.run import LoadTest, Plan
+from headgate.loadtest.load_test import LoadTest, LoadTestPlan
+from headgate.loadtest.report import LoadTestResult, report_json
 from headgate.loadtest.schedule import Schedule
-from headgate.loadtest.senders import Sender, Sizes
-from headgate.loadtest.target import Target
+from headgate.loadtest.senders import Sender, TokenRange
+from headgate.loadtest.target import TargetUrl
 
 
 def a_sender(**fields: Any) -> Sender:
-    return Sender(**{"prompt": Sizes(10, 10), "output": Sizes(4, 4), **fields})
+    return Sender(**{"prompt": TokenRange(10, 10), "output": TokenRange(4, 4), **fields})
 
 
 def a_schedule(*at_s: float, output_tokens: int = 4, sender: int = 0) -> Schedule:
@@ -26,10 +26,10 @@ def a_schedule(*at_s: float, output_tokens: int = 4, sender: int = 0) -> Schedul
 
 def a_plan(
     url: str, schedule: Schedule | None = None, *, senders: Sequence[Sender] | None = None, **fields: Any
-) -> Plan:
-    """One request at once, unless the schedule says otherwise."""
-    return Plan(
-        target=Target.parse(url),
+) -> LoadTestPlan:
+    """Plans one immediate request unless a schedule is given."""
+    return LoadTestPlan(
+        target=TargetUrl.parse(url),
         model="fake",
         schedule=schedule or a_schedule(0.0),
         senders=tuple(senders or [a_sender()]),
@@ -39,13 +39,13 @@ def a_plan(
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    result: Result
+    result: LoadTestResult
     lines: list[dict[str, Any]]
-    """The record, in the order of the schedule."""
+    """Lines of the record file, in schedule order."""
 
     @property
     def data(self) -> dict[str, Any]:
-        return as_data(self.result)
+        return report_json(self.result)
 
     @property
     def line(self) -> dict[str, Any]:
@@ -53,7 +53,7 @@ class Ran:
         return line
 
 
-async def ran(plan: Plan) -> Ran:
+async def ran(plan: LoadTestPlan) -> Ran:
     record = io.BytesIO()
     result = await LoadTest(plan, record=record).run()
     return Ran(result, lines_of(record))

@@ -1,4 +1,4 @@
-"""Runs of `headgate loadtest`: in this process beside a server in another thread, or as a process of its own."""
+"""Helpers that run `headgate loadtest` in this process or as a child process."""
 
 import asyncio
 import gc
@@ -32,7 +32,7 @@ class Said:
 
 @contextmanager
 def served(server: AbstractAsyncContextManager[T]) -> Iterator[T]:
-    """The server in the event loop of another thread: the command runs a loop of its own in this one."""
+    """Runs the server in another thread, because the command runs its own event loop in this one."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
@@ -49,11 +49,11 @@ def loadtest(url: str, *arguments: str, **environment: str) -> Said:
     out, err, thresholds = io.StringIO(), io.StringIO(), gc.get_threshold()
     try:
         with patch.dict(os.environ, {"COLUMNS": "100", **environment}), redirect_stdout(out), redirect_stderr(err):
-            code = main(["loadtest", url, "--model", "fake", *arguments])
+            code = main(["loadtest", "--url", url, "--model", "fake", *arguments])
     except SystemExit as ended:
         code = int(ended.code or 0)
     finally:
-        # The command collects garbage more seldom from its start on.
+        # The command raises the garbage collection thresholds.
         gc.set_threshold(*thresholds)
         gc.unfreeze()
     return Said(code, out.getvalue(), err.getvalue())
@@ -80,4 +80,4 @@ async def ended(process: asyncio.subprocess.Process) -> Said:
 
 
 async def loadtest_process(url: str, *arguments: str, **environment: str) -> Said:
-    return await ended(await start(url, "--model", "fake", *arguments, **environment))
+    return await ended(await start("--url", url, "--model", "fake", *arguments, **environment))

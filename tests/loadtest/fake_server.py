@@ -1,7 +1,7 @@
-"""What can the generator be measured against by hand?
+"""Fake engine for measuring the load generator by hand.
 
-`python -m tests.loadtest.fake_server PORT PACE_S` is an engine that sends as many tokens as are asked for, each after
-so many seconds.
+`python -m tests.loadtest.fake_server PORT PACE_S` starts an engine that streams the requested number of tokens, one
+every PACE_S seconds.
 """
 
 import asyncio
@@ -16,8 +16,8 @@ async def serve(port: int, pace_s: float) -> None:
         engine.behaviour = Behaviour(pace_s=pace_s)
         assert engine._server is not None
         for listener in engine._server.sockets:
-            # Connections inherit it. asyncio sets it only on sockets that name their protocol; without it the first
-            # token waits 40 ms for the acknowledgement of the head.
+            # Connections inherit TCP_NODELAY. asyncio sets it only on sockets with an explicit protocol number. Without
+            # it, the first token is held back for 40 ms until the response headers are acknowledged.
             listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         await asyncio.Event().wait()
 

@@ -1,7 +1,7 @@
-"""What would a server do that answers byte for byte as a test says?
+"""Server that sends scripted responses byte for byte.
 
 async with ScriptedServer(answer(429, headers={"retry-after-ms": "1"}), stream("a", "b")) as server:
-    ...    # ask it at server.url; server.requests holds what came, as (headers, body)
+    ...    # send requests to server.url; server.requests contains them as (headers, body)
 """
 
 import asyncio
@@ -12,7 +12,7 @@ from typing import Any, Self
 
 
 def answer(status: int, *, code: str | None = None, headers: dict[str, str] | None = None) -> bytes:
-    """A whole answer with an error body."""
+    """Returns a non-streaming response with an error body."""
     body = json.dumps({"error": {"message": "no", "type": "test", "param": None, "code": code}}).encode()
     return (
         _head(status, {"content-type": "application/json", "content-length": str(len(body)), **(headers or {})}) + body
@@ -20,7 +20,7 @@ def answer(status: int, *, code: str | None = None, headers: dict[str, str] | No
 
 
 def stream(*events: str, last_chunk: bool = True) -> bytes:
-    """An event stream; each text is the data of an event."""
+    """Returns an event stream with one event per text."""
     head = _head(200, {"content-type": "text/event-stream", "transfer-encoding": "chunked"})
     chunks = [f"data: {event}\n\n".encode() for event in events]
     return head + b"".join(b"%x\r\n%b\r\n" % (len(each), each) for each in chunks) + b"0\r\n\r\n" * last_chunk
@@ -37,7 +37,7 @@ def _head(status: int, headers: dict[str, str]) -> bytes:
 
 class ScriptedServer:
     def __init__(self, *answers: bytes, close_after: bool = False) -> None:
-        """The last answer is given again and again. Empty bytes close without a word."""
+        """The last response repeats. Empty bytes close the connection without a response."""
         self._answers = deque(answers)
         self._close_after = close_after
         self.requests: list[tuple[dict[str, str], dict[str, Any]]] = []

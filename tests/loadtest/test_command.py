@@ -1,4 +1,4 @@
-"""Does `headgate loadtest` do as its options say?"""
+"""Tests for the `headgate loadtest` command: options, output and exit codes."""
 
 import json
 import re
@@ -14,26 +14,26 @@ from tests.loadtest.scripted import ScriptedServer, answer
 SHORT = ("--rate", "100", "--duration", "0.25")
 
 
-def test_the_common_case_is_one_line_and_gives_a_table() -> None:
+def test_command_prints_a_table_by_default() -> None:
     with served(FakeEngine()) as engine:
         said = loadtest(engine.url, *SHORT, "--seed", "1")
         sent = len(engine.requests)
 
-    # A busy machine may make the generator late; then it must say so, and otherwise not.
+    # On a busy machine the generator can fall behind. The command must warn then, and only then.
     assert said.code == (1 if "WARNING" in said.out else 0)
     assert ("WARNING" in said.err) == ("WARNING" in said.out)
     shape = re.sub(r"[\d.]+ (ms|s)\b", "T", re.sub(r" +", " ", said.out)).splitlines()
     assert shape[1] == f"{sent} requests in T ({4 * sent}/s)"
-    assert shape[3] == "requests offered completed refused goodput/s tokens/s retries"
+    assert shape[3] == "requests offered completed http_error goodput/s tokens/s retries"
     assert shape[4].startswith(f"all {sent} {sent} 0 {4 * sent} ")
     assert shape[6:10] == [
         "latency p50 p90 p95 p99 max",
         *(f"{kind} T T T T T" for kind in ("all TTFT", " TPOT", " E2E")),
     ]
-    assert shape[11].startswith("generator: late by p50 T, p99 T, max T; ")
+    assert shape[11].startswith("generator: start delay p50 T, p99 T, max T; ")
 
 
-def test_a_seed_sends_the_same_requests_again() -> None:
+def test_same_seed_sends_the_same_requests() -> None:
     with served(FakeEngine()) as engine:
         loadtest(engine.url, *SHORT, "--seed", "3")
         first = sorted(request.raw for request in engine.requests)
@@ -43,7 +43,7 @@ def test_a_seed_sends_the_same_requests_again() -> None:
         assert sorted(request.raw for request in engine.requests) == first
 
 
-def test_a_mix_is_reported_by_class_and_tenant() -> None:
+def test_mix_is_reported_by_class_and_tenant() -> None:
     mix = ("--mix", "class=interactive,tenant=acme,share=3,key=env:ACME", "--mix", "class=batch,tenant=zeta,output=2")
     with served(FakeEngine()) as engine:
         said = loadtest(engine.url, *SHORT, *mix, "--json", ACME="sk-acme")
@@ -58,7 +58,7 @@ def test_a_mix_is_reported_by_class_and_tenant() -> None:
     assert "sk-acme" not in said.out + said.err
 
 
-def test_a_trace_is_replayed_faster(tmp_path: Path) -> None:
+def test_speed_up_replays_the_trace_faster(tmp_path: Path) -> None:
     trace, record = tmp_path / "trace.csv", tmp_path / "record.jsonl"
     trace.write_text("at_s,prompt_tokens,output_tokens,class\n100,5,3,a\n101,6,2,b\n104,7,1,b\n")
     with served(FakeEngine()) as engine:
@@ -74,7 +74,7 @@ def test_a_trace_is_replayed_faster(tmp_path: Path) -> None:
     assert said.json["classes"]["b"]["completed"] == 2
 
 
-def test_goodput_counts_what_meets_the_targets() -> None:
+def test_goodput_counts_only_requests_that_meet_the_targets() -> None:
     with served(FakeEngine()) as engine:
         engine.behaviour = Behaviour(tokens=2, pace_s=0.02)
         said = loadtest(engine.url, *SHORT, "--slo-ttft", "0.01", "--json")
@@ -84,30 +84,30 @@ def test_goodput_counts_what_meets_the_targets() -> None:
     assert (total["good"], total["goodput_per_s"]) == (0, 0.0)
 
 
-def test_nothing_completed_is_a_problem_found() -> None:
+def test_command_exits_with_code_one_if_no_request_completed() -> None:
     with served(ScriptedServer(answer(404, code="model_not_found"))) as server:
         said = loadtest(server.url, *SHORT)
 
     assert said.code == 1
-    assert "\nrefused: model_not_found " in said.out
+    assert "\nhttp_error: model_not_found " in said.out
 
 
-def test_a_generator_that_fell_behind_is_loud_and_code_one() -> None:
+def test_command_warns_and_exits_with_code_one_if_the_generator_fell_behind() -> None:
     with served(FakeEngine()) as engine:
         engine.behaviour = Behaviour(tokens=1, pace_s=0.05)
-        said = loadtest(engine.url, *SHORT, "--connections", "1", "--json")
+        said = loadtest(engine.url, *SHORT, "--connections-max", "1", "--json")
 
     assert said.code == 1
     assert said.json["generator"]["behind"] is True
     assert "WARNING: " in said.err
-    assert "raise --connections" in said.err
+    assert "raise --connections-max" in said.err
 
 
 @pytest.mark.process
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-async def test_a_run_that_is_interrupted_still_reports(number: signal.Signals) -> None:
+async def test_interrupted_run_still_prints_its_report(number: signal.Signals) -> None:
     async with FakeEngine() as engine:
-        process = await start(engine.url, "--model", "fake", "--rate", "20", "--duration", "3600", "--json")
+        process = await start("--url", engine.url, "--model", "fake", "--rate", "20", "--duration", "3600", "--json")
         for _ in range(3):
             await engine.next_request()
         process.send_signal(number)
@@ -118,11 +118,11 @@ async def test_a_run_that_is_interrupted_still_reports(number: signal.Signals) -
     assert said.json["total"]["offered"] >= 3
 
 
-def test_an_engine_that_is_not_there_is_told_as_such() -> None:
+def test_unreachable_engine_is_reported_as_connection_refused() -> None:
     said = loadtest("http://127.0.0.1:9", *SHORT, "--retries", "0", "--json")
 
     assert (said.code, said.json["total"]["completed"]) == (1, 0)
-    assert said.json["total"]["unreached_by_code"].keys() == {"connection_refused"}
+    assert said.json["total"]["connection_failed_by_code"].keys() == {"connection_refused"}
 
 
 @pytest.mark.parametrize(
@@ -132,14 +132,14 @@ def test_an_engine_that_is_not_there_is_told_as_such() -> None:
         (("--rate", "1", "--trace", "x"), "not allowed with argument"),
         (("--rate", "0"), "must be above 0, not 0"),
         (("--rate", "1", "--limit", "0"), "must be at least 1, not 0"),
-        (("--rate", "1", "--mix", "klass=a"), 'headgate loadtest: --mix: "klass=a" is not understood'),
-        (("--rate", "1", "--key", "env:NO_SUCH_KEY"), "the environment holds no NO_SUCH_KEY"),
-        (("--rate", "1", "--duration", "0.000001"), "no request is due in this time; raise --rate or --duration"),
+        (("--rate", "1", "--mix", "klass=a"), 'headgate loadtest: --mix: "klass=a" is invalid'),
+        (("--rate", "1", "--api-key", "env:NO_SUCH_KEY"), "environment variable NO_SUCH_KEY is not set"),
+        (("--rate", "1", "--duration", "0.000001"), "the schedule has no requests; raise --rate or --duration"),
         (("--trace", "none.csv"), "none.csv cannot be read: No such file"),
         (("--rate", "1", "--record", "no/such/folder"), "no/such/folder: No such file or directory"),
     ],
 )
-def test_a_wrong_command_line_is_code_two_and_says_why(arguments: tuple[str, ...], message: str) -> None:
+def test_invalid_command_line_exits_with_code_two_and_a_message(arguments: tuple[str, ...], message: str) -> None:
     said = loadtest("http://127.0.0.1:9", *arguments)
 
     assert (said.code, said.out) == (2, "")

@@ -1,4 +1,4 @@
-"""Does docs/guides/load-testing.md name every option, and none that does not exist?"""
+"""Test that docs/guides/load-testing.md documents the options of `headgate loadtest`."""
 
 import argparse
 import re
@@ -9,7 +9,7 @@ from headgate.cli.loadtest import add_arguments
 PAGE = (Path(__file__).parents[2] / "docs" / "guides" / "load-testing.md").read_text()
 
 
-def test_the_page_names_the_options_there_are() -> None:
+def test_page_documents_exactly_the_existing_options() -> None:
     parser = argparse.ArgumentParser()
     add_arguments(parser)
     options = {option for action in parser._actions for option in action.option_strings if option.startswith("--")}

@@ -1,32 +1,32 @@
-"""Do prompts have the size asked for, and share what they should and no more?"""
+"""Tests for generated prompts and requests: sizes, shared prefixes, headers and URLs."""
 
 import json
 
 import pytest
 
 from headgate.loadtest.prompts import Prompts
-from headgate.loadtest.questions import Questions
-from headgate.loadtest.target import Target
+from headgate.loadtest.request_writer import RequestWriter
+from headgate.loadtest.target import TargetUrl
 from tests.loadtest.builders import a_schedule, a_sender
 
 
 @pytest.mark.parametrize("tokens", [1, 2, 3, 100, 65_536, 200_000])
-def test_four_bytes_make_a_token(tokens: int) -> None:
+def test_prompt_has_four_bytes_per_token(tokens: int) -> None:
     assert len(Prompts(1).text(5, tokens)) == 4 * tokens
 
 
-def test_the_same_seed_gives_the_same_text() -> None:
+def test_same_seed_produces_the_same_text() -> None:
     assert Prompts(1).text(5, 100) == Prompts(1).text(5, 100)
     assert Prompts(1).text(5, 100) != Prompts(2).text(5, 100)
 
 
-def test_no_two_prompts_begin_alike() -> None:
+def test_prompts_share_no_prefix_by_default() -> None:
     prompts = Prompts(1)
 
     assert len({prompts.text(number, 4) for number in range(10_000)}) == 10_000
 
 
-def test_a_shared_prefix_is_part_of_the_size_and_the_same_in_all() -> None:
+def test_shared_prefix_counts_towards_the_prompt_size() -> None:
     prompts = Prompts(1, shared_prefix_tokens=50)
     first, second = prompts.text(1, 60), prompts.text(2, 60)
 
@@ -36,7 +36,7 @@ def test_a_shared_prefix_is_part_of_the_size_and_the_same_in_all() -> None:
     assert prompts.text(3, 20) == first[:80]
 
 
-def test_text_needs_no_escape() -> None:
+def test_prompt_text_requires_no_json_escapes() -> None:
     text = Prompts(1, shared_prefix_tokens=10).text(1, 1000).decode()
 
     assert json.dumps(text) == f'"{text}"'
@@ -44,15 +44,15 @@ def test_text_needs_no_escape() -> None:
 
 def asked(*, retries: int = 0, **fields: object) -> tuple[str, dict[str, str], dict[str, object]]:
     options = {name: fields.pop(name) for name in ("stream", "exact_output") if name in fields}
-    target = Target.parse("http://127.0.0.1:1")
+    target = TargetUrl.parse("http://127.0.0.1:1")
     senders = [a_sender(**fields)]
-    questions = Questions(target, a_schedule(0.0), senders, Prompts(0), model='m"x', run_id="r", **options)  # type: ignore[arg-type]
+    questions = RequestWriter(target, a_schedule(0.0), senders, Prompts(0), model='m"x', run_id="r", **options)  # type: ignore[arg-type]
     head, _, body = questions.write(0, retries).partition(b"\r\n\r\n")
     line, *headers = head.decode().split("\r\n")
     return line, dict(each.split(": ", 1) for each in headers), json.loads(body)
 
 
-def test_a_request_says_who_asks_and_for_what() -> None:
+def test_request_contains_key_class_tier_and_sizes() -> None:
     line, headers, body = asked(service_class="batch", tier="flex", key="sk-1", retries=1)
 
     assert line == "POST /v1/chat/completions HTTP/1.1"
@@ -71,14 +71,14 @@ def test_a_request_says_who_asks_and_for_what() -> None:
     }
 
 
-def test_who_names_nothing_sends_nothing() -> None:
+def test_request_omits_unset_fields() -> None:
     _, headers, body = asked(stream=False)
 
     assert headers.keys().isdisjoint({"authorization", "x-headgate-class"})
     assert body.keys() == {"model", "max_tokens", "messages"}
 
 
-def test_exact_output_is_an_engine_s_own_word() -> None:
+def test_exact_output_sets_ignore_eos() -> None:
     assert asked(exact_output=True)[2]["ignore_eos"] is True
 
 
@@ -93,5 +93,5 @@ def test_exact_output_is_an_engine_s_own_word() -> None:
         ("http://[::1]:5/v1/chat/completions", "http://[::1]:5/v1/chat/completions"),
     ],
 )
-def test_an_address_may_be_written_in_several_ways(url: str, means: str) -> None:
-    assert str(Target.parse(url)) == means
+def test_target_accepts_several_url_forms(url: str, means: str) -> None:
+    assert str(TargetUrl.parse(url)) == means

@@ -1,4 +1,4 @@
-"""Does a client try again exactly when the official one does?"""
+"""Tests that the load test client retries as the official OpenAI client does."""
 
 from email.utils import formatdate
 
@@ -17,30 +17,30 @@ def wait(status: int | None = 503, *, taken: int = 0, chance: float = 0.0, **hea
 
 
 @pytest.mark.parametrize("status", [None, 408, 409, 429, 500, 502, 503, 504, 599])
-def test_these_are_tried_again(status: int | None) -> None:
+def test_retryable_status_is_retried(status: int | None) -> None:
     assert wait(status) == 0.5
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 413, 422, 499])
-def test_these_are_not(status: int) -> None:
+def test_other_client_error_status_is_not_retried(status: int) -> None:
     assert wait(status) is None
 
 
-def test_the_server_s_word_on_trying_again_comes_first() -> None:
+def test_x_should_retry_header_overrides_the_status() -> None:
     assert wait(400, x_should_retry="true") == 0.5
     assert wait(429, x_should_retry="false") is None
     assert wait(429, x_should_retry="maybe") == 0.5
 
 
-def test_the_wait_doubles_up_to_a_bound() -> None:
+def test_backoff_doubles_up_to_a_limit() -> None:
     assert [wait(taken=taken) for taken in range(6)] == [0.5, 1.0, 2.0, 4.0, 8.0, 8.0]
 
 
-def test_chance_takes_up_to_a_quarter_off() -> None:
+def test_jitter_shortens_the_backoff_by_up_to_a_quarter() -> None:
     assert wait(taken=1, chance=1.0) == 0.75
 
 
-def test_the_wait_that_the_server_asks_for_is_kept() -> None:
+def test_retry_after_headers_set_the_backoff() -> None:
     assert wait(retry_after="3", chance=1.0) == 3.0
     assert wait(retry_after="0.25") == 0.25
     assert wait(retry_after_ms="40", retry_after="3") == 0.04
@@ -49,11 +49,11 @@ def test_the_wait_that_the_server_asks_for_is_kept() -> None:
 
 
 @pytest.mark.parametrize("nonsense", ["0", "-3", "soon", "nan", "inf", ""])
-def test_a_wait_that_makes_no_sense_is_passed_over(nonsense: str) -> None:
+def test_invalid_retry_after_is_ignored(nonsense: str) -> None:
     assert wait(retry_after=nonsense) == 0.5
 
 
-def test_a_server_that_asks_for_more_than_two_minutes_is_not_asked_again() -> None:
+def test_request_is_not_retried_if_retry_after_exceeds_two_minutes() -> None:
     assert wait(retry_after="120") == 120.0
     assert wait(retry_after="121") is None
     assert wait(retry_after="121", x_should_retry="true") is None
@@ -75,7 +75,7 @@ def test_a_server_that_asks_for_more_than_two_minutes_is_not_asked_again() -> No
     ],
     ids=str,
 )
-def test_the_official_client_decides_the_same(status: int, headers: dict[str, str]) -> None:
+def test_retry_decision_matches_the_official_client(status: int, headers: dict[str, str]) -> None:
     httpx2 = pytest.importorskip("httpx2")
     sdk = OpenAI(api_key="none")
     response = httpx2.Response(status, headers=headers)
@@ -86,5 +86,5 @@ def test_the_official_client_decides_the_same(status: int, headers: dict[str, st
     assert (ours is not None) == sdk._should_retry(response)
     if ours is not None:
         theirs = sdk._calculate_retry_timeout(2, options, response.headers)
-        # Theirs holds chance that is not ours to seed.
+        # The official client's jitter cannot be seeded.
         assert ours * 0.75 <= theirs <= ours

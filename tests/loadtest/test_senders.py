@@ -1,19 +1,19 @@
-"""Is a mix understood, and are secrets kept?"""
+"""Tests for `--mix` and `--key` parsing."""
 
 import pytest
 
-from headgate.loadtest.problem import Problem
-from headgate.loadtest.senders import Sender, Sizes, parse_sender, read_key
+from headgate.loadtest.problem import WorkloadError
+from headgate.loadtest.senders import Sender, TokenRange, parse_sender, read_key
 
-SIZES = {"prompt": Sizes(200, 800), "output": Sizes(20, 200)}
+SIZES = {"prompt": TokenRange(200, 800), "output": TokenRange(20, 200)}
 
 
-def test_all_fields_of_a_mix_are_understood() -> None:
+def test_mix_with_all_fields_is_parsed() -> None:
     text = "class=interactive, share=0.7,tenant=acme,key=env:ACME,prompt=200:2000,output=50,tier=priority"
 
     assert parse_sender(text, {"ACME": "sk-1"}, **SIZES) == Sender(
-        prompt=Sizes(200, 2000),
-        output=Sizes(50, 50),
+        prompt=TokenRange(200, 2000),
+        output=TokenRange(50, 50),
         service_class="interactive",
         tier="priority",
         tenant="acme",
@@ -22,48 +22,48 @@ def test_all_fields_of_a_mix_are_understood() -> None:
     )
 
 
-def test_what_a_mix_leaves_out_is_as_the_options_say() -> None:
+def test_mix_uses_the_options_as_defaults() -> None:
     assert parse_sender("class=batch", {}, key="sk-all", **SIZES) == Sender(
-        prompt=Sizes(200, 800), output=Sizes(20, 200), service_class="batch", key="sk-all"
+        prompt=TokenRange(200, 800), output=TokenRange(20, 200), service_class="batch", key="sk-all"
     )
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("klass=batch", 'klass=batch" is not understood'),
-        ("class", '"class" is not understood'),
-        ("class=", '"class=" is not understood'),
+        ("klass=batch", 'klass=batch" is invalid'),
+        ("class", '"class" is invalid'),
+        ("class=", '"class=" is invalid'),
         ("share=0", "share must be a number above 0"),
         ("share=nan", "share must be a number above 0"),
         ("share=much", "share must be a number above 0"),
-        ("prompt=0", "no size in tokens"),
-        ("prompt=9:3", "no size in tokens"),
-        ("output=few", "no size in tokens"),
-        ("class=a,class=b", '"class" stands twice'),
-        ("key=env:NOT_THERE", "the environment holds no NOT_THERE"),
+        ("prompt=0", "tokens; use"),
+        ("prompt=9:3", "tokens; use"),
+        ("output=few", "tokens; use"),
+        ("class=a,class=b", '"class" is repeated'),
+        ("key=env:NOT_THERE", "environment variable NOT_THERE is not set"),
     ],
 )
-def test_a_mix_that_is_not_understood_says_why(text: str, message: str) -> None:
-    with pytest.raises(Problem, match=message):
+def test_invalid_mix_is_rejected_with_a_message(text: str, message: str) -> None:
+    with pytest.raises(WorkloadError, match=message):
         parse_sender(text, {}, **SIZES)
 
 
-def test_a_key_is_in_no_message() -> None:
+def test_key_does_not_appear_in_messages() -> None:
     sender = parse_sender("key=canary-5f1d", {}, **SIZES)
 
     assert "canary" not in repr(sender)
-    with pytest.raises(Problem) as problem:
+    with pytest.raises(WorkloadError) as problem:
         parse_sender("key=canary-5f1d,class=a,class=b", {}, **SIZES)
     assert "canary" not in str(problem.value)
 
 
-def test_a_key_that_would_break_the_header_is_refused() -> None:
-    with pytest.raises(Problem, match="cannot stand in a header"):
+def test_key_that_would_break_the_header_is_rejected() -> None:
+    with pytest.raises(WorkloadError, match="a header must not contain"):
         read_key("env:K", {"K": "a\r\nx-evil: 1"})
 
 
-def test_a_class_is_called_by_its_name_or_its_tier() -> None:
+def test_class_label_is_the_class_or_else_the_tier() -> None:
     labels = [parse_sender(text, {}, **SIZES).class_label for text in ("class=a,tier=flex", "tier=flex", "tenant=t")]
 
     assert labels == ["a", "flex", "unnamed"]

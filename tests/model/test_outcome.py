@@ -1,34 +1,34 @@
-"""Does every ending say what a caller must know?"""
+"""HTTP reply for each outcome."""
 
 import pytest
 
-from headgate.model.outcome import FACES, STREAM_INTERRUPTED, Outcome, RetryAfter
+from headgate.model.outcome import HTTP_REPLIES, STREAM_INTERRUPTED, Outcome, RetryAfter
 
 
-def test_every_outcome_has_a_face() -> None:
-    assert set(FACES) == set(Outcome)
+def test_every_outcome_has_http_reply() -> None:
+    assert set(HTTP_REPLIES) == set(Outcome)
 
 
-@pytest.mark.parametrize("outcome", [each for each in Outcome if FACES[each].status in (429, 503)])
-def test_every_429_and_503_carries_retry_after(outcome: Outcome) -> None:
-    assert FACES[outcome].retry_after is not RetryAfter.ABSENT
+@pytest.mark.parametrize("outcome", [each for each in Outcome if HTTP_REPLIES[each].status in (429, 503)])
+def test_every_429_and_503_reply_has_retry_after(outcome: Outcome) -> None:
+    assert HTTP_REPLIES[outcome].retry_after is not RetryAfter.ABSENT
 
 
-@pytest.mark.parametrize("outcome", [each for each in Outcome if 400 <= FACES[each].status < 409])
-def test_what_is_wrong_with_the_request_itself_is_not_to_be_retried(outcome: Outcome) -> None:
-    assert FACES[outcome].should_retry is False
+@pytest.mark.parametrize("outcome", [each for each in Outcome if 400 <= HTTP_REPLIES[each].status < 409])
+def test_client_errors_below_409_should_not_be_retried(outcome: Outcome) -> None:
+    assert HTTP_REPLIES[outcome].should_retry is False
 
 
-@pytest.mark.parametrize("outcome", [Outcome.OVER_BUDGET, Outcome.RETRY_REFUSED])
-def test_exhausted_budgets_are_not_to_be_retried(outcome: Outcome) -> None:
-    assert FACES[outcome].should_retry is False
+@pytest.mark.parametrize("outcome", [Outcome.BUDGET_EXCEEDED, Outcome.RETRY_BUDGET_EXHAUSTED])
+def test_requests_over_budget_should_not_be_retried(outcome: Outcome) -> None:
+    assert HTTP_REPLIES[outcome].should_retry is False
 
 
-def test_only_completion_and_an_interrupted_stream_are_200() -> None:
-    assert [outcome for outcome in Outcome if FACES[outcome].status == 200] == [Outcome.COMPLETED]
+def test_only_completion_and_interrupted_stream_have_status_200() -> None:
+    assert [outcome for outcome in Outcome if HTTP_REPLIES[outcome].status == 200] == [Outcome.COMPLETED]
     assert STREAM_INTERRUPTED.status == 200
 
 
-def test_faces_cannot_be_changed() -> None:
+def test_http_replies_are_immutable() -> None:
     with pytest.raises(TypeError):
-        FACES[Outcome.COMPLETED] = STREAM_INTERRUPTED  # type: ignore[index]
+        HTTP_REPLIES[Outcome.COMPLETED] = STREAM_INTERRUPTED  # type: ignore[index]

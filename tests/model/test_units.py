@@ -1,15 +1,15 @@
-"""Do the numbers read as people read them?"""
+"""Arithmetic and formatting of time units."""
 
 import pytest
 
-from headgate.model.units import MILLISECOND, MINUTE, SECOND, Duration, Instant, after, seconds
+from headgate.model.units import MILLISECOND, MINUTE, SECOND, Duration, Instant, after, format_seconds
 
 
-def test_an_instant_and_a_wait_make_an_instant() -> None:
+def test_after_adds_duration_to_instant() -> None:
     assert after(Instant(5), Duration(7)) == 12
 
 
-def test_a_minute_is_made_of_seconds_and_a_second_of_milliseconds() -> None:
+def test_minute_is_60_seconds_and_second_is_1000_milliseconds() -> None:
     assert (MINUTE, SECOND) == (60 * SECOND, 1_000 * MILLISECOND)
 
 
@@ -25,5 +25,5 @@ def test_a_minute_is_made_of_seconds_and_a_second_of_milliseconds() -> None:
         (Duration(86_400 * SECOND), "86400 s"),
     ],
 )
-def test_a_duration_is_written_in_seconds_without_an_exponent(length: Duration, text: str) -> None:
-    assert seconds(length) == text
+def test_duration_is_formatted_in_seconds_without_exponent(length: Duration, text: str) -> None:
+    assert format_seconds(length) == text

@@ -1,20 +1,20 @@
-"""Are the fifteen figures what their names say?"""
+"""A run's latency figures and the errors between two runs."""
 
 import pytest
 
 from headgate.model.units import SECOND, Instant
-from headgate.planning.accuracy import errors, figures, mean_error
-from headgate.planning.answers import Answer, Demand
+from headgate.planning.accuracy import latency_stats, mean_error, relative_errors
+from headgate.planning.engine_replay import RunRequest, TokenTimes
 
-DEMANDS = [Demand(Instant(number * SECOND), 10, 11) for number in range(5)]
-# To the first token 1, 2, 3, 4, 5 s; to the end twice that.
+DEMANDS = [RunRequest(Instant(number * SECOND), 10, 11) for number in range(5)]
+# Times to first token are 1, 2, 3, 4 and 5 s. End-to-end times are twice as long.
 ANSWERS = [
-    Answer(Instant((2 * number + 1) * SECOND), Instant((3 * number + 2) * SECOND)) for number in range(len(DEMANDS))
+    TokenTimes(Instant((2 * number + 1) * SECOND), Instant((3 * number + 2) * SECOND)) for number in range(len(DEMANDS))
 ]
 
 
-def test_times_are_told_as_mean_and_percentiles() -> None:
-    found = figures(DEMANDS, ANSWERS)
+def test_figures_are_means_and_percentiles() -> None:
+    found = latency_stats(DEMANDS, ANSWERS)
 
     assert len(found) == 15
     assert found["ttft_mean"] == found["ttft_p50"] == 3
@@ -23,15 +23,15 @@ def test_times_are_told_as_mean_and_percentiles() -> None:
     assert found["e2e_p99"] == pytest.approx(9.92)
 
 
-def test_a_single_token_has_no_time_per_further_token() -> None:
-    found = figures([*DEMANDS, Demand(Instant(0), 10, 1)], [*ANSWERS, Answer(Instant(1), Instant(1))])
+def test_single_token_response_has_no_time_per_output_token() -> None:
+    found = latency_stats([*DEMANDS, RunRequest(Instant(0), 10, 1)], [*ANSWERS, TokenTimes(Instant(1), Instant(1))])
 
-    assert found["tpot_mean"] == figures(DEMANDS, ANSWERS)["tpot_mean"]
+    assert found["tpot_mean"] == latency_stats(DEMANDS, ANSWERS)["tpot_mean"]
     assert found["ttft_mean"] < 3
 
 
-def test_an_error_is_relative_to_what_was_measured() -> None:
-    found = errors({"ttft_mean": 2.0, "e2e_p99": 10.0}, {"ttft_mean": 1.9, "e2e_p99": 11.0})
+def test_error_is_relative_to_the_measured_value() -> None:
+    found = relative_errors({"ttft_mean": 2.0, "e2e_p99": 10.0}, {"ttft_mean": 1.9, "e2e_p99": 11.0})
 
     assert found == pytest.approx({"ttft_mean": -0.05, "e2e_p99": 0.1})
     assert mean_error(found) == pytest.approx(0.075)

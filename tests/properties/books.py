@@ -1,9 +1,9 @@
-"""What is known of engines, requests and attempts, and what follows from it?
+"""Reference state of endpoints, requests and attempts, used to compute expected decisions.
 
-Books in the plainest way: lists that are searched from end to end, no heaps, no sums that are carried on, no turns.
-How much a request is predicted to take is read from the scheduler, since that is tested elsewhere. Everything that
-follows from it is reckoned here once more: what has been promised at an endpoint, who fits there, how loaded it is, how
-long a newcomer would wait, which band is due, and what each tenant has been charged.
+The reference state uses lists that are scanned completely, instead of heaps, running sums and turns. It reads the
+predicted size and duration of a request from the scheduler, because other tests cover predictions. It computes
+everything else independently: reservations on an endpoint, requests that fit there, endpoint load, a new request's wait
+time, the band to serve and each tenant's charge.
 """
 
 from dataclasses import dataclass, field
@@ -11,9 +11,9 @@ from itertools import combinations
 from math import isqrt
 
 from headgate.core.cost import cost_ns
-from headgate.core.events import EndpointMeasured
-from headgate.core.measure import soonest_ns
-from headgate.core.routing.rungs import narrowed
+from headgate.core.estimate import ttft_ns_min
+from headgate.core.events import EndpointMetricsReported
+from headgate.core.routing.model_tiers import live_pools_for_size
 from headgate.core.routing.turnover import Turnover
 from headgate.core.rules import Rules
 from headgate.model.endpoint import EndpointState
@@ -21,6 +21,7 @@ from headgate.model.outcome import Outcome
 from headgate.model.policy import Policy, ServiceClass
 from headgate.model.ticket import Ticket
 from headgate.model.units import (
+    SECOND,
     ClassName,
     Duration,
     EndpointId,
@@ -33,19 +34,21 @@ from headgate.model.units import (
 )
 
 NEVER = Instant(2**63)
+PROBE_NS = Duration(10 * SECOND)
+"""Timeout for activity while the probe is failing, and for a trial without requests while it passes."""
 SERVING = (EndpointState.READY, EndpointState.TRIAL)
 
 
 @dataclass(eq=False)
 class Engine:
-    """An endpoint in our books. One that left and came again is another one."""
+    """An endpoint in the reference state. An endpoint that has left and rejoined is a new `Engine`."""
 
     id: EndpointId
     pool: PoolName
     limit: int
     last_heard: Instant
     quiet_since: Instant
-    """When the present silence of its streams began to count."""
+    """Time since which the endpoint's streams have been silent."""
     device: str = ""
     zone: str = ""
     leaving: bool = False
@@ -53,15 +56,23 @@ class Engine:
     failures: int = 0
     ejections: int = 0
     returns_at: Instant | None = None
+    probe_passes: bool = False
+    probe_fails: bool = False
+    probe_failed_at: Instant = Instant(0)
+    """Time since which the probe has been failing, if it is."""
+    must_be_heard_at: Instant | None = None
+    """Next check for activity while the probe is failing."""
+    trial_ends_at: Instant | None = None
+    """When a trial without requests ends while the probe passes."""
     itl_ns: int = 0
     decode_percent: int = 100
     prefill_percent: int = 100
-    """How fast it is beside what was said of it: learned by the scheduler, read here."""
+    """Prefill time relative to the configured speed, in percent. The scheduler learns it and `decode_percent`."""
     talks: bool = False
     silent: bool = False
-    """Whether its engine told of itself, and whether it has stopped."""
+    """Whether the engine has reported metrics before (`talks`) and has since stopped (`silent`)."""
     silent_at: Instant | None = None
-    """When it will have, unless it speaks before."""
+    """Time at which the engine's metrics become stale unless it reports again."""
     foreign: int = 0
     kv_foreign: int = 0
     passed_over: bool = False
@@ -69,25 +80,25 @@ class Engine:
     grown_percent: int = 100
     grows_at: Instant | None = None
     ready_at: Instant = Instant(0)
-    """How far its slow start is, when it goes on, and when it began."""
+    """Start of the slow start. `grown_percent` is its progress and `grows_at` the time of its next step."""
 
     queued: list[int] = field(default_factory=list[int])
-    """Running requests in its last reports, if all of these also had waiting ones and room in the KV cache."""
+    """Running requests in the engine's last reports, if each report also showed waiting requests and free KV cache."""
     sequences: int | None = None
-    """The limit of running requests that was learned from these reports."""
+    """Maximum number of running requests, as learned from these reports."""
 
     @property
     def places(self) -> int:
-        """Number of requests that it accepts at once."""
+        """Number of concurrent requests that the endpoint accepts."""
         percent = min(self.limit_percent, self.grown_percent)
         return min(self.limit, max(1, self.limit * percent // 100))
 
     def own_places(self, places: int) -> int:
-        """The number of these places that may be filled, given the learned limit."""
+        """Returns how many of these slots may be used, given the learned limit."""
         return places if self.sequences is None else min(places, self.sequences + max(4, self.sequences // 4))
 
-    def report(self, said: EndpointMeasured) -> None:
-        """Updates the learned limit from one report of the engine."""
+    def report(self, said: EndpointMetricsReported) -> None:
+        """Updates the learned limit from one engine report."""
         if self.state is not EndpointState.READY:
             self.queued, self.sequences = [], None
         if self.sequences is not None and said.running > self.sequences:
@@ -108,14 +119,21 @@ class Engine:
     def warming(self) -> bool:
         return self.state is EndpointState.WARMING and not self.leaving
 
+    @property
+    def last_sign(self) -> Instant:
+        return max(self.last_heard, self.probe_failed_at)
+
+    def unresponsive(self, now: Instant) -> bool:
+        return self.probe_fails and now >= after(self.last_sign, PROBE_NS)
+
 
 @dataclass
 class Prediction:
-    """What a request is thought to take."""
+    """Predicted size and cost of a request."""
 
     prompt_tokens: int
     cached_tokens: int
-    """What some endpoint probably holds of the prompt."""
+    """Number of prompt tokens that an endpoint probably has in its prefix cache."""
     output_tokens: int = 0
     output_tokens_most: int = 0
     cost_ns: int = 0
@@ -123,7 +141,7 @@ class Prediction:
 
 @dataclass(eq=False)
 class Asked:
-    """A request in our books, from its arrival to its end."""
+    """A request in the reference state, from arrival to completion."""
 
     ticket: Ticket
     service_class: ServiceClass
@@ -135,11 +153,11 @@ class Asked:
     predicted: Prediction
     long: bool = False
     expires: Instant = NEVER
-    """When its class gives it up, if it still waits then."""
+    """Time at which the request expires if it is still queued, as set by its class."""
     target: Instant | None = None
-    """By when its answer should begin by its class, from its arrival on: what it is ordered by."""
+    """Time by which the response should begin, measured from arrival. Requests are ordered by this time."""
     promised: Instant | None = None
-    """The same from when it was held no longer: after which it is not worth sending."""
+    """Time by which the response should begin, measured from the end of the hold. The request is not sent after it."""
     begin_by: Instant | None = None
     complete_by: Instant | None = None
     queued: bool = True
@@ -149,12 +167,12 @@ class Asked:
     fell_back: bool = False
     avoid: Engine | None = None
     hold: PoolName | None = None
-    """Among whose held requests it is counted while it is queued."""
+    """Pool in whose hold the request is counted while it is queued."""
     is_held: bool = False
     held: int = 0
 
     def held_no_longer(self, now: Instant) -> None:
-        """What its class promises, and how long it may wait, counts from here on."""
+        """Ends the hold. The class's objective and maximum queue wait are measured from now."""
         self.is_held = False
         self.held += now - self.queued_since
         self.waited += now - self.queued_since
@@ -172,7 +190,7 @@ class Asked:
 
     @property
     def deadline(self) -> Instant | None:
-        """The nearest of the caller's deadlines that still count."""
+        """Returns the earliest client deadline that still applies."""
         deadlines = [self.complete_by, None if self.first_token else self.begin_by]
         return min((each for each in deadlines if each is not None), default=None)
 
@@ -181,20 +199,20 @@ class Asked:
 
     @property
     def precedence(self) -> tuple[bool, Instant, int]:
-        """Those that come back go first, then those whose answers are due first, then the oldest."""
+        """Sort key: retried requests first, then the earliest target or deadline, then the oldest request."""
         moments = [each for each in (self.target, self.begin_by, self.complete_by) if each is not None]
         return (self.avoid is None, min(moments, default=NEVER), self.sequence)
 
     @property
     def line(self) -> tuple[object, ...]:
-        """Those that may go to the same places, and are alike, go one after another."""
+        """Queue key. Requests with the same key may use the same slots and are served in order."""
         reserved_for = self.service_class.name if self.service_class.reserve_percent else None
         return (self.account, self.service_class.band, self.pools, self.avoid, self.long, reserved_for)
 
 
 @dataclass(eq=False)
 class Open:
-    """An attempt in our books, from `Dispatch` to `AttemptEnded`."""
+    """An attempt in the reference state, from `Dispatch` to `AttemptEnded`."""
 
     request_id: RequestId
     number: int
@@ -205,35 +223,35 @@ class Open:
     account: TenantId
     prompt_tokens: int
     cached_tokens: int
-    """What its engine probably holds of the prompt: read from the scheduler."""
+    """Number of prompt tokens that the engine probably has cached, read from the scheduler."""
     kv_tokens: int
-    """What has been promised to it."""
+    """KV cache tokens reserved for the attempt."""
     charged: int
-    """In engine time by its tenant's weight."""
+    """Engine time divided by the tenant's weight."""
     tokens_charged: int
     heard_at: Instant
     charged_most: int = 0
     places: int = 1
-    """One for each prompt of an array."""
+    """Number of slots: one for each prompt in an array."""
     tokens: int = 0
     left_with: tuple[int, int, int] | None = None
-    """Prompt tokens, cached tokens and answer tokens when its caller left or its deadline passed."""
+    """Prompt tokens, cached tokens and output tokens when the client disconnected or the deadline passed."""
     prefilled_at: Instant | None = None
-    """When its prompt should have been computed, where nothing will be heard of it."""
+    """Time at which the prompt should have been computed, for responses without a first-token report."""
     began: bool = False
     delivered: bool = False
-    """Whether its first token was reported as delivered to the caller."""
+    """Whether the first token was reported as delivered to the client."""
     computed: bool = False
-    """Whether its prompt has been, or should have been."""
+    """Whether the prompt has been computed, or should have been."""
     streaming: bool = False
-    """Whether it is streamed and its first token has come."""
+    """Whether the attempt streams its response and its first token has arrived."""
     let_go: bool = False
-    """Whether another attempt of its request spoke first."""
+    """Whether another attempt of the request responded first."""
     abort_ordered: bool = False
 
     @property
     def pending_tokens(self) -> int:
-        """What is still to be computed of its prompt."""
+        """Number of prompt tokens that have not yet been computed."""
         return 0 if self.computed else self.prompt_tokens - self.cached_tokens
 
     @property
@@ -242,7 +260,7 @@ class Open:
 
 
 Turns = tuple[int, PoolName, TenantId]
-"""Band, pool and account: what turns are counted by."""
+"""Band, pool and account for which turns are tracked."""
 Pair = tuple[int, PoolName, TenantId, TenantId]
 
 
@@ -258,20 +276,20 @@ class Books:
     firsts: list[tuple[PoolName, Instant]] = field(default_factory=list)
     extras: list[tuple[PoolName, Instant]] = field(default_factory=list)
     floors: dict[tuple[PoolName, int], int] = field(default_factory=dict)
-    """What bands with a floor have earned at each pool, in hundredths of engine time."""
+    """Service that bands with a minimum share have earned in each pool, in hundredths of engine time."""
     held: dict[PoolName, frozenset[int]] = field(default_factory=dict)
-    """Bands that the ladder holds at their floors: read from the scheduler."""
+    """Bands that are degraded to their minimum share, read from the scheduler."""
     turnovers: dict[PoolName, Turnover] = field(default_factory=dict)
-    """Times for which served requests hold their places, learned by the scheduler and only read here."""
+    """How long requests hold their slots. The scheduler learns these times."""
     lead: dict[Pair, int] = field(default_factory=dict)
-    """Per band, pool and pair of tenants that both wait there: by how much more the first was charged since."""
+    """For each band, pool and pair of tenants waiting there, the charge of the first minus the charge of the second."""
     charged_most: dict[Turns, int] = field(default_factory=dict)
     in_flight_most: dict[Turns, int] = field(default_factory=dict)
-    """The largest charge for one attempt, and for all that were in flight at one time, under this policy."""
+    """Largest total charge for attempts in flight at once. `charged_most` is the largest charge for one attempt."""
     predecessor: "Books | None" = None
-    """Those of the scheduler whose place this one has taken."""
+    """The previous scheduler's reference state."""
     exact: bool = False
-    """Whether the counters from which it began had all that was in these."""
+    """Whether the initial counters contained everything in the predecessor's state."""
 
     # Engines
 
@@ -282,17 +300,17 @@ class Books:
         return [each for each in self.open.values() if each.engine is engine]
 
     def streams(self, engine: Engine) -> int:
-        """Those that have begun: before its first token an attempt may rightly be silent."""
+        """Returns the number of streams that have started. Before its first token, an attempt may be silent."""
         return sum(each.streaming for each in self.at(engine))
 
     def sharers(self, engine: Engine) -> list[Engine]:
-        """Those on the same device."""
+        """Returns the endpoints on the same device."""
         if not engine.device:
             return [engine]
         return [each for each in self.engines.values() if each.device == engine.device]
 
     def held_at(self, engine: Engine) -> "Held":
-        """What the endpoint and all on its device hold together."""
+        """Returns the total load of all endpoints on this endpoint's device."""
         sharers = self.sharers(engine)
         attempts = [attempt for each in sharers for attempt in self.at(each)]
         return Held(
@@ -306,27 +324,29 @@ class Books:
         )
 
     def has_headroom(self, engine: Engine) -> bool:
-        """Whether it takes anybody at the moment."""
-        pending_tokens, terms = self.held_at(engine).pending_tokens, self.rules.terms(engine.pool)
-        return 100 * pending_tokens < terms.rules.pending_percent * terms.speed.chunk_tokens and self.is_open(engine)
+        """Returns whether the endpoint accepts any request now."""
+        pending_tokens, terms = self.held_at(engine).pending_tokens, self.rules.endpoint_settings(engine.pool)
+        return 100 * pending_tokens < terms.rules.pending_prefill_percent * terms.speed.chunk_tokens and self.is_open(
+            engine
+        )
 
     def is_open(self, engine: Engine) -> bool:
-        """The same for one who does not mind the prompts before its own."""
+        """Returns whether the endpoint accepts requests if pending prompts are ignored."""
         if not engine.live or engine.passed_over:
             return False
-        held, terms = self.held_at(engine), self.rules.terms(engine.pool)
+        held, terms = self.held_at(engine), self.rules.endpoint_settings(engine.pool)
         if len(held.in_flight) + held.foreign >= engine.places:
             return False
         if sum(each.places for each in self.at(engine)) >= engine.own_places(engine.places):
             return False
         if engine.state is EndpointState.TRIAL and self.at(engine):
             return False
-        too_slow = terms.tpot_ns is not None and 100 * held.itl_ns > terms.rules.measured_percent * terms.tpot_ns
+        too_slow = terms.tpot_ns is not None and 100 * held.itl_ns > terms.rules.measured_tpot_percent * terms.tpot_ns
         return not too_slow and self.holds(engine, prompt_tokens=1, kv_tokens=2)
 
     def holds(self, engine: Engine, *, prompt_tokens: int, kv_tokens: int, places: int = 1) -> bool:
-        """Whether so much more does not fill its memory, nor make its steps too long. Who is alone always may come."""
-        held, terms = self.held_at(engine), self.rules.terms(engine.pool)
+        """Returns whether this load fits in the KV cache and keeps steps short enough. Always true if idle."""
+        held, terms = self.held_at(engine), self.rules.endpoint_settings(engine.pool)
         if not held.in_flight:
             return True
         promised = held.kv_reserved + held.kv_foreign + kv_tokens
@@ -336,21 +356,21 @@ class Books:
             return True
         sequences = len(held.in_flight) + held.foreign + places
         step_ps = terms.speed.decode_ps(sequences, kv_tokens=held.kv_used + held.kv_foreign + prompt_tokens)
-        return engine.decode_percent * step_ps <= terms.rules.predicted_percent * terms.tpot_ns * 1_000
+        return engine.decode_percent * step_ps <= terms.rules.predicted_tpot_percent * terms.tpot_ns * 1_000
 
     def is_open_to(self, engine: Engine, name: ClassName) -> bool:
-        """Whether a place is free beside those that are kept for other classes and that these do not use."""
+        """Returns whether a slot is free, excluding unused slots reserved for other classes."""
         in_flight = self.held_at(engine).in_flight
         places = engine.limit if engine.device else engine.own_places(engine.limit)
         kept = [
             max(0, percent * places // 100 - in_flight.count(owner))
-            for owner, percent in self.rules.terms(engine.pool).reserves
+            for owner, percent in self.rules.endpoint_settings(engine.pool).reserves
             if owner != name
         ]
-        return not self.rules.terms(engine.pool).reserves or len(in_flight) + sum(kept) < places
+        return not self.rules.endpoint_settings(engine.pool).reserves or len(in_flight) + sum(kept) < places
 
     def load_ns(self, engine: Engine) -> int:
-        """How long the pending prompts take there, and by how much a step is longer for those who are there."""
+        """Returns how long the pending prompts will take, plus the time the current requests add to a step."""
         held, speed = self.held_at(engine), self.rules.speed(engine.pool)
         pending_ps = speed.prefill_token_ps * held.pending_tokens
         slower_ps = speed.decode_sequence_ps * (len(held.in_flight) + held.foreign)
@@ -359,8 +379,8 @@ class Books:
         return (engine.prefill_percent * pending_ps + engine.decode_percent * slower_ps + slowness_ps) // 100_000
 
     def lane(self, pool: PoolName) -> int:
-        """How many endpoints of the pool may compute long prompts at the same time."""
-        return max(1, len(self.live((pool,))) * self.rules.policy.headroom.long_percent // 100)
+        """Returns how many of the pool's endpoints may process long prompts at the same time."""
+        return max(1, len(self.live((pool,))) * self.rules.policy.headroom.long_lane_percent // 100)
 
     def lane_is_taken(self, pool: PoolName) -> bool:
         pending = [
@@ -368,12 +388,12 @@ class Books:
             for each in self.engines.values()
             if each.pool == pool
         ]
-        return sum(each >= self.rules.policy.headroom.long_tokens for each in pending) >= self.lane(pool)
+        return sum(each >= self.rules.policy.headroom.long_prompt_tokens for each in pending) >= self.lane(pool)
 
     # Requests
 
     def measure(self, request: Asked, mean: int, most: int) -> None:
-        """What it takes, and where it is meant to go, if answers have so many tokens."""
+        """Predicts a request's cost and selects its pools, given these mean and maximum response lengths."""
         ticket, caps, rules = request.ticket, request.service_class.caps, self.rules
         limits = [each for each in (caps.output_tokens, ticket.output_tokens_max) if each is not None]
         mean, most = min([mean, *limits]), min([most, *limits])
@@ -381,7 +401,7 @@ class Books:
         predicted = request.predicted
         predicted.output_tokens, predicted.output_tokens_most = mean * answers, most * answers
         request.pools = self.meant(request.pools, request)
-        request.long = predicted.prompt_tokens >= rules.policy.headroom.long_tokens
+        request.long = predicted.prompt_tokens >= rules.policy.headroom.long_prompt_tokens
         speed = rules.speed(request.pools[0])
         predicted.cost_ns = cost_ns(
             speed,
@@ -392,8 +412,8 @@ class Books:
         )
 
     def meant(self, pools: tuple[PoolName, ...], request: Asked) -> tuple[PoolName, ...]:
-        """Of these pools those that are meant for a request of this size."""
-        return narrowed(
+        """Returns the pools intended for requests of this size."""
+        return live_pools_for_size(
             pools,
             self.rules.pools,
             lambda among: len(self.live(among)),
@@ -402,14 +422,14 @@ class Books:
         )
 
     def last_moment(self, request: Asked, now: Instant) -> Instant:
-        """When it is no longer worth sending, by its class, if it is queued at this moment."""
+        """Returns the time after which a request queued now is no longer sent."""
         service_class = request.service_class
         if request.is_held:
-            return after(now, Duration(max(0, service_class.start_wait_ns - request.held)))  # type: ignore[operator]
+            return after(now, Duration(max(0, service_class.cold_start_wait_ns_max - request.held)))  # type: ignore[operator]
         patience = after(now, Duration(max(0, service_class.queue_wait_ns_max - request.waited + request.held)))
         if request.promised is None:
             return patience
-        begins = Instant(request.promised - soonest_ns(request, self.rules.speed(request.pools[0])))  # type: ignore[arg-type]
+        begins = Instant(request.promised - ttft_ns_min(request, self.rules.speed(request.pools[0])))  # type: ignore[arg-type]
         return min(patience, max(now, begins))
 
     @property
@@ -417,8 +437,8 @@ class Books:
         return [each for each in self.asked.values() if each.queued]
 
     def start_awaited(self, request: Asked) -> PoolName | None:
-        """The pool for whose first endpoint it may be held, if anybody is."""
-        if request.service_class.start_wait_ns is None:
+        """Returns the pool for whose first endpoint the request can be held, if any."""
+        if request.service_class.cold_start_wait_ns_max is None:
             return None
         empty = [name for name in request.pools if name in self.rules.pools and self.rules.pools[name].hold_max]
         warming = [each.pool for each in self.engines.values() if each.warming]
@@ -428,7 +448,7 @@ class Books:
         return sum(each.hold == pool for each in self.queued) >= self.rules.pools[pool].hold_max
 
     def heads(self) -> list[Asked]:
-        """The first of each line."""
+        """Returns the first request in each queue."""
         first: dict[tuple[object, ...], Asked] = {}
         for request in self.queued:
             other = first.get(request.line)
@@ -437,13 +457,13 @@ class Books:
         return list(first.values())
 
     def may_use(self, engine: Engine, request: Asked) -> bool:
-        """Whether it may go to this endpoint at all, were there room."""
+        """Returns whether the request may use this endpoint, regardless of its load."""
         if not engine.live or engine.pool not in request.pools:
             return False
         return engine is not request.avoid or self.live(request.pools) == [engine]
 
     def fits(self, engine: Engine, request: Asked) -> bool:
-        """Whether it could go to this endpoint at this moment, whatever the endpoint holds of its prompt."""
+        """Returns whether the endpoint can accept the request now, assuming no prefix cache hits."""
         return (
             self.has_headroom(engine)
             and not (request.long and self.lane_is_taken(engine.pool))
@@ -451,7 +471,10 @@ class Books:
         )
 
     def fits_beside(self, engine: Engine, request: Asked) -> bool:
-        """Whether it could go there if most of its prompt is there, so that neither prompts nor the lane matter."""
+        """Returns whether the endpoint can accept the request if most of its prompt is cached there.
+
+        Pending prompts and the long lane do not matter in this case.
+        """
         predicted = request.predicted
         return (
             self.may_use(engine, request)
@@ -469,7 +492,7 @@ class Books:
         return any(each.pool == pool and self.fits(each, request) for each in self.engines.values())
 
     def waits_longer(self, request: Asked, than: int, now: Instant) -> bool:
-        """Whether a newcomer would surely wait for longer behind what waits already."""
+        """Returns whether a new request would certainly wait longer than this behind the queued requests."""
         ahead = self.ahead(request)
         pools = {each.pool for each in self.engines.values() if each.pool in request.pools}
         pace = sum(self.pace(pool, long=request.long) for pool in pools) or 1_000
@@ -478,7 +501,7 @@ class Books:
         return wait + isqrt(wait * grain * 1_000 // pace) > than or free_in > than
 
     def ahead(self, request: Asked) -> int:
-        """Engine time that is served before a new request."""
+        """Returns the engine time that is served before a new request."""
         alike = [each for each in self.queued if each.pools == request.pools]
         band = request.service_class.band
         before = sum(each.predicted.cost_ns for each in alike if each.service_class.band < band)
@@ -493,7 +516,7 @@ class Books:
         return before + own + sum(min(work, with_it * self.rules.weight(who) // weight) for who, work in beside.items())
 
     def free_in_ns(self, pool: PoolName, ahead: int, now: Instant) -> int:
-        """Minimum time until a place is free there."""
+        """Returns the minimum time until a slot is free in the pool."""
         live = self.live((pool,))
         if any(self.has_headroom(each) for each in live):
             return 0
@@ -501,29 +524,29 @@ class Books:
 
     def grain_ns(self, pool: PoolName) -> int:
         live = self.live((pool,))
-        return self.turnovers[pool].grain_ns(len(live), sum(each.own_places(each.places) for each in live))
+        return self.turnovers[pool].mean_request_ns(len(live), sum(each.own_places(each.places) for each in live))
 
     def pace(self, pool: PoolName, *, long: bool) -> int:
-        """Engine time that the pool serves, in thousandths of elapsed time."""
+        """Returns the engine time that the pool serves, in thousandths of elapsed time."""
         live = self.live((pool,))
-        pace = self.turnovers[pool].pace(len(live), sum(each.own_places(each.places) for each in live))
+        pace = self.turnovers[pool].service_rate(len(live), sum(each.own_places(each.places) for each in live))
         return pace * self.lane(pool) // max(1, len(live)) if long else pace
 
     # Bands
 
     def is_due(self, pool: PoolName, band: int) -> bool:
-        """Whether a band has earned its floor at this pool."""
+        """Returns whether a band's minimum share is due in this pool."""
         return self.floors.get((pool, band), 0) > 0
 
     def goes_before(self, pool: PoolName, band: int, other: int) -> bool:
-        """Whether the other band must not be served there while somebody of this one could be."""
+        """Returns whether `band` must be served there before `other` whenever one of its requests fits."""
         if band in self.held.get(pool, ()) and not self.is_due(pool, band):
             return False
         return (not self.is_due(pool, band), band) < (not self.is_due(pool, other), other)
 
     def count_served(self, pool: PoolName, band: int, cost: int) -> None:
-        """A band that was served begins anew; every band that still waits earns its share of what was served."""
-        floors = self.rules.floors
+        """Resets the served band's share. Every other waiting band earns its share of the served time."""
+        floors = self.rules.min_shares
         if band in floors:
             self.floors[pool, band] = -100 * cost
         waiting = {each.service_class.band for each in self.queued if pool in each.pools}
@@ -534,7 +557,7 @@ class Books:
     # Turns
 
     def charge(self, turns: Turns, difference: int) -> None:
-        """Notes that an account was charged more, or less."""
+        """Records a change in an account's charge."""
         band, pool, account = turns
         for key in self.lead:
             if key[:2] == (band, pool):
@@ -543,14 +566,14 @@ class Books:
         self.in_flight_most[turns] = max(self.in_flight_most.get(turns, 0), in_flight)
 
     def charge_attempt(self, attempt: Open, charge: int) -> None:
-        """Notes what an attempt has been charged altogether."""
+        """Records an attempt's total charge."""
         difference, attempt.charged = charge - attempt.charged, charge
         attempt.charged_most = max(attempt.charged_most, charge)
         self.charged_most[attempt.turns] = max(self.charged_most.get(attempt.turns, 0), charge)
         self.charge(attempt.turns, difference)
 
     def forget_those_who_passed(self, band: int, pool: PoolName) -> None:
-        """Who waits for a pool where nothing of it fits saves up nothing meanwhile, as if it came later."""
+        """Drops the lead of tenants waiting for a pool where none of their requests fit, as if they arrived later."""
         waiting = [each for each in self.heads() if each.service_class.band == band and pool in each.pools]
         able = {each.account for each in waiting if self.fits_at(pool, each)}
         self.lead = {key: lead for key, lead in self.lead.items() if key[:2] != (band, pool) or set(key[2:]) <= able}
@@ -568,16 +591,19 @@ class Books:
         self.lead = {key: self.lead.get(key, 0) for key in pairs}
 
     def lead_max(self, pair: Pair) -> int:
-        """How far apart two tenants may be: twice the largest request of either and all that they had in flight."""
+        """Returns the maximum difference between two tenants' charges.
+
+        It is twice the sum of the larger single charge and both maximum charges in flight.
+        """
         band, pool, one, other = pair
         both = [(band, pool, one), (band, pool, other)]
         largest = max(self.charged_most.get(each, 0) for each in both)
         return 2 * (largest + sum(self.in_flight_most.get(each, 0) for each in both))
 
     def change_rules(self, policy: Policy, policy_hash: str) -> None:
-        """Turns begin anew with a new policy, but for what is in flight."""
+        """Applies a new policy. Turns start afresh, except for attempts in flight."""
         self.rules = Rules(policy, policy_hash)
-        self.floors = {key: earned for key, earned in self.floors.items() if key[1] in self.rules.floors}
+        self.floors = {key: earned for key, earned in self.floors.items() if key[1] in self.rules.min_shares}
         self.lead, self.charged_most, self.in_flight_most = {}, {}, {}
         for attempt in self.open.values():
             attempt.charged_most = attempt.charged
@@ -586,7 +612,7 @@ class Books:
 
 @dataclass(frozen=True)
 class Held:
-    """What is under way at a place."""
+    """Load on an endpoint or device."""
 
     in_flight: list[ClassName]
     pending_tokens: int

@@ -1,40 +1,41 @@
-"""What should have happened?
+"""Host that checks every scheduler decision against a reference state.
 
-A host that drives a scheduler and keeps books of its own. After each event it compares what the scheduler ordered with
-these books, and checks the properties of the policy. Every check names the property that it stands for.
+After each event it compares the scheduler's commands with the expected ones and checks the properties of the policy. A
+number at the start of a comment or docstring identifies the property.
 """
 
 from dataclasses import dataclass
 
-from headgate.core.admission.gate import Admitted, Refusal, instead, judge
+from headgate.core.admission.gate import Admitted, Rejection, check_policy, fallback_for
 from headgate.core.commands import Abort, Command, Dispatch, Eject, End, Hold, Readmit
 from headgate.core.cost import cost_ns
 from headgate.core.events import (
     AttemptEnded,
     AttemptEnding,
+    AttemptsProgressed,
     EndpointJoined,
     EndpointLeaving,
-    EndpointMeasured,
-    EndpointReadied,
-    EndpointUnreadied,
+    EndpointMetricsReported,
+    EndpointNotReady,
+    EndpointProbed,
+    EndpointReady,
     Event,
     FirstToken,
     FleetEvent,
     PolicyChanged,
-    Progressed,
     RequestArrived,
     RequestWithdrawn,
     TimerFired,
     WithdrawalCause,
 )
-from headgate.core.hedging import SEEN_MIN, FirstTokens
-from headgate.core.queues.fair import charge
+from headgate.core.hedging import SAMPLES_MIN, TtftHistogram
+from headgate.core.queues.fair_queue import charge
 from headgate.core.rules import Rules
 from headgate.core.scheduler import Scheduler
 from headgate.model.endpoint import EndpointState
 from headgate.model.fault import FaultOrigin
 from headgate.model.limits import Limits
-from headgate.model.outcome import FACES, Outcome, RetryAfter
+from headgate.model.outcome import HTTP_REPLIES, Outcome, RetryAfter
 from headgate.model.policy import Policy, ServiceClass
 from headgate.model.ticket import Ticket
 from headgate.model.units import (
@@ -50,14 +51,15 @@ from headgate.model.units import (
     after,
 )
 from headgate.model.usage import Usage, UsageSource
-from testing.inside import moments
-from tests.properties.books import SERVING, Asked, Books, Engine, Open, Prediction
+from testing.scheduler_sizes import timer_instants
+from tests.properties.books import PROBE_NS, SERVING, Asked, Books, Engine, Open, Prediction
 from tests.properties.recorded_blame import record_blame, recorded
 
-FAILURES = (AttemptEnding.FAILED, AttemptEnding.SILENT)
-GOOD = (AttemptEnding.COMPLETED, AttemptEnding.REFUSED)
+FAILURES = (AttemptEnding.FAILED, AttemptEnding.TIMEOUT)
+GOOD = (AttemptEnding.COMPLETED, AttemptEnding.REJECTED)
 GROWN_BY = 64
-"""So many tokens longer than thought: then charges are corrected, and so much more memory is promised beforehand."""
+"""Number of tokens beyond the prediction after which charges are corrected. As many are reserved ahead in the KV cache.
+"""
 
 
 class ModelHost:
@@ -76,8 +78,8 @@ class ModelHost:
         self._compare_with_summary()
         self._compare_with_fleet()
         self._check_wakeup()
-        # A second attempt is sent after all who wait have been looked at, and makes room for nobody.
-        assert not self.scheduler._state.fleet.changed or any(
+        # A hedge is sent after all queued requests have been considered, and does not free a slot.
+        assert not self.scheduler._state.fleet.dispatchable or any(
             isinstance(each, Dispatch) and each.hedge for each in commands
         )
         return commands
@@ -86,20 +88,20 @@ class ModelHost:
         return Check(self.scheduler, self.books, event, commands, self.now)
 
     def know_first_tokens(self, service_class: str, *pools: str) -> None:
-        """As if so many answers had begun before that it is known how long they are usually silent."""
+        """Makes the typical time to the first token known, as if enough responses had started before."""
         for pool in pools:
-            known = FirstTokens()
+            known = TtftHistogram()
             self.scheduler._state.hedging._first_tokens[ClassName(service_class), PoolName(pool)] = known
-            for _ in range(SEEN_MIN):
+            for _ in range(SAMPLES_MIN):
                 known.learn(Duration(SECOND // 8))
 
     def _read_what_is_learned(self) -> None:
-        self.books.held = self.scheduler._state.queue.floors.held
+        self.books.held = self.scheduler._state.queue.min_shares.limited_bands
         self.books.turnovers = {name: pool.turnover for name, pool in self.scheduler._state.fleet.pools.items()}
         for each in self.scheduler._state.fleet.endpoints.values():
             if (engine := self.books.engines.get(each.id)) is not None:
-                engine.decode_percent = each.learned.decode_percent
-                engine.prefill_percent = each.learned.prefill_percent
+                engine.decode_percent = each.speed_estimator.decode_percent
+                engine.prefill_percent = each.speed_estimator.prefill_percent
 
     def _compare_with_summary(self) -> None:
         books, summary = self.books, self.scheduler.summary()
@@ -111,7 +113,7 @@ class ModelHost:
             assert count == sum(each.service_class.name == name and each.hold is None for each in books.queued)
         for where, count in summary.held.items():
             assert count == sum((each.hold, each.service_class.name) == where for each in books.queued) > 0
-        # Each endpoint is in the state it should be, and what is in flight there is its open attempts.
+        # Each endpoint has the expected state, and its in-flight requests match its open attempts.
         assert [each.id for each in summary.endpoints] == list(books.engines)
         for each in summary.endpoints:
             engine = books.engines[each.id]
@@ -122,7 +124,7 @@ class ModelHost:
             )
 
     def _compare_with_fleet(self) -> None:
-        """2: what is promised at an endpoint is what was promised to its open attempts; so it is nothing when idle."""
+        """2: the reservations on an endpoint are those of its open attempts. An idle endpoint has none."""
         for each in self.scheduler._state.fleet.endpoints.values():
             engine = self.books.engines[each.id]
             attempts = self.books.at(engine)
@@ -131,25 +133,27 @@ class ModelHost:
             assert each.pending_tokens == sum(attempt.pending_tokens for attempt in attempts)
             assert (each.streams, each.itl_ns) == (self.books.streams(engine), engine.itl_ns)
             assert (each.foreign, each.kv_foreign) == (engine.foreign, engine.kv_foreign)
-            assert (each.passed_over, each.limit_percent) == (engine.passed_over, engine.limit_percent)
-            assert each.grown_percent == engine.grown_percent
-            assert each.sequences.learned == engine.sequences
-            assert (each.place is not None) == self.books.has_headroom(engine)
+            assert (each.skipped_as_stale, each.limit_percent) == (engine.passed_over, engine.limit_percent)
+            assert each.slow_start_percent == engine.grown_percent
+            assert each.sequence_limit.learned == engine.sequences
+            assert (each.heap_entry is not None) == self.books.has_headroom(engine)
 
     def _check_wakeup(self) -> None:
-        """The next wakeup is not later than anything that is due, and there is none where nothing is."""
+        """The next wakeup is not later than the earliest due time. If nothing is due, there is no wakeup."""
         books, wakeup = self.books, self.scheduler.next_wakeup()
         due = [each.expires for each in books.queued]
         due += [each.deadline for each in books.asked.values() if each.deadline is not None]
         due += [each.returns_at for each in books.engines.values() if each.returns_at is not None]
+        due += [each.must_be_heard_at for each in books.engines.values() if each.must_be_heard_at is not None]
+        due += [each.trial_ends_at for each in books.engines.values() if each.trial_ends_at is not None]
         due += [each.silent_at for each in books.engines.values() if each.silent_at is not None]
         due += [each.grows_at for each in books.engines.values() if each.grows_at is not None]
         stall = books.rules.policy.health.stall_ns_max
         due += [after(each.quiet_since, stall) for each in books.engines.values() if books.streams(each)]
         due += [each.prefilled_at for each in books.open.values() if each.prefilled_at is not None]
-        due += moments(self.scheduler._state.hedging.silent).values()
-        # Who measures the pressure has a rhythm of its own, which ends when nothing is given up any more.
-        tick = self.scheduler._state.overload.next_wakeup()
+        due += timer_instants(self.scheduler._state.hedging.silence_timers).values()
+        # The pressure measurement has its own interval. It stops when no class is degraded.
+        tick = self.scheduler._state.overload.tick_at
         due += [] if tick is None else [tick]
         if due:
             assert wakeup is not None
@@ -160,23 +164,23 @@ class ModelHost:
 
 @dataclass(frozen=True)
 class Fleet:
-    """As much of the fleet as is asked where a request may fall back to."""
+    """The part of the fleet needed to find a fallback."""
 
     books: Books
 
-    def live(self, pools: tuple[PoolName, ...]) -> int:
+    def live_count(self, pools: tuple[PoolName, ...]) -> int:
         return len(self.books.live(pools))
 
 
 def too_long(ticket: Ticket, service_class: ServiceClass) -> bool:
-    """Whether the class cannot take a prompt of this length, with or without its oldest turns."""
+    """Returns whether the prompt is too long for the class, even after trimming if the class allows it."""
     caps = service_class.caps
-    length = min(ticket.prompt_bytes_kept, ticket.prompt_bytes) if caps.trims_prompt else ticket.prompt_bytes
+    length = min(ticket.untrimmable_bytes, ticket.prompt_bytes) if caps.trim_prompt else ticket.prompt_bytes
     return caps.prompt_tokens is not None and length // 4 > caps.prompt_tokens
 
 
 class Check:
-    """One event, what was ordered, and what that does to the books."""
+    """Checks one event and its commands, and updates the reference state."""
 
     def __init__(self, scheduler: Scheduler, books: Books, event: Event, commands: list[Command], now: Instant) -> None:
         self.scheduler = scheduler
@@ -192,7 +196,7 @@ class Check:
 
     def run(self) -> None:
         ordered = [each.request_id for each in self.commands if isinstance(each, End)]
-        assert len(ordered) == len(set(ordered)), "a request ended twice in one answer"
+        assert len(ordered) == len(set(ordered)), "a request ended twice in one command list"
         self.expire()
         self.miss_deadlines()
         self.compute_prompts()
@@ -206,9 +210,9 @@ class Check:
         self.check_turns()
         self.check_nothing_waits_beside_room()
         for request in self.books.asked.values():
-            # Expiry: nothing is queued for longer than its class allows.
+            # Expiry: no request stays queued longer than its class allows.
             assert not request.queued or request.expires > self.now or request.queued_since == self.now
-            # Deadlines: nothing outlives what its caller allows, wherever it is.
+            # Deadlines: no request outlives its client's deadline.
             assert not request.is_late(self.now)
 
     # The event
@@ -216,26 +220,26 @@ class Check:
     def expire(self) -> None:
         expired = [each for each in self.books.queued if each.expires <= self.now]
         for request in expired:
-            # Whichever of the class's patience and the caller's deadline was over first says how it ends.
+            # Whichever comes first, the class's queue limit or the client's deadline, determines the outcome.
             if request.deadline is None or request.expires < request.deadline:
-                expected = Outcome.EXPIRED if self.books.live(request.pools) else Outcome.NO_ENDPOINTS
+                expected = Outcome.QUEUE_TIMEOUT if self.books.live(request.pools) else Outcome.NO_ENDPOINTS
                 self.end(request, expected)
 
     def miss_deadlines(self) -> None:
         for request in [each for each in self.books.asked.values() if each.is_late(self.now)]:
             if request.queued or not self.tells_end_of(request):
                 self.abort_all(request)
-                self.end(request, Outcome.TOO_LATE)
+                self.end(request, Outcome.DEADLINE_EXCEEDED)
 
     def compute_prompts(self) -> None:
-        """Prompts of answers that come whole are taken for computed when they should be."""
+        """Prompts of non-streaming responses count as computed once they should have been."""
         for attempt in self.books.open.values():
             if attempt.prefilled_at is not None and attempt.prefilled_at <= self.now:
                 attempt.prefilled_at = None
                 attempt.computed = True
 
     def tells_end_of(self, request: Asked) -> bool:
-        """Whether the event says that an attempt of this request is over, maybe with its whole answer delivered."""
+        """Returns whether the event ends one of this request's attempts, possibly with the complete response."""
         if not isinstance(self.event, AttemptEnded):
             return False
         return (self.event.request_id, self.event.attempt) in [
@@ -248,7 +252,7 @@ class Check:
                 self.arrive(ticket)
             case FirstToken(request_id, number):
                 self.first_token(request_id, number)
-            case Progressed():
+            case AttemptsProgressed():
                 self.progress(self.event)
             case AttemptEnded():
                 self.attempt_ended(self.event)
@@ -266,24 +270,24 @@ class Check:
     def arrive(self, ticket: Ticket) -> None:
         books = self.books
         books.arrived += 1
-        verdict = judge(ticket, books.rules)
-        if isinstance(verdict, Refusal):
+        verdict = check_policy(ticket, books.rules)
+        if isinstance(verdict, Rejection):
             return self.end_unknown(ticket, verdict.outcome)
         assert not too_long(ticket, verdict.service_class)
         request = self.asked(ticket, verdict)
         if request.is_late(self.now):
-            return self.end_unknown(ticket, Outcome.TOO_LATE)
+            return self.end_unknown(ticket, Outcome.DEADLINE_EXCEEDED)
         if self.is_duplicate(ticket):
-            return self.end_unknown(ticket, Outcome.DUPLICATE)
+            return self.end_unknown(ticket, Outcome.DUPLICATE_REQUEST)
         if (answer := self.ends.get(ticket.request_id)) is None:
             self.admit(request)
             return None
         right = self.is_refused_rightly(request, answer.outcome)
         if not right and (other := self.instead(request)) is not None:
-            # It fell back and was refused there.
+            # The request fell back to another model and was rejected there.
             self.move(request, other)
             right = self.is_refused_rightly(request, answer.outcome)
-        assert right, f"wrongly {answer.outcome}"
+        assert right, f"unexpected outcome {answer.outcome}"
         return self.end_unknown(ticket, answer.outcome)
 
     def asked(self, ticket: Ticket, admitted: Admitted) -> Asked:
@@ -309,7 +313,7 @@ class Check:
         return request
 
     def move(self, request: Asked, admitted: Admitted) -> None:
-        """Gives a request this class and these pools, and measures it; what the ladder takes from it is read."""
+        """Assigns a class and pools to a request and predicts its cost. The scheduler provides the level."""
         request.service_class, request.pools = admitted.service_class, admitted.pools
         request.model, request.fell_back = admitted.model, admitted.model != request.ticket.model
         request.account = self.books.rules.account(request.ticket.tenant)
@@ -327,8 +331,9 @@ class Check:
             self.fall_back(request)
         if books.live(request.pools) or not self.hold(request):
             room = self.fits_somewhere(request) or self.may_be_held_somewhere(request)
-            assert room or not self.queue_is_full(request), "the queue is longer than its bounds"
-            assert not self.waits_too_long(request), "let in although it cannot be served in time"
+            assert room or not self.queue_is_full(request), "the queue is longer than its limits"
+            assert not self.waits_too_long(request), "admitted although it cannot be served in time"
+            assert self.is_expected(request.pools), "admitted although no endpoint is expected"
         for tenant, limits in self.limits_of(ticket.tenant):
             assert limits.concurrency is None or self.open_requests(tenant) < limits.concurrency
         if ticket.client_retries:
@@ -336,8 +341,14 @@ class Check:
         request.expires = books.last_moment(request, self.now)
         books.asked[ticket.request_id] = request
 
+    def is_expected(self, pools: tuple[PoolName, ...]) -> bool:
+        """Returns whether any endpoint in these pools is available, warming up, or ejected but not unresponsive."""
+        engines = [each for each in self.books.engines.values() if each.pool in pools and not each.leaving]
+        ejected = [each for each in engines if each.state is EndpointState.EJECTED]
+        return any(each not in ejected or not each.unresponsive(self.now) for each in engines)
+
     def fall_back(self, request: Asked) -> None:
-        """Nobody of its own pools takes work: it waits for them, or goes elsewhere as an extra attempt."""
+        """Moves a request without available endpoints to a fallback, as an extra attempt, or leaves it to wait."""
         record = self.scheduler._state.requests.by_id[request.ticket.request_id]
         if record.fell_back:
             other = self.instead(request)
@@ -347,27 +358,27 @@ class Check:
             self.move(request, other)
 
     def hold(self, request: Asked) -> bool:
-        """Nobody of its pools takes work: whether it is held until somebody does, which has a bound of its own."""
+        """Returns whether a request without available endpoints is held. Holds have their own limit."""
         if (pool := self.books.start_awaited(request)) is None:
             return False
-        assert not self.books.hold_is_full(pool), "more are held than may be"
+        assert not self.books.hold_is_full(pool), "more requests are held than allowed"
         request.hold, request.is_held = pool, True
         self.holds.append((request.ticket.request_id, pool))
         return True
 
     def release(self) -> None:
-        """With an endpoint that takes work nobody is held any longer."""
+        """Releases held requests once an endpoint in their pools is available."""
         for request in self.books.queued:
             if request.is_held and self.books.live(request.pools):
                 request.held_no_longer(self.now)
                 request.expires = self.books.last_moment(request, self.now)
 
     def instead(self, request: Asked) -> Admitted | None:
-        """Where it may fall back to, as nobody of its own pools takes work."""
+        """Returns a request's fallback if no endpoint in its own pools is available."""
         if self.books.live(request.pools):
             return None
         service_class = self.books.rules.classes[request.service_class.name]
-        return instead(request.ticket, service_class, Fleet(self.books), self.books.rules)  # type: ignore[arg-type]
+        return fallback_for(request.ticket, service_class, Fleet(self.books), self.books.rules)  # type: ignore[arg-type]
 
     def is_refused_rightly(self, request: Asked, outcome: Outcome) -> bool:
         books, policy, ticket = self.books, self.books.rules.policy, request.ticket
@@ -377,22 +388,22 @@ class Check:
                 if (pool := books.start_awaited(request)) is not None:
                     return books.hold_is_full(pool) and not books.live(request.pools)
                 return not any(each.live or each.warming for each in of_pools)
-            case Outcome.RATE_LIMITED | Outcome.TOO_LARGE:
+            case Outcome.RATE_LIMITED | Outcome.REQUEST_TOO_LARGE:
                 return bool(self.limits_of(ticket.tenant))
             case Outcome.SHED:
-                return policy.ladder.enabled or policy.shedding.enabled
+                return policy.degradation.enabled or policy.shedding.enabled
             case Outcome.QUEUE_FULL:
                 return self.queue_is_full(request) and not self.fits_somewhere(request)
-            case Outcome.UNREACHABLE:
-                # What endpoints held of its prompt, and so what it takes, is not known afterwards.
-                return bool(ticket.prefix) or self.waits_too_long(request)
-            case Outcome.RETRY_REFUSED:
+            case Outcome.DEADLINE_INFEASIBLE:
+                # The request's prefix cache hits, and therefore its cost, are not known afterwards.
+                return bool(ticket.prefix_hashes) or self.waits_too_long(request)
+            case Outcome.RETRY_BUDGET_EXHAUSTED:
                 return ticket.client_retries > 0 and self.credit(ticket.tenant) < policy.retry.cost
             case _:
                 return False
 
     def is_duplicate(self, ticket: Ticket) -> bool:
-        """Whether its tenant has a request with the same key open."""
+        """Returns whether the tenant has an open request with the same idempotency key."""
         keys = [(each.ticket.tenant, each.ticket.idempotency_key) for each in self.books.asked.values()]
         return ticket.idempotency_key is not None and (ticket.tenant, ticket.idempotency_key) in keys
 
@@ -407,32 +418,36 @@ class Check:
         return any(self.books.fits(each, request) for each in self.books.engines.values())
 
     def may_be_held_somewhere(self, request: Asked) -> bool:
-        """Whether what is left of a long prompt may be short enough to go beside its lane."""
+        """Returns whether the uncached remainder of a long prompt may be short enough to bypass the long lane."""
         engines = self.books.engines.values()
-        return bool(request.ticket.prefix) and request.long and any(self.books.fits_beside(e, request) for e in engines)
+        return (
+            bool(request.ticket.prefix_hashes)
+            and request.long
+            and any(self.books.fits_beside(e, request) for e in engines)
+        )
 
     def waits_too_long(self, request: Asked) -> bool:
-        certainty = self.books.rules.policy.admission.certainty_percent
+        certainty = self.books.rules.policy.admission.predicted_wait_percent_max
         if certainty is None:
             return False
         allowed = self.books.last_moment(request, self.now) - self.now
         return self.books.waits_longer(request, than=certainty * allowed // 100, now=self.now)
 
     def limits_of(self, tenant: TenantId) -> list[tuple[TenantId, Limits]]:
-        """The limits along a tenant's path."""
+        """Returns the limits along the tenant's path."""
         steps = tenant.split("/")
         path = [TenantId("/".join(steps[: depth + 1])) for depth in range(len(steps))]
         known = self.books.rules.tenants
         return [(each, known[each].limits) for each in path if each in known and known[each].limits != Limits()]
 
     def open_requests(self, tenant: TenantId) -> int:
-        """Those of the tenant and of all below it."""
+        """Returns the number of open requests from the tenant and all tenants below it."""
         return sum(f"{each.ticket.tenant}/".startswith(f"{tenant}/") for each in self.books.asked.values())
 
-    # While it runs
+    # During an attempt
 
     def under_way(self, request: Asked) -> list[Open]:
-        """Its attempts, less those that were let go."""
+        """Returns the request's open attempts, excluding superseded ones."""
         if request.queued:
             return []
         open_attempts = self.books.open.values()
@@ -442,7 +457,7 @@ class Check:
         self.aborts += [(each.request_id, each.number) for each in self.under_way(request)]
 
     def speaks(self, request: Asked, attempt: Open) -> None:
-        """9: at most one of two attempts wins; the other is let go."""
+        """9: at most one of two attempts wins. The other is superseded."""
         for other in self.under_way(request):
             if other is not attempt:
                 other.let_go = True
@@ -465,7 +480,7 @@ class Check:
                 attempt.engine.quiet_since = self.now
             attempt.streaming = True
 
-    def progress(self, event: Progressed) -> None:
+    def progress(self, event: AttemptsProgressed) -> None:
         reports: dict[EndpointId, list[tuple[int, int]]] = {}
         for report in event.attempts:
             if (attempt := self.books.open.get((report.request_id, report.attempt))) is None:
@@ -486,16 +501,18 @@ class Check:
     def withdraw(self, request_id: RequestId, cause: WithdrawalCause) -> None:
         if (request := self.books.asked.get(request_id)) is None:
             return
-        if cause is WithdrawalCause.CLIENT_LEFT:
+        if cause is WithdrawalCause.CLIENT_DISCONNECTED:
             expected = Outcome.CANCELLED
         else:
             expected = Outcome.DRAINING if request.queued else Outcome.EVICTED
         self.abort_all(request)
         self.end(request, expected)
 
-    # The end of an attempt
+    # End of an attempt
 
     def attempt_ended(self, event: AttemptEnded) -> None:
+        if event.first_token:
+            self.first_token(event.request_id, event.attempt)
         if (attempt := self.books.open.get((event.request_id, event.attempt))) is None:
             return
         engine = attempt.engine
@@ -540,19 +557,20 @@ class Check:
         others = [each for each in self.under_way(request) if each is not attempt]
         if ending in GOOD:
             self.speaks(request, attempt)
-            self.end(request, Outcome.COMPLETED if ending is AttemptEnding.COMPLETED else Outcome.ENGINE_REFUSED)
+            self.end(request, Outcome.COMPLETED if ending is AttemptEnding.COMPLETED else Outcome.ENGINE_REJECTED)
         elif others:
             if request.is_late(self.now):
                 self.aborts += [(each.request_id, each.number) for each in others]
-                self.end(request, Outcome.TOO_LATE)
+                self.end(request, Outcome.DEADLINE_EXCEEDED)
         elif answer is not None:
-            honest = Outcome.ENGINE_FAILED if ending is AttemptEnding.FAILED else Outcome.ENGINE_SILENT
+            honest = Outcome.ENGINE_ERROR if ending is AttemptEnding.FAILED else Outcome.ENGINE_TIMEOUT
             late = request.is_late(self.now)
-            assert late == (answer.outcome is Outcome.TOO_LATE)
+            assert late == (answer.outcome is Outcome.DEADLINE_EXCEEDED)
             convicted = recorded(self.scheduler).origin is FaultOrigin.REQUEST
             if not late and convicted and not request.first_token:
-                # A response that reaches its time limit once is the request's own, but not quarantined.
-                silent = (Outcome.QUARANTINED, Outcome.ENGINE_SILENT)
+                # A response that hits its timeout once is attributed to the request, but the request is not
+                # quarantined.
+                silent = (Outcome.QUARANTINED, Outcome.ENGINE_TIMEOUT)
                 assert answer.outcome in ((Outcome.QUARANTINED,) if ending is AttemptEnding.FAILED else silent)
             elif not late and (request.first_token or request.attempts >= rules.attempts_max):
                 assert answer.outcome is honest
@@ -562,13 +580,13 @@ class Check:
 
     def retry(self, request: Asked, attempt: Open, *, silent: bool) -> None:
         rules = self.books.rules.policy.retry
-        assert not request.first_token, "retried after its first token"
-        assert not request.is_late(self.now), "retried after its deadline"
+        assert not request.first_token, "retried after the first token"
+        assert not request.is_late(self.now), "retried after the deadline"
         assert request.attempts < rules.attempts_max
         verdict = self.judge_again(request)
         pool = attempt.engine.pool if attempt.engine.pool in verdict.pools else verdict.pools[0]
         self.check_extra_attempt(pool)
-        self.spend(request.ticket.tenant, rules.cost_after_silence if silent else rules.cost)
+        self.spend(request.ticket.tenant, rules.timeout_cost if silent else rules.cost)
         self.move(request, verdict)
         pool = None if self.books.live(request.pools) else self.books.start_awaited(request)
         request.hold = None
@@ -578,14 +596,14 @@ class Check:
         request.expires = self.books.last_moment(request, self.now)
 
     def judge_again(self, request: Asked) -> Admitted:
-        """Where it goes: to its own pools, unless nobody of them takes work and another model's do."""
-        ticket, books = self.books.rules.without_gone_names(request.ticket), self.books
-        verdict = judge(ticket, books.rules)
-        assert not isinstance(verdict, Refusal)
+        """Returns the request's own pools, or a fallback if none of them has an available endpoint."""
+        ticket, books = self.books.rules.without_unknown_names(request.ticket), self.books
+        verdict = check_policy(ticket, books.rules)
+        assert not isinstance(verdict, Rejection)
         assert not too_long(request.ticket, verdict.service_class)
         if books.live(books.meant(verdict.pools, request)):
             return verdict
-        return instead(ticket, verdict.service_class, Fleet(books), books.rules) or verdict  # type: ignore[arg-type]
+        return fallback_for(ticket, verdict.service_class, Fleet(books), books.rules) or verdict  # type: ignore[arg-type]
 
     # Policy and fleet
 
@@ -599,14 +617,14 @@ class Check:
         for engine in books.engines.values():
             engine.quiet_since = engine.last_heard
         for request in books.queued:
-            ticket = books.rules.without_gone_names(request.ticket)
-            verdict = judge(ticket, books.rules)
+            ticket = books.rules.without_unknown_names(request.ticket)
+            verdict = check_policy(ticket, books.rules)
             if request.fell_back and isinstance(verdict, Admitted):
                 verdict = self.judge_again(request)
-            if isinstance(verdict, Refusal):
+            if isinstance(verdict, Rejection):
                 self.end(request, verdict.outcome)
             elif (answer := self.ends.get(request.ticket.request_id)) is not None:
-                # It had fallen back, and neither its own pools nor any other can serve it.
+                # The request had fallen back, and neither its own pools nor others can serve it.
                 assert request.fell_back
                 assert answer.outcome is Outcome.NO_ENDPOINTS
                 self.end(request, answer.outcome)
@@ -633,18 +651,22 @@ class Check:
                 was_live, known.leaving = known.live, True
                 self.call_back(known, was_live)
                 self.forget_if_gone(known)
-            case EndpointUnreadied():
+            case EndpointNotReady():
                 was_live, known.state, known.returns_at = known.live, EndpointState.WARMING, None
                 known.grown_percent, known.grows_at = 100, None
+                known.probe_passes, known.must_be_heard_at, known.trial_ends_at = False, None, None
                 self.call_back(known, was_live)
                 known.talks = known.silent = known.passed_over = False
                 known.limit_percent, known.foreign, known.kv_foreign, known.silent_at = 100, 0, 0, None
                 known.queued, known.sequences = [], None
                 self.judge_silence(known.pool)
-            case EndpointMeasured():
+            case EndpointMetricsReported():
                 self.measured(known, event)
-            case EndpointReadied() if known.state is EndpointState.WARMING:
+            case EndpointProbed():
+                self.probed(known, fails=event.trouble is not None)
+            case EndpointReady() if known.state is EndpointState.WARMING:
                 known.failures = 0
+                known.probe_fails = False
                 known.state = EndpointState.TRIAL if known.ejections else EndpointState.READY
                 self.begin(known)
                 if known.state is EndpointState.READY:
@@ -652,9 +674,24 @@ class Check:
             case _:
                 pass
 
-    def measured(self, engine: Engine, said: EndpointMeasured) -> None:
-        """Whatever an engine says beyond what was sent to it is somebody else's, but for a little."""
-        attempts, kv_tokens = self.books.at(engine), self.books.rules.terms(engine.pool).kv_tokens
+    def probed(self, engine: Engine, *, fails: bool) -> None:
+        """If a probe fails, the endpoint is ejected unless it shows activity within ten seconds. A passing probe ends
+        the ejection.
+        """
+        if fails and not engine.probe_fails:
+            engine.probe_failed_at = self.now
+            engine.must_be_heard_at = after(self.now, PROBE_NS) if engine.state in SERVING else None
+        engine.probe_fails, engine.probe_passes = fails, not fails
+        if fails:
+            return
+        engine.must_be_heard_at = None
+        if engine.state in (EndpointState.EJECTED, EndpointState.TRIAL):
+            engine.state, engine.returns_at = EndpointState.TRIAL, None
+            engine.trial_ends_at = after(self.now, PROBE_NS)
+
+    def measured(self, engine: Engine, said: EndpointMetricsReported) -> None:
+        """Load that an engine reports beyond the requests sent to it is foreign, apart from a small tolerance."""
+        attempts, kv_tokens = self.books.at(engine), self.books.rules.endpoint_settings(engine.pool).kv_tokens
         engine.foreign = max(0, said.running + said.waiting - sum(each.places for each in attempts) - 2)
         engine.report(said)
         engine.kv_foreign = 0
@@ -662,11 +699,11 @@ class Check:
             used = sum(each.prompt_tokens + each.tokens for each in attempts)
             engine.kv_foreign = max(0, (said.kv_percent - 5) * kv_tokens // 100 - used)
         engine.talks, engine.silent = True, False
-        engine.silent_at = after(self.now, self.books.rules.policy.routing.stale_ns)
+        engine.silent_at = after(self.now, self.books.rules.policy.routing.metrics_stale_ns)
         self.judge_silence(engine.pool)
 
     def judge_silence(self, pool: PoolName) -> None:
-        """One that has stopped talking is passed over while others talk; where most have, all go on with less."""
+        """Skips endpoints with stale metrics while others report. If most are stale, all get a lower limit."""
         talkers = [each for each in self.books.engines.values() if each.pool == pool and each.talks]
         silent = [each for each in talkers if each.silent]
         mostly = 2 * len(silent) > len(talkers)
@@ -674,7 +711,7 @@ class Check:
             each.passed_over = each.silent and not mostly
             each.limit_percent = 80 if each.silent and mostly else 100
 
-    # Health, as told by the policy
+    # Health, according to the policy
 
     def hear(self, engine: Engine) -> None:
         engine.last_heard = engine.quiet_since = self.now
@@ -683,11 +720,11 @@ class Check:
         self.hear(engine)
         engine.failures = 0
         if engine.state is EndpointState.TRIAL:
-            engine.state, engine.ejections = EndpointState.READY, 0
+            engine.state, engine.ejections, engine.trial_ends_at = EndpointState.READY, 0, None
             self.fleet_orders.append((Readmit, engine.id))
 
     def begin(self, engine: Engine) -> None:
-        """Beside one that has served for long enough it starts slowly."""
+        """Starts an endpoint slowly if another has been ready for long enough."""
         long_enough = self.books.rules.policy.health.slow_start_ns
         engine.ready_at = self.now
         others = [each for each in self.carrying(engine.pool) if each is not engine]
@@ -695,12 +732,12 @@ class Check:
             engine.grown_percent, engine.grows_at = 20, after(self.now, Duration(max(1, long_enough // 5)))
 
     def carrying(self, pool: PoolName) -> list[Engine]:
-        """Those that are trusted and take all they can."""
+        """Returns the ready endpoints that have completed their slow start."""
         ready = [each for each in self.books.live((pool,)) if each.state is EndpointState.READY]
         return [each for each in ready if each.grown_percent == 100]
 
     def count_failure(self, engine: Engine) -> None:
-        """Count a failure only if the endpoint caused it, and undo the count if the request is blamed for it later."""
+        """Counts a failure only if the endpoint caused it. Reverts the count if the request is blamed for it later."""
         verdict = recorded(self.scheduler)
         if verdict.origin is FaultOrigin.ENDPOINT:
             self.failure(engine)
@@ -708,7 +745,7 @@ class Check:
             other.failures = max(0, other.failures - 1)
 
     def count_after_all(self) -> None:
-        """Count failures that were attributed to a tenant or a model, if another endpoint answers the request."""
+        """Counts failures that were attributed to a tenant or a model if another endpoint serves the request."""
         for endpoint in recorded(self.scheduler).counted_after_all:
             engine = self.books.engines.get(endpoint.id)
             is_there = self.scheduler._state.fleet.endpoints.get(endpoint.id) is endpoint
@@ -717,18 +754,21 @@ class Check:
 
     def failure(self, engine: Engine) -> None:
         engine.failures += 1
-        often = engine.failures >= self.books.rules.policy.health.failures_max
+        often = engine.failures >= self.books.rules.policy.health.consecutive_failures_max
         if engine.state is EndpointState.TRIAL or (engine.state is EndpointState.READY and often):
             self.eject(engine)
 
     def eject(self, engine: Engine) -> None:
-        """The endpoint, and where it was trusted the rest of its zone, if most of that is ejected and others serve."""
+        """Ejects the endpoint, and the rest of its zone if most of the zone is ejected.
+
+        The zone is ejected only if the endpoint was ready, and only in pools that other zones serve.
+        """
         was_trusted = engine.state is EndpointState.READY
         self.eject_one(engine)
         zone = [each for each in self.books.engines.values() if each.zone == engine.zone and not each.leaving]
         ejected = [each for each in zone if each.state is EndpointState.EJECTED]
         judged = len(ejected) + len([each for each in zone if each.live])
-        percent = self.books.rules.policy.health.zone_percent
+        percent = self.books.rules.policy.health.zone_ejection_percent
         if engine.zone and was_trusted and len(ejected) >= max(2, judged * percent / 100):
             trusted = [each for each in self.books.engines.values() if each.live and each.state is EndpointState.READY]
             elsewhere = [each.pool for each in trusted if each.zone != engine.zone]
@@ -738,17 +778,20 @@ class Check:
 
     def eject_one(self, engine: Engine) -> None:
         rules = self.books.rules.policy.health
-        length = min(rules.eject_ns * 2**engine.ejections, rules.eject_ns_max)
+        length = min(rules.ejection_ns * 2**engine.ejections, rules.ejection_ns_max)
         engine.ejections, engine.failures = engine.ejections + 1, 0
         was_live, engine.state = engine.live, EndpointState.EJECTED
+        engine.must_be_heard_at = engine.trial_ends_at = None
+        length = min(length, PROBE_NS) if engine.probe_passes else length
         engine.returns_at = self.ejected_until[engine.id] = after(self.now, Duration(length))
         self.fleet_orders.append((Eject, engine.id))
         self.call_back(engine, was_live)
 
     def call_back(self, engine: Engine, was_live: bool) -> None:
-        """With the last endpoint of a pool that takes work gone, nobody sits out more than a first ejection.
+        """Shortens ejections to the initial ejection time if a pool has lost its last available endpoint.
 
-        With the last one gone that takes all it can, nobody starts slowly.
+        The ejections of unresponsive endpoints are not shortened.
+        Ends slow starts if the pool has lost its last endpoint at full capacity.
         """
         if not was_live or engine.live:
             return
@@ -758,9 +801,9 @@ class Check:
                     if each.pool == engine.pool:
                         each.grown_percent, each.grows_at = 100, None
             return
-        soon = after(self.now, self.books.rules.policy.health.eject_ns)
+        soon = after(self.now, self.books.rules.policy.health.ejection_ns)
         for each in self.books.engines.values():
-            if each.pool == engine.pool and each.returns_at is not None:
+            if each.pool == engine.pool and each.returns_at is not None and not each.unresponsive(self.now):
                 each.returns_at = min(each.returns_at, soon)
 
     def forget_if_gone(self, engine: Engine) -> None:
@@ -780,6 +823,10 @@ class Check:
                 self.judge_silence(engine.pool)
             if engine.returns_at is not None and engine.returns_at <= self.now:
                 engine.state, engine.returns_at = EndpointState.TRIAL, None
+                engine.trial_ends_at = after(self.now, PROBE_NS) if engine.probe_passes else None
+                engine.must_be_heard_at = after(self.now, PROBE_NS) if engine.probe_fails else None
+        self.end_unused_trials()
+        self.eject_unresponsive()
         stall = self.books.rules.policy.health.stall_ns_max
         for engine in self.books.engines.values():
             if self.books.streams(engine) and self.now - engine.quiet_since >= stall:
@@ -790,18 +837,41 @@ class Check:
                     if attempt.stream and not attempt.let_go and attempt.request_id in self.books.asked:
                         self.aborts.append((attempt.request_id, attempt.number))
 
-    # What was ordered
+    def end_unused_trials(self) -> None:
+        """Readmits endpoints whose probe passes and whose trial received no request. The next failure ejects them."""
+        for engine in self.books.engines.values():
+            if engine.trial_ends_at is None or engine.trial_ends_at > self.now:
+                continue
+            engine.trial_ends_at = None
+            if engine.probe_passes and self.books.at(engine):
+                engine.trial_ends_at = after(self.now, PROBE_NS)
+            elif engine.probe_passes:
+                engine.state = EndpointState.READY
+                engine.failures = self.books.rules.policy.health.consecutive_failures_max - 1
+                self.fleet_orders.append((Readmit, engine.id))
+
+    def eject_unresponsive(self) -> None:
+        """Ejects endpoints whose probe is failing and that have shown no activity. Their zones are not affected."""
+        for engine in sorted(self.books.engines.values(), key=lambda each: each.id):
+            if engine.must_be_heard_at is None or engine.must_be_heard_at > self.now:
+                continue
+            if engine.unresponsive(self.now):
+                self.eject_one(engine)
+            else:
+                engine.must_be_heard_at = after(engine.last_sign, PROBE_NS)
+
+    # Commands
 
     def compare_orders(self) -> None:
-        """Nothing is ordered but what the books expect: no command for what has ended, none for what never was."""
-        assert not self.ends, f"ended without a cause: {self.ends}"
+        """Every command is expected. No command refers to a request or attempt that has ended or never existed."""
+        assert not self.ends, f"ended without cause: {self.ends}"
         ejections = [each for each in self.commands if isinstance(each, Eject | Readmit)]
         assert sorted((type(each).__name__, each.endpoint_id) for each in ejections) == sorted(
             (kind.__name__, name) for kind, name in self.fleet_orders
         )
         for each in ejections:
             if isinstance(each, Eject):
-                # Another ejection at the same moment may have left nobody, and called it back sooner.
+                # Another ejection at the same time may have left no endpoint available and shortened this ejection.
                 known = self.books.engines.get(each.endpoint_id)
                 assert each.until <= self.ejected_until[each.endpoint_id]
                 assert known is None or (known.returns_at is not None and known.returns_at <= each.until)
@@ -820,8 +890,8 @@ class Check:
             self.check_hedge(request, engine)
         self.check_place(order, request, engine)
         if not order.hedge:
-            assert request.queued, "sent twice"
-            assert not request.is_held, "sent while it was held"
+            assert request.queued, "dispatched twice"
+            assert not request.is_held, "dispatched while held"
             self.check_bands(request, engine.pool)
             self.check_order_of_tenant(request, engine.pool)
             self.books.forget_those_who_passed(request.service_class.band, engine.pool)
@@ -856,13 +926,13 @@ class Check:
             places=request.ticket.prompts,
         )
         if not attempt.stream:
-            attempt.prefilled_at = moments(self.scheduler._state.attempts.prefills).get(order.request_id)
+            attempt.prefilled_at = timer_instants(self.scheduler._state.attempts.prefill_timers).get(order.request_id)
             attempt.computed = attempt.prefilled_at is None
         self.books.open[order.request_id, order.attempt] = attempt
         self.charge(attempt, predicted.prompt_tokens, predicted.output_tokens, attempt.cached_tokens)
 
     def check_place(self, order: Dispatch, request: Asked, engine: Engine) -> None:
-        """2: where there is room for it; of the endpoints of a pool where it takes the fewest seconds."""
+        """2: the request fits on the endpoint, which has the lowest cost in its pool."""
         books = self.books
         assert books.may_use(engine, request)
         assert books.fits_beside(engine, request)
@@ -873,28 +943,28 @@ class Check:
         others = [each for each in books.live((engine.pool,)) if books.fits(each, request)]
         if not cached_tokens:
             assert engine in others
-            assert books.load_ns(engine) == min(books.load_ns(each) for each in others), "not the least loaded"
+            assert books.load_ns(engine) == min(books.load_ns(each) for each in others), "not the least loaded endpoint"
         elif others:
             least = min(others, key=books.load_ns)
             alike = [each for each in others if books.load_ns(each) == books.load_ns(least)]
             longest = max(self.seconds(each, request, 0) for each in alike)
-            assert self.seconds(engine, request, cached_tokens) <= longest, "elsewhere it would begin sooner"
+            assert self.seconds(engine, request, cached_tokens) <= longest, "another endpoint would start sooner"
         else:
-            # Its lane is taken, but what is left of it is short.
+            # The long lane is full, but the uncached remainder of the prompt is short.
             assert request.long
-            assert request.predicted.prompt_tokens - cached_tokens < books.rules.policy.headroom.long_tokens
+            assert request.predicted.prompt_tokens - cached_tokens < books.rules.policy.headroom.long_prompt_tokens
 
     def seconds(self, engine: Engine, request: Asked, cached_tokens: int) -> int:
-        """How loaded it is, and how long the prompt takes there, in nanoseconds."""
+        """Returns the endpoint's load plus the time the prompt takes there, in nanoseconds."""
         prefill_ps = self.books.rules.speed(engine.pool).prefill_ps(
             request.predicted.prompt_tokens, cached=cached_tokens
         )
         return self.books.load_ns(engine) + engine.prefill_percent * prefill_ps // 100_000
 
     def check_hedge(self, request: Asked, engine: Engine) -> None:
-        """9: a second attempt goes elsewhere, only before the first token, and inside the budgets."""
+        """9: a hedge goes to another endpoint, only before the first token, and within the budgets."""
         rules = self.books.rules.policy.retry
-        assert request.service_class.hedges
+        assert request.service_class.hedging
         assert not request.first_token
         assert request.attempts < rules.attempts_max
         [silent] = self.under_way(request)
@@ -904,40 +974,40 @@ class Check:
         self.spend(request.ticket.tenant, rules.cost)
 
     def check_bands(self, request: Asked, pool: PoolName) -> None:
-        """Nothing of a band is sent where something of one that goes before it could go."""
+        """No request in a band is sent if a request in a band ahead of it fits."""
         band = request.service_class.band
         for other in self.books.heads():
             if self.books.goes_before(pool, other.service_class.band, band):
-                assert not self.books.fits_at(pool, other), "another band goes first"
+                assert not self.books.fits_at(pool, other), "another band is ahead"
 
     def check_order_of_tenant(self, request: Asked, pool: PoolName) -> None:
-        """Of a tenant those whose answers are due first go first, as far as they fit."""
+        """A tenant's requests are sent in the order of their targets, as far as they fit."""
         assert request in self.books.heads()
         for other in self.books.heads():
             alike = (other.account, other.service_class.band) == (request.account, request.service_class.band)
             if alike and other.precedence < request.precedence:
-                assert not self.books.fits_at(pool, other), "another request of the tenant goes first"
+                assert not self.books.fits_at(pool, other), "another request of the tenant is ahead"
 
     def check_nothing_waits_beside_room(self) -> None:
-        """3: no endpoint has room while the head of a line that could go there waits, floors aside."""
+        """3: no endpoint has room while the first request in a queue fits there but waits, except in degraded bands."""
         heads = self.books.heads()
         for engine in self.books.engines.values():
             if self.books.has_headroom(engine):
                 for request in heads:
                     band, pool = request.service_class.band, engine.pool
                     if band not in self.books.held.get(pool, ()) or self.books.is_due(pool, band):
-                        assert not self.books.fits(engine, request), "waits beside room"
+                        assert not self.books.fits(engine, request), "waits although an endpoint has room"
 
     def check_turns(self) -> None:
-        """4: two tenants that both keep waiting at a pool are served alike, by their weights."""
+        """4: two tenants that both keep waiting for a pool are served in proportion to their weights."""
         self.books.keep_pairs_that_wait()
         for key, lead in self.books.lead.items():
-            assert abs(lead) <= self.books.lead_max(key), f"turns are unfair: {key} by {lead}"
+            assert abs(lead) <= self.books.lead_max(key), f"unfair turns: {key} differ by {lead}"
 
     # Endings
 
     def end(self, request: Asked, expected: Outcome) -> None:
-        """1: each request ends exactly once, as it should, and the answer says when to come again."""
+        """1: each request ends exactly once, with the expected outcome and `retry_after`."""
         order = self.ends.pop(request.ticket.request_id)
         assert order.outcome is expected
         if request.queued:
@@ -952,16 +1022,16 @@ class Check:
         self.books.ended[order.request_id] = order.outcome
 
     def check_left(self, attempt: Open, outcome: Outcome) -> None:
-        """A request whose caller left or whose deadline passed stays charged for its prompt and the delivered tokens.
+        """A cancelled or late request is still charged for its prompt and the tokens delivered.
 
-        The prompt is charged with its predicted tokens, or with more if the rate shared by all tenants predicts more.
+        The charge for the prompt is its predicted tokens, or more if the rate shared by all tenants predicts more.
         """
         record = self.scheduler._state.attempts.get(attempt.request_id, attempt.number)
-        if record is None or record.left_with is None:
+        if record is None or record.usage_at_cancel is None:
             return
-        assert outcome in (Outcome.CANCELLED, Outcome.TOO_LATE)
-        prompt_tokens, cached_tokens, output_tokens = attempt.left_with = record.left_with
-        by_rates = self.scheduler._state.predictions.prompt_tokens_of_leaver(record.ticket, record.model)
+        assert outcome in (Outcome.CANCELLED, Outcome.DEADLINE_EXCEEDED)
+        prompt_tokens, cached_tokens, output_tokens = attempt.left_with = record.usage_at_cancel
+        by_rates = self.scheduler._state.predictions.prompt_tokens_if_cancelled(record.ticket, record.model)
         assert prompt_tokens == max(attempt.prompt_tokens, by_rates)
         assert cached_tokens == attempt.cached_tokens * prompt_tokens // attempt.prompt_tokens
         assert output_tokens == attempt.tokens if attempt.stream else output_tokens >= attempt.tokens
@@ -974,7 +1044,7 @@ class Check:
         self.books.ended[order.request_id] = order.outcome
 
     def check_retry_after(self, order: End) -> None:
-        match FACES[order.outcome].retry_after:
+        match HTTP_REPLIES[order.outcome].retry_after:
             case RetryAfter.COMPUTED:
                 assert order.retry_after_ns is not None
                 longest = 60 * MINUTE if order.outcome is Outcome.RATE_LIMITED else MINUTE
@@ -991,7 +1061,7 @@ class Check:
 
     def spend(self, tenant: TenantId, cost: int) -> None:
         self.books.credit[tenant] = self.credit(tenant) - cost
-        assert self.books.credit[tenant] >= 0, "a retry that its tenant could not pay for"
+        assert self.books.credit[tenant] >= 0, "the tenant's retry budget does not cover the retry"
 
     def count_first(self, request: Asked, pool: PoolName) -> None:
         self.books.firsts.append((pool, self.now))
@@ -1000,11 +1070,11 @@ class Check:
             self.books.credit[tenant] = min(rules.credit_burst, self.credit(tenant) + rules.credit_per_first_attempt)
 
     def check_extra_attempt(self, pool: PoolName) -> None:
-        """9: extra attempts stay within a fifth of the first attempts of the last ten seconds, or a few."""
+        """9: extra attempts are at most a fifth of the first attempts in the last ten seconds, or the fixed minimum."""
         rules = self.books.rules.policy.retry
         self.books.extras.append((pool, self.now))
-        since = self.now - rules.pool_window_ns
+        since = self.now - rules.pool_budget_window_ns
         extras = [name for name, when in self.books.extras if when > since]
         firsts = [name for name, when in self.books.firsts if when > since]
         of_pool, all_firsts_of_pool = extras.count(pool), firsts.count(pool)
-        assert of_pool <= rules.pool_extra_min or 100 * of_pool <= rules.pool_percent * all_firsts_of_pool
+        assert of_pool <= rules.pool_retries_min or 100 * of_pool <= rules.pool_budget_percent * all_firsts_of_pool

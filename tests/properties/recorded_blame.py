@@ -1,18 +1,21 @@
-"""A `Blame` that records its verdicts for the models in this folder; `tests/core` tests the verdicts."""
+"""`FaultAttribution` that records its verdicts for the reference models in this directory.
+
+`tests/core` tests the verdicts.
+"""
 
 from collections.abc import Iterable
 
 from headgate.core.events import AttemptEnded
-from headgate.core.routing.blame import Blame
+from headgate.core.request_state import Attempt
 from headgate.core.routing.endpoints import EndpointRecord
+from headgate.core.routing.fault_attribution import FaultAttribution
 from headgate.core.scheduler import Scheduler
-from headgate.core.state import Attempt
 from headgate.model.fault import FaultOrigin
 from headgate.model.ticket import Ticket
 from headgate.model.units import EndpointId, Instant
 
 
-class RecordedBlame(Blame):
+class RecordedBlame(FaultAttribution):
     __slots__ = ("counted_after_all", "origin", "taken_back")
 
     def __init__(self) -> None:
@@ -25,25 +28,25 @@ class RecordedBlame(Blame):
         self.taken_back: EndpointId | None = None
         """Endpoint whose earlier failure is now attributed to the request."""
         self.counted_after_all: list[EndpointRecord] = []
-        """Endpoints whose earlier failures count because another endpoint answered the request."""
+        """Endpoints whose earlier failures now count because another endpoint served the request."""
 
-    def judge(self, attempt: Attempt, event: AttemptEnded, now: Instant) -> FaultOrigin:
+    def attribute(self, attempt: Attempt, event: AttemptEnded, now: Instant) -> FaultOrigin:
         suspect = self._suspects.get(attempt.ticket.identity)
-        self.origin = super().judge(attempt, event, now)
+        self.origin = super().attribute(attempt, event, now)
         if self.origin is FaultOrigin.REQUEST and suspect is not None and suspect.counted:
             self.taken_back = suspect.endpoint.id
         return self.origin
 
-    def is_endpoints_after_all(
+    def is_endpoint_fault(
         self,
         endpoint: EndpointRecord,
         ticket: Ticket,
-        excuse: FaultOrigin,
+        origin: FaultOrigin,
         now: Instant,
         *,
-        among: Iterable[EndpointRecord],
+        endpoints: Iterable[EndpointRecord],
     ) -> bool:
-        if counts := super().is_endpoints_after_all(endpoint, ticket, excuse, now, among=among):
+        if counts := super().is_endpoint_fault(endpoint, ticket, origin, now, endpoints=endpoints):
             self.counted_after_all.append(endpoint)
         return counts
 

@@ -1,8 +1,8 @@
-"""What should a scheduler know that takes the place of another?
+"""Reference model for a scheduler that takes over from another.
 
-The books of the one before go on. A successor is told the policy, the counters, the endpoints, and what those would
-report who hold the requests: each attempt in flight and each request that waits, as they see it. From then on it is
-checked as any other. Its clock is another one.
+The predecessor's reference state continues to be used. The successor receives the policy, the counters, the endpoints
+and the gateways' reports on each attempt in flight and each queued request. From then on it is checked like any other
+scheduler. It uses a different clock.
 """
 
 from collections.abc import Iterator
@@ -10,16 +10,16 @@ from dataclasses import dataclass, field, replace
 
 import msgspec
 
-from headgate.core.admission.gate import Admitted, Refusal, judge
+from headgate.core.admission.gate import Admitted, Rejection, check_policy
 from headgate.core.commands import Command, Dispatch, End
 from headgate.core.counters import Counters
 from headgate.core.events import (
     AttemptEnded,
     AttemptEnding,
     AttemptReported,
-    Counted,
+    CountedUpTo,
     EndpointJoined,
-    EndpointReadied,
+    EndpointReady,
     Event,
     PolicyChanged,
     RequestArrived,
@@ -34,34 +34,34 @@ from headgate.model.policy import Policy, ServiceClass
 from headgate.model.ticket import Ticket
 from headgate.model.units import ClassName, Duration, Instant, RequestId, after
 from headgate.model.usage import Usage, UsageSource
-from testing.inside import moments
+from testing.scheduler_sizes import timer_instants
 from tests.properties.books import Asked, Books, Engine, Open
 from tests.properties.model_host import GROWN_BY, Check, ModelHost
 from tests.properties.recorded_blame import record_blame
 
 
 def retold(counters: Counters) -> Counters:
-    """As they come to another process."""
+    """Serializes and deserializes the counters, as happens between processes."""
     return msgspec.msgpack.decode(msgspec.msgpack.encode(counters), type=Counters)
 
 
 @dataclass
 class Known:
-    """What the gateways know of the requests that they hold, and which of it the counters have."""
+    """The gateways' view of the requests, and the part of it that the counters include."""
 
     tickets: dict[RequestId, tuple[Ticket, Instant]] = field(default_factory=dict)
-    """Of every request that was let in, with the moment of its arrival."""
+    """Ticket and arrival time of every admitted request."""
     sent: dict[tuple[RequestId, int], tuple[Dispatch, Instant]] = field(default_factory=dict)
     usage: dict[RequestId, tuple[Usage | None, bool]] = field(default_factory=dict)
-    """What its last attempt came to, and whether its answer was whole."""
+    """Usage of each request's last attempt, and whether its response was complete."""
     counted: dict[RequestId | tuple[RequestId, int], None] = field(default_factory=dict)
-    """Arrivals and attempts of which the counters know."""
+    """Arrivals and attempts that are included in the counters."""
     extras: int = 0
-    """How many extra attempts the counters know of."""
+    """Number of extra attempts that are included in the counters."""
     told_at: Instant = Instant(0)
     tried: dict[RequestId, None] = field(default_factory=dict)
     ended: dict[RequestId, None] = field(default_factory=dict)
-    """Those of which an attempt has ended, or that have ended themselves, since the counters were told."""
+    """Requests that ended after the counters were reported. `tried`: requests with an attempt that ended since."""
 
     def see(self, event: Event, commands: list[Command], now: Instant) -> None:
         arriving = event.ticket.request_id if isinstance(event, RequestArrived) else None
@@ -80,24 +80,24 @@ class Known:
                     self.ended[command.request_id] = None
 
     def tell_counters(self, host: ModelHost) -> Counters:
-        """From here on the counters have all that was."""
+        """Reports the counters and marks everything that has happened so far as included in them."""
         self.counted = dict.fromkeys([*self.tickets, *self.sent])
         self.extras, self.told_at = len(host.books.extras), host.now
         self.tried, self.ended = {}, {}
         return retold(host.scheduler.counters(host.now))
 
     def shift(self, ahead: Duration) -> None:
-        """Tells all moments by another clock."""
+        """Converts all times to another clock."""
         self.tickets = {name: (ticket, after(when, ahead)) for name, (ticket, when) in self.tickets.items()}
         self.sent = {name: (order, after(when, ahead)) for name, (order, when) in self.sent.items()}
         self.told_at = after(self.told_at, ahead)
 
-    def counted_of(self, request_id: RequestId, attempt: int) -> Counted:
+    def counted_of(self, request_id: RequestId, attempt: int) -> CountedUpTo:
         if request_id not in self.counted:
-            return Counted.NOTHING
-        return Counted.SENT if (request_id, attempt) in self.counted else Counted.ARRIVAL
+            return CountedUpTo.NOTHING
+        return CountedUpTo.SENT if (request_id, attempt) in self.counted else CountedUpTo.ARRIVAL
 
-    # What they report
+    # Reports
 
     def attempt(self, attempt: Open, host: ModelHost) -> AttemptReported:
         order, sent_at = self.sent[attempt.request_id, attempt.number]
@@ -118,17 +118,17 @@ class Known:
             model=order.model,
             held_ns=order.held_ns,
             request_age_ns=Duration(host.now - arrived_at),
-            over=attempt.request_id not in host.books.asked,
-            let_go=attempt.let_go,
+            request_ended=attempt.request_id not in host.books.asked,
+            superseded=attempt.let_go,
             counted=self.counted_of(attempt.request_id, attempt.number),
         )
 
     def request(self, request: Asked, host: ModelHost) -> RequestReported:
         request_id, here = request.ticket.request_id, host.now - request.queued_since
         counted = self.counted_of(request_id, request.attempts)
-        if counted is Counted.SENT and request_id in self.tried:
-            # The attempt is counted, but not that another one was allowed.
-            counted = Counted.ARRIVAL
+        if counted is CountedUpTo.SENT and request_id in self.tried:
+            # The attempt is included in the counters, but the permission for another one is not.
+            counted = CountedUpTo.ARRIVAL
         return RequestReported(
             request.ticket,
             Duration(request.waited + here),
@@ -140,7 +140,7 @@ class Known:
         )
 
     def settled(self, host: ModelHost) -> Iterator[RequestSettled]:
-        """What has ended since the counters were told. What is still in flight of others is told as that."""
+        """Yields the requests that ended after the counters were reported, except for those with open attempts."""
         open_still = dict.fromkeys(request_id for request_id, _ in host.books.open)
         for request_id in self.ended:
             if request_id in open_still:
@@ -163,10 +163,10 @@ class Known:
 
 
 class Successor(ModelHost):
-    """Takes the place of another host, by a clock that is `ahead` of that one's.
+    """Takes over from another host, with a clock that is `ahead` of the other host's.
 
-    Its counters are those that the other told last. Where nothing has happened since, and the policy is the same, all
-    that is counted must be exactly as it was.
+    It starts from the counters that the other host reported last. With `exact`, nothing has happened since then and the
+    policy is the same, so all counters must be equal.
     """
 
     def __init__(
@@ -179,7 +179,7 @@ class Successor(ModelHost):
         self.books.ended = dict(before.books.ended)
         self.books.arrived = len(before.books.ended)
         self.report(PolicyChanged(policy, "h of the successor"))
-        self.scheduler.restore(counters, self.now, told_ns_ago=Duration(before.now - known.told_at))
+        self.scheduler.restore(counters, self.now, snapshot_age_ns=Duration(before.now - known.told_at))
         self._go_on_with(before.books, known.extras, ahead, exact=exact)
         old = list(before.books.engines.values())
         for engine in old:
@@ -193,7 +193,7 @@ class Successor(ModelHost):
             self.report(known.request(request, before))
         for engine in old:
             if engine.state is not EndpointState.WARMING:
-                self.report(EndpointReadied(engine.id))
+                self.report(EndpointReady(engine.id))
 
     def report(self, event: Event) -> None:
         self.ordered.append((event, self.tell(event)))
@@ -202,12 +202,12 @@ class Successor(ModelHost):
         rules, own = self.books.rules, self.books
         own.predecessor, own.exact = books, exact
         own.firsts = [(pool, after(when, ahead)) for pool, when in books.firsts if pool in rules.pools]
-        # Of what came after the counters it is known that it was tried again, but not always where that was counted.
+        # Retries after the counters were reported are known, but not always the pool in which they were counted.
         own.extras = [(pool, after(when, ahead)) for pool, when in books.extras[:extras] if pool in rules.pools]
         own.credit = dict(self.scheduler._state.retry_budget._credit)
-        own.floors = dict(self.scheduler._state.queue.floors._credit)
+        own.floors = dict(self.scheduler._state.queue.min_shares._credit)
         if exact:
-            # Counters of tenants and pools that are no longer in the policy are not handed over.
+            # Counters of tenants and pools that are no longer in the policy are not transferred.
             assert own.credit == {name: earned for name, earned in books.credit.items() if name in rules.tenants}
             assert own.floors == {key: earned for key, earned in books.floors.items() if key[0] in rules.pools}
             own.lead, own.charged_most = dict(books.lead), dict(books.charged_most)
@@ -218,7 +218,7 @@ class Successor(ModelHost):
 
 
 class ReportCheck(Check):
-    """One event, which may be the report of something that was begun elsewhere."""
+    """Checks one event, which may report a request or attempt that started under another scheduler."""
 
     def happen(self) -> None:
         match self.event:
@@ -238,28 +238,28 @@ class ReportCheck(Check):
                 super().happen()
 
     def recall(self, engine: Engine) -> None:
-        """How often it was ejected in a row is known from before, as of when the counters were told."""
+        """The number of consecutive ejections is known from the counters."""
         before = self.books.predecessor
         assert before is not None
         engine.ejections = self.scheduler._state.fleet.endpoints[engine.id].ejections
-        # One that leaves and comes again is another one.
+        # An endpoint that has left and rejoined is a new one.
         known = before.engines.pop(engine.id, None)
         assert known is None or not self.books.exact or engine.ejections == known.ejections
 
     def read_budget(self) -> None:
-        """What is counted of reports may be more than was, never less. Where the counters have all it is nothing."""
+        """Reports may be counted too high but never too low. If the counters are exact, reports add nothing."""
         credit = dict(self.scheduler._state.retry_budget._credit)
         assert credit == self.books.credit or not self.books.exact
         self.books.credit = credit
 
-    # What waits
+    # Queued requests
 
     def request_reported(self, told: RequestReported) -> None:
         books, ticket = self.books, told.ticket
         books.arrived += 1
         self.read_budget()
-        verdict = judge(books.rules.without_gone_names(ticket), books.rules)
-        if isinstance(verdict, Refusal):
+        verdict = check_policy(books.rules.without_unknown_names(ticket), books.rules)
+        if isinstance(verdict, Rejection):
             self.end_told(told, verdict.outcome)
             return
         assert told.age_ns is not None
@@ -270,7 +270,7 @@ class ReportCheck(Check):
             request.avoid = books.engines.get(told.failed_at)
         books.asked[ticket.request_id] = request
         if request.is_late(self.now):
-            self.end(request, Outcome.TOO_LATE)
+            self.end(request, Outcome.DEADLINE_EXCEEDED)
             return
         warming = any(each.warming and each.pool in request.pools for each in books.engines.values())
         if (told.held_ns or not warming) and (pool := books.start_awaited(request)) is not None:
@@ -278,7 +278,7 @@ class ReportCheck(Check):
             self.holds.append((ticket.request_id, pool))
         request.expires = books.last_moment(request, self.now)
         if request.expires <= self.now and not request.is_held:
-            self.end(request, Outcome.EXPIRED)
+            self.end(request, Outcome.QUEUE_TIMEOUT)
 
     def end_told(self, told: RequestReported, expected: Outcome) -> None:
         order = self.ends.pop(told.ticket.request_id)
@@ -288,7 +288,7 @@ class ReportCheck(Check):
         self.books.ended[order.request_id] = order.outcome
 
     def reported(self, ticket: Ticket, admitted: Admitted, age_ns: Duration, held_ns: Duration) -> Asked:
-        """Deadlines and targets count from its arrival, which was elsewhere."""
+        """Deadlines and targets are measured from when the request arrived at the previous scheduler."""
         now, self.now = self.now, Instant(self.now - age_ns)
         request = self.asked(ticket, admitted)
         self.now = now
@@ -296,7 +296,7 @@ class ReportCheck(Check):
             request.promised = after(request.promised, held_ns)
         return request
 
-    # What is in flight
+    # Attempts in flight
 
     def attempt_reported(self, told: AttemptReported) -> None:
         books, ticket = self.books, told.ticket
@@ -309,20 +309,20 @@ class ReportCheck(Check):
         request = books.asked.get(ticket.request_id)
         if request is None:
             request = self.running(told)
-            if not told.over and not told.let_go:
+            if not told.request_ended and not told.superseded:
                 books.arrived += 1
                 books.asked[ticket.request_id] = request
-        # One that was let go was made for it all the same.
+        # A superseded attempt also counts as one of the request's attempts.
         request.attempts = max(request.attempts, told.attempt)
         self.open_again(told, request, engine)
-        if not told.over and not told.let_go:
+        if not told.request_ended and not told.superseded:
             self.goes_on(told, request)
 
     def running(self, told: AttemptReported) -> Asked:
-        """It has the class, the pools and the model that it was sent with, as far as they are there."""
+        """The request keeps the class, pools and model it was dispatched with, as far as they still exist."""
         rules, age_ns = self.books.rules, told.request_age_ns
-        verdict = judge(rules.without_gone_names(told.ticket), rules)
-        admitted = None if isinstance(verdict, Refusal) else verdict
+        verdict = check_policy(rules.without_unknown_names(told.ticket), rules)
+        admitted = None if isinstance(verdict, Rejection) else verdict
         service_class = rules.classes.get(told.service_class)
         if service_class is None and admitted is not None:
             service_class = admitted.service_class
@@ -343,7 +343,7 @@ class ReportCheck(Check):
         predicted, request_id = request.predicted, told.ticket.request_id
         record = self.scheduler._state.attempts.by_number[request_id, told.attempt]
         longer = told.tokens >= predicted.output_tokens + GROWN_BY
-        # A response with tokens has begun, even if its caller receives it unstreamed.
+        # A response with tokens has started, even if the client does not stream it.
         began = told.first_token or told.tokens > 0
         attempt = Open(
             request_id,
@@ -361,16 +361,16 @@ class ReportCheck(Check):
             heard_at=self.now if began else Instant(self.now - told.age_ns),
             places=told.ticket.prompts,
             tokens=told.tokens,
-            let_go=told.let_go,
+            let_go=told.superseded,
             began=began,
             computed=began,
             delivered=told.first_token,
-            left_with=record.left_with,
+            left_with=record.usage_at_cancel,
         )
         lacking = attempt.prompt_tokens + attempt.tokens - attempt.kv_tokens
         attempt.kv_tokens += lacking + GROWN_BY if lacking > 0 else 0
         if not attempt.stream and not attempt.began:
-            attempt.prefilled_at = moments(self.scheduler._state.attempts.prefills).get(request_id)
+            attempt.prefilled_at = timer_instants(self.scheduler._state.attempts.prefill_timers).get(request_id)
             attempt.computed = attempt.prefilled_at is None
         if attempt.stream and attempt.began:
             if not self.books.streams(engine):
@@ -382,7 +382,7 @@ class ReportCheck(Check):
         most[attempt.turns] = max(most.get(attempt.turns, 0), attempt.charged)
 
     def charged_before(self, told: AttemptReported, charged: int) -> int:
-        """What has truly been charged for it, as far as that is known here."""
+        """Returns the attempt's actual charge, if known."""
         before = self.books.predecessor
         assert before is not None
         return before.open[told.ticket.request_id, told.attempt].charged if self.books.exact else charged
@@ -393,9 +393,9 @@ class ReportCheck(Check):
             self.speaks(request, attempt)
             request.first_token = True
         elif request.first_token:
-            # The order to stop it was lost.
+            # The abort command was lost.
             attempt.let_go = True
             self.aborts.append((attempt.request_id, attempt.number))
         if request.is_late(self.now):
             self.abort_all(request)
-            self.end(request, Outcome.TOO_LATE)
+            self.end(request, Outcome.DEADLINE_EXCEEDED)

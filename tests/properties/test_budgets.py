@@ -1,5 +1,7 @@
-"""Whatever comes in whatever order: does a budget have what was spent and reserved, and is it never overdrawn by more
-than bills exceed their reservations?
+"""Property tests for budgets.
+
+A budget contains the spent and reserved amounts, and is exceeded by no more than the amount by which bills exceed their
+reservations.
 """
 
 from dataclasses import dataclass, field, replace
@@ -8,21 +10,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.core.commands import BudgetCrossed, Command, Dispatch, End
-from headgate.core.events import AttemptEnded, AttemptEnding, BudgetsTold, Event, RequestArrived
+from headgate.core.events import AttemptEnded, AttemptEnding, BudgetsSynced, Event, RequestArrived
 from headgate.core.scheduler import Scheduler
-from headgate.model.money import NANO_USD_PER_USD, PAYERS, Bill, Budget, NanoUsd, Payer, Period, Price
+from headgate.model.money import NANO_USD_PER_USD, PAYER_BY_CAUSE, Bill, Budget, NanoUsd, Payer, Period, Price
 from headgate.model.outcome import Outcome
 from headgate.model.policy import Policy
 from headgate.model.tenant import Tenant
 from headgate.model.units import RequestId, TenantId
 from headgate.model.usage import Usage, UsageSource
-from testing.builders import a_policy, a_pool, a_scheduler, an_endpoint, arrived, at, client_left, failed
+from testing.builders import a_policy, a_pool, a_scheduler, an_endpoint, arrived, at, client_disconnected, failed
 from testing.builders import policy_changed as changed
 
 USD = NANO_USD_PER_USD
 PRICES = (
-    Price(input_tokens=NanoUsd(1_000_000 * USD), output_tokens=NanoUsd(2_000_000 * USD)),
-    Price(hour=NanoUsd(3_600 * USD)),
+    Price(input_per_1m_tokens=NanoUsd(1_000_000 * USD), output_per_1m_tokens=NanoUsd(2_000_000 * USD)),
+    Price(per_hour=NanoUsd(3_600 * USD)),
 )
 TENANTS = ("acme", "acme/x", "acme/x/k", "bolt")
 
@@ -49,12 +51,16 @@ def a_spending_policy(limit: int, price: Price) -> Policy:
 
 
 def paid(bills: tuple[Bill, ...]) -> int:
-    return sum(each.input + each.output + each.overhead for each in bills if PAYERS[each.cause] is Payer.TENANT)
+    return sum(
+        each.input_nano_usd + each.output_nano_usd + each.overhead_nano_usd
+        for each in bills
+        if PAYER_BY_CAUSE[each.cause] is Payer.TENANT
+    )
 
 
 @dataclass
 class Books:
-    """What a bookkeeper would write down who sees events and commands alone."""
+    """Reference ledger that sees only events and commands."""
 
     price: Price
     scheduler: Scheduler
@@ -63,12 +69,12 @@ class Books:
     day: int = 0
     number: int = 0
     open: dict[str, str] = field(default_factory=dict)
-    """Requests that were let in, and whose they are."""
+    """Tenant of each admitted request."""
     attempts: dict[str, int] = field(default_factory=dict)
-    """The last of each that was sent anywhere: where the endpoint has been given up for a while, none is."""
+    """Last dispatched attempt for each request. A request has none while its endpoint is ejected."""
     spent: dict[tuple[str, Period], int] = field(default_factory=dict)
     beyond: int = 0
-    """What bills came to above their reservations, all together."""
+    """Sum of the amounts by which bills exceeded their reservations."""
     told: list[tuple[str, Period, int, int, int]] = field(default_factory=list)
 
     def handle(self, event: Event) -> list[Command]:
@@ -108,7 +114,7 @@ class Books:
                 self.now += 86_400
                 self.spent = {key: spent for key, spent in self.spent.items() if key[1] is Period.MONTH}
                 day = 86_400 * self.day
-                self.handle(BudgetsTold(at(day), at(day + 86_400), at(0), at(31 * 86_400)))
+                self.handle(BudgetsSynced(at(day), at(day + 86_400), at(0), at(31 * 86_400)))
             case "policy":
                 self.limit = 100 + 10 * one
                 self.handle(changed(a_spending_policy(self.limit, self.price), f"h{self.number}"))
@@ -119,7 +125,7 @@ class Books:
             case "fail" if name in self.attempts:
                 self.handle(failed(name, self.attempts[name]))
             case "leave" if name:
-                self.handle(client_left(name))
+                self.handle(client_disconnected(name))
             case _:
                 pass
 
@@ -130,43 +136,44 @@ class Books:
         self.open[name] = tenant
         before = self.beyond
         for command in self.handle(RequestArrived(ticket)):
-            assert not isinstance(command, End) or command.outcome in (Outcome.OVER_BUDGET, Outcome.UNREACHABLE)
+            assert not isinstance(command, End) or command.outcome in (
+                Outcome.BUDGET_EXCEEDED,
+                Outcome.DEADLINE_INFEASIBLE,
+            )
         assert self.beyond == before
 
     def check(self) -> None:
-        for left in self.scheduler.budgets_left(at(self.now)):
+        for left in self.scheduler.budget_status(at(self.now)):
             scope = left.scope.removeprefix("tenant:")
             assert left.spent == self.spent.get((scope, left.period), 0)
             below = [each for each in self.open.values() if f"{each}/".startswith(f"{scope}/")]
             assert left.reserved >= 0
-            assert below or left.reserved == 0, "nobody is open, so nothing is reserved"
+            assert below or left.reserved == 0, "reserved without an open request"
 
 
 @given(STEPS, st.sampled_from(PRICES))
-def test_what_is_spent_is_what_tenants_were_billed_and_what_is_reserved_belongs_to_somebody(
+def test_spent_amount_equals_bills_and_all_reservations_belong_to_open_requests(
     steps: list[Step], price: Price
 ) -> None:
     books = Books(price, a_scheduler(an_endpoint(places=200), policy=a_spending_policy(200, price)))
-    books.handle(BudgetsTold(at(0), at(86_400), at(0), at(31 * 86_400)))
+    books.handle(BudgetsSynced(at(0), at(86_400), at(0), at(31 * 86_400)))
     for kind, one, other in steps:
         books.step(kind, one, other)
         books.check()
     for name in list(books.open):
-        books.handle(client_left(name))
+        books.handle(client_disconnected(name))
     books.check()
 
     days = [each for each in books.told if each[1] is Period.DAY]
     months = [each[:4] for each in books.told if each[1] is Period.MONTH]
-    assert len(days) == len(set(days)), "once for each limit and day"
+    assert len(days) == len(set(days)), "reported more than once per limit and day"
     assert len(months) == len(set(months))
 
 
 @given(STEPS.map(lambda steps: [each for each in steps if each[0] not in ("policy", "day")]), st.sampled_from(PRICES))
-def test_a_hard_budget_is_overdrawn_by_what_bills_exceed_their_reservations_and_no_more(
-    steps: list[Step], price: Price
-) -> None:
+def test_hard_budget_is_exceeded_at_most_by_bills_above_their_reservations(steps: list[Step], price: Price) -> None:
     books = Books(price, a_scheduler(an_endpoint(places=200), policy=a_spending_policy(200, price)))
     for kind, one, other in steps:
         books.step(kind, one, other)
-        for left in books.scheduler.budgets_left(at(books.now)):
+        for left in books.scheduler.budget_status(at(books.now)):
             assert left.spent + left.reserved <= left.limit + books.beyond

@@ -1,4 +1,4 @@
-"""How far can one tenant, or one wrong report, change the prediction for another tenant?"""
+"""Property tests for how much one tenant, or one wrong report, can influence predictions for other tenants."""
 
 from collections.abc import Sequence
 
@@ -16,7 +16,7 @@ OTHERS = tuple(TenantId(f"t{number}") for number in range(6))
 NEWCOMER = TenantId("newcomer")
 
 Report = tuple[TenantId, int, int, int, int]
-"""Tenant, prompt bytes, prompt tokens, answer tokens, and number of repetitions."""
+"""Tenant, prompt bytes, prompt tokens, output tokens and number of repetitions."""
 
 
 def asked_by(tenant: TenantId, prompt_bytes: int) -> Ticket:
@@ -34,7 +34,7 @@ def learned_from(told: Sequence[Report]) -> Predictions:
     for tenant, prompt_bytes, prompt_tokens, output_tokens, times in told:
         usage = Usage(prompt_tokens, output_tokens, 0, UsageSource.ENGINE)
         for _ in range(times):
-            predictions.learn(asked_by(tenant, prompt_bytes), M, usage, answers=1, output_most=None)
+            predictions.learn(asked_by(tenant, prompt_bytes), M, usage, answers=1, output_limit=None)
     return predictions
 
 
@@ -44,12 +44,12 @@ def estimates(predictions: Predictions, tenant: TenantId) -> tuple[int, int, int
 
 
 def nearly(one: int, other: int) -> bool:
-    """Within ten percent; estimates are whole numbers."""
+    """Returns whether two estimates, which are integers, differ by at most ten percent."""
     return abs(one - other) <= max(one, other) / 10 + 1
 
 
 @given(honest=reports(OTHERS), hostile=reports([ATTACKER], least=1), first=st.booleans())
-def test_no_tenant_moves_the_estimates_of_another_by_more_than_a_tenth(
+def test_tenant_changes_other_tenants_estimates_by_at_most_ten_percent(
     honest: list[Report], hostile: list[Report], first: bool
 ) -> None:
     without = learned_from(honest)
@@ -61,7 +61,7 @@ def test_no_tenant_moves_the_estimates_of_another_by_more_than_a_tenth(
 
 
 @given(told=reports(OTHERS, least=1), wrong=reports(OTHERS, least=1))
-def test_no_single_report_moves_the_estimates_of_other_tenants_by_more_than_a_tenth(
+def test_single_report_changes_other_tenants_estimates_by_at_most_ten_percent(
     told: list[Report], wrong: list[Report]
 ) -> None:
     tenant, prompt_bytes, prompt_tokens, output_tokens, _ = wrong[0]
@@ -74,7 +74,7 @@ def test_no_single_report_moves_the_estimates_of_other_tenants_by_more_than_a_te
 
 
 @given(told=reports(OTHERS, least=1))
-def test_a_successor_has_the_same_estimates(told: list[Report]) -> None:
+def test_restored_predictions_produce_the_same_estimates(told: list[Report]) -> None:
     predictions, successor = learned_from(told), Predictions()
     successor.restore(predictions.lengths(), predictions.prompts())
 

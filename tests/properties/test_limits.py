@@ -1,11 +1,11 @@
-"""Do the limits of tenants hold exactly, over any span of time, and refuse no more than they must?"""
+"""Property tests for tenant limits: exact over any time span, without unnecessary rejections."""
 
 from dataclasses import dataclass, field
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.core.admission.limits import Rate, TenantLimits, least_left
+from headgate.core.admission.limits import LeakyBucket, TenantLimits, least_left
 from headgate.model.limits import Limits, RateLeft
 from headgate.model.tenant import Tenant
 from headgate.model.ticket import Api, Ticket
@@ -21,31 +21,31 @@ class Reservation:
     made: Instant
     reserved: int
     kept_parts: int
-    """What it counts for: as reserved, less what was given back; in parts, as the rate counts them."""
+    """Amount that the reservation counts for: the reserved amount minus refunds, in the units that the rate uses."""
 
 
 @dataclass
 class Rated:
-    """A rate, and all that it has let in."""
+    """A rate and everything it has admitted."""
 
     limit: int
-    rate: Rate = field(init=False)
+    rate: LeakyBucket = field(init=False)
     now: Instant = field(default_factory=lambda: at(0))
     open: list[Reservation] = field(default_factory=list[Reservation])
     let_in: list[Reservation] = field(default_factory=list[Reservation])
     debts: list[Reservation] = field(default_factory=list[Reservation])
 
     def __post_init__(self) -> None:
-        self.rate = Rate(self.limit)
+        self.rate = LeakyBucket(self.limit)
 
     def arrive(self, amount: int) -> None:
         wait = self.rate.wait_ns(amount, self.now)
         if wait:
-            # Neither a nanosecond too long nor too short.
+            # The wait is exact to the nanosecond.
             assert self.rate.wait_ns(amount, Instant(self.now + wait)) == 0
             assert self.rate.wait_ns(amount, Instant(self.now + wait - 1)) == 1
             return
-        made = Reservation(self.rate.take(amount, self.now), self.now, amount, amount * MINUTE)
+        made = Reservation(self.rate.use(amount, self.now), self.now, amount, amount * MINUTE)
         self.open.append(made)
         self.let_in.append(made)
         self.check_every_span()
@@ -64,7 +64,7 @@ class Rated:
             reservation.kept_parts -= back_parts
 
     def check_every_span(self) -> None:
-        """What came in from any moment up to here, and the debts since, are what the limit allows and a minute more."""
+        """Admissions and debts since any earlier time are within the limit for that time span plus one minute."""
         for since in {each.made for each in self.let_in}:
             parts = sum(each.kept_parts for each in (*self.let_in, *self.debts) if each.made >= since)
             assert parts <= self.limit * (MINUTE + self.now - since)
@@ -84,7 +84,7 @@ rated_steps = st.lists(
 
 
 @given(st.integers(1, 3), rated_steps)
-def test_in_any_span_no_more_comes_in_than_the_limit_and_one_minute_besides(
+def test_admissions_in_any_period_stay_within_the_limit_plus_one_minute(
     tenths: int, steps: list[tuple[int, tuple[str, int, int]]]
 ) -> None:
     rated = Rated(10 * tenths)
@@ -97,17 +97,17 @@ def test_in_any_span_no_more_comes_in_than_the_limit_and_one_minute_besides(
 
 
 @given(st.integers(1, 1_000), st.lists(st.tuples(st.integers(0, 500), st.integers(0, 500)), min_size=1, max_size=20))
-def test_what_is_settled_at_once_leaves_exactly_what_was_used(limit: int, requests: list[tuple[int, int]]) -> None:
-    rate, used = Rate(limit), 0
+def test_immediate_settlement_leaves_exactly_the_used_amount(limit: int, requests: list[tuple[int, int]]) -> None:
+    rate, used = LeakyBucket(limit), 0
     for reserved, actual in requests:
-        mark = rate.take(reserved, at(0))
+        mark = rate.use(reserved, at(0))
         rate.settle(mark, at(0), reserved=reserved, actual=actual)
         used += actual
 
     assert least_left([rate], at(0)) == RateLeft(limit, max(0, limit - used), Duration(-(-used * MINUTE // limit)))
 
 
-# Whole paths
+# Tenant paths
 
 NAMES = ["acme", "acme/search", "acme/search/nightly", "acme/chat", "bolt"]
 limits = st.builds(
@@ -135,7 +135,7 @@ happenings = st.lists(
 
 
 class Host:
-    """Brings requests in and ends them, and counts for itself what is open."""
+    """Admits and ends requests, and counts the open ones independently."""
 
     def __init__(self) -> None:
         self.limits = TenantLimits()
@@ -167,13 +167,13 @@ class Host:
         ]
         if shortage is None:
             assert not full
-            self.limits.take(ticket, prompt_tokens, 7, self.now)
+            self.limits.reserve(ticket, prompt_tokens, 7, self.now)
             self.open.append(ticket)
         elif "concurrency" in shortage.reason:
             assert any(f'tenant "{each}"' in shortage.reason for each in full)
 
     def end(self, number: int, tokens: int | None) -> None:
-        """With so many tokens used; None while the attempt is in flight."""
+        """Ends a request with this number of used tokens, or with None if its attempt is still in flight."""
         if not self.open:
             return
         ticket = self.open.pop(number % len(self.open))
@@ -204,7 +204,7 @@ class Host:
 
 
 @given(policies, happenings)
-def test_concurrency_is_exact_and_nothing_leaks(
+def test_concurrency_is_exact_and_released_when_requests_end(
     tenants: tuple[Tenant, ...], steps: list[tuple[int, tuple[str, object, int]]]
 ) -> None:
     host = Host()
@@ -221,7 +221,7 @@ def test_concurrency_is_exact_and_nothing_leaks(
 
     assert host.limits._claims == {}
     assert all(level.open == 0 for level in host.limits._levels.values())
-    # Debts of the longest answers, and at the lowest limit, are over by then.
+    # By this time all debts have been paid, even those of the longest responses at the lowest limit.
     idle = Instant(host.now + 10_000 * MINUTE)
     for tenant in host.tenants:
         left = host.limits.left(tenant.id, idle)

@@ -1,13 +1,18 @@
-"""If something that is no matter is changed throughout, do the answers change likewise and no more?
+"""Metamorphic tests: scaling times, renaming tenants and copying the scheduler.
 
-Property 11: where all times, costs and time parameters are multiplied by a power of two, so are all times in the
-answers, and nothing else changes; where tenants are renamed, nothing changes but their names. Property 10: whoever goes
-on from a copy of the scheduler, taken at any moment, gives the same commands as the scheduler itself.
+Property 11: if all times, costs and time parameters are multiplied by a power of two, so are all times in the commands,
+and nothing else changes. If tenants are renamed, only their names change. Property 10: a copy of the scheduler, taken
+at any time, issues the same commands as the original.
 
-Times that are written into the program do not scale, and so are kept out of these logs: Retry-After is between a second
-and a minute (an hour for rates), rates are per minute, hedging knows answers between 50 ms and 30 s, the shedder draws
-its lots by the hour, and a pool that the policy does not name has a speed that is a guess. Costs are whole nanoseconds:
-the speeds here are such that nothing is rounded.
+Constant times in the code do not scale, so the logs avoid them:
+
+- Retry-After is between a second and a minute, or up to an hour for rates.
+- Rates are per minute.
+- Hedging uses response times between 50 ms and 30 s.
+- The shedder draws random numbers once per hour.
+- A pool that the policy does not name has an assumed speed.
+
+Costs are whole nanoseconds. The speeds used here avoid rounding.
 """
 
 import pickle
@@ -25,10 +30,11 @@ from headgate.core.commands import Command, Dispatch, End
 from headgate.core.events import Event, PolicyChanged, RequestArrived
 from headgate.core.scheduler import Scheduler
 from headgate.model.limits import Limits
-from headgate.model.policy import LadderRules, Policy, Pool, SheddingRules
+from headgate.model.policy import DegradationRules, Policy, Pool, SheddingRules
 from headgate.model.speed import EngineSpeed
 from headgate.model.units import Instant
-from testing.days import LARGE, SMALL, Day, World
+from testing.builds import IS_COMPILED, NEEDS_PURE_BUILD
+from testing.event_generator import LARGE, SMALL, EventGenerator, EventMix
 
 Log = list[tuple[Event, Instant]]
 EXACT = EngineSpeed(
@@ -38,19 +44,19 @@ EXACT = EngineSpeed(
     kv_token_ps=100_000,
     attention_ps=0,
 )
-"""By whichever percent it is multiplied, it stays whole nanoseconds."""
+"""Speed for which costs stay whole nanoseconds when multiplied by any percentage."""
 EVENTS = 2_500
 
 
-def written(world: World, seed: int) -> tuple[Log, list[list[Command]]]:
-    scheduler, day = Scheduler(), Day(world, Random(seed))
+def written(world: EventMix, seed: int) -> tuple[Log, list[list[Command]]]:
+    scheduler, day = Scheduler(), EventGenerator(world, Random(seed))
     log: Log = [(event, day.now) for event in day.opening()]
     answers = [scheduler.handle(event, now) for event, now in log]
     while len(log) < EVENTS:
         event, now = day.next(scheduler.next_wakeup())
         log.append((event, now))
         answers.append(scheduler.handle(event, now))
-        day.obey(event, answers[-1])
+        day.apply(event, answers[-1])
     return log, answers
 
 
@@ -60,17 +66,17 @@ def replayed(log: Log) -> list[list[Command]]:
 
 
 def without_clamps(policy: Policy, pools: tuple[Pool, ...]) -> Policy:
-    """The same without what goes by times that are written into the program. All pools have a speed that is known."""
+    """Returns the policy, excluding features that depend on constant times. All pools have a known speed."""
     return replace(
         policy,
-        classes=tuple(replace(each, hedges=False) for each in policy.classes),
+        classes=tuple(replace(each, hedging=False) for each in policy.classes),
         tenants=tuple(replace(each, limits=Limits(), weight=each.weight // 50 * 50) for each in policy.tenants),
         pools=tuple(replace(each, speed=EXACT) for each in pools),
         shedding=SheddingRules(enabled=False),
     )
 
 
-def plain(world: World) -> World:
+def plain(world: EventMix) -> EventMix:
     return replace(world, policies=tuple(without_clamps(each, world.policies[0].pools) for each in world.policies))
 
 
@@ -92,7 +98,7 @@ _TIME = re.compile(r"(_ns|_ps)(_|$)|^until$")
 
 
 def scaled(value: Any, by: int) -> Any:
-    """The same value with every time in it multiplied."""
+    """Returns the value with every time in it multiplied."""
     if isinstance(value, tuple):
         return tuple(scaled(each, by) for each in value)
     if not is_dataclass(value) or isinstance(value, type):
@@ -106,13 +112,13 @@ def scaled(value: Any, by: int) -> Any:
 
 
 def comparable(commands: list[list[Command]], by: int = 1) -> list[list[Command]]:
-    """Times multiplied; without what is said in words, and without what is clamped."""
+    """Returns the commands with their times multiplied, excluding reasons and values with fixed limits."""
     stripped: list[list[Command]] = []
     for answer in commands:
         stripped.append([])
         for each in answer:
             command = scaled(replace(each, reason=""), by)
-            # Bills are rounded to a nanosecond: a test of their own looks at them.
+            # Bills are rounded to a nanosecond. A separate test covers them.
             is_end = isinstance(command, End)
             stripped[-1].append(replace(command, retry_after_ns=None, bills=()) if is_end else command)
     return stripped
@@ -120,7 +126,9 @@ def comparable(commands: list[list[Command]], by: int = 1) -> list[list[Command]
 
 @each_day
 @pytest.mark.parametrize("by", [2, 16])
-def test_all_times_multiplied_multiply_the_answers(day: Callable[[], tuple[Log, list[list[Command]]]], by: int) -> None:
+def test_scaling_all_times_scales_the_times_in_commands(
+    day: Callable[[], tuple[Log, list[list[Command]]]], by: int
+) -> None:
     log, answers = day()
 
     slower = replayed([(scaled(event, by), Instant(now * by)) for event, now in log])
@@ -129,7 +137,7 @@ def test_all_times_multiplied_multiply_the_answers(day: Callable[[], tuple[Log, 
 
 
 @each_day
-def test_all_times_multiplied_multiply_what_is_billed(day: Callable[[], tuple[Log, list[list[Command]]]]) -> None:
+def test_scaling_all_times_scales_the_billed_time(day: Callable[[], tuple[Log, list[list[Command]]]]) -> None:
     def billed(answers: list[list[Command]]) -> list[tuple[str, int, str, int]]:
         return [
             (each.request_id, bill.attempt, bill.cause, bill.input_ns + bill.output_ns + bill.overhead_ns)
@@ -144,12 +152,12 @@ def test_all_times_multiplied_multiply_what_is_billed(day: Callable[[], tuple[Lo
     usual = billed(answers)
 
     assert [each[:3] for each in slower] == [each[:3] for each in usual]
-    # Each is rounded, and has what those before it lost by it.
+    # Each bill is rounded, and receives the rounding remainder from earlier bills.
     assert all(abs(more[3] - 16 * less[3]) <= 64 for more, less in zip(slower, usual, strict=True))
 
 
-def test_a_slower_clock_alone_is_another_day() -> None:
-    """The test above would notice."""
+def test_slowing_only_the_clock_changes_the_commands() -> None:
+    """Shows that the previous tests can fail."""
     log, answers = large()
     only_time = replayed([(event, Instant(now * 2)) for event, now in log])
 
@@ -172,10 +180,8 @@ def renamed(value: Any, names: Callable[[str], str]) -> Any:
 
 
 @each_day
-@pytest.mark.parametrize(
-    "names", [lambda name: f"zz-{name}", lambda name: name[::-1]], ids=["another beginning", "backwards"]
-)
-def test_renamed_tenants_get_the_same(
+@pytest.mark.parametrize("names", [lambda name: f"zz-{name}", lambda name: name[::-1]], ids=["prefixed", "reversed"])
+def test_renaming_tenants_does_not_change_the_commands(
     day: Callable[[], tuple[Log, list[list[Command]]]], names: Callable[[str], str]
 ) -> None:
     log, answers = day()
@@ -192,20 +198,21 @@ def test_renamed_tenants_get_the_same(
 
 @cache
 def whole() -> tuple[Log, list[list[Command]]]:
-    """With all that the program has: hedges, limits, the ladder and the shedder."""
+    """Returns a log with all features: hedges, limits, degradation and shedding."""
     return written(LARGE, 7)
 
 
+@pytest.mark.skipif(IS_COMPILED, reason=NEEDS_PURE_BUILD)
 @pytest.mark.parametrize("copied", [deepcopy, lambda scheduler: pickle.loads(pickle.dumps(scheduler))])
 @pytest.mark.parametrize("taken_at", [400, 1_200, 2_100])
-def test_a_copy_goes_on_as_the_scheduler_does(copied: Callable[[Scheduler], Scheduler], taken_at: int) -> None:
+def test_copied_scheduler_produces_the_same_commands(copied: Callable[[Scheduler], Scheduler], taken_at: int) -> None:
     log, answers = whole()
     scheduler = Scheduler()
     for event, now in log[:taken_at]:
         scheduler.handle(event, now)
 
     copy = copied(scheduler)
-    # What the one is told does not reach the other.
+    # Events in one scheduler do not affect the other.
     replay = [scheduler.handle(event, now) for event, now in log[taken_at:]]
     tail = [copy.handle(event, now) for event, now in log[taken_at:]]
 
@@ -214,8 +221,8 @@ def test_a_copy_goes_on_as_the_scheduler_does(copied: Callable[[Scheduler], Sche
     assert copy.next_wakeup() == scheduler.next_wakeup()
 
 
-def test_the_days_are_worth_it() -> None:
-    """What is not there cannot change."""
+def test_logs_cover_dispatches_waits_and_outcomes() -> None:
+    """The other tests are only meaningful if these commands occur."""
     for day in (large, small, whole):
         _, answers = day()
         commands = [each for answer in answers for each in answer]
@@ -224,10 +231,10 @@ def test_the_days_are_worth_it() -> None:
         assert len({each.outcome for each in commands if isinstance(each, End)}) >= 10
 
 
-def test_the_ladder_scales_too() -> None:
-    """It climbs by the time that its rules say, and what it measures is beside targets."""
-    rules = LadderRules(climb_above=100, climb_after_ns=200_000_000, descend_after_ns=900_000_000)  # type: ignore[arg-type]
-    world = replace(plain(LARGE), policies=tuple(replace(each, ladder=rules) for each in plain(LARGE).policies))
+def test_scaling_all_times_scales_the_degradation_times() -> None:
+    """Levels change after the times set in the rules, and pressure is relative to the targets."""
+    rules = DegradationRules(escalate_above=100, escalate_after_ns=200_000_000, recover_after_ns=900_000_000)  # type: ignore[arg-type]
+    world = replace(plain(LARGE), policies=tuple(replace(each, degradation=rules) for each in plain(LARGE).policies))
     log, answers = written(world, 8)
 
     slower = replayed([(scaled(event, 4), Instant(now * 4)) for event, now in log])

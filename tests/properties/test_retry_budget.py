@@ -1,4 +1,4 @@
-"""Do the retry budgets hold exactly, and refuse no more than they must?"""
+"""Property tests for retry budgets: exact, without unnecessary rejections."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,7 +10,7 @@ from testing.builders import at
 
 POOL = PoolName("p")
 PART = SECOND
-"""A tenth of the window, by which the budget may err on the side of fewer retries."""
+"""A tenth of the window, the margin by which the budget can be too strict."""
 
 steps = st.lists(
     st.tuples(
@@ -35,10 +35,10 @@ def take(budget: RetryBudget, tenant: str, pool: PoolName, now: Instant, *, afte
 
 
 @given(steps, st.integers(0, 3))
-def test_extra_attempts_of_a_pool_stay_within_a_fifth_or_the_few_that_are_always_allowed(
+def test_extra_attempts_for_a_pool_stay_within_a_fifth_or_the_minimum(
     steps: list[tuple[int, int, int]], always: int
 ) -> None:
-    rules = RetryRules(pool_extra_min=always)
+    rules = RetryRules(pool_retries_min=always)
     budget, now = RetryBudget(rules), at(0)
     firsts, extras = list[Instant](), list[Instant]()
     for number, (later, begun, wanted) in enumerate(steps):
@@ -49,19 +49,19 @@ def test_extra_attempts_of_a_pool_stay_within_a_fifth_or_the_few_that_are_always
         for each in range(wanted):
             if take(budget, f"t{number}.{each}", POOL, now):
                 extras.append(now)
-                taken = within(extras, now, rules.pool_window_ns)
-                assert taken <= always or 5 * taken <= within(firsts, now, rules.pool_window_ns)
+                taken = within(extras, now, rules.pool_budget_window_ns)
+                assert taken <= always or 5 * taken <= within(firsts, now, rules.pool_budget_window_ns)
             else:
-                wanted_at_most = 1 + within(extras, now, rules.pool_window_ns + PART)
+                wanted_at_most = 1 + within(extras, now, rules.pool_budget_window_ns + PART)
                 assert wanted_at_most > always
-                assert 5 * wanted_at_most > within(firsts, now, rules.pool_window_ns - PART)
+                assert 5 * wanted_at_most > within(firsts, now, rules.pool_budget_window_ns - PART)
 
 
 @given(st.lists(st.tuples(st.integers(0, 6), st.booleans()), max_size=200), st.integers(0, 3))
-def test_extra_attempts_of_all_pools_together_stay_within_a_fifth_or_the_few(
+def test_extra_attempts_for_all_pools_stay_within_a_fifth_or_the_minimum(
     steps: list[tuple[int, bool]], always: int
 ) -> None:
-    budget = RetryBudget(RetryRules(pool_extra_min=always))
+    budget = RetryBudget(RetryRules(pool_retries_min=always))
     extras = 0
     for firsts, (pool, fails) in enumerate(steps, start=1):
         budget.first_attempt(TenantId("first"), PoolName(f"p{pool}"), at(0), client_retry=False)
@@ -71,8 +71,8 @@ def test_extra_attempts_of_all_pools_together_stay_within_a_fifth_or_the_few(
 
 
 @given(st.lists(st.sampled_from(["first", "client retry", "failure", "silence"]), max_size=200))
-def test_a_tenant_spends_what_it_has_and_earns_a_tenth_by_each_first_attempt(steps: list[str]) -> None:
-    rules = RetryRules(credit_burst=450, pool_percent=10**9)
+def test_tenant_earns_a_tenth_of_a_retry_per_first_attempt(steps: list[str]) -> None:
+    rules = RetryRules(credit_burst=450, pool_budget_percent=10**9)
     budget, credit = RetryBudget(rules), 450
     tenant = TenantId("acme")
     budget.first_attempt(TenantId("other"), POOL, at(0), client_retry=False)
@@ -96,8 +96,8 @@ def test_a_tenant_spends_what_it_has_and_earns_a_tenth_by_each_first_attempt(ste
 
 
 @given(st.integers(1, 10**12), st.lists(st.integers(0, 10**12), max_size=20))
-def test_a_window_of_any_length_keeps_a_bounded_memory(length: int, steps: list[int]) -> None:
-    budget, now = RetryBudget(RetryRules(pool_window_ns=Duration(length))), at(0)
+def test_window_of_any_length_uses_limited_memory(length: int, steps: list[int]) -> None:
+    budget, now = RetryBudget(RetryRules(pool_budget_window_ns=Duration(length))), at(0)
     for later in steps:
         now = Instant(now + later)
         budget.first_attempt(TenantId("acme"), POOL, now, client_retry=False)

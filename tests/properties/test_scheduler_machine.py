@@ -1,4 +1,4 @@
-"""Do the promises of the scheduler hold whatever happens, in whatever order?"""
+"""Stateful property test of the scheduler with random events in any order."""
 
 from copy import deepcopy
 from dataclasses import replace
@@ -12,28 +12,29 @@ from headgate.core.events import (
     AttemptEnded,
     AttemptEnding,
     AttemptProgress,
+    AttemptsProgressed,
     EndpointJoined,
-    EndpointMeasured,
+    EndpointMetricsReported,
     Event,
-    Progressed,
     RequestArrived,
     TimerFired,
 )
 from headgate.model.caps import Caps
+from headgate.model.endpoint import EndpointProblem
 from headgate.model.limits import Limits
 from headgate.model.policy import (
     AdmissionRules,
+    DegradationRules,
+    DegradationStep,
     HeadroomRules,
     HealthRules,
-    LadderRules,
+    OptimizationGoal,
     Policy,
-    Promise,
     RetryRules,
     RoutingRules,
     SheddingRules,
-    Variant,
 )
-from headgate.model.prefix import pack, reach
+from headgate.model.prefix import pack_hashes, prefix_tokens
 from headgate.model.speed import EngineSpeed
 from headgate.model.tenant import Tenant
 from headgate.model.units import (
@@ -56,16 +57,18 @@ from testing.builders import (
     an_endpoint,
     arrived,
     at,
-    client_left,
+    client_disconnected,
+    duration,
     first_token,
     grace_over,
-    lasting,
     leaving,
     policy_changed,
+    probed,
     readied,
     unreadied,
 )
-from testing.inside import inside
+from testing.builds import IS_COMPILED, NEEDS_PURE_BUILD
+from testing.scheduler_sizes import scheduler_sizes
 from tests.properties.books import Open
 from tests.properties.model_host import ModelHost
 
@@ -73,29 +76,31 @@ INTERACTIVE = replace(
     a_class(
         "interactive", queue_wait=12, queue_length_max=9, queue_length_per_tenant_max=6, caps=Caps(prompt_tokens=2_000)
     ),
-    ttft_ns=lasting(4),
-    hedges=True,
+    ttft_ns=duration(4),
+    hedging=True,
 )
-PATIENT = replace(INTERACTIVE, start_wait_ns=lasting(15))
-CODE = replace(a_class("code", queue_wait=9, pools=("q",), queue_length_max=5), tpot_ns=lasting(0.05))
+PATIENT = replace(INTERACTIVE, cold_start_wait_ns_max=duration(15))
+CODE = replace(a_class("code", queue_wait=9, pools=("q",), queue_length_max=5), tpot_ns=duration(0.05))
 BATCH = replace(
     a_class("batch", band=1, queue_wait=20, queue_length_max=9, pools=("p", "q"), service_tiers=("flex",)),
-    floor_percent=30,
+    min_share_percent=30,
 )
 URGENT = a_class(
-    "urgent", band=-1, queue_wait=6, pools=("p",), caps=Caps(prompt_tokens=500, trims_prompt=True, output_tokens=9)
+    "urgent", band=-1, queue_wait=6, pools=("p",), caps=Caps(prompt_tokens=500, trim_prompt=True, output_tokens=9)
 )
 STRICT = a_class("interactive", queue_wait=12, caps=Caps(prompt_tokens=100))
-GIVING_WAY = replace(BATCH, promise=Promise.COST, variants=(Variant(1, Caps(output_tokens=9)),))
+GIVING_WAY = replace(
+    BATCH, optimize_for=OptimizationGoal.COST, degradation_steps=(DegradationStep(1, Caps(output_tokens=9)),)
+)
 KEPT = replace(URGENT, reserve_percent=40)
 RETRY = RetryRules(credit_burst=500)
 HEALTH = HealthRules(
-    failures_max=2,
-    stall_ns_max=lasting(6),
-    eject_ns=lasting(2),
-    eject_ns_max=lasting(7),
-    slow_start_ns=lasting(3),
-    zone_percent=50,
+    consecutive_failures_max=2,
+    stall_ns_max=duration(6),
+    ejection_ns=duration(2),
+    ejection_ns_max=duration(7),
+    slow_start_ns=duration(3),
+    zone_ejection_percent=50,
 )
 MODELS = (a_model("m", "p", "q"), a_model("n", "q", "p"))
 HEAVY = Tenant(TenantId("bolt"), weight=300)
@@ -103,14 +108,14 @@ LIGHT = Tenant(TenantId("coil"), weight=50)
 SLOW = EngineSpeed(step_ps=100 * 10**9, prefill_token_ps=10**9, decode_sequence_ps=4 * 10**9, chunk_tokens=4_000)
 P = replace(a_pool("p"), kv_tokens=3_000)
 Q = replace(a_pool("q"), kv_tokens=9_000, speed=EngineSpeed(decode_sequence_ps=10**10, chunk_tokens=3_000))
-"""In p it is memory that runs out first, in q the time that a step may take."""
-NO_LADDER = LadderRules(enabled=False)
-QUICK_LADDER = LadderRules(climb_above=100, climb_after_ns=lasting(0.2), descend_after_ns=lasting(0.5))
-LONG = HeadroomRules(long_tokens=1_000, pending_percent=90)
+"""Pool p is limited by KV cache, pool q by step time."""
+NO_LADDER = DegradationRules(enabled=False)
+QUICK_LADDER = DegradationRules(escalate_above=100, escalate_after_ns=duration(0.2), recover_after_ns=duration(0.5))
+LONG = HeadroomRules(long_prompt_tokens=1_000, pending_prefill_percent=90)
 
 
 def policy(**changes: object) -> Policy:
-    """Keys that the builder does not know are those of the policy."""
+    """Returns a policy. Keys unknown to the builder are fields of the policy."""
     given: dict[str, object] = {
         "classes": (INTERACTIVE, CODE, BATCH, URGENT),
         "tenants": ("acme", "acme/lab", HEAVY, LIGHT),
@@ -120,7 +125,7 @@ def policy(**changes: object) -> Policy:
         "health": HEALTH,
     }
     known = given | {key: value for key, value in changes.items() if key in given}
-    others = {"ladder": NO_LADDER} | {key: value for key, value in changes.items() if key not in given}
+    others = {"degradation": NO_LADDER} | {key: value for key, value in changes.items() if key not in given}
     return replace(a_policy(**known), **others)  # type: ignore[arg-type]
 
 
@@ -132,15 +137,15 @@ POLICIES = (
     policy(tenants=("acme", a_tenant("bolt", classes=("batch", "interactive")))),
     policy(pools=(P,), models=(a_model("m", "p"),)),
     policy(pools=(Q,), models=(a_model("m", "q"), a_model("n", "q"))),
-    policy(health=HealthRules(failures_max=1, stall_ns_max=lasting(2), eject_ns=lasting(1))),
-    # Places that are kept for a class, and prompts that have a lane of their own.
+    policy(health=HealthRules(consecutive_failures_max=1, stall_ns_max=duration(2), ejection_ns=duration(1))),
+    # Reserved slots for a class, and a long lane.
     policy(classes=(INTERACTIVE, CODE, BATCH, KEPT), headroom=LONG),
-    # Slow engines, for which hardly anybody may wait.
+    # Slow engines, for which only a few requests may wait.
     policy(pools=(replace(P, speed=SLOW), replace(Q, speed=SLOW)), admission=AdmissionRules(40)),
-    # Limits of tenants.
+    # Tenant limits.
     policy(tenants=("acme", "acme/lab", HEAVY, replace(LIGHT, limits=Limits(6, 4_000, concurrency=2)))),
     policy(tenants=(Tenant(TenantId("acme"), limits=Limits(concurrency=2)), "acme/lab", HEAVY, LIGHT)),
-    # Models that fall back to each other, and a pool for short prompts.
+    # Models that are each other's fallbacks, and a pool for short prompts.
     policy(
         models=(
             replace(a_model("m", "p"), fallbacks=(ModelName("n"),)),
@@ -148,19 +153,22 @@ POLICIES = (
         )
     ),
     policy(pools=(replace(P, prompt_tokens_max=500), Q)),
-    # Pools that have an endpoint only when they are asked for one.
+    # Pools that scale from zero.
     policy(
-        classes=(PATIENT, CODE, replace(BATCH, start_wait_ns=lasting(4)), URGENT),
+        classes=(PATIENT, CODE, replace(BATCH, cold_start_wait_ns_max=duration(4)), URGENT),
         pools=(replace(P, hold_max=2), replace(Q, hold_max=4)),
     ),
-    policy(classes=(PATIENT, CODE, BATCH, replace(KEPT, start_wait_ns=lasting(9))), pools=(P, replace(Q, hold_max=3))),
-    # What an engine said is soon stale.
-    policy(routing=RoutingRules(stale_ns=lasting(1))),
-    # All that gives way under overload.
+    policy(
+        classes=(PATIENT, CODE, BATCH, replace(KEPT, cold_start_wait_ns_max=duration(9))),
+        pools=(P, replace(Q, hold_max=3)),
+    ),
+    # Engine metrics become stale quickly.
+    policy(routing=RoutingRules(metrics_stale_ns=duration(1))),
+    # Degradation and shedding under overload.
     policy(
         classes=(INTERACTIVE, CODE, GIVING_WAY, URGENT),
-        ladder=QUICK_LADDER,
-        shedding=SheddingRules(enabled=True, pressure=50, integral_gain=2_000),
+        degradation=QUICK_LADDER,
+        shedding=SheddingRules(enabled=True, target_pressure=50, integral_gain=2_000),
     ),
 )
 ENDPOINTS = {"e1": "p", "e2": "p", "e3": "q", "e4": "q"}
@@ -172,13 +180,14 @@ waits = st.sampled_from([0, 0, 0, 0, 0, 1, SECOND // 10, SECOND, SECOND]).map(Du
 tenants = st.sampled_from(["acme", "acme/lab", "bolt", "coil"])
 endpoints = st.sampled_from(sorted(ENDPOINTS))
 positions = st.integers(0, 30)
+troubles = st.sampled_from([None, EndpointProblem.CONNECTION_REFUSED, EndpointProblem.UNRESPONSIVE])
 prompts = st.sampled_from([(100, 0)] * 4 + [(1_000, 0)] * 2 + [(4_000, 400), (4_000, 4_000), (9_000, 2_000)])
-"""How many bytes, and how many of them cannot be left out."""
+"""Prompt size and the part of it that cannot be trimmed, in bytes."""
 keys = st.sampled_from([None] * 5 + ["k1", "k1", "k2"])
 allowances = st.sampled_from([None] * 12 + [-1, 0, 0.1, 1, 1, 2, 6, 12, 13])
-"""Seconds that a caller allows. Some are as long as a class's patience, some shorter, some longer."""
+"""Client deadlines in seconds. Some equal the queue wait of a class, others are shorter or longer."""
 usages = st.sampled_from([None, None, (20, 5), (900, 900)])
-"""What an engine says at the end: tokens of the prompt and of the answer."""
+"""Prompt and output tokens that an engine reports at the end."""
 
 
 class SchedulerMachine(RuleBasedStateMachine):
@@ -243,9 +252,9 @@ class SchedulerMachine(RuleBasedStateMachine):
             first_token_within=allowed[0],
             complete_within=allowed[1],
         )
-        depth = len([each for each in (1, 2, 3) if BYTES_PER_TOKEN * reach(each) <= prompt[0]])
+        depth = len([each for each in (1, 2, 3) if BYTES_PER_TOKEN * prefix_tokens(each) <= prompt[0]])
         hashes = [10 * beginning + part for part in range(depth)] if beginning else []
-        ticket = replace(event.ticket, prefix=pack(hashes), prompts=array)
+        ticket = replace(event.ticket, prefix_hashes=pack_hashes(hashes), prompts=array)
         self.host.tell(RequestArrived(ticket), later)
 
     @rule(
@@ -267,7 +276,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         allowed: tuple[float | None, float | None],
     ) -> None:
         for number, tenant in enumerate(senders):
-            # Every other one is short.
+            # Every second prompt is short.
             size = prompt if number % 2 else (100, 0)
             self.arrive(
                 tenant=tenant, service_class=service_class, model=model, stream=stream, prompt=size, allowed=allowed
@@ -296,23 +305,35 @@ class SchedulerMachine(RuleBasedStateMachine):
     def progress(self, positions: list[int], tokens: int, later: Duration) -> None:
         attempts = [self.some_attempt(position) for position in positions]
         reports = tuple(AttemptProgress(each.request_id, each.number, tokens) for each in attempts)
-        self.host.tell(Progressed(reports), later)
+        self.host.tell(AttemptsProgressed(reports), later)
 
     @precondition(lambda self: self.host.books.open)
-    @rule(position=positions, ending=st.sampled_from(list(AttemptEnding)), used=usages, later=waits)
+    @rule(
+        position=positions,
+        ending=st.sampled_from(list(AttemptEnding)),
+        used=usages,
+        later=waits,
+        first_token=st.booleans(),
+    )
     def attempt_ends(
-        self, position: int, ending: AttemptEnding, used: tuple[int, int] | None = None, later: Duration = Duration(0)
+        self,
+        position: int,
+        ending: AttemptEnding,
+        used: tuple[int, int] | None = None,
+        later: Duration = Duration(0),
+        first_token: bool = False,
     ) -> None:
         attempt = self.some_attempt(position)
         if ending is AttemptEnding.ABORTED and not attempt.abort_ordered:
             ending = AttemptEnding.FAILED
         usage = None if used is None else Usage(*used, cached_tokens=0, source=UsageSource.ENGINE)
-        self.host.tell(AttemptEnded(attempt.request_id, attempt.number, ending, "as it happened", usage), later)
+        how = ending, "as it happened", usage
+        self.host.tell(AttemptEnded(attempt.request_id, attempt.number, *how, first_token=first_token), later)
 
     @precondition(lambda self: self.host.books.open)
     @rule(position=positions, silent=st.booleans())
     def attempt_fails_after_a_second(self, position: int, silent: bool) -> None:
-        ending = AttemptEnding.SILENT if silent else AttemptEnding.FAILED
+        ending = AttemptEnding.TIMEOUT if silent else AttemptEnding.FAILED
         self.attempt_ends(position=position, ending=ending, later=SECOND)
 
     @precondition(lambda self: self.host.books.open)
@@ -328,7 +349,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     def withdraw(self, position: int, left: bool, later: Duration) -> None:
         known = list(self.host.books.asked)
         request_id = known[position % len(known)]
-        self.host.tell(client_left(request_id) if left else grace_over(request_id), later)
+        self.host.tell(client_disconnected(request_id) if left else grace_over(request_id), later)
 
     @precondition(lambda self: self.host.books.ended)
     @rule(
@@ -368,7 +389,21 @@ class SchedulerMachine(RuleBasedStateMachine):
     def engine_tells_of_itself(
         self, name: str, running: int, waiting: int, kv_percent: int | None, later: Duration
     ) -> None:
-        self.host.tell(EndpointMeasured(EndpointId(name), running, waiting, kv_percent), later)
+        self.host.tell(EndpointMetricsReported(EndpointId(name), running, waiting, kv_percent), later)
+
+    @rule(name=endpoints, trouble=troubles, later=waits)
+    def probe_changes(self, name: str, trouble: EndpointProblem | None, later: Duration) -> None:
+        self.host.tell(probed(name, trouble), later)
+
+    @rule(name=endpoints, steps=st.integers(1, 3), alive=st.booleans())
+    def probe_fails_for_long(self, name: str, steps: int, alive: bool) -> None:
+        """Fails a probe and lets time pass, with or without a token from the endpoint."""
+        self.host.tell(probed(name, EndpointProblem.UNRESPONSIVE))
+        attempts = [each for each in self.host.books.open.values() if each.engine.id == name]
+        for attempt in attempts[: int(alive)]:
+            self.host.tell(first_token(attempt.request_id, attempt.number), SECOND)
+        for _ in range(steps):
+            self.host.tell(TimerFired(), Duration(5 * SECOND))
 
     # Time and policy
 
@@ -395,7 +430,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     def policy_changes(self, number: int, later: Duration) -> None:
         self.host.tell(policy_changed(POLICIES[number], f"h{number}"), later)
 
-    # Help
+    # Helpers
 
     def add(self, name: str, places: int, later: Duration = Duration(0)) -> None:
         endpoint = an_endpoint(name, pool=ENDPOINTS[name], places=places)
@@ -419,20 +454,20 @@ class SchedulerMachine(RuleBasedStateMachine):
             self.check_that_nothing_is_remembered()
 
     def everything_ends(self) -> None:
-        """Attempts complete, what waits is served or expires, and in the end all endpoints leave."""
+        """Completes attempts, serves or expires queued requests, and finally removes all endpoints."""
         for _ in range(1_000):
             if self.host.books.open:
                 attempt = self.some_attempt(0)
                 self.host.tell(AttemptEnded(attempt.request_id, attempt.number, AttemptEnding.COMPLETED))
             elif self.host.books.asked:
                 wakeup = self.host.scheduler.next_wakeup()
-                assert wakeup is not None, "queued for ever"
+                assert wakeup is not None, "queued without a wakeup"
                 self.host.tell(TimerFired(), Duration(max(0, wakeup - self.host.now)))
         assert not self.host.books.asked
         assert self.host.books.arrived == len(self.host.books.ended)
 
     def check_that_nothing_is_remembered(self) -> None:
-        idle = inside(self.host.scheduler)
+        idle = scheduler_sizes(self.host.scheduler)
         assert (idle.requests, idle.attempts, idle.queued_per_tenant, idle.lines, idle.held) == (0, 0, 0, 0, 0)
         assert (idle.keys, idle.deadlines, idle.limit_claims, idle.work) == (0, 0, 0, 0)
         assert (idle.expiries, idle.stalls, idle.prefills, idle.hedges) == (0, 0, 0, 0)
@@ -441,7 +476,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert idle.pools_with_window <= 2
         for name in ENDPOINTS:
             self.host.tell(leaving(name))
-        gone = inside(self.host.scheduler)
+        gone = scheduler_sizes(self.host.scheduler)
         assert (gone.endpoints, gone.pools, gone.devices, gone.shelved, gone.starts) == (0, 0, 0, 0, 0)
         assert (gone.returns, gone.silences, gone.agenda) == (0, 0, 0)
         self.come_down_the_ladder()
@@ -461,13 +496,14 @@ def late_word(request_id: str, number: int, kind: AttemptEnding | str) -> Event:
         case "token":
             return first_token(request_id, number)
         case "progress":
-            return Progressed((AttemptProgress(RequestId(request_id), number, tokens=1),))
+            return AttemptsProgressed((AttemptProgress(RequestId(request_id), number, tokens=1),))
         case _:
-            return client_left(request_id)
+            return client_disconnected(request_id)
 
 
-# A failure takes a while to be made small, and what is found is worth it.
+# Shrinking a failing example takes a long time.
 TestScheduler = pytest.mark.timeout(600)(SchedulerMachine.TestCase)
+TestScheduler = pytest.mark.skipif(IS_COMPILED, reason=NEEDS_PURE_BUILD)(TestScheduler)
 TestScheduler.settings = settings(
     max_examples=settings.default.max_examples,
     stateful_step_count=60,

@@ -1,4 +1,4 @@
-"""Are turns fair whatever the tenants do with them?"""
+"""Property tests for fair turns between tenants."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -8,20 +8,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.core.commands import Command, Dispatch
-from headgate.core.queues.fair import IDLE, PASSES, Turns
+from headgate.core.queues.fair_queue import IDLE, PASSED, FairQueue
 from headgate.core.scheduler import Scheduler
 from headgate.model.tenant import Tenant
 from headgate.model.units import TenantId
-from testing.builders import a_class, a_policy, a_scheduler, an_endpoint, arrived, at, completed, told
+from testing.builders import a_class, a_policy, a_scheduler, an_endpoint, arrived, at, commands_for, completed
 
 TENANTS = [TenantId(name) for name in "abcd"]
 COST_MAX = 50
 costs = st.integers(1, COST_MAX)
-answers = st.fixed_dictionaries({tenant: st.sampled_from([IDLE, PASSES, 1, 7, COST_MAX]) for tenant in TENANTS})
+answers = st.fixed_dictionaries({tenant: st.sampled_from([IDLE, PASSED, 1, 7, COST_MAX]) for tenant in TENANTS})
 
 
-def take_turn(turns: Turns, doing: dict[TenantId, int], asked: list[TenantId]) -> TenantId | None:
-    """Offers one turn to tenants that do with it what they are doing at the moment."""
+def take_turn(turns: FairQueue, doing: dict[TenantId, int], asked: list[TenantId]) -> TenantId | None:
+    """Offers one turn to the tenants and returns the one that takes it."""
 
     def ask(tenant: TenantId) -> int:
         asked.append(tenant)
@@ -31,43 +31,43 @@ def take_turn(turns: Turns, doing: dict[TenantId, int], asked: list[TenantId]) -
 
 
 @given(st.lists(st.tuples(answers, st.integers(1, 12)), max_size=8))
-def test_those_who_take_every_turn_differ_by_the_largest_cost_at_most(
+def test_tenants_taking_every_turn_differ_by_at_most_twice_the_largest_cost(
     phases: list[tuple[dict[TenantId, int], int]],
 ) -> None:
-    turns = Turns()
+    turns = FairQueue()
     for doing, rounds in phases:
         waiting = [tenant for tenant in TENANTS if doing[tenant] != IDLE]
         taking = [tenant for tenant in TENANTS if doing[tenant] > 0]
         taken = dict.fromkeys(TENANTS, 0)
         for _ in range(rounds):
             for tenant in waiting:
-                turns.list(tenant)
+                turns.add(tenant)
             winner = take_turn(turns, doing, [])
             assert (winner is None) is not bool(taking)
             if winner is not None:
                 taken[winner] += doing[winner]
             counts = [taken[tenant] for tenant in taking]
-            # Whatever they did before: idling and passing neither earn anything nor cost any.
+            # Earlier idling and passing neither earn nor cost anything.
             assert max(counts, default=0) - min(counts, default=0) <= 2 * COST_MAX
 
 
 @given(st.lists(answers, max_size=30))
-def test_nobody_is_asked_twice_for_one_turn(phases: list[dict[TenantId, int]]) -> None:
-    turns = Turns()
+def test_tenant_is_asked_at_most_once_per_turn(phases: list[dict[TenantId, int]]) -> None:
+    turns = FairQueue()
     for doing in phases:
         for tenant in TENANTS:
-            turns.list(tenant)
+            turns.add(tenant)
         asked: list[TenantId] = []
         take_turn(turns, doing, asked)
         assert len(asked) == len(set(asked))
 
 
 @given(st.lists(st.tuples(st.sampled_from(TENANTS), costs, st.integers(-COST_MAX, COST_MAX)), max_size=60))
-def test_what_is_settled_later_counts_as_if_it_had_been_known(steps: list[tuple[TenantId, int, int]]) -> None:
-    """All wait all the time; each turn's cost is corrected at once, so that only the truth counts."""
-    turns, taken = Turns(), dict.fromkeys(TENANTS, 0)
+def test_settled_costs_replace_predicted_costs(steps: list[tuple[TenantId, int, int]]) -> None:
+    """All tenants are always waiting. Each turn's cost is corrected immediately, so only the actual cost counts."""
+    turns, taken = FairQueue(), dict.fromkeys(TENANTS, 0)
     for tenant in TENANTS:
-        turns.list(tenant)
+        turns.add(tenant)
     for _, cost, error in steps:
         truth = max(1, cost + error)
         winner = take_turn(turns, dict.fromkeys(TENANTS, cost), [])
@@ -78,17 +78,17 @@ def test_what_is_settled_later_counts_as_if_it_had_been_known(steps: list[tuple[
 
 
 @given(before=st.lists(costs, min_size=1, max_size=30), away=st.integers(1, 30), own=costs)
-def test_a_tenant_that_returns_neither_hoards_nor_is_punished(before: list[int], away: int, own: int) -> None:
-    """6: it took some, was away while another took much, and is then served as if it had just come."""
+def test_returning_tenant_is_served_like_a_new_one(before: list[int], away: int, own: int) -> None:
+    """6: the tenant took some turns and was idle while another took many. It is then served like a new tenant."""
     a, b = TENANTS[:2]
-    turns = Turns()
-    turns.list(a)
-    turns.list(b)
+    turns = FairQueue()
+    turns.add(a)
+    turns.add(b)
     for cost in before:
         take_turn(turns, {a: cost, b: cost}, [])
     for _ in range(away):
         take_turn(turns, {a: IDLE, b: own}, [])
-    turns.list(a)
+    turns.add(a)
     taken = {a: 0, b: 0}
     for _ in range(20):
         winner = take_turn(turns, {a: own, b: own}, [])
@@ -97,12 +97,12 @@ def test_a_tenant_that_returns_neither_hoards_nor_is_punished(before: list[int],
         assert abs(taken[a] - taken[b]) <= COST_MAX + own
 
 
-# The same of the whole scheduler
+# Fairness in the complete scheduler
 
 
 @dataclass
 class Served:
-    """What each tenant has been given, in engine time by its weight, as long as all of them wait."""
+    """Engine time given to each tenant while all of them are waiting."""
 
     scheduler: Scheduler
     weights: dict[str, int]
@@ -140,12 +140,12 @@ def backlogged(weights: dict[str, int], prompts: dict[str, int], places: int, de
     served = Served(scheduler, weights)
     served.running = [
         each
-        for each in told(scheduler, at(0), *(arrived(f"f{number}", "first") for number in range(places)))
+        for each in commands_for(scheduler, at(0), *(arrived(f"f{number}", "first") for number in range(places)))
         if isinstance(each, Dispatch)
     ]
     for number in range(deep):
         for name, prompt_bytes in prompts.items():
-            told(scheduler, at(0), arrived(f"{name}{number}", name, prompt_bytes=prompt_bytes))
+            commands_for(scheduler, at(0), arrived(f"{name}{number}", name, prompt_bytes=prompt_bytes))
     return served
 
 
@@ -155,7 +155,7 @@ def backlogged(weights: dict[str, int], prompts: dict[str, int], places: int, de
     places=st.integers(1, 4),
     ends=st.lists(st.integers(0, 3), min_size=1, max_size=40),
 )
-def test_backlogged_tenants_get_engine_time_by_their_weights(
+def test_backlogged_tenants_get_engine_time_in_proportion_to_their_weights(
     weights: dict[str, int], prompts: dict[str, int], places: int, ends: list[int]
 ) -> None:
     served = backlogged(weights, prompts, places, deep=60)
@@ -175,8 +175,8 @@ def shares(weights: dict[str, int], names: Callable[[str], str]) -> dict[str, in
 
 
 @given(weights=st.fixed_dictionaries({name: st.sampled_from([50, 100, 300]) for name in "abc"}))
-def test_renaming_tenants_renames_what_they_get(weights: dict[str, int]) -> None:
-    """11: of tenants of one size nobody's name is an advantage."""
+def test_tenant_share_does_not_depend_on_the_tenants_name(weights: dict[str, int]) -> None:
+    """11: for tenants with equal requests, the name does not matter."""
     plain, renamed = shares(weights, lambda name: name), shares(weights, lambda name: f"zz-{name}")
 
     assert renamed == {f"zz-{name}": taken for name, taken in plain.items()}

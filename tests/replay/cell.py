@@ -1,45 +1,68 @@
-"""What does the scheduler of a cell decide when another process tells it a log?
+"""Replay of a log through a cell of one gateway and one scheduler.
 
-A gateway and a scheduler as live processes have them, with a store between. The gateway is told what gateways see, the
-scheduler what it sees itself: the engines and the rules. Before the next entry of the log is told all that there is to
-say has been said, so that no time passes on the way. Nobody stands by, renews or beats meanwhile.
+Both are built as in production and exchange messages through a store. The scheduler receives the log's fleet and policy
+events, and the gateway receives the policy events and all others. All messages are delivered before the next log entry,
+so no time passes in transit. There is no standby, lease renewal or heartbeat.
 """
 
 import asyncio
 from itertools import count
+from typing import Any, cast
 
 from headgate.core.commands import Command
-from headgate.core.events import BudgetsTold, FleetEvent, PolicyChanged, Progressed, RequestArrived, TimerFired
+from headgate.core.events import (
+    AttemptsProgressed,
+    BudgetsSynced,
+    FleetEvent,
+    PolicyChanged,
+    RequestArrived,
+    TimerFired,
+)
+from headgate.core.scheduler import Scheduler
 from headgate.hosts.cell.host import CellHost
 from headgate.hosts.cell.node import Node
-from headgate.hosts.cell.protocol.views import Standing
+from headgate.hosts.cell.protocol.views import MemberPresence
 from headgate.hosts.cell.timing import Timing
 from headgate.model.units import SECOND, Duration, Instant, RequestId
-from headgate.ports.host import RequestLine
+from headgate.ports.host import CommandChannel
 from tests.hosts.cell.fake_store import FakeServer, FakeStore
 from tests.replay.log import Log
 from tests.replay.recorder import Recorder, SetClock
 
 _LONG = Duration(2_000_000 * SECOND)
 _UNHURRIED = Timing(
-    beat_ns=_LONG,
+    heartbeat_ns=_LONG,
     resend_ns=_LONG,
     start_within_ns=_LONG,
     answer_ns_max=_LONG,
     island_after_ns=_LONG,
     lease_ns=_LONG,
     renew_ns=_LONG,
-    stand_by_ns=Duration(0),
+    lease_poll_ns=Duration(0),
     gather_ns_min=Duration(0),
     gather_ns_max=_LONG,
     snapshot_ns=_LONG,
-    lost_ns=_LONG,
+    lost_after_ns=_LONG,
 )
 _TURNS_MAX = 1_000
 
 
+class _SilentScheduler:
+    """Scheduler that needs no wake-up unless the log contains one."""
+
+    def __init__(self, scheduler: Scheduler, cell: "Cell") -> None:
+        self._scheduler = scheduler
+        self._cell = cell
+
+    def next_wakeup(self) -> Instant | None:
+        return self._scheduler.next_wakeup() if self._cell._rings else None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._scheduler, name)
+
+
 class Cell:
-    """One gateway and one scheduler."""
+    """Cell consisting of one gateway and one scheduler with a shared clock."""
 
     def __init__(self, began: Instant) -> None:
         self.clock = SetClock()
@@ -65,45 +88,46 @@ class Cell:
             observers=watching,
         )
         store, nobody = FakeStore(server, name), lambda _: None
-        return CellHost(node, store, self.clock, (), self.faults.append, on_duty=nobody, on_agreed=nobody)
+        return CellHost(
+            node, store, self.clock, (), self.faults.append, on_engine_watch=nobody, on_policy_agreed=nobody
+        )
 
     async def start(self) -> None:
-        """The scheduler first: whoever speaks before it is one is not heard, and does not soon speak again."""
+        """Starts the scheduler first, because earlier messages from the gateway would be lost and resent much later."""
         self.scheduler.start()
         await self.settle(self.scheduler)
-        assert self.scheduler.leads
+        assert self.scheduler.is_leader
         self.gateway.start()
         await self.settle()
-        assert self.scheduler.view().members["gateway"].standing is Standing.PRESENT
+        assert self.scheduler.view().members["gateway"].presence is MemberPresence.PRESENT
         leader = self.scheduler._node.leader
         assert leader is not None
-        wakeup = leader._book.scheduler.next_wakeup
-        leader._book.scheduler.next_wakeup = lambda: wakeup() if self._rings else None
+        leader._assignments.scheduler = cast("Scheduler", _SilentScheduler(leader._assignments.scheduler, self))
 
     async def settle(self, *hosts: CellHost) -> None:
-        """Until nobody has anything to say."""
+        """Runs the event loop until no host has anything to send."""
         quiet, hosts = 0, hosts or (self.scheduler, self.gateway)
         for _ in range(_TURNS_MAX):
             await asyncio.sleep(0)
             quiet = 0 if any(self._busy(each) for each in hosts) else quiet + 1
             if quiet > 3:
                 return
-        raise AssertionError("they talk for ever")
+        raise AssertionError("the hosts keep sending messages")
 
     def ring(self) -> None:
-        """What is due is decided when the log says that the timer rang, and not before."""
+        """Runs the scheduler's due timers. At all other times the scheduler's timers are disabled."""
         self._rings = True
         self.scheduler._wake()
         self._rings = False
 
     def _busy(self, host: CellHost) -> bool:
         now = self.clock.now()
-        return host._sending is not None or not host.store.free or host._node.next_wakeup(now) <= now
+        return host._sending is not None or not host.store.is_idle or host._node.next_wakeup(now) <= now
 
 
 async def tell(log: Log) -> list[list[Command]]:
     cell = Cell(log[0][1])
-    lines: dict[RequestId, RequestLine] = {}
+    lines: dict[RequestId, CommandChannel] = {}
     await cell.start()
     answers: list[list[Command]] = []
     for event, now in log:
@@ -114,18 +138,18 @@ async def tell(log: Log) -> list[list[Command]]:
                 lines[ticket.request_id] = cell.gateway.open(ticket, lambda _: None)
             case TimerFired():
                 cell.ring()
-            case Progressed():
-                # It would go with the next thing that is said, or the next beat.
-                cell.gateway._node.member._conversation.urgent = True
-                cell.gateway.tell(event)
-            case PolicyChanged() | BudgetsTold():
-                cell.scheduler.tell(event)
-                cell.gateway.tell(event)
+            case AttemptsProgressed():
+                # Otherwise the report would wait for the next message or heartbeat.
+                cell.gateway._node.member._connection.urgent = True
+                cell.gateway.report(event)
+            case PolicyChanged() | BudgetsSynced():
+                cell.scheduler.report(event)
+                cell.gateway.report(event)
             case _:
-                (cell.scheduler if isinstance(event, FleetEvent) else cell.gateway).tell(event)
+                (cell.scheduler if isinstance(event, FleetEvent) else cell.gateway).report(event)
         await cell.settle()
         if len(cell.decided.answers) == before:
-            # A gateway does not forward repeated events; decisions that are due are still made.
+            # A gateway does not forward repeated events, but due decisions must still be made.
             cell.ring()
             await cell.settle()
         answer: list[Command] = []

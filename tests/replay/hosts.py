@@ -1,4 +1,4 @@
-"""What does each host decide when it is told a log? One way of telling per host; all must give the same."""
+"""Replays a log through each kind of host. All of them must return the same commands."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -8,34 +8,35 @@ from headgate.core.events import RequestArrived
 from headgate.core.scheduler import Scheduler
 from headgate.hosts.local.host import LocalHost
 from headgate.model.units import RequestId
-from headgate.ports.host import RequestLine
-from headgate.simulation.virtual.replay import play
+from headgate.ports.host import CommandChannel
+from headgate.simulation.virtual.replay import replay
 from tests.replay.cell import cell
 from tests.replay.log import Log
 from tests.replay.recorder import Recorder, SetClock
 
 
 async def _tell_local(log: Log) -> list[list[Command]]:
-    """As the door does: requests by a line of their own, which is closed when they end; all else plainly.
+    """Replays the log the way the request handler uses the host.
 
-    The host sets its timer as ever. It never rings, for the loop does not turn between two entries.
+    Each request opens a command channel, which is closed when the request ends. The host sets timers, but they never
+    fire because the event loop does not run between entries.
     """
     clock, recorder, faults = SetClock(), Recorder(), list[BaseException]()
     host = LocalHost(Scheduler(), clock, (recorder,), faults.append)
-    lines: dict[RequestId, RequestLine] = {}
+    lines: dict[RequestId, CommandChannel] = {}
     for event, now in log:
         clock.shown = now
         if isinstance(event, RequestArrived):
             lines[event.ticket.request_id] = host.open(event.ticket, lambda _: None)
         else:
-            host.tell(event)
+            host.report(event)
         for command in recorder.answers[-1]:
             if isinstance(command, End):
                 lines.pop(command.request_id).close()
     host.stop()
     assert faults == []
     assert recorder.log == log
-    assert host.open_lines() == len(lines)
+    assert host.open_channels() == len(lines)
     return recorder.answers
 
 
@@ -45,7 +46,7 @@ def local(log: Log) -> list[list[Command]]:
 
 def virtual(log: Log) -> list[list[Command]]:
     recorder = Recorder()
-    answers = play(log, Scheduler(), observers=(recorder,))
+    answers = replay(log, Scheduler(), observers=(recorder,))
     assert (recorder.log, recorder.answers) == (log, answers)
     return answers
 

@@ -1,4 +1,4 @@
-"""Which log does the virtual host write? Four small engines, too many callers, and engines that die, hang and crawl."""
+"""Log from the virtual host with four small engines under overload. The engines crash, hang and slow down."""
 
 from dataclasses import replace
 from random import Random
@@ -19,10 +19,10 @@ from headgate.model.units import (
     TenantId,
 )
 from headgate.simulation.virtual.host import VirtualHost
-from headgate.simulation.virtual.scenario import Callers, Crash, EngineSpec, Hang, Scenario, Slow
-from headgate.simulation.virtual.story import Ending, Sample, Story
+from headgate.simulation.virtual.run_observer import FleetSample, RequestTrace, RunSummary
+from headgate.simulation.virtual.scenario import CallerBehaviour, Crash, EngineSpec, Hang, Scenario, Slowdown
 from headgate.simulation.workload.arrival import Arrival, Arrivals
-from testing.builders import a_class, a_model, a_policy, a_pool, lasting
+from testing.builders import a_class, a_model, a_policy, a_pool, duration
 from tests.replay.recorder import Recorder
 
 _SPAN = Duration(24 * SECOND)
@@ -31,13 +31,13 @@ _TENANTS = ("acme", "bolt", "corn")
 
 
 class _Nobody:
-    """An audience that does not listen."""
+    """Audience that ignores all results."""
 
-    def ended(self, story: Story) -> None: ...
+    def request_ended(self, story: RequestTrace) -> None: ...
 
-    def sampled(self, sample: Sample) -> None: ...
+    def sample_taken(self, sample: FleetSample) -> None: ...
 
-    def over(self, ending: Ending) -> None: ...
+    def run_ended(self, ending: RunSummary) -> None: ...
 
 
 def imagine() -> Recorder:
@@ -53,13 +53,13 @@ def _scenario() -> Scenario:
         seed=11,
         policy=a_policy(
             classes=(
-                replace(a_class("interactive", queue_wait=1), start_wait_ns=lasting(2)),
+                replace(a_class("interactive", queue_wait=1), cold_start_wait_ns_max=duration(2)),
                 replace(a_class("batch", band=1, queue_wait=20), budgets=(_SPENT_AT_ONCE,)),
             ),
             tenants=_TENANTS,
-            pools=(replace(a_pool("p"), hold_max=8, prices=(Price(hour=NanoUsd(3_600_000_000_000)),)),),
+            pools=(replace(a_pool("p"), hold_max=8, prices=(Price(per_hour=NanoUsd(3_600_000_000_000)),)),),
             models=(a_model("m", "p"),),
-            health=HealthRules(failures_max=2, stall_ns_max=lasting(2), eject_ns=lasting(1)),
+            health=HealthRules(consecutive_failures_max=2, stall_ns_max=duration(2), ejection_ns=duration(1)),
         ),
         model=ModelName("m"),
         engines=tuple(
@@ -69,16 +69,16 @@ def _scenario() -> Scenario:
             for each in ids
         ),
         callers={
-            ClassName("interactive"): Callers(leave_ns=Duration(3 * SECOND // 2), retries=2),
-            ClassName("batch"): Callers(stream=False),
+            ClassName("interactive"): CallerBehaviour(client_timeout_ns=Duration(3 * SECOND // 2), retries=2),
+            ClassName("batch"): CallerBehaviour(stream=False),
         },
         arrivals=_arrivals,
         span_ns=_SPAN,
         faults=(
-            Crash(ids[0], Instant(5 * SECOND), back_after_ns=Duration(3 * SECOND)),
-            Hang(ids[1], Instant(10 * SECOND), lasts_ns=Duration(5 * SECOND)),
-            Slow(ids[2], Instant(12 * SECOND), lasts_ns=Duration(8 * SECOND), speed=200),
-            Crash(ids[1], Instant(22 * SECOND), back_after_ns=Duration(SECOND)),
+            Crash(ids[0], Instant(5 * SECOND), recover_after_ns=Duration(3 * SECOND)),
+            Hang(ids[1], Instant(10 * SECOND), duration_ns=Duration(5 * SECOND)),
+            Slowdown(ids[2], Instant(12 * SECOND), duration_ns=Duration(8 * SECOND), speed=200),
+            Crash(ids[1], Instant(22 * SECOND), recover_after_ns=Duration(SECOND)),
         ),
         decider=Scheduler,
     )

@@ -1,7 +1,7 @@
-"""Which log is played again? Run as a program this prints the fingerprints of a log and of the scheduler's answers.
+"""Generate and replay event logs. The program prints the fingerprints of a log and of the scheduler's commands.
 
-Usage: python -m tests.replay.log SEED EVENTS    a log made up by a seed
-       python -m tests.replay.log FILE           one that another process has pickled
+Usage: python -m tests.replay.log SEED EVENTS [WORLD]    Generate a log from a random seed.
+       python -m tests.replay.log FILE                   Replay a log that another process has pickled.
 """
 
 import pickle
@@ -14,21 +14,22 @@ from headgate.core.commands import Command
 from headgate.core.events import Event
 from headgate.core.scheduler import Scheduler
 from headgate.model.units import Instant
-from testing.days import FAULTY, Day
+from testing.event_generator import CROWDED, FAULTY, LARGE, PRESSED, SMALL, EventGenerator
 
 Log = list[tuple[Event, Instant]]
+WORLDS = {"faulty": FAULTY, "large": LARGE, "pressed": PRESSED, "small": SMALL, "crowded": CROWDED}
 
 
-def write(seed: int, length: int) -> tuple[Log, list[list[Command]]]:
-    """A log, and what the scheduler answered while it was written."""
-    scheduler, day = Scheduler(), Day(FAULTY, Random(seed))
+def write(seed: int, length: int, world: str = "faulty") -> tuple[Log, list[list[Command]]]:
+    """Returns a generated log and the scheduler's commands for each event."""
+    scheduler, day = Scheduler(), EventGenerator(WORLDS[world], Random(seed))
     log: Log = [(event, day.now) for event in day.opening()]
     answers = [scheduler.handle(event, now) for event, now in log]
     while len(log) < length:
         event, now = day.next(scheduler.next_wakeup())
         log.append((event, now))
         answers.append(scheduler.handle(event, now))
-        day.obey(event, answers[-1])
+        day.apply(event, answers[-1])
     return log, answers
 
 
@@ -42,8 +43,8 @@ def fingerprint(values: object) -> str:
 
 
 def _asked_for(arguments: list[str]) -> tuple[Log, list[list[Command]]]:
-    if len(arguments) == 2:
-        return write(int(arguments[0]), int(arguments[1]))
+    if len(arguments) > 1:
+        return write(int(arguments[0]), int(arguments[1]), *arguments[2:])
     log: Log = pickle.loads(Path(arguments[0]).read_bytes())
     return log, replay(log)
 

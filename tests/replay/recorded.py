@@ -1,7 +1,8 @@
-"""Which log does a real gateway write on a bad minute?
+"""Log from a real gateway with failing engines and impatient callers.
 
-The whole gateway serves in this loop, with its own clock, door and probes; an observer beside its meters writes the
-log. Engines fail, fall silent and break off, callers queue, wait too long and leave, and the configuration changes.
+The complete gateway runs in this event loop with its own clock, request handler and probes, and an observer records the
+log. Engines fail, stop responding and truncate responses. Callers queue, time out and disconnect. The configuration
+changes.
 """
 
 import asyncio
@@ -29,7 +30,7 @@ async def record(folder: Path) -> Recorder:
             await _a_silent_engine(gateway, first, second)
             await _nobody_there(gateway, first, second)
             await _another_configuration(gateway, config, second, third)
-            await gateway.until_idle()
+            await gateway.wait_until_idle()
     return recorder
 
 
@@ -37,16 +38,21 @@ def _config(*engines: FakeEngine) -> Config:
     config = a_config(
         in_flight_max=1,
         classes={
-            "interactive": {"band": 0, "queue_wait_max": "200ms", "first_token_max": "500ms"},
-            "batch": {"band": 1, "queue_wait_max": "20s", "first_token_max": "500ms", "start_wait": "20s"},
+            "interactive": {"priority_band": 0, "queue_wait_max": "200ms", "first_token_timeout": "500ms"},
+            "batch": {
+                "priority_band": 1,
+                "queue_wait_max": "20s",
+                "first_token_timeout": "500ms",
+                "cold_start_wait_max": "20s",
+            },
         },
-        health={"failures_max": 2, "eject": "200ms"},
+        health={"consecutive_failures_max": 2, "ejection_time": "200ms"},
     )
     config["pools"]["small"]["endpoints"] = [
         {"name": f"e{number}", "url": engine.url} for number, engine in enumerate(engines)
     ]
     config["pools"]["small"]["scaling"] = {"endpoints_min": 0, "endpoints_max": 2, "period": "1h", "cold_start": "1s"}
-    # Spent at once, and refuses nobody.
+    # The budget is exhausted immediately. It is soft, so no request is rejected.
     config["pools"]["small"]["prices"] = {"per_hour": 3600}
     config["classes"]["batch"]["budgets"] = {"day": {"usd": "0.000001", "kind": "soft"}}
     return config
@@ -60,7 +66,7 @@ async def _ask(gateway: GatewayInLoop, *, tier: str = "auto", patience_s: float 
 
 
 async def _a_crowd(gateway: GatewayInLoop, *engines: FakeEngine) -> None:
-    """More than there are places for: some wait, the impatient class expires, one asks for what is not there."""
+    """Sends more requests than there are slots. Some wait, interactive ones expire, and one has an unknown model."""
     for engine in engines:
         engine.behaviour = _SLOWLY
     async with asyncio.TaskGroup() as callers:
@@ -72,7 +78,7 @@ async def _a_crowd(gateway: GatewayInLoop, *engines: FakeEngine) -> None:
 
 
 async def _a_failing_engine(gateway: GatewayInLoop, bad: FakeEngine, good: FakeEngine) -> None:
-    """Attempts fail in every way until the engine is ejected; later it is tried again."""
+    """Makes attempts fail in several ways until the engine is ejected, and waits until it is used again."""
     ways = (Behaviour(status=500), Behaviour(cut_after=0), Behaviour(cut_after=2), Behaviour(status=400))
     bad.behaviour, good.behaviour = ways[0], _SLOWLY
     bad.script.extend(ways)
@@ -80,18 +86,20 @@ async def _a_failing_engine(gateway: GatewayInLoop, bad: FakeEngine, good: FakeE
         for _ in range(6):
             callers.create_task(_ask(gateway, stream=True, tier="flex"))
     bad.behaviour = Behaviour()
-    await gateway.until(lambda status: all(each["state"] in ("ready", "trial") for each in status["endpoints"]))
+    await gateway.wait_for_status(
+        lambda status: all(each["state"] in ("ready", "trial") for each in status["endpoints"])
+    )
     await asyncio.gather(*(_ask(gateway, stream=True, tier="flex") for _ in range(4)))
 
 
 async def _callers_that_leave(gateway: GatewayInLoop, *engines: FakeEngine) -> None:
-    """Some while they wait, some in the middle of their answer."""
+    """Disconnects some callers while they wait and others in the middle of their response."""
     for engine in engines:
         engine.behaviour = Behaviour(tokens=20, pace_s=0.05)
     async with asyncio.TaskGroup() as callers:
         for patience_s in (0.2, 0.3, 0.1, 0.15, 0.5):
             callers.create_task(_ask(gateway, stream=True, tier="flex", patience_s=patience_s))
-    await gateway.until_idle()
+    await gateway.wait_until_idle()
 
 
 async def _a_silent_engine(gateway: GatewayInLoop, silent: FakeEngine, good: FakeEngine) -> None:
@@ -101,19 +109,19 @@ async def _a_silent_engine(gateway: GatewayInLoop, silent: FakeEngine, good: Fak
 
 
 async def _nobody_there(gateway: GatewayInLoop, *engines: FakeEngine) -> None:
-    """Every engine loads anew, and somebody is held meanwhile."""
+    """Puts a request on hold while every engine reloads."""
     for engine in engines:
         engine.loading = True
-    await gateway.until(lambda status: all(each["state"] == "warming" for each in status["endpoints"]))
+    await gateway.wait_for_status(lambda status: all(each["state"] == "warming" for each in status["endpoints"]))
     async with asyncio.TaskGroup() as callers:
         callers.create_task(_ask(gateway, tier="flex"))
-        await gateway.until(lambda status: status["held_for_start"] == {"small": 1})
+        await gateway.wait_for_status(lambda status: status["held_for_start"] == {"small": 1})
         for engine in engines:
             engine.loading = False
 
 
 async def _another_configuration(gateway: GatewayInLoop, config: Config, second: FakeEngine, third: FakeEngine) -> None:
-    """While requests wait and run: one endpoint leaves, behind the other's name stands another engine."""
+    """Removes one endpoint and moves the other to a new engine while requests are waiting and running."""
     second.behaviour = _SLOWLY
     async with asyncio.TaskGroup() as callers:
         for _ in range(4):

@@ -1,4 +1,4 @@
-"""What was told, and what was decided, by a clock that shows what it is set to?"""
+"""An observer that records a log, and a clock that tests set."""
 
 from collections.abc import Sequence
 
@@ -9,19 +9,19 @@ from tests.replay.log import Log
 
 
 class Recorder:
-    """An observer that keeps the log, and what was decided."""
+    """Observer that records events and the commands returned for them."""
 
     def __init__(self) -> None:
         self.log: Log = []
         self.answers: list[list[Command]] = []
 
-    def saw(self, event: Event, commands: Sequence[Command], now: Instant) -> None:
+    def observe(self, event: Event, commands: Sequence[Command], now: Instant) -> None:
         self.log.append((event, now))
         self.answers.append(list(commands))
 
 
 class SetClock:
-    """Shows what it is set to."""
+    """Clock that returns the time it was set to."""
 
     def __init__(self) -> None:
         self.shown = Instant(0)

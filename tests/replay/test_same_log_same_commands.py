@@ -1,7 +1,7 @@
-"""Does the same log give the same commands, byte for byte, in every host and in every process?
+"""The same log produces the same commands, byte for byte, in every host and in every process.
 
-Three logs: one that a seed made up, with all that a scheduler can meet; one that a real gateway wrote; one of a virtual
-day. Each is told to every host.
+Each of three logs is replayed in every host. One is generated from a seed and covers everything that a scheduler can
+encounter, one is recorded by a real gateway, and one comes from a simulation.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from headgate.core.commands import Abort, Command, Dispatch, Eject, End, Readmit
-from headgate.core.events import AttemptEnded, AttemptEnding, Event, Report
+from headgate.core.events import AttemptEnded, AttemptEnding, Event, TakeoverReport
 from headgate.model.outcome import Outcome
 from tests.replay.hosts import HOSTS
 from tests.replay.imagined import imagine
@@ -27,11 +27,11 @@ from tests.replay.recorded import record
 
 SEED, LENGTH = 20_240_817, 10_000
 CELL_LENGTH = 2_500
-"""A cell writes and reads every message, and so takes much longer than a host of one process."""
+"""Number of entries replayed in a cell, which is much slower because it encodes and decodes every message."""
 HASH_SEEDS = ("0", "random")
 
 Written = tuple[Log, list[list[Command]]]
-"""A log, and what was decided while it was written."""
+"""Log and the commands that were returned while it was written."""
 
 
 @cache
@@ -53,16 +53,16 @@ def imagined() -> Written:
 
 
 LOGS: Mapping[str, Callable[[], Written]] = {
-    "made up by a seed": made_up,
+    "generated from a seed": made_up,
     "recorded by a gateway": recorded,
-    "of a virtual day": imagined,
+    "simulated": imagined,
 }
 each_log = pytest.mark.parametrize("written", LOGS.values(), ids=LOGS.keys())
 
 
 @each_log
 @pytest.mark.parametrize("host", HOSTS)
-def test_every_host_gives_the_commands_of_the_log(written: Callable[[], Written], host: str) -> None:
+def test_every_host_produces_same_commands(written: Callable[[], Written], host: str) -> None:
     log, answers = written()
     length = CELL_LENGTH if host == "cell" else len(log)
 
@@ -71,14 +71,14 @@ def test_every_host_gives_the_commands_of_the_log(written: Callable[[], Written]
 
 @pytest.mark.nightly
 @each_log
-def test_cell_gives_the_commands_of_the_whole_log(written: Callable[[], Written]) -> None:
+def test_cell_produces_same_commands_for_complete_log(written: Callable[[], Written]) -> None:
     log, answers = written()
 
     assert repr(HOSTS["cell"](log)) == repr(answers)
 
 
 @each_log
-def test_a_log_played_again_gives_the_same_commands(written: Callable[[], Written]) -> None:
+def test_replay_produces_same_commands(written: Callable[[], Written]) -> None:
     log, answers = written()
 
     assert replay(log) == answers
@@ -86,7 +86,7 @@ def test_a_log_played_again_gives_the_same_commands(written: Callable[[], Writte
 
 @pytest.mark.process
 @pytest.mark.parametrize("hash_seed", HASH_SEEDS)
-def test_the_hash_seed_changes_nothing(hash_seed: str) -> None:
+def test_hash_seed_does_not_change_commands(hash_seed: str) -> None:
     log, answers = made_up()
 
     said = _in_another_process(hash_seed, str(SEED), str(LENGTH))
@@ -96,7 +96,7 @@ def test_the_hash_seed_changes_nothing(hash_seed: str) -> None:
 
 @pytest.mark.process
 @each_log
-def test_a_log_goes_to_another_process_and_says_the_same_there(written: Callable[[], Written], tmp_path: Path) -> None:
+def test_replay_in_another_process_produces_same_commands(written: Callable[[], Written], tmp_path: Path) -> None:
     log, answers = written()
     file = tmp_path / "log"
     file.write_bytes(pickle.dumps(log))
@@ -114,7 +114,7 @@ def _in_another_process(hash_seed: str, *arguments: str) -> list[str]:
     ).stdout.split()
 
 
-# Are the logs worth playing?
+# Coverage of the logs
 
 
 def kinds(things: list[Event] | list[Command]) -> Counter[str]:
@@ -129,7 +129,7 @@ def outcomes_of(answers: list[list[Command]]) -> set[Outcome]:
     return {command.outcome for command in commands_of(answers) if isinstance(command, End)}
 
 
-def test_the_made_up_log_makes_the_scheduler_do_all_that_it_can_do() -> None:
+def test_generated_log_covers_scheduler_commands_and_outcomes() -> None:
     _, answers = made_up()
     orders = kinds(commands_of(answers))
 
@@ -137,49 +137,49 @@ def test_the_made_up_log_makes_the_scheduler_do_all_that_it_can_do() -> None:
     assert min(orders.values()) >= 10
     assert outcomes_of(answers) >= {
         Outcome.COMPLETED,
-        Outcome.INVALID,
+        Outcome.INVALID_REQUEST,
         Outcome.MODEL_NOT_FOUND,
-        Outcome.TOO_LARGE,
+        Outcome.REQUEST_TOO_LARGE,
         Outcome.UNAUTHORIZED,
         Outcome.FORBIDDEN,
-        Outcome.DUPLICATE,
-        Outcome.RETRY_REFUSED,
+        Outcome.DUPLICATE_REQUEST,
+        Outcome.RETRY_BUDGET_EXHAUSTED,
         Outcome.QUARANTINED,
         Outcome.QUEUE_FULL,
         Outcome.DRAINING,
-        Outcome.EXPIRED,
-        Outcome.TOO_LATE,
+        Outcome.QUEUE_TIMEOUT,
+        Outcome.DEADLINE_EXCEEDED,
         Outcome.EVICTED,
         Outcome.CANCELLED,
-        Outcome.ENGINE_FAILED,
-        Outcome.ENGINE_SILENT,
-        Outcome.ENGINE_REFUSED,
-        Outcome.GATEWAY_FAILED,
+        Outcome.ENGINE_ERROR,
+        Outcome.ENGINE_TIMEOUT,
+        Outcome.ENGINE_REJECTED,
+        Outcome.INTERNAL_ERROR,
     }
 
 
-def test_the_gateway_told_of_everything_that_can_happen() -> None:
+def test_recorded_log_covers_all_events_and_commands() -> None:
     log, answers = recorded()
     endings = {event.ending for event, _ in log if isinstance(event, AttemptEnded)}
 
-    # A process of its own takes nobody's place.
-    possible = [kind.__name__ for kind in Event.__args__ if kind not in Report.__args__]
+    # A single process never takes over the work of an earlier scheduler.
+    possible = [kind.__name__ for kind in Event.__args__ if kind not in TakeoverReport.__args__]
     assert set(kinds([event for event, _ in log])) == set(possible)
     assert endings == set(AttemptEnding)
     assert set(kinds(commands_of(answers))) == {kind.__name__ for kind in Command.__args__}
     assert outcomes_of(answers) >= {
         Outcome.COMPLETED,
         Outcome.MODEL_NOT_FOUND,
-        Outcome.EXPIRED,
+        Outcome.QUEUE_TIMEOUT,
         Outcome.CANCELLED,
     }
     assert any(isinstance(command, Dispatch) and command.waited_ns > 0 for command in commands_of(answers))
     assert any(isinstance(command, Dispatch) and command.attempt > 1 for command in commands_of(answers))
 
 
-def test_the_virtual_day_had_trouble() -> None:
+def test_simulated_log_covers_all_commands() -> None:
     log, answers = imagined()
 
     assert len(log) > 2_000
     assert set(kinds(commands_of(answers))) == {kind.__name__ for kind in Command.__args__}
-    assert outcomes_of(answers) >= {Outcome.COMPLETED, Outcome.CANCELLED, Outcome.EXPIRED, Outcome.ENGINE_FAILED}
+    assert outcomes_of(answers) >= {Outcome.COMPLETED, Outcome.CANCELLED, Outcome.QUEUE_TIMEOUT, Outcome.ENGINE_ERROR}

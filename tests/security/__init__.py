@@ -1,1 +1,1 @@
-"""What does Headgate defend against, and does it? docs/operations/security.md names each defence and its test here."""
+"""Tests for Headgate's defences. docs/operations/security.md lists each defence and its test."""

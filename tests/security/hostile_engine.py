@@ -1,7 +1,7 @@
-"""What would an engine say that means harm, or has lost its mind?
+"""A malicious or broken engine.
 
-It answers probes as it should. Of requests to generate each gets the next of the scripted answers, raw bytes; when the
-script is empty it answers with the very prompt it was sent, so that a caller can tell whose answer it holds.
+The engine answers probes correctly. Each generation request gets the next scripted response as raw bytes. When the
+script is empty, the engine echoes the prompt, so that a caller can check that the response is its own.
 """
 
 import asyncio
@@ -14,24 +14,24 @@ from dataclasses import dataclass, field
 from testing.raw_server import RawServer
 
 HANG = None
-"""In place of more bytes: stays silent."""
+"""Script piece that makes the engine send nothing more."""
 
 _LENGTH = re.compile(rb"content-length: *(\d+)", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """What is sent when a request has come in whole."""
+    """Response sent once the request has been read completely."""
 
     pieces: tuple[bytes | None, ...]
     close: bool = True
     """Whether the connection is closed after the last piece."""
     early: bool = False
-    """Whether it is sent as soon as the head has come, before the body was read."""
+    """Whether the response is sent after the head has been read, before the body."""
 
 
 def framed(body: bytes, *headers: bytes, status: bytes = b"200 OK", kind: bytes = b"application/json") -> bytes:
-    """A right answer."""
+    """Build a correct response."""
     lines = [b"HTTP/1.1 " + status, b"content-type: " + kind, b"content-length: %d" % len(body), *headers]
     return b"\r\n".join(lines) + b"\r\n\r\n" + body
 
@@ -50,10 +50,10 @@ class HostileEngine(RawServer):
     left: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the gateway has closed a connection that was not idle."""
     endless: Callable[[], bytes] | None = None
-    """Sent again and again, as fast as it is taken, in place of an answer."""
+    """Source of data that is sent repeatedly, as fast as the gateway reads it, instead of a response."""
     probes: int = 0
     probes_sent_to: str = ""
-    """Where probes are sent instead of being answered."""
+    """Base URL that probes are redirected to. Probes are answered if it is empty."""
 
     def __post_init__(self) -> None:
         super().__init__()
@@ -67,7 +67,7 @@ class HostileEngine(RawServer):
             self.left.set()
 
     async def _one(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
-        """Serves one request; whether the connection stays."""
+        """Serve one request and return whether the connection stays open."""
         try:
             head = await reader.readuntil(b"\r\n\r\n")
         except asyncio.IncompleteReadError:
@@ -99,7 +99,7 @@ class HostileEngine(RawServer):
     async def _play(self, script: Script, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
         for piece in script.pieces:
             if piece is HANG:
-                # Until the gateway leaves; what it may still send is not of interest.
+                # Wait until the gateway disconnects, ignoring what it sends.
                 while await reader.read(65536):
                     pass
                 raise ConnectionResetError

@@ -1,4 +1,4 @@
-"""How does a test speak to the gateway with no HTTP library in between that would forbid what it wants to say?"""
+"""Raw HTTP connections to the gateway, without a library that would reject invalid input."""
 
 import asyncio
 import contextlib
@@ -11,14 +11,14 @@ from typing import Any
 from testing.gateway import CHAT, chat
 
 ANSWER_S_MAX = 60.0
-"""Far more than any answer here takes; a test that waits so long has failed."""
+"""Timeout for a response in seconds, far longer than any response takes."""
 
 _HEAD_BYTES_MAX = 1024 * 1024
-"""The longest head of an answer that a test wants to see, so as to complain of it."""
+"""Longest response head that a test reads."""
 
 
 class Closed(Exception):
-    """The gateway closed the connection where an answer was awaited."""
+    """The gateway closed the connection instead of sending a response."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Answer:
 
 
 class Caller:
-    """One connection. A reset counts as a close: what the gateway had not read when it closed causes one."""
+    """One connection. A reset counts as a close, because closing with unread data causes a reset."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
@@ -51,7 +51,7 @@ class Caller:
         self._writer.write(data)
 
     async def drip(self, data: bytes) -> None:
-        """Byte by byte, so that every place where a read may end is met."""
+        """Send the data byte by byte, so that reads end at every position."""
         await self.send(*(data[at : at + 1] for at in range(len(data))))
 
     async def drip_slowly(self, data: bytes, *, every_s: float) -> None:
@@ -60,7 +60,7 @@ class Caller:
             await asyncio.sleep(every_s)
 
     async def flood(self, piece: bytes, bytes_max: int) -> int:
-        """Sends the same again and again until the gateway closes; how much it took, or `bytes_max` if it took all."""
+        """Send a piece repeatedly until the gateway disconnects or `bytes_max` is reached. Return the bytes sent."""
         sent = 0
         with contextlib.suppress(ConnectionError):
             while sent < bytes_max and not self._reader.at_eof():
@@ -70,7 +70,7 @@ class Caller:
         return sent
 
     async def answer(self, *, seconds_max: float = ANSWER_S_MAX) -> Answer:
-        """The next answer that is not only a promise (1xx)."""
+        """Read the next final response; skip informational (1xx) responses."""
         try:
             async with asyncio.timeout(seconds_max):
                 status, headers = await self._head()
@@ -81,7 +81,7 @@ class Caller:
             raise Closed from None
 
     async def is_closed(self, *, seconds_max: float = ANSWER_S_MAX) -> bool:
-        """Whether the gateway closes in time without another byte."""
+        """Return whether the gateway closes the connection within `seconds_max` without sending another byte."""
         try:
             async with asyncio.timeout(seconds_max):
                 return await self._reader.read(1) == b""
@@ -91,7 +91,7 @@ class Caller:
             return False
 
     async def rest(self, *, seconds_max: float = ANSWER_S_MAX) -> bytes:
-        """Everything up to the close."""
+        """Read everything until the connection closes."""
         got = b""
         with contextlib.suppress(ConnectionError):
             async with asyncio.timeout(seconds_max):
@@ -146,7 +146,7 @@ def head_of(
 
 
 def request_of(body: bytes, *lines: bytes, **options: Any) -> bytes:
-    """A request that is right in every way."""
+    """Build a valid request."""
     return head_of(b"content-length: %d" % len(body), *lines, **options) + body
 
 

@@ -1,7 +1,7 @@
-"""Which byte sequences make two HTTP parsers disagree about where a request ends, and what may come of each here?
+"""Byte sequences on which HTTP parsers disagree about the end of a request, with the allowed results.
 
-One row per trick: what is sent, and its verdict. The request that is meant says "outer"; a request that hides in it
-says "hidden" and must never be understood as one. How the bytes are cut into reads changes nothing.
+Each row has the bytes to send and a verdict. The intended request contains "outer". A request hidden in it contains
+"hidden" and must never be parsed as a request. The result must not depend on how the bytes are split into reads.
 """
 
 from dataclasses import dataclass
@@ -17,22 +17,23 @@ WHOLE_CHUNKS = chunk(OUTER) + LAST_CHUNK
 
 class Verdict(Enum):
     TAKEN = auto()
-    """Answered 200; the engine got exactly the outer request."""
+    """The response is 200, and the engine received exactly the outer request."""
     REFUSED = auto()
-    """An error of the 4xx or 5xx kind that is about the message itself, or no word; the connection is closed and no
-    engine was asked."""
+    """The response is a 4xx or 5xx error about the message itself, or there is no response. The connection is closed,
+    and no engine received a request.
+    """
     TAKEN_OR_REFUSED = auto()
-    """The standard leaves the choice; nothing in between."""
+    """The standard allows both TAKEN and REFUSED."""
     TAKEN_ALONE = auto()
-    """As TAKEN, and the connection is closed after the answer, with what else came on it not understood."""
+    """Like TAKEN, but the connection is closed after the response, and further bytes on it are not parsed."""
     TAKEN_ALONE_OR_CUT = auto()
-    """As TAKEN_ALONE, or the connection is closed with no answer, the caller having broken its own word."""
+    """Like TAKEN_ALONE, or the connection is closed without a response, because the caller itself asked to close it."""
     TAKEN_UNSERVED_OR_REFUSED = auto()
     UNSERVED = auto()
-    """Understood, and not on the list of what is served: 404 or 405. No engine was asked."""
+    """The request is valid, but its path or method is not served: 404 or 405. No engine received a request."""
     UNSERVED_OR_REFUSED = auto()
     NOT_ASKED = auto()
-    """No engine was asked, whatever the answer: the body that was told is not a question, or is not whole."""
+    """No engine received a request, whatever the response, because the declared body is invalid or incomplete."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,7 @@ class Trick:
     verdict: Verdict
     sent: bytes
     in_one_breath: bool = False
-    """Whether it is a trick only in one piece: what comes after the first answer is simply the next request."""
+    """Whether the trick works only when sent in one piece. Later bytes would be a normal next request."""
 
     def __str__(self) -> str:
         return self.name
@@ -52,22 +53,22 @@ def _length(value: bytes, *more: bytes) -> bytes:
 
 
 def _coded(*lines: bytes) -> bytes:
-    """Chunks under these headers."""
+    """Build a chunked request with these header lines."""
     return head_of(*lines) + WHOLE_CHUNKS
 
 
 def _sized(size: bytes, *, after: bytes = b"\r\n") -> bytes:
-    """One chunk whose size is written so."""
+    """Build a one-chunk request with this chunk size."""
     return head_of(CHUNKED) + size + b"\r\n" + OUTER + after + LAST_CHUNK
 
 
 def _line(line: bytes) -> bytes:
-    """A request with one more header line, right otherwise."""
+    """Build an otherwise valid request with this additional header line."""
     return request_of(OUTER, line)
 
 
 def _first(line: bytes) -> bytes:
-    """A request that opens with this line, right otherwise."""
+    """Build an otherwise valid request with this request line."""
     return request_of(OUTER, first=line)
 
 
@@ -92,7 +93,7 @@ LENGTHS = [
     Trick("length with an underscore", R, _length(b" 1_0")),
     Trick("length with an exponent", R, _length(b" 1e1")),
     Trick("length with a fraction", R, _length(b" %d.0" % len(OUTER))),
-    Trick("length in other digits", R, _length(b" \xd9\xa5\xd9\xa6")),
+    Trick("length in non-ASCII digits", R, _length(b" \xd9\xa5\xd9\xa6")),
     Trick("length that overflows 64 bits", R, _length(b" %d" % (2**64 + len(OUTER)))),
     Trick("length with a space inside", R, _length(b" %d 0" % len(OUTER))),
     Trick("length with a NUL", R, _length(b" %d\x00" % len(OUTER))),
@@ -102,7 +103,7 @@ LENGTHS = [
     Trick("no length at all", N, head_of() + OUTER),
     Trick("length shorter than the body", N, head_of(b"content-length: %d" % (len(OUTER) - 5)) + OUTER),
     Trick(
-        "length that cuts the body before a hidden request",
+        "length that ends the body before a hidden request",
         N,
         head_of(b"content-length: 2") + b"{}" + HIDDEN,
         in_one_breath=True,
@@ -112,7 +113,7 @@ LENGTHS = [
 CODINGS = [
     Trick("chunks", T, _coded(CHUNKED)),
     Trick("chunks, one byte each", T, head_of(CHUNKED) + b"".join(chunk(bytes([b])) for b in OUTER) + LAST_CHUNK),
-    Trick("chunked in capitals", T, _coded(b"TRANSFER-ENCODING: CHUNKED")),
+    Trick("chunked in upper case", T, _coded(b"TRANSFER-ENCODING: CHUNKED")),
     Trick("CL.TE", R, head_of(b"content-length: %d" % len(LAST_CHUNK + HIDDEN), CHUNKED) + LAST_CHUNK + HIDDEN),
     Trick("TE.CL", R, head_of(CHUNKED, b"content-length: 4") + chunk(HIDDEN) + LAST_CHUNK),
     Trick("chunks and a fitting length", R, _coded(CHUNKED, b"content-length: %d" % len(WHOLE_CHUNKS))),
@@ -147,9 +148,9 @@ CODINGS = [
     Trick("space before the colon, with a length", R, head_of(LENGTH, b"transfer-encoding : chunked") + OUTER),
     Trick("tab before the colon", R, _coded(b"transfer-encoding\t: chunked")),
     Trick("a coding folded onto the next line", R, _coded(b"transfer-encoding:\r\n chunked")),
-    Trick("a coding behind a folded line", R, head_of(LENGTH, b"x-a: b\r\n transfer-encoding: chunked") + OUTER),
-    Trick("a name of another spelling is another name", T, _line(b"transfer_encoding: chunked")),
-    Trick("a name with a letter more is another name", T, _line(b"xtransfer-encoding: chunked")),
+    Trick("a coding after a folded line", R, head_of(LENGTH, b"x-a: b\r\n transfer-encoding: chunked") + OUTER),
+    Trick("a differently spelt name is another header", T, _line(b"transfer_encoding: chunked")),
+    Trick("a name with an extra letter is another header", T, _line(b"xtransfer-encoding: chunked")),
     Trick("chunks in HTTP/1.0", TR, head_of(CHUNKED, first=_POST[:-1] + b"0") + WHOLE_CHUNKS),
     Trick(
         "chunks and a length in HTTP/1.0",
@@ -183,8 +184,10 @@ CHUNKS = [
     Trick("data ended by a line feed", R, _sized(_HEX, after=b"\n")),
     Trick("data ended by nothing", R, _sized(_HEX, after=b"")),
     Trick("data ended by two other bytes", R, _sized(_HEX, after=b"xx")),
-    Trick("data longer than told", R, _sized(b"%x" % (len(OUTER) - 3))),
-    Trick("data shorter than told", N, head_of(CHUNKED) + b"%x\r\n" % (len(OUTER) + 3) + OUTER + b"\r\n" + LAST_CHUNK),
+    Trick("data longer than declared", R, _sized(b"%x" % (len(OUTER) - 3))),
+    Trick(
+        "data shorter than declared", N, head_of(CHUNKED) + b"%x\r\n" % (len(OUTER) + 3) + OUTER + b"\r\n" + LAST_CHUNK
+    ),
     Trick("the last chunk ended by line feeds", R, head_of(CHUNKED) + chunk(OUTER) + b"0\n\n" + HIDDEN),
     Trick("a last chunk of two zeros", TR, head_of(CHUNKED) + chunk(OUTER) + b"00\r\n\r\n"),
     Trick("a trailer", TR, head_of(CHUNKED) + chunk(OUTER) + b"0\r\nx-sum: 1\r\n\r\n"),
@@ -198,13 +201,13 @@ CHUNKS = [
 
 LINES = [
     Trick("empty lines first", TR, b"\r\n\r\n" + request_of(OUTER)),
-    Trick("line feeds alone", R, request_of(OUTER).replace(b"\r\n", b"\n")),
-    Trick("a line feed alone in the head", R, _line(b"x-a: b\nx-c: d")),
-    Trick("a coding behind a line feed alone", R, _line(b"x-a: b\ntransfer-encoding: chunked")),
-    Trick("a coding behind a carriage return alone", R, _line(b"x-a: b\rtransfer-encoding: chunked")),
+    Trick("bare line feeds", R, request_of(OUTER).replace(b"\r\n", b"\n")),
+    Trick("a bare line feed in the head", R, _line(b"x-a: b\nx-c: d")),
+    Trick("a coding after a bare line feed", R, _line(b"x-a: b\ntransfer-encoding: chunked")),
+    Trick("a coding after a bare carriage return", R, _line(b"x-a: b\rtransfer-encoding: chunked")),
     Trick("a head that ends in line feeds", R, head_of(LENGTH)[:-4] + b"\n\n" + OUTER),
     Trick("a head that ends in a mixture", R, head_of(LENGTH)[:-4] + b"\r\n\n" + OUTER),
-    Trick("carriage returns alone", R, head_of(LENGTH).replace(b"\r\n", b"\r") + OUTER),
+    Trick("bare carriage returns", R, head_of(LENGTH).replace(b"\r\n", b"\r") + OUTER),
     Trick("two carriage returns", R, _line(b"x-a: b\r")),
     Trick("a folded line", R, _line(b"x-a: b\r\n c")),
     Trick("a folded first header", R, _first(_POST + b"\r\n x-a: b")),
@@ -238,17 +241,17 @@ VERSIONS_AND_METHODS = [
     Trick("HTTP/2.0", R, _first(_POST[:-3] + b"2.0")),
     Trick("HTTP/11", R, _first(_POST[:-3] + b"11")),
     Trick("HTTP/1.10", R, _first(_POST + b"0")),
-    Trick("http in small letters", R, _first(_POST.replace(b"HTTP", b"http"))),
+    Trick("http in lower case", R, _first(_POST.replace(b"HTTP", b"http"))),
     Trick("another protocol", R, _first(_POST.replace(b"HTTP", b"ICY"))),
     Trick("the HTTP/2 preface", R, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\x00\x00\x00\x04\x00\x00\x00\x00\x00"),
     Trick("TLS", R, bytes.fromhex("16030102000100 01fc0303") + bytes(512)),
-    Trick("a method in small letters", UR, _first(_POST.replace(b"POST", b"post"))),
-    Trick("a method with a letter more", UR, _first(b"X" + _POST)),
+    Trick("a method in lower case", UR, _first(_POST.replace(b"POST", b"post"))),
+    Trick("a method with an extra letter", UR, _first(b"X" + _POST)),
     Trick("a request in the body of a GET", U, request_of(HIDDEN, first=b"GET /v1/chat/completions HTTP/1.1")),
     Trick("a request in the body of a DELETE", U, request_of(HIDDEN, first=b"DELETE /v1/models HTTP/1.1")),
-    Trick("a request in the body of what is not found", U, request_of(HIDDEN, first=b"POST /v1/nothing HTTP/1.1")),
+    Trick("a request in the body of an unknown path", U, request_of(HIDDEN, first=b"POST /v1/nothing HTTP/1.1")),
     Trick(
-        "a request in the chunks of what is not found",
+        "a request in the chunks of an unknown path",
         U,
         head_of(CHUNKED, first=b"POST /v1/nothing HTTP/1.1") + chunk(HIDDEN) + LAST_CHUNK,
     ),
@@ -284,21 +287,21 @@ CONNECTIONS = [
         _line(b"connection: close") + HIDDEN,
         in_one_breath=True,
     ),
-    Trick("a second request in the same breath", ALONE, request_of(OUTER) + HIDDEN, in_one_breath=True),
-    Trick("a second request behind chunks", ALONE, _coded(CHUNKED) + HIDDEN, in_one_breath=True),
+    Trick("a pipelined second request", ALONE, request_of(OUTER) + HIDDEN, in_one_breath=True),
+    Trick("a second request after chunks", ALONE, _coded(CHUNKED) + HIDDEN, in_one_breath=True),
     Trick("half a second request", ALONE, request_of(OUTER) + HIDDEN[:-9], in_one_breath=True),
     Trick("an offer of HTTP/2", T, _line(b"connection: upgrade, http2-settings\r\nupgrade: h2c\r\nhttp2-settings: AA")),
     Trick("an offer of HTTP/2 with chunks", T, _coded(b"connection: upgrade", b"upgrade: h2c", CHUNKED)),
     Trick("an offer of websockets", T, _line(b"connection: upgrade\r\nupgrade: websocket\r\nsec-websocket-key: AA==")),
     Trick("Upgrade with a space before the colon", R, _line(b"connection: upgrade\r\nupgrade : h2c")),
     Trick("Expect", T, _line(b"expect: 100-continue")),
-    Trick("Expect in capitals", T, _line(b"EXPECT: 100-CONTINUE")),
+    Trick("Expect in upper case", T, _line(b"EXPECT: 100-CONTINUE")),
     Trick("Expect twice", TR, _line(b"expect: 100-continue\r\nexpect: 100-continue")),
     Trick("Expect with chunks", T, _coded(CHUNKED, b"expect: 100-continue")),
     Trick("Expect in HTTP/1.0", TR, request_of(OUTER, b"expect: 100-continue", first=_POST[:-1] + b"0")),
     Trick("Expect something else", TR, _line(b"expect: banana")),
     Trick(
-        "Expect, and a request in a body that is not wanted",
+        "Expect, and a request in a rejected body",
         U,
         request_of(HIDDEN, b"expect: 100-continue", first=b"POST /no HTTP/1.1"),
         in_one_breath=True,

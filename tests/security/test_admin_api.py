@@ -1,7 +1,7 @@
-"""Is every path that changes anything on a list, with the permission that it needs?
+"""Every admin API route requires a defined permission.
 
-A route that is added without a line in the table fails. What an operator may not do is refused before the body is
-looked at, and nothing that was asked reaches the directory.
+A new route without a row in the table fails these tests. A request without the permission is rejected before its body
+is parsed and does not reach the directory.
 """
 
 import json
@@ -12,13 +12,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from headgate.edge.admin.api import BODY_BYTES_MAX, AdminApi, Body, Operator
+from headgate.edge.admin.api import BODY_BYTES_MAX, AdminApi, AdminBody, Operator
 from headgate.edge.admin.budgets import budget_routes
 from headgate.edge.admin.cost import cost_routes
 from headgate.edge.admin.tenants import EXPIRES_S_MAX, tenant_routes
 from headgate.edge.client import Client, Headers
 from headgate.model.units import TenantId
-from headgate.ports.directory import Actor, TenantRow, TenantTerms
+from headgate.ports.directory import Actor, TenantRow, TenantSettings
 from headgate.wire.keys import digest
 from testing.fake_engine import FakeEngine
 from testing.gateway import gateway_in_loop
@@ -44,24 +44,24 @@ NEEDS = {
     "cost/statement": "read",
     "cost/forecast": "read",
     "cost/drift": "read",
-    "orders/list": "read",
-    "orders/place": "operate",
-    "orders/end": "operate",
+    "overrides/list": "read",
+    "overrides/create": "operate",
+    "overrides/end": "operate",
     "audit/list": "read",
 }
 PERMISSIONS = ("read", "keys", "operate")
 WHOLE = {
-    "tenants/list": {"below": "acme", "after": "acme"},
+    "tenants/list": {"under": "acme", "after": "acme"},
     "tenants/create": {"tenant": "acme", "classes": ["c"], "models": ["m"], "plan": "free"},
     "tenants/change": {"tenant": "acme", "classes": ["c"], "models": ["m"], "plan": "free"},
     "tenants/remove": {"tenant": "acme"},
-    "keys/list": {"below": "acme", "after": "acme"},
+    "keys/list": {"under": "acme", "after": "acme"},
     "keys/create": {"key": "acme/search/ci", "classes": ["c"], "models": ["m"], "plan": "free"},
     "keys/rotate": {"key": "acme/search/ci"},
     "keys/revoke": {"key": "acme/search/ci"},
-    "budgets/list": {"below": "acme", "after": "acme"},
+    "budgets/list": {"under": "acme", "after": "acme"},
     "budgets/show": {"tenant": "acme"},
-    "budgets/set": {"tenant": "acme", "period": "day", "usd": "1", "kind": "soft"},
+    "budgets/set": {"tenant": "acme", "period": "day", "limit_usd": "1", "kind": "soft"},
     "budgets/remove": {"tenant": "acme", "period": "day"},
     "cost/report": {"by": "unit", "since": "2026-11-15", "until": "2026-11-15T10:00", "tenant": "acme", "class": "c",
                     "model": "m", "key": "conversation"},
@@ -69,19 +69,19 @@ WHOLE = {
     "cost/statement": {"month": "2026-11", "tenant": "acme"},
     "cost/forecast": {"tenant": "acme"},
     "cost/drift": {"day": "2026-11-15", "tenant": "acme"},
-    "orders/list": {},
-    "orders/place": {"verb": "hold", "target": "batch", "lasts_s": 60, "reason": "a test"},
-    "orders/end": {"order": "ord_1"},
+    "overrides/list": {},
+    "overrides/create": {"verb": "hold", "target": "batch", "duration_s": 60, "reason": "a test"},
+    "overrides/end": {"override": "ovr_1"},
     "audit/list": {},
 }  # fmt: skip
-"""A body of each, with all of its texts."""
-FREE = {"after", "classes", "models", "class", "model", "target", "reason", "order"}
-"""Texts that others have chosen, and that may have several lines; and, of a report, `key`."""
+"""Body for each route, with all of its text fields."""
+FREE = {"after", "classes", "models", "class", "model", "target", "reason", "override"}
+"""Free-text fields, which may span several lines. In a report, `key` is one of them."""
 OPERATORS = {digest(SECRET, f"hg-{each}"): Operator(each, (each,)) for each in PERMISSIONS}
 
 
 class FakeDirectory:
-    """Notes what it is asked."""
+    """Directory that records its calls."""
 
     def __init__(self) -> None:
         self.asked: list[str] = []
@@ -93,7 +93,7 @@ class FakeDirectory:
 
         return ask
 
-    async def create_tenant(self, tenant_id: str, terms: TenantTerms, actor: Actor) -> TenantRow:
+    async def create_tenant(self, tenant_id: str, terms: TenantSettings, actor: Actor) -> TenantRow:
         self.asked.append(f"create_tenant {tenant_id} by {actor.name} from {actor.origin}")
         return TenantRow(tenant_id, terms, 0)  # type: ignore[arg-type]
 
@@ -105,10 +105,10 @@ class FakeWire:
     def __init__(self) -> None:
         self.status, self.headers, self.body = 0, {}, b""
 
-    def identified(self, _tenant: TenantId | None = None) -> bool:
+    def mark_authenticated(self, _tenant: TenantId | None = None) -> bool:
         return True
 
-    def ask_for_body(self) -> None: ...
+    def send_continue(self) -> None: ...
 
     def send_head(self, status: int, headers: Headers) -> None:
         self.status, self.headers = status, dict(headers)
@@ -132,7 +132,7 @@ def api(directory: FakeDirectory) -> AdminApi:
         **budget_routes(directory, lambda _: ()),  # type: ignore[arg-type]
         **cost_routes(directory),  # type: ignore[arg-type]
     }
-    return AdminApi(directory, SECRET, OPERATORS, taken_over, lambda _: None, others=others)  # type: ignore[arg-type]
+    return AdminApi(directory, SECRET, OPERATORS, taken_over, lambda _: None, more_routes=others)  # type: ignore[arg-type]
 
 
 async def asked(
@@ -150,14 +150,14 @@ async def asked(
     if key is not None:
         headers[b"authorization"] = f"Bearer {key}".encode()
     client = Client(wire, method=method, path=f"/admin/v1/{path}".encode(), headers=headers, body_bytes_max=2**20)
-    client.take_body(body)
+    client.add_body(body)
     client.complete_body()
     await api(directory)(client)
     return wire
 
 
-async def test_a_gateway_with_a_database_has_exactly_these_routes(tmp_path: Path) -> None:
-    """Those of files of their own are among them."""
+async def test_gateway_with_a_database_has_exactly_these_routes(tmp_path: Path) -> None:
+    """Includes routes that are defined in other modules."""
     away = f"postgresql://127.0.0.1:{free_port()}/none"
     async with FakeEngine() as engine, gateway_in_loop(config_with(engine.url, away), tmp_path) as gateway:
         found = gateway.gateway._admin.api
@@ -166,31 +166,31 @@ async def test_a_gateway_with_a_database_has_exactly_these_routes(tmp_path: Path
     assert {path.decode().removeprefix("/admin/v1/") for path in found.routes} == NEEDS.keys()
 
 
-def test_every_route_stands_in_the_table_with_its_permission() -> None:
+def test_every_route_is_in_the_table_with_its_permission() -> None:
     routes = api(FakeDirectory()).routes
 
     assert {path.decode().removeprefix("/admin/v1/"): each.permission for path, each in routes.items()} == NEEDS
 
 
 @pytest.mark.parametrize("path", NEEDS)
-async def test_a_route_opens_to_its_permission_alone(path: str) -> None:
+async def test_route_accepts_only_its_permission(path: str) -> None:
     for permission in PERMISSIONS:
         directory = FakeDirectory()
         wire = await asked(directory, path, b'{"nonsense": 1}', key=f"hg-{permission}")
         if permission == NEEDS[path]:
-            assert wire.status == 400, "it got as far as the body"
+            assert wire.status == 400, "the request must be rejected for its body"
         else:
-            assert (wire.status, wire.error["code"]) == (403, "not_allowed")
+            assert (wire.status, wire.error["code"]) == (403, "permission_denied")
         assert directory.asked == []
 
 
 @pytest.mark.parametrize("path", [*NEEDS, "nothing", "", "tenants", "tenants/list/", "../status", "tenants%2flist"])
 @pytest.mark.parametrize("key", [None, "", "hg-nobody", "hg-read ", "hg-READ"])
-async def test_nobody_without_an_operators_key_learns_what_there_is(path: str, key: str | None) -> None:
+async def test_unknown_key_gets_401_for_every_path(path: str, key: str | None) -> None:
     directory = FakeDirectory()
     wire = await asked(directory, path, key=key)
     if key == "hg-read ":
-        # White space at the end of a header is no part of it.
+        # Trailing whitespace is not part of a header value.
         assert wire.status != 401
     else:
         assert (wire.status, wire.error["code"]) == (401, "invalid_api_key")
@@ -198,7 +198,7 @@ async def test_nobody_without_an_operators_key_learns_what_there_is(path: str, k
 
 
 @pytest.mark.parametrize("method", ["GET", "PUT", "DELETE", "PATCH", "HEAD", "OPTIONS"])
-async def test_a_route_has_one_method(method: str) -> None:
+async def test_route_accepts_only_post(method: str) -> None:
     directory = FakeDirectory()
     wire = await asked(directory, "tenants/list", method=method)
 
@@ -218,15 +218,13 @@ async def test_a_route_has_one_method(method: str) -> None:
         (400, b'{"limit": 0}', {}),
         (400, b'{"limit": 1001}', {}),
         (400, b'{"limit": "1"}', {}),
-        (400, b'{"below": "acme/../x"}', {}),
-        (400, b'{"below": "a\' or 1=1 --"}', {}),
+        (400, b'{"under": "acme/../x"}', {}),
+        (400, b'{"under": "a\' or 1=1 --"}', {}),
         (400, b'{"more": 1}', {}),
         (400, b"[" * 60_000, {}),
     ],
 )
-async def test_a_body_that_is_not_as_it_should_be_is_refused(
-    status: int, body: bytes, headers: dict[str, bytes]
-) -> None:
+async def test_invalid_body_is_rejected(status: int, body: bytes, headers: dict[str, bytes]) -> None:
     directory = FakeDirectory()
     wire = await asked(directory, "tenants/list", body, **headers)
 
@@ -234,22 +232,22 @@ async def test_a_body_that_is_not_as_it_should_be_is_refused(
     assert wire.error.keys() == {"message", "type", "param", "code"}
 
 
-def texts(kind: type[Body]) -> set[str]:
-    """The fields of a body that are text, or hold some."""
+def texts(kind: type[AdminBody]) -> set[str]:
+    """Return the names of the body's fields that contain text."""
     schema = msgspec.json.schema(kind)
     fields = schema["$defs"][kind.__name__]["properties"]
     return {name for name, said in fields.items() if '"integer"' not in json.dumps(said)}
 
 
 @pytest.mark.parametrize("path", NEEDS)
-async def test_no_text_holds_what_the_database_cannot_or_ends_with_another_line(path: str) -> None:
+async def test_text_fields_reject_nul_and_trailing_line_breaks(path: str) -> None:
     whole: dict[str, Any] = WHOLE[path]
     kind = api(FakeDirectory()).routes[f"/admin/v1/{path}".encode()].body
     msgspec.json.decode(json.dumps(whole), type=kind)
-    assert texts(kind) == whole.keys() - {"lasts_s"}, "a text was forgotten here"
+    assert texts(kind) == whole.keys() - {"duration_s"}, "WHOLE must list every text field"
     for name, value in whole.items():
-        if name in {"lasts_s", "usd"}:
-            # Numbers, whatever they are written with.
+        if name in {"duration_s", "limit_usd"}:
+            # These fields are numbers.
             continue
         free = name in FREE or (path, name) == ("cost/report", "key")
         for end in ("\0", "\0x") if free else ("\n", "\r\n", "\0", "\0x", " "):
@@ -260,7 +258,7 @@ async def test_no_text_holds_what_the_database_cannot_or_ends_with_another_line(
 
 
 @pytest.mark.parametrize("path", ["keys/create", "keys/rotate"])
-async def test_a_key_that_expires_in_a_thousand_years_is_refused(path: str) -> None:
+async def test_key_with_excessive_expiry_is_rejected(path: str) -> None:
     for length_s in (EXPIRES_S_MAX + 1, 2**40, 2**53):
         directory = FakeDirectory()
         body = json.dumps({**WHOLE[path], "expires_in_s": length_s}).encode()
@@ -268,14 +266,14 @@ async def test_a_key_that_expires_in_a_thousand_years_is_refused(path: str) -> N
         assert (wire.status, directory.asked) == (400, [])
 
 
-async def test_a_field_that_is_unknown_is_answered_with_those_that_may_be_sent() -> None:
+async def test_unknown_field_error_lists_the_known_fields() -> None:
     wire = await asked(FakeDirectory(), "cost/report", b'{"service_class": "batch"}')
 
     assert wire.status == 400
     assert "since, until, tenant, class, model" in wire.error["message"]
 
 
-async def test_no_tenant_is_made_that_is_called_as_metrics_call_all_the_rest() -> None:
+async def test_tenant_name_reserved_by_metrics_is_rejected() -> None:
     directory = FakeDirectory()
     wire = await asked(directory, "tenants/create", b'{"tenant": "other"}', key="hg-keys")
 
@@ -284,7 +282,7 @@ async def test_no_tenant_is_made_that_is_called_as_metrics_call_all_the_rest() -
     assert not directory.asked
 
 
-async def test_what_is_written_is_written_in_the_name_of_whoever_asked() -> None:
+async def test_change_is_recorded_with_the_operator_and_origin() -> None:
     directory = FakeDirectory()
     wire = await asked(directory, "tenants/create", b'{"tenant": "acme"}', key="hg-keys")
 

@@ -1,17 +1,13 @@
-"""Is what is asked about cost no more than a question?
-
-All of its paths only read, whatever is sent to them, and what is not as it should be is refused before any report is
-made.
-"""
+"""The admin API's cost routes are read-only and reject invalid requests before a report is built."""
 
 import json
 from typing import Any
 
 import pytest
 
-from headgate.edge.admin.api import Route
+from headgate.edge.admin.api import AdminRoute
 from headgate.edge.admin.cost import cost_routes
-from headgate.ports.reports import LedgerAway, NothingFound
+from headgate.ports.cost_reports import LedgerUnavailable, NothingFound
 from tests.security.test_admin_api import FakeDirectory, asked
 
 ROUTES = cost_routes(None)  # type: ignore[arg-type]
@@ -29,10 +25,10 @@ class Failing(FakeDirectory):
         return fail
 
 
-def test_all_of_them_only_read() -> None:
+def test_cost_routes_are_read_only() -> None:
     assert len(ROUTES) == 5
     for route in ROUTES.values():
-        assert isinstance(route, Route)
+        assert isinstance(route, AdminRoute)
         assert (route.permission, route.writes) == ("read", False)
 
 
@@ -63,7 +59,7 @@ def test_all_of_them_only_read() -> None:
         ("forecast", {"tenant": ""}),
     ],
 )
-async def test_a_question_of_another_shape_is_refused(path: str, body: dict[str, Any]) -> None:
+async def test_malformed_cost_request_is_rejected(path: str, body: dict[str, Any]) -> None:
     directory = FakeDirectory()
     wire = await asked(directory, f"cost/{path}", json.dumps(body).encode())
 
@@ -73,16 +69,16 @@ async def test_a_question_of_another_shape_is_refused(path: str, body: dict[str,
 @pytest.mark.parametrize(
     ("path", "body", "hint"),
     [
-        ("report", {"since": "2026-11-15", "until": "2026-11-14"}, "turn them"),
-        ("report", {"since": "2026-02-30"}, "no day of the calendar"),
-        ("report", {"since": "2020-01-01"}, "ask for 400 at most"),
-        ("report", {"by": "unit", "key": "k", "since": "2026-01-01", "until": "2026-11-01"}, "ask for 31 at most"),
-        ("report", {"since": "2026-01-01T10:00", "until": "2026-11-01"}, "single rows are read"),
-        ("report", {"key": "conversation"}, "by: unit"),
-        ("drift", {"day": "2026-02-30"}, "no day of the calendar"),
+        ("report", {"since": "2026-11-15", "until": "2026-11-14"}, "must be before until"),
+        ("report", {"since": "2026-02-30"}, "not a valid date"),
+        ("report", {"since": "2020-01-01"}, "the limit is 400"),
+        ("report", {"by": "unit", "key": "k", "since": "2026-01-01", "until": "2026-11-01"}, "partial days is 31"),
+        ("report", {"since": "2026-01-01T10:00", "until": "2026-11-01"}, "for units and partial days"),
+        ("report", {"key": "conversation"}, '"by": "unit"'),
+        ("drift", {"day": "2026-02-30"}, "not a valid date"),
     ],
 )
-async def test_a_question_that_cannot_be_answered_says_what_can(path: str, body: dict[str, Any], hint: str) -> None:
+async def test_unanswerable_cost_request_gets_advice(path: str, body: dict[str, Any], hint: str) -> None:
     directory = FakeDirectory()
     wire = await asked(directory, f"cost/{path}", json.dumps(body).encode())
 
@@ -92,9 +88,12 @@ async def test_a_question_that_cannot_be_answered_says_what_can(path: str, body:
 
 @pytest.mark.parametrize(
     ("error", "status", "code"),
-    [(NothingFound("nothing; do this"), 404, "not_found"), (LedgerAway("it is away"), 503, "database_away")],
+    [
+        (NothingFound("nothing; do this"), 404, "not_found"),
+        (LedgerUnavailable("it is away"), 503, "database_unavailable"),
+    ],
 )
-async def test_a_database_that_is_away_is_not_the_same_as_nothing_recorded(
+async def test_unreachable_database_is_distinguished_from_missing_records(
     error: Exception, status: int, code: str
 ) -> None:
     for path, body in (("report", {}), ("request", {"request": "r"}), ("statement", {"month": "2026-11"}),

@@ -1,4 +1,4 @@
-"""Limits count every prompt field and every form of a prompt."""
+"""Limits apply to every prompt field and every form of prompt."""
 
 import json
 from pathlib import Path
@@ -47,7 +47,7 @@ async def test_prompt_cap_counts_every_field_that_becomes_tokens(tmp_path: Path,
             answer = await caller.answer()
 
     assert answer.status == 413
-    assert 'class "interactive" takes 8000' in answer.error["message"]
+    assert 'class "interactive" allows at most 8000' in answer.error["message"]
     assert not engine.requests
 
 
@@ -55,10 +55,10 @@ async def test_prompt_cap_counts_every_field_that_becomes_tokens(tmp_path: Path,
     ("prompts", "limits", "said"),
     [
         (400, {}, "the request has 400 prompts"),
-        (3, {"concurrency": 2}, "send at most 2 prompts in one request"),
+        (3, {"concurrency": 2}, "send at most 2 prompts per request"),
     ],
 )
-async def test_limits_count_each_prompt_of_an_array(
+async def test_limits_count_each_prompt_in_an_array(
     tmp_path: Path, prompts: int, limits: dict[str, int], said: str
 ) -> None:
     async with FakeEngine() as engine, gateway_in_loop(capped(engine.url, limits), tmp_path) as gateway:

@@ -1,7 +1,7 @@
-"""Is what docs/reference/openapi.yaml says true?
+"""docs/reference/openapi.yaml matches the gateway.
 
-Its paths, statuses and codes are those of the code; and a running gateway, asked by schemathesis whatever the
-description allows and much that it does not, answers as described and never with an error of its own.
+Its paths, statuses and codes match the code. Schemathesis sends valid and invalid requests to a running gateway, and
+the gateway must respond as described and never with an internal error.
 """
 
 import asyncio
@@ -13,18 +13,18 @@ from typing import Any
 import pytest
 import yaml
 
-from headgate.edge.door import READ_ROUTES, ROUTES
-from headgate.edge.replies import UNKNOWN_URL
-from headgate.model.outcome import FACES, STREAM_INTERRUPTED, Outcome
+from headgate.edge.app import GET_ROUTES, ROUTES
+from headgate.edge.error_replies import UNKNOWN_URL
+from headgate.model.outcome import HTTP_REPLIES, STREAM_INTERRUPTED, Outcome
 from testing.fake_engine import Behaviour, FakeEngine
 from testing.gateway import gateway_in_loop
 from tests.edge.test_the_door import config_with_keys
 
 DESCRIPTION = Path(__file__).parents[2] / "docs/reference/openapi.yaml"
-UNTOLD = {Outcome.COMPLETED, Outcome.CANCELLED, Outcome.ENGINE_REFUSED}
-"""Outcomes without a code of ours: a good answer, none, and the engine's own."""
+UNTOLD = {Outcome.COMPLETED, Outcome.CANCELLED, Outcome.ENGINE_REJECTED}
+"""Outcomes for which the gateway has no error code of its own: success, no response, and the engine's own error."""
 OF_THE_CONNECTION = {"405", "408", "431", "500", "501", "505"}
-"""Statuses of what does not become a request with an outcome."""
+"""Statuses for messages that do not become a request with an outcome."""
 CHECKS = (
     "not_a_server_error,status_code_conformance,content_type_conformance,response_headers_conformance,"
     "response_schema_conformance,unsupported_method,ignored_auth"
@@ -36,24 +36,24 @@ def described() -> dict[str, Any]:
     return yaml.safe_load(DESCRIPTION.read_text())
 
 
-def test_the_paths_are_those_of_the_door() -> None:
+def test_described_paths_match_the_routes() -> None:
     methods = {path: list(item) for path, item in described()["paths"].items()}
 
-    assert methods == {path.decode(): ["post"] for path in ROUTES} | {path.decode(): ["get"] for path in READ_ROUTES}
+    assert methods == {path.decode(): ["post"] for path in ROUTES} | {path.decode(): ["get"] for path in GET_ROUTES}
 
 
 @pytest.mark.parametrize("path", [path.decode() for path in ROUTES])
-def test_the_statuses_are_those_of_the_outcomes(path: str) -> None:
+def test_described_statuses_match_the_outcomes(path: str) -> None:
     responses = described()["paths"][path]["post"]["responses"]
 
-    told = {str(face.status) for outcome, face in FACES.items() if outcome not in UNTOLD}
+    told = {str(face.status) for outcome, face in HTTP_REPLIES.items() if outcome not in UNTOLD}
     assert set(responses) == told | OF_THE_CONNECTION | {"200"}
 
 
-def test_the_codes_are_those_of_the_outcomes() -> None:
+def test_described_codes_match_the_outcomes() -> None:
     codes = described()["components"]["schemas"]["Code"]["enum"]
 
-    ours = {face.code for outcome, face in FACES.items() if outcome not in UNTOLD}
+    ours = {face.code for outcome, face in HTTP_REPLIES.items() if outcome not in UNTOLD}
     assert codes == sorted(ours | {UNKNOWN_URL, STREAM_INTERRUPTED.code, "internal_error"})
 
 
@@ -66,23 +66,23 @@ def test_the_codes_are_those_of_the_outcomes() -> None:
         pytest.param(15, "examples,coverage,fuzzing", id="long", marks=pytest.mark.nightly),
     ],
 )
-async def test_a_gateway_answers_as_described(tmp_path: Path, examples: int, phases: str) -> None:
+async def test_gateway_responds_as_described(tmp_path: Path, examples: int, phases: str) -> None:
     async with FakeEngine() as engine, gateway_in_loop(config_with_keys(engine.url), tmp_path) as gateway:
         engine.behaviour = Behaviour(tokens=3)
         status, said = await schemathesis(gateway.url, for_this_gateway(tmp_path), tmp_path, examples, phases)
 
     assert status == 0, said
-    # Otherwise nothing but refusals would have been looked at.
+    # Otherwise the run would have covered only rejections.
     assert len(engine.requests) > examples
 
 
 def for_this_gateway(folder: Path) -> Path:
-    """The description with the names of the models and classes that exist here, or hardly a request would get in."""
+    """Limit the description to this gateway's models and classes, so that most requests are accepted."""
     description = described()
     description["components"]["schemas"]["Model"]["enum"] = ["m", "other"]
     parameters = description["components"]["parameters"]
     parameters["Class"]["schema"]["enum"] = ["interactive", "long", "batch"]
-    # A deadline that passes is answered with 504, which is right and looks like a failure of the server.
+    # An exceeded deadline returns 504, which is correct but counts as a server error.
     parameters["Deadline"]["schema"]["minimum"] = 60_000
     file = folder / "openapi.yaml"
     file.write_text(yaml.safe_dump(description))

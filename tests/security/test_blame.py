@@ -1,4 +1,4 @@
-"""Healthy endpoints are not ejected for poison requests or for a gateway out of file descriptors."""
+"""Healthy endpoints are not ejected because of poison requests or a gateway that is out of file descriptors."""
 
 import asyncio
 from contextlib import AsyncExitStack
@@ -36,7 +36,7 @@ async def asked(gateway: GatewayInLoop, name: str, content: str) -> tuple[int, d
         return answer.status, {key.lower(): value for key, value in answer.headers.items()}, await answer.json()
 
 
-async def test_poison_requests_of_one_tenant_eject_no_engine_and_affect_no_other_tenant(tmp_path: Path) -> None:
+async def test_poison_requests_from_one_tenant_eject_no_engine_and_affect_no_other_tenant(tmp_path: Path) -> None:
     async with AsyncExitStack() as stack:
         engines = [await stack.enter_async_context(Allergic()) for _ in range(4)]
         tenants = {"attacker": tenant("attacker"), "victim": tenant("victim")}
@@ -53,7 +53,7 @@ async def test_poison_requests_of_one_tenant_eject_no_engine_and_affect_no_other
         assert (await series_of(gateway))["headgate_endpoint_ejections_total{pool=small}"] == 0
 
 
-async def test_repeated_poison_request_is_rejected_before_dispatch_and_only_for_its_tenant(tmp_path: Path) -> None:
+async def test_repeated_poison_request_is_rejected_before_dispatch_but_only_for_its_tenant(tmp_path: Path) -> None:
     async with Allergic() as one, Allergic() as other:
         tenants = {"acme": tenant("acme"), "bolt": tenant("bolt")}
         config = a_config(one.url, other.url, key_secret=SECRET, tenants=tenants)
@@ -74,16 +74,16 @@ async def test_repeated_poison_request_is_rejected_before_dispatch_and_only_for_
     assert 1 <= int(headers["retry-after"]) <= 60
 
 
-async def test_running_out_of_descriptors_counts_as_a_gateway_fault(tmp_path: Path) -> None:
+async def test_running_out_of_descriptors_is_treated_as_a_gateway_fault(tmp_path: Path) -> None:
     async with FakeEngine() as engine:
-        async with gateway_in_loop(a_config(engine.url, health={"failures_max": 1}), tmp_path) as gateway:
+        async with gateway_in_loop(a_config(engine.url, health={"consecutive_failures_max": 1}), tmp_path) as gateway:
             async with gateway.http.get(gateway.url + "/v1/models") as answer:
                 await answer.read()
             with no_descriptors_left():
                 async with gateway.post(chat()) as answer:
                     status, error = answer.status, (await answer.json())["error"]
             assert (status, error["code"]) == (503, "gateway_error")
-            assert "too many open files (gateway_failed)" in error["message"]
+            assert "too many open files (internal_error)" in error["message"]
             # The request was retried without success.
             assert (await series_of(gateway))["headgate_attempt_faults_total{pool=small,fault=gateway}"] == 3
             assert {each["state"] for each in (await gateway.status())["endpoints"]} == {"ready"}
@@ -92,14 +92,16 @@ async def test_running_out_of_descriptors_counts_as_a_gateway_fault(tmp_path: Pa
 
 
 @pytest.mark.parametrize("stream", [False, pytest.param(True, marks=pytest.mark.timing)])
-async def test_response_exceeding_its_time_limit_is_not_retried_and_ejects_no_endpoint(
+async def test_response_exceeding_its_timeout_is_not_retried_and_ejects_no_endpoint(
     tmp_path: Path, *, stream: bool
 ) -> None:
-    # The limit must be long enough for the stream to start.
-    classes = {"interactive": {"band": 0, "total_max": "3s"}}
+    # The timeout must be long enough for the stream to start.
+    classes = {"interactive": {"priority_band": 0, "attempt_timeout": "3s"}}
     async with FakeEngine() as engine:
         engine.behaviour = Behaviour(tokens=8, hang_after=2) if stream else Behaviour(hang_before_head=True)
-        config = a_config(engine.url, engine="openai_compatible", classes=classes, health={"failures_max": 1})
+        config = a_config(
+            engine.url, engine="openai_compatible", classes=classes, health={"consecutive_failures_max": 1}
+        )
         async with gateway_in_loop(config, tmp_path) as gateway:
             async with gateway.post(chat(stream=stream)) as answer:
                 text = await answer.text()
@@ -108,11 +110,13 @@ async def test_response_exceeding_its_time_limit_is_not_retried_and_ejects_no_en
             assert {each["state"] for each in (await gateway.status())["endpoints"]} == {"ready"}
 
 
-async def test_missing_first_token_within_the_limit_counts_as_an_engine_fault(tmp_path: Path) -> None:
-    classes = {"interactive": {"band": 0, "total_max": "200ms"}}
+async def test_first_token_timeout_is_treated_as_an_engine_fault(tmp_path: Path) -> None:
+    classes = {"interactive": {"priority_band": 0, "attempt_timeout": "200ms"}}
     async with FakeEngine() as engine:
         engine.behaviour = Behaviour(hang_before_head=True)
-        config = a_config(engine.url, classes=classes, health={"failures_max": 1}, retry={"attempts_max": 1})
+        config = a_config(
+            engine.url, classes=classes, health={"consecutive_failures_max": 1}, retry={"attempts_max": 1}
+        )
         async with gateway_in_loop(config, tmp_path) as gateway:
             async with gateway.post(chat(stream=True)) as answer:
                 assert answer.status == 504

@@ -1,7 +1,7 @@
-"""How much of a request does the gateway take before it says no?
+"""Oversized requests are rejected before they are read completely.
 
-Announced or not, a body beyond the limit is refused before it is read, and a head beyond its limits before it is whole.
-What a flood costs is measured on a process of its own.
+A body over the limit is rejected before it is read, with or without a content length. A head over its limits is
+rejected before it is complete. The memory cost of floods is measured on a separate gateway process.
 """
 
 import asyncio
@@ -14,17 +14,17 @@ from typing import Any
 import pytest
 
 from testing.fake_engine import FakeEngine
-from testing.gateway import GatewayInLoop, a_config, gateway_beside, gateway_in_loop
-from testing.simulated import resident_mib
+from testing.gateway import GatewayInLoop, a_config, gateway_in_loop, gateway_process_with_client
+from testing.simulated_engines import resident_mib
 from tests.edge.test_the_door import config_with_keys
 from tests.security.raw import CHUNKED, Caller, Closed, body_of, chunk, connected, head_of, request_of
 
 MIB = 1024 * 1024
 KIB = 1024
-LIMITS = {"body_bytes_max": "16KiB", "head_bytes_max": "8KiB", "headers_max": 20}
+LIMITS = {"body_bytes_max": "16KiB", "header_bytes_max": "8KiB", "header_count_max": 20}
 FLOOD_BYTES_MAX = 64 * MIB
 TAKEN_BYTES_MAX = 24 * MIB
-"""What may have left the flooding side when it learns of the close; nearly all of it in buffers of the kernel."""
+"""Bytes that the client may have sent by the time it notices the close. Nearly all of them are in kernel buffers."""
 GROWTH_MIB_MAX = 16.0
 
 
@@ -34,10 +34,10 @@ async def a_gateway(folder: Path) -> AsyncIterator[tuple[FakeEngine, GatewayInLo
         yield engine, gateway
 
 
-# The body
+# Body limits
 
 
-async def test_a_body_that_is_announced_too_large_is_refused_before_any_of_it_comes(tmp_path: Path) -> None:
+async def test_declared_length_over_the_limit_is_rejected_before_the_body_is_read(tmp_path: Path) -> None:
     async with a_gateway(tmp_path) as (engine, gateway), connected(gateway.url) as caller:
         await caller.send(head_of(b"content-length: %d" % (16 * KIB + 1)))
         answer = await caller.answer()
@@ -47,7 +47,7 @@ async def test_a_body_that_is_announced_too_large_is_refused_before_any_of_it_co
 
 
 @pytest.mark.parametrize("length", [10**12, 2**63 - 1, 2**63, 2**64 - 1])
-async def test_no_number_of_bytes_is_too_large_to_be_refused(tmp_path: Path, length: int) -> None:
+async def test_extreme_content_length_is_rejected(tmp_path: Path, length: int) -> None:
     async with a_gateway(tmp_path) as (engine, gateway), connected(gateway.url) as caller:
         await caller.send(head_of(b"content-length: %d" % length))
         answer = await caller.answer()
@@ -56,7 +56,7 @@ async def test_no_number_of_bytes_is_too_large_to_be_refused(tmp_path: Path, len
     assert engine.requests == []
 
 
-async def test_a_caller_who_asks_first_is_told_no_instead_of_go_on(tmp_path: Path) -> None:
+async def test_expect_continue_over_the_limit_gets_413_instead_of_100(tmp_path: Path) -> None:
     async with a_gateway(tmp_path) as (_, gateway), connected(gateway.url) as caller:
         await caller.send(head_of(b"content-length: %d" % MIB, b"expect: 100-continue"))
         first = await caller._reader.readuntil(b"\r\n")
@@ -64,7 +64,7 @@ async def test_a_caller_who_asks_first_is_told_no_instead_of_go_on(tmp_path: Pat
     assert first.split(b" ")[1] == b"413"
 
 
-async def test_a_body_as_long_as_the_limit_is_taken(tmp_path: Path) -> None:
+async def test_body_at_the_limit_is_accepted(tmp_path: Path) -> None:
     async with a_gateway(tmp_path) as (engine, gateway), connected(gateway.url) as caller:
         padding = b" " * (16 * KIB - len(body_of("hi")))
         await caller.send(request_of(body_of("hi") + padding))
@@ -75,7 +75,7 @@ async def test_a_body_as_long_as_the_limit_is_taken(tmp_path: Path) -> None:
     assert len(engine.requests) == 2
 
 
-async def test_chunks_are_cut_at_the_limit(tmp_path: Path) -> None:
+async def test_chunked_body_over_the_limit_is_rejected(tmp_path: Path) -> None:
     async with a_gateway(tmp_path) as (engine, gateway), connected(gateway.url) as caller:
         await caller.send(head_of(CHUNKED), chunk(b" " * 16 * KIB), chunk(b" "))
         answer = await caller.answer()
@@ -84,7 +84,7 @@ async def test_chunks_are_cut_at_the_limit(tmp_path: Path) -> None:
     assert engine.requests == []
 
 
-async def test_one_chunk_of_any_size_is_cut_at_the_limit(tmp_path: Path) -> None:
+async def test_single_chunk_over_the_limit_is_rejected(tmp_path: Path) -> None:
     async with a_gateway(tmp_path) as (engine, gateway), connected(gateway.url) as caller:
         await caller.send(head_of(CHUNKED), b"7fffffff\r\n", b" " * 17 * KIB)
         answer = await caller.answer()
@@ -93,7 +93,7 @@ async def test_one_chunk_of_any_size_is_cut_at_the_limit(tmp_path: Path) -> None
     assert engine.requests == []
 
 
-async def test_nothing_is_read_for_a_caller_without_a_key(tmp_path: Path) -> None:
+async def test_request_without_a_key_is_rejected_before_its_body_is_read(tmp_path: Path) -> None:
     async with FakeEngine() as engine, gateway_in_loop(config_with_keys(engine.url), tmp_path) as gateway:
         async with connected(gateway.url) as caller:
             await caller.send(head_of(b"content-length: 1000000"))
@@ -103,7 +103,7 @@ async def test_nothing_is_read_for_a_caller_without_a_key(tmp_path: Path) -> Non
             assert (await caller.answer()).status == 401
 
 
-async def test_a_key_in_a_trailer_is_not_a_key(tmp_path: Path) -> None:
+async def test_key_in_a_trailer_is_ignored(tmp_path: Path) -> None:
     async with FakeEngine() as engine, gateway_in_loop(config_with_keys(engine.url), tmp_path) as gateway:
         async with connected(gateway.url) as caller:
             trailer = b"0\r\nauthorization: Bearer hg-acme\r\n\r\n"
@@ -113,10 +113,10 @@ async def test_a_key_in_a_trailer_is_not_a_key(tmp_path: Path) -> None:
     assert engine.requests == []
 
 
-# The head
+# Head limits
 
 
-async def test_a_head_within_its_limits_is_taken(tmp_path: Path) -> None:
+async def test_head_within_its_limits_is_accepted(tmp_path: Path) -> None:
     async with a_gateway(tmp_path) as (_, gateway), connected(gateway.url) as caller:
         await caller.send(request_of(body_of("hi"), *(b"x-%d: a" % number for number in range(18))))
         assert (await caller.answer()).status == 200
@@ -128,7 +128,7 @@ HEADS = {
     "one header too many": head_of(*(b"x-%d: a" % number for number in range(20))),
     "one long header": head_of(b"x-a: " + b"a" * 8 * KIB),
     "one long name": head_of(b"a" * 8 * KIB + b": a"),
-    "many headers that are long together": head_of(*(b"x-%d: " % number + b"a" * KIB for number in range(10))),
+    "many headers that exceed the limit together": head_of(*(b"x-%d: " % number + b"a" * KIB for number in range(10))),
     "a long target": head_of(first=b"GET /v1/models?" + b"a" * 8 * KIB + b" HTTP/1.1"),
     "a header that does not end": head_of(b"x-a: " + b"a" * 9 * KIB).rstrip(),
     "a target that does not end": b"GET /" + b"a" * 9 * KIB,
@@ -139,7 +139,7 @@ HEADS = {
 
 @pytest.mark.parametrize("name", HEADS)
 @pytest.mark.parametrize("admin", [False, True], ids=["data", "admin"])
-async def test_a_head_beyond_its_limits_is_told_so_and_the_connection_closed(
+async def test_head_over_its_limits_gets_431_and_the_connection_is_closed(
     tmp_path: Path, name: str, admin: bool
 ) -> None:
     async with a_gateway(tmp_path) as (_, gateway):
@@ -152,7 +152,7 @@ async def test_a_head_beyond_its_limits_is_told_so_and_the_connection_closed(
     assert closed
 
 
-async def test_a_head_beyond_its_limits_that_comes_byte_by_byte_is_told_so_too(tmp_path: Path) -> None:
+async def test_oversized_head_sent_byte_by_byte_gets_431(tmp_path: Path) -> None:
     async with a_gateway(tmp_path) as (_, gateway), connected(gateway.url) as caller:
         await caller.drip(HEADS["one header too many"])
         answer = await caller.answer()
@@ -162,7 +162,7 @@ async def test_a_head_beyond_its_limits_that_comes_byte_by_byte_is_told_so_too(t
     assert answer.headers[b"x-request-id"].startswith(b"req_")
 
 
-# What a flood costs
+# Memory cost of floods
 
 CHUNKED_HEAD = head_of(CHUNKED)
 FLOODS: dict[str, tuple[bytes, bytes]] = {
@@ -182,11 +182,11 @@ FLOODS: dict[str, tuple[bytes, bytes]] = {
 
 
 @pytest.mark.process
-async def test_no_flood_is_kept_in_memory_or_read_for_ever(tmp_path: Path) -> None:
+async def test_floods_do_not_increase_memory_and_are_cut_off(tmp_path: Path) -> None:
     async with FakeEngine() as engine:
         config = a_config(engine.url, limits={"body_bytes_max": "1MiB"})
-        async with gateway_beside(config, tmp_path) as (gateway, process):
-            await flood_with(gateway.url, "endless headers")  # What it allocates once and keeps is not growth.
+        async with gateway_process_with_client(config, tmp_path) as (gateway, process):
+            await flood_with(gateway.url, "endless headers")  # One-time allocations do not count as growth.
             before = resident_mib(process.pid)
             taken, grown = {}, {}
             for name in FLOODS:
@@ -209,17 +209,21 @@ async def flood_with(url: str, name: str) -> int:
             async with asyncio.timeout(4):
                 return await caller.flood(piece, FLOOD_BYTES_MAX)
         except TimeoutError:
-            # It is neither read nor closed: the kernel's buffers are full, and so it costs nothing.
+            # The gateway neither reads nor closes the connection. The kernel buffers are full, so the flood costs
+            # nothing.
             return 0
 
 
 @pytest.mark.process
-async def test_many_floods_at_once_are_bounded_together(tmp_path: Path) -> None:
-    async with FakeEngine() as engine, gateway_beside(a_config(engine.url), tmp_path) as (gateway, process):
+async def test_concurrent_floods_use_bounded_memory(tmp_path: Path) -> None:
+    async with (
+        FakeEngine() as engine,
+        gateway_process_with_client(a_config(engine.url), tmp_path) as (gateway, process),
+    ):
         before = resident_mib(process.pid)
 
         async def hold(caller: Caller) -> None:
-            # Just below the limits of a head, and then nothing.
+            # Send a head just below its limits, and then nothing.
             await caller.send(head_of(b"x-a: " + b"a" * 60 * KIB).rstrip())
 
         async with asyncio.timeout(60), _many(gateway.url, 200) as callers:
@@ -229,7 +233,7 @@ async def test_many_floods_at_once_are_bounded_together(tmp_path: Path) -> None:
                 assert (await caller.answer()).status == 200
             grown = resident_mib(process.pid) - before
 
-    # 200 heads of 60 KiB are 12 MiB; twice that and what the connections themselves take.
+    # 200 heads of 60 KiB take up 12 MiB. Allow twice that plus the memory for the connections.
     assert grown < 48
 
 
@@ -244,7 +248,7 @@ async def _many(url: str, count: int) -> AsyncIterator[list[Caller]]:
             await each.__aexit__(None, None, None)
 
 
-async def test_a_connection_that_was_refused_for_its_head_takes_nothing_more(tmp_path: Path) -> None:
+async def test_no_request_is_read_after_a_rejected_head(tmp_path: Path) -> None:
     async with a_gateway(tmp_path) as (engine, gateway), connected(gateway.url) as caller:
         await caller.send(HEADS["one header too many"] + request_of(body_of("behind")))
         assert (await caller.answer()).status == 431
@@ -254,21 +258,21 @@ async def test_a_connection_that_was_refused_for_its_head_takes_nothing_more(tmp
     assert engine.requests == []
 
 
-async def test_who_only_announces_bodies_takes_no_room_from_others(tmp_path: Path) -> None:
-    limits = {"body_bytes_max": "1MiB", "bodies_bytes_max": "2MiB"}
+async def test_declared_but_unsent_bodies_do_not_count_towards_the_body_budget(tmp_path: Path) -> None:
+    limits = {"body_bytes_max": "1MiB", "total_body_bytes_max": "2MiB"}
     async with FakeEngine() as engine, gateway_in_loop(a_config(engine.url, limits=limits), tmp_path) as gateway:
         async with AsyncExitStack() as stack:
             for _ in range(8):
                 caller = await stack.enter_async_context(connected(gateway.url))
                 await caller.send(head_of(b"content-length: 1048576"))
-            await gateway.until(lambda status: status["requests_open"] == 8)
+            await gateway.wait_for_status(lambda status: status["requests_open"] == 8)
             async with connected(gateway.url) as caller:
                 await caller.send(request_of(body_of("hi")))
                 assert (await caller.answer()).status == 200
 
 
-async def test_bodies_of_untold_length_count_as_they_come(tmp_path: Path) -> None:
-    limits = {"body_bytes_max": "1MiB", "bodies_bytes_max": "1MiB"}
+async def test_chunked_bodies_are_counted_as_they_arrive(tmp_path: Path) -> None:
+    limits = {"body_bytes_max": "1MiB", "total_body_bytes_max": "1MiB"}
     async with FakeEngine() as engine, gateway_in_loop(a_config(engine.url, limits=limits), tmp_path) as gateway:
         async with connected(gateway.url) as first, connected(gateway.url) as second:
             for caller in (first, second):
@@ -284,17 +288,17 @@ async def test_bodies_of_untold_length_count_as_they_come(tmp_path: Path) -> Non
     assert held <= MIB
 
 
-async def test_a_length_of_thousands_of_digits_is_a_length(tmp_path: Path) -> None:
+async def test_content_length_with_leading_zeros_is_parsed_or_rejected(tmp_path: Path) -> None:
     async with a_gateway(tmp_path) as (_, gateway), connected(gateway.url) as caller:
         body = body_of("hi")
         await caller.send(head_of(b"content-length: " + b"0" * 4000 + b"%d" % len(body)) + body)
         assert (await caller.answer()).status in {200, 400}
 
 
-# Length of names and of single headers
+# Length of names and single headers
 
 
-async def test_one_long_header_is_rejected(tmp_path: Path) -> None:
+async def test_single_long_header_is_rejected(tmp_path: Path) -> None:
     async with a_gateway(tmp_path) as (engine, gateway), connected(gateway.url) as caller:
         await caller.send(request_of(body_of("hi"), b"x-headgate-class: " + b"z" * 5_000))
         answer = await caller.answer()

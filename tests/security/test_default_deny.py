@@ -1,8 +1,8 @@
-"""Is everything refused that is not on a list?
+"""Paths and methods that are not listed are rejected.
 
-Every route of both listeners stands in a table here with who may use it: a route that is added without a line in the
-table fails. What is on no list, in whatever spelling, is refused without an engine being asked. What is authorised is
-the path as it was sent, so that no second reading of it can mean something else.
+A table lists every route on both listeners and who may use it; a new route without a row in the table fails these
+tests. Unlisted paths, in any spelling, are rejected without sending a request to an engine. Authorization uses the path
+exactly as sent, so that no later normalization can change its meaning.
 """
 
 from collections.abc import AsyncIterator
@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from headgate.edge.door import READ_ROUTES, ROUTES
+from headgate.edge.app import GET_ROUTES, ROUTES
+from headgate.edge.pages.served import error_pages
+from headgate.model.outcome import Outcome
 from testing.fake_engine import FakeEngine
 from testing.gateway import GatewayInLoop, a_config, gateway_in_loop
 from tests.edge.test_the_door import config_with_keys
@@ -21,7 +23,7 @@ from tests.security.raw import Answer, Closed, body_of, connected, request_of
 KEY = b"authorization: Bearer hg-acme"
 METHODS = (b"GET", b"HEAD", b"POST", b"PUT", b"PATCH", b"DELETE", b"OPTIONS", b"TRACE", b"PROPFIND", b"PURGE")
 
-# The data listener: path -> the one method. Every one of them needs a key.
+# Data listener: path -> its only method. Every path requires an API key.
 NEEDS_A_KEY = {
     b"/v1/chat/completions": b"POST",
     b"/v1/completions": b"POST",
@@ -30,17 +32,19 @@ NEEDS_A_KEY = {
     b"/v1/models": b"GET",
     b"/v1/usage": b"GET",
 }
-# The admin listener: it only reads, and asks for no key.
+# Data listener: documents served without a key, for GET and HEAD.
+ERROR_PAGES = {b"/errors", b"/errors/"} | {b"/errors/%b" % each.encode() for each in Outcome}
+# Admin listener: read-only pages served without a key.
 NEEDS_NO_KEY = (b"/health", b"/ready", b"/metrics", b"/status", b"/verdict")
-# Likewise, by its query.
+# Admin listener: read-only pages that take a query.
 NEEDS_NO_KEY_ASKED = (b"/requests",)
-# Likewise, with the name of one thing behind it.
+# Admin listener: read-only pages whose path ends with the name of an object.
 NEEDS_NO_KEY_BELOW = (b"/explain/",)
-# The page for people, its files, and what leads there.
+# The console, its files and the paths that redirect to it.
 CONSOLE_FILES = {b"/console/" + each.encode() for each in ("", "console.css", "console.js", "icon.svg")}
 LEADS_THERE = (b"/", b"/console")
 
-# What engines and servers of other kinds have, or had.
+# Control paths of engines and other servers, from current or earlier versions.
 # fmt: off
 CONTROL_PATHS = [
     "/pause", "/resume", "/is_paused", "/abort_requests", "/abort_request", "/update_weights",
@@ -126,7 +130,7 @@ class Stage:
     gateway: GatewayInLoop
 
     async def ask(self, method: bytes, path: bytes, *lines: bytes, admin: bool = False) -> Answer | None:
-        """The answer, or None where the connection was closed without one."""
+        """Send a request; return the response, or None if the connection was closed without one."""
         url = self.gateway.admin_url if admin else self.gateway.url
         first = b"%b %b HTTP/1.1" % (method, path)
         async with connected(url) as caller:
@@ -148,24 +152,26 @@ async def stage(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stage
             yield Stage(engine, gateway)
 
 
-def test_every_route_of_the_data_listener_stands_in_the_table() -> None:
-    assert {*ROUTES, *READ_ROUTES} == NEEDS_A_KEY.keys()
+def test_table_lists_every_data_listener_route() -> None:
+    assert {*ROUTES, *GET_ROUTES} == NEEDS_A_KEY.keys()
+    assert error_pages().keys() == ERROR_PAGES
 
 
-async def test_every_page_of_the_admin_listener_stands_in_the_table(tmp_path: Path) -> None:
+async def test_table_lists_every_admin_listener_page(tmp_path: Path) -> None:
     async with FakeEngine() as engine, gateway_in_loop(a_config(engine.url), tmp_path) as gateway:
         admin = gateway.gateway._admin
 
     assert set(admin.pages) == set(NEEDS_NO_KEY)
-    assert set(admin.pages_asked) == set(NEEDS_NO_KEY_ASKED)
-    assert set(admin.pages_below) == set(NEEDS_NO_KEY_BELOW)
+    assert set(admin.pages_with_query) == set(NEEDS_NO_KEY_ASKED)
+    assert set(admin.pages_by_name) == set(NEEDS_NO_KEY_BELOW)
+    assert all(path == b"/docs" or path.startswith(b"/docs/") for path in admin.docs)
     assert {path for path in CONSOLE_FILES if path.removeprefix(b"/console/") not in admin.console._files} == set()
-    assert admin.api is None, "without keys of operators there is nothing that writes"
+    assert admin.api is None, "without operator keys there must be no write API"
 
 
 @pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize("path", NEEDS_A_KEY, ids=bytes.decode)
-async def test_a_route_asks_for_a_key_before_anything_else(stage: Stage, path: bytes) -> None:
+async def test_route_checks_the_key_first(stage: Stage, path: bytes) -> None:
     stage.engine.requests.clear()
     for line in (b"x-a: b", b"authorization: Bearer hg-nobody", b"authorization: hg-acme", b"x-api-key: hg-acme"):
         answer = await stage.ask(NEEDS_A_KEY[path], path, line)
@@ -177,7 +183,7 @@ async def test_a_route_asks_for_a_key_before_anything_else(stage: Stage, path: b
 
 @pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize("path", NEEDS_A_KEY, ids=bytes.decode)
-async def test_a_route_has_one_method(stage: Stage, path: bytes) -> None:
+async def test_route_accepts_only_its_method(stage: Stage, path: bytes) -> None:
     stage.engine.requests.clear()
     for method in METHODS:
         if method != NEEDS_A_KEY[path]:
@@ -189,7 +195,7 @@ async def test_a_route_has_one_method(stage: Stage, path: bytes) -> None:
 
 @pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize("path", [*NEEDS_NO_KEY, *NEEDS_NO_KEY_ASKED], ids=bytes.decode)
-async def test_an_operators_page_is_only_read(stage: Stage, path: bytes) -> None:
+async def test_admin_page_is_read_only(stage: Stage, path: bytes) -> None:
     for method in METHODS:
         answer = await stage.ask(method, path, admin=True)
         if method in (b"GET", b"HEAD"):
@@ -209,12 +215,13 @@ async def test_an_operators_page_is_only_read(stage: Stage, path: bytes) -> None
         b"/explain/req_1",
         *sorted(CONSOLE_FILES),
         *LEADS_THERE,
+        b"/docs/",
         b"/admin/v1/tenants",
     ],
     ids=bytes.decode,
 )
 async def test_every_admin_page_rejects_unknown_hosts_and_foreign_origins(stage: Stage, path: bytes) -> None:
-    """DNS rebinding: the browser sends the attacker's host name to the address of the admin listener."""
+    """Covers DNS rebinding, in which a browser sends the attacker's host name to the admin listener's address."""
     authority = stage.gateway.admin_url.removeprefix("http://").encode()
 
     async def status(host: bytes, *lines: bytes) -> int:
@@ -229,7 +236,7 @@ async def test_every_admin_page_rejects_unknown_hosts_and_foreign_origins(stage:
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_the_explanation_of_a_request_is_only_read_and_by_its_name_alone(stage: Stage) -> None:
+async def test_explanation_is_read_only_and_requires_the_exact_request_id(stage: Stage) -> None:
     served = await stage.ask(b"POST", b"/v1/chat/completions", KEY)
     assert served is not None
     name = served.headers[b"x-request-id"]
@@ -267,18 +274,18 @@ async def test_the_explanation_of_a_request_is_only_read_and_by_its_name_alone(s
 @pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize("admin", [False, True], ids=["data", "admin"])
 @pytest.mark.parametrize("method", [b"GET", b"POST"], ids=bytes.decode)
-async def test_what_engines_can_be_told_to_do_is_not_passed_on(stage: Stage, method: bytes, admin: bool) -> None:
-    """With a good key, since a caller is not an operator."""
+async def test_engine_control_paths_are_not_forwarded(stage: Stage, method: bytes, admin: bool) -> None:
+    """Uses a valid key, because callers are not operators."""
     stage.engine.requests.clear()
     probes = {probe.path for probe in stage.engine.probes}
     reads = admin and method == b"GET"
-    allowed = {path.decode() for path in NEEDS_NO_KEY if path.decode() in CONTROL_PATHS} if reads else set()
+    allowed = {path.decode(): 200 for path in NEEDS_NO_KEY if path.decode() in CONTROL_PATHS} | {"/docs": 308}
     answered = {}
     for path in CONTROL_PATHS:
         answer = await stage.ask(method, path.encode(), KEY, admin=admin)
         answered[path] = answer.status if answer else None
 
-    assert {path: status for path, status in answered.items() if status != 404} == dict.fromkeys(allowed, 200)
+    assert {path: status for path, status in answered.items() if status != 404} == (allowed if reads else {})
     assert stage.engine.requests == []
     assert {probe.path for probe in stage.engine.probes} <= probes | {"/health", "/metrics", "/v1/models", "/version"}
 
@@ -286,7 +293,7 @@ async def test_what_engines_can_be_told_to_do_is_not_passed_on(stage: Stage, met
 @pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize("admin", [False, True], ids=["data", "admin"])
 @pytest.mark.parametrize("method", [b"GET", b"POST"], ids=bytes.decode)
-async def test_another_spelling_of_a_path_is_another_path(stage: Stage, method: bytes, admin: bool) -> None:
+async def test_alternative_spelling_of_a_path_is_rejected(stage: Stage, method: bytes, admin: bool) -> None:
     stage.engine.requests.clear()
     paths = [path.replace(b"/v1/models", b"/status") for path in SPELLINGS] if admin else SPELLINGS
     answered = {}
@@ -302,8 +309,8 @@ async def test_another_spelling_of_a_path_is_another_path(stage: Stage, method: 
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_a_query_changes_nothing_and_goes_no_further(stage: Stage) -> None:
-    """Some clients add one (`?api-version=…`). It is not read, not an excuse for a key, and not passed on."""
+async def test_query_string_is_ignored_and_not_forwarded(stage: Stage) -> None:
+    """Some clients add a query such as `?api-version=…`. It cannot replace a key."""
     stage.engine.requests.clear()
     for query in (b"?", b"?api-version=1", b"?key=hg-acme", b"?x=%00", b"?/../../metrics", b"?a?b"):
         refused = await stage.ask(b"POST", b"/v1/chat/completions" + query)
@@ -316,19 +323,19 @@ async def test_a_query_changes_nothing_and_goes_no_further(stage: Stage) -> None
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_two_keys_are_no_key(stage: Stage) -> None:
-    """Which of them counts would be a matter of opinion, and a proxy may have looked at the other."""
+async def test_two_authorization_headers_are_rejected(stage: Stage) -> None:
+    """A proxy in front of the gateway may have checked the other header."""
     for lines in ((KEY, b"authorization: Bearer hg-nobody"), (b"authorization: Bearer hg-nobody", KEY), (KEY, KEY)):
         answer = await stage.ask(b"GET", b"/v1/models", *lines)
         assert answer is None or answer.status in {400, 401}
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_a_tenant_cannot_name_another(stage: Stage) -> None:
-    """Nothing but the key says who is asking."""
+async def test_tenant_cannot_act_as_another(stage: Stage) -> None:
+    """Only the key identifies the tenant."""
     lines = (b"x-headgate-tenant: acme", b"x-tenant-id: acme", b"x-gateway-inference-fairness-id: acme", b"user: acme")
     limited = b"authorization: Bearer hg-limited"
     answer = await stage.ask(b"POST", b"/v1/chat/completions", limited, *lines)
 
     assert answer is not None
-    assert answer.status == 404  # The model exists for acme alone.
+    assert answer.status == 404  # Only acme may use the model.

@@ -6,17 +6,12 @@ from collections.abc import Iterator
 import pytest
 
 from fuzz.pipes import Pipe
-from headgate.engines.connection import (
-    FRAMING_BYTES_MAX,
-    READ_BUFFER_BYTES,
-    UNTIMED_BYTES,
-    EngineConnection,
-    HttpAnswer,
-)
 from headgate.engines.dialects import DIALECTS
+from headgate.engines.engine_connection import FRAMING_BYTES_MAX, UNTIMED_BYTES, EngineConnection
+from headgate.engines.http_response import READ_BUFFER_BYTES, HttpResponse
 from headgate.ports.engine import EngineFault
-from headgate.wire.turn_budget import READ_BYTES, SLICE_BYTES, UNTIMED_BYTES_IN_ALL, TurnBudget
-from testing.work import cut_into, lines_run
+from headgate.wire.turn_budget import READ_BYTES, SLICE_BYTES, UNTIMED_BYTES_TOTAL, TurnBudget
+from testing.executed_lines import count_executed_lines, split_into
 from tests.security.raw import LAST_CHUNK, chunk
 
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
@@ -33,7 +28,7 @@ class Line:
         self.pipe = Pipe()
         self.connection.connection_made(self.pipe)  # pyright: ignore[reportArgumentType]
 
-    async def ask(self) -> HttpAnswer:
+    async def ask(self) -> HttpResponse:
         asking = asyncio.ensure_future(self.connection.ask([b"question"], DIALECTS["vllm"]))
         await asyncio.sleep(0)
         self.connection.data_received(HEAD)
@@ -50,7 +45,7 @@ class Line:
         return taken
 
 
-async def read_all(answer: HttpAnswer) -> bytes:
+async def read_all(answer: HttpResponse) -> bytes:
     body = b""
     while data := await answer.read():
         body += data
@@ -82,10 +77,15 @@ async def test_one_byte_chunks_are_forwarded_once_per_read(size: int) -> None:
         line = Line()
         answer = await line.ask()
         body, taken = b"ab" * (length // 2), list[bytes]()
-        pouring = asyncio.ensure_future(answer.pour(lambda data: taken.append(data) or False))
+        pouring = asyncio.ensure_future(answer.stream_to(lambda data: taken.append(data) or False))
         await asyncio.sleep(0)
-        reads = cut_into(b"".join(chunk(bytes([each])) for each in body) + LAST_CHUNK, size)
-        lines = lines_run(lambda: line.feed(iter(reads)), "headgate.engines.connection", "headgate.wire.turn_budget")
+        reads = split_into(b"".join(chunk(bytes([each])) for each in body) + LAST_CHUNK, size)
+        lines = count_executed_lines(
+            lambda: line.feed(iter(reads)),
+            "headgate.engines.engine_connection",
+            "headgate.engines.http_response",
+            "headgate.wire.turn_budget",
+        )
         await pouring
         assert b"".join(taken) == body
         assert size <= UNTIMED_BYTES or len(taken) <= 6 * length // min(size, SLICE_BYTES) + 2
@@ -149,11 +149,11 @@ async def test_connection_is_closed_when_its_deferred_bytes_exceed_the_limit() -
     line.connection.data_received(b"".join([chunk(b"a")] * 10_000))
 
     assert line.pipe.closed
-    with pytest.raises(EngineFault, match="broke off: the gateway has too many bytes"):
+    with pytest.raises(EngineFault, match="truncated: the gateway has too many unparsed bytes"):
         await read_all(answer)
 
 
-async def test_long_head_within_its_limit_does_not_count_as_framing() -> None:
+async def test_long_head_within_its_limit_is_not_counted_as_framing() -> None:
     line = Line()
     asking = asyncio.ensure_future(line.connection.ask([b"question"], DIALECTS["vllm"]))
     await asyncio.sleep(0)
@@ -175,7 +175,7 @@ async def test_buffered_bytes_are_forwarded_over_several_turns() -> None:
         taken.extend(data)
         return False
 
-    pouring = asyncio.ensure_future(answer.pour(take))
+    pouring = asyncio.ensure_future(answer.stream_to(take))
     await asyncio.sleep(0)
     assert 0 < len(taken) <= READ_BUFFER_BYTES + SLICE_BYTES
     await pouring
@@ -183,10 +183,10 @@ async def test_buffered_bytes_are_forwarded_over_several_turns() -> None:
     assert bytes(taken) == body
 
 
-async def test_short_reads_of_many_engines_are_deferred_beyond_their_common_limit() -> None:
+async def test_short_reads_from_many_engines_are_deferred_beyond_their_shared_limit() -> None:
     first = Line(ns_max=0)
     lines = [first, *(Line(budget=first.budget) for _ in range(59))]
-    answers: list[HttpAnswer] = []
+    answers: list[HttpResponse] = []
     for line in lines:
         answers.append(await line.ask())
         for _ in range(3):
@@ -196,7 +196,7 @@ async def test_short_reads_of_many_engines_are_deferred_beyond_their_common_limi
     assert len(read) <= UNTIMED_BYTES
     for line in lines:
         line.connection.data_received(read)
-    at_once = UNTIMED_BYTES_IN_ALL // (len(read) + READ_BYTES)
+    at_once = UNTIMED_BYTES_TOTAL // (len(read) + READ_BYTES)
     assert [line.pipe.reading for line in lines] == [True] * at_once + [False] * (60 - at_once)
     for _ in range(70):
         await asyncio.sleep(0)
@@ -210,7 +210,7 @@ async def test_short_reads_of_many_engines_are_deferred_beyond_their_common_limi
 
 async def test_unsolicited_bytes_are_not_kept_for_the_next_request() -> None:
     line = Line(ns_max=0)
-    line.budget.untimed_bytes = UNTIMED_BYTES_IN_ALL
+    line.budget.untimed_bytes = UNTIMED_BYTES_TOTAL
     line.connection.data_received(b"HTTP/1.1 200 OK\r\ncontent-length: 1\r\n\r\nx")
 
     assert (line.pipe.closed, line.budget.waiting_bytes) == (True, 0)
@@ -218,7 +218,7 @@ async def test_unsolicited_bytes_are_not_kept_for_the_next_request() -> None:
         await line.connection.ask([b"question"], DIALECTS["vllm"])
 
 
-async def test_reading_resumes_after_a_response_that_paused_it_in_its_last_slice() -> None:
+async def test_reading_resumes_after_being_paused_in_the_last_slice_of_a_response() -> None:
     line = Line()
     answer = await line.ask()
     for _ in range(5):

@@ -1,7 +1,7 @@
-"""Do the fuzz targets work, and does what they once found stay found?
+"""The fuzz targets work, and inputs that have failed before stay in the corpus.
 
-Every seed passes, and so do mutations of the seeds; libFuzzer runs for a moment on one target, and each night on all of
-them. `just fuzz` runs it for as long as one likes.
+Every seed passes, as do mutations of the seeds. libFuzzer runs briefly on one target, and nightly on all of them. `just
+fuzz` runs it for any duration.
 """
 
 import importlib
@@ -17,21 +17,20 @@ from fuzz.run import CORPUS, INPUT_BYTES_MAX, TARGETS, run_seeds, seeds_of
 PROJECT = Path(__file__).parents[2]
 MUTATION_S = 2
 MUTATIONS = 200
-ONE_NOW_THE_REST_BY_NIGHT = [TARGETS[0], *(pytest.param(name, marks=pytest.mark.nightly) for name in TARGETS[1:])]
 
 
-def test_every_target_has_seeds_and_every_folder_of_seeds_a_target() -> None:
+def test_every_fuzz_target_has_seeds() -> None:
     assert {path.name for path in CORPUS.iterdir()} == set(TARGETS)
     assert all(seeds_of(target) for target in TARGETS)
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_the_seeds_pass(target: str) -> None:
+def test_seeds_pass_every_target(target: str) -> None:
     run_seeds(target)
 
 
 def mutated(seed: bytes, chance: random.Random) -> bytes:
-    """The seed with a few bytes changed, removed, repeated or cut off."""
+    """Return the seed with a few bytes changed, removed, repeated or truncated."""
     data = bytearray(seed)
     for _ in range(chance.randint(1, 4)):
         at = chance.randrange(len(data) + 1)
@@ -48,7 +47,7 @@ def mutated(seed: bytes, chance: random.Random) -> bytes:
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_mutations_of_the_seeds_pass(target: str) -> None:
+def test_mutated_seeds_pass_every_target(target: str) -> None:
     one_input = importlib.import_module(f"fuzz.{target}").one_input
     chance, seeds = random.Random(7), [seed.read_bytes() for seed in seeds_of(target)]
     for _ in range(MUTATIONS):
@@ -64,9 +63,9 @@ def test_mutations_of_the_seeds_pass(target: str) -> None:
 @pytest.mark.parametrize(
     "target", [TARGETS[0], *(pytest.param(each, marks=pytest.mark.nightly) for each in TARGETS[1:])]
 )
-def test_a_moment_of_mutation_finds_nothing(target: str, tmp_path: Path) -> None:
-    # A target that takes nothing, or that libFuzzer could not run, would pass as well. On a machine that stands still
-    # for longer than that, only the seeds are run.
+def test_short_libfuzzer_run_finds_nothing(target: str, tmp_path: Path) -> None:
+    # A target that ignores its input, or that libFuzzer cannot run, would also pass. On a stalled machine, a short run
+    # executes only the seeds, so the run is repeated for longer.
     executed = 0
     for seconds in (MUTATION_S, 5 * MUTATION_S, 20 * MUTATION_S):
         command = [sys.executable, "-m", "fuzz.run", str(seconds), target, "--found", tmp_path]
@@ -79,8 +78,8 @@ def test_a_moment_of_mutation_finds_nothing(target: str, tmp_path: Path) -> None
 
 
 @pytest.mark.process
-def test_a_target_that_fails_is_told(tmp_path: Path) -> None:
-    """Broken on purpose: an input of one byte that no target may refuse."""
+def test_failing_target_is_reported(tmp_path: Path) -> None:
+    """Replaces a target with one that fails for inputs of three bytes or more."""
     code = (
         "import sys, fuzz.replies, fuzz.run\n"
         "def one_input(data):\n"

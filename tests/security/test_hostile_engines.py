@@ -1,7 +1,7 @@
-"""Can an engine that means harm reach a caller with more than its own answer?
+"""A malicious engine can affect only the responses to its own requests.
 
-It may spoil the answer that it was asked for. It may not put headers into ours, answer a question that it was not
-asked, speak to a caller whose question went elsewhere, send us elsewhere, or fill our memory.
+It must not be able to inject headers into the gateway's responses, respond to requests that it did not receive,
+redirect the gateway or exhaust its memory.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ CHUNKS = b"%x\r\n%b\r\n0\r\n\r\n" % (len(GOOD), GOOD)
 
 @asynccontextmanager
 async def gateway_to(engine: HostileEngine, folder: Path, **settings: Any) -> AsyncIterator[GatewayInLoop]:
-    health = {"failures_max": 1_000_000}
+    health = {"consecutive_failures_max": 1_000_000}
     config = a_config(engine.url, retry={"attempts_max": 1}, health=health, **settings)
     async with gateway_in_loop(config, folder) as gateway:
         yield gateway
@@ -40,11 +40,11 @@ async def ask(gateway: GatewayInLoop, content: str, *headers: bytes, **fields: A
 
 
 def said(answer: Answer) -> str | None:
-    """What a good answer says; None for an error."""
+    """Return the content of a successful response, or None for an error."""
     return json.loads(answer.body)["choices"][0]["message"]["content"] if answer.status == 200 else None
 
 
-# What the engine sends, by what is wrong with it. "good" may reach its caller where the standard says how to read it.
+# Engine responses, keyed by their defect. "good" may reach the caller if the standard defines how to read the response.
 ANSWERS: dict[str, tuple[bytes, ...]] = {
     "length and chunks": (HEAD + LENGTH + b"transfer-encoding: chunked\r\n\r\n" + CHUNKS + POISON,),
     "chunks and length": (HEAD + b"transfer-encoding: chunked\r\n" + LENGTH + b"\r\n" + CHUNKS + POISON,),
@@ -53,8 +53,8 @@ ANSWERS: dict[str, tuple[bytes, ...]] = {
     "overflowing length": (HEAD + b"content-length: %d\r\n\r\n" % (2**64 + len(GOOD)) + GOOD + POISON,),
     "another coding": (HEAD + b"transfer-encoding: gzip\r\n\r\n" + GOOD + POISON,),
     "chunk size with a sign": (HEAD + b"transfer-encoding: chunked\r\n\r\n+" + CHUNKS + POISON,),
-    "chunk size without end": (HEAD + b"transfer-encoding: chunked\r\n\r\n" + b"f" * 100 + b"\r\n" + POISON,),
-    "chunk longer than told": (HEAD + b"transfer-encoding: chunked\r\n\r\n5\r\n" + GOOD + b"\r\n" + POISON,),
+    "overlong chunk size": (HEAD + b"transfer-encoding: chunked\r\n\r\n" + b"f" * 100 + b"\r\n" + POISON,),
+    "chunk longer than declared": (HEAD + b"transfer-encoding: chunked\r\n\r\n5\r\n" + GOOD + b"\r\n" + POISON,),
     "length longer than the body": (HEAD + b"content-length: %d\r\n\r\n" % (len(GOOD) + 5) + GOOD,),
     "length shorter than the body": (HEAD + b"content-length: %d\r\n\r\n" % (len(GOOD) - 5) + GOOD + POISON,),
     "a header without a colon": (HEAD + b"nothing\r\n" + LENGTH + b"\r\n" + GOOD,),
@@ -67,28 +67,37 @@ ANSWERS: dict[str, tuple[bytes, ...]] = {
     "switching protocols": (b"HTTP/1.1 101 Switching Protocols\r\nupgrade: x\r\nconnection: upgrade\r\n\r\n" + POISON,),
     "no content, with a body": (b"HTTP/1.1 204 No Content\r\n" + LENGTH + b"\r\n" + POISON,),
     "not modified, with a body": (b"HTTP/1.1 304 Not Modified\r\n" + LENGTH + b"\r\n" + POISON,),
-    "elsewhere": (framed(b"{}", b"location: http://127.0.0.1:1/", status=b"302 Found"),),
-    "a flood of promises": (b"HTTP/1.1 103 Early Hints\r\nlink: a\r\n\r\n" * 2000, HEAD + LENGTH + b"\r\n" + GOOD),
-    "promises": (b"HTTP/1.1 100 Continue\r\n\r\n" * 3, HEAD + LENGTH + b"\r\n" + GOOD),
+    "a redirect": (framed(b"{}", b"location: http://127.0.0.1:1/", status=b"302 Found"),),
+    "a flood of informational responses": (
+        b"HTTP/1.1 103 Early Hints\r\nlink: a\r\n\r\n" * 2000,
+        HEAD + LENGTH + b"\r\n" + GOOD,
+    ),
+    "informational responses": (b"HTTP/1.1 100 Continue\r\n\r\n" * 3, HEAD + LENGTH + b"\r\n" + GOOD),
     "many headers": (HEAD + b"x-a: b\r\n" * 20_000 + LENGTH + b"\r\n" + GOOD,),
     "a long header": (HEAD + b"x-a: " + b"b" * 500_000 + b"\r\n" + LENGTH + b"\r\n" + GOOD,),
-    "nothing but a close": (),
+    "an immediate close": (),
 }
-MAY_BE_GOOD = {"length and chunks", "chunks and length", "promises", "a flood of promises", "many headers"}
+MAY_BE_GOOD = {
+    "length and chunks",
+    "chunks and length",
+    "informational responses",
+    "a flood of informational responses",
+    "many headers",
+}
 MAY_BE_GOOD |= {"a long header", "a status of 999"}
 
 
 @pytest.mark.parametrize("closes", [True, False], ids=["closes", "keeps the connection"])
 @pytest.mark.parametrize("name", ANSWERS)
-async def test_an_answer_out_of_order_is_good_or_an_error_and_never_anothers(
+async def test_malformed_response_yields_valid_data_or_an_error_and_never_reaches_another_request(
     tmp_path: Path, name: str, closes: bool
 ) -> None:
     async with HostileEngine() as engine, gateway_to(engine, tmp_path) as gateway:
         engine.script.append(Script(ANSWERS[name], close=closes))
-        # Retried, because a pause of the process can let the deadline pass before the engine gets the request.
+        # Repeated, because if the process is suspended, the deadline can pass before the engine gets the request.
         while engine.script:
             first = await ask(gateway, "first", b"x-headgate-deadline-ms: 300")
-        # If what stood behind the answer were kept, somebody who asks later would get it.
+        # If bytes after the response were kept, a later request would get them.
         later = [said(await ask(gateway, f"later {number}")) for number in range(3)]
 
     assert b"poison" not in first.body
@@ -96,19 +105,19 @@ async def test_an_answer_out_of_order_is_good_or_an_error_and_never_anothers(
     assert later == ["later 0", "later 1", "later 2"]
 
 
-async def test_what_an_engine_says_unasked_on_a_kept_connection_answers_nobody(tmp_path: Path) -> None:
-    """Response-queue poisoning: a second answer behind the first, in the same read or later."""
+async def test_unsolicited_response_on_a_reused_connection_is_discarded(tmp_path: Path) -> None:
+    """Response queue poisoning: the engine sends a second response after the first, in the same read or later."""
     async with HostileEngine() as engine, gateway_to(engine, tmp_path) as gateway:
         for pieces in ((framed(GOOD) + POISON,), (framed(GOOD), POISON), (framed(GOOD) + POISON[:20],)):
             engine.script.append(Script(pieces, close=False))
             assert said(await ask(gateway, "first")) in {"good", None}
-            # The late piece may be under way yet.
+            # Wait for the second piece to arrive.
             await asyncio.sleep(0.05)
             assert said(await ask(gateway, "second")) == "second"
 
 
 @pytest.mark.process
-async def test_an_answer_before_the_question_was_sent_does_not_answer_the_next_one(tmp_path: Path) -> None:
+async def test_early_response_is_not_used_for_the_next_request(tmp_path: Path) -> None:
     long = "x" * 3_000_000
     async with HostileEngine() as engine, gateway_to(engine, tmp_path) as gateway:
         engine.script.append(Script((framed(GOOD),), close=False, early=True))
@@ -130,9 +139,7 @@ async def test_an_answer_before_the_question_was_sent_does_not_answer_the_next_o
     ],
 )
 @pytest.mark.parametrize("status", [b"200 OK", b"400 Bad Request"])
-async def test_nothing_that_an_engine_puts_into_its_head_becomes_a_header_of_ours(
-    tmp_path: Path, kind: bytes, status: bytes
-) -> None:
+async def test_engine_cannot_inject_response_headers(tmp_path: Path, kind: bytes, status: bytes) -> None:
     async with HostileEngine() as engine, gateway_to(engine, tmp_path) as gateway:
         engine.script.append(Script((framed(GOOD, b"x-evil: 1", b"x-request-id: 2", kind=kind, status=status),)))
         answer = await ask(gateway, "hi")
@@ -143,8 +150,8 @@ async def test_nothing_that_an_engine_puts_into_its_head_becomes_a_header_of_our
     assert sum(map(len, answer.headers.values())) < 64 * 1024
 
 
-async def test_bytes_before_the_answer_are_not_kept_for_ever(tmp_path: Path) -> None:
-    """A head without an end: the engine is let go long before it has filled the memory."""
+async def test_endless_response_head_is_cut_off(tmp_path: Path) -> None:
+    """The gateway closes the connection long before the head has filled its memory."""
     async with HostileEngine() as engine, gateway_to(engine, tmp_path) as gateway:
         piece = b"x-a: " + b"b" * 65_531 + b"\r\n"
         engine.script.append(Script((HEAD, *[piece] * 512, HANG)))
@@ -153,7 +160,7 @@ async def test_bytes_before_the_answer_are_not_kept_for_ever(tmp_path: Path) -> 
     assert answer.status == 502
 
 
-async def test_an_event_without_end_is_not_kept_for_ever(tmp_path: Path) -> None:
+async def test_endless_event_is_cut_off(tmp_path: Path) -> None:
     async with HostileEngine() as engine, gateway_to(engine, tmp_path) as gateway:
         piece = b"data: " + b"x" * 65_536
         head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n"
@@ -163,7 +170,7 @@ async def test_an_event_without_end_is_not_kept_for_ever(tmp_path: Path) -> None
     assert answer.status == 502
 
 
-async def test_an_error_body_without_end_is_not_kept_for_ever(tmp_path: Path) -> None:
+async def test_endless_error_body_is_cut_off(tmp_path: Path) -> None:
     async with HostileEngine() as engine, gateway_to(engine, tmp_path) as gateway:
         head = b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain\r\n\r\n"
         engine.script.append(Script((head, *[b"x" * 65_536] * 512, HANG)))
@@ -177,7 +184,7 @@ async def test_an_error_body_without_end_is_not_kept_for_ever(tmp_path: Path) ->
     ("usage", "flaw"),
     [
         ({"prompt_tokens": 10**9, "completion_tokens": 1}, "reported 1000000000 tokens for a prompt of"),
-        ({"prompt_tokens": 9, "completion_tokens": 500}, "reported 500 output tokens and was asked for 20"),
+        ({"prompt_tokens": 9, "completion_tokens": 500}, "reported 500 output tokens; the limit was 20"),
     ],
 )
 @pytest.mark.parametrize("stream", [False, True])
@@ -187,7 +194,7 @@ async def test_implausible_usage_is_flagged_and_not_charged(
     ends: list[AttemptEnded] = []
 
     class Watcher:
-        def saw(self, event: Event, commands: object, now: int) -> None:
+        def observe(self, event: Event, commands: object, now: int) -> None:
             del commands, now
             if isinstance(event, AttemptEnded):
                 ends.append(event)
@@ -205,16 +212,16 @@ async def test_implausible_usage_is_flagged_and_not_charged(
             assert (await ask(gateway, "hi", stream=stream, max_tokens=20)).status == 200
             assert said(await ask(gateway, "hi", max_tokens=20)) == "good"
 
-    assert (ends[0].ending, ends[0].usage, ends[0].disbelieved) == (AttemptEnding.COMPLETED, None, True)
+    assert (ends[0].ending, ends[0].usage, ends[0].usage_implausible) == (AttemptEnding.COMPLETED, None, True)
     assert flaw in ends[0].detail
-    assert not ends[1].disbelieved
+    assert not ends[1].usage_implausible
 
 
-async def test_usage_of_a_large_image_is_accepted(tmp_path: Path) -> None:
+async def test_large_image_usage_is_accepted(tmp_path: Path) -> None:
     ends: list[AttemptEnded] = []
 
     class Watcher:
-        def saw(self, event: Event, commands: object, now: int) -> None:
+        def observe(self, event: Event, commands: object, now: int) -> None:
             del commands, now
             if isinstance(event, AttemptEnded):
                 ends.append(event)
@@ -228,6 +235,6 @@ async def test_usage_of_a_large_image_is_accepted(tmp_path: Path) -> None:
             assert (await ask(gateway, "", messages=messages, max_tokens=20)).status == 200
 
     [end] = ends
-    assert not end.disbelieved
+    assert not end.usage_implausible
     assert end.usage is not None
     assert end.usage.prompt_tokens == 15_500

@@ -1,4 +1,4 @@
-"""Are limits checked before a request's body is read?"""
+"""Limits are checked before a request's body is read."""
 
 import re
 from contextlib import AsyncExitStack
@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from headgate.wire.keys import digest, format_digest
-from headgate.wire.request import LARGE_BYTES
+from headgate.wire.request_body import LARGE_BYTES
 from testing.fake_engine import Behaviour, FakeEngine
-from testing.gateway import Config, RunningGateway, a_config, gateway_beside, gateway_in_loop
+from testing.gateway import Config, RunningGateway, a_config, gateway_in_loop, gateway_process_with_client
 from tests.security.raw import CHUNKED, body_of, connected, head_of, request_of
 
 SECRET = "of the tests, and long enough"
@@ -82,7 +82,7 @@ async def test_unauthenticated_connections_do_not_block_authenticated_callers(tm
     [(b"[1]" + b" " * 100_000, 400), (b"{}", 400), (body_of("hi", model="other"), 404)],
     ids=["invalid", "small and invalid", "unknown model"],
 )
-async def test_rejected_requests_count_toward_the_request_rate(tmp_path: Path, body: bytes, status: int) -> None:
+async def test_rejected_requests_count_towards_the_request_rate(tmp_path: Path, body: bytes, status: int) -> None:
     limits = {"requests_per_minute": 3}
     async with FakeEngine() as engine, gateway_in_loop(limited(engine.url, limits=limits), tmp_path) as gateway:
         async with connected(gateway.url) as caller:
@@ -98,7 +98,7 @@ async def test_rejected_requests_count_toward_the_request_rate(tmp_path: Path, b
     assert engine.requests == []
 
 
-async def test_complete_bodies_of_a_tenant_at_its_limit_are_not_parsed(tmp_path: Path) -> None:
+async def test_complete_bodies_from_a_tenant_at_its_limit_are_not_parsed(tmp_path: Path) -> None:
     limits = {"requests_per_minute": 1}
     async with FakeEngine() as engine, gateway_in_loop(limited(engine.url, limits=limits), tmp_path) as gateway:
         async with connected(gateway.url) as caller:
@@ -112,18 +112,18 @@ async def test_complete_bodies_of_a_tenant_at_its_limit_are_not_parsed(tmp_path:
 
 @pytest.mark.process
 @pytest.mark.timing
-async def test_bodies_that_complete_together_do_not_cause_a_long_turn(tmp_path: Path) -> None:
+async def test_bodies_completing_together_do_not_cause_a_long_turn(tmp_path: Path) -> None:
     body = body_of("\n" * 130_000, n=1_000_000)
     assert 255 * 1000 < len(body) < LARGE_BYTES
     async with (
         FakeEngine() as engine,
-        gateway_beside(limited(engine.url), tmp_path) as (gateway, _),
+        gateway_process_with_client(limited(engine.url), tmp_path) as (gateway, _),
         AsyncExitStack() as stack,
     ):
         callers = [await stack.enter_async_context(connected(gateway.url)) for _ in range(60)]
         for caller in callers:
             await caller.send(request_of(body, KEY)[:-1])
-        await gateway.until(lambda status: status["requests_open"] == 60)
+        await gateway.wait_for_status(lambda status: status["requests_open"] == 60)
         before = await longest_turn_s(gateway)
         for caller in callers:
             caller.send_now(body[-1:])
@@ -136,8 +136,10 @@ async def test_bodies_that_complete_together_do_not_cause_a_long_turn(tmp_path: 
 
 
 async def longest_turn_s(gateway: RunningGateway) -> float:
-    """Longest turn of the gateway's event loop since its start, in CPU time of the loop's thread."""
+    """Longest iteration of the gateway's event loop since it started, in CPU time of the loop's thread."""
     async with gateway.http.get(gateway.admin_url + "/metrics") as page:
-        found = re.search(r'headgate_loop_turn_longest_seconds\{clock="cpu",since="start"\} (\S+)', await page.text())
+        found = re.search(
+            r'headgate_event_loop_iteration_max_seconds\{clock="cpu",window="lifetime"\} (\S+)', await page.text()
+        )
     assert found is not None
     return float(found[1])

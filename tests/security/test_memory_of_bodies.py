@@ -1,4 +1,4 @@
-"""A request body takes about as much memory as `limits.bodies_bytes_max` counts for it, however it is split."""
+"""A request body takes about as much memory as `limits.total_body_bytes_max` counts for it, however it is split."""
 
 import asyncio
 import contextlib
@@ -10,23 +10,23 @@ from pathlib import Path
 import pytest
 
 from fuzz.pipes import Pipe
-from headgate.edge.client import Client, ClientLeft
+from headgate.edge.client import Client, ClientDisconnected
 from headgate.edge.connection import Connection
 from headgate.edge.connections import Connections
 from headgate.edge.options import MIB, EdgeLimits
 from headgate.model.ticket import Api
-from headgate.wire.request import RequestBody
+from headgate.wire.request_body import RequestBody
 from headgate.wire.turn_budget import TurnBudget
+from testing.executed_lines import split_into
 from testing.fake_engine import FakeEngine
-from testing.gateway import RunningGateway, a_config, gateway_beside
-from testing.simulated import resident_mib
-from testing.work import cut_into
+from testing.gateway import RunningGateway, a_config, gateway_process_with_client
+from testing.simulated_engines import resident_mib
 from tests.security.raw import CHUNKED, body_of, chunk, connected, head_of
 
 GROWTH_MAX = 1.5
 BODIES = 60
 CONNECTION_BYTES_MAX = 16 * 1024
-"""Memory of a connection and its exchange, without the body."""
+"""Memory used by a connection and its exchange, excluding the body."""
 
 
 class Room:
@@ -36,8 +36,8 @@ class Room:
         self.counted = 0
 
     async def __call__(self, client: Client) -> None:
-        client.count_body(self._grow)
-        with contextlib.suppress(ClientLeft):
+        client.limit_body(self._grow)
+        with contextlib.suppress(ClientDisconnected):
             await client.body(MIB)
 
     def _grow(self, size: int) -> bool:
@@ -47,7 +47,9 @@ class Room:
 
 @pytest.mark.parametrize(("size", "body_bytes"), [(1, 20_000), (2, 60_000), (16, 250_000), (1000, 900_000)])
 @pytest.mark.parametrize("framing", ["reads", "chunks"])
-async def test_memory_of_a_body_is_at_most_half_more_than_counted(size: int, body_bytes: int, framing: str) -> None:
+async def test_body_memory_is_at_most_fifty_percent_above_the_counted_bytes(
+    size: int, body_bytes: int, framing: str
+) -> None:
     room = Room()
     connections = Connections(room, EdgeLimits(body_bytes_max=MIB), lambda _id, _refused: None)
     connections.budget = TurnBudget(asyncio.get_running_loop().call_soon, lambda: 0)  # No read is deferred.
@@ -55,10 +57,10 @@ async def test_memory_of_a_body_is_at_most_half_more_than_counted(size: int, bod
     connection.connection_made(Pipe())  # pyright: ignore[reportArgumentType]
     if framing == "chunks":
         connection.data_received(head_of(CHUNKED))
-        reads = cut_into(b"".join(chunk(piece) for piece in cut_into(b"a" * body_bytes, size)), 65_536)
+        reads = split_into(b"".join(chunk(piece) for piece in split_into(b"a" * body_bytes, size)), 65_536)
     else:
         connection.data_received(head_of(b"content-length: %d" % (body_bytes + 1)))
-        reads = cut_into(b"a" * body_bytes, size)
+        reads = split_into(b"a" * body_bytes, size)
     gc.collect()
     tracemalloc.start()
     try:
@@ -88,8 +90,11 @@ def test_sending_a_body_to_an_engine_does_not_copy_it(size: int) -> None:
 
 
 @pytest.mark.process
-async def test_resident_memory_of_many_large_bodies_is_at_most_half_more_than_their_bytes(tmp_path: Path) -> None:
-    async with FakeEngine() as engine, gateway_beside(a_config(engine.url), tmp_path) as (gateway, process):
+async def test_resident_memory_for_many_large_bodies_is_at_most_fifty_percent_above_their_size(tmp_path: Path) -> None:
+    async with (
+        FakeEngine() as engine,
+        gateway_process_with_client(a_config(engine.url), tmp_path) as (gateway, process),
+    ):
         before = resident_mib(process.pid)
         # Later rounds must reuse the memory freed by earlier ones.
         ratios = [await resident_ratio(gateway, process.pid, before, 2 * MIB + 50_000 * turn) for turn in range(3)]
@@ -99,14 +104,14 @@ async def test_resident_memory_of_many_large_bodies_is_at_most_half_more_than_th
 
 
 async def resident_ratio(gateway: RunningGateway, pid: int, before_mib: float, size: int) -> float:
-    """Growth of resident memory per byte, while the process holds sixty bodies at once."""
+    """Return how much resident memory grows per byte while the process holds BODIES bodies."""
     async with AsyncExitStack() as stack:
         callers = [await stack.enter_async_context(connected(gateway.url)) for _ in range(BODIES)]
         for at in range(0, size, 32 * 1024):
             piece = b" " * min(32 * 1024, size - at)
             for caller in callers:
                 await caller.send(piece if at else head_of(b"content-length: %d" % (size + 1)) + piece)
-        await gateway.until(lambda status: status["held"]["body_bytes"] == BODIES * size)
+        await gateway.wait_for_status(lambda status: status["held"]["body_bytes"] == BODIES * size)
         ratio = (resident_mib(pid) - before_mib) * MIB / (BODIES * size)
-    await gateway.until(lambda status: status["requests_open"] == 0)
+    await gateway.wait_for_status(lambda status: status["requests_open"] == 0)
     return ratio

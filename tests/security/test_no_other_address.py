@@ -1,6 +1,6 @@
-"""Can anybody but the operator make the gateway connect somewhere?
+"""Only the operator decides where the gateway connects.
 
-A trap listens where callers and engines point to. It must never see a connection.
+A trap listens at the address that callers and engines specify. It must never receive a connection.
 """
 
 import asyncio
@@ -44,7 +44,7 @@ async def a_trap() -> AsyncIterator[Trap]:
     trap.port = server.sockets[0].getsockname()[1]
     try:
         yield trap
-        # Connections are accepted in order: one that was made before is counted by the time this one is.
+        # Connections are accepted in order, so by the time this one is counted, all earlier ones have been.
         reader, writer = await asyncio.open_connection("127.0.0.1", trap.port)
         await reader.read()
         writer.close()
@@ -87,7 +87,7 @@ HEADERS = (
 FIELDS = ("base_url", "api_base", "url", "endpoint", "host", "proxy", "webhook", "callback_url", "api_key", "provider")
 
 
-async def test_no_header_of_a_caller_names_where_to_connect(tmp_path: Path) -> None:
+async def test_request_headers_do_not_control_connections(tmp_path: Path) -> None:
     async with a_trap() as trap, FakeEngine() as engine:
         async with gateway_in_loop(a_config(engine.url), tmp_path) as gateway, connected(gateway.url) as caller:
             for value in (trap.address, trap.url, f"host={trap.address};proto=http"):
@@ -99,13 +99,13 @@ async def test_no_header_of_a_caller_names_where_to_connect(tmp_path: Path) -> N
     assert trap.connections == 0
     assert len(received) == 3
     for request in received:
-        # Of all of them only the trace goes on, which says where nothing is.
+        # Only the trace headers are forwarded, and they contain no address to connect to.
         told = {name: value for name, value in request.headers.items() if trap.address in value}
         assert told.keys() <= {"traceparent", "tracestate"}
 
 
 @pytest.mark.parametrize("target", ["http://{}/v1/chat/completions", "//{}/v1/chat/completions", "{}", "http://{}/"])
-async def test_no_target_of_a_request_names_where_to_connect(tmp_path: Path, target: str) -> None:
+async def test_request_target_does_not_control_connections(tmp_path: Path, target: str) -> None:
     async with a_trap() as trap, FakeEngine() as engine:
         async with gateway_in_loop(a_config(engine.url), tmp_path) as gateway:
             for method in (b"POST", b"GET", b"CONNECT"):
@@ -117,7 +117,7 @@ async def test_no_target_of_a_request_names_where_to_connect(tmp_path: Path, tar
     assert trap.connections == 0
 
 
-async def test_no_field_of_a_body_names_where_to_connect(tmp_path: Path) -> None:
+async def test_body_fields_do_not_control_connections(tmp_path: Path) -> None:
     async with a_trap() as trap, FakeEngine() as engine:
         async with gateway_in_loop(a_config(engine.url), tmp_path) as gateway, connected(gateway.url) as caller:
             for value in (trap.url, trap.address):
@@ -130,8 +130,8 @@ async def test_no_field_of_a_body_names_where_to_connect(tmp_path: Path) -> None
     assert len(engine.requests) == 2
 
 
-async def test_what_an_engine_is_to_look_at_is_not_looked_at_here(tmp_path: Path) -> None:
-    """Images, files and tools by address go on untouched; whether to fetch them is the engine's own rule."""
+async def test_gateway_does_not_fetch_urls_in_prompts(tmp_path: Path) -> None:
+    """URLs of images, files and tools are forwarded unchanged. The engine decides whether to fetch them."""
     async with a_trap() as trap, FakeEngine() as engine:
         content = [
             {"type": "text", "text": "what is this"},
@@ -153,9 +153,9 @@ async def test_what_an_engine_is_to_look_at_is_not_looked_at_here(tmp_path: Path
 
 
 @pytest.mark.parametrize("status", [b"301 Moved", b"302 Found", b"303 See Other", b"307 Temporary", b"308 Permanent"])
-async def test_an_engine_that_sends_us_elsewhere_is_not_followed(tmp_path: Path, status: bytes) -> None:
+async def test_engine_redirect_is_not_followed(tmp_path: Path, status: bytes) -> None:
     async with a_trap() as trap, HostileEngine() as engine:
-        config = a_config(engine.url, retry={"attempts_max": 1}, health={"failures_max": 100})
+        config = a_config(engine.url, retry={"attempts_max": 1}, health={"consecutive_failures_max": 100})
         async with gateway_in_loop(config, tmp_path) as gateway, connected(gateway.url) as caller:
             where = b"location: " + trap.url.encode() + CHAT.encode()
             refresh = b"refresh: 0; url=" + trap.url.encode()
@@ -169,7 +169,7 @@ async def test_an_engine_that_sends_us_elsewhere_is_not_followed(tmp_path: Path,
     assert trap.address.encode() not in answer.body
 
 
-async def test_a_probe_that_is_sent_elsewhere_is_not_followed(tmp_path: Path) -> None:
+async def test_probe_redirect_is_not_followed(tmp_path: Path) -> None:
     async with a_trap() as trap, HostileEngine() as engine:
         engine.probes_sent_to = trap.url
         async with gateway_in_loop(a_config(engine.url), tmp_path, wait_for=0) as gateway:
@@ -182,7 +182,7 @@ async def test_a_probe_that_is_sent_elsewhere_is_not_followed(tmp_path: Path) ->
     assert states == ["warming"]
 
 
-async def test_the_environment_names_no_proxy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_proxy_environment_variables_are_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with a_trap() as trap, FakeEngine() as engine:
         for name in ("http_proxy", "HTTP_PROXY", "https_proxy", "all_proxy", "ALL_PROXY"):
             monkeypatch.setenv(name, trap.url)

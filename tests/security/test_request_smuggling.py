@@ -1,7 +1,7 @@
-"""Can a caller hide a request inside another, or leave the gateway in doubt where one ends?
+"""A caller cannot hide one request inside another.
 
-Every trick of the corpus, in one piece and byte by byte. What is left of the connection afterwards must be either
-closed or in step: a further request on it gets its own answer, and the engine gets exactly that request.
+The tests send every trick in the corpus both in one piece and byte by byte. Afterwards the connection must be closed or
+in sync: a further request on it gets its own response, and the engine receives exactly that request.
 """
 
 from collections.abc import AsyncIterator
@@ -17,7 +17,7 @@ from tests.security.smuggling_corpus import TRICKS, Trick, Verdict
 
 ABOUT_THE_MESSAGE = {400, 408, 411, 417, 431, 501, 505}
 UNFINISHED_S = 0.3
-"""How long a message that is not whole is given to be answered all the same."""
+"""How long to wait for an unexpected response to an incomplete message, in seconds."""
 
 
 @dataclass(frozen=True)
@@ -35,12 +35,12 @@ async def stage(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stage
 
 @dataclass(frozen=True)
 class Seen:
-    """What came of one trick."""
+    """Result of one trick."""
 
     status: int | None
-    """Of the first answer; None where there was none."""
+    """Status of the first response, or None if there was none."""
     closed: bool
-    """Whether the connection was closed after it."""
+    """Whether the connection was closed afterwards."""
     engine_got: list[str]
 
 
@@ -53,12 +53,12 @@ async def seen_of(stage: Stage, trick: Trick, *, byte_by_byte: bool) -> Seen:
         else:
             answer = await answer_or_close(caller)
         closed = answer is None or await is_out_of_use(caller)
-    await stage.gateway.until_idle()
+    await stage.gateway.wait_until_idle()
     return Seen(answer.status if answer else None, closed, [content(each.json) for each in stage.engine.requests])
 
 
 async def answer_or_close(caller: Caller) -> Answer | None:
-    """None where the gateway closed without one. That it does neither is a failure."""
+    """Read a response. Return None if the gateway closes the connection without one; other silence fails the test."""
     try:
         return await caller.answer()
     except Closed:
@@ -66,7 +66,7 @@ async def answer_or_close(caller: Caller) -> Answer | None:
 
 
 async def answer_or_silence(caller: Caller) -> Answer | None:
-    """None where the gateway waits for more, as for any message that is not whole; limits of time end that."""
+    """Read a response. Return None if the gateway closes the connection or awaits the rest of the message."""
     try:
         return await caller.answer(seconds_max=UNFINISHED_S)
     except (Closed, TimeoutError):
@@ -74,7 +74,7 @@ async def answer_or_silence(caller: Caller) -> Answer | None:
 
 
 async def is_out_of_use(caller: Caller) -> bool:
-    """Whether the gateway has closed; otherwise a further request must get its own answer, and the only one."""
+    """Return whether the gateway has closed the connection. If not, another request must get only its own response."""
     await caller.send(request_of(body_of("after"), b"connection: close"))
     after = await answer_or_close(caller)
     if after is None:
@@ -82,7 +82,7 @@ async def is_out_of_use(caller: Caller) -> bool:
     if after.status == 200:
         assert await caller.is_closed()
         return False
-    # What stood behind the trick was understood as the beginning of a message, and refused as one.
+    # The bytes after the trick were parsed as the start of a message, which was rejected.
     assert after.status in ABOUT_THE_MESSAGE
     assert await caller.is_closed()
     return True
@@ -94,13 +94,13 @@ def content(asked: dict) -> str:
 
 @pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize("trick", TRICKS, ids=str)
-async def test_a_trick_ends_as_its_verdict_says(stage: Stage, trick: Trick) -> None:
+async def test_trick_in_one_piece_matches_its_verdict(stage: Stage, trick: Trick) -> None:
     check(trick, await seen_of(stage, trick, byte_by_byte=False))
 
 
 @pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize("trick", [each for each in TRICKS if not each.in_one_breath], ids=str)
-async def test_a_trick_that_comes_byte_by_byte_ends_the_same(stage: Stage, trick: Trick) -> None:
+async def test_trick_sent_byte_by_byte_matches_its_verdict(stage: Stage, trick: Trick) -> None:
     check(trick, await seen_of(stage, trick, byte_by_byte=True))
 
 
@@ -124,7 +124,7 @@ def check(trick: Trick, seen: Seen) -> None:
     assert allowed[trick.verdict], (trick.verdict.name, seen)
 
 
-def test_no_two_tricks_have_the_same_name() -> None:
+def test_trick_names_are_unique() -> None:
     names = [trick.name for trick in TRICKS]
 
     assert len(names) == len(set(names))

@@ -1,7 +1,7 @@
-"""Does a request that would harm an engine reach it?
+"""Requests that would harm an engine do not reach it.
 
-What no engine should see is refused with 400 and the engine is never asked. What a class does not allow is lowered, and
-the caller is told. What only the engine can judge is passed on untouched, and its refusal is the caller's.
+Harmful values are rejected with 400 before dispatch. Values above a class's caps are lowered, and the response says so.
+Values that only the engine can check are forwarded unchanged, and its rejection is returned to the caller.
 """
 
 import json
@@ -34,7 +34,7 @@ class Stage:
     gateway: GatewayInLoop
 
     async def ask(self, path: str, **fields: Any) -> tuple[Answer, list[dict[str, Any]]]:
-        """The answer, and what the engine got."""
+        """Send a request; return the response and the bodies that the engine received."""
         self.engine.requests.clear()
         body = json.dumps(BODIES[path] | fields).encode()
         async with connected(self.gateway.url) as caller:
@@ -46,7 +46,7 @@ class Stage:
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def stage(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stage]:
     async with FakeEngine() as engine:
-        config = a_config(engine.url, health={"failures_max": 1})
+        config = a_config(engine.url, health={"consecutive_failures_max": 1})
         async with gateway_in_loop(config, tmp_path_factory.mktemp("death")) as gateway:
             yield Stage(engine, gateway)
 
@@ -82,7 +82,7 @@ DEADLY: dict[str, dict[str, list[Any]]] = {
     },
     EMBEDDINGS: {"cache_salt": ["", 5], "priority": ["high"], "input": [None, [], {}, 5]},
 }
-# They would have the engine connect to an address of the caller's choice.
+# These fields would make the engine connect to an address chosen by the caller.
 ELSEWHERE = {
     "kv_transfer_params": {"do_remote_prefill": True, "remote_host": "127.0.0.1", "remote_port": 1},
     "ec_transfer_params": {"remote_host": "127.0.0.1"},
@@ -95,7 +95,7 @@ ELSEWHERE = {
 
 @pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize(("path", "name"), [(path, name) for path in DEADLY for name in DEADLY[path]])
-async def test_a_value_that_no_engine_should_see_is_refused_at_the_door(stage: Stage, path: str, name: str) -> None:
+async def test_harmful_value_is_rejected_before_dispatch(stage: Stage, path: str, name: str) -> None:
     taken = []
     for value in DEADLY[path][name]:
         answer, engine_got = await stage.ask(path, **{name: value})
@@ -111,7 +111,7 @@ async def test_a_value_that_no_engine_should_see_is_refused_at_the_door(stage: S
 @pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize("path", BODIES)
 @pytest.mark.parametrize("name", ELSEWHERE)
-async def test_no_caller_sends_an_engine_to_another_machine(stage: Stage, path: str, name: str) -> None:
+async def test_fields_with_remote_addresses_are_rejected(stage: Stage, path: str, name: str) -> None:
     answer, engine_got = await stage.ask(path, **{name: ELSEWHERE[name]})
 
     assert (answer.status, engine_got) == (400, [])
@@ -130,19 +130,19 @@ async def test_no_caller_sends_an_engine_to_another_machine(stage: Stage, path: 
         (COMPLETIONS, "prompt_logprobs", 1000, 0),
     ],
 )
-async def test_what_the_class_does_not_allow_is_lowered_and_told(
+async def test_value_over_the_class_cap_is_lowered_and_reported(
     stage: Stage, path: str, name: str, asked: int, at_most: int
 ) -> None:
     answer, [engine_got] = await stage.ask(path, **{name: asked})
 
     assert answer.status == 200
-    # None and absent are the same to engines; -1 would be the whole vocabulary.
+    # Engines treat None as if the field were missing; -1 would mean the whole vocabulary.
     assert 0 <= (engine_got.get(name) or 0) <= at_most
     assert answer.headers[b"x-headgate-degraded"].startswith(name.encode())
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_what_gives_up_nothing_says_so(stage: Stage) -> None:
+async def test_request_within_the_caps_reports_no_degradation(stage: Stage) -> None:
     answer, _ = await stage.ask(CHAT, n=2)
 
     assert answer.headers[b"x-headgate-degraded"] == b"none"
@@ -170,7 +170,7 @@ FOR_THE_ENGINE: dict[str, Any] = {
     # Bodies with this many strings are parsed by the process for large bodies.
     [pytest.param(each, marks=[pytest.mark.process] * (each in ("stop", "logit_bias"))) for each in FOR_THE_ENGINE],
 )
-async def test_what_only_an_engine_can_judge_reaches_it_untouched_or_not_at_all(stage: Stage, name: str) -> None:
+async def test_value_meant_for_the_engine_is_forwarded_unchanged_or_rejected(stage: Stage, name: str) -> None:
     value = FOR_THE_ENGINE[name]
     answer, engine_got = await stage.ask(CHAT, **{name: value})
 
@@ -179,7 +179,7 @@ async def test_what_only_an_engine_can_judge_reaches_it_untouched_or_not_at_all(
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_a_schema_deeper_than_any_engine_bears_is_refused(stage: Stage) -> None:
+async def test_deeply_nested_schema_is_rejected(stage: Stage) -> None:
     schema: Any = {"type": "string"}
     for _ in range(100):
         schema = {"type": "object", "properties": {"a": schema}}
@@ -189,7 +189,7 @@ async def test_a_schema_deeper_than_any_engine_bears_is_refused(stage: Stage) ->
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_an_engines_refusal_is_the_callers_and_ejects_nobody(stage: Stage) -> None:
+async def test_engine_rejection_is_returned_and_ejects_no_endpoint(stage: Stage) -> None:
     stage.engine.script.append(Behaviour(status=400, error="your regex has no end"))
     answer, engine_got = await stage.ask(CHAT, guided_regex="(")
 

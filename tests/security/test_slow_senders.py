@@ -1,8 +1,8 @@
-"""Can callers hold a place by sending slowly, or not at all?
+"""Callers that send slowly or not at all are disconnected.
 
-Each way to be slow is ended by a limit of its own, while others are served. Limits that a sweep enforces are tested by
-sweeps at a later time, so nothing waits for them; the door itself limits how long a body takes, so there the limit is
-set small.
+Each kind of slowness has its own timeout, and other callers are served in the meantime. Timeouts enforced by a sweep
+are tested by running the sweep at a later time, so that no test waits for them. The timeout for a body is enforced by
+the request handler, so it is short in these tests.
 """
 
 import asyncio
@@ -20,9 +20,9 @@ from testing.gateway import GatewayInLoop, a_config, gateway_in_loop
 from tests.security.raw import CHUNKED, Caller, Closed, body_of, chunk, connected, head_of, request_of
 
 LIMIT_S = 60.0
-"""Of each limit that a sweep enforces."""
+"""Value of each timeout that a sweep enforces, in seconds."""
 BODY_LIMIT_S = 0.2
-"""Of the time in which a body must have come."""
+"""Timeout for receiving a body, in seconds."""
 WAIT_S_MAX = 30.0
 
 
@@ -33,7 +33,7 @@ async def a_gateway(folder: Path, **limits: Any) -> AsyncIterator[tuple[FakeEngi
 
 
 def sweep_after(gateway: GatewayInLoop, seconds: float) -> None:
-    """Does what the gateway does when so much time has passed."""
+    """Run the gateway's sweep as if `seconds` had passed."""
     now = asyncio.get_running_loop().time() + seconds
     for listener in gateway.gateway._listeners:
         listener.connections.sweep(now)
@@ -44,7 +44,7 @@ def first_connection(gateway: GatewayInLoop) -> Connection:
 
 
 async def is_served(gateway: GatewayInLoop, *, admin: bool = False) -> bool:
-    """Whether another caller is answered; what was sent before has been read by then."""
+    """Return whether another caller is served. By then, data sent earlier has been read."""
     async with connected(gateway.admin_url if admin else gateway.url) as caller:
         await caller.send(head_of(first=b"GET /health HTTP/1.1") if admin else request_of(body_of("meanwhile")))
         return (await caller.answer(seconds_max=WAIT_S_MAX)).status == 200
@@ -60,13 +60,13 @@ async def is_open(caller: Caller) -> bool:
 
 
 @pytest.mark.parametrize("admin", [False, True], ids=["data", "admin"])
-async def test_a_connection_without_a_first_byte_is_closed(tmp_path: Path, admin: bool) -> None:
-    async with a_gateway(tmp_path, head_max=f"{LIMIT_S}s") as (_, gateway):
+async def test_connection_without_a_first_byte_is_closed(tmp_path: Path, admin: bool) -> None:
+    async with a_gateway(tmp_path, header_timeout=f"{LIMIT_S}s") as (_, gateway):
         connections = gateway.gateway._listeners[-1 if admin else 0].connections
         others = len(connections)
         async with connected(gateway.admin_url if admin else gateway.url) as caller:
             assert await is_served(gateway, admin=admin)
-            # The thread that answers probes waits for the first byte briefly, then hands the connection to the loop.
+            # The thread for probes waits briefly for the first byte, then passes the connection to the loop.
             await until(lambda: len(connections) > others)
             sweep_after(gateway, LIMIT_S / 2)
             assert await is_open(caller)
@@ -77,9 +77,13 @@ async def test_a_connection_without_a_first_byte_is_closed(tmp_path: Path, admin
 HEAD = head_of(b"content-length: 2", *(b"x-%d: a" % number for number in range(20)))
 
 
-@pytest.mark.parametrize("sent", [HEAD[:-1], HEAD[:1], HEAD[:-2], b"\r\n"], ids=["head", "byte", "all but", "line"])
-async def test_a_head_that_comes_too_slowly_is_told_so_and_closed(tmp_path: Path, sent: bytes) -> None:
-    async with a_gateway(tmp_path, head_max=f"{LIMIT_S}s") as (engine, gateway), connected(gateway.url) as caller:
+@pytest.mark.parametrize(
+    "sent",
+    [HEAD[:-1], HEAD[:1], HEAD[:-2], b"\r\n"],
+    ids=["all but one byte", "one byte", "all but the last line", "empty line"],
+)
+async def test_slow_head_gets_408_and_the_connection_is_closed(tmp_path: Path, sent: bytes) -> None:
+    async with a_gateway(tmp_path, header_timeout=f"{LIMIT_S}s") as (engine, gateway), connected(gateway.url) as caller:
         await caller.send(sent)
         assert await is_served(gateway)
         sweep_after(gateway, LIMIT_S / 2)
@@ -92,21 +96,21 @@ async def test_a_head_that_comes_too_slowly_is_told_so_and_closed(tmp_path: Path
     assert engine.requests[1:] == []
 
 
-async def test_time_for_a_head_runs_from_its_first_byte_and_further_bytes_do_not_extend_it(tmp_path: Path) -> None:
-    async with a_gateway(tmp_path, head_max=f"{LIMIT_S}s") as (_, gateway), connected(gateway.url) as caller:
+async def test_further_bytes_do_not_extend_the_head_timeout(tmp_path: Path) -> None:
+    async with a_gateway(tmp_path, header_timeout=f"{LIMIT_S}s") as (_, gateway), connected(gateway.url) as caller:
         await caller.send(HEAD[:1])
         assert await is_served(gateway)
-        due_at = first_connection(gateway).due_at
+        due_at = first_connection(gateway).timeout_at
         for byte in HEAD[1:9]:
             await caller.send(bytes([byte]))
             await asyncio.sleep(0.001)
         assert await is_served(gateway)
 
-        assert first_connection(gateway).due_at == due_at
+        assert first_connection(gateway).timeout_at == due_at
 
 
-async def test_a_slow_head_hears_408_with_the_shape_of_every_error(tmp_path: Path) -> None:
-    async with a_gateway(tmp_path, head_max=f"{LIMIT_S}s") as (_, gateway), connected(gateway.url) as caller:
+async def test_slow_head_gets_408_with_a_standard_error_body(tmp_path: Path) -> None:
+    async with a_gateway(tmp_path, header_timeout=f"{LIMIT_S}s") as (_, gateway), connected(gateway.url) as caller:
         await caller.send(HEAD[:-2])
         assert await is_served(gateway)
         sweep_after(gateway, LIMIT_S + 1)
@@ -118,7 +122,7 @@ async def test_a_slow_head_hears_408_with_the_shape_of_every_error(tmp_path: Pat
 
 
 BODIES = {
-    "nothing of it": (head_of(b"content-length: 100"), b""),
+    "nothing": (head_of(b"content-length: 100"), b""),
     "byte by byte": (head_of(b"content-length: 1000"), b" " * 1000),
     "chunk by chunk": (head_of(CHUNKED), chunk(b" ") * 200),
     "one chunk, byte by byte": (head_of(CHUNKED) + b"ffff\r\n", b" " * 1000),
@@ -129,9 +133,9 @@ BODIES = {
 
 
 @pytest.mark.parametrize("name", BODIES)
-async def test_a_body_that_comes_too_slowly_ends_the_connection(tmp_path: Path, name: str) -> None:
+async def test_slow_body_closes_the_connection(tmp_path: Path, name: str) -> None:
     at_once, slowly = BODIES[name]
-    limits = {"receive_max": f"{BODY_LIMIT_S}s"}
+    limits = {"body_timeout": f"{BODY_LIMIT_S}s"}
     async with a_gateway(tmp_path, **limits) as (engine, gateway), connected(gateway.url) as caller:
         began = time.monotonic()
         await caller.send(at_once)
@@ -141,12 +145,12 @@ async def test_a_body_that_comes_too_slowly_ends_the_connection(tmp_path: Path, 
         except Closed:
             status = None
         told_after = time.monotonic() - began
-        # It may be given as long again to send what is passed over, and no longer.
+        # The caller gets the same amount of time again to send the rest of the body, which is discarded.
         sweep_after(gateway, 2 * BODY_LIMIT_S)
         closed = await caller.is_closed(seconds_max=WAIT_S_MAX)
         dripping.cancel()
         assert await is_served(gateway)
-        await gateway.until_idle(seconds_max=WAIT_S_MAX)
+        await gateway.wait_until_idle(seconds_max=WAIT_S_MAX)
 
     assert status in {400, 408, None}
     assert told_after > BODY_LIMIT_S / 2
@@ -154,9 +158,9 @@ async def test_a_body_that_comes_too_slowly_ends_the_connection(tmp_path: Path, 
     assert [each.json["messages"] for each in engine.requests] == [[{"role": "user", "content": "meanwhile"}]]
 
 
-async def test_a_refused_body_that_is_still_sent_byte_by_byte_ends_the_connection(tmp_path: Path) -> None:
-    """The answer has gone; passing over the rest may not take for ever either."""
-    limits = {"receive_max": f"{LIMIT_S}s", "body_bytes_max": "1KiB"}
+async def test_slow_remainder_of_a_rejected_body_closes_the_connection(tmp_path: Path) -> None:
+    """After the response, the gateway discards the rest of the body, but only for a limited time."""
+    limits = {"body_timeout": f"{LIMIT_S}s", "body_bytes_max": "1KiB"}
     async with a_gateway(tmp_path, **limits) as (_, gateway), connected(gateway.url) as caller:
         await caller.send(head_of(b"content-length: 100000"))
         assert (await caller.answer(seconds_max=WAIT_S_MAX)).status == 413
@@ -167,8 +171,8 @@ async def test_a_refused_body_that_is_still_sent_byte_by_byte_ends_the_connectio
 
 
 @pytest.mark.parametrize("admin", [False, True], ids=["data", "admin"])
-async def test_an_idle_connection_is_closed_without_a_word(tmp_path: Path, admin: bool) -> None:
-    async with a_gateway(tmp_path, idle_max=f"{LIMIT_S}s") as (_, gateway):
+async def test_idle_connection_is_closed_without_a_response(tmp_path: Path, admin: bool) -> None:
+    async with a_gateway(tmp_path, keepalive_timeout=f"{LIMIT_S}s") as (_, gateway):
         async with connected(gateway.admin_url if admin else gateway.url) as caller:
             for _ in range(2):
                 await caller.send(head_of(first=b"GET %b HTTP/1.1" % (b"/ready" if admin else b"/v1/models")))
@@ -179,8 +183,8 @@ async def test_an_idle_connection_is_closed_without_a_word(tmp_path: Path, admin
             assert await caller.is_closed(seconds_max=WAIT_S_MAX)
 
 
-async def test_the_time_for_a_head_counts_for_the_second_request_too(tmp_path: Path) -> None:
-    limits = {"head_max": f"{LIMIT_S}s", "idle_max": "1h"}
+async def test_head_timeout_applies_to_the_second_request(tmp_path: Path) -> None:
+    limits = {"header_timeout": f"{LIMIT_S}s", "keepalive_timeout": "1h"}
     async with a_gateway(tmp_path, **limits) as (_, gateway), connected(gateway.url) as caller:
         await caller.send(request_of(body_of("first")))
         assert (await caller.answer()).status == 200
@@ -191,9 +195,9 @@ async def test_the_time_for_a_head_counts_for_the_second_request_too(tmp_path: P
         assert await caller.is_closed(seconds_max=WAIT_S_MAX)
 
 
-async def test_waiting_for_an_engine_is_not_slowness_of_the_caller(tmp_path: Path) -> None:
-    """None of these limits touches a request that has come in whole."""
-    limits = dict.fromkeys(("head_max", "receive_max", "idle_max", "client_stall_max"), f"{LIMIT_S}s")
+async def test_caller_waiting_for_an_engine_is_not_treated_as_slow(tmp_path: Path) -> None:
+    """These timeouts do not affect a request that has been received completely."""
+    limits = dict.fromkeys(("header_timeout", "body_timeout", "keepalive_timeout", "send_timeout"), f"{LIMIT_S}s")
     async with a_gateway(tmp_path, **limits) as (engine, gateway), connected(gateway.url) as caller:
         engine.behaviour = Behaviour(hang_after=1)
         await caller.send(request_of(body_of("hi", stream=True)))
@@ -206,10 +210,10 @@ async def test_waiting_for_an_engine_is_not_slowness_of_the_caller(tmp_path: Pat
     assert answer.body.endswith(b"data: [DONE]\n\n")
 
 
-async def test_connection_over_the_tenant_share_is_closed_and_the_others_keep_working(tmp_path: Path) -> None:
+async def test_connection_over_the_tenant_share_is_closed_while_the_others_keep_working(tmp_path: Path) -> None:
     async with a_gateway(tmp_path, connections_open_max=5) as (_, gateway), AsyncExitStack() as stack:
         callers = [await stack.enter_async_context(connected(gateway.url)) for _ in range(4)]
-        for caller in callers:  # Each is known to be accepted once it has been answered.
+        for caller in callers:  # A response shows that the connection was accepted.
             await caller.send(request_of(body_of("hi")))
             assert (await caller.answer()).status == 200
         async with connected(gateway.url) as surplus:
@@ -229,8 +233,8 @@ async def test_connection_over_the_tenant_share_is_closed_and_the_others_keep_wo
         assert await is_served(gateway)
 
 
-async def test_hundreds_of_slow_heads_leave_the_door_open_for_others(tmp_path: Path) -> None:
-    async with a_gateway(tmp_path, head_max=f"{LIMIT_S}s") as (_, gateway), AsyncExitStack() as stack:
+async def test_hundreds_of_slow_heads_do_not_block_other_callers(tmp_path: Path) -> None:
+    async with a_gateway(tmp_path, header_timeout=f"{LIMIT_S}s") as (_, gateway), AsyncExitStack() as stack:
         callers = [await stack.enter_async_context(connected(gateway.url)) for _ in range(300)]
         for caller in callers:
             await caller.send(HEAD[:20])

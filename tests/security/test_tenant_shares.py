@@ -1,4 +1,4 @@
-"""Do tenants have separate shares of connections and of requests with unfinished bodies?"""
+"""Tenants have separate shares of connections and of requests with unfinished bodies."""
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -40,7 +40,7 @@ async def asked(stack: AsyncExitStack, gateway: GatewayInLoop, key: bytes) -> tu
     return caller, (await caller.answer()).status
 
 
-async def test_idle_connections_of_one_tenant_do_not_block_others(tmp_path: Path) -> None:
+async def test_idle_connections_from_one_tenant_do_not_block_others(tmp_path: Path) -> None:
     async with a_gateway(tmp_path, connections_open_max=10, requests_open_max=10) as (gateway, stack):
         flood = [await asked(stack, gateway, FLOOD) for _ in range(14)]
         assert [status for _, status in flood] == [200] * 8 + [429] * 6
@@ -64,7 +64,7 @@ async def test_rejected_connection_gets_retry_after_and_is_closed(tmp_path: Path
     assert answer.headers[b"connection"] == b"close"
 
 
-async def test_connection_counts_for_the_tenant_of_its_latest_request(tmp_path: Path) -> None:
+async def test_connection_is_counted_for_the_tenant_of_its_latest_request(tmp_path: Path) -> None:
     async with a_gateway(tmp_path, connections_open_max=5, requests_open_max=5) as (gateway, stack):
         callers = [(await asked(stack, gateway, FLOOD))[0] for _ in range(4)]
         assert (await asked(stack, gateway, FLOOD))[1] == 429
@@ -72,7 +72,7 @@ async def test_connection_counts_for_the_tenant_of_its_latest_request(tmp_path: 
         assert (await callers[0].answer()).status == 200
         await callers[1].send(request_of(body_of("hi"), b"authorization: Bearer sk-wrong"))
         assert (await callers[1].answer()).status == 401
-        shares = gateway.gateway._listeners[0].connections._held
+        shares = gateway.gateway._listeners[0].connections._tenant_connections
 
         assert (shares.of("flood"), shares.of("victim")) == (3, 1)
 
@@ -91,9 +91,9 @@ async def test_new_connections_replace_unauthenticated_ones(tmp_path: Path) -> N
             await surplus.answer()
 
 
-async def test_unfinished_bodies_of_one_tenant_do_not_block_others(tmp_path: Path) -> None:
+async def test_unfinished_bodies_from_one_tenant_do_not_block_others(tmp_path: Path) -> None:
     async with a_gateway(tmp_path, connections_open_max=100, requests_open_max=10) as (gateway, stack):
-        door = gateway.gateway._door
+        door = gateway.gateway._app
         for number in range(8):
             caller = await stack.enter_async_context(connected(gateway.url))
             await caller.send(NO_BODY)
@@ -110,10 +110,10 @@ async def test_unfinished_bodies_of_one_tenant_do_not_block_others(tmp_path: Pat
     assert int(answer.headers[b"retry-after"]) >= 1
 
 
-async def test_only_the_scheduler_limits_completely_received_requests(tmp_path: Path) -> None:
+async def test_only_the_scheduler_limits_fully_received_requests(tmp_path: Path) -> None:
     async with a_gateway(tmp_path, connections_open_max=100, requests_open_max=1) as (gateway, stack):
         first, status = await asked(stack, gateway, FLOOD)
         assert status == 200
         await first.send(request_of(body_of("hi"), FLOOD))
         assert (await first.answer()).status == 200
-        assert gateway.gateway._door._reading.total == 0
+        assert gateway.gateway._app._awaiting_body.total == 0

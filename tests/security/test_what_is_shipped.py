@@ -1,7 +1,7 @@
-"""Does what is installed hold anything that runs by itself, or anything but the package?
+"""The wheel contains only the package and no files that run automatically.
 
-The LiteLLM release of 2026-03-24 came with a `.pth` file, which Python runs at every start. That every requirement is
-pinned and hashed is shown by tests/house/test_requirements.py.
+The LiteLLM release of 2026-03-24 contained a `.pth` file, which Python runs every time it starts.
+tests/house/test_requirements.py checks that every requirement is pinned and hashed.
 """
 
 import re
@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 PROJECT = Path(__file__).parents[2]
+SERVED = (".html", ".css")
 RUN_BY_ITSELF = (".pth", "sitecustomize.py", "usercustomize.py", ".so", ".sh", ".exe", ".pyc")
 
 
@@ -26,12 +27,12 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
 
 
 @pytest.mark.process
-def test_a_wheel_holds_nothing_that_runs_by_itself(wheel: zipfile.ZipFile) -> None:
+def test_wheel_contains_no_file_that_runs_automatically(wheel: zipfile.ZipFile) -> None:
     assert [name for name in wheel.namelist() if name.endswith(RUN_BY_ITSELF)] == []
 
 
 @pytest.mark.process
-def test_a_wheel_holds_the_package_and_its_description_alone(wheel: zipfile.ZipFile) -> None:
+def test_wheel_contains_only_the_package_and_its_metadata(wheel: zipfile.ZipFile) -> None:
     tops = {name.partition("/")[0] for name in wheel.namelist()}
 
     assert {top for top in tops if not top.endswith(".dist-info")} == {"headgate"}
@@ -39,14 +40,23 @@ def test_a_wheel_holds_the_package_and_its_description_alone(wheel: zipfile.ZipF
 
 
 @pytest.mark.process
-def test_a_wheel_starts_nothing_but_its_own_command(wheel: zipfile.ZipFile) -> None:
+def test_wheel_contains_the_documentation_pages(wheel: zipfile.ZipFile) -> None:
+    pages = PROJECT / "src" / "headgate" / "edge" / "pages"
+    written = {path.relative_to(PROJECT / "src").as_posix() for path in pages.rglob("*") if path.suffix in SERVED}
+
+    assert len(written) > 100
+    assert written <= set(wheel.namelist())
+
+
+@pytest.mark.process
+def test_wheel_defines_only_the_headgate_command(wheel: zipfile.ZipFile) -> None:
     [entry_points] = [name for name in wheel.namelist() if name.endswith("entry_points.txt")]
 
     assert wheel.read(entry_points).decode().split() == ["[console_scripts]", "headgate", "=", "headgate.cli.main:main"]
 
 
-def test_what_is_shipped_runs_no_code_of_others() -> None:
-    """No template engine, no evaluation, no unpickling, no shell; nothing that a request could reach."""
+def test_source_does_not_execute_foreign_code() -> None:
+    """The source uses no template engine, evaluation, unpickling or shell that a request could reach."""
     forbidden = (
         "eval(",
         "exec(",
@@ -63,7 +73,7 @@ def test_what_is_shipped_runs_no_code_of_others() -> None:
         (str(path.relative_to(PROJECT)), word)
         for path in sources
         for word in forbidden
-        # Not as the end of a longer name: `create_subprocess_exec(` starts a program from a list of words.
+        # Ignore longer names such as `create_subprocess_exec(`, which starts a program from an argument list.
         if re.search(rf"(?<!\w){re.escape(word)}", path.read_text())
     }
 

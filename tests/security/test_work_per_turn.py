@@ -1,7 +1,7 @@
 """Client framing cannot block the event loop.
 
-The cost of an endless trailer, of one-byte chunks and of bytes after a rejection is bounded. Work is counted in lines
-of Python and in bytes that reach the parser, so these tests do not depend on the speed of the machine.
+Endless trailers, one-byte chunks and bytes after a rejection all have a bounded cost. Work is counted in lines of
+Python and in bytes that reach the parser, so these tests do not depend on the speed of the machine.
 """
 
 import asyncio
@@ -14,14 +14,14 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from fuzz.pipes import Pipe
-from headgate.edge.body_framing import CHUNKS_MIN, PASSED_OVER_CHUNKS_MAX, UNBROKEN_BYTES_MAX
-from headgate.edge.client import BodyTooLarge, Client, ClientLeft
+from headgate.edge.body_framing import CHUNKS_MIN, DISCARDED_CHUNKS_MAX, FRAMING_RUN_BYTES_MAX
+from headgate.edge.client import BodyTooLarge, Client, ClientDisconnected
 from headgate.edge.connection import Connection
 from headgate.edge.connections import Connections
 from headgate.edge.options import MIB, EdgeLimits
 from headgate.edge.request_head import HeadBytes
-from headgate.wire.turn_budget import READ_BYTES, REQUEST_NS, SLICE_BYTES, UNTIMED_BYTES_IN_ALL, TurnBudget
-from testing.work import cut_into, lines_run
+from headgate.wire.turn_budget import READ_BYTES, REQUEST_NS, SLICE_BYTES, UNTIMED_BYTES_TOTAL, TurnBudget
+from testing.executed_lines import count_executed_lines, split_into
 from tests.security.raw import CHUNKED, LAST_CHUNK, chunk, head_of, request_of
 
 HEAD = head_of(CHUNKED)
@@ -31,7 +31,7 @@ PARTS = tuple(f"headgate.edge.{name}" for name in ("request_reader", "request_he
 
 @dataclass
 class App:
-    """Reads the body before it responds, or responds immediately."""
+    """Reads the body before responding, or responds immediately."""
 
     answers_at_once: bool = False
     bodies: list[bytes] = field(default_factory=list)
@@ -42,7 +42,7 @@ class App:
             return
         try:
             self.bodies.append(bytes(await client.body(MIB)))
-        except (ClientLeft, BodyTooLarge):
+        except (ClientDisconnected, BodyTooLarge):
             return
         client.reply(200, [], b"ok")
 
@@ -65,7 +65,7 @@ class Line:
         self.fed = 0
 
     async def send(self, *pieces: bytes) -> None:
-        """Deliver each piece as one read, then run one turn of the loop."""
+        """Deliver each piece as one read, then run one iteration of the loop."""
         for piece in pieces:
             if self.pipe.closed:
                 return
@@ -103,17 +103,17 @@ async def test_endless_trailer_is_rejected_after_a_bounded_number_of_bytes(size:
     await line.send(*[b"b" * size] * (2 * MIB // size))
 
     assert (line.status, line.pipe.closed) == (400, True)
-    assert line.fed - before <= max(UNBROKEN_BYTES_MAX, size) + size
+    assert line.fed - before <= max(FRAMING_RUN_BYTES_MAX, size) + size
 
 
 async def test_number_of_trailers_is_bounded() -> None:
     line = Line(App())
-    await line.send(HEAD + chunk(b"{}") + b"0\r\n" + b"a: b\r\n" * (line.limits.headers_max + 2))
+    await line.send(HEAD + chunk(b"{}") + b"0\r\n" + b"a: b\r\n" * (line.limits.header_count_max + 2))
 
     assert (line.status, line.pipe.closed) == (400, True)
 
 
-async def test_few_trailers_are_ignored() -> None:
+async def test_a_few_trailers_are_ignored() -> None:
     line = Line(App())
     await line.send(HEAD + chunk(b"{}") + b"0\r\n" + b"a: b\r\n" * 5 + b"\r\n")
 
@@ -124,14 +124,16 @@ async def test_few_trailers_are_ignored() -> None:
 async def test_body_in_one_byte_chunks_is_read_completely(size: int) -> None:
     body = bytes(range(256)) * 64
     line = Line(App())
-    await line.send(*cut_into(HEAD + b"".join(chunk(body[at : at + 1]) for at in range(len(body))) + LAST_CHUNK, size))
+    await line.send(
+        *split_into(HEAD + b"".join(chunk(body[at : at + 1]) for at in range(len(body))) + LAST_CHUNK, size)
+    )
 
     assert line.app.bodies == [body]
 
 
-async def test_body_of_too_many_tiny_chunks_is_rejected() -> None:
+async def test_body_with_too_many_tiny_chunks_is_rejected() -> None:
     line = Line(App())
-    await line.send(HEAD, *cut_into(chunk(b"ab") * (CHUNKS_MIN * 2), 262_144))
+    await line.send(HEAD, *split_into(chunk(b"ab") * (CHUNKS_MIN * 2), 262_144))
 
     assert (line.status, line.pipe.closed) == (400, True)
     assert b"chunks of 16 bytes or more" in line.pipe.written
@@ -139,16 +141,16 @@ async def test_body_of_too_many_tiny_chunks_is_rejected() -> None:
 
 @pytest.mark.parametrize("unit", [chunk(b"a"), chunk(b"ab"), b"1;x=y\r\na\r\n", b"1;" + b"e" * 50 + b"\r\na\r\n"])
 @pytest.mark.parametrize("size", [16, 1000, 262_144])
-async def test_work_for_tiny_chunks_is_linear_however_reads_are_split(unit: bytes, size: int) -> None:
+async def test_work_for_tiny_chunks_is_linear_no_matter_how_reads_are_split(unit: bytes, size: int) -> None:
     async def work(length: int) -> int:
         line = Line(App())
         await line.send(HEAD)
-        reads = cut_into(unit * (length // len(unit)), size)
-        return lines_run(lambda: [line.connection.data_received(read) for read in reads], *PARTS)
+        reads = split_into(unit * (length // len(unit)), size)
+        return count_executed_lines(lambda: [line.connection.data_received(read) for read in reads], *PARTS)
 
     once, twice = await work(40_000), await work(80_000)
     assert twice <= 2.2 * once + 100
-    assert twice <= 60 * (80_000 // min(size, SLICE_BYTES) + 2)  # Proportional to reads, not to chunks.
+    assert twice <= 60 * (80_000 // min(size, SLICE_BYTES) + 2)  # Proportional to the number of reads, not chunks.
 
 
 async def test_reads_are_deferred_when_the_turn_budget_is_used_up() -> None:
@@ -176,14 +178,14 @@ async def test_disconnect_releases_deferred_bytes() -> None:
     assert (line.connections.budget.waiting_bytes, line.app.bodies, len(line.connections)) == (0, [], 0)
 
 
-async def test_chunks_after_a_rejection_are_discarded_unparsed(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_chunks_after_a_rejection_are_discarded_without_parsing(monkeypatch: pytest.MonkeyPatch) -> None:
     line = Line(App(answers_at_once=True))
     await line.send(HEAD)
     assert line.status == 401
     sizes = parsed_bytes(line, monkeypatch)
     await line.send(*[chunk(b"a") * 10_000] * 60)
 
-    assert sum(sizes) <= (PASSED_OVER_CHUNKS_MAX + 2) * len(chunk(b"a")) + SLICE_BYTES
+    assert sum(sizes) <= (DISCARDED_CHUNKS_MAX + 2) * len(chunk(b"a")) + SLICE_BYTES
     assert line.pipe.written_eof, "the client sees the end of the response"
     assert not line.pipe.closed
     await line.send(*[b"b" * MIB] * 5)
@@ -203,19 +205,19 @@ async def test_pipelined_requests_are_not_parsed_before_the_current_response(mon
     await line.send(head_of(b"content-length: 10") + b"123")
     sizes = parsed_bytes(line, monkeypatch)
     line.connection.data_received(b"4567890" + request_of(b"") * 10)
-    work = lines_run(lambda: line.connection.data_received(request_of(b"") * 100), *PARTS)
+    work = count_executed_lines(lambda: line.connection.data_received(request_of(b"") * 100), *PARTS)
 
     assert len(sizes) == 1
     assert work < 20
-    line.connection.data_received(b"a" * line.limits.head_bytes_max)
+    line.connection.data_received(b"a" * line.limits.header_bytes_max)
     assert line.pipe.closed
 
 
-# Many connections in one turn
+# Many connections in one loop iteration
 
 
 class Lines:
-    """Many connections of one listener, with a clock that stands still and counts its reads."""
+    """Many connections on one listener, with a stopped clock that counts its reads."""
 
     def __init__(self, count: int, *, turn_ns_max: int) -> None:
         self.looks = 0
@@ -241,12 +243,12 @@ class Lines:
 
 
 @pytest.mark.parametrize("padding", [0, 5, 90])
-async def test_short_reads_of_many_connections_are_deferred_beyond_their_common_limit(padding: int) -> None:
+async def test_short_reads_from_many_connections_are_deferred_beyond_their_shared_limit(padding: int) -> None:
     lines = Lines(300, turn_ns_max=0)
     request = head_of(b"content-length: 2", *[b"x: " + b"y" * 150] * padding) + b"{}"
     for connection in lines.all:
         connection.data_received(request)
-    at_once = UNTIMED_BYTES_IN_ALL // (len(request) + READ_BYTES)
+    at_once = UNTIMED_BYTES_TOTAL // (len(request) + READ_BYTES)
     assert lines.begun == at_once
     assert [pipe.reading for pipe in lines.pipes] == [True] * at_once + [False] * (300 - at_once)
     await asyncio.sleep(0)
@@ -265,13 +267,13 @@ async def test_timed_turn_is_charged_for_the_work_of_each_request_it_starts() ->
     for connection in lines.all:
         connection.data_received(request)
 
-    assert lines.begun == UNTIMED_BYTES_IN_ALL // (len(request) + READ_BYTES) + 5
+    assert lines.begun == UNTIMED_BYTES_TOTAL // (len(request) + READ_BYTES) + 5
     for _ in range(100):
         await asyncio.sleep(0)
     assert lines.answered == 300
 
 
-async def test_few_short_reads_are_parsed_without_reading_the_clock() -> None:
+async def test_a_few_short_reads_are_parsed_without_reading_the_clock() -> None:
     lines = Lines(20, turn_ns_max=0)
     for connection in lines.all:
         connection.data_received(request_of(b"{}"))
@@ -308,18 +310,18 @@ WORDS = (b"\n", b"\r\n", b"u", b"P", b"upgrade", b"UpGrade:", b"\nupgrade:", b"\
     cuts=st.lists(st.integers(1, 12), min_size=1, max_size=30),
 )
 @example(words=[b"\nUPGRADE", b":", b"\nupgrade:", b"\nupgrade:"], cuts=[1])
-def test_only_upgrade_headers_are_renamed_however_reads_are_split(words: list[bytes], cuts: list[int]) -> None:
+def test_only_upgrade_headers_are_renamed_no_matter_how_reads_are_split(words: list[bytes], cuts: list[int]) -> None:
     head = b"".join(words).replace(b"\r\n\r\n", b"\r\n") + b"x\r\n\r\n"
     taking, taken, at = HeadBytes(), b"", 0
     for size in (*cuts, len(head)):
         piece, at = head[at : at + size], at + size
-        taken += taking.take(piece, LIMITS)[0] if piece else b""
+        taken += taking.feed(piece, LIMITS)[0] if piece else b""
 
     assert taken == UPGRADE.sub(b"x-upgrade-passed-over:", head)
 
 
 @pytest.mark.parametrize("line", [b"x-a: " + b"y" * 150, b"x:", b"Upgrade:", b"u", b"upgrad:"])
-def test_long_head_is_searched_with_bytes_methods_only(line: bytes) -> None:
+def test_long_head_is_searched_using_only_bytes_methods(line: bytes) -> None:
     head = head_of(*[line] * (14_000 // (len(line) + 2)))
     calls: list[object] = []
 
@@ -330,7 +332,7 @@ def test_long_head_is_searched_with_bytes_methods_only(line: bytes) -> None:
     before = sys.getprofile()
     sys.setprofile(on_call)
     try:
-        HeadBytes().take(head, LIMITS)
+        HeadBytes().feed(head, LIMITS)
     finally:
         sys.setprofile(before)
     searches = [each for each in calls if isinstance(each, bytes) or type(each).__module__ == "re"]

@@ -1,7 +1,7 @@
-"""What would the engine do, written in the plainest way?
+"""Reference model of the simulated engine, without optimizations.
 
-The model that the simulated engine is compared with: every step is made, every sequence is touched in every step, every
-block is an object in a list. Nothing is counted in advance and nothing is leapt over.
+The simulated engine is compared with this model. The model executes every step, updates every sequence in every step
+and keeps every block as an object in a list.
 """
 
 from collections.abc import Sequence as Row
@@ -9,7 +9,14 @@ from dataclasses import dataclass, field
 
 from headgate.model.engine_profile import EngineProfile
 from headgate.model.units import Instant, RequestId
-from headgate.simulation.engine.sequence import EngineRequest, Finished, FirstToken, Happening, Preempted, Spent
+from headgate.simulation.engine.sequence import (
+    EngineEvent,
+    EngineRequest,
+    FirstTokenGenerated,
+    SequenceCost,
+    SequenceFinished,
+    SequencePreempted,
+)
 
 Name = int | tuple[int, int]
 
@@ -37,7 +44,7 @@ class Block:
 
 @dataclass(eq=False)
 class Plain:
-    """One sequence."""
+    """State of one sequence."""
 
     request: EngineRequest
     rank: tuple[int, int]
@@ -53,7 +60,7 @@ class Plain:
     first_token_at: Instant | None = None
     cancelled: bool = False
     decoding: bool = False
-    """Whether all but its newest token had been computed when the step began."""
+    """Whether all tokens except the newest had been computed when the step began."""
 
     @property
     def tokens(self) -> int:
@@ -64,7 +71,7 @@ class Plain:
         return prefix[position] if position < len(prefix) else (self.rank[1], position)
 
     def own_name(self, position: int) -> Name:
-        """Of a block that holds what another block holds under its proper name."""
+        """Returns the name of a block whose content is already cached under its shared name."""
         return (self.rank[1], -position - 1)
 
 
@@ -76,19 +83,19 @@ class PlainEngine:
     def __init__(self, profile: EngineProfile) -> None:
         self.profile = profile
         self.free = [Block() for _ in range(profile.kv_blocks)]
-        """The first is taken first."""
+        """Free blocks. Allocation takes the first one."""
         self.cache: dict[Name, Block] = {}
         self.waiting: list[Plain] = []
         self.running: list[Plain] = []
         self.leaving: list[Plain] = []
         self.parting: list[Plain] = []
         self.seen_at = Instant(0)
-        self.happened: list[Happening] = []
+        self.happened: list[EngineEvent] = []
         self.arrivals = 0
         self.steps = 0
 
-    def run(self, script: Row[Entry]) -> list[Happening]:
-        """All that happens until nothing is left to do. The script is in the order of time."""
+    def run(self, script: Row[Entry]) -> list[EngineEvent]:
+        """Returns everything that happens until all work is done. The script must be sorted by time."""
         entries = list(script)
         work = 0
         while entries or self.busy:
@@ -115,7 +122,7 @@ class PlainEngine:
         match entry:
             case Add(at, request):
                 self.arrivals += 1
-                priority = request.priority if self.profile.by_priority else 0
+                priority = request.priority if self.profile.priority_scheduling else 0
                 self.waiting.append(Plain(request, (priority, self.arrivals), at))
             case Cancel(_, request_id):
                 self.waiting = [each for each in self.waiting if each.request.request_id != request_id]
@@ -145,9 +152,9 @@ class PlainEngine:
     # ------------------------------------------------------------------------------------------------------ one step
 
     def begin(self, now: Instant) -> int:
-        """Composes a step; what it takes, in picoseconds."""
+        """Composes a step and returns its duration in picoseconds."""
         scheduled = self.compose(now)
-        if self.profile.asynchronous and not scheduled:
+        if self.profile.async_scheduling and not scheduled:
             self.part()
             self.seen_at = now
             scheduled = self.compose(now)
@@ -155,7 +162,7 @@ class PlainEngine:
         return self.duration([(each, scheduled[id(each)]) for each in self.running if id(each) in scheduled])
 
     def compose(self, now: Instant) -> dict[int, int]:
-        """Who gets how many tokens."""
+        """Returns the number of tokens scheduled for each sequence."""
         profile = self.profile
         budget = profile.chunk_tokens
         scheduled: dict[int, int] = {}
@@ -174,7 +181,7 @@ class PlainEngine:
         places = profile.sequences_max - len(self.parting)
         while not preempted and budget > 0 and self.waiting and len(self.running) < places:
             head = min(self.waiting, key=lambda plain: plain.rank)
-            unseen = profile.asynchronous and head.arrived_at > self.seen_at
+            unseen = profile.async_scheduling and head.arrived_at > self.seen_at
             if unseen or not self.admit(head, now):
                 break
             chunk = scheduled[id(head)] = min(head.tokens - head.computed, budget)
@@ -208,30 +215,30 @@ class PlainEngine:
             if each.first_token_at is None:
                 each.first_token_at = now
                 if each.request.output_tokens and not each.cancelled:
-                    self.happened.append(FirstToken(each.request.request_id, now))
+                    self.happened.append(FirstTokenGenerated(each.request.request_id, now))
             if each.generated >= each.request.output_tokens:
                 self.running.remove(each)
                 self.parting.append(each)
-                if not self.profile.asynchronous:
+                if not self.profile.async_scheduling:
                     self.part()
                 if not each.cancelled:
                     self.happened.append(self.finished(each, now))
         self.drop_cancelled()
 
-    def finished(self, each: Plain, now: Instant) -> Finished:
+    def finished(self, each: Plain, now: Instant) -> SequenceFinished:
         assert each.begun_at is not None
         assert each.first_token_at is not None
-        return Finished(
+        return SequenceFinished(
             each.request.request_id,
             now,
             prompt_tokens=each.request.prompt_tokens,
             output_tokens=each.generated,
             cached_tokens=each.cached_tokens,
             arrived_at=each.arrived_at,
-            begun_at=each.begun_at,
+            started_at=each.begun_at,
             first_token_at=each.first_token_at,
             preemptions=each.preemptions,
-            spent=Spent(each.prefilled, each.worked_ps),
+            cost=SequenceCost(each.prefilled, each.worked_ps),
         )
 
     # -------------------------------------------------------------------------------------------------------- blocks
@@ -244,7 +251,7 @@ class PlainEngine:
                 if block is None:
                     break
                 found.append(block)
-        needed = self.profile.blocks(each.tokens) - sum(block.holders > 0 for block in found)
+        needed = self.profile.blocks_for(each.tokens) - sum(block.holders > 0 for block in found)
         if needed + self.profile.watermark_blocks > len(self.free):
             return False
         for block in found:
@@ -261,8 +268,8 @@ class PlainEngine:
         return True
 
     def extend(self, each: Plain, tokens: int) -> bool:
-        """Takes blocks for so many tokens; a full block gets its name."""
-        count = self.profile.blocks(tokens) - len(each.blocks)
+        """Allocates blocks for this number of tokens and names the full ones."""
+        count = self.profile.blocks_for(tokens) - len(each.blocks)
         if count > len(self.free):
             return False
         for _ in range(count):
@@ -303,4 +310,4 @@ class PlainEngine:
         each.decoding = False
         each.preemptions += 1
         self.waiting.append(each)
-        self.happened.append(Preempted(each.request.request_id, now))
+        self.happened.append(SequencePreempted(each.request.request_id, now))

@@ -1,4 +1,4 @@
-"""How does a test get a simulated engine behind HTTP, and ask it something?"""
+"""Builders that serve a simulated engine over HTTP and send requests to it."""
 
 import asyncio
 import json
@@ -12,20 +12,20 @@ import aiohttp
 from headgate.engines.metrics_page import read_metrics
 from headgate.hosts.local.clock import SystemClock
 from headgate.model.engine_profile import TINY, EngineProfile
-from headgate.simulation.server.listener import EngineServer
-from headgate.simulation.server.options import EngineOptions, Faults
+from headgate.simulation.server.engine_server import EngineServer
+from headgate.simulation.server.options import EngineOptions, FaultOptions
 
 CHAT = "/v1/chat/completions"
 RATES = ("error_rate", "reset_rate", "truncate_rate", "stall_every_s", "stall_for_s")
 
 
 def some_options(*, profile: EngineProfile = TINY, **changes: Any) -> EngineOptions:
-    faults = Faults(**{name: changes.pop(name) for name in RATES if name in changes})
+    faults = FaultOptions(**{name: changes.pop(name) for name in RATES if name in changes})
     return EngineOptions(profile=profile, faults=faults, **{"model": "m"} | changes)
 
 
 def slow(**changes: Any) -> EngineProfile:
-    """Twenty steps a second."""
+    """Returns a profile with twenty steps per second."""
     return replace(TINY, step_ps=50_000_000_000, **changes)
 
 
@@ -59,7 +59,7 @@ async def an_engine(**changes: Any) -> AsyncGenerator[Running]:
 
 
 def events_of(stream: bytes) -> list[Any]:
-    """The data of each event, parsed; the last sign as it is."""
+    """Returns the parsed data of each event. `[DONE]` is returned as text."""
     data = [event.removeprefix("data: ") for event in stream.decode().split("\n\n") if event]
     return [each if each == "[DONE]" else json.loads(each) for each in data]
 

@@ -1,27 +1,27 @@
-"""What differs when an engine composes a step while the one before it runs?"""
+"""Tests for asynchronous scheduling, in which an engine composes a step while the previous one is running."""
 
 from headgate.model.units import Instant
 from headgate.simulation.engine.loop import SimulatedEngine
-from headgate.simulation.engine.sequence import Finished, FirstToken, Happening
+from headgate.simulation.engine.sequence import EngineEvent, FirstTokenGenerated, SequenceFinished
 from tests.simulation.plain_engine import Add, PlainEngine
 from tests.simulation.workloads import a_profile, a_request, finish, played
 
-# Every step takes 1,000 ns, whatever is in it.
+# Every step takes 1,000 ns, regardless of its batch.
 STEADY = {"step_ps": 1_000_000, "prefill_token_ps": 0, "decode_sequence_ps": 0, "kv_token_ps": 0}
 
 
 def an_engine(**changes: object) -> SimulatedEngine:
-    return SimulatedEngine(a_profile(**STEADY | {"asynchronous": True} | changes))
+    return SimulatedEngine(a_profile(**STEADY | {"async_scheduling": True} | changes))
 
 
-def first_tokens(happened: list[Happening]) -> dict[str, int]:
-    return {each.request_id: each.at for each in happened if isinstance(each, FirstToken)}
+def first_tokens(happened: list[EngineEvent]) -> dict[str, int]:
+    return {each.request_id: each.at for each in happened if isinstance(each, FirstTokenGenerated)}
 
 
-def test_what_comes_during_a_step_misses_the_next_one_too() -> None:
+def test_request_arriving_during_a_step_also_misses_the_next_one() -> None:
     times: list[int] = []
     for asynchronous in (False, True):
-        engine = an_engine(asynchronous=asynchronous)
+        engine = an_engine(async_scheduling=asynchronous)
         engine.add(a_request("runs", output=10), Instant(0))
         engine.add(a_request("comes"), Instant(1_500))
         times.append(first_tokens(finish(engine))["comes"])
@@ -29,14 +29,14 @@ def test_what_comes_during_a_step_misses_the_next_one_too() -> None:
     assert times == [3_000, 4_000]
 
 
-def test_an_idle_engine_starts_at_once() -> None:
+def test_idle_engine_starts_immediately() -> None:
     engine = an_engine()
     engine.add(a_request("r", output=1), Instant(700))
 
     assert first_tokens(finish(engine)) == {"r": 1_700}
 
 
-def test_an_engine_that_has_run_dry_composes_the_next_step_when_it_starts() -> None:
+def test_engine_composes_the_next_step_at_its_start_if_nothing_is_running() -> None:
     engine = an_engine()
     engine.add(a_request("ends", output=2), Instant(0))
     engine.add(a_request("comes", output=1), Instant(1_500))
@@ -44,19 +44,19 @@ def test_an_engine_that_has_run_dry_composes_the_next_step_when_it_starts() -> N
     assert first_tokens(finish(engine))["comes"] == 3_000
 
 
-def test_a_place_is_free_one_step_after_its_holder_has_ended() -> None:
+def test_slot_is_free_one_step_after_its_sequence_ends() -> None:
     engine = an_engine(sequences_max=2)
     for name, output in (("short", 2), ("long", 9), ("waits", 1)):
         engine.add(a_request(name, output=output), Instant(0))
 
     happened = finish(engine)
 
-    ended = {each.request_id: each.at for each in happened if isinstance(each, Finished)}
+    ended = {each.request_id: each.at for each in happened if isinstance(each, SequenceFinished)}
     assert ended["short"] == 2_000
     assert first_tokens(happened)["waits"] == 4_000
 
 
-def test_an_idle_engine_holds_no_blocks() -> None:
+def test_idle_engine_uses_no_blocks() -> None:
     engine = an_engine()
     engine.add(a_request("r"), Instant(0))
     finish(engine)
@@ -64,10 +64,11 @@ def test_an_idle_engine_holds_no_blocks() -> None:
     assert engine.state().kv_blocks_used == 0
 
 
-def test_a_sequence_that_is_preempted_and_started_again_without_a_step_between_ends_once() -> None:
-    # All that runs is preempted for blocks of one that has just ended, which are free when the step starts.
+def test_sequence_preempted_and_restarted_before_the_next_step_ends_once() -> None:
+    # All running sequences are preempted to free blocks. The blocks of a sequence that has just ended become free only
+    # when the step starts.
     profile = a_profile(
-        **STEADY | {"step_ps": 99_999, "asynchronous": True},
+        **STEADY | {"step_ps": 99_999, "async_scheduling": True},
         chunk_tokens=7,
         sequences_max=2,
         kv_blocks=13,
@@ -84,4 +85,9 @@ def test_a_sequence_that_is_preempted_and_started_again_without_a_step_between_e
     happened = played(SimulatedEngine(profile), script)
 
     assert happened == PlainEngine(profile).run(script)
-    assert sorted(each.request_id for each in happened if isinstance(each, Finished)) == ["r0", "r1", "r2", "r4"]
+    assert sorted(each.request_id for each in happened if isinstance(each, SequenceFinished)) == [
+        "r0",
+        "r1",
+        "r2",
+        "r4",
+    ]

@@ -1,4 +1,4 @@
-"""Are blocks neither lost nor given twice?"""
+"""Tests that the block pool neither loses blocks nor allocates one twice."""
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -10,7 +10,7 @@ CAPACITY = 12
 
 
 class Pool(RuleBasedStateMachine):
-    """Holders take, share, name and give back blocks in any order."""
+    """Takes, shares, names and returns blocks in any order."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -20,33 +20,33 @@ class Pool(RuleBasedStateMachine):
 
     @rule(names=st.lists(st.integers(0, 8), max_size=4, unique=True), unnamed=st.integers(0, 4))
     def hold(self, names: list[int], unnamed: int) -> None:
-        found, free = self.pool.cached(names, 4)
+        found, free = self.pool.find_cached(names, 4)
         if len(names) - found + free + unnamed > self.pool.free:
             return
         held = names[:found]
-        self.pool.share(held)
+        self.pool.acquire(held)
         for name in names[found:]:
-            self.pool.take(1)
-            if self.pool.name(name):
+            self.pool.allocate(1)
+            if self.pool.register(name):
                 held.append(name)
             else:
                 unnamed += 1
                 continue
         if unnamed > len(names) - len(held):
-            self.pool.take(unnamed - (len(names) - len(held)))
+            self.pool.allocate(unnamed - (len(names) - len(held)))
         self.holders.append((held, unnamed))
 
     @precondition(lambda self: self.holders)
     @rule(which=st.integers(0, 10))
     def give_back(self, which: int) -> None:
-        self.pool.give_back(*self.holders.pop(which % len(self.holders)))
+        self.pool.release(*self.holders.pop(which % len(self.holders)))
 
     @precondition(lambda self: self.holders)
     @rule(which=st.integers(0, 10))
     def set_aside(self, which: int) -> None:
         names, unnamed = self.holders.pop(which % len(self.holders))
         partial = min(1, unnamed)
-        self.runs.append(self.pool.set_aside(names, unnamed - partial, partial))
+        self.runs.append(self.pool.release_preempted(names, unnamed - partial, partial))
 
     @precondition(lambda self: self.runs)
     @rule(which=st.integers(0, 10), skip=st.integers(0, 2))

@@ -1,4 +1,4 @@
-"""Is the same workload the same run, in every process?"""
+"""Test that the same workload produces the same run in every process."""
 
 import os
 import subprocess
@@ -41,11 +41,11 @@ def run(hash_seed: str) -> str:
 
 
 @pytest.mark.process
-def test_the_hash_seed_changes_nothing() -> None:
+def test_run_does_not_depend_on_the_hash_seed() -> None:
     first = run("1")
 
     assert run("2") == first
-    # All corners were visited.
+    # The run includes preemptions and prefix cache hits.
     assert "preemptions=0" not in first
     assert "prefix_hit_tokens=0" not in first
     assert "running=0, waiting=0, kv_blocks_used=0" in first

@@ -1,4 +1,4 @@
-"""Does `headgate engine` run what it is told to?"""
+"""Tests for the `headgate engine` command."""
 
 import json
 import sys
@@ -15,15 +15,15 @@ from testing.ports import free_port
 from testing.processes import ChildProcess
 
 
-def test_the_command_line_knows_every_profile() -> None:
+def test_command_line_offers_every_profile() -> None:
     assert sorted(NAMES) == sorted(PROFILES)
 
 
 @pytest.mark.process
-def test_an_engine_runs_as_a_process(tmp_path: Path) -> None:
+def test_engine_runs_as_a_process(tmp_path: Path) -> None:
     port, record = free_port(), tmp_path / "record.jsonl"
     command = [sys.executable, "-m", "headgate.cli.main", "engine", "--profile", "tiny", "--model", "small"]
-    command += ["--port", str(port), "--record", str(record), "--output-median", "5", "--seed", "3"]
+    command += ["--port", str(port), "--record", str(record), "--output-tokens-median", "5", "--seed", "3"]
     url = f"http://127.0.0.1:{port}"
     with ChildProcess("engine", command, None) as process:
         process.wait_until_ok(f"{url}/health", seconds_max=30)
@@ -38,7 +38,7 @@ def test_an_engine_runs_as_a_process(tmp_path: Path) -> None:
     assert said["usage"]["completion_tokens"] == read_record(record)[0]["output_tokens"]
 
 
-def test_a_taken_port_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_port_in_use_exits_with_an_error(capsys: pytest.CaptureFixture[str]) -> None:
     import socket
 
     with socket.socket() as taken:
@@ -47,4 +47,4 @@ def test_a_taken_port_is_told(capsys: pytest.CaptureFixture[str]) -> None:
         code = main(["engine", "--port", str(taken.getsockname()[1])])
 
     assert code == 1
-    assert "choose another with --port" in capsys.readouterr().err
+    assert "choose another port with --port" in capsys.readouterr().err

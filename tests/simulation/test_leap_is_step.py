@@ -1,4 +1,4 @@
-"""Does the engine that leaps do exactly what one does that goes step by step?"""
+"""Tests that the simulated engine, which skips steps, matches a step-by-step engine."""
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -6,14 +6,14 @@ from hypothesis import strategies as st
 from headgate.model.engine_profile import EngineProfile
 from headgate.model.units import Instant
 from headgate.simulation.engine.loop import SimulatedEngine
-from headgate.simulation.engine.sequence import Finished, Stepped
+from headgate.simulation.engine.sequence import SequenceFinished, StepFinished
 from tests.simulation.plain_engine import Entry, PlainEngine
 from tests.simulation.workloads import PROFILES, a_profile, a_request, finish, played, scripts, tell
 
 
 @settings(max_examples=4 * settings.default.max_examples)
 @given(PROFILES, scripts())
-def test_leaping_gives_what_the_plain_loop_gives(profile: EngineProfile, script: list[Entry]) -> None:
+def test_engine_matches_the_reference_model(profile: EngineProfile, script: list[Entry]) -> None:
     engine = SimulatedEngine(profile)
     plain = PlainEngine(profile)
 
@@ -42,16 +42,16 @@ def disturb(engine: SimulatedEngine, now: Instant, kind: str) -> object:
         case "normal":
             engine.change_speed(now, 1_000)
         case _:
-            happened = [each for each in engine.advance(now) if not isinstance(each, Stepped)]
+            happened = [each for each in engine.advance(now) if not isinstance(each, StepFinished)]
             ids = [a_request(f"r{each}").request_id for each in range(14)]
-            of_each = [(engine.generated(each), engine.spent(each)) for each in ids]
-            return happened, engine.state(), of_each, engine.produced()
+            of_each = [(engine.generated_tokens(each), engine.cost_of(each)) for each in ids]
+            return happened, engine.state(), of_each, engine.generated_by_request()
     return None
 
 
 @settings(max_examples=4 * settings.default.max_examples)
 @given(PROFILES, scripts(), DISTURBANCES)
-def test_leaping_and_stepping_agree_at_any_moment(
+def test_skipping_and_single_steps_agree_at_any_time(
     profile: EngineProfile, script: list[Entry], disturbances: list[tuple[int, str]]
 ) -> None:
     def seen(engine: SimulatedEngine) -> list[object]:
@@ -66,21 +66,21 @@ def test_leaping_and_stepping_agree_at_any_moment(
             assert engine.state().kv_blocks_used <= profile.kv_blocks
         for entry in entries:
             tell(engine, entry)
-        rest = [each for each in finish(engine) if not isinstance(each, Stepped)]
+        rest = [each for each in finish(engine) if not isinstance(each, StepFinished)]
         return [*found, rest, engine.state()]
 
     assert seen(SimulatedEngine(profile)) == seen(SimulatedEngine(profile, by_step=True))
 
 
 @given(PROFILES, scripts())
-def test_each_step_tells_who_got_a_token(profile: EngineProfile, script: list[Entry]) -> None:
+def test_each_step_reports_the_requests_that_got_a_token(profile: EngineProfile, script: list[Entry]) -> None:
     engine = SimulatedEngine(profile, by_step=True)
     for entry in script:
         tell(engine, entry)
     tokens: dict[str, int] = {}
     for happening in finish(engine):
         match happening:
-            case Stepped(_, _, request_ids):
+            case StepFinished(_, _, request_ids):
                 for each in request_ids:
                     tokens[each] = tokens.get(each, 0) + 1
             case _:
@@ -93,7 +93,7 @@ def test_each_step_tells_who_got_a_token(profile: EngineProfile, script: list[En
     }
 
 
-def test_a_long_answer_is_one_leap() -> None:
+def test_long_response_requires_two_advances() -> None:
     engine = SimulatedEngine(a_profile(context_tokens=60))
     engine.add(a_request("r", prompt=4, output=50), Instant(0))
     first = engine.next_instant()
@@ -108,7 +108,7 @@ def test_a_long_answer_is_one_leap() -> None:
     assert engine.state().steps == 50
 
 
-def test_a_step_that_ends_this_instant_has_not_taken_the_blocks_of_the_next() -> None:
+def test_step_ending_now_has_not_allocated_the_next_steps_blocks() -> None:
     profile = a_profile(step_ps=1_000_000, prefill_token_ps=0, decode_sequence_ps=0, kv_token_ps=0, attention_ps=0)
     for at in range(1_000, 40_001, 1_000):
         used: list[int] = []
@@ -121,12 +121,13 @@ def test_a_step_that_ends_this_instant_has_not_taken_the_blocks_of_the_next() ->
 
 
 @given(PROFILES, scripts())
-def test_what_is_spent_on_requests_is_what_the_engine_worked(profile: EngineProfile, script: list[Entry]) -> None:
+def test_time_spent_on_requests_sums_to_the_engine_work(profile: EngineProfile, script: list[Entry]) -> None:
     whole = [entry for entry in script if hasattr(entry, "request")]
     engine = SimulatedEngine(profile)
 
-    spent = [each.spent.worked_ps for each in played(engine, whole) if isinstance(each, Finished)]
+    spent = [each.cost.worked_ps for each in played(engine, whole) if isinstance(each, SequenceFinished)]
 
-    # A step's fixed cost is shared evenly in whole picoseconds, so each step may lose less than one per sequence.
+    # Each step's fixed cost is divided evenly in whole picoseconds, so a step can lose less than one picosecond per
+    # sequence.
     lost = engine.state().worked_ps - sum(spent)
     assert 0 <= lost < engine.state().steps * profile.sequences_max

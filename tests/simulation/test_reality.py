@@ -1,7 +1,7 @@
-"""Does the simulated engine behave as a real one did, request by request?
+"""Tests for the simulated engine against recorded vLLM runs on GPUs.
 
-Records of vLLM runs on GPUs, found through HEADGATE_DATA, are played into the loop. Where the data is not at hand the
-tests are skipped, but never in CI.
+The recorded requests are replayed in the simulated engine. HEADGATE_DATA is the directory that contains the recorded
+runs. If it is not set, the tests are skipped, except in CI.
 """
 
 import os
@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 from headgate.model.engine_profile import PROFILES, EngineProfile
-from headgate.planning.accuracy import errors, figures, mean_error
-from headgate.planning.answers import simulated
-from headgate.planning.calibrate import calibrate
+from headgate.planning.accuracy import latency_stats, mean_error, relative_errors
+from headgate.planning.calibration import calibrate
+from headgate.planning.engine_replay import replay
 from headgate.planning.recorded_run import RecordedRun, read_run
 
 FITTED = 100
-"""So many of the first requests tell the parameters; what is said of the others is a prediction."""
+"""Number of initial requests used to fit the profile. The statistics for the other requests are predictions."""
 DENSE = "RTXPRO6000_Llama-3.1-8B"
 EXPERTS = "RTXPRO6000_Qwen3-30B-A3B-Instruct-2507"
 
@@ -26,27 +26,27 @@ EXPERTS = "RTXPRO6000_Qwen3-30B-A3B-Instruct-2507"
 def folder() -> Path:
     found = os.environ.get("HEADGATE_DATA")
     if found is None and "CI" not in os.environ:
-        pytest.skip("HEADGATE_DATA does not name a folder with recorded runs")
-    assert found is not None, "CI must name the folder with recorded runs in HEADGATE_DATA"
+        pytest.skip("HEADGATE_DATA is not set to the directory of recorded runs")
+    assert found is not None, "CI must set HEADGATE_DATA to the directory of recorded runs"
     return Path(found) / "vllm_runs"
 
 
 def errors_of(profile: EngineProfile, run: RecordedRun, *, after: int = 0) -> dict[str, float]:
-    """Of the fifteen figures, over all requests but the first."""
-    made = simulated(profile, run.demands)
-    return errors(
-        figures(run.demands[after:], run.answers[after:]),
-        figures(run.demands[after:], made[after:]),
+    """Returns the errors in the 15 statistics over all requests except the first `after`."""
+    made = replay(profile, run.requests)
+    return relative_errors(
+        latency_stats(run.requests[after:], run.token_times[after:]),
+        latency_stats(run.requests[after:], made[after:]),
     )
 
 
-def test_a_dense_run_is_met_within_two_percent_by_the_profile_that_was_fitted_to_it(folder: Path) -> None:
+def test_fitted_profile_matches_its_dense_run_within_two_percent(folder: Path) -> None:
     profile = replace(PROFILES["rtxpro6000-llama-8b"], sequences_max=128)
 
     found = errors_of(profile, read_run(folder, DENSE))
 
     assert len(found) == 15
-    print(f"mean error over 15 figures: {mean_error(found):.2%}")
+    print(f"mean error over 15 statistics: {mean_error(found):.2%}")
     assert mean_error(found) < 0.02
 
 
@@ -60,28 +60,30 @@ def test_a_dense_run_is_met_within_two_percent_by_the_profile_that_was_fitted_to
         pytest.param(EXPERTS, 0.06, id="experts on two ranks", marks=pytest.mark.nightly),
     ],
 )
-def test_a_third_of_a_run_tells_how_the_rest_of_it_went(folder: Path, name: str, error_max: float) -> None:
+def test_profile_fitted_to_the_first_third_of_a_run_predicts_the_rest(
+    folder: Path, name: str, error_max: float
+) -> None:
     run = read_run(folder, name)
-    fitted = calibrate(run.profile, run.demands, run.answers[:FITTED]).profile
+    fitted = calibrate(run.profile, run.requests, run.token_times[:FITTED]).profile
 
     found = errors_of(fitted, run, after=FITTED)
 
-    assert len(run.answers) == 300
+    assert len(run.token_times) == 300
     assert len(found) == 15
-    print(f"{name}: mean error over 15 figures of requests that were not fitted: {mean_error(found):.2%}")
+    print(f"{name}: mean error over 15 statistics of requests not used for fitting: {mean_error(found):.2%}")
     assert mean_error(found) < error_max
 
 
-def test_a_step_of_vllm_is_composed_before_the_one_before_it_has_ended(folder: Path) -> None:
-    # While the engine has places to spare, waiting for a step that was composed too early is a good part of a short
-    # time to first token.
+def test_asynchronous_scheduling_explains_the_recorded_time_to_first_token(folder: Path) -> None:
+    # While the engine has free slots, a large part of a short time to first token is spent waiting for a step that was
+    # already composed.
     run = read_run(folder, DENSE)
-    early = replace(run, demands=run.demands[:FITTED], answers=run.answers[:FITTED])
+    early = replace(run, requests=run.requests[:FITTED], token_times=run.token_times[:FITTED])
     profile = replace(PROFILES["rtxpro6000-llama-8b"], sequences_max=128)
 
     at_once = errors_of(profile, early)["ttft_p50"]
-    ahead = errors_of(replace(profile, asynchronous=True), early)["ttft_p50"]
+    ahead = errors_of(replace(profile, async_scheduling=True), early)["ttft_p50"]
 
-    print(f"median time to first token of the first {FITTED}: {at_once:+.1%}, composed ahead {ahead:+.1%}")
+    print(f"median TTFT error of the first {FITTED}: {at_once:+.1%}, with asynchronous scheduling {ahead:+.1%}")
     assert at_once < -0.2
     assert abs(ahead) < 0.1

@@ -1,4 +1,4 @@
-"""Does the engine's server speak as vLLM does?"""
+"""Tests that the simulated engine's HTTP API behaves like vLLM."""
 
 import asyncio
 import json
@@ -21,7 +21,7 @@ WAITING = "vllm:num_requests_waiting"
 HELLO: Any = [{"role": "user", "content": "Say hello."}]
 
 
-async def test_the_openai_client_streams_a_chat() -> None:
+async def test_openai_client_streams_a_chat() -> None:
     async with an_engine() as engine, openai.AsyncOpenAI(base_url=f"{engine.url}/v1", api_key="none") as client:
         stream = await client.chat.completions.create(
             model="m", messages=HELLO, max_tokens=8, stream=True, stream_options={"include_usage": True}
@@ -37,7 +37,7 @@ async def test_the_openai_client_streams_a_chat() -> None:
     assert (last.usage.prompt_tokens, last.usage.completion_tokens, last.usage.total_tokens) == (4, 8, 12)
 
 
-async def test_the_openai_client_gets_the_same_answer_whole() -> None:
+async def test_openai_client_gets_the_same_response_without_streaming() -> None:
     async with an_engine() as engine, openai.AsyncOpenAI(base_url=f"{engine.url}/v1", api_key="none") as client:
         whole = await client.chat.completions.create(model="m", messages=HELLO)
         stream = await client.chat.completions.create(model="m", messages=HELLO, stream=True)
@@ -46,11 +46,11 @@ async def test_the_openai_client_gets_the_same_answer_whole() -> None:
     assert whole.choices[0].message.content == said
     assert whole.choices[0].finish_reason == "stop"
     assert whole.usage is not None
-    # The sign that it is over is a token without text.
+    # The end-of-sequence token has no text.
     assert whole.usage.completion_tokens == len(said.split()) + 1
 
 
-async def test_the_openai_client_gets_completions_and_embeddings() -> None:
+async def test_openai_client_gets_completions_embeddings_and_models() -> None:
     async with an_engine() as engine, openai.AsyncOpenAI(base_url=f"{engine.url}/v1", api_key="none") as client:
         completion = await client.completions.create(model="m", prompt=["Once", "upon"], n=2, max_tokens=3)
         vectors = await client.embeddings.create(model="m", input=["a", "b", "a"])
@@ -65,7 +65,7 @@ async def test_the_openai_client_gets_completions_and_embeddings() -> None:
     assert [model.id for model in models.data] == ["m"]
 
 
-async def test_several_answers_are_several_sequences() -> None:
+async def test_multiple_choices_are_treated_as_separate_sequences() -> None:
     async with an_engine() as engine:
         async with engine.chat(n=3, max_tokens=5, ignore_eos=True, stream=True) as answer:
             events = events_of(await answer.read())
@@ -77,7 +77,7 @@ async def test_several_answers_are_several_sequences() -> None:
     assert len({text_of(events, index) for index in range(3)}) == 3
 
 
-async def test_a_token_is_an_event_and_usage_comes_only_when_asked_for() -> None:
+async def test_stream_has_one_event_per_token_and_no_usage_by_default() -> None:
     async with an_engine() as engine:
         async with engine.chat(stream=True, max_tokens=6, ignore_eos=True) as answer:
             assert answer.headers["content-type"] == "text/event-stream; charset=utf-8"
@@ -88,7 +88,7 @@ async def test_a_token_is_an_event_and_usage_comes_only_when_asked_for() -> None
     assert not any("usage" in event for event in events[:-1])
 
 
-async def test_usage_can_be_had_in_each_chunk() -> None:
+async def test_each_chunk_includes_usage_if_requested() -> None:
     options = {"include_usage": True, "continuous_usage_stats": True}
     async with an_engine() as engine:
         async with engine.chat(stream=True, max_tokens=3, ignore_eos=True, stream_options=options) as answer:
@@ -97,8 +97,8 @@ async def test_usage_can_be_had_in_each_chunk() -> None:
     assert [event["usage"]["completion_tokens"] for event in events[:-1]] == [0, 1, 2, 3, 3]
 
 
-async def test_an_engine_told_so_never_says_its_usage() -> None:
-    async with an_engine(tells_usage=False) as engine:
+async def test_engine_omits_usage_if_configured() -> None:
+    async with an_engine(reports_usage=False) as engine:
         async with engine.chat(stream=True, max_tokens=2, stream_options={"include_usage": True}) as answer:
             events = events_of(await answer.read())
         async with engine.chat(max_tokens=2) as answer:
@@ -107,7 +107,7 @@ async def test_an_engine_told_so_never_says_its_usage() -> None:
     assert not any("usage" in event for event in [*events[:-1], whole])
 
 
-async def test_lengths_depend_on_the_prompt_and_the_seed_alone() -> None:
+async def test_output_lengths_depend_only_on_the_prompt_and_the_seed() -> None:
     async def lengths(seed: int) -> list[int]:
         async with an_engine(seed=seed) as engine:
             found: list[int] = []
@@ -127,7 +127,7 @@ async def test_lengths_depend_on_the_prompt_and_the_seed_alone() -> None:
         ({"max_completion_tokens": 1}, 1, 1),
     ],
 )
-async def test_lengths_keep_within_what_was_asked(fields: dict[str, int], least: int, most: int) -> None:
+async def test_output_length_is_within_the_requested_limits(fields: dict[str, int], least: int, most: int) -> None:
     async with an_engine(speed_up=100.0) as engine, engine.chat(**fields) as answer:
         tokens = (await answer.json())["usage"]["completion_tokens"]
 
@@ -135,21 +135,25 @@ async def test_lengths_keep_within_what_was_asked(fields: dict[str, int], least:
 
 
 MISTAKES = [
-    pytest.param({"messages": "nope"}, 400, "body.messages", id="messages of another type"),
-    pytest.param({"messages": []}, 400, "body.messages", id="no message"),
+    pytest.param({"messages": "nope"}, 400, "body.messages", id="messages of invalid type"),
+    pytest.param({"messages": []}, 400, "body.messages", id="empty messages"),
     pytest.param({}, 400, "body.messages", id="messages missing"),
-    pytest.param({"messages": HELLO, "temperature": "hot"}, 400, "body.temperature", id="a field of another type"),
-    pytest.param({"messages": HELLO, "max_tokens": -5}, 400, "max_tokens", id="less than a token"),
-    pytest.param({"messages": HELLO, "max_tokens": 5000}, 400, "max_tokens", id="more than the context"),
-    pytest.param({"messages": HELLO, "n": 0}, 400, "n", id="no answer"),
-    pytest.param({"messages": HELLO, "model": "other"}, 404, "model", id="another model"),
-    pytest.param({"messages": [{"role": "user", "content": "word " * 6000}]}, 400, "input_tokens", id="too long"),
+    pytest.param({"messages": HELLO, "temperature": "hot"}, 400, "body.temperature", id="field of invalid type"),
+    pytest.param({"messages": HELLO, "max_tokens": -5}, 400, "max_tokens", id="negative max_tokens"),
+    pytest.param({"messages": HELLO, "max_tokens": 5000}, 400, "max_tokens", id="max_tokens above context length"),
+    pytest.param({"messages": HELLO, "n": 0}, 400, "n", id="zero choices"),
+    pytest.param({"messages": HELLO, "model": "other"}, 404, "model", id="unknown model"),
+    pytest.param(
+        {"messages": [{"role": "user", "content": "word " * 6000}]}, 400, "input_tokens", id="prompt too long"
+    ),
 ]
 
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize(("body", "status", "param"), MISTAKES)
-async def test_a_mistake_is_told_before_the_stream(body: dict[str, Any], status: int, param: str, stream: bool) -> None:
+async def test_invalid_request_is_rejected_before_the_stream(
+    body: dict[str, Any], status: int, param: str, stream: bool
+) -> None:
     async with an_engine() as engine, engine.post(**body, stream=stream) as answer:
         told = await answer.json()
 
@@ -157,12 +161,12 @@ async def test_a_mistake_is_told_before_the_stream(body: dict[str, Any], status:
     assert (told["error"]["param"], told["error"]["code"]) == (param, status)
 
 
-async def test_what_is_not_json_is_the_callers_mistake() -> None:
+async def test_invalid_json_returns_a_bad_request() -> None:
     async with an_engine() as engine, engine.http.post(engine.url + CHAT, data=b'{"model": ') as answer:
         assert answer.status == 400
 
 
-async def test_images_count_as_the_engine_is_told() -> None:
+async def test_images_are_counted_as_the_configured_number_of_tokens() -> None:
     picture = [{"type": "text", "text": "What is this?"}, {"type": "image_url", "image_url": {"url": "data:,"}}]
     messages = [{"role": "user", "content": picture}]
     async with an_engine() as engine, engine.post(messages=messages, max_tokens=1) as answer:
@@ -171,8 +175,8 @@ async def test_images_count_as_the_engine_is_told() -> None:
         assert (await answer.json())["usage"]["prompt_tokens"] == 505
 
 
-async def test_pages_and_wrong_paths_are_vllms() -> None:
-    async with an_engine(embeds=False) as engine:
+async def test_other_paths_respond_as_in_vllm() -> None:
+    async with an_engine(serves_embeddings=False) as engine:
         found: dict[str, tuple[int, str]] = {}
         for path in ("/health", "/version", "/v1/models", "/props", CHAT, "/v1/embeddings"):
             async with engine.http.get(engine.url + path) as answer:
@@ -185,7 +189,7 @@ async def test_pages_and_wrong_paths_are_vllms() -> None:
     assert json.loads(found["/v1/models"][1])["data"][0]["max_model_len"] == TINY.context_tokens
 
 
-async def test_metrics_have_vllms_names_and_count() -> None:
+async def test_metrics_have_the_same_names_and_values_as_in_vllm() -> None:
     long = "The same beginning of every prompt. " * 10
     async with an_engine() as engine:
         for content in (long + "one", long + "two"):
@@ -222,7 +226,7 @@ async def test_metrics_have_vllms_names_and_count() -> None:
     }
 
 
-async def test_a_salt_keeps_prompts_apart() -> None:
+async def test_prompts_with_different_cache_salts_share_no_blocks() -> None:
     async with an_engine() as engine:
         for salt in ("a", "b"):
             async with engine.chat("word " * 100, max_tokens=1, cache_salt=salt) as answer:
@@ -232,7 +236,7 @@ async def test_a_salt_keeps_prompts_apart() -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_client_that_leaves_frees_its_place(stream: bool) -> None:
+async def test_client_disconnect_frees_its_slot_and_blocks(stream: bool) -> None:
     async with an_engine(profile=slow()) as engine:
         asking = asyncio.create_task(engine.chat(stream=stream, max_tokens=1000, ignore_eos=True).__aenter__())
         await engine.until(RUNNING, 1)
@@ -245,7 +249,7 @@ async def test_a_client_that_leaves_frees_its_place(stream: bool) -> None:
         assert await engine.metric("vllm:kv_cache_usage_perc") == 0
 
 
-async def test_a_client_that_leaves_while_it_waits_is_forgotten() -> None:
+async def test_waiting_request_is_removed_after_its_client_disconnects() -> None:
     async with an_engine(profile=slow(sequences_max=1)) as engine:
         first = await engine.chat(stream=True, max_tokens=1000, ignore_eos=True).__aenter__()
         second = await engine.chat(stream=True, max_tokens=1000, ignore_eos=True).__aenter__()
@@ -257,7 +261,7 @@ async def test_a_client_that_leaves_while_it_waits_is_forgotten() -> None:
         first.close()
 
 
-async def test_every_stream_of_a_crowd_is_complete() -> None:
+async def test_two_hundred_concurrent_streams_are_complete() -> None:
     async def one(engine: Running, number: int) -> int:
         async with engine.chat(f"question {number}", stream=True, max_tokens=20, ignore_eos=True) as answer:
             events = events_of(await answer.read())
@@ -270,9 +274,9 @@ async def test_every_stream_of_a_crowd_is_complete() -> None:
     assert counts == [20] * 200
 
 
-async def test_the_record_says_what_became_of_each_request(tmp_path: Path) -> None:
+async def test_record_contains_the_outcome_and_times_of_each_request(tmp_path: Path) -> None:
     path = tmp_path / "record.jsonl"
-    async with an_engine(record=path) as engine:
+    async with an_engine(record_path=path) as engine:
         headers = {"x-request-id": "mine"}
         body = {"messages": HELLO, "max_tokens": 10, "ignore_eos": True, "stream": True}
         async with engine.http.post(engine.url + CHAT, json=body, headers=headers) as answer:
@@ -288,11 +292,11 @@ async def test_the_record_says_what_became_of_each_request(tmp_path: Path) -> No
         10,
         4,
     )
-    assert left["outcome"] == "left"
-    arrived, begun, first, ended = (done[f"{each}_ns"] for each in ("arrived", "begun", "first_token", "ended"))
+    assert left["outcome"] == "disconnected"
+    arrived, begun, first, ended = (done[f"{each}_ns"] for each in ("arrived", "started", "first_token", "ended"))
     assert isinstance(arrived, int)
     assert arrived == begun
-    # Ten steps of little more than a millisecond, by the engine's own reckoning.
+    # Ten steps of slightly more than a millisecond each, in engine time.
     assert isinstance(first, int)
     assert isinstance(ended, int)
     assert 1_000_000 < first - arrived < 1_100_000
@@ -310,7 +314,7 @@ async def test_several_engines_run_in_one_process() -> None:
     assert found == ["m0", "m1", "m2"]
 
 
-async def test_engine_requires_its_key_only_below_v1() -> None:
+async def test_engine_requires_its_key_only_under_v1() -> None:
     async with an_engine(api_key="right") as engine:
         asked = {
             (path, key): (await engine.http.get(engine.url + path, headers={"authorization": f"Bearer {key}"})).status

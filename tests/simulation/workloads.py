@@ -1,4 +1,4 @@
-"""Which workloads bring a small engine to all of its corners?"""
+"""Profiles and workloads that drive a small engine into its edge cases."""
 
 from typing import Any
 
@@ -7,12 +7,15 @@ from hypothesis import strategies as st
 from headgate.model.engine_profile import EngineProfile
 from headgate.model.units import Instant, RequestId
 from headgate.simulation.engine.loop import SimulatedEngine
-from headgate.simulation.engine.sequence import EngineRequest, Happening, Stepped
+from headgate.simulation.engine.sequence import EngineEvent, EngineRequest, StepFinished
 from tests.simulation.plain_engine import Add, Cancel, Entry
 
 
 def a_profile(**changes: Any) -> EngineProfile:
-    """A step takes 1,000 ns, a prompt token 10, a decoding sequence 100, a token read 1; blocks of 4 tokens."""
+    """Returns a profile with blocks of 4 tokens.
+
+    A step takes 1,000 ns, plus 10 ns per prompt token, 100 ns per decoding sequence and 1 ns per token read.
+    """
     defaults: dict[str, Any] = {
         "name": "small",
         "step_ps": 1_000_000,
@@ -34,7 +37,7 @@ def a_request(request_id: str, prompt: int = 4, output: int = 3, **fields: Any) 
 
 
 def a_tight_profile(*, spare_blocks: int, block_tokens: int, watermark_blocks: int, **changes: Any) -> EngineProfile:
-    """One with little more KV cache than the longest sequence needs."""
+    """Returns a profile with slightly more KV cache than the longest sequence needs."""
     blocks = -(-32 // block_tokens) + watermark_blocks + spare_blocks
     return a_profile(block_tokens=block_tokens, watermark_blocks=watermark_blocks, kv_blocks=blocks, **changes)
 
@@ -51,15 +54,15 @@ PROFILES = st.builds(
     sequences_max=st.integers(1, 5),
     block_tokens=st.sampled_from([3, 4]),
     watermark_blocks=st.integers(0, 2),
-    by_priority=st.booleans(),
+    priority_scheduling=st.booleans(),
     prefix_cache=st.booleans(),
-    asynchronous=st.booleans(),
+    async_scheduling=st.booleans(),
 )
 
 
 @st.composite
 def scripts(draw: st.DrawFn, requests_max: int = 14) -> list[Entry]:
-    """Arrivals in bursts and in the middle of steps, with shared prompts, some of them cancelled."""
+    """Arrivals in bursts and during steps. Some requests share prompt prefixes, and some are cancelled."""
     script: list[Entry] = []
     at = 0
     for number in range(draw(st.integers(1, requests_max))):
@@ -74,7 +77,7 @@ def scripts(draw: st.DrawFn, requests_max: int = 14) -> list[Entry]:
 def _request(draw: st.DrawFn, number: int) -> EngineRequest:
     prompt = draw(st.integers(1, 20))
     output = draw(st.integers(0, 12))
-    # Prompts are branches of one of two trees, whose names are the same as far as they share a stem.
+    # Prompts are branches of one of two trees. Their block names are equal up to the point where they diverge.
     tree, shared = draw(st.integers(0, 1)), draw(st.integers(0, 5))
     prefix = [100 * tree + place if place < shared else 1000 * (number + 1) + place for place in range(prompt // 4)]
     return a_request(f"r{number}", prompt, output, prefix=tuple(prefix), priority=draw(st.integers(0, 2)))
@@ -88,15 +91,15 @@ def tell(engine: SimulatedEngine, entry: Entry) -> None:
             engine.cancel(request_id, at)
 
 
-def finish(engine: SimulatedEngine) -> list[Happening]:
-    happened: list[Happening] = []
+def finish(engine: SimulatedEngine) -> list[EngineEvent]:
+    happened: list[EngineEvent] = []
     while (instant := engine.next_instant()) is not None:
         happened += engine.advance(instant)
     return happened
 
 
-def played(engine: SimulatedEngine, script: list[Entry]) -> list[Happening]:
-    """All that happens to the end, without the steps."""
+def played(engine: SimulatedEngine, script: list[Entry]) -> list[EngineEvent]:
+    """Plays the script to its end. Returns everything that happens, excluding the individual steps."""
     for entry in script:
         tell(engine, entry)
-    return [each for each in finish(engine) if not isinstance(each, Stepped)]
+    return [each for each in finish(engine) if not isinstance(each, StepFinished)]

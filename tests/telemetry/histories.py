@@ -1,7 +1,7 @@
-"""Which histories of a request are told in the tests of explanations?
+"""Request histories for the explanation tests.
 
-Each is written down as the observer sees it, event by event, rather than produced by a scheduler: what is tested is the
-telling, whatever the scheduler would decide.
+Each history lists the events and commands that the observer sees. No scheduler is involved, so the tests cover the
+explanation and not the decisions.
 """
 
 from collections.abc import Sequence
@@ -25,12 +25,12 @@ from headgate.model.policy import Policy
 from headgate.model.ticket import Api, Ticket
 from headgate.model.units import SECOND, Duration, Instant
 from headgate.model.usage import Usage, UsageSource
-from headgate.telemetry.decisions import Decisions
+from headgate.telemetry.decision_history import DecisionHistory
 
 START = Instant(1_767_225_600 * SECOND)
-"""The first moment of 2026."""
+"""2026-01-01T00:00:00Z."""
 ID = "req_0123456789abcdef01234567"
-LEAST = "least load, 3 of 8 in flight with it"
+LEAST = "least loaded, 3 of 8 requests in flight"
 COSTS = (("pending_prefill", 1_500_000), ("own_prefill", 30_404_000), ("prefix_hit", -20_000_000))
 
 
@@ -84,11 +84,11 @@ def attempt_over(
 
 Moment = tuple[float, Event, Sequence[Command]]
 USED = Usage(311, 87, 0, UsageSource.ENGINE)
-CALLER_LEFT = RequestWithdrawn(ID, WithdrawalCause.CLIENT_LEFT)
+CALLER_LEFT = RequestWithdrawn(ID, WithdrawalCause.CLIENT_DISCONNECTED)
 
 
 def others(count: int, tenant: str, *, first: float, service_class: str = "interactive") -> list[Moment]:
-    """So many of another tenant, which arrived before and are sent one by one, every 50 ms."""
+    """Another tenant's requests, which arrived earlier and are sent one every 50 ms."""
     names = [f"{tenant}-{service_class}-{number}" for number in range(count)]
     came: list[Moment] = [(-1, arrived(name, tenant), []) for name in names]
     went: list[Moment] = [
@@ -98,17 +98,26 @@ def others(count: int, tenant: str, *, first: float, service_class: str = "inter
     return came + went
 
 
-HELD = Hold(ID, "main", "interactive", "no endpoint of pool main takes work; held for the first endpoint to start")
+HELD = Hold(
+    ID,
+    "main",
+    "interactive",
+    "no endpoint in pool main is available; held until the first endpoint in pool main starts",
+)
 HISTORIES: dict[str, list[Moment]] = {
-    "held for a start": [
+    "held for a cold start": [
         (0, arrived(), [HELD]),
         (20.5, TimerFired(), [replace(sent(waited=20.5), held_ns=20 * SECOND)]),
         (21, attempt_over(usage=USED), [replace(over(waited=20.5), held_ns=20 * SECOND)]),
     ],
-    "completed at once": [
+    "completed immediately": [
         (0, arrived(), [sent()]),
         (0.318, FirstToken(ID, 1), []),
         (1.25, attempt_over(usage=USED), [over()]),
+    ],
+    "first token and end reported together": [
+        (0, arrived(stream=False), [sent()]),
+        (0.4, replace(attempt_over(usage=USED), first_token=True), [over()]),
     ],
     "waited, then completed": [
         *others(9, "bolt", first=0.1),
@@ -121,22 +130,22 @@ HISTORIES: dict[str, list[Moment]] = {
         (1.52, FirstToken(ID, 1), []),
         (3.41, attempt_over(usage=USED), [over(waited=1.2)]),
     ],
-    "streamed inside, tried again and delivered whole": [
+    "streamed internally, retried and delivered complete": [
         (0, arrived(stream=False), [sent(endpoint="main/1")]),
         (0.2, FirstToken(ID, 1, delivered=False), []),
-        (0.4, attempt_over(AttemptEnding.FAILED, "the stream broke off"), [sent(attempt=2)]),
+        (0.4, attempt_over(AttemptEnding.FAILED, "the stream was truncated"), [sent(attempt=2)]),
         (0.9, FirstToken(ID, 2, delivered=False), []),
         (2.1, FirstToken(ID, 2), []),
         (2.1, attempt_over(attempt=2, usage=USED), [over(attempts=2)]),
     ],
-    "tried again after a failure": [
+    "retried after a failure": [
         (0, arrived(), [sent(endpoint="main/1")]),
         (
             0.4,
             attempt_over(AttemptEnding.FAILED, "connection refused"),
             [
                 Eject("main/1", at(10.4), "connection refused"),
-                Eject("other/1", at(10.4), "not where it was"),
+                Eject("other/1", at(10.4), "another endpoint"),
                 sent(attempt=2),
             ],
         ),
@@ -151,14 +160,15 @@ HISTORIES: dict[str, list[Moment]] = {
         ),
         (0.7, attempt_over(), [over()]),
     ],
-    "refused by a rate limit": [
+    "rejected by a rate limit": [
         (
             0,
             arrived(service_tier="flex", client_retries=1),
             [
                 over(
                     Outcome.RATE_LIMITED,
-                    'tenant "acme" has used 60 of 60 requests per minute; wait 12 s or raise requests_per_minute',
+                    'tenant "acme" has reached its limit of 60 requests per minute; '
+                    "retry in 12 s or raise requests_per_minute",
                     attempts=0,
                     retry_after=12,
                     service_class="batch",
@@ -168,15 +178,15 @@ HISTORIES: dict[str, list[Moment]] = {
     ],
     "expired": [
         *others(2, "bolt", first=3),
-        (0, arrived(class_named="interactive"), []),
+        (0, arrived(requested_class="interactive"), []),
         (12, PolicyChanged(Policy(), "0123abcd"), []),
         (
             30,
             TimerFired(),
             [
                 over(
-                    Outcome.EXPIRED,
-                    'waited 30 s, as long as class "interactive" may wait',
+                    Outcome.QUEUE_TIMEOUT,
+                    'waited 30 s, the maximum in class "interactive"',
                     attempts=0,
                     waited=30,
                     retry_after=4,
@@ -186,22 +196,26 @@ HISTORIES: dict[str, list[Moment]] = {
     ],
     "cancelled": [
         (0, arrived(first_token_ns_left=2 * SECOND, completion_ns_left=20 * SECOND), [sent()]),
-        (0.812, CALLER_LEFT, [Abort(ID, 1, "main/2", "client_left"), over(Outcome.CANCELLED, "the client left")]),
+        (
+            0.812,
+            CALLER_LEFT,
+            [Abort(ID, 1, "main/2", "client_left"), over(Outcome.CANCELLED, "the client disconnected")],
+        ),
         (0.815, attempt_over(AttemptEnding.ABORTED, "client_left"), []),
     ],
     "hedged": [
         (0, arrived(), [sent(endpoint="main/1")]),
-        (0.6, TimerFired(), [sent(attempt=2, hedge=True, reason="main/1 is silent for longer than usual, 0.6 s")]),
-        (0.9, FirstToken(ID, 2), [Abort(ID, 1, "main/1", "attempt 2 spoke first")]),
-        (0.902, attempt_over(AttemptEnding.ABORTED, "attempt 2 spoke first"), []),
+        (0.6, TimerFired(), [sent(attempt=2, hedge=True, reason="main/1 has been silent for 0.6 s")]),
+        (0.9, FirstToken(ID, 2), [Abort(ID, 1, "main/1", "attempt 2 responded first")]),
+        (0.902, attempt_over(AttemptEnding.ABORTED, "attempt 2 responded first"), []),
         (1.7, attempt_over(attempt=2, usage=USED), [over(attempts=2)]),
     ],
 }
 
 
-def observed(history: Sequence[Moment], decisions: Decisions | None = None) -> Decisions:
-    """An observer that has seen all of it, in the order of time."""
-    decisions = decisions or Decisions()
+def observed(history: Sequence[Moment], decisions: DecisionHistory | None = None) -> DecisionHistory:
+    """An observer that has seen the history in chronological order."""
+    decisions = decisions or DecisionHistory()
     for moment, event, commands in sorted(history, key=lambda each: each[0]):
-        decisions.saw(event, commands, at(moment))
+        decisions.observe(event, commands, at(moment))
     return decisions

@@ -1,4 +1,4 @@
-"""Which requests count as degraded?"""
+"""Counter for degraded requests."""
 
 from dataclasses import replace
 
@@ -13,16 +13,16 @@ WHOLE = Dispatch("r", 1, "small/a", "small", "chat", 0, 1, 1, 1, Caps(), "")
 
 def degraded(*sent: Dispatch) -> int:
     meters = Meters()
-    meters.saw(PolicyChanged(Policy(classes=(ServiceClass("chat", 0),), pools=(Pool("small"),)), "h"), [], now=0)
-    meters.saw(TimerFired(), list(sent), now=1)
+    meters.observe(PolicyChanged(Policy(classes=(ServiceClass("chat", 0),), pools=(Pool("small"),)), "h"), [], now=0)
+    meters.observe(TimerFired(), list(sent), now=1)
     return meters.classes["chat"].degraded
 
 
-def test_what_is_sent_as_it_was_asked_for_does_not() -> None:
+def test_unchanged_request_is_not_counted_as_degraded() -> None:
     assert degraded(WHOLE) == 0
 
 
-def test_what_is_sent_at_a_level_or_to_another_model_does_once() -> None:
+def test_request_sent_at_a_level_or_to_another_model_is_counted_once_as_degraded() -> None:
     at_level, elsewhere = replace(WHOLE, level=2), replace(WHOLE, model="smaller")
 
     assert degraded(at_level, elsewhere, replace(at_level, attempt=2), replace(at_level, hedge=True)) == 2

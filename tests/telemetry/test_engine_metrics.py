@@ -1,4 +1,4 @@
-"""Is it told what engines tell of themselves, what this process uses, and what is the matter?"""
+"""Metrics for engines, this process and verdicts."""
 
 import os
 from pathlib import Path
@@ -8,48 +8,48 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from headgate.model.verdict import Cause, Incident
 from headgate.ports.engine import Telemetry
-from headgate.telemetry.engines import EngineSignals, engine_metrics, with_gpus
-from headgate.telemetry.page import Family, page
-from headgate.telemetry.process import cpu_seconds, process_figures, process_metrics
-from headgate.telemetry.verdicts import Present, verdict_metrics
+from headgate.telemetry.engine_metrics import EngineReadings, engine_metrics, with_gpus
+from headgate.telemetry.exposition import MetricFamily, exposition_text
+from headgate.telemetry.process_metrics import cpu_seconds, process_metrics, process_stats
+from headgate.telemetry.verdict_metrics import CurrentVerdict, verdict_metrics
 
 
-def told(*families: Family) -> dict[str, float]:
+def told(*families: MetricFamily) -> dict[str, float]:
     return {
         " ".join((sample.name, *sample.labels.values())): sample.value
-        for family in text_string_to_metric_families(page(families).decode())
+        for family in text_string_to_metric_families(exposition_text(families).decode())
         for sample in family.samples
     }
 
 
-def test_what_an_engine_tells_is_told_of_it_and_what_it_does_not_is_not_there() -> None:
+def test_engine_metrics_contain_only_reported_values() -> None:
     whole = Telemetry(3, 2, 0.75, 9, {"prefix_queries": 100.0, "prefix_hits": 40.0, "gpu_utilisation": 0.5})
-    signals = EngineSignals(told={"p/a": whole, "p/b": Telemetry(waiting=1), "gone/c": Telemetry(running=1)})
+    signals = EngineReadings(told={"p/a": whole, "p/b": Telemetry(waiting=1), "gone/c": Telemetry(running=1)})
 
     assert told(*engine_metrics(signals, {"p/a": "p", "p/b": "p"})) == {
-        "headgate_engine_running p p/a": 3,
-        "headgate_engine_waiting p p/a": 2,
-        "headgate_engine_waiting p p/b": 1,
-        "headgate_engine_kv_used_ratio p p/a": 0.75,
+        "headgate_engine_requests_running p p/a": 3,
+        "headgate_engine_requests_waiting p p/a": 2,
+        "headgate_engine_requests_waiting p p/b": 1,
+        "headgate_engine_kv_cache_usage_ratio p p/a": 0.75,
         "headgate_engine_preemptions_total p p/a": 9,
-        "headgate_engine_prefix_queries_total p p/a": 100,
-        "headgate_engine_prefix_hits_total p p/a": 40,
-        "headgate_gpu_utilisation_ratio p p/a": 0.5,
+        "headgate_engine_prefix_cache_queries_total p p/a": 100,
+        "headgate_engine_prefix_cache_hits_total p p/a": 40,
+        "headgate_gpu_utilization_ratio p p/a": 0.5,
     }
 
 
-def test_what_an_engine_says_of_its_gpus_counts_for_more_than_what_is_said_of_its_machine() -> None:
-    engines = {"p/a": Telemetry(1, further={"gpu_utilisation": 0.9}), "p/b": Telemetry(2)}
+def test_gpu_values_from_the_engine_take_precedence_over_machine_values() -> None:
+    engines = {"p/a": Telemetry(1, extra={"gpu_utilisation": 0.9}), "p/b": Telemetry(2)}
     gpus = {each: {"gpu_utilisation": 0.5, "gpu_memory_used_bytes": 1.0} for each in ("p/a", "p/c")}
 
     assert with_gpus(engines, gpus) == {
-        "p/a": Telemetry(1, further={"gpu_utilisation": 0.9, "gpu_memory_used_bytes": 1.0}),
+        "p/a": Telemetry(1, extra={"gpu_utilisation": 0.9, "gpu_memory_used_bytes": 1.0}),
         "p/b": Telemetry(2),
-        "p/c": Telemetry(further={"gpu_utilisation": 0.5, "gpu_memory_used_bytes": 1.0}),
+        "p/c": Telemetry(extra={"gpu_utilisation": 0.5, "gpu_memory_used_bytes": 1.0}),
     }
 
 
-def test_of_a_pool_that_nobody_has_looked_at_nothing_is_told() -> None:
+def test_pool_without_a_verdict_has_no_verdict_metrics() -> None:
     found = told(*verdict_metrics(["small"], ()))
 
     assert {name.split()[1] for name in found} == {"gateway"}
@@ -59,12 +59,12 @@ def test_of_a_pool_that_nobody_has_looked_at_nothing_is_told() -> None:
     }
 
 
-def test_every_pool_and_the_gateway_have_every_cause_and_exactly_one_is_present() -> None:
+def test_verdict_metrics_set_exactly_one_cause_and_incident_per_pool_and_gateway() -> None:
     present = (
-        Present("small", Cause.COMPUTE, Incident.LONG_PROMPTS),
-        Present("large", Cause.HEALTHY, Incident.HEALTHY),
-        Present(None, Cause.SCHEDULER, Incident.SCHEDULER_BEHIND),
-        Present("gone", Cause.CLIENT, Incident.RETRY_STORM),
+        CurrentVerdict("small", Cause.COMPUTE, Incident.LONG_PROMPTS),
+        CurrentVerdict("large", Cause.HEALTHY, Incident.HEALTHY),
+        CurrentVerdict(None, Cause.SCHEDULER, Incident.SCHEDULER_BEHIND),
+        CurrentVerdict("gone", Cause.CLIENT, Incident.RETRY_STORM),
     )
 
     found = told(*verdict_metrics(["small", "large"], present))
@@ -80,19 +80,19 @@ def test_every_pool_and_the_gateway_have_every_cause_and_exactly_one_is_present(
     }
 
 
-def test_what_this_process_uses_is_told() -> None:
+def test_process_metrics_report_cpu_time_and_memory() -> None:
     before_s = cpu_seconds()
-    found = told(*process_metrics(process_figures(1.5)))
+    found = told(*process_metrics(process_stats(1.5)))
 
     assert before_s <= found["headgate_process_cpu_seconds_total"] <= cpu_seconds()
     status = Path("/proc/self/status").read_text()
     resident_kb = int(status.partition("VmRSS:")[2].split()[0])
-    assert found["headgate_process_resident_bytes"] == pytest.approx(1024 * resident_kb, rel=0.2)
-    assert found["headgate_decide_seconds_total"] == 1.5
+    assert found["headgate_process_resident_memory_bytes"] == pytest.approx(1024 * resident_kb, rel=0.2)
+    assert found["headgate_scheduler_busy_seconds_total"] == 1.5
 
 
-def test_where_the_system_does_not_tell_its_memory_the_rest_is_told(tmp_path: Path) -> None:
-    found = told(*process_metrics(process_figures(0.0, statm=str(tmp_path / "none"))))
+def test_process_metrics_omit_memory_if_it_cannot_be_read(tmp_path: Path) -> None:
+    found = told(*process_metrics(process_stats(0.0, statm=str(tmp_path / "none"))))
 
-    assert sorted(found) == ["headgate_decide_seconds_total", "headgate_process_cpu_seconds_total"]
+    assert sorted(found) == ["headgate_process_cpu_seconds_total", "headgate_scheduler_busy_seconds_total"]
     assert os.times().user >= 0

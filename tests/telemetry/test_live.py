@@ -1,4 +1,4 @@
-"""Does the console's state say what the gateway does, within its bounds?"""
+"""The console's live state: contents and bounds."""
 
 import asyncio
 import json
@@ -9,18 +9,24 @@ from itertools import pairwise
 import pytest
 
 from headgate.core.events import FirstToken, PolicyChanged
-from headgate.core.summary import EndpointSummary, GivenUp, Summary
+from headgate.core.summary import EndpointSummary, PoolDegradation, Summary
 from headgate.model.endpoint import EndpointState
 from headgate.model.outcome import Outcome
 from headgate.model.units import SECOND, ClassName, EndpointId, PoolName
 from headgate.model.verdict import Affected, Cause, Incident, Verdict
 from headgate.ports.engine import Capabilities, ProbeState, Telemetry
-from headgate.telemetry.histogram import LATENCY
-from headgate.telemetry.live.state import ENDPOINTS_SHOWN_MAX, POINTS_MAX, CellNow, GatewayNow, LiveSources, LiveState
-from headgate.telemetry.live.window import quantiles_ms
+from headgate.telemetry.histogram import LATENCY_BUCKETS
+from headgate.telemetry.live.live_state import (
+    ENDPOINTS_SHOWN_MAX,
+    POINTS_MAX,
+    CellInfo,
+    GatewayInfo,
+    LiveSources,
+    LiveState,
+)
+from headgate.telemetry.live.rate_window import quantiles_ms
 from headgate.telemetry.meters import Meters
-from headgate.telemetry.scaling import PoolScaling
-from headgate.telemetry.tenants_now import TenantsNow
+from headgate.telemetry.scaling_metrics import PoolScaling
 from testing.builders import a_class, a_policy
 from testing.records import a_record
 from tests.telemetry.histories import START, arrived, at, attempt_over, over, sent
@@ -31,41 +37,40 @@ LOAD = Telemetry(running=3, waiting=1, kv_used_fraction=0.425)
 
 @dataclass
 class Watched:
-    """A gateway that says what a test wants."""
+    """A gateway whose state is set by the test."""
 
     seconds: float = 0.0
     summary: Summary = field(default_factory=lambda: Summary("hash", {ClassName("interactive"): 0}, 0, ()))
     verdicts: tuple[Verdict, ...] = ()
     engines: tuple[Capabilities, ...] = ()
     scaling: tuple[PoolScaling, ...] = ()
-    cell: CellNow | None = None
+    cell: CellInfo | None = None
     priced: bool = True
 
     def __post_init__(self) -> None:
-        self.meters, self.tenants = Meters(), TenantsNow()
+        self.meters = Meters()
         classes = (replace(a_class(), ttft_ns=SECOND), a_class("batch"))
         policy = a_policy(classes=classes, pools=("main",), tenants=("acme",))
         self.saw(PolicyChanged(policy, "hash"))
         sources = LiveSources(
             now=lambda: at(self.seconds),
-            gateway=lambda: GatewayNow("g", "1.0", 12.34, "hash", False, self.cell),
+            gateway=lambda: GatewayInfo("g", "1.0", 12.34, "hash", False, self.cell),
             summary=lambda: self.summary,
             engines=lambda: self.engines,
             scaling=lambda: self.scaling,
             verdicts=lambda: self.verdicts,
             has_prices=lambda: self.priced,
         )
-        self.live = LiveState(self.meters, self.tenants, sources, {})
+        self.live = LiveState(self.meters, sources, {})
 
     def saw(self, event: object, *commands: object) -> None:
-        for observer in (self.meters, self.tenants):
-            observer.saw(event, commands, at(self.seconds))  # type: ignore[arg-type]
+        self.meters.observe(event, commands, at(self.seconds))  # type: ignore[arg-type]
 
     def after(self, seconds: int) -> dict[str, object]:
-        """The state after so many seconds, each of which was seen."""
+        """Take one snapshot per second for `seconds` seconds and return the resulting state."""
         for _ in range(seconds):
             self.seconds += 1
-            self.live.second()
+            self.live.tick()
         state: dict[str, object] = json.loads(self.live.state_event().decode().partition("data: ")[2])
         return state
 
@@ -77,7 +82,7 @@ def of(state: dict[str, object], part: str, place: int = 0) -> dict[str, object]
     return row
 
 
-def test_an_idle_gateway_has_a_whole_state() -> None:
+def test_idle_gateway_reports_a_complete_state() -> None:
     state = Watched().after(1)
 
     assert state["version"] == 1
@@ -93,19 +98,19 @@ def test_an_idle_gateway_has_a_whole_state() -> None:
     assert of(state, "classes") == {
         "class": "interactive",
         "queued": 0,
-        "per_s": 0.0,
+        "arrived_per_s": 0.0,
         "completed_per_s": 0.0,
-        "refused_per_s": 0.0,
+        "rejected_per_s": 0.0,
         "ttft_ms": None,
         "duration_ms": None,
         "ttft_target_ms": 1000.0,
         "goodput_percent": None,
     }
-    assert [state[part] for part in ("tenants", "endpoints", "refusals", "recent", "verdicts")] == [[]] * 5
-    assert state["ladder"] == 0
+    assert [state[part] for part in ("tenants", "endpoints", "rejections", "recent", "verdicts")] == [[]] * 5
+    assert state["degradation_level"] == 0
 
 
-def test_rates_and_tails_are_of_the_last_ten_seconds() -> None:
+def test_rates_and_percentiles_cover_the_last_ten_seconds() -> None:
     watched = Watched()
     for number in range(10):
         name = f"r{number}"
@@ -118,7 +123,7 @@ def test_rates_and_tails_are_of_the_last_ten_seconds() -> None:
     assert of(watched.after(11), "classes")["completed_per_s"] == 0.0
 
 
-def test_a_first_token_is_judged_by_its_target() -> None:
+def test_goodput_compares_first_tokens_with_their_target() -> None:
     watched = Watched()
     for number, waits in enumerate((0.2, 0.2, 0.2, 3.0)):
         watched.seconds = 0.0
@@ -135,45 +140,45 @@ def test_a_first_token_is_judged_by_its_target() -> None:
     assert 2_500 < ttft["p99"] <= 3_500
 
 
-def test_refusals_are_counted_by_reason_over_a_minute() -> None:
+def test_rejections_are_counted_by_outcome_over_one_minute() -> None:
     watched = Watched()
     watched.saw(arrived(), over(Outcome.SHED))
-    watched.meters.turned_away(Outcome.UNAUTHORIZED)
+    watched.meters.count_rejected(Outcome.UNAUTHORIZED)
     state = watched.after(1)
-    assert of(state, "classes")["refused_per_s"] == 1.0
-    assert state["refusals"] == [
-        {"outcome": "unauthorized", "per_min": 1, "total": 1, "unserved": True},
-        {"outcome": "shed", "per_min": 1, "total": 1, "unserved": True},
+    assert of(state, "classes")["rejected_per_s"] == 1.0
+    assert state["rejections"] == [
+        {"outcome": "unauthorized", "per_min": 1, "total": 1, "unsuccessful": True},
+        {"outcome": "shed", "per_min": 1, "total": 1, "unsuccessful": True},
     ]
 
-    assert [each["per_min"] for each in watched.after(61)["refusals"]] == [0, 0]  # type: ignore[attr-defined]
+    assert [each["per_min"] for each in watched.after(61)["rejections"]] == [0, 0]  # type: ignore[attr-defined]
 
 
-def test_whoever_left_by_itself_was_not_let_down() -> None:
+def test_cancelled_request_is_not_counted_as_unserved() -> None:
     watched = Watched()
     watched.saw(arrived(), over(Outcome.CANCELLED))
     state = watched.after(1)
 
-    assert state["refusals"] == [{"outcome": "cancelled", "per_min": 1, "total": 1, "unserved": False}]
-    assert of(state, "classes")["refused_per_s"] == 0.0
+    assert state["rejections"] == [{"outcome": "cancelled", "per_min": 1, "total": 1, "unsuccessful": False}]
+    assert of(state, "classes")["rejected_per_s"] == 0.0
 
 
-def test_what_is_asked_for_counts_when_it_arrives_here() -> None:
-    """Whether it waits, is under way or was refused; what waits in the whole cell is of no account."""
+def test_request_rate_includes_all_arrivals_at_this_gateway() -> None:
+    """Queued, running and rejected requests count. The cell's queue does not."""
     watched = Watched(summary=Summary("hash", {ClassName("interactive"): 0}, 0, ()))
     watched.saw(arrived("waits"))
     watched.saw(arrived("runs"), replace(sent(), request_id="runs"))
     watched.saw(arrived("refused"), replace(over(Outcome.SHED, attempts=0), request_id="refused"))
-    watched.saw(arrived("other", class_named="batch"))
-    watched.saw(arrived("none", class_named="there is no such class"))
+    watched.saw(arrived("other", requested_class="batch"))
+    watched.saw(arrived("none", requested_class="no such class"))
     watched.summary = Summary("hash", {ClassName("interactive"): 500}, 500, ())
     state = watched.after(1)
 
-    assert [of(state, "classes", place)["per_s"] for place in (0, 1)] == [3.0, 1.0]
-    assert of(watched.after(11), "classes")["per_s"] == 0.0
+    assert [of(state, "classes", place)["arrived_per_s"] for place in (0, 1)] == [3.0, 1.0]
+    assert of(watched.after(11), "classes")["arrived_per_s"] == 0.0
 
 
-def test_of_a_large_fleet_the_worst_is_shown_and_all_is_counted() -> None:
+def test_large_fleet_lists_unhealthy_endpoints_first_and_counts_all() -> None:
     sound = tuple(replace(ENDPOINT, id=EndpointId(f"main/{number}")) for number in range(250))
     worse = (
         replace(ENDPOINT, id=EndpointId("main/warming"), state=EndpointState.WARMING),
@@ -193,12 +198,14 @@ def test_of_a_large_fleet_the_worst_is_shown_and_all_is_counted() -> None:
     assert of(state, "pools")["ready"] == 251
 
 
-def test_tenants_are_there_while_they_have_anything_to_show() -> None:
+def test_tenants_are_listed_while_they_are_active() -> None:
     watched = Watched()
     watched.saw(arrived(), sent())
     watched.meters.tenants["acme"].nano_usd += 1_000_000_000
     state = watched.after(1)
-    assert state["tenants"] == [{"tenant": "acme", "queued": 0, "in_flight": 1, "per_s": 1.0, "usd_per_hour": 0.0}]
+    assert state["tenants"] == [
+        {"tenant": "acme", "queued": 0, "in_flight": 1, "arrived_per_s": 1.0, "usd_per_hour": 0.0}
+    ]
 
     watched.meters.tenants["acme"].nano_usd += 1_000_000_000
     assert of(watched.after(1), "tenants")["usd_per_hour"] == 1800.0
@@ -210,8 +217,8 @@ def test_tenants_are_there_while_they_have_anything_to_show() -> None:
     assert watched.after(61)["tenants"] == []
 
 
-def test_the_fleet_is_shown_with_what_engines_tell() -> None:
-    given = (GivenUp(PoolName("main"), 2, 125_000),)
+def test_pools_and_endpoints_include_engine_telemetry() -> None:
+    given = (PoolDegradation(PoolName("main"), 2, 125_000),)
     warming = replace(ENDPOINT, id=EndpointId("main/3"), state=EndpointState.WARMING, decode_percent=180)
     summary = Summary("hash", {ClassName("interactive"): 7}, 7, (ENDPOINT, warming), given)
     engines = (Capabilities(ENDPOINT.id, "vllm", ProbeState.READY, telemetry=LOAD),)
@@ -223,20 +230,20 @@ def test_the_fleet_is_shown_with_what_engines_tell() -> None:
             "pool": "main",
             "level": 2,
             "shed_percent": 12.5,
-            "demand_over_capacity": 1.5,
+            "demand_to_capacity_ratio": 1.5,
             "ready": 1,
             "warming": 1,
-            "wanted": 4,
+            "desired": 4,
         }
     ]
-    assert state["ladder"] == 2
+    assert state["degradation_level"] == 2
     new, ready = of(state, "endpoints"), of(state, "endpoints", 1)
     assert (ready["kv_percent"], ready["running"], ready["waiting"], ready["speed_percent"]) == (42.5, 3, 1, 100)
     assert (new["state"], new["kv_percent"], new["running"], new["speed_percent"]) == ("warming", None, None, 180)
     assert of(state, "classes")["queued"] == 7
 
 
-def test_a_verdict_is_told_whole() -> None:
+def test_verdict_is_shown_with_all_fields() -> None:
     verdict = Verdict(
         PoolName("main"),
         Cause.COMPUTE,
@@ -255,26 +262,26 @@ def test_a_verdict_is_told_whole() -> None:
         "since_s": 5,
         "sentence": "Prompts have grown.",
         "evidence": ["9 tokens, usually 1"],
-        "affected": [{"class": "interactive", "tenant": None, "how": "late"}],
+        "affected": [{"class": "interactive", "tenant": None, "effect": "late"}],
         "action": "Add endpoints.",
         "runbook": "docs/operations/runbooks/long_prompts.md",
     }
 
 
-def test_in_a_cell_it_is_said_who_schedules() -> None:
-    state = Watched(cell=CellNow("following", False, ("g2", "10.0.0.2:9090"))).after(1)
+def test_cell_member_shows_the_scheduler() -> None:
+    state = Watched(cell=CellInfo("following", False, ("g2", "10.0.0.2:9090"))).after(1)
 
     gateway = state["gateway"]
     assert isinstance(gateway, dict)
     scheduler = {"name": "g2", "admin": "10.0.0.2:9090"}
-    assert gateway["cell"] == {"mode": "following", "leads": False, "scheduler": scheduler}
+    assert gateway["cell"] == {"mode": "following", "is_leader": False, "scheduler": scheduler}
 
 
-def test_who_comes_late_is_told_a_quarter_of_an_hour_and_the_present() -> None:
+def test_new_console_receives_fifteen_minutes_of_history_and_the_current_state() -> None:
     watched = Watched()
     watched.after(6 * POINTS_MAX)
 
-    history, state = watched.live.first_events().decode().strip().split("\n\n")
+    history, state = watched.live.initial_events().decode().strip().split("\n\n")
     assert state.startswith("event: state\ndata: {")
     points = json.loads(history.removeprefix("event: history\ndata: "))["points"]
     times = sorted({point["t"] for point in points})
@@ -283,14 +290,14 @@ def test_who_comes_late_is_told_a_quarter_of_an_hour_and_the_present() -> None:
     assert {point["class"] for point in points} == {"interactive", "batch"}
 
 
-def test_a_record_that_failed_is_shown() -> None:
+def test_failed_request_is_listed_as_recent() -> None:
     watched = Watched()
-    watched.live.take(a_record())
+    watched.live.requests.add(a_record())
 
     assert of(watched.after(1), "recent")["outcome"] == "queue_full"
 
 
-async def test_nothing_is_made_while_nobody_watches() -> None:
+async def test_no_state_is_sent_without_a_connected_console() -> None:
     watched, told = Watched(), []
     watching = 0
     task = asyncio.create_task(watched.live.run(lambda: watching, told.append, every_s=0.01))
@@ -311,33 +318,33 @@ async def test_nothing_is_made_while_nobody_watches() -> None:
     ("added", "p50", "p99"), [([10], 0.5, 1.0), ([0, 10], 1.8, 2.5), ([0] * 200, None, None)], ids=str
 )
 def test_quantiles_lie_within_their_bucket(added: list[int], p50: float | None, p99: float | None) -> None:
-    empty = [0] * (len(LATENCY.bounds) + 1)
+    empty = [0] * (len(LATENCY_BUCKETS.bounds) + 1)
     new = (added + empty)[: len(empty)]
     found = quantiles_ms(empty, new)
 
     assert found is None if p50 is None else found is not None and (found["p50"], found["p99"]) == (p50, p99)
 
 
-def test_beyond_the_last_bound_the_last_bound_is_told() -> None:
-    empty = [0] * (len(LATENCY.bounds) + 1)
+def test_quantile_beyond_the_last_bound_is_the_last_bound() -> None:
+    empty = [0] * (len(LATENCY_BUCKETS.bounds) + 1)
 
     found = quantiles_ms(empty, [*empty[:-1], 5])
     assert found is not None
-    assert found["p99"] == LATENCY.bounds[-1] / 1e6
+    assert found["p99"] == LATENCY_BUCKETS.bounds[-1] / 1e6
 
 
-def test_a_state_is_small_and_soon_made() -> None:
-    """It is made on the loop that carries streams."""
+def test_state_is_small_and_fast_to_build() -> None:
+    """The state is built on the event loop that relays streams."""
     watched = Watched(summary=Summary("hash", {ClassName("interactive"): 0}, 0, (ENDPOINT,) * 200))
     for number in range(500):
         watched.saw(arrived(f"r{number}", f"t{number}"))
-    watched.live.second()
+    watched.live.tick()
     took: list[float] = []
     for _ in range(10):
         started = time.thread_time()
-        watched.live.second()
+        watched.live.tick()
         size = len(watched.live.state_event())
         took.append(time.thread_time() - started)
 
     assert size < 100_000
-    assert min(took) < 0.05, f"best of ten took {min(took) * 1e3:.1f} ms"
+    assert min(took) < 0.05, f"the fastest of ten runs took {min(took) * 1e3:.1f} ms"

@@ -1,4 +1,4 @@
-"""What stands in the log?"""
+"""Log output: levels, formats and rate limits."""
 
 import json
 import logging
@@ -7,14 +7,14 @@ import pytest
 
 from headgate.core.commands import BudgetCrossed, Command, Eject, End
 from headgate.core.events import RequestArrived, TimerFired
-from headgate.model.money import BudgetLeft, NanoUsd, Period
+from headgate.model.money import BudgetStatus, NanoUsd, Period
 from headgate.model.outcome import Outcome
 from headgate.model.ticket import Api, Ticket
 from headgate.model.units import SECOND
 from headgate.telemetry.log import (
     ENDINGS_PER_S_MAX,
     REASON_CHARS_MAX,
-    REFUSALS_PER_TENANT_S_MAX,
+    REJECTIONS_PER_TENANT_S_MAX,
     JsonFormatter,
     LogObserver,
     TextFormatter,
@@ -35,21 +35,21 @@ def lines(caplog: pytest.LogCaptureFixture, formatter: logging.Formatter) -> lis
 
 def told(caplog: pytest.LogCaptureFixture, *commands: Command, level: str = "INFO", now: int = 0) -> list[dict]:
     with caplog.at_level(level, logger="headgate"):
-        LogObserver().saw(TimerFired(), commands, now=now)
+        LogObserver().observe(TimerFired(), commands, now=now)
     found = [json.loads(line) for line in lines(caplog, JsonFormatter())]
     for line in found:
         line.pop("time")
     return found
 
 
-def test_a_request_that_an_engine_let_down_is_a_warning_with_its_id(caplog: pytest.LogCaptureFixture) -> None:
-    assert told(caplog, an_end(Outcome.ENGINE_FAILED)) == [
+def test_engine_failure_is_logged_as_a_warning_with_its_request_id(caplog: pytest.LogCaptureFixture) -> None:
+    assert told(caplog, an_end(Outcome.ENGINE_ERROR)) == [
         {
             "level": "warning",
             "logger": "headgate",
             "message": "request ended",
             "request": "req_1",
-            "outcome": "engine_failed",
+            "outcome": "engine_error",
             "service_class": "interactive",
             "attempts": 2,
             "queue_ms": 1500,
@@ -58,51 +58,51 @@ def test_a_request_that_an_engine_let_down_is_a_warning_with_its_id(caplog: pyte
     ]
 
 
-def test_refusals_are_information_and_completions_are_for_those_who_debug(caplog: pytest.LogCaptureFixture) -> None:
+def test_rejections_are_logged_at_info_level_and_completions_at_debug_level(caplog: pytest.LogCaptureFixture) -> None:
     ends = an_end(Outcome.QUEUE_FULL), an_end(Outcome.COMPLETED)
     assert [line["level"] for line in told(caplog, *ends)] == ["info"]
     caplog.clear()
     assert [line["level"] for line in told(caplog, *ends, level="DEBUG")] == ["info", "debug"]
 
 
-def test_people_read_the_same_on_one_line(caplog: pytest.LogCaptureFixture) -> None:
+def test_text_format_puts_all_fields_on_one_line(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level("INFO", logger="headgate"):
-        LogObserver().saw(TimerFired(), [Eject("small/a", 10 * SECOND, "failed: no luck")], now=0)
+        LogObserver().observe(TimerFired(), [Eject("small/a", 10 * SECOND, "failed: no luck")], now=0)
 
     [line] = lines(caplog, TextFormatter())
     assert line.endswith('WARNING headgate: endpoint ejected endpoint=small/a wait="10 s" reason="failed: no luck"')
 
 
-def test_a_flood_of_refusals_is_counted_instead_of_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_flood_of_rejections_is_counted_instead_of_logged(caplog: pytest.LogCaptureFixture) -> None:
     observer = LogObserver()
     with caplog.at_level("INFO", logger="headgate"):
-        observer.saw(TimerFired(), [an_end(Outcome.SHED, str(number)) for number in range(500)], now=0)
+        observer.observe(TimerFired(), [an_end(Outcome.SHED, str(number)) for number in range(500)], now=0)
         assert len(caplog.records) == ENDINGS_PER_S_MAX
-        observer.saw(TimerFired(), [an_end(Outcome.SHED)], now=SECOND)
+        observer.observe(TimerFired(), [an_end(Outcome.SHED)], now=SECOND)
 
     found = [json.loads(line) for line in lines(caplog, JsonFormatter())][ENDINGS_PER_S_MAX:]
-    assert [line["message"] for line in found] == ["endings not logged one by one", "request ended"]
+    assert [line["message"] for line in found] == ["suppressed request log lines", "request ended"]
     assert found[0]["count"] == 500 - ENDINGS_PER_S_MAX
 
 
-def test_rejections_of_one_tenant_do_not_use_up_the_log_lines_of_others(caplog: pytest.LogCaptureFixture) -> None:
+def test_rejections_for_one_tenant_do_not_use_up_the_log_lines_of_others(caplog: pytest.LogCaptureFixture) -> None:
     observer = LogObserver()
     with caplog.at_level("INFO", logger="headgate"):
         for number in range(200):
-            observer.saw(an_arrival("flood"), [an_end(Outcome.RATE_LIMITED, str(number))], now=0)
-        observer.saw(an_arrival("acme"), [an_end(Outcome.RATE_LIMITED, "req_acme")], now=0)
-        assert len(caplog.records) == REFUSALS_PER_TENANT_S_MAX + 1
-        observer.saw(TimerFired(), [an_end(Outcome.SHED)], now=SECOND)
+            observer.observe(an_arrival("flood"), [an_end(Outcome.RATE_LIMITED, str(number))], now=0)
+        observer.observe(an_arrival("acme"), [an_end(Outcome.RATE_LIMITED, "req_acme")], now=0)
+        assert len(caplog.records) == REJECTIONS_PER_TENANT_S_MAX + 1
+        observer.observe(TimerFired(), [an_end(Outcome.SHED)], now=SECOND)
 
-    found = [json.loads(line) for line in lines(caplog, JsonFormatter())][REFUSALS_PER_TENANT_S_MAX:]
+    found = [json.loads(line) for line in lines(caplog, JsonFormatter())][REJECTIONS_PER_TENANT_S_MAX:]
     assert found[0]["request"] == "req_acme"
-    assert found[1]["count"] == 200 - REFUSALS_PER_TENANT_S_MAX
+    assert found[1]["count"] == 200 - REJECTIONS_PER_TENANT_S_MAX
 
 
 def test_values_from_callers_cannot_forge_log_lines_or_fields(caplog: pytest.LogCaptureFixture) -> None:
     end = an_end(Outcome.MODEL_NOT_FOUND, 'x"\n2026-01-01 CRITICAL headgate: forged \x1b[2J\u2028 request=req_2')
     with caplog.at_level("INFO", logger="headgate"):
-        LogObserver().saw(TimerFired(), [end], now=0)
+        LogObserver().observe(TimerFired(), [end], now=0)
 
     [line] = lines(caplog, TextFormatter())
     assert len(line.splitlines()) == 1
@@ -117,21 +117,23 @@ def test_long_reasons_are_truncated(caplog: pytest.LogCaptureFixture) -> None:
     assert len(line["reason"]) == REASON_CHARS_MAX
 
 
-def test_a_mistake_brings_its_trace_in_both_forms() -> None:
+def test_exception_is_logged_with_its_traceback_in_both_formats() -> None:
     try:
         raise ValueError("ours")
-    except ValueError as mistake:
-        info = type(mistake), mistake, mistake.__traceback__
-    record = logging.LogRecord("headgate", logging.CRITICAL, "", 0, "a mistake", None, info)
+    except ValueError as error:
+        info = type(error), error, error.__traceback__
+    record = logging.LogRecord("headgate", logging.CRITICAL, "", 0, "internal error", None, info)
 
     assert "ValueError: ours" in json.loads(JsonFormatter().format(record))["trace"]
     assert TextFormatter().format(record).endswith("ValueError: ours")
 
 
-def test_that_a_budget_is_spent_is_a_warning_and_that_half_of_it_is_information(
+def test_budget_threshold_is_logged_at_info_level_and_exhaustion_as_a_warning(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    left = BudgetLeft("tenant:acme", Period.DAY, True, NanoUsd(2_000_000_000), NanoUsd(2_100_000_000), NanoUsd(0), None)
+    left = BudgetStatus(
+        "tenant:acme", Period.DAY, True, NanoUsd(2_000_000_000), NanoUsd(2_100_000_000), NanoUsd(0), None
+    )
     half, whole = told(caplog, BudgetCrossed(left, 50), BudgetCrossed(left, 100))
 
     assert (half["level"], whole["level"]) == ("info", "warning")

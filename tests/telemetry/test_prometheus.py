@@ -1,4 +1,4 @@
-"""Does what Prometheus reads agree with what happened?"""
+"""Metrics for requests, attempts and endpoints agree with the observed events."""
 
 from dataclasses import replace
 
@@ -12,18 +12,18 @@ from headgate.core.events import (
     AttemptEnded,
     AttemptEnding,
     AttemptProgress,
+    AttemptsProgressed,
     EndpointJoined,
     EndpointLeaving,
-    EndpointReadied,
-    EndpointUnreadied,
+    EndpointNotReady,
+    EndpointReady,
     Event,
     FirstToken,
     PolicyChanged,
-    Progressed,
     RequestArrived,
     TimerFired,
 )
-from headgate.core.summary import EndpointSummary, GivenUp, Summary
+from headgate.core.summary import EndpointSummary, PoolDegradation, Summary
 from headgate.model.caps import Caps
 from headgate.model.endpoint import Endpoint, EndpointState
 from headgate.model.outcome import Outcome
@@ -42,12 +42,12 @@ POLICY = Policy(classes=(ServiceClass("chat", 0), ServiceClass("batch", 1)), poo
 
 def an_observer(policy: Policy = POLICY, **limits: int) -> Meters:
     observer = Meters(**limits)
-    observer.saw(PolicyChanged(policy, "h1"), [], now=0)
+    observer.observe(PolicyChanged(policy, "h1"), [], now=0)
     return observer
 
 
 def saw(observer: Meters, *commands: Command, event: Event | None = None) -> None:
-    observer.saw(event or TimerFired(), commands, now=0)
+    observer.observe(event or TimerFired(), commands, now=0)
 
 
 def arrived(request_id: str = "r", *, stream: bool = True) -> RequestArrived:
@@ -67,20 +67,20 @@ def ended(request_id: str = "r", attempt: int = 1, *, usage: Usage | None = None
 
 
 def samples(observer: Meters, summary: Summary = EMPTY) -> dict[str, float]:
-    """Every sample, by its name and labels as they are written."""
+    """All samples, keyed by name and labels."""
     page, _ = render(observer, Histogram(), summary, {})
     found: dict[str, float] = {}
     for family in text_string_to_metric_families(page.decode()):
         for sample in family.samples:
             labels = ",".join(f"{name}={value}" for name, value in sorted(sample.labels.items()))
             key = f"{sample.name}{{{labels}}}"
-            assert key not in found, f"{key} is there twice"
+            assert key not in found, f"duplicate sample {key}"
             found[key] = sample.value
     return found
 
 
 def counted(observer: Meters) -> dict[str, float]:
-    """Of these counters those that are not zero; what else is counted of requests is in test_traffic_metrics.py."""
+    """Non-zero samples of these counters. `test_traffic_metrics.py` covers the other request counters."""
     names = ("requests", "tokens", "attempts", "retries", "hedges", "endpoint_ejections")
     wanted = tuple(f"headgate_{name}_total{{" for name in names)
     return {key: value for key, value in samples(observer).items() if value and key.startswith(wanted)}
@@ -89,27 +89,27 @@ def counted(observer: Meters) -> dict[str, float]:
 def test_requests_are_counted_by_class_and_outcome() -> None:
     observer = an_observer()
 
-    saw(observer, end(Outcome.COMPLETED), end(Outcome.COMPLETED), end(Outcome.EXPIRED, "batch"))
+    saw(observer, end(Outcome.COMPLETED), end(Outcome.COMPLETED), end(Outcome.QUEUE_TIMEOUT, "batch"))
     saw(observer, end(Outcome.MODEL_NOT_FOUND, None))
-    observer.turned_away(Outcome.UNAUTHORIZED)
+    observer.count_rejected(Outcome.UNAUTHORIZED)
 
     assert counted(observer) == {
         "headgate_requests_total{class=chat,outcome=completed}": 2,
-        "headgate_requests_total{class=batch,outcome=expired}": 1,
+        "headgate_requests_total{class=batch,outcome=queue_timeout}": 1,
         "headgate_requests_total{class=none,outcome=model_not_found}": 1,
         "headgate_requests_total{class=none,outcome=unauthorized}": 1,
     }
 
 
-def test_attempts_retries_and_tokens_go_to_the_pool_and_class_they_ran_in() -> None:
+def test_attempts_and_retries_are_counted_by_pool_and_tokens_by_class() -> None:
     observer = an_observer()
 
     saw(observer, dispatch(), event=arrived())
-    saw(observer, dispatch(attempt=2, pool="large"), event=AttemptEnded("r", 1, AttemptEnding.SILENT))
+    saw(observer, dispatch(attempt=2, pool="large"), event=AttemptEnded("r", 1, AttemptEnding.TIMEOUT))
     saw(observer, event=ended(attempt=2, usage=Usage(100, 20, 0, UsageSource.ENGINE)))
 
     assert counted(observer) == {
-        "headgate_attempts_total{ending=silent,pool=small}": 1,
+        "headgate_attempts_total{ending=timeout,pool=small}": 1,
         "headgate_attempts_total{ending=completed,pool=large}": 1,
         "headgate_retries_total{pool=large}": 1,
         "headgate_tokens_total{class=chat,direction=prompt}": 100,
@@ -117,7 +117,7 @@ def test_attempts_retries_and_tokens_go_to_the_pool_and_class_they_ran_in() -> N
     }
 
 
-def test_a_hedge_counts_apart_from_retries_and_its_end_goes_to_its_own_pool() -> None:
+def test_hedge_is_not_counted_as_a_retry_and_ends_in_its_own_pool() -> None:
     observer = an_observer()
 
     saw(observer, dispatch(), event=arrived())
@@ -135,7 +135,7 @@ def test_a_hedge_counts_apart_from_retries_and_its_end_goes_to_its_own_pool() ->
     }
 
 
-def test_the_wait_of_a_first_attempt_is_a_histogram_in_seconds() -> None:
+def test_first_attempt_queue_waits_form_a_histogram_in_seconds() -> None:
     observer = an_observer()
 
     saw(observer, dispatch("a"), replace(dispatch("b"), waited_ns=700 * SECOND), dispatch("c", attempt=2))
@@ -148,9 +148,9 @@ def test_the_wait_of_a_first_attempt_is_a_histogram_in_seconds() -> None:
     assert buckets == {"0.4": 0, "0.5": 1, "600.0": 1, "+Inf": 2}
 
 
-def test_ejections_are_counted_by_the_pool_of_the_endpoint() -> None:
+def test_ejections_are_counted_by_pool() -> None:
     observer = an_observer()
-    observer.saw(EndpointJoined(Endpoint("small/a", "small", 1)), [], now=0)
+    observer.observe(EndpointJoined(Endpoint("small/a", "small", 1)), [], now=0)
 
     saw(observer, Eject("small/a", 1, ""), Readmit("small/a", ""), Abort("r", 1, "small/a", ""))
     saw(observer, Eject("small/a", 1, ""), event=EndpointLeaving("small/a"))
@@ -161,7 +161,7 @@ def test_ejections_are_counted_by_the_pool_of_the_endpoint() -> None:
     }
 
 
-def test_the_present_state_is_told_at_each_scrape() -> None:
+def test_scrape_reports_queue_depth_and_endpoint_states() -> None:
     summary = Summary(
         policy_hash="abc",
         queued={"chat": 3, "batch": 0},
@@ -175,12 +175,14 @@ def test_the_present_state_is_told_at_each_scrape() -> None:
 
     found = samples(an_observer(), summary)
 
-    assert {key: value for key, value in found.items() if key.startswith(("headgate_queue_depth", "headgate_in_"))} == {
+    assert {
+        key: value for key, value in found.items() if key.startswith(("headgate_queue_depth", "headgate_attempts_in_"))
+    } == {
         "headgate_queue_depth{class=chat}": 3,
         "headgate_queue_depth{class=batch}": 0,
-        "headgate_in_flight{endpoint=small/a,pool=small}": 1,
-        "headgate_in_flight{endpoint=small/b,pool=small}": 2,
-        "headgate_in_flight{endpoint=gone/c,pool=gone}": 0,
+        "headgate_attempts_in_flight{endpoint=small/a,pool=small}": 1,
+        "headgate_attempts_in_flight{endpoint=small/b,pool=small}": 2,
+        "headgate_attempts_in_flight{endpoint=gone/c,pool=gone}": 0,
     }
     assert {key for key, value in found.items() if key.startswith("headgate_endpoints") and value} == {
         "headgate_endpoints{pool=small,state=ready}",
@@ -192,9 +194,9 @@ def test_the_present_state_is_told_at_each_scrape() -> None:
     assert found[f"headgate_build_info{{version={__version__}}}"] == 1
 
 
-def test_those_who_are_held_are_told_of_every_class_and_pool_that_holds() -> None:
-    patient, hasty = ServiceClass("chat", 0, start_wait_ns=SECOND), ServiceClass("batch", 1)
-    elsewhere = ServiceClass("code", 0, start_wait_ns=SECOND, pools=("large",))
+def test_held_requests_are_reported_for_every_class_and_pool_with_holds() -> None:
+    patient, hasty = ServiceClass("chat", 0, cold_start_wait_ns_max=SECOND), ServiceClass("batch", 1)
+    elsewhere = ServiceClass("code", 0, cold_start_wait_ns_max=SECOND, pools=("large",))
     classes = (patient, hasty, elsewhere)
     observer = an_observer(Policy(classes=classes, pools=(Pool("small", hold_max=9), Pool("large"))))
     saw(observer, Hold("a", "small", "chat", ""), Hold("b", "small", "chat", ""), Hold("c", "gone", "chat", ""))
@@ -206,39 +208,39 @@ def test_those_who_are_held_are_told_of_every_class_and_pool_that_holds() -> Non
         "headgate_requests_held_total{class=chat,pool=small}": 2,
         "headgate_hold_depth{class=chat,pool=small}": 1,
     }
-    observer.saw(PolicyChanged(POLICY, "h2"), [], now=0)
+    observer.observe(PolicyChanged(POLICY, "h2"), [], now=0)
     assert not any("held_total" in name or "hold_depth" in name for name in samples(observer))
 
 
-def test_how_much_is_known_of_beginnings_is_told_of_every_pool_of_the_policy() -> None:
+def test_prefix_hashes_are_reported_for_every_pool_in_the_policy() -> None:
     known = (("small", 1_200), ("gone", 7))
     found = samples(an_observer(), Summary("abc", queued={}, requests=0, endpoints=(), prefix_hashes=known))
 
-    assert {name: value for name, value in found.items() if name.startswith("headgate_prefix_hashes")} == {
-        "headgate_prefix_hashes{pool=small}": 1_200,
-        "headgate_prefix_hashes{pool=large}": 0,
+    assert {name: value for name, value in found.items() if name.startswith("headgate_prefix_index_entries")} == {
+        "headgate_prefix_index_entries{pool=small}": 1_200,
+        "headgate_prefix_index_entries{pool=large}": 0,
     }
 
 
-def test_what_is_given_up_is_told_of_every_pool_of_the_policy() -> None:
-    given_up = (GivenUp("small", level=2, shed_ppm=250_000), GivenUp("gone", level=6, shed_ppm=1))
-    found = samples(an_observer(), Summary("abc", queued={}, requests=0, endpoints=(), given_up=given_up))
+def test_degradation_is_reported_for_every_pool_in_the_policy() -> None:
+    given_up = (PoolDegradation("small", level=2, shed_ppm=250_000), PoolDegradation("gone", level=6, shed_ppm=1))
+    found = samples(an_observer(), Summary("abc", queued={}, requests=0, endpoints=(), degradation=given_up))
 
-    assert {key: value for key, value in found.items() if "ladder" in key or "shed_fraction" in key} == {
-        "headgate_ladder_level{pool=small}": 2,
-        "headgate_ladder_level{pool=large}": 0,
-        "headgate_shed_fraction{pool=small}": 0.25,
-        "headgate_shed_fraction{pool=large}": 0,
+    assert {key: value for key, value in found.items() if "degradation" in key or "shed_ratio" in key} == {
+        "headgate_degradation_level{pool=small}": 2,
+        "headgate_degradation_level{pool=large}": 0,
+        "headgate_shed_ratio{pool=small}": 0.25,
+        "headgate_shed_ratio{pool=large}": 0,
     }
 
 
-def test_a_new_policy_keeps_the_counts_of_what_stays_and_forgets_what_goes() -> None:
+def test_new_policy_keeps_counters_for_remaining_classes_and_drops_the_others() -> None:
     observer = an_observer()
     saw(observer, end(Outcome.COMPLETED), end(Outcome.COMPLETED, "batch"), dispatch(service_class="batch"))
 
     saw(observer, dispatch(service_class="batch"), event=arrived())
     renamed = Policy(classes=(ServiceClass("chat", 0), ServiceClass("other", 1)), pools=(Pool("other"),))
-    observer.saw(PolicyChanged(renamed, "h2"), [], now=0)
+    observer.observe(PolicyChanged(renamed, "h2"), [], now=0)
     saw(observer, end(Outcome.COMPLETED, "batch"), event=ended(usage=Usage(5, 5, 0, UsageSource.ENGINE)))
 
     assert counted(observer) == {
@@ -247,22 +249,22 @@ def test_a_new_policy_keeps_the_counts_of_what_stays_and_forgets_what_goes() -> 
     }
 
 
-def test_a_thousand_reloads_and_unknown_names_leave_no_trace() -> None:
+def test_reloads_and_unknown_names_do_not_add_series() -> None:
     observer = an_observer()
     series = len(samples(observer))
 
     for number in range(1000):
         name = f"n{number}"
-        observer.saw(PolicyChanged(Policy(classes=(ServiceClass(name, 0),), pools=(Pool(name),)), name), [], now=0)
+        observer.observe(PolicyChanged(Policy(classes=(ServiceClass(name, 0),), pools=(Pool(name),)), name), [], now=0)
         saw(observer, dispatch(name, service_class="?", pool="?"), end(Outcome.COMPLETED, "?"), Eject(name, 1, ""))
         saw(observer, event=ended(name))
-    observer.saw(PolicyChanged(POLICY, "h1"), [], now=0)
+    observer.observe(PolicyChanged(POLICY, "h1"), [], now=0)
 
     assert len(samples(observer)) == series
     assert not observer._open
 
 
-def test_requests_that_never_end_are_remembered_only_up_to_a_bound() -> None:
+def test_number_of_tracked_open_requests_is_bounded() -> None:
     observer = an_observer(requests_max=2)
 
     for name in ("a", "b", "c"):
@@ -273,41 +275,51 @@ def test_requests_that_never_end_are_remembered_only_up_to_a_bound() -> None:
     assert counted(observer) == {"headgate_attempts_total{ending=completed,pool=other}": 1}
 
 
-def test_a_streams_times_are_told_from_its_arrival() -> None:
+def test_end_that_reports_the_first_token_is_a_latency_sample() -> None:
+    observer = an_observer()
+    observer.observe(arrived(), [dispatch()], now=0)
+    both = replace(ended(), first_token=True)
+    observer.observe(both, [end(Outcome.COMPLETED)], now=400 * MILLISECOND)
+
+    found = samples(observer)
+    assert found["headgate_time_to_first_token_seconds_sum{class=chat,prompt_size=small}"] == 0.4
+
+
+def test_stream_latencies_are_measured_from_arrival() -> None:
     observer = an_observer()
 
     def at(milliseconds: int, event: Event, *commands: Command) -> None:
-        observer.saw(event, commands, now=milliseconds * MILLISECOND)
+        observer.observe(event, commands, now=milliseconds * MILLISECOND)
 
     at(0, arrived(), dispatch())
     at(400, FirstToken("r", 1))
-    at(500, Progressed((AttemptProgress("r", 1, 1),)))
-    at(900, Progressed((AttemptProgress("r", 1, 4),)))
+    at(500, AttemptsProgressed((AttemptProgress("r", 1, 1),)))
+    at(900, AttemptsProgressed((AttemptProgress("r", 1, 4),)))
     at(1000, ended(), end(Outcome.COMPLETED))
 
     found = samples(observer)
     sums = {key: value for key, value in found.items() if "_sum{class=chat" in key and value}
     assert sums == {
         "headgate_queue_wait_seconds_sum{class=chat}": 0.5,
-        "headgate_time_to_first_token_seconds_sum{class=chat,size=small}": 0.4,
+        "headgate_time_to_first_token_seconds_sum{class=chat,prompt_size=small}": 0.4,
         "headgate_inter_token_latency_seconds_sum{class=chat}": 0.4,
-        "headgate_request_duration_seconds_sum{class=chat,size=small}": 1.0,
+        "headgate_request_duration_seconds_sum{class=chat,prompt_size=small}": 1.0,
     }
     assert found["headgate_inter_token_latency_seconds_count{class=chat}"] == 4
     assert found["headgate_inter_token_latency_seconds_bucket{class=chat,le=0.1}"] == 4
     assert not observer._open
 
 
-def test_what_is_not_streamed_teaches_nothing_about_first_tokens() -> None:
+def test_non_streaming_request_has_no_time_to_first_token() -> None:
     observer = an_observer()
 
     saw(observer, dispatch(), event=arrived(stream=False))
     saw(observer, event=FirstToken("r", 1))
 
-    assert samples(observer)["headgate_time_to_first_token_seconds_count{class=chat,size=small}"] == 0
+    assert samples(observer)["headgate_time_to_first_token_seconds_count{class=chat,prompt_size=small}"] == 0
 
 
-def test_an_attempt_that_outlives_its_request_counts_where_it_ran() -> None:
+def test_attempt_outliving_its_request_is_counted_in_its_pool() -> None:
     observer = an_observer()
 
     saw(observer, dispatch(), event=arrived())
@@ -318,18 +330,20 @@ def test_an_attempt_that_outlives_its_request_counts_where_it_ran() -> None:
     assert not observer._open
 
 
-def test_the_loops_delay_and_what_is_held_are_told() -> None:
+def test_event_loop_lag_and_held_resources_are_reported() -> None:
     lag = Histogram()
     lag.add(30 * MILLISECOND)
     page, _ = render(an_observer(), lag, EMPTY, {"tasks": 7})
 
-    assert b'headgate_loop_lag_seconds_bucket{le="0.025"} 0\n' in page
-    assert b'headgate_loop_lag_seconds_bucket{le="0.05"} 1\n' in page
-    assert b'headgate_held{what="tasks"} 7.0\n' in page
+    assert b'headgate_event_loop_lag_seconds_bucket{le="0.025"} 0\n' in page
+    assert b'headgate_event_loop_lag_seconds_bucket{le="0.05"} 1\n' in page
+    assert b'headgate_tracked_objects{kind="tasks"} 7.0\n' in page
 
 
 @given(st.integers(), st.integers(), st.integers(), st.text(), st.text())
-def test_no_number_or_name_can_make_it_raise(prompt: int, output: int, wait: int, pool: str, name: str) -> None:
+def test_page_can_be_rendered_for_any_number_and_name(
+    prompt: int, output: int, wait: int, pool: str, name: str
+) -> None:
     observer = an_observer()
     before = dispatch(pool=pool, service_class=name)
 
@@ -341,7 +355,7 @@ def test_no_number_or_name_can_make_it_raise(prompt: int, output: int, wait: int
     assert all(float(line.split()[-1]) >= 0 for line in page.decode().splitlines() if "_total{" in line)
 
 
-def test_the_page_says_what_it_is() -> None:
+def test_page_has_a_content_type_and_help_texts() -> None:
     page, kind = render(an_observer(), Histogram(), EMPTY, {})
 
     assert kind.startswith("text/plain; version=")
@@ -349,28 +363,30 @@ def test_the_page_says_what_it_is() -> None:
     assert b"_created" not in page
 
 
-def test_how_long_endpoints_warm_up_start_and_drain_is_told() -> None:
+def test_endpoint_warming_start_and_drain_times_are_reported() -> None:
     observer = an_observer()
     endpoint = Endpoint("small/a", "small", 4)
     for second, event in (
         (0, EndpointJoined(endpoint)),
         (2, EndpointJoined(replace(endpoint, in_flight_max=8))),
-        (5, EndpointReadied("small/a")),
-        (6, EndpointReadied("small/a")),
-        (10, EndpointUnreadied("small/a")),
-        (11, EndpointUnreadied("small/a")),
-        (12, EndpointReadied("small/a")),
+        (5, EndpointReady("small/a")),
+        (6, EndpointReady("small/a")),
+        (10, EndpointNotReady("small/a")),
+        (11, EndpointNotReady("small/a")),
+        (12, EndpointReady("small/a")),
         (20, EndpointLeaving("small/a")),
-        (21, EndpointUnreadied("small/a")),
-        (22, EndpointReadied("small/a")),
+        (21, EndpointNotReady("small/a")),
+        (22, EndpointReady("small/a")),
     ):
-        observer.saw(event, [], now=second * SECOND)
-    observer.started("small", dict.fromkeys(Phase, 0) | {Phase.WEIGHTS: 3 * SECOND})
-    observer.drained("small", 4 * SECOND)
+        observer.observe(event, [], now=second * SECOND)
+    observer.count_endpoint_start("small", dict.fromkeys(Phase, 0) | {Phase.WEIGHTS: 3 * SECOND})
+    observer.count_endpoint_drain("small", 4 * SECOND)
     found = samples(observer)
 
     assert found["headgate_endpoint_warming_seconds_count{pool=small}"] == 2
     assert found["headgate_endpoint_warming_seconds_sum{pool=small}"] == 5 + 2
-    assert found["headgate_endpoint_start_seconds_sum{phase=weights,pool=small}"] == 3
+    assert found["headgate_endpoint_start_phase_seconds_sum{phase=weights,pool=small}"] == 3
     assert found["headgate_endpoint_drain_seconds_sum{pool=small}"] == 4
-    assert "headgate_endpoint_drain_seconds_sum{pool=large}" not in found, "whose endpoints others start"
+    assert "headgate_endpoint_drain_seconds_sum{pool=large}" not in found, (
+        "this process does not start endpoints of pool large"
+    )

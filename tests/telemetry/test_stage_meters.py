@@ -1,13 +1,13 @@
-"""Is it counted right how long stages took, which were too long, and which one made a request late?"""
+"""Stage durations, exceeded stage budgets and the stage that made a request late."""
 
 import pytest
 
 from headgate.model.outcome import Outcome
-from headgate.model.stage import TO_FIRST_TOKEN, Stage
+from headgate.model.stage import STAGES_TO_FIRST_TOKEN, Stage
 from headgate.model.units import MILLISECOND, Duration
-from headgate.telemetry.stages.budget import ClassBudget, Goal, Piece, spending
-from headgate.telemetry.stages.meters import StageMeters, stage_metrics
-from headgate.telemetry.stages.times import stage_times
+from headgate.telemetry.stages.stage_budget import ClassStageBudget, LatencyTarget, StageInterval, stage_breakdown
+from headgate.telemetry.stages.stage_meters import StageMeters, stage_metrics
+from headgate.telemetry.stages.stage_times import stage_times
 from testing.records import a_record, an_attempt
 
 TIMES = [
@@ -21,49 +21,54 @@ TIMES = [
 ]
 
 
-def spent(budget: ClassBudget, *, stream: bool = True, outcome: str = Outcome.COMPLETED) -> tuple[object, object]:
-    found = spending(TIMES, budget, stream=stream, outcome=outcome)
-    return found.over, found.late
+def spent(budget: ClassStageBudget, *, stream: bool = True, outcome: str = Outcome.COMPLETED) -> tuple[object, object]:
+    found = stage_breakdown(TIMES, budget, stream=stream, outcome=outcome)
+    return found.over_budget, found.missed_targets
 
 
-def test_a_stage_that_was_gone_through_twice_is_looked_at_by_its_sum() -> None:
-    assert spent(ClassBudget({Stage.QUEUE: Duration(7), Stage.PREFILL: Duration(4)})) == ((Stage.PREFILL,), {})
-    assert spent(ClassBudget({Stage.QUEUE: Duration(6)})) == ((Stage.QUEUE,), {})
+def test_budget_for_a_repeated_stage_applies_to_its_total_time() -> None:
+    assert spent(ClassStageBudget({Stage.QUEUE: Duration(7), Stage.PREFILL: Duration(4)})) == ((Stage.PREFILL,), {})
+    assert spent(ClassStageBudget({Stage.QUEUE: Duration(6)})) == ((Stage.QUEUE,), {})
 
 
-def test_a_late_first_token_is_put_down_to_what_took_the_most_before_it() -> None:
-    assert spent(ClassBudget(ttft_ns=Duration(11))) == ((), {Goal.TTFT: Stage.QUEUE})
-    assert spent(ClassBudget(ttft_ns=Duration(12))) == ((), {})
-    assert spent(ClassBudget(ttft_ns=Duration(11)), stream=False) == ((), {})
-    assert spent(ClassBudget(ttft_ns=Duration(11)), outcome=Outcome.CANCELLED) == ((), {Goal.TTFT: Stage.QUEUE})
+def test_late_first_token_is_attributed_to_the_longest_stage_before_it() -> None:
+    assert spent(ClassStageBudget(ttft_ns=Duration(11))) == ((), {LatencyTarget.TTFT: Stage.QUEUE})
+    assert spent(ClassStageBudget(ttft_ns=Duration(12))) == ((), {})
+    assert spent(ClassStageBudget(ttft_ns=Duration(11)), stream=False) == ((), {})
+    assert spent(ClassStageBudget(ttft_ns=Duration(11)), outcome=Outcome.CANCELLED) == (
+        (),
+        {LatencyTarget.TTFT: Stage.QUEUE},
+    )
 
 
-def test_what_a_caller_took_to_send_its_body_makes_nothing_late() -> None:
+def test_time_to_receive_the_body_does_not_make_a_request_late() -> None:
     times = [
         (Stage.INGRESS, None, 0, 60),
         (Stage.QUEUE, 1, 60, 61),
         (Stage.PREFILL, 1, 61, 63),
         (Stage.DECODE, 1, 63, 64),
     ]
-    budget = ClassBudget(ttft_ns=Duration(3), duration_ns=Duration(4))
+    budget = ClassStageBudget(ttft_ns=Duration(3), duration_ns=Duration(4))
 
-    assert not spending(times, budget, stream=True, outcome=Outcome.COMPLETED).late
+    assert not stage_breakdown(times, budget, stream=True, outcome=Outcome.COMPLETED).missed_targets
 
 
-def test_an_answer_that_came_all_at_once_can_be_late_for_its_first_token() -> None:
+def test_stream_without_a_decode_stage_can_miss_its_first_token_target() -> None:
     times = [(Stage.ROUTE, 1, 0, 1), (Stage.PREFILL, 1, 1, 9), (Stage.SETTLE, None, 9, 10)]
-    late = spending(times, ClassBudget(ttft_ns=Duration(8)), stream=True, outcome=Outcome.COMPLETED).late
+    late = stage_breakdown(
+        times, ClassStageBudget(ttft_ns=Duration(8)), stream=True, outcome=Outcome.COMPLETED
+    ).missed_targets
 
-    assert late == {Goal.TTFT: Stage.PREFILL}
+    assert late == {LatencyTarget.TTFT: Stage.PREFILL}
 
 
 @pytest.mark.parametrize(
     ("outcome", "times", "stage"),
     [
         (Outcome.SHED, [(Stage.CLASSIFY, None, 0, 1), (Stage.ROUTE, None, 1, 2)], Stage.ROUTE),
-        (Outcome.EXPIRED, [(Stage.QUEUE, None, 0, 9), (Stage.ROUTE, None, 9, 11)], Stage.QUEUE),
+        (Outcome.QUEUE_TIMEOUT, [(Stage.QUEUE, None, 0, 9), (Stage.ROUTE, None, 9, 11)], Stage.QUEUE),
         (
-            Outcome.ENGINE_FAILED,
+            Outcome.ENGINE_ERROR,
             [(Stage.QUEUE, 1, 0, 9), (Stage.PREFILL, 1, 9, 11), (Stage.ROUTE, None, 11, 15)],
             Stage.PREFILL,
         ),
@@ -71,31 +76,35 @@ def test_an_answer_that_came_all_at_once_can_be_late_for_its_first_token() -> No
         (Outcome.DRAINING, [(Stage.INGRESS, None, 0, 9), (Stage.SETTLE, None, 9, 10)], None),
     ],
 )
-def test_a_stream_that_was_not_served_is_late_by_the_stage_in_which_it_ended(
-    outcome: Outcome, times: list[Piece], stage: Stage | None
+def test_late_unserved_stream_is_attributed_to_the_stage_it_failed_in(
+    outcome: Outcome, times: list[StageInterval], stage: Stage | None
 ) -> None:
-    late = spending(times, ClassBudget(ttft_ns=Duration(1_000)), stream=True, outcome=outcome).late
+    late = stage_breakdown(
+        times, ClassStageBudget(ttft_ns=Duration(1_000)), stream=True, outcome=outcome
+    ).missed_targets
 
-    assert late.get(Goal.TTFT) is stage
-
-
-def test_a_late_end_is_put_down_to_what_took_the_most_of_all() -> None:
-    assert spent(ClassBudget(duration_ns=Duration(32))) == ((), {Goal.DURATION: Stage.DECODE})
-    assert spent(ClassBudget(duration_ns=Duration(33))) == ((), {})
-    assert spent(ClassBudget(duration_ns=Duration(32)), outcome=Outcome.CANCELLED) == ((), {})
+    assert late.get(LatencyTarget.TTFT) is stage
 
 
-def test_what_never_began_is_not_late() -> None:
-    budget = ClassBudget(ttft_ns=Duration(1), duration_ns=Duration(1))
-    nothing = spending([], budget, stream=True, outcome=Outcome.COMPLETED)
+def test_late_completion_is_attributed_to_the_longest_stage() -> None:
+    assert spent(ClassStageBudget(duration_ns=Duration(32))) == ((), {LatencyTarget.DURATION: Stage.DECODE})
+    assert spent(ClassStageBudget(duration_ns=Duration(33))) == ((), {})
+    assert spent(ClassStageBudget(duration_ns=Duration(32)), outcome=Outcome.CANCELLED) == ((), {})
 
-    assert (nothing.lengths, nothing.over, nothing.late) == ({}, (), {})
+
+def test_request_without_stages_is_not_late() -> None:
+    budget = ClassStageBudget(ttft_ns=Duration(1), duration_ns=Duration(1))
+    nothing = stage_breakdown([], budget, stream=True, outcome=Outcome.COMPLETED)
+
+    assert (nothing.durations, nothing.over_budget, nothing.missed_targets) == ({}, (), {})
 
 
-def test_other_units_are_compared_as_what_they_are() -> None:
-    budget = ClassBudget({Stage.QUEUE: Duration(6_999)}, duration_ns=Duration(34_000))
+def test_budgets_are_converted_to_the_unit_used_by_stages() -> None:
+    budget = ClassStageBudget({Stage.QUEUE: Duration(6_999)}, duration_ns=Duration(34_000))
 
-    assert spending(TIMES, budget, stream=True, outcome=Outcome.COMPLETED, unit=1_000).over == (Stage.QUEUE,)
+    assert stage_breakdown(TIMES, budget, stream=True, outcome=Outcome.COMPLETED, unit=1_000).over_budget == (
+        Stage.QUEUE,
+    )
 
 
 def counted(meters: StageMeters) -> dict[str, float]:
@@ -105,58 +114,60 @@ def counted(meters: StageMeters) -> dict[str, float]:
 
 def meters_with(**budget: object) -> StageMeters:
     meters = StageMeters()
-    meters.change(["interactive"], {"interactive": ClassBudget(**budget)})
+    meters.set_classes(["interactive"], {"interactive": ClassStageBudget(**budget)})
     return meters
 
 
-def test_each_request_counts_once_for_each_of_its_stages() -> None:
+def test_request_is_counted_once_in_each_of_its_stages() -> None:
     meters = meters_with(stages={Stage.PREFILL: Duration(14 * MILLISECOND), Stage.QUEUE: Duration(1 * MILLISECOND)})
     record = a_record(an_attempt())
     meters.add(record, stage_times(record))
     told = counted(meters)
 
-    assert told['headgate_stage_seconds_count{class="interactive",stage="prefill"}'] == 1
-    assert told['headgate_stage_seconds_sum{class="interactive",stage="prefill"}'] == 0.014
+    assert told['headgate_stage_duration_seconds_count{class="interactive",stage="prefill"}'] == 1
+    assert told['headgate_stage_duration_seconds_sum{class="interactive",stage="prefill"}'] == 0.014
     assert told['headgate_stage_over_budget_total{class="interactive",stage="prefill"}'] == 0
     assert told['headgate_stage_over_budget_total{class="interactive",stage="queue"}'] == 1
     assert told['headgate_stage_budget_seconds{class="interactive",stage="queue"}'] == 0.001
 
 
-def test_a_stage_has_few_buckets_since_every_class_has_every_stage() -> None:
-    buckets = [name for name in counted(meters_with()) if name.startswith("headgate_stage_seconds_bucket")]
+def test_stage_histogram_has_only_a_few_buckets() -> None:
+    buckets = [name for name in counted(meters_with()) if name.startswith("headgate_stage_duration_seconds_bucket")]
 
     assert len(buckets) <= 13 * len(Stage) * 3
 
 
-def test_classes_are_a_closed_set() -> None:
+def test_unknown_classes_are_counted_as_other() -> None:
     meters = meters_with()
     for name in ("gone", None, "interactive", "made-up"):
         record = a_record(an_attempt(), class_name=name)
         meters.add(record, stage_times(record))
     told = counted(meters)
 
-    counts = {name: told[f'headgate_stage_seconds_count{{class="{name}",stage="decode"}}'] for name in meters.classes}
+    counts = {
+        name: told[f'headgate_stage_duration_seconds_count{{class="{name}",stage="decode"}}'] for name in meters.classes
+    }
     assert counts == {"none": 1, "other": 2, "interactive": 1}
 
 
-def test_late_requests_are_told_by_goal_where_the_class_has_one() -> None:
+def test_late_requests_are_counted_only_for_class_targets() -> None:
     meters = meters_with(ttft_ns=Duration(15 * MILLISECOND))
     record = a_record(an_attempt())
     meters.add(record, stage_times(record))
-    late = {name: value for name, value in counted(meters).items() if name.startswith("headgate_late")}
+    late = {name: value for name, value in counted(meters).items() if name.startswith("headgate_requests_late")}
 
-    assert len(late) == len(TO_FIRST_TOKEN)
+    assert len(late) == len(STAGES_TO_FIRST_TOKEN)
     assert [name for name, value in late.items() if value] == [
-        'headgate_late_requests_total{class="interactive",goal="ttft",stage="prefill"}'
+        'headgate_requests_late_total{class="interactive",target="ttft",stage="prefill"}'
     ]
 
 
-def test_a_reload_keeps_what_was_counted_of_classes_that_stay() -> None:
+def test_reload_keeps_counters_for_remaining_classes() -> None:
     meters = meters_with()
     record = a_record(an_attempt(), outcome=Outcome.COMPLETED)
     meters.add(record, stage_times(record))
-    meters.change(["interactive", "batch"], {"batch": ClassBudget({Stage.QUEUE: Duration(1)})})
+    meters.set_classes(["interactive", "batch"], {"batch": ClassStageBudget({Stage.QUEUE: Duration(1)})})
 
-    assert counted(meters)['headgate_stage_seconds_count{class="interactive",stage="decode"}'] == 1
-    meters.change(["batch"], {})
+    assert counted(meters)['headgate_stage_duration_seconds_count{class="interactive",stage="decode"}'] == 1
+    meters.set_classes(["batch"], {})
     assert set(meters.classes) == {"none", "other", "batch"}

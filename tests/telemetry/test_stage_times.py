@@ -1,4 +1,4 @@
-"""Do the stages of a request add up to its whole length, whatever became of it?"""
+"""A request's stages add up to its total duration, whatever its outcome."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from headgate.core.events import AttemptEnding
 from headgate.model.stage import Stage
 from headgate.model.units import MILLISECOND
 from headgate.ports.records import RequestRecord
-from headgate.telemetry.stages.times import attempt_times, stage_times
+from headgate.telemetry.stages.stage_times import attempt_times, stage_times
 from testing.records import BEGAN, a_record, an_attempt, at
 
 MOMENTS = st.one_of(st.just(0), st.integers(BEGAN - 5, BEGAN + 1_000))
@@ -21,8 +21,8 @@ def told(record: RequestRecord) -> list[tuple[str, int | None, float]]:
     ]
 
 
-def test_a_stream_goes_through_all_stages() -> None:
-    assert told(a_record(an_attempt(), received_ms=1.5)) == [
+def test_stream_has_all_stages_in_order() -> None:
+    assert told(a_record(an_attempt(), body_received_ms=1.5)) == [
         ("ingress", None, 0.5),
         ("auth", None, 0.5),
         ("ingress", None, 0.5),
@@ -37,13 +37,13 @@ def test_a_stream_goes_through_all_stages() -> None:
     ]
 
 
-def test_every_stage_there_is_can_be_told() -> None:
+def test_every_stage_can_occur() -> None:
     assert {piece.stage for piece in stage_times(a_record(an_attempt()))} == set(Stage)
 
 
-def test_what_is_tried_again_goes_through_its_last_stages_again() -> None:
+def test_retry_repeats_the_stages_starting_with_the_queue() -> None:
     failed = an_attempt(1, first_byte_ms=None, last_byte_ms=None, ended_ms=30, ending=AttemptEnding.FAILED)
-    again = an_attempt(2, ordered_ms=40, waited_ms=7, connected_ms=41, first_byte_ms=50)
+    again = an_attempt(2, dispatched_ms=40, waited_ms=7, sent_ms=41, first_byte_ms=50)
 
     assert told(a_record(failed, again))[3:10] == [
         ("queue", 1, 2),
@@ -56,9 +56,9 @@ def test_what_is_tried_again_goes_through_its_last_stages_again() -> None:
     ]
 
 
-def test_stages_of_a_retry_follow_those_of_a_buffered_response_that_broke_off() -> None:
-    broken = an_attempt(1, held_back=True, last_byte_ms=None, ended_ms=30, ending=AttemptEnding.FAILED)
-    again = an_attempt(2, ordered_ms=40, waited_ms=7, connected_ms=41, first_byte_ms=50)
+def test_retry_stages_follow_the_stages_of_a_truncated_buffered_response() -> None:
+    broken = an_attempt(1, buffered=True, last_byte_ms=None, ended_ms=30, ending=AttemptEnding.FAILED)
+    again = an_attempt(2, dispatched_ms=40, waited_ms=7, sent_ms=41, first_byte_ms=50)
 
     assert told(a_record(broken, again))[5:12] == [
         ("connect", 1, 1),
@@ -71,21 +71,21 @@ def test_stages_of_a_retry_follow_those_of_a_buffered_response_that_broke_off() 
     ]
 
 
-def test_what_could_not_connect_spent_it_on_that() -> None:
-    failed = an_attempt(connected_ms=None, first_byte_ms=None, last_byte_ms=None, ending=AttemptEnding.FAILED)
+def test_failed_connection_is_counted_as_connect_time() -> None:
+    failed = an_attempt(sent_ms=None, first_byte_ms=None, last_byte_ms=None, ending=AttemptEnding.FAILED)
 
     assert ("connect", 1, 86) in told(a_record(failed))
 
 
-def test_what_broke_off_was_answered_up_to_there() -> None:
+def test_truncated_response_is_counted_as_decode_until_it_ends() -> None:
     broken = an_attempt(last_byte_ms=None, ended_ms=60, ending=AttemptEnding.FAILED)
 
     assert ("decode", 1, 40) in told(a_record(broken))
 
 
-def test_the_hedge_that_spoke_counts_from_when_it_was_ordered() -> None:
+def test_winning_hedge_is_measured_from_its_dispatch() -> None:
     silent = an_attempt(1, first_byte_ms=None, last_byte_ms=None, ended_ms=61, ending=AttemptEnding.ABORTED)
-    hedge = an_attempt(2, ordered_ms=40, hedge=True, connected_ms=42, first_byte_ms=60)
+    hedge = an_attempt(2, dispatched_ms=40, hedge=True, sent_ms=42, first_byte_ms=60)
 
     assert told(a_record(silent, hedge))[3:] == [
         ("queue", 1, 2),
@@ -100,24 +100,30 @@ def test_the_hedge_that_spoke_counts_from_when_it_was_ordered() -> None:
     ]
 
 
-def test_a_hedge_that_came_to_nothing_takes_no_time() -> None:
+def test_losing_hedge_adds_no_time_to_the_request() -> None:
     hedge = an_attempt(
-        2, ordered_ms=15, hedge=True, first_byte_ms=None, last_byte_ms=None, ended_ms=21, ending=AttemptEnding.ABORTED
+        2,
+        dispatched_ms=15,
+        hedge=True,
+        first_byte_ms=None,
+        last_byte_ms=None,
+        ended_ms=21,
+        ending=AttemptEnding.ABORTED,
     )
 
     assert told(a_record(an_attempt(), hedge)) == told(a_record(an_attempt()))
     assert [piece.stage for piece in attempt_times(hedge, at(100))] == [Stage.PREFILL]
 
 
-def test_what_is_turned_away_ends_in_the_stage_it_was_in() -> None:
+def test_rejected_request_ends_in_its_current_stage() -> None:
     nothing: dict[str, Any] = {"queued_ms": None, "replied_ms": 9, "ended_ms": 10}
 
-    assert told(a_record(**nothing, authorised_ms=None))[-2:] == [("auth", None, 8.5), ("settle", None, 1)]
-    assert told(a_record(**nothing, received_ms=None))[-2:] == [("ingress", None, 8), ("settle", None, 1)]
-    assert told(a_record(**nothing, received_ms=2))[-2:] == [("classify", None, 7), ("settle", None, 1)]
+    assert told(a_record(**nothing, authenticated_ms=None))[-2:] == [("auth", None, 8.5), ("settle", None, 1)]
+    assert told(a_record(**nothing, body_received_ms=None))[-2:] == [("ingress", None, 8), ("settle", None, 1)]
+    assert told(a_record(**nothing, body_received_ms=2))[-2:] == [("classify", None, 7), ("settle", None, 1)]
 
 
-def test_who_leaves_the_queue_has_waited_in_it() -> None:
+def test_request_cancelled_in_the_queue_has_a_queue_stage() -> None:
     left = a_record(replied_ms=None, waited_ns=97 * MILLISECOND)
 
     assert told(left)[-2:] == [("queue", None, 97), ("route", None, 1)]
@@ -130,22 +136,26 @@ def records(draw: st.DrawFn) -> RequestRecord:
         for number in range(draw(st.integers(0, 4)))
     ]
     for attempt in attempts:
-        attempt.ordered_at = draw(st.integers(BEGAN, BEGAN + 1_000))
-        attempt.connected_at, attempt.first_byte_at = draw(MOMENTS), draw(MOMENTS)
+        attempt.dispatched_at = draw(st.integers(BEGAN, BEGAN + 1_000))
+        attempt.sent_at, attempt.first_byte_at = draw(MOMENTS), draw(MOMENTS)
         attempt.last_byte_at, attempt.ended_at = draw(MOMENTS), draw(MOMENTS)
-        attempt.held_back = draw(st.booleans())
+        attempt.buffered = draw(st.booleans())
     record = a_record(*attempts, waited_ns=draw(st.integers(0, 2_000)))
     record.ended_at = draw(st.integers(BEGAN, BEGAN + 1_000))
-    record.headed_at, record.authorised_at, record.received_at = draw(MOMENTS), draw(MOMENTS), draw(MOMENTS)
+    record.head_received_at, record.authenticated_at, record.body_received_at = (
+        draw(MOMENTS),
+        draw(MOMENTS),
+        draw(MOMENTS),
+    )
     record.queued_at, record.replied_at = draw(MOMENTS), draw(MOMENTS)
     return record
 
 
 @given(records())
-def test_the_lengths_add_up_to_the_whole(record: RequestRecord) -> None:
+def test_stages_are_contiguous_and_add_up_to_the_request_duration(record: RequestRecord) -> None:
     pieces = stage_times(record)
 
     assert sum(piece.end - piece.begin for piece in pieces) == record.ended_at - record.started_at
     ends = [record.started_at, *(piece.end for piece in pieces)]
-    assert [piece.begin for piece in pieces] == ends[:-1], "each begins where the one before ended"
+    assert [piece.begin for piece in pieces] == ends[:-1], "the stages are not contiguous"
     assert all(piece.begin < piece.end for piece in pieces)

@@ -1,4 +1,4 @@
-"""What do real engines send? Streams as they were recorded, shortened in the middle."""
+"""Streams recorded from real engines, shortened in the middle."""
 
 LLAMACPP_CHAT = (
     b'data: {"choices":[{"finish_reason":null,"index":0,"delta":{"role":"assistant","content":null}}],'
@@ -63,7 +63,7 @@ LLAMACPP_TOOL_CALL_WHOLE = (
     b'n","usage":{"completion_tokens":31,"prompt_tokens":395,"total_tokens":426,"prompt_tokens_details":{"cach'
     b'ed_tokens":394}},"id":"chatcmpl-6I4W"}'
 )
-"""The same, not streamed: the ids, times and cached tokens of the stream are put in its place."""
+"""Non-streaming response to the same request, with the IDs, times and cached token count from the stream."""
 VLLM_CHAT = (
     b'data: {"id":"chatcmpl-9c8c","object":"chat.completion.chunk","created":1794708766,"model":"smollm2",'
     b'"choices":[{"index":0,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}],'

@@ -1,14 +1,15 @@
-"""Are turns left out from the oldest on, and never what must stay?"""
+"""Tests for trimming the oldest turns in a conversation."""
 
 import json
 import time
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.wire.conversation import measure as measure_messages
 from headgate.wire.conversation import trim
-from headgate.wire.media import IMAGE_TOKENS, has_media
+from headgate.wire.media import IMAGE_TOKENS, MEDIA_KINDS, has_media
 
 SYSTEM = {"role": "system", "content": "Be brief."}
 IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * 10_000}}
@@ -44,7 +45,7 @@ def trimmed(messages: list[Message], length_max: int) -> tuple[list[Message], in
     return json.loads(left), dropped
 
 
-def test_the_oldest_turns_go_until_the_rest_fits() -> None:
+def test_oldest_turns_are_dropped_until_the_rest_fits() -> None:
     messages = [SYSTEM, user("1"), answer("a"), user("2"), answer("b"), user("3")]
     two_turns = [SYSTEM, user("2"), answer("b"), user("3")]
 
@@ -54,32 +55,32 @@ def test_the_oldest_turns_go_until_the_rest_fits() -> None:
     assert trimmed(messages, 1) == ([SYSTEM, user("3")], 2)
 
 
-def test_instructions_stay_where_they_stand() -> None:
+def test_instructions_keep_their_position() -> None:
     developer = {"role": "developer", "content": "And kind."}
     messages = [user("1"), SYSTEM, answer("a"), developer, user("2")]
 
     assert trimmed(messages, 1) == ([SYSTEM, developer, user("2")], 1)
 
 
-def test_a_greeting_goes_with_the_first_turn() -> None:
+def test_greeting_is_dropped_with_the_first_turn() -> None:
     assert trimmed([answer("Hello!"), user("1"), answer("a"), user("2")], 1) == ([user("2")], 1)
 
 
-def test_the_last_turn_is_all_that_follows_the_last_message_of_the_user() -> None:
+def test_last_turn_starts_at_the_last_user_message() -> None:
     last = [user("2"), answer("", "c"), result("c"), answer("so")]
 
     assert trimmed([user("1"), answer("a"), *last], 1) == (last, 1)
     assert trimmed(last, 1) == (last, 0)
 
 
-def test_a_tool_result_never_loses_its_call() -> None:
+def test_tool_result_is_kept_with_its_call() -> None:
     bound = [user("2"), answer("", "c"), user("meanwhile"), result("c"), answer("so")]
 
     assert trimmed([user("1"), answer("a"), *bound], 1) == (bound, 1)
     assert trimmed([user("1"), answer("a"), *bound, user("4")], 1) == ([user("4")], 3)
 
 
-def test_a_result_without_an_id_belongs_to_the_answer_before_it() -> None:
+def test_result_without_an_id_belongs_to_the_preceding_assistant_message() -> None:
     bound = [user("2"), answer("calling"), user("meanwhile"), {"role": "function", "name": "f", "content": "42"}]
 
     assert trimmed([user("1"), *bound], 1) == (bound, 1)
@@ -96,15 +97,15 @@ def test_media_is_counted_by_kind_and_dropped_with_its_turn() -> None:
     assert trimmed(messages, kept) == ([SYSTEM, user("sure?")], 1)
 
 
-def test_messages_stay_the_bytes_they_came_as() -> None:
+def test_remaining_messages_keep_their_exact_bytes() -> None:
     messages = b'[ {"role":"user","content":"1"} , {"content" : "\\u00e9", "role":"user", "x":1.50} ]'
 
     assert trim(messages, 1) == (b'[{"content" : "\\u00e9", "role":"user", "x":1.50}]', 49, 1)
 
 
-def test_a_long_conversation_is_measured_in_the_time_that_its_length_needs() -> None:
+def test_measuring_time_is_linear_in_conversation_length() -> None:
     def took_at_least(turns: int) -> float:
-        """The minimum of three runs, because one may include the garbage collection of other tests."""
+        """Returns the minimum of three runs, because one run may include garbage collection for other tests."""
         return min(took(turns) for _ in range(3))
 
     def took(turns: int) -> float:
@@ -135,7 +136,7 @@ _MESSAGES = st.lists(
 
 
 @given(messages=_MESSAGES, length_max=st.integers(1, 600))
-def test_what_is_left_is_in_order_and_has_what_must_stay(messages: list[Message], length_max: int) -> None:
+def test_trimmed_conversation_is_in_order_and_keeps_required_messages(messages: list[Message], length_max: int) -> None:
     left, dropped = trimmed(messages, length_max)
     length, kept = measure(raw(messages))
     left_length = measure(raw(left))[0]
@@ -153,7 +154,7 @@ def test_what_is_left_is_in_order_and_has_what_must_stay(messages: list[Message]
 
 
 @given(messages=_MESSAGES, length_max=st.integers(1, 600))
-def test_every_result_that_had_its_call_still_has_it(messages: list[Message], length_max: int) -> None:
+def test_trimming_does_not_separate_results_from_their_calls(messages: list[Message], length_max: int) -> None:
     left, _ = trimmed(messages, length_max)
 
     orphans_left, orphans_before = orphans(left), orphans(messages)
@@ -162,7 +163,7 @@ def test_every_result_that_had_its_call_still_has_it(messages: list[Message], le
 
 
 def orphans(messages: list[Message]) -> list[object]:
-    """The results whose call does not stand before them, in order."""
+    """Returns the IDs of results that are not preceded by a call, in order."""
     called: set[object] = set()
     found: list[object] = []
     for message in messages:
@@ -173,7 +174,13 @@ def orphans(messages: list[Message]) -> list[object]:
 
 
 @given(messages=_MESSAGES, length_max=st.integers(1, 600))
-def test_trimming_again_changes_nothing(messages: list[Message], length_max: int) -> None:
+def test_trimming_is_idempotent(messages: list[Message], length_max: int) -> None:
     once, _ = trimmed(messages, length_max)
     if measure(raw(once))[0] > length_max:
         assert trimmed(once, length_max) == (once, 0)
+
+
+@pytest.mark.parametrize("kind", MEDIA_KINDS)
+def test_media_kind_is_matched_only_as_a_complete_name(kind: str) -> None:
+    assert has_media(b'[{"%b":1}]' % kind.encode())
+    assert not has_media(b'[{"%b_":1},{"x%b":1}]' % (kind.encode(), kind.encode()))

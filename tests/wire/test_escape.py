@@ -1,4 +1,4 @@
-"""Text from callers and engines is made safe for logs and terminals."""
+"""Tests for escaping text from clients and engines for logs and terminals."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,16 +10,16 @@ def test_control_characters_and_line_separators_are_escaped() -> None:
     assert printable("a\nb\x1b[2J\u2028\u202e\x85\x00é", 200) == "a\\x0ab\\x1b[2J\\u2028\\u202e\\x85\\x00é"
 
 
-def test_long_text_is_cut() -> None:
+def test_long_text_is_truncated() -> None:
     assert printable("x" * 300, 200) == "x" * 199 + "…"
 
 
-def test_escaping_alone_keeps_the_whole_text() -> None:
+def test_escaping_does_not_truncate() -> None:
     assert escaped("x" * 300 + "\r") == "x" * 300 + "\\x0d"
 
 
 @given(st.text(st.characters(codec=None, exclude_categories=())))
-def test_every_result_is_one_line_that_can_be_encoded(text: str) -> None:
+def test_escaped_text_is_one_encodable_line(text: str) -> None:
     line = escaped(text)
 
     assert len(line.splitlines()) <= 1

@@ -1,11 +1,11 @@
-"""Equal requests have the same fingerprint, and different ones do not."""
+"""Tests for request fingerprints."""
 
 from headgate.wire.fingerprint import HASHED_AT_ONCE_BYTES, body_digest, fingerprint
 
 BODY = b'{"model":"m"}'
 
 
-def test_the_same_body_of_the_same_tenant_has_the_same_fingerprint() -> None:
+def test_equal_bodies_from_one_tenant_have_equal_fingerprints() -> None:
     assert fingerprint(body_digest(BODY), "acme", "m") == fingerprint(body_digest(bytearray(BODY)), "acme", "m")
 
 
@@ -23,7 +23,7 @@ def test_fingerprint_depends_on_tenant_model_and_body() -> None:
 
 
 def test_digest_depends_on_every_byte_of_a_long_body() -> None:
-    """A request that differs only in the middle does not match a quarantined request."""
+    """A request that differs from a quarantined one only in the middle must not match it."""
     size = 4 * HASHED_AT_ONCE_BYTES
     long = bytearray(size)
     digest = body_digest(long)

@@ -1,4 +1,4 @@
-"""Does a stream of generated text read as the OpenAI answer that it is?"""
+"""Tests for translating Triton's generate stream into OpenAI responses."""
 
 import itertools
 import json
@@ -10,13 +10,15 @@ from hypothesis import strategies as st
 
 from headgate.model.ticket import Api
 from headgate.model.usage import TOKENS_MAX, Usage, UsageSource
-from headgate.wire.kserve.events import ChunkTranslator, Generated, Setting, whole_body
+from headgate.wire.kserve.generate_stream import ChunkTranslator, GeneratedText, TranslationContext, whole_body
 from headgate.wire.sse import EVENT_BYTES_MAX, StreamScanner
 from headgate.wire.usage import UsageFinder
 
 
-def a_setting(api: Api = Api.CHAT, *, prompt_bytes: int = 40, output_tokens_max: int = 100) -> Setting:
-    return Setting(api, "chatcmpl-r1", 1_700_000_000, "served", "text_output", prompt_bytes, output_tokens_max)
+def a_setting(api: Api = Api.CHAT, *, prompt_bytes: int = 40, output_tokens_max: int = 100) -> TranslationContext:
+    return TranslationContext(
+        api, "chatcmpl-r1", 1_700_000_000, "served", "text_output", prompt_bytes, output_tokens_max
+    )
 
 
 def event(text: object = None, **fields: object) -> bytes:
@@ -24,11 +26,11 @@ def event(text: object = None, **fields: object) -> bytes:
     return b"data: " + json.dumps(said).encode() + b"\n\n"
 
 
-def translated(stream: bytes, setting: Setting | None = None, *, at: tuple[int, ...] = ()) -> bytes:
+def translated(stream: bytes, setting: TranslationContext | None = None, *, at: tuple[int, ...] = ()) -> bytes:
     chunks = ChunkTranslator(setting or a_setting())
     cuts = [0, *sorted(min(cut, len(stream)) for cut in at), len(stream)]
     passed = [chunks.feed(stream[start:end]) for start, end in itertools.pairwise(cuts)]
-    return b"".join([*passed, chunks.conclude()])
+    return b"".join([*passed, chunks.finish()])
 
 
 def objects(stream: bytes) -> list[Any]:
@@ -41,13 +43,13 @@ def scanned(stream: bytes) -> StreamScanner:
     return scanner
 
 
-def whole(stream: bytes, setting: Setting | None = None) -> Any:
-    generated = Generated(setting or a_setting())
+def whole(stream: bytes, setting: TranslationContext | None = None) -> Any:
+    generated = GeneratedText(setting or a_setting())
     generated.feed(stream)
     return json.loads(whole_body(generated, setting or a_setting()))
 
 
-def test_each_event_becomes_a_chunk_and_the_end_three() -> None:
+def test_each_event_becomes_a_chunk_and_the_stream_end_adds_finish_usage_and_done() -> None:
     stream = translated(event(" a") + event(" b"))
     first, second, last, usage = objects(stream)
 
@@ -63,7 +65,7 @@ def test_each_event_becomes_a_chunk_and_the_end_three() -> None:
     assert (scanned(stream).done, scanned(stream).error) == (True, None)
 
 
-def test_a_completion_has_texts() -> None:
+def test_completion_chunks_have_text() -> None:
     first, last, _ = objects(translated(event("a"), a_setting(Api.COMPLETIONS)))
 
     assert (first["object"], first["choices"][0]["text"]) == ("text_completion", "a")
@@ -71,32 +73,32 @@ def test_a_completion_has_texts() -> None:
 
 
 @given(st.lists(st.integers(0, 400), max_size=8))
-def test_how_the_stream_is_cut_changes_nothing(cuts: list[int]) -> None:
+def test_translation_does_not_depend_on_how_the_stream_is_split(cuts: list[int]) -> None:
     stream = event(" ä") + b": comment\n\n" + event([" b", " c"]) + event("", finish_reason="stop") + event(" d")
 
     assert translated(stream, at=tuple(cuts)) == translated(stream)
 
 
-def test_usage_is_the_models_where_it_says_it() -> None:
+def test_usage_is_taken_from_the_model_if_reported() -> None:
     told = [event("a", num_input_tokens=7, num_output_tokens=2), event("b", num_input_tokens=[7], num_output_tokens=3)]
 
     assert scanned(translated(b"".join(told))).usage == Usage(7, 5, 0, UsageSource.ENGINE)
 
 
 @pytest.mark.parametrize("count", [10**30, [2**30] * 3, -1])
-def test_a_count_of_tokens_that_cannot_be_is_not_believed(count: object) -> None:
+def test_impossible_token_count_is_ignored(count: object) -> None:
     stream = event("a", num_input_tokens=count, num_output_tokens=count) + event("b")
 
     assert scanned(translated(stream)).usage == Usage(10, 2, 0, UsageSource.ESTIMATED)
 
 
-def test_counts_of_many_events_come_to_no_more_than_can_be() -> None:
+def test_sum_of_token_counts_is_limited() -> None:
     stream = event("a", num_input_tokens=1, num_output_tokens=TOKENS_MAX) * 3
 
     assert scanned(translated(stream)).usage == Usage(1, TOKENS_MAX, 0, UsageSource.ENGINE)
 
 
-def test_usage_is_estimated_where_the_model_does_not_say_it_and_says_so() -> None:
+def test_usage_is_estimated_and_marked_if_the_model_does_not_report_it() -> None:
     stream = event("a") + event("") + event("b") + event("c")
     finder = UsageFinder()
     finder.feed(json.dumps(whole(stream)).encode())
@@ -116,14 +118,14 @@ def test_usage_is_estimated_where_the_model_does_not_say_it_and_says_so() -> Non
         (event("a", num_output_tokens=3), "length"),
     ],
 )
-def test_why_it_ended_is_told_or_follows_from_its_length(stream: bytes, reason: str) -> None:
+def test_finish_reason_is_reported_or_derived_from_the_length(stream: bytes, reason: str) -> None:
     setting = a_setting(output_tokens_max=3)
 
     assert objects(translated(stream, setting))[-2]["choices"][0]["finish_reason"] == reason
     assert whole(stream, setting)["choices"][0]["finish_reason"] == reason
 
 
-def test_a_whole_answer_is_what_the_chunks_add_up_to() -> None:
+def test_complete_response_equals_the_joined_chunks() -> None:
     body = whole(event(" a") + event([" b"]))
 
     assert body["choices"][0]["message"] == {"role": "assistant", "content": " a b"}
@@ -131,7 +133,7 @@ def test_a_whole_answer_is_what_the_chunks_add_up_to() -> None:
     assert whole(event("x"), a_setting(Api.COMPLETIONS))["choices"][0]["text"] == "x"
 
 
-def test_an_error_ends_the_stream_without_done() -> None:
+def test_error_ends_the_stream_without_done() -> None:
     stream = translated(event("a") + event(error="out of memory") + event("b"))
 
     assert b"[DONE]" not in stream
@@ -140,23 +142,23 @@ def test_an_error_ends_the_stream_without_done() -> None:
 
 
 @pytest.mark.parametrize("payload", [b"data: nonsense\n\n", b"data: [1]\n\n", b'data: {"text_output":5}\n\n'])
-def test_what_is_no_part_of_an_answer_is_an_error(payload: bytes) -> None:
-    assert scanned(translated(event("a") + payload)).error == "the engine sent an event that is no part of an answer"
+def test_invalid_event_causes_an_error(payload: bytes) -> None:
+    assert scanned(translated(event("a") + payload)).error == "the engine sent an invalid event"
 
 
-def test_an_event_without_end_is_an_error() -> None:
-    generated = Generated(a_setting())
+def test_unterminated_event_causes_an_error() -> None:
+    generated = GeneratedText(a_setting())
     generated.feed(b"data: " + b"x" * (EVENT_BYTES_MAX + 1))
 
-    assert generated.error == "the engine sent an event without end"
+    assert generated.error == "the engine sent an event that is too long"
 
 
-def test_a_stream_without_an_answer_is_none() -> None:
+def test_stream_without_text_has_no_response() -> None:
     assert translated(b"") == b""
     assert translated(event(None)) == b""
 
 
-def test_a_model_that_has_nothing_to_say_has_answered() -> None:
+def test_empty_text_is_a_valid_response() -> None:
     stream = translated(event("", num_input_tokens=3, num_output_tokens=0))
     only, usage = objects(stream)
 

@@ -1,4 +1,4 @@
-"""Is a model of text asked what the caller asked, by the names that the model has?"""
+"""Tests for translating OpenAI requests into inputs for a Triton text model."""
 
 import json
 from typing import Any
@@ -7,8 +7,14 @@ import pytest
 
 from headgate.model.ticket import Api
 from headgate.wire.fields import BadRequest
-from headgate.wire.kserve.chat import FORMS
-from headgate.wire.kserve.generate import CHAT_TOKENS_DEFAULT, COMPLETION_TOKENS_DEFAULT, TextModel, ask, read_model
+from headgate.wire.kserve.chat_template import CHAT_TEMPLATES
+from headgate.wire.kserve.generate import (
+    CHAT_TOKENS_DEFAULT,
+    COMPLETION_TOKENS_DEFAULT,
+    TextModel,
+    build_request,
+    read_model,
+)
 
 HI = [{"role": "user", "content": "hi"}]
 
@@ -27,7 +33,7 @@ def a_model(*inputs: str, config: bytes = b"") -> TextModel:
 
 def sent(model: TextModel, api: Api = Api.CHAT, **fields: object) -> dict[str, Any]:
     prompt: dict[str, object] = {"messages": HI} if api is Api.CHAT else {"prompt": "once"}
-    return json.loads(ask(json.dumps({"model": "m"} | prompt | fields).encode(), api, model).body)
+    return json.loads(build_request(json.dumps({"model": "m"} | prompt | fields).encode(), api, model).body)
 
 
 def refusal(api: Api = Api.CHAT, **fields: object) -> BadRequest:
@@ -36,10 +42,10 @@ def refusal(api: Api = Api.CHAT, **fields: object) -> BadRequest:
     return caught.value
 
 
-# The model
+# Model description
 
 
-def test_the_usual_names_come_before_others_and_others_before_none() -> None:
+def test_usual_tensor_names_are_preferred_over_others() -> None:
     usual = read_model(metadata(texts=("prompt", "text_input")), b"")
     other = read_model(metadata(texts=("prompt",), output="answer"), b"")
 
@@ -51,7 +57,7 @@ def test_the_usual_names_come_before_others_and_others_before_none() -> None:
 
 
 @pytest.mark.parametrize("page", [b"", b"[]", b"not json", b'{"inputs": 5}', b"\xff", b"[" * 100_000])
-def test_a_page_that_describes_no_model_of_text_gives_none(page: bytes) -> None:
+def test_invalid_model_metadata_is_ignored(page: bytes) -> None:
     assert read_model(page, b"") is None
 
 
@@ -60,16 +66,16 @@ def test_a_page_that_describes_no_model_of_text_gives_none(page: bytes) -> None:
     [
         (b"", "plain"),
         (b"not json", "plain"),
-        (b'{"parameters":{"headgate_chat_form":{"string_value":"chatml"}}}', "chatml"),
-        (b'{"parameters":{"headgate_chat_form":{"string_value":"unheard of"}}}', "plain"),
+        (b'{"parameters":{"headgate_chat_template":{"string_value":"chatml"}}}', "chatml"),
+        (b'{"parameters":{"headgate_chat_template":{"string_value":"unheard of"}}}', "plain"),
         (b'{"parameters":{"another":{"string_value":"chatml"}}}', "plain"),
     ],
 )
-def test_the_form_of_conversations_is_named_with_the_model(config: bytes, form: str) -> None:
-    assert a_model(config=config).form is FORMS[form]
+def test_chat_format_is_read_from_the_model_configuration(config: bytes, form: str) -> None:
+    assert a_model(config=config).chat_template is CHAT_TEMPLATES[form]
 
 
-# The prompt
+# Prompt
 
 
 @pytest.mark.parametrize(
@@ -95,8 +101,8 @@ def test_the_form_of_conversations_is_named_with_the_model(config: bytes, form: 
         ),
     ],
 )
-def test_a_conversation_becomes_one_text_that_ends_where_the_answer_begins(form: str, text: str) -> None:
-    config = json.dumps({"parameters": {"headgate_chat_form": {"string_value": form}}}).encode()
+def test_conversation_becomes_one_text_ending_with_the_assistant_prefix(form: str, text: str) -> None:
+    config = json.dumps({"parameters": {"headgate_chat_template": {"string_value": form}}}).encode()
     messages = [
         {"role": "developer", "content": "be brief"},
         {"role": "user", "content": [{"type": "text", "text": "h"}, {"type": "text", "text": "i"}]},
@@ -116,21 +122,21 @@ def test_a_conversation_becomes_one_text_that_ends_where_the_answer_begins(form:
         {"role": "tool", "content": "5"},
     ],
 )
-def test_what_is_no_text_is_refused(message: object) -> None:
+def test_non_text_message_is_rejected(message: object) -> None:
     assert refusal(messages=[message]).param == "messages"
 
 
-def test_a_completion_is_one_prompt() -> None:
+def test_completion_has_exactly_one_prompt() -> None:
     assert sent(a_model(), Api.COMPLETIONS)["text_input"] == "once"
     assert sent(a_model(), Api.COMPLETIONS, prompt=["once"])["text_input"] == "once"
     assert refusal(Api.COMPLETIONS, prompt=["a", "b"]).param == "prompt"
-    assert "another type" in refusal(Api.COMPLETIONS, prompt=[1, 2]).message
+    assert "the wrong type" in refusal(Api.COMPLETIONS, prompt=[1, 2]).message
 
 
-# The settings
+# Sampling parameters
 
 
-def test_a_model_that_has_inputs_for_settings_is_given_them_by_its_names() -> None:
+def test_parameters_are_sent_under_the_models_input_names() -> None:
     model = a_model("max_tokens", "temperature", "random_seed", "min_length", "stop_words", "beam_width")
 
     assert sent(
@@ -148,14 +154,14 @@ def test_a_model_that_has_inputs_for_settings_is_given_them_by_its_names() -> No
     }
 
 
-def test_a_model_that_takes_its_settings_as_one_text_is_given_that() -> None:
+def test_parameters_are_sent_as_one_text_if_the_model_accepts_that() -> None:
     asked = sent(a_model("sampling_parameters"), max_completion_tokens=5, stop="a", seed=7, ignore_eos=True)
 
     assert asked.keys() == {"text_input", "stream", "sampling_parameters"}
     assert json.loads(asked["sampling_parameters"]) == {"max_tokens": 5, "stop": ["a"], "seed": 7, "ignore_eos": True}
 
 
-def test_a_model_that_can_say_more_of_its_answer_is_asked_to() -> None:
+def test_model_is_asked_for_token_counts_and_finish_reason_if_supported() -> None:
     switches = {
         "return_num_input_tokens",
         "return_num_output_tokens",
@@ -169,12 +175,12 @@ def test_a_model_that_can_say_more_of_its_answer_is_asked_to() -> None:
     assert not switches & sent(a_model()).keys()
 
 
-def test_an_answer_has_a_limit_where_nobody_sets_one() -> None:
+def test_output_limit_has_a_default() -> None:
     assert sent(a_model())["max_tokens"] == CHAT_TOKENS_DEFAULT
     assert sent(a_model(), Api.COMPLETIONS)["max_tokens"] == COMPLETION_TOKENS_DEFAULT
 
 
-def test_one_text_to_stop_at_fits_a_parameter_and_several_do_not() -> None:
+def test_multiple_stop_texts_require_a_model_input() -> None:
     assert sent(a_model(), stop=["a"])["stop"] == "a"
     assert refusal(stop=["a", "b"]).param == "stop"
 
@@ -190,7 +196,7 @@ def test_one_text_to_stop_at_fits_a_parameter_and_several_do_not() -> None:
         ("best_of", 2),
     ],
 )
-def test_what_such_a_model_cannot_do_is_refused_by_name(name: str, value: object) -> None:
+def test_unsupported_field_rejection_names_the_field(name: str, value: object) -> None:
     bad = refusal(**{name: value})
 
     assert bad.param == name
@@ -200,10 +206,10 @@ def test_what_such_a_model_cannot_do_is_refused_by_name(name: str, value: object
 @pytest.mark.parametrize(
     "fields", [{"tools": []}, {"logprobs": False}, {"n": 1}, {"response_format": {"type": "text"}}, {"tools": None}]
 )
-def test_what_asks_for_nothing_is_no_reason_to_refuse(fields: dict[str, object]) -> None:
+def test_unsupported_field_without_effect_is_accepted(fields: dict[str, object]) -> None:
     assert sent(a_model(), **fields)["text_input"] == "User: hi\n\nAssistant:"
 
 
 @pytest.mark.parametrize("fields", [{"temperature": "hot"}, {"max_tokens": 1.5}, {"stop": 5}, {"seed": "x"}])
-def test_a_value_of_another_type_is_refused(fields: dict[str, object]) -> None:
-    assert "a field has a value of another type" in refusal(**fields).message
+def test_field_with_wrong_type_is_rejected(fields: dict[str, object]) -> None:
+    assert "a field has the wrong type" in refusal(**fields).message

@@ -1,40 +1,40 @@
-"""Parsing an engine's stream takes linear work, however the stream is split, and buffers a bounded number of bytes."""
+"""Tests that parsing an engine's stream takes linear work and buffers a bounded number of bytes."""
 
 from collections.abc import Callable
 
 import pytest
 
 from headgate.model.ticket import Api
-from headgate.wire.joining import (
+from headgate.wire.kserve.generate_stream import ChunkTranslator, GeneratedText, TranslationContext
+from headgate.wire.responses_scanner import ResponsesScanner
+from headgate.wire.sse import COMMENTS_MAX, EVENT_LINES_MAX, EventSplitter, StreamScanner
+from headgate.wire.stream_joiner import (
     CHOICES_MAX,
     EVENT_BYTES_MAX,
     FIELDS_MAX,
     PIECES_MAX,
     TOOL_CALLS_MAX,
     BrokenStream,
-    Joiner,
+    StreamJoiner,
 )
-from headgate.wire.kserve.events import ChunkTranslator, Generated, Setting
-from headgate.wire.responses import ResponsesScanner
-from headgate.wire.sse import COMMENTS_MAX, EVENT_LINES_MAX, EventCutter, StreamScanner
-from testing.work import cut_into, lines_run
+from testing.executed_lines import count_executed_lines, split_into
 
-SETTING = Setting(
+SETTING = TranslationContext(
     api=Api.CHAT, answer_id="a", created=1, model="m", text_output="text_output", prompt_bytes=4, output_tokens_max=9
 )
 MODULES = tuple(f"headgate.wire.{name}" for name in ("sse", "responses", "joining", "kserve.events", "usage"))
 FEEDS: dict[str, Callable[[], Callable[[bytes], object]]] = {
     "chat": lambda: StreamScanner(keep_usage_chunk=False, comments_max=10**9).feed,
     "responses": lambda: ResponsesScanner().feed,
-    "joined": lambda: Joiner(Api.CHAT).take,
-    "triton": lambda: Generated(SETTING).feed,
+    "joined": lambda: StreamJoiner(Api.CHAT).feed,
+    "triton": lambda: GeneratedText(SETTING).feed,
     "triton chunks": lambda: ChunkTranslator(SETTING).feed,
 }
 UNITS = {
     "comments": b":\n\n",
     "pings": b": ping\n\n",
-    "one endless line": b"a",
-    "lines without an end": b"data: a\n",
+    "endless line": b"a",
+    "event without end": b"data: a\n",
     "carriage returns": b"\r",
     "line feeds and carriage returns": b"\n\r\n",
     "empty data": b"data:\n\n",
@@ -47,11 +47,11 @@ UNITS = {
 @pytest.mark.parametrize("size", [1, 11, 1000, 10**6])
 @pytest.mark.parametrize("unit", UNITS)
 @pytest.mark.parametrize("feed", FEEDS)
-def test_work_is_linear_however_the_stream_is_split(feed: str, unit: str, size: int) -> None:
+def test_work_is_linear_no_matter_how_the_stream_is_split(feed: str, unit: str, size: int) -> None:
     def work(length: int) -> int:
         take, data = FEEDS[feed](), UNITS[unit] * (length // len(UNITS[unit]))
-        reads = cut_into(data, size)
-        return lines_run(lambda: [take(read) for read in reads], *MODULES)
+        reads = split_into(data, size)
+        return count_executed_lines(lambda: [take(read) for read in reads], *MODULES)
 
     once, twice = work(1500), work(3000)
     assert twice <= 2.2 * once + 100
@@ -59,7 +59,7 @@ def test_work_is_linear_however_the_stream_is_split(feed: str, unit: str, size: 
 
 
 @pytest.mark.parametrize("size", [1, 100])
-def test_bytes_of_an_unfinished_event_are_not_searched_again(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bytes_in_an_unfinished_event_are_not_searched_again(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     searched = 0
 
     class Boundary:
@@ -68,10 +68,10 @@ def test_bytes_of_an_unfinished_event_are_not_searched_again(size: int, monkeypa
             searched += len(buffer) - start
 
     monkeypatch.setattr("headgate.wire.sse._BOUNDARY", Boundary())
-    scanner, cutter = StreamScanner(keep_usage_chunk=False), EventCutter()
-    for read in cut_into(b"a" * 20_000, size):
+    scanner, cutter = StreamScanner(keep_usage_chunk=False), EventSplitter()
+    for read in split_into(b"a" * 20_000, size):
         scanner.feed(read)
-        list(cutter.cut(read))
+        list(cutter.split(read))
 
     assert searched <= 2 * 3 * 20_000
 
@@ -79,7 +79,7 @@ def test_bytes_of_an_unfinished_event_are_not_searched_again(size: int, monkeypa
 @pytest.mark.parametrize("size", [1, 7, 10**6])
 def test_too_many_comments_close_the_stream(size: int) -> None:
     strict, patient = StreamScanner(keep_usage_chunk=False, comments_max=99), StreamScanner(keep_usage_chunk=False)
-    for read in cut_into(b":\n\n" * 200, size):
+    for read in split_into(b":\n\n" * 200, size):
         strict.feed(read)
         patient.feed(read)
 
@@ -98,35 +98,35 @@ def test_comment_count_restarts_after_each_event() -> None:
 def test_event_with_too_many_lines_is_not_split() -> None:
     event = b"data:\n" * (EVENT_LINES_MAX + 2) + b"\n"
     scanners = StreamScanner(keep_usage_chunk=False), ResponsesScanner()
-    generated, joiner = Generated(SETTING), Joiner(Api.CHAT)
+    generated, joiner = GeneratedText(SETTING), StreamJoiner(Api.CHAT)
     assert [scanner.feed(event) for scanner in scanners] == [b"", b""]
     generated.feed(event)
 
     assert all(scanner.overlong for scanner in scanners)
-    assert generated.error == "the engine sent an event without end"
-    assert joiner.take(event)
-    with pytest.raises(BrokenStream, match="without end"):
-        joiner.conclude()
+    assert generated.error == "the engine sent an event that is too long"
+    assert joiner.feed(event)
+    with pytest.raises(BrokenStream, match="too long"):
+        joiner.finish()
 
 
-def test_too_many_comments_in_a_triton_stream_are_an_error() -> None:
-    generated = Generated(SETTING)
+def test_too_many_comments_in_a_triton_stream_cause_an_error() -> None:
+    generated = GeneratedText(SETTING)
     generated.feed(b":\n\n" * (COMMENTS_MAX + 1))
 
-    assert generated.error == "the engine sent an event without end"
+    assert generated.error == "the engine sent an event that is too long"
 
 
 def test_buffered_triton_response_is_bounded() -> None:
-    generated = Generated(SETTING, bytes_max=1000)
+    generated = GeneratedText(SETTING, bytes_max=1000)
     for _ in range(100):
         generated.feed(b'data: {"text_output":"aaaaaaaaaa"}\n\n')
 
-    assert generated.error == "the engine sent an answer that is too long to assemble"
+    assert generated.error == "the engine's response is too long to assemble"
     assert generated.texts == []
 
 
 def test_relayed_triton_stream_is_not_bounded() -> None:
-    generated = Generated(SETTING)
+    generated = GeneratedText(SETTING)
     for _ in range(100):
         generated.feed(b'data: {"text_output":"aaaaaaaaaa"}\n\n')
 
@@ -146,22 +146,22 @@ BEYOND = {
 
 
 @pytest.mark.parametrize("what", BEYOND)
-def test_assembled_answer_has_bounded_size(what: str) -> None:
-    joiner = Joiner(Api.CHAT, assembled_bytes_max=30_000 if what == "too long" else 10**6)
-    enough = [joiner.take(event) for event in BEYOND[what]]
+def test_assembled_response_is_bounded(what: str) -> None:
+    joiner = StreamJoiner(Api.CHAT, assembled_bytes_max=30_000 if what == "too long" else 10**6)
+    enough = [joiner.feed(event) for event in BEYOND[what]]
 
     assert enough[-1]
     with pytest.raises(BrokenStream, match=what):
-        joiner.conclude()
+        joiner.finish()
 
 
-def test_fields_that_every_chunk_repeats_count_once() -> None:
-    joiner = Joiner(Api.CHAT, assembled_bytes_max=2000)
+def test_fields_repeated_in_every_chunk_are_counted_once() -> None:
+    joiner = StreamJoiner(Api.CHAT, assembled_bytes_max=2000)
     for _ in range(100):
-        assert not joiner.take(chunk('{"delta":{"content":"a"}}'))
-    joiner.take(b"data: [DONE]\n\n")
+        assert not joiner.feed(chunk('{"delta":{"content":"a"}}'))
+    joiner.feed(b"data: [DONE]\n\n")
 
-    assert b'"' + b"a" * 100 + b'"' in joiner.conclude().body
+    assert b'"' + b"a" * 100 + b'"' in joiner.finish().body
 
 
 def repeated(unit: bytes, count: int) -> bytes:
@@ -176,33 +176,35 @@ CROWDED = {
 
 @pytest.mark.parametrize("what", CROWDED)
 def test_overlong_list_is_rejected_before_its_elements_are_read(what: str) -> None:
-    joiner = Joiner(Api.CHAT)
-    lines = lines_run(lambda: joiner.take(b"data: " + CROWDED[what] + b"\n\n"), "headgate.wire.joining")
+    joiner = StreamJoiner(Api.CHAT)
+    lines = count_executed_lines(
+        lambda: joiner.feed(b"data: " + CROWDED[what] + b"\n\n"), "headgate.wire.stream_joiner"
+    )
 
     assert lines < 100
     with pytest.raises(BrokenStream, match=f"more than .* {what}"):
-        joiner.conclude()
+        joiner.finish()
 
 
 @pytest.mark.parametrize("count", [CHOICES_MAX, 1])
 def test_list_within_the_choice_limit_is_joined(count: int) -> None:
-    joiner = Joiner(Api.CHAT)
+    joiner = StreamJoiner(Api.CHAT)
     choices = b",".join(b'{"index":%d,"delta":{"content":"a"}}' % index for index in range(count))
 
-    assert not joiner.take(b'data: {"choices":[%b]}\n\n' % choices)
-    joiner.take(b"data: [DONE]\n\n")
-    assert joiner.conclude().body.count(b'"content":"a"') == count
+    assert not joiner.feed(b'data: {"choices":[%b]}\n\n' % choices)
+    joiner.feed(b"data: [DONE]\n\n")
+    assert joiner.finish().body.count(b'"content":"a"') == count
 
 
 @pytest.mark.parametrize("unit", [b"[", b'{"a":', b'{"choices":[', b'"a":1,'])
 def test_oversized_event_is_not_parsed(unit: bytes) -> None:
-    joiner = Joiner(Api.CHAT)
+    joiner = StreamJoiner(Api.CHAT)
     event = b"data: {" + unit * (EVENT_BYTES_MAX // len(unit) + 1) + b"\n\n"
-    lines = lines_run(lambda: joiner.take(event), "headgate.wire.joining")
+    lines = count_executed_lines(lambda: joiner.feed(event), "headgate.wire.stream_joiner")
 
     assert lines < 20
-    with pytest.raises(BrokenStream, match="without end"):
-        joiner.conclude()
+    with pytest.raises(BrokenStream, match="too long"):
+        joiner.finish()
 
 
 @pytest.mark.parametrize(
@@ -211,16 +213,16 @@ def test_oversized_event_is_not_parsed(unit: bytes) -> None:
         '{{"index":{0},"delta":{{"tool_calls":[{1}]}}}}',
         '{{"index":{0},"delta":{{{2}}}}}',
     ],
-    ids=["tool calls", "fields without a value"],
+    ids=["tool calls", "null fields"],
 )
-def test_response_of_many_small_parts_is_bounded_in_total(choice: str) -> None:
-    joiner = Joiner(Api.CHAT)
+def test_response_with_many_small_parts_is_bounded_in_total(choice: str) -> None:
+    joiner = StreamJoiner(Api.CHAT)
     calls = ",".join(f'{{"index":{index}}}' for index in range(TOOL_CALLS_MAX))
     fields = ",".join(f'"x{index}":null' for index in range(FIELDS_MAX - 4))
     events = 0
-    while not joiner.take(chunk(choice.format(events, calls, fields))):
+    while not joiner.feed(chunk(choice.format(events, calls, fields))):
         events += 1
 
     assert events <= PIECES_MAX // (FIELDS_MAX - 4)
     with pytest.raises(BrokenStream, match="fields"):
-        joiner.conclude()
+        joiner.finish()

@@ -1,4 +1,4 @@
-"""Is a body made of its outline the very body that parsing gives?"""
+"""Tests that a body built from its outline equals the parsed body."""
 
 import json
 from collections.abc import Callable
@@ -8,13 +8,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.edge.large_bodies.messages import ANSWERS, LENGTH, Found, Read, Wrong, framed
-from headgate.edge.large_bodies.reader import answer_to
+from headgate.edge.large_bodies.messages import (
+    LENGTH_PREFIX,
+    RESPONSE_DECODER,
+    InvalidBody,
+    ParseBody,
+    ParsedBody,
+    frame,
+)
+from headgate.edge.large_bodies.reader import handle
 from headgate.model.caps import Caps
 from headgate.model.ticket import Api
 from headgate.wire.fields import FIELDS_MAX, NAMES_CHARS_MAX
-from headgate.wire.outline import spans
-from headgate.wire.request import LARGE_BYTES, BadRequest, RequestBody
+from headgate.wire.outline import value_spans
+from headgate.wire.request_body import LARGE_BYTES, BadRequest, RequestBody
 
 PROMPTS: dict[Api, dict[str, Any]] = {
     Api.CHAT: {"messages": [{"role": "system", "content": "s"}, {"role": "user", "content": 'a"[\\é'}]},
@@ -39,7 +46,7 @@ NAMES = st.sampled_from(
 
 @st.composite
 def bodies(draw: st.DrawFn, api: Api) -> bytes:
-    """Mostly right ones, with fields in any order, some of them twice, and space wherever there may be any."""
+    """Mostly valid bodies, with fields in any order, duplicate fields and whitespace."""
     right = {"model": "m"} | PROMPTS[api]
     pairs: list[tuple[str, Any]] = list(right.items())
     if draw(st.booleans()):
@@ -60,19 +67,19 @@ def bodies(draw: st.DrawFn, api: Api) -> bytes:
 
 
 def read_elsewhere(raw: bytes, api: Api) -> RequestBody:
-    """What the gateway makes of what the other process says."""
-    message = framed(answer_to(Read(api, len(raw)), raw))
-    match ANSWERS.decode(message[LENGTH.size :]):
-        case Found(outline):
-            return RequestBody.outlined(bytearray(raw), api, outline)
-        case Wrong(message, param):
+    """Parses a body as the separate process does, and rebuilds it from that process's response."""
+    message = frame(handle(ParseBody(api, len(raw)), raw))
+    match RESPONSE_DECODER.decode(message[LENGTH_PREFIX.size :]):
+        case ParsedBody(outline):
+            return RequestBody.from_outline(bytearray(raw), api, outline)
+        case InvalidBody(message, param):
             raise BadRequest(message, param)
         case other:
             raise AssertionError(other)
 
 
 def outcome(read: Callable[[bytes, Api], RequestBody], raw: bytes, api: Api) -> RequestBody | tuple[str, str | None]:
-    """The body, or why it is refused."""
+    """Returns the body, or the message and parameter of its rejection."""
     try:
         return read(raw, api)
     except BadRequest as bad:
@@ -81,7 +88,7 @@ def outcome(read: Callable[[bytes, Api], RequestBody], raw: bytes, api: Api) -> 
 
 @pytest.mark.parametrize("api", Api)
 @given(data=st.data())
-def test_what_is_read_elsewhere_is_what_parsing_gives(api: Api, data: st.DataObject) -> None:
+def test_body_parsed_in_the_process_equals_the_parsed_body(api: Api, data: st.DataObject) -> None:
     raw = data.draw(bodies(api))
 
     found, parsed = outcome(read_elsewhere, raw, api), outcome(RequestBody.parse, raw, api)
@@ -94,20 +101,20 @@ def test_what_is_read_elsewhere_is_what_parsing_gives(api: Api, data: st.DataObj
     assert found.capped(caps) == parsed.capped(caps)
 
 
-def test_a_field_given_twice_stands_where_its_last_value_does() -> None:
+def test_duplicate_field_has_the_position_of_its_last_value() -> None:
     raw = b'\n{ "a\\"}":[1, 2] ,\t"b" : {"a": 3} , "a\\"}":"x,y" }'
 
-    places = spans(raw)
+    places = value_spans(raw)
 
     assert {name: raw[start:end] for name, (start, end) in places.items()} == {'a"}': b'"x,y"', "b": b'{"a": 3}'}
     assert list(places) == ['a"}', "b"]
 
 
-def test_an_object_inside_of_others_is_found_by_its_place() -> None:
+def test_spans_in_a_nested_object_are_found() -> None:
     raw = b'{"x": {"include_usage" : true}}'
-    inner = spans(raw)["x"]
+    inner = value_spans(raw)["x"]
 
-    ((start, end),) = spans(raw, inner).values()
+    ((start, end),) = value_spans(raw, inner).values()
 
     assert raw[start:end] == b"true"
 
@@ -118,7 +125,7 @@ def refusal(**fields: object) -> BadRequest:
     return caught.value
 
 
-def test_what_is_read_of_a_body_has_a_bound() -> None:
+def test_number_and_length_of_names_are_limited() -> None:
     many = {str(number): 0 for number in range(FIELDS_MAX + 1)}
 
     assert refusal(**many).param is None
@@ -131,7 +138,7 @@ def test_what_is_read_of_a_body_has_a_bound() -> None:
 
 @pytest.mark.parametrize("length", [10, LARGE_BYTES])
 @pytest.mark.parametrize("place", ["before", "after", "alone"])
-def test_the_pieces_of_a_body_are_the_body(length: int, place: str) -> None:
+def test_body_pieces_add_up_to_the_body(length: int, place: str) -> None:
     prompt, rest = {"prompt": "x" * length}, {"stream": True, "cache_salt": "s", "priority": 3, 'é"': [1]}
     fields = {"before": prompt | rest, "after": rest | prompt, "alone": prompt}[place]
     body = RequestBody.parse(json.dumps({"model": "m"} | fields).encode(), Api.COMPLETIONS)

@@ -1,4 +1,4 @@
-"""Does the scanner see what matters in a stream, and leave alone what does not?"""
+"""Tests for scanning server-sent event streams."""
 
 import itertools
 import json
@@ -33,7 +33,7 @@ def a_chunk(content: str = "hi", **more: object) -> bytes:
     return b"data: " + json.dumps({"id": "c", "choices": [choice], **more}).encode() + b"\n\n"
 
 
-def test_a_plain_read_is_passed_on_as_the_same_object() -> None:
+def test_plain_read_is_returned_as_the_same_object() -> None:
     scanner = a_scanner()
     read = a_chunk() + a_chunk()
 
@@ -41,7 +41,7 @@ def test_a_plain_read_is_passed_on_as_the_same_object() -> None:
     assert scanner.events == 2
 
 
-def test_null_usage_on_every_chunk_stays_on_the_quick_path() -> None:
+def test_null_usage_in_a_chunk_does_not_cause_parsing() -> None:
     scanner = a_scanner()
     read = a_chunk(usage=None)
 
@@ -52,7 +52,7 @@ def test_null_usage_on_every_chunk_stays_on_the_quick_path() -> None:
     ("stream", "usage_chunk", "usage"),
     [(LLAMACPP_CHAT, LLAMACPP_CHAT_USAGE, LLAMACPP_USAGE), (VLLM_CHAT, VLLM_CHAT_USAGE, VLLM_USAGE)],
 )
-def test_the_usage_chunk_is_read_and_dropped_unless_asked_for(stream: bytes, usage_chunk: bytes, usage: Usage) -> None:
+def test_usage_chunk_is_read_and_dropped_unless_requested(stream: bytes, usage_chunk: bytes, usage: Usage) -> None:
     whole = stream + usage_chunk + DONE
     dropping, keeping = a_scanner(), a_scanner(keep_usage_chunk=True)
 
@@ -71,7 +71,7 @@ def test_the_usage_chunk_is_read_and_dropped_unless_asked_for(stream: bytes, usa
         (VLLM_CONTINUOUS, Usage(36, 2, 0, UsageSource.ENGINE)),
     ],
 )
-def test_usage_beside_choices_is_read_and_the_chunk_left_untouched(stream: bytes, usage: Usage) -> None:
+def test_usage_in_a_chunk_with_choices_is_read_and_the_chunk_is_unchanged(stream: bytes, usage: Usage) -> None:
     scanner = a_scanner()
 
     assert scanner.feed(stream + DONE) == stream + DONE
@@ -79,21 +79,21 @@ def test_usage_beside_choices_is_read_and_the_chunk_left_untouched(stream: bytes
     assert scanner.events == 2
 
 
-def test_a_usage_chunk_that_cannot_be_read_is_dropped_all_the_same() -> None:
+def test_unreadable_usage_chunk_is_dropped() -> None:
     scanner = a_scanner()
 
     assert scanner.feed(b'data: {"choices":[],"usage":{"prompt_tokens":"many"}}\n\n' + DONE) == DONE
     assert scanner.usage is None
 
 
-def test_an_empty_choices_chunk_without_usage_is_passed_on() -> None:
+def test_chunk_with_empty_choices_and_no_usage_is_passed_through() -> None:
     scanner = a_scanner()
     read = b'data: {"choices":[],"prompt_filter_results":[{"usage":1}]}\n\n'
 
     assert scanner.feed(read) == read
 
 
-def test_nothing_is_passed_on_before_its_boundary_has_come() -> None:
+def test_event_is_held_until_it_is_complete() -> None:
     scanner = a_scanner()
     chunk = a_chunk()
 
@@ -107,12 +107,12 @@ def test_nothing_is_passed_on_before_its_boundary_has_come() -> None:
     [
         (b'{"error":{"message":"out of memory","type":"server_error","code":500}}', "out of memory"),
         (b'{"error":"out of memory"}', "out of memory"),
-        (b'{"error":{"code":500}}', "the engine gave no message"),
+        (b'{"error":{"code":500}}', "the engine sent no error message"),
         (b'{"object":"error","message":"out of memory","code":500}', "out of memory"),
         (b'{"choices":[{"delta":{}}],"error":{"message":"out of memory"}}', "out of memory"),
     ],
 )
-def test_an_error_event_ends_the_stream_and_is_not_passed_on(event: bytes, message: str) -> None:
+def test_error_event_is_dropped_and_ends_the_stream(event: bytes, message: str) -> None:
     scanner = a_scanner()
 
     assert scanner.feed(a_chunk() + b"data: " + event + b"\n\n" + a_chunk() + DONE) == a_chunk()
@@ -122,7 +122,7 @@ def test_an_error_event_ends_the_stream_and_is_not_passed_on(event: bytes, messa
     assert not scanner.done
 
 
-def test_a_null_error_is_no_error() -> None:
+def test_null_error_is_not_treated_as_an_error() -> None:
     scanner = a_scanner()
 
     assert scanner.feed(a_chunk(error=None)) == a_chunk(error=None)
@@ -142,7 +142,7 @@ def test_a_null_error_is_no_error() -> None:
         'a backslash \\"error\\": {"usage": {',
     ],
 )
-def test_the_text_of_an_answer_decides_nothing(content: str) -> None:
+def test_response_text_is_not_interpreted(content: str) -> None:
     scanner = a_scanner()
     read = a_chunk(content)
 
@@ -150,7 +150,7 @@ def test_the_text_of_an_answer_decides_nothing(content: str) -> None:
     assert (scanner.events, scanner.done, scanner.error, scanner.usage) == (1, False, None, None)
 
 
-def test_keys_below_the_top_level_decide_nothing() -> None:
+def test_nested_keys_are_not_interpreted() -> None:
     scanner = a_scanner()
     inner = {"error": {"message": "no"}, "usage": {"prompt_tokens": 1}, "object": "error"}
     read = a_chunk(logprobs=inner)
@@ -160,14 +160,14 @@ def test_keys_below_the_top_level_decide_nothing() -> None:
 
 
 @pytest.mark.parametrize("broken", [b'data: {"error":\n\n', b'data: "error"\n\n', b'data: {"usage":{"a":\xff}}\n\n'])
-def test_what_cannot_be_parsed_is_passed_on_untouched(broken: bytes) -> None:
+def test_unparsable_event_is_passed_through(broken: bytes) -> None:
     scanner = a_scanner()
 
     assert scanner.feed(broken) == broken
     assert scanner.events == 1
 
 
-def test_a_bomb_of_brackets_is_passed_on_untouched() -> None:
+def test_deeply_nested_event_is_passed_through() -> None:
     scanner = a_scanner()
     bomb = b'data: {"error":' + b"[" * 100_000 + b"]" * 100_000 + b"}\n\n"
 
@@ -175,7 +175,7 @@ def test_a_bomb_of_brackets_is_passed_on_untouched() -> None:
 
 
 @pytest.mark.parametrize("comment", [b": ping\n\n", b":\n\n", b": ping\r\n\r\n", b"retry: 5\n\n"])
-def test_a_comment_is_passed_on_and_is_no_progress(comment: bytes) -> None:
+def test_comment_is_passed_through_and_not_counted_as_an_event(comment: bytes) -> None:
     scanner = a_scanner()
 
     assert scanner.feed(comment + a_chunk() + comment) == comment + a_chunk() + comment
@@ -191,7 +191,7 @@ def test_a_comment_is_passed_on_and_is_no_progress(comment: bytes) -> None:
         b': first a comment\ndata: {"error":{"message":"no"}}\n\n',
     ],
 )
-def test_data_may_lack_the_space_and_span_lines(event: bytes) -> None:
+def test_data_field_may_omit_its_space_and_span_lines(event: bytes) -> None:
     scanner = a_scanner()
 
     assert scanner.feed(event) == b""
@@ -199,7 +199,7 @@ def test_data_may_lack_the_space_and_span_lines(event: bytes) -> None:
 
 
 @pytest.mark.parametrize("done", [b"data:[DONE]\n\n", b"data: [DONE]\r\n\r\n", b"data: [DONE] \n\n"])
-def test_done_is_passed_on_in_place_and_nothing_after_it(done: bytes) -> None:
+def test_done_is_passed_through_but_nothing_after_it(done: bytes) -> None:
     scanner = a_scanner()
 
     assert scanner.feed(a_chunk() + done + a_chunk() + b'data: {"error":"late"}\n\n') == a_chunk() + done
@@ -208,7 +208,7 @@ def test_done_is_passed_on_in_place_and_nothing_after_it(done: bytes) -> None:
     assert (scanner.events, scanner.error) == (1, None)
 
 
-def test_an_event_without_end_closes_the_stream() -> None:
+def test_overlong_event_closes_the_stream() -> None:
     for reads in ([b"data: " + b"x" * 93 + b"\n\n"], [b"data: " + b"x" * 93, b"\n\n"]):
         scanner = a_scanner(event_bytes_max=100)
 
@@ -218,7 +218,7 @@ def test_an_event_without_end_closes_the_stream() -> None:
         assert not scanner._tail
 
 
-def test_the_longest_event_passes() -> None:
+def test_event_with_the_maximum_length_is_passed_through() -> None:
     scanner = a_scanner(event_bytes_max=100)
     longest = b"data: " + b"x" * 92 + b"\n\n"
 
@@ -227,7 +227,7 @@ def test_the_longest_event_passes() -> None:
     assert not scanner.overlong
 
 
-def test_an_error_event_is_one_the_scanner_knows() -> None:
+def test_gateway_error_event_is_recognized() -> None:
     scanner = a_scanner()
 
     assert scanner.feed(error_event(b'{"error":{"message":"stopped"}}')) == b""
@@ -267,7 +267,9 @@ _STREAMS = st.lists(_BLOCKS, max_size=8).map(b"".join)
 )
 @example(stream=a_chunk() + VLLM_CHAT_USAGE + DONE, cuts=list(range(400)), keep=False, bound=10**6)
 @example(stream=a_chunk().replace(b"\n", b"\r\n") + DONE, cuts=list(range(400)), keep=False, bound=10**6)
-def test_how_a_stream_is_cut_into_reads_changes_nothing(stream: bytes, cuts: list[int], keep: bool, bound: int) -> None:
+def test_result_does_not_depend_on_how_the_stream_is_split(
+    stream: bytes, cuts: list[int], keep: bool, bound: int
+) -> None:
     whole, cut, by_byte = (a_scanner(keep_usage_chunk=keep, event_bytes_max=bound) for _ in range(3))
     edges = sorted({0, len(stream), *(cut for cut in cuts if cut < len(stream))})
 
@@ -282,7 +284,7 @@ def facts(scanner: StreamScanner) -> tuple[object, ...]:
 
 
 @given(stream=_STREAMS)
-def test_what_is_passed_on_are_whole_events_in_their_order(stream: bytes) -> None:
+def test_output_consists_of_complete_events_in_order(stream: bytes) -> None:
     passed = a_scanner().feed(stream)
 
     remaining = iter(sse._BOUNDARY.split(stream))
@@ -297,7 +299,7 @@ TOKEN = b'data: {"choices":[{"delta":{"content":"\\"prompt_progress\\""},"index"
 
 
 @pytest.mark.parametrize("size", [1, 7, 10_000])
-def test_what_an_engine_was_told_to_report_of_the_prompt_is_dropped_and_is_no_token(size: int) -> None:
+def test_prompt_progress_events_are_dropped_and_not_counted(size: int) -> None:
     stream = PROGRESS * 3 + TOKEN + PROGRESS + b"data: [DONE]\n\n"
     scanner = StreamScanner(keep_usage_chunk=False, drop_progress=True)
     passed = [scanner.feed(stream[at : at + size]) for at in range(0, len(stream), size)]
@@ -306,8 +308,50 @@ def test_what_an_engine_was_told_to_report_of_the_prompt_is_dropped_and_is_no_to
     assert (scanner.events, scanner.done) == (1, True)
 
 
-def test_a_caller_who_asked_for_the_progress_gets_it() -> None:
+def test_prompt_progress_is_passed_through_if_the_client_requested_it() -> None:
     scanner = StreamScanner(keep_usage_chunk=False)
 
     assert scanner.feed(PROGRESS + TOKEN) == PROGRESS + TOKEN
     assert scanner.events == 2
+
+
+_PIECES = st.sampled_from(
+    [b"error", b"usage", b"prompt_progress", b"[DONE]", b'"', b"\\", b":", b"{", b"}", b"\n", b"\r", b",", b" hi", b""]
+)
+
+
+@given(
+    texts=st.lists(st.lists(_PIECES, max_size=6).map(b"".join), min_size=1, max_size=12),
+    tail=st.sampled_from([b'"}}]}\n\n', b'"},"usage":null}]}\n\n', b'"}],"usage" : {}}\n\n', b'":{}}]}\n\n', b'"']),
+    drop_progress=st.booleans(),
+)
+@example(texts=[b"hi", b"usage"], tail=b'":{}}]}\n\n', drop_progress=False)
+@example(texts=[b"hi", b'","error":"no'], tail=b'"}}]}\n\n', drop_progress=False)
+@example(texts=[b"hi", b'\n\ndata:[DONE]\n\ndata:"'], tail=b'"}}]}\n\n', drop_progress=False)
+@example(texts=[b"hi", b"prompt_progress"], tail=b'":1}\n\n', drop_progress=True)
+def test_events_that_differ_only_in_their_text_are_scanned_like_any_other(
+    texts: list[bytes], tail: bytes, drop_progress: bool
+) -> None:
+    learning, plain = (StreamScanner(keep_usage_chunk=False, drop_progress=drop_progress) for _ in range(2))
+
+    for text in texts:
+        read = b'data: {"choices":[{"delta":{"content":"' + text + tail
+        plain._shape_bytes = sse._NO_SHAPE
+        assert learning.feed(read) == plain.feed(read)
+        assert facts(learning) == facts(plain)
+
+
+def test_scanner_learns_the_shape_of_tokens_once() -> None:
+    scanner = a_scanner()
+    reads = [a_chunk(f"word {number}") for number in range(100)]
+
+    assert all(scanner.feed(read) is read for read in reads)
+    assert (scanner.events, scanner._shapes_learned) == (100, 1)
+
+
+def test_scanner_learns_at_most_one_shape_per_four_events() -> None:
+    scanner = a_scanner()
+    for number in range(100):
+        scanner.feed(a_chunk(created=number))
+
+    assert scanner._shapes_learned <= 25

@@ -1,4 +1,4 @@
-"""Does each small prediction get from a batch the rows it would have got alone?"""
+"""Tests for joining KServe inference requests and splitting the response."""
 
 import json
 
@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.wire.batches import Inputs, Unshareable
-from headgate.wire.kserve.infer import Asked, InferBody
-from headgate.wire.tensors import JOINED_BYTES_MAX, ROWS_MAX, TENSORS, TEXTS_MAX, TensorGathering
+from headgate.wire.batch_codec import BatchInputs, BatchSplitError
+from headgate.wire.kserve.infer import InferBody, ModelOperation
+from headgate.wire.tensors_codec import JOINED_BYTES_MAX, ROWS_MAX, TENSORS_CODEC, TEXTS_MAX, TensorAssembly
 
 
 def a_tensor(rows: int = 1, width: int = 2, *, name: str = "x", data: object = None, **fields: object) -> object:
@@ -18,11 +18,11 @@ def a_tensor(rows: int = 1, width: int = 2, *, name: str = "x", data: object = N
 
 def a_body(*tensors: object, **fields: object) -> InferBody:
     raw = json.dumps({"inputs": tensors or [a_tensor()], **fields}).encode()
-    return InferBody.of(raw, model="m", asked=Asked.INFERENCE)
+    return InferBody.of(raw, model="m", operation=ModelOperation.INFERENCE)
 
 
-def inputs(*tensors: object, **fields: object) -> Inputs:
-    found = TENSORS.inputs_of(a_body(*tensors, **fields))
+def inputs(*tensors: object, **fields: object) -> BatchInputs:
+    found = TENSORS_CODEC.split_request(a_body(*tensors, **fields))
     assert found is not None
     return found
 
@@ -31,12 +31,12 @@ def said(body: InferBody) -> dict[str, object]:
     return json.loads(bytes(body.raw))
 
 
-def test_rows_of_several_requests_stand_one_after_the_other() -> None:
+def test_rows_from_joined_requests_are_concatenated() -> None:
     one = a_body(a_tensor(1, name="x"), a_tensor(1, 1, name="y", data=[1.50]))
     other = a_body(a_tensor(2, name="x"), a_tensor(2, 1, name="y", data=[2, 3]))
-    items = [item for body in (one, other) for item in TENSORS.inputs_of(body).items]  # type: ignore[union-attr]
+    items = [item for body in (one, other) for item in TENSORS_CODEC.split_request(body).items]  # type: ignore[union-attr]
 
-    joined = TENSORS.joined(one, items, 2)
+    joined = TENSORS_CODEC.join_inputs(one, items, 2)
 
     assert isinstance(joined, InferBody)
     assert said(joined) == {
@@ -47,7 +47,7 @@ def test_rows_of_several_requests_stand_one_after_the_other() -> None:
     }
 
 
-def test_who_asks_for_the_same_may_be_asked_together_however_many_rows_it_has() -> None:
+def test_requests_with_different_numbers_of_rows_have_equal_keys() -> None:
     assert inputs(a_tensor(1)).key == inputs(a_tensor(3)).key
 
 
@@ -62,7 +62,7 @@ def test_who_asks_for_the_same_may_be_asked_together_however_many_rows_it_has() 
         (a_tensor(parameters={"a": 1}), {}),
     ],
 )
-def test_who_asks_for_something_else_may_not(tensor: object, fields: dict[str, object]) -> None:
+def test_requests_with_different_fields_have_different_keys(tensor: object, fields: dict[str, object]) -> None:
     assert inputs().key != inputs(tensor, **fields).key
 
 
@@ -80,13 +80,13 @@ def test_who_asks_for_something_else_may_not(tensor: object, fields: dict[str, o
         a_body({"name": "x", "shape": [], "datatype": "FP32", "data": [1]}),
         a_body(a_tensor(data=["x" * JOINED_BYTES_MAX, ""])),
         a_body(more="x" * 5_000),
-        InferBody.of(b"{", model="m", asked=Asked.INFERENCE),
-        InferBody.of(b"", model="m", asked=Asked.READINESS),
-        InferBody.of(b"{}1234", model="m", asked=Asked.INFERENCE, json_bytes=2),
+        InferBody.of(b"{", model="m", operation=ModelOperation.INFERENCE),
+        InferBody.of(b"", model="m", operation=ModelOperation.READINESS),
+        InferBody.of(b"{}1234", model="m", operation=ModelOperation.INFERENCE, json_bytes=2),
     ],
 )
-def test_what_is_not_understood_exactly_goes_as_it_came(body: InferBody) -> None:
-    assert TENSORS.inputs_of(body) is None
+def test_unsupported_request_is_not_batched(body: InferBody) -> None:
+    assert TENSORS_CODEC.split_request(body) is None
 
 
 def an_answer(rows: int, *tensors: object, **fields: object) -> bytes:
@@ -94,16 +94,16 @@ def an_answer(rows: int, *tensors: object, **fields: object) -> bytes:
     return json.dumps({"model_name": "m", "outputs": outputs, **fields}).encode()
 
 
-def test_each_caller_gets_its_rows_in_its_order() -> None:
+def test_rows_are_returned_in_request_order() -> None:
     outputs = a_tensor(3, 1, name="z", data=[10, 11, 12]), a_tensor(3, 2, name="s", data=[1, 2, 3, 4, 5, 6])
-    parts = TENSORS.parts_of(an_answer(3, *outputs), [1, 1, 1], False)
-    gathering = TENSORS.gathering(2)
+    parts = TENSORS_CODEC.split_response(an_answer(3, *outputs), [1, 1, 1], False)
+    gathering = TENSORS_CODEC.assembly(2)
 
-    assert gathering.take(1, parts[0]) == b""
-    assert not gathering.over
-    answer = json.loads(gathering.take(0, parts[2]))
+    assert gathering.add(1, parts[0]) == b""
+    assert not gathering.complete
+    answer = json.loads(gathering.add(0, parts[2]))
 
-    assert gathering.over
+    assert gathering.complete
     assert answer == {
         "model_name": "m",
         "outputs": [
@@ -116,26 +116,26 @@ def test_each_caller_gets_its_rows_in_its_order() -> None:
 @pytest.mark.parametrize(
     "answer", [b"{", b"{}", an_answer(1), an_answer(3), an_answer(2, {"name": "z", "shape": [2], "datatype": "FP32"})]
 )
-def test_an_answer_that_cannot_be_told_apart_is_nobodys(answer: bytes) -> None:
-    with pytest.raises(Unshareable):
-        TENSORS.parts_of(answer, [1, 1], False)
+def test_unsplittable_response_raises_an_error(answer: bytes) -> None:
+    with pytest.raises(BatchSplitError):
+        TENSORS_CODEC.split_response(answer, [1, 1], False)
 
 
 NUMBERS = st.lists(st.integers(-9, 9), min_size=1, max_size=4)
 
 
 @given(st.lists(NUMBERS, min_size=1, max_size=5))
-def test_what_is_joined_and_taken_apart_is_what_it_was(callers: list[list[int]]) -> None:
+def test_joining_and_splitting_restores_the_rows(callers: list[list[int]]) -> None:
     bodies = [a_body(a_tensor(len(rows), 1, data=rows)) for rows in callers]
-    items = [item for body in bodies for item in TENSORS.inputs_of(body).items]  # type: ignore[union-attr]
-    joined = TENSORS.joined(bodies[0], items, len(bodies))
+    items = [item for body in bodies for item in TENSORS_CODEC.split_request(body).items]  # type: ignore[union-attr]
+    joined = TENSORS_CODEC.join_inputs(bodies[0], items, len(bodies))
     assert isinstance(joined, InferBody)
     [sent] = said(joined)["inputs"]  # type: ignore[misc]
-    parts = iter(TENSORS.parts_of(an_answer(1, sent), [1] * len(items), False))
+    parts = iter(TENSORS_CODEC.split_response(an_answer(1, sent), [1] * len(items), False))
 
     for rows in callers:
-        gathering = TENSORS.gathering(len(rows))
-        told = b"".join(gathering.take(at, next(parts)) for at in range(len(rows)))
+        gathering = TENSORS_CODEC.assembly(len(rows))
+        told = b"".join(gathering.add(at, next(parts)) for at in range(len(rows)))
         [tensor] = json.loads(told)["outputs"]
         assert (tensor["data"], tensor["shape"]) == (rows, [len(rows), 1])
 
@@ -144,47 +144,47 @@ def test_what_is_joined_and_taken_apart_is_what_it_was(callers: list[list[int]])
     "data",
     [b'"0,1"', b'{"0":1,"1":2}', b"[[0],[1]]", b"[0,[1]]", b'["0",["1"]]', b"[0]", b"[]", b"null", b"[0,1,2]"],
 )
-def test_data_that_are_no_flat_list_of_the_shape_go_as_they_came(data: bytes) -> None:
+def test_data_other_than_a_flat_list_matching_its_shape_is_not_batched(data: bytes) -> None:
     tensor = b'{"name":"x","shape":[1,2],"datatype":"BYTES","data":%b}' % data
-    body = InferBody.of(b'{"inputs":[%b]}' % tensor, model="m", asked=Asked.INFERENCE)
+    body = InferBody.of(b'{"inputs":[%b]}' % tensor, model="m", operation=ModelOperation.INFERENCE)
 
-    assert TENSORS.inputs_of(body) is None
+    assert TENSORS_CODEC.split_request(body) is None
 
 
 @pytest.mark.parametrize("rows", [1, 3])
 def test_numbers_keep_every_digit(rows: int) -> None:
     data = b", ".join([b"0.10", b"1e-3", b"-7", b"true"] * rows)
     raw = b'{"inputs":[{"name":"x","shape":[%d,4],"datatype":"FP64","data":[ %b ]}]}' % (rows, data)
-    body = InferBody.of(raw, model="m", asked=Asked.INFERENCE)
-    found = TENSORS.inputs_of(body)
+    body = InferBody.of(raw, model="m", operation=ModelOperation.INFERENCE)
+    found = TENSORS_CODEC.split_request(body)
     assert found is not None
 
-    joined = bytes(TENSORS.joined(body, found.items, 1).raw)  # type: ignore[attr-defined]
+    joined = bytes(TENSORS_CODEC.join_inputs(body, found.items, 1).raw)  # type: ignore[attr-defined]
 
     assert joined.replace(b" ", b"").count(b"0.10,1e-3,-7,true") == rows
 
 
-def test_more_texts_than_are_told_apart_in_a_moment_go_as_they_came() -> None:
-    assert TENSORS.inputs_of(a_body(a_tensor(1, TEXTS_MAX))) is not None
-    assert TENSORS.inputs_of(a_body(a_tensor(1, TEXTS_MAX + 1))) is None
+def test_request_with_too_many_texts_is_not_batched() -> None:
+    assert TENSORS_CODEC.split_request(a_body(a_tensor(1, TEXTS_MAX))) is not None
+    assert TENSORS_CODEC.split_request(a_body(a_tensor(1, TEXTS_MAX + 1))) is None
 
 
-def test_the_rows_of_a_list_are_held_only_up_to_a_bound() -> None:
+def test_buffered_rows_are_limited_by_bytes() -> None:
     answer = json.dumps({"model_name": "m", "outputs": [a_tensor(4, 1, data=["x" * 38] * 4)]}).encode()
-    parts = TENSORS.parts_of(answer, [1] * 4, False)
-    three, four = TensorGathering(3, held_bytes_max=100), TensorGathering(4, held_bytes_max=100)
+    parts = TENSORS_CODEC.split_response(answer, [1] * 4, False)
+    three, four = TensorAssembly(3, buffered_bytes_max=100), TensorAssembly(4, buffered_bytes_max=100)
     for place in range(2):
-        three.take(place, parts[place])
-        four.take(place, parts[place])
+        three.add(place, parts[place])
+        four.add(place, parts[place])
 
-    assert (three.held, three.over) == (80, False)
-    assert json.loads(three.take(2, parts[2]))["outputs"][0]["shape"] == [3, 1]
-    assert (three.held, three.over) == (0, True)
-    with pytest.raises(Unshareable, match="100 bytes"):
-        four.take(2, parts[2])
+    assert (three.buffered_bytes, three.complete) == (80, False)
+    assert json.loads(three.add(2, parts[2]))["outputs"][0]["shape"] == [3, 1]
+    assert (three.buffered_bytes, three.complete) == (0, True)
+    with pytest.raises(BatchSplitError, match="100 bytes"):
+        four.add(2, parts[2])
 
 
-def test_what_is_kept_of_an_answer_does_not_hold_all_of_it() -> None:
-    parts = TENSORS.parts_of(json.dumps({"a": 1, "outputs": [a_tensor(2)]}).encode(), [1, 1], False)
+def test_part_of_a_response_does_not_keep_the_rest_in_memory() -> None:
+    parts = TENSORS_CODEC.split_response(json.dumps({"a": 1, "outputs": [a_tensor(2)]}).encode(), [1, 1], False)
 
     assert [len(bytes(kind.data)) for kind in parts[0].kinds] == [2]  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""Is a trace of a caller believed exactly if it is in its shape?"""
+"""Tests for a request's trace headers."""
 
 import pytest
 from hypothesis import given
@@ -35,7 +35,7 @@ def parent(*, sampled: bool = True) -> TraceParent:
         (f" 00-{TRACE}-{SPAN}-01\t", parent()),
     ],
 )
-def test_a_parent_is_read(value: str, found: TraceParent) -> None:
+def test_valid_traceparent_is_read(value: str, found: TraceParent) -> None:
     assert read_traceparent(value.encode()) == found
 
 
@@ -60,18 +60,18 @@ def test_a_parent_is_read(value: str, found: TraceParent) -> None:
         "x" * 100_000,
     ],
 )
-def test_what_is_not_in_its_shape_is_as_if_it_had_not_been_sent(value: str) -> None:
+def test_malformed_traceparent_is_ignored(value: str) -> None:
     assert read_traceparent(value.encode()) is None
 
 
-def test_nothing_is_nothing() -> None:
+def test_missing_headers_are_accepted() -> None:
     assert read_traceparent(None) is None
     assert read_tracestate(None) == ""
     assert read_caller_stages(None) == ()
 
 
 @given(st.binary(min_size=16, max_size=16).filter(any), st.binary(min_size=8, max_size=8).filter(any), st.booleans())
-def test_what_is_written_is_read_again(trace_id: bytes, span_id: bytes, sampled: bool) -> None:
+def test_traceparent_can_be_written_and_read_back(trace_id: bytes, span_id: bytes, sampled: bool) -> None:
     text = write_traceparent(trace_id, span_id, sampled=sampled)
 
     assert read_traceparent(text.encode()) == TraceParent(trace_id, span_id, sampled)
@@ -88,7 +88,7 @@ def test_what_is_written_is_read_again(trace_id: bytes, span_id: bytes, sampled:
         ("", ""),
     ],
 )
-def test_a_state_is_passed_on(value: str, found: str) -> None:
+def test_valid_tracestate_is_passed_through(value: str, found: str) -> None:
     assert read_tracestate(value.encode()) == found
 
 
@@ -111,21 +111,21 @@ def test_a_state_is_passed_on(value: str, found: str) -> None:
         f"a={'x' * STATE_BYTES_MAX}",
     ],
 )
-def test_a_state_with_anything_malformed_in_it_is_let_go_whole(value: str) -> None:
+def test_malformed_tracestate_is_dropped_completely(value: str) -> None:
     assert read_tracestate(value.encode()) == ""
 
 
 @pytest.mark.parametrize("ppm", [0, 1, 100_000, 333_333, 999_999, 1_000_000])
 @given(st.binary(min_size=16, max_size=16).filter(any))
-def test_the_same_traces_are_sampled_as_by_opentelemetry(ppm: int, trace_id: bytes) -> None:
+def test_sampling_agrees_with_opentelemetry(ppm: int, trace_id: bytes) -> None:
     theirs = TraceIdRatioBased(ppm / 1_000_000).should_sample(None, int.from_bytes(trace_id), "any")
 
     lower = int.from_bytes(trace_id[8:])
-    if abs(lower - ppm * 2**64 // 1_000_000) > 2**12:  # Theirs is rounded as a float is.
+    if abs(lower - ppm * 2**64 // 1_000_000) > 2**12:  # OpenTelemetry rounds the bound to a float.
         assert is_sampled(trace_id, ppm) == (theirs.decision is Decision.RECORD_AND_SAMPLE)
 
 
-def test_all_or_none_are_sampled_at_the_ends() -> None:
+def test_ratio_zero_samples_nothing_and_one_samples_everything() -> None:
     assert is_sampled(b"\xff" * 16, 1_000_000)
     assert not is_sampled(b"\xff" * 8 + bytes(8), 0)
 
@@ -138,7 +138,7 @@ def test_all_or_none_are_sampled_at_the_ends() -> None:
         ("a ; dur=0.000001,a;dur=0", (("a", 1), ("a", 0))),
     ],
 )
-def test_what_callers_tell_of_their_own_stages_is_read(value: str, found: tuple[tuple[str, int], ...]) -> None:
+def test_stages_reported_by_the_client_are_read(value: str, found: tuple[tuple[str, int], ...]) -> None:
     assert read_caller_stages(value.encode()) == found
 
 
@@ -169,12 +169,12 @@ def test_what_callers_tell_of_their_own_stages_is_read(value: str, found: tuple[
         "x" * 100000,
     ],
 )
-def test_and_passed_over_whole_where_anything_in_it_is_malformed_or_too_much(value: str) -> None:
+def test_malformed_or_excessive_stages_are_ignored_completely(value: str) -> None:
     assert read_caller_stages(value.encode()) == ()
 
 
 @given(st.binary(max_size=200))
-def test_no_bytes_are_too_strange(value: bytes) -> None:
+def test_arbitrary_bytes_are_accepted(value: bytes) -> None:
     for name, length in read_caller_stages(value):
         assert name.isascii()
         assert length >= 0

@@ -1,4 +1,4 @@
-"""The work of one turn is bounded, and bytes that wait for the next turn are neither lost nor reordered."""
+"""Tests for the limit on parsing work per event loop iteration."""
 
 from collections import deque
 from collections.abc import Callable
@@ -10,7 +10,7 @@ from headgate.wire.turn_budget import SLICE_BYTES, SlicedReads, TurnBudget
 
 
 class Loop:
-    """A loop that runs one turn at a time; its clock advances only by the work done."""
+    """An event loop that runs one iteration at a time and whose clock advances only with work."""
 
     def __init__(self) -> None:
         self.now_ns = 0
@@ -29,7 +29,7 @@ class Loop:
 
 
 class Parser:
-    """A connection that takes one unit of time for each slice."""
+    """A connection whose parser takes one nanosecond per slice."""
 
     def __init__(self, loop: Loop, budget: TurnBudget, *, slices_max: int | None = None) -> None:
         self._loop = loop
@@ -47,13 +47,13 @@ class Parser:
         self.parsed += data
         return self._slices_max is None or self.slices < self._slices_max
 
-    def stop_reading(self) -> None:
+    def pause_reading(self) -> None:
         self.reading = False
 
-    def go_on_reading(self) -> None:
+    def resume_reading(self) -> None:
         self.reading = True
 
-    def give_up_reading(self) -> None:
+    def reject_overflow(self) -> None:
         self.given_up = True
 
 
@@ -65,13 +65,13 @@ def a_budget(loop: Loop, ns_max: int, *, waiting_bytes_max: int = 10**9) -> Turn
     sizes=st.lists(st.integers(1, 9 * SLICE_BYTES), min_size=1, max_size=5),
     ns_max=st.integers(0, 4),
 )
-def test_every_byte_is_parsed_in_order_and_each_turn_within_its_budget(sizes: list[int], ns_max: int) -> None:
+def test_every_byte_is_parsed_in_order_and_every_turn_stays_within_its_budget(sizes: list[int], ns_max: int) -> None:
     loop = Loop()
     budget = a_budget(loop, ns_max)
     parsers = [Parser(loop, budget) for _ in sizes]
     data = [bytes([number]) * size for number, size in enumerate(sizes)]
     for parser, read in zip(parsers, data, strict=True):
-        parser.reads.take(read)
+        parser.reads.feed(read)
     assert loop.now_ns <= max(ns_max, 1)
     while not loop.idle:
         before = loop.now_ns
@@ -84,12 +84,12 @@ def test_every_byte_is_parsed_in_order_and_each_turn_within_its_budget(sizes: li
     assert budget.waiting_bytes == 0
 
 
-def test_connection_is_not_read_while_its_bytes_wait() -> None:
+def test_connection_is_not_read_while_its_bytes_are_pending() -> None:
     loop = Loop()
     parser = Parser(loop, a_budget(loop, 1))
-    parser.reads.take(b"a" * 3 * SLICE_BYTES)
+    parser.reads.feed(b"a" * 3 * SLICE_BYTES)
     assert (parser.reading, parser.slices) == (False, 1)
-    parser.reads.take(b"b")
+    parser.reads.feed(b"b")
     loop.turn()
     assert (parser.reading, parser.slices) == (False, 2)
     loop.turn()
@@ -99,12 +99,12 @@ def test_connection_is_not_read_while_its_bytes_wait() -> None:
     assert parser.parsed == b"a" * 3 * SLICE_BYTES + b"b"
 
 
-def test_connection_is_given_up_when_too_many_bytes_wait() -> None:
+def test_connection_is_closed_when_too_many_bytes_are_pending() -> None:
     loop = Loop()
     budget = a_budget(loop, 1, waiting_bytes_max=SLICE_BYTES)
     first, second = Parser(loop, budget), Parser(loop, budget)
-    first.reads.take(b"a" * 2 * SLICE_BYTES)
-    second.reads.take(b"b" * 10)
+    first.reads.feed(b"a" * 2 * SLICE_BYTES)
+    second.reads.feed(b"b" * 10)
 
     assert (first.given_up, second.given_up) == (False, True)
     assert not second.reads.unparsed
@@ -113,20 +113,20 @@ def test_connection_is_given_up_when_too_many_bytes_wait() -> None:
     assert second.parsed == b""
 
 
-def test_parsing_stops_when_the_connection_wants_no_more_data() -> None:
+def test_parsing_stops_when_the_connection_accepts_no_more_data() -> None:
     loop = Loop()
     parser = Parser(loop, a_budget(loop, 100), slices_max=1)
-    parser.reads.take(b"a" * 5 * SLICE_BYTES)
+    parser.reads.feed(b"a" * 5 * SLICE_BYTES)
 
     assert parser.slices == 1
     assert not parser.reads.unparsed
 
 
-def test_bytes_of_a_connection_that_ended_are_dropped() -> None:
+def test_bytes_from_a_closed_connection_are_dropped() -> None:
     loop = Loop()
     budget = a_budget(loop, 1)
     parser = Parser(loop, budget)
-    parser.reads.take(b"a" * 3 * SLICE_BYTES)
+    parser.reads.feed(b"a" * 3 * SLICE_BYTES)
     parser.reads.drop()
     loop.turn()
 

@@ -1,4 +1,4 @@
-"""Is the usage of an answer found, wherever it stands and however the answer is cut?"""
+"""Tests for finding usage in a response."""
 
 import json
 from typing import cast
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from headgate.model.usage import TOKENS_MAX, Usage, UsageSource
 from headgate.wire.usage import OBJECT_BYTES_MAX, TAIL_BYTES_MAX, UsageFinder, read_usage
-from testing.work import cut_into, lines_run
+from testing.executed_lines import count_executed_lines, split_into
 
 CHAT = (
     b'{"choices":[{"finish_reason":"length","index":0,"message":{"role":"assistant","content":"Hello"}}],'
@@ -84,7 +84,7 @@ def engine_said(prompt: int, output: int, cached: int = 0) -> Usage:
         (b"[" * 100_000, None),
     ],
 )
-def test_a_usage_object_is_read_or_it_is_not_one(raw: bytes, usage: Usage | None) -> None:
+def test_usage_object_is_read_or_rejected(raw: bytes, usage: Usage | None) -> None:
     assert read_usage(raw) == usage
 
 
@@ -100,7 +100,7 @@ def test_a_usage_object_is_read_or_it_is_not_one(raw: bytes, usage: Usage | None
         (b'{"usage":{"prompt_tokens":', None),
     ],
 )
-def test_it_is_found_in_one_piece_and_byte_by_byte(body: bytes, usage: Usage | None) -> None:
+def test_usage_is_found_in_one_piece_and_byte_by_byte(body: bytes, usage: Usage | None) -> None:
     assert found(body) == usage
     assert found(*(bytes([byte]) for byte in body)) == usage
 
@@ -109,14 +109,14 @@ def test_it_is_found_in_one_piece_and_byte_by_byte(body: bytes, usage: Usage | N
     "text",
     ['"usage":{"prompt_tokens":999}', '"usage', 'usage":{"prompt_tokens":999}', '\\"usage":{"prompt_tokens":9}', "\\"],
 )
-def test_the_text_of_an_answer_is_not_taken_for_usage(text: str) -> None:
+def test_response_text_is_not_interpreted_as_usage(text: str) -> None:
     message = {"role": "assistant", "content": text, "tool_calls": [{"function": {"arguments": text}}]}
 
     assert found(json.dumps({"choices": [{"message": message}]}).encode()) is None
     assert found(json.dumps({"usage": {"prompt_tokens": 1}, "choices": [message]}).encode()) == engine_said(1, 0)
 
 
-def test_an_object_beyond_measure_is_passed_over_and_not_held() -> None:
+def test_oversized_usage_object_is_skipped_and_not_buffered() -> None:
     endless = b'{"usage":{"prompt_tokens":1,"x":[' + b"1," * OBJECT_BYTES_MAX
     finder = UsageFinder()
     for start in range(0, len(endless), 100):
@@ -137,7 +137,7 @@ def test_an_object_beyond_measure_is_passed_over_and_not_held() -> None:
     size=st.integers(1, 40),
 )
 @example(texts=['"usage":{'], usage=7, spaces=2, front=True, size=1)
-def test_how_the_answer_is_cut_changes_nothing(
+def test_result_does_not_depend_on_how_the_response_is_split(
     texts: list[str], usage: int | None, spaces: int | None, front: bool, size: int
 ) -> None:
     told: dict[str, object] = {"usage": None if usage is None else {"prompt_tokens": usage, "completion_tokens": 1}}
@@ -156,20 +156,35 @@ HOSTILE = [
 
 @pytest.mark.parametrize("unit", HOSTILE)
 @pytest.mark.parametrize("size", [1, 7, 1000, 10**6])
-def test_usage_search_is_linear_however_the_response_is_split(unit: bytes, size: int) -> None:
+def test_usage_search_is_linear_no_matter_how_the_response_is_split(unit: bytes, size: int) -> None:
     def work(length: int) -> int:
         data = (unit * (length // len(unit) + 1))[:length]
-        pieces = cut_into(data, size)
-        return lines_run(lambda: found(*pieces), "headgate.wire.usage")
+        pieces = split_into(data, size)
+        return count_executed_lines(lambda: found(*pieces), "headgate.wire.usage")
 
-    # Twice and four times OBJECT_BYTES_MAX: a rescan of held bytes would show.
+    # Two and four times OBJECT_BYTES_MAX, so that rescanning held bytes would show.
     once, twice = work(2 * OBJECT_BYTES_MAX), work(4 * OBJECT_BYTES_MAX)
     assert twice <= 2.2 * once + 100
     assert twice <= 30 * 4 * OBJECT_BYTES_MAX
 
 
+@given(
+    units=st.lists(
+        st.sampled_from([*HOSTILE, b'"usage":{"prompt_tokens":1}', b'"prompt_tokens":2', b":{"]), max_size=12
+    ),
+    rest=st.lists(st.sampled_from(HOSTILE), max_size=3),
+)
+@example(units=[b'"usage":{"prompt_tokens":1}', b'"usage":{'], rest=[])
+@example(units=[b'"usage":{"prompt_tokens":1}', b'\\"usage":{'], rest=[])
+@example(units=[b'"usage"', b":{", b'"prompt_tokens":2'], rest=[b'"usage":{}'])
+def test_one_piece_gives_the_same_usage_as_single_bytes(units: list[bytes], rest: list[bytes]) -> None:
+    whole, more = b"".join(units) + b"}", b"".join(rest)
+
+    assert found(whole, more) == found(*split_into(whole + more, 1))
+
+
 def usages_in(value: object) -> list[object]:
-    """The innermost usage objects of a JSON value, in the order of its bytes."""
+    """Returns the innermost usage objects in a JSON value, in order."""
     match value:
         case list():
             return [usage for element in cast("list[object]", value) for usage in usages_in(element)]
@@ -194,8 +209,8 @@ VALUES = st.recursive(
 
 
 @given(value=VALUES, spaces=st.sampled_from([None, 2]), size=st.integers(1, 60))
-def test_last_readable_usage_of_any_json_value_is_found(value: object, spaces: int | None, size: int) -> None:
+def test_last_readable_usage_in_any_json_value_is_found(value: object, spaces: int | None, size: int) -> None:
     body = json.dumps(value, indent=spaces).encode()
     readable = [usage for each in usages_in(value) if (usage := read_usage(json.dumps(each).encode()))]
 
-    assert found(*cut_into(body, size)) == (readable[-1] if readable else None)
+    assert found(*split_into(body, size)) == (readable[-1] if readable else None)

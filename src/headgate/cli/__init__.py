@@ -1,1 +1,1 @@
-"""What can a person type? One file per verb; data goes to stdout, everything else to stderr."""
+"""Command-line verbs, one file each. Data goes to stdout, everything else to stderr."""

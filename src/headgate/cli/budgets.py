@@ -1,69 +1,84 @@
-"""How much may a tenant spend, and where does it stand?
+"""Manage tenant budgets in the database, through a running gateway's admin listener.
 
-Budgets of tenants in the database, by a running gateway's admin listener; those of the file stand in the file.
+To change a budget that is set in the configuration file, edit the file. `show` lists both kinds.
 """
 
 import argparse
 import sys
 
-from headgate.cli.input.admin_request import NotDone, add_place, ask, failed, show_json, table
-from headgate.cli.input.arguments import dollars, listed, tenant_path
+from headgate.cli.input.admin_request import AdminRequestFailed, call_admin_api, print_failure, print_json, print_table
+from headgate.cli.input.argument_types import add_actions, add_gateway, add_page, dollars, tenant_path
 
-COLUMNS = ("tenant", "period", "usd", "kind", "since")
-LEFT = ("scope", "period", "kind", "usd", "spent_usd", "reserved_usd", "left_usd", "resets_in_s")
+BUDGET_COLUMNS = ("tenant", "period", "limit_usd", "kind", "created_at")
+USAGE_COLUMNS = ("scope", "period", "kind", "limit_usd", "spent_usd", "reserved_usd", "remaining_usd", "resets_in_s")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    actions = parser.add_subparsers(title="actions", dest="action", metavar="ACTION", required=True)
-    setting = actions.add_parser("set", help="say how much a tenant may spend in a period")
-    remove = actions.add_parser("remove", help="lift what a tenant may spend in a period")
-    listing = actions.add_parser("list", help="show the budgets in the database")
-    show = actions.add_parser("show", help="show where budgets stand, those of the file and of classes too")
+    add = add_actions(parser)
+    setting = add("set", "Set a tenant's budget for a period.")
+    remove = add("remove", "Remove a tenant's budget for a period.")
+    listing = add("list", "Show the budgets in the database.")
+    show = add("show", "Show how much of each budget is spent, including budgets set in the configuration file.")
     for each in (setting, remove):
         each.add_argument(
-            "tenant", type=tenant_path, metavar="PATH", help="ORGANISATION, ORGANISATION/PROJECT or the path of a key"
+            "tenant", type=tenant_path, metavar="PATH", help="ORGANISATION, ORGANISATION/PROJECT or a key path."
         )
-        each.add_argument("period", choices=("day", "month"), help="both begin at midnight UTC")
-    setting.add_argument("usd", type=dollars, metavar="DOLLARS", help="a plain number such as 100 or 2.5")
+        each.add_argument("period", choices=("day", "month"), help="Period; both start at midnight UTC.")
+    setting.add_argument("usd", type=dollars, metavar="DOLLARS", help="Amount, such as 100 or 2.5.")
     kinds = setting.add_mutually_exclusive_group()
-    kinds.add_argument("--hard", dest="kind", action="store_const", const="hard", help="then refuse (the usual)")
-    kinds.add_argument("--soft", dest="kind", action="store_const", const="soft", help="then give up quality instead")
-    listing.add_argument("--below", type=tenant_path, metavar="PATH", help="only this one and what is below it")
-    listing.add_argument("--after", default="", metavar="PATH", help="go on after this one")
-    listing.add_argument("--limit", type=listed, default=100, help="of so many tenants at most (100)")
+    kinds.add_argument(
+        "--hard",
+        dest="kind",
+        action="store_const",
+        const="hard",
+        help="Reject requests once the budget is spent (default).",
+    )
+    kinds.add_argument(
+        "--soft", dest="kind", action="store_const", const="soft", help="Degrade requests once the budget is spent."
+    )
+    add_page(listing, "tenants")
     show.add_argument(
-        "tenant", nargs="?", type=tenant_path, metavar="PATH", help="those that a request of it counts for; all"
+        "tenant",
+        nargs="?",
+        type=tenant_path,
+        metavar="PATH",
+        help="Show only budgets that apply to this tenant (default: all budgets).",
     )
     for each in (setting, remove, listing, show):
-        add_place(each)
+        add_gateway(each)
 
 
 def run(args: argparse.Namespace) -> int:
     try:
         match args.action:
             case "set":
-                body = {"tenant": args.tenant, "period": args.period, "usd": args.usd, "kind": args.kind}
-                answer = ask(args, "budgets/set", body)
+                body = {"tenant": args.tenant, "period": args.period, "limit_usd": args.usd, "kind": args.kind}
+                answer = call_admin_api(args, "budgets/set", body)
             case "remove":
-                answer = ask(args, "budgets/remove", {"tenant": args.tenant, "period": args.period})
+                answer = call_admin_api(args, "budgets/remove", {"tenant": args.tenant, "period": args.period})
             case "show":
-                answer = ask(args, "budgets/show", {"tenant": args.tenant})
+                answer = call_admin_api(args, "budgets/show", {"tenant": args.tenant})
             case _:
-                answer = ask(args, "budgets/list", {"below": args.below, "after": args.after, "limit": args.limit})
-    except NotDone as problem:
-        return failed(problem)
+                answer = call_admin_api(
+                    args, "budgets/list", {"under": args.under, "after": args.after, "limit": args.limit}
+                )
+    except AdminRequestFailed as problem:
+        return print_failure(problem)
     if args.json:
-        show_json(answer)
+        print_json(answer)
     elif args.action == "list":
-        table(answer["data"], COLUMNS, empty="no budget in the database; `headgate budgets set PATH day 100` makes one")
+        hint = "no budgets in the database; set one with `headgate budgets set PATH day 100`"
+        print_table(answer["data"], BUDGET_COLUMNS, empty=hint)
         if answer["next"]:
-            print(f"there are more: --after {answer['next']}", file=sys.stderr)
+            print(f"more tenants: --after {answer['next']}", file=sys.stderr)
     elif args.action == "show":
         whose = "" if args.tenant is None else f' for "{args.tenant}"'
-        empty = f"no budget counts{whose}; `headgate budgets set PATH day 100` makes one, or write it into the file"
-        table(answer["data"], LEFT, empty=empty)
+        empty = f"no budget applies{whose}; set one with `headgate budgets set PATH day 100` or in the file"
+        print_table(answer["data"], USAGE_COLUMNS, empty=empty)
     elif args.action == "remove":
-        print(f"{args.tenant} may spend any amount a {args.period}; it had {answer['usd']} dollars ({answer['kind']})")
+        print(
+            f"removed the budget of {args.tenant}: {answer['limit_usd']} dollars per {args.period} ({answer['kind']})"
+        )
     else:
-        table([answer], COLUMNS[:-1], empty="")
+        print_table([answer], BUDGET_COLUMNS[:-1], empty="")
     return 0

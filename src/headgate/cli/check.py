@@ -1,7 +1,8 @@
 """Show what a configuration file means, and report its problems.
 
-Fails if `headgate serve` would: problems in the file, optional libraries that are not installed, or workers that cannot
-run with it. It works offline; `--connect` also connects to the store of the cell and the database.
+The command fails whenever `headgate serve` would: if the file has problems, if optional libraries are not installed, or
+if workers cannot run with the file. It works offline. With `--connect`, it also connects to the cell's store and to the
+database.
 """
 
 import argparse
@@ -9,31 +10,37 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from headgate.cli.input.argument_types import add_config, add_json
+
 if TYPE_CHECKING:
-    from headgate.cli.checkup.finding import Finding
-    from headgate.config.problems import Problem
+    from headgate.cli.checkup.finding import CheckFinding
+    from headgate.config.problems import ConfigProblem
     from headgate.config.settings import Settings
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", nargs="?", default="headgate.yaml", type=Path, help="configuration (headgate.yaml)")
-    parser.add_argument("--workers", type=int, metavar="N", help="check for `headgate serve --workers N`")
-    parser.add_argument("--connect", action="store_true", help="also connect to the store of the cell and the database")
-    parser.add_argument("--json", action="store_true", help="print one JSON object, problems included")
+    add_config(parser)
+    parser.add_argument(
+        "--workers", type=int, metavar="N", help="Number of workers for `headgate serve` (default: none)."
+    )
+    parser.add_argument(
+        "--connect", action="store_true", help="Test the connections to the cell's store and the database."
+    )
+    add_json(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Sends nothing to engines and starts nothing."""
+    """Runs the checks. No request is sent to an engine, and no process is started."""
     import os
 
-    from headgate.config.explain import as_data, explain
     from headgate.config.load import load
     from headgate.config.problems import ConfigErrors
-    from headgate.config.protections import as_rows, protection_lines, protections
-    from headgate.engines.dialects import DIALECTS, readable_kv
+    from headgate.config.protections import protection_lines, protection_rows, protections
+    from headgate.config.summary import summary_data, summary_lines
+    from headgate.engines.dialects import DIALECTS, engines_reporting_kv
     from headgate.model.engine_profile import PROFILES
 
-    file: Path = args.file
+    file: Path = args.config
     try:
         settings = load(file, os.environ, engines=DIALECTS.keys(), profiles=PROFILES)
     except ConfigErrors as errors:
@@ -42,49 +49,51 @@ def run(args: argparse.Namespace) -> int:
         else:
             print(errors, file=sys.stderr)
         return 1
-    obstacles = _obstacles(settings, file, workers=args.workers, connect=args.connect)
+    obstacles = _serve_problems(settings, file, workers=args.workers, connect=args.connect)
     if args.json:
         problems = {"problems": [_problem(each) for each in obstacles]} if obstacles else {}
-        rows = {"protections": as_rows(protections(settings, readable=readable_kv()))}
-        _print_json({"ok": not obstacles, **problems, **as_data(settings), **rows})
+        rows = {"protections": protection_rows(protections(settings, kv_readable_engines=engines_reporting_kv()))}
+        _print_json({"ok": not obstacles, **problems, **summary_data(settings), **rows})
     else:
-        print("\n".join(explain(settings)))
+        print("\n".join(summary_lines(settings)))
         for warning in settings.warnings:
             print(f"warning: {warning}")
-        print("\n".join(protection_lines(protections(settings, readable=readable_kv()))))
+        print("\n".join(protection_lines(protections(settings, kv_readable_engines=engines_reporting_kv()))))
         for obstacle in obstacles:
             print(obstacle, file=sys.stderr)
     return 1 if obstacles else 0
 
 
-def _obstacles(settings: "Settings", file: Path, *, workers: int | None, connect: bool) -> "list[Problem]":
-    """Reasons why `headgate serve` would fail with a valid file, each with the fix."""
+def _serve_problems(settings: "Settings", file: Path, *, workers: int | None, connect: bool) -> "list[ConfigProblem]":
+    """Reasons why `headgate serve` would fail with a valid file, each with a fix."""
     from headgate.config.extras import missing_extras
-    from headgate.config.problems import Problem
-    from headgate.config.workers import unfit
+    from headgate.config.problems import ConfigProblem
+    from headgate.config.workers import workers_problem
 
-    found = [Problem(str(file), None, each.place, f"{each.message}; {each.fix}") for each in missing_extras(settings)]
-    if workers is not None and (wrong := unfit(settings, file, workers)):
-        found.append(Problem("", None, "--workers", wrong))
+    found = [
+        ConfigProblem(str(file), None, each.place, f"{each.message}; {each.fix}") for each in missing_extras(settings)
+    ]
+    if workers is not None and (wrong := workers_problem(settings, file, workers)):
+        found.append(ConfigProblem("", None, "--workers", wrong))
     if connect:
         import asyncio
 
         away = asyncio.run(_unreachable(settings))
-        found += [Problem(str(file), None, each.about, f"{each.message}; {each.next}") for each in away]
+        found += [ConfigProblem(str(file), None, each.about, f"{each.message}; {each.next_step}") for each in away]
     return found
 
 
-async def _unreachable(settings: "Settings") -> "list[Finding]":
-    from headgate.cli.checkup.database import look_at_database
+async def _unreachable(settings: "Settings") -> "list[CheckFinding]":
+    from headgate.cli.checkup.database import check_database
     from headgate.cli.checkup.finding import Level
-    from headgate.cli.checkup.store import look_at_store
+    from headgate.cli.checkup.store import check_store
 
-    findings = [*await look_at_store(settings), *await look_at_database(settings)]
+    findings = [*await check_store(settings), *await check_database(settings)]
     return [each for each in findings if each.level is Level.PROBLEM]
 
 
-def _problem(problem: "Problem") -> dict[str, object]:
-    return {"file": problem.file, "line": problem.line, "place": problem.place, "message": problem.message}
+def _problem(problem: "ConfigProblem") -> dict[str, object]:
+    return {"file": problem.file, "line": problem.line, "place": problem.setting, "message": problem.message}
 
 
 def _print_json(data: dict[str, object]) -> None:

@@ -1,6 +1,6 @@
-"""Show which class a request would get, and by which rule.
+"""Show the class of a request and the rule that chose it.
 
-Reads the configuration and the body of a request, and decides as a gateway would. It sends nothing over the network.
+The command reads the configuration and a request body, and classifies the request as a gateway would. It works offline.
 """
 
 import argparse
@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from headgate.cli.input.argument_types import add_config, add_json
 from headgate.wire.escape import escaped
 
 if TYPE_CHECKING:
@@ -22,27 +23,27 @@ _APIS = ("chat", "completions", "embeddings", "responses")
 _PLANS = ("free", "standard", "critical")
 
 
-class _Unclear(Exception):
-    """An error in the arguments or the request. The message includes the next step."""
+class _InvalidInput(Exception):
+    """The arguments or the request are invalid. The message includes the next step."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("request", metavar="REQUEST.json", help="body of the request; - reads it from stdin")
+    parser.add_argument("request", metavar="REQUEST.json", help="Request body; - for stdin.")
+    add_config(parser)
+    parser.add_argument("--tenant", metavar="NAME", help="Tenant of the API key (default: anonymous_tenant).")
+    parser.add_argument("--plan", choices=_PLANS, help="The tenant's plan (default: from the configuration).")
     parser.add_argument(
-        "--config", type=Path, default=Path("headgate.yaml"), metavar="FILE", help="configuration (headgate.yaml)"
+        "--class", dest="requested_class", metavar="NAME", help="x-headgate-class header (default: none)."
     )
-    parser.add_argument("--tenant", help="tenant of the key (default: anonymous_tenant of the file)")
-    parser.add_argument("--plan", choices=_PLANS, help="plan of the tenant, instead of the file's")
-    parser.add_argument("--class", dest="class_named", metavar="CLASS", help="header x-headgate-class of the request")
-    parser.add_argument("--api", choices=_APIS, help="API of the request (default: by the fields of the body)")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--api", choices=_APIS, help="API of the request (default: inferred from the body).")
+    add_json(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Returns exit code 1 if the request would be rejected, 2 if it cannot be read."""
+    """Returns exit code 1 if the request would be rejected, and 2 if it cannot be read."""
     from headgate.config.load import load
     from headgate.config.problems import ConfigErrors
-    from headgate.core.admission.gate import Refusal, judge
+    from headgate.core.admission.gate import Rejection, check_policy
     from headgate.core.classify import choose_class
     from headgate.core.rules import Rules
     from headgate.engines.dialects import DIALECTS
@@ -55,12 +56,12 @@ def run(args: argparse.Namespace) -> int:
     except ConfigErrors as errors:
         print(errors, file=sys.stderr)
         return 1
-    except _Unclear as problem:
+    except _InvalidInput as problem:
         print(f"headgate: {escaped(str(problem))}", file=sys.stderr)
         return 2
     rules = Rules(settings.policy, settings.hash)
-    verdict = judge(ticket, rules)
-    rejected = verdict.reason if isinstance(verdict, Refusal) else None
+    verdict = check_policy(ticket, rules)
+    rejected = verdict.reason if isinstance(verdict, Rejection) else None
     choice = choose_class(ticket, rules)
     if args.json:
         _print_json(ticket, rules, choice, rejected)
@@ -76,19 +77,19 @@ def _tenant_of(args: argparse.Namespace, settings: "Settings") -> str:
     if args.tenant is not None:
         return args.tenant
     if settings.anonymous_tenant is None:
-        raise _Unclear(f"{args.config} has no anonymous_tenant; set the tenant of the key with --tenant")
+        raise _InvalidInput(f"{args.config} has no anonymous_tenant; specify the tenant with --tenant")
     return settings.anonymous_tenant
 
 
 def _with_tenant(settings: "Settings", name: str, plan: str | None) -> "Settings":
-    """The settings with this tenant and plan. For a tenant in the database only the plan is known."""
+    """The settings with this tenant and plan added. For a tenant in the database, only the plan is known."""
     from headgate.model.tenant import Plan, Tenant
     from headgate.model.units import TenantId
 
     policy = settings.policy
     tenant = next((each for each in policy.tenants if each.id == name), None)
     if tenant is None and plan is None:
-        raise _Unclear(f'the configuration has no tenant "{name}"; if it is in the database, add --plan')
+        raise _InvalidInput(f'the configuration has no tenant "{name}"; if it is in the database, add --plan')
     tenant = tenant or Tenant(TenantId(name))
     tenant = tenant if plan is None else replace(tenant, plan=Plan(plan))
     others = tuple(each for each in policy.tenants if each.id != name)
@@ -98,14 +99,14 @@ def _with_tenant(settings: "Settings", name: str, plan: str | None) -> "Settings
 def _ticket(args: argparse.Namespace, settings: "Settings") -> "Ticket":
     from headgate.model.ticket import Ticket
     from headgate.model.units import ModelName, RequestId, TenantId
-    from headgate.wire.request import BadRequest, RequestBody
+    from headgate.wire.request_body import BadRequest, RequestBody
 
     raw = _read(args.request)
     try:
         api = _api(args.api, raw)
         body = RequestBody.parse(raw, api)
     except BadRequest as bad:
-        raise _Unclear(f"{args.request} is not a valid request: {bad.message}") from None
+        raise _InvalidInput(f"{args.request} is not a valid request: {bad.message}") from None
     return Ticket(
         request_id=RequestId("req_sample"),
         api=api,
@@ -113,9 +114,9 @@ def _ticket(args: argparse.Namespace, settings: "Settings") -> "Ticket":
         tenant=TenantId(_tenant_of(args, settings)),
         stream=body.stream,
         prompt_bytes=body.prompt_bytes,
-        class_named=args.class_named,
+        requested_class=args.requested_class,
         service_tier=body.service_tier,
-        prompt_bytes_kept=body.prompt_bytes_kept,
+        untrimmable_bytes=body.prompt_bytes_kept,
         n=body.n,
         output_tokens_max=body.output_tokens_max,
         metadata=body.metadata(settings.metadata_names),
@@ -127,24 +128,26 @@ def _read(name: str) -> bytes:
     try:
         return sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
     except OSError as error:
-        raise _Unclear(f"{name} cannot be read: {error.strerror}; write the body of a request into it") from None
+        raise _InvalidInput(
+            f"cannot read {name}: {error.strerror}; specify a file that contains a request body"
+        ) from None
 
 
 def _api(named: str | None, raw: bytes) -> "Api":
     from headgate.model.ticket import Api
-    from headgate.wire.fields import split
+    from headgate.wire.fields import split_fields
 
     if named is not None:
         return Api(named)
-    fields = split(raw)
+    fields = split_fields(raw)
     if "messages" in fields:
         return Api.CHAT
     if "prompt" in fields:
         return Api.COMPLETIONS
-    raise _Unclear(f"the body does not show its API; add --api with one of {', '.join(_APIS)}")
+    raise _InvalidInput(f"the API cannot be derived from the body; set --api to one of {', '.join(_APIS)}")
 
 
-# The answer
+# The result
 
 
 def _print(ticket: "Ticket", rules: "Rules", choice: "ClassChoice", rejected: str | None) -> None:
@@ -182,7 +185,7 @@ def _print_json(ticket: "Ticket", rules: "Rules", choice: "ClassChoice", rejecte
 
 
 def _step(choice: "ClassChoice") -> str:
-    """Name of the table row that applies."""
+    """Name of the matching table row."""
     from headgate.config.class_rules import rule_name
     from headgate.core.classify import ChosenBy
 

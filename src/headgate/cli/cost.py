@@ -1,7 +1,7 @@
-"""What did it cost, who pays, and what will it cost?
+"""Show costs, statements, forecasts and cost drift, through a running gateway's admin listener.
 
-By a running gateway's admin listener. Amounts come as whole billionths of a dollar and are shown with as many digits as
-make sense beside the largest of them; `--csv` and `--json` have all of them.
+Amounts are integer billionths of a dollar. Tables round amounts to a precision that is meaningful next to the largest
+one. `--csv` and `--json` show all digits.
 """
 
 import argparse
@@ -10,56 +10,67 @@ import sys
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from headgate.cli.input.admin_request import NotDone, add_place, ask, failed, show_json
-from headgate.cli.input.arguments import listed, tenant_path
+from headgate.cli.input.admin_request import AdminRequestFailed, call_admin_api, print_failure, print_json
+from headgate.cli.input.argument_types import add_gateway, page_size, tenant_path
 
 _BY = ("tenant", "model", "class", "pool", "unit", "day")
-_OF_REPORT = {"class": "service_class"} | {
-    each: each for each in ("by", "since", "until", "tenant", "model", "key", "depth", "limit")
+_REPORT_PARAMETERS = {"class": "service_class", "key": "unit_key"} | {
+    each: each for each in ("by", "since", "until", "tenant", "model", "depth", "limit")
 }
-_TAKES = {
-    "report": tuple(_OF_REPORT.values()),
+_OPTIONS_BY_REPORT = {
+    "report": tuple(_REPORT_PARAMETERS.values()),
     "request": ("request", "day"),
     "statement": ("month", "tenant"),
     "forecast": ("tenant",),
     "drift": ("day", "tenant"),
 }
-"""Which options each of them has."""
-_ANSWER_S_MAX = 60.0
-"""Longer than a gateway takes before it gives up by itself."""
-_FIELDS = (*_OF_REPORT.values(), "request", "day", "month")
+"""Options that each report supports."""
+_RESPONSE_TIMEOUT_S = 60.0
+"""Response timeout. Longer than the gateway's own timeout."""
+_STATUS_TIMEOUT_S = 2.0
+_FIELDS = (*_REPORT_PARAMETERS.values(), "request", "day", "month")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.epilog = "Times are UTC. A day is written 2026-11-15, a minute 2026-11-15T09:30; 7d is a week ago."
+    parser.epilog = "Times are UTC: 2026-11-15, 2026-11-15T09:30, or 7d for a week ago. A month is 2026-11."
     parser.add_argument(
         "report",
         nargs="?",
         choices=("statement", "forecast", "drift"),
         metavar="REPORT",
-        help="statement: what tenants are charged for a month; forecast: what this month will have cost when it ends;"
-        " drift: why a day costs more, or less, than the seven before it; without any: what was spent, by --by",
+        help="statement: charges for a month; forecast: expected cost for this month; drift: causes of a cost change "
+        "compared with the previous seven days (default: cost by --by).",
     )
-    parser.add_argument("--tenant", type=tenant_path, metavar="PATH", help="only this tenant, with all below it")
-    parser.add_argument("--csv", action="store_true", help="print it as CSV, with every digit")
-    add_place(parser)
-    spent = parser.add_argument_group("what was spent")
-    spent.add_argument("--by", choices=_BY, help="what a line stands for (tenant)")
-    spent.add_argument("--key", metavar="NAME", help="with --by unit: which key of the metadata names it (ledger.unit)")
-    beginning = "from here on (the beginning of the month; with --by unit, of the day)"
-    spent.add_argument("--since", type=_moment, metavar="TIME", help=beginning)
-    spent.add_argument("--until", type=_moment, metavar="TIME", help="up to here, and not in it (the end of today)")
-    spent.add_argument("--class", dest="service_class", metavar="NAME", help="only this class")
-    spent.add_argument("--model", metavar="NAME", help="only this model")
+    parser.add_argument(
+        "--tenant", type=tenant_path, metavar="PATH", help="Tenant, including its descendants (default: all)."
+    )
+    parser.add_argument("--csv", action="store_true", help="Print CSV with full precision.")
+    add_gateway(parser)
+    spent = parser.add_argument_group("cost")
+    spent.add_argument("--by", choices=_BY, help="Grouping (default tenant).")
+    spent.add_argument("--unit-key", metavar="NAME", help="Metadata key for --by unit (default: ledger.unit_key).")
     spent.add_argument(
-        "--depth", type=int, choices=(1, 2, 3), help="so many steps of a path make a line (one below --tenant)"
+        "--since",
+        type=_timestamp,
+        metavar="TIME",
+        help="Start of the range (default: start of the month; with --by unit, of the day).",
     )
-    spent.add_argument("--limit", type=listed, metavar="N", help="so many lines at most (50)")
-    spent.add_argument("--request", type=_request, metavar="ID", help="of one request instead, attempt by attempt")
-    others = parser.add_argument_group("of other reports")
-    others.add_argument("--month", type=_month, metavar="MONTH", help="of a statement, such as 2026-11 (this one)")
+    spent.add_argument(
+        "--until", type=_timestamp, metavar="TIME", help="End of the range, exclusive (default: end of today)."
+    )
+    spent.add_argument("--class", dest="service_class", metavar="NAME", help="Class (default: all).")
+    spent.add_argument("--model", metavar="NAME", help="Model (default: all).")
+    spent.add_argument(
+        "--depth", type=int, choices=(1, 2, 3), help="Path levels per row (default: one below --tenant)."
+    )
+    spent.add_argument("--limit", type=page_size, metavar="N", help="Maximum number of rows (default 50).")
+    spent.add_argument(
+        "--request", type=_request, metavar="ID", help="Request to break down by attempt (default: none)."
+    )
+    others = parser.add_argument_group("other reports")
+    others.add_argument("--month", type=_month, metavar="MONTH", help="Month for a statement (default: this month).")
     others.add_argument(
-        "--day", type=_day, metavar="DAY", help="of drift, such as 2026-11-15 (today); of an older --request"
+        "--day", type=_day, metavar="DAY", help="Day for drift (default: today), or for an older --request."
     )
 
 
@@ -67,14 +78,14 @@ def run(args: argparse.Namespace) -> int:
     from headgate.cli.output import cost_csv, cost_tables
 
     if args.json and args.csv:
-        print("headgate: --json and --csv are two ways to print the same; take one", file=sys.stderr)
+        print("headgate: --json and --csv are mutually exclusive; choose one", file=sys.stderr)
         return 2
     try:
         name, answer = _ask(args)
-    except NotDone as problem:
-        return failed(problem)
+    except AdminRequestFailed as problem:
+        return print_failure(problem)
     if args.json:
-        show_json(answer)
+        print_json(answer)
     else:
         shown = cost_csv.lines(name, answer) if args.csv else cost_tables.lines(name, answer)
         print("\n".join(shown))
@@ -95,43 +106,72 @@ def _ask(args: argparse.Namespace) -> tuple[str, dict[str, Any]]:
         case "request":
             body = {"request": args.request, "day": args.day}
         case _:
-            body = {name: getattr(args, field) for name, field in _OF_REPORT.items()}
-    return kind, ask(args, f"cost/{kind}", body, answer_s_max=_ANSWER_S_MAX)
+            body = {name: getattr(args, field) for name, field in _REPORT_PARAMETERS.items()}
+    try:
+        return kind, call_admin_api(args, f"cost/{kind}", body, response_timeout_s=_RESPONSE_TIMEOUT_S)
+    except AdminRequestFailed as problem:
+        # An operator key or another path would not help if the gateway has no database.
+        if str(problem) and (url := _gateway_without_database(args)) is not None:
+            missing = "cost reports need `database` and `ledger` in the gateway's configuration"
+            raise AdminRequestFailed(f"{missing}; see {url}/docs/concepts/cost") from None
+        raise
+
+
+def _gateway_without_database(args: argparse.Namespace) -> str | None:
+    """Admin URL of the gateway if it is running and has no database, and otherwise None."""
+    import asyncio
+
+    from headgate.cli.output.status import GatewayNotFound, fetch_status
+    from headgate.cli.status import admin_url
+    from headgate.engines.page import open_session
+
+    async def has_database(url: str) -> bool:
+        async with open_session() as session:
+            status, _ = await fetch_status(session, url, timeout_s=_STATUS_TIMEOUT_S)
+            return status.database is not None
+
+    url = admin_url(args.url, args.config)
+    try:
+        return None if url is None or asyncio.run(has_database(url)) else url
+    except GatewayNotFound:
+        return None
 
 
 def _check(args: argparse.Namespace, kind: str) -> None:
-    """Nothing that is said is passed over."""
+    """Raises `AdminRequestFailed` if an option has no effect on this report."""
     for field in _FIELDS:
-        if getattr(args, field) is not None and field not in _TAKES[kind]:
-            option = "--class" if field == "service_class" else f"--{field}"
+        if getattr(args, field) is not None and field not in _OPTIONS_BY_REPORT[kind]:
+            option = "--class" if field == "service_class" else f"--{field.replace('_', '-')}"
             able = ", ".join(
-                f"{'headgate cost' if each == 'report' else each}" for each in _TAKES if field in _TAKES[each]
+                f"{'headgate cost' if each == 'report' else each}"
+                for each in _OPTIONS_BY_REPORT
+                if field in _OPTIONS_BY_REPORT[each]
             )
-            raise NotDone(f"{option} says nothing here; leave it out, or ask for what it is about: {able}")
+            raise AdminRequestFailed(f"{option} has no effect here; remove it, or use it with: {able}")
 
 
-def _moment(text: str) -> str:
+def _timestamp(text: str) -> str:
     if ago := re.fullmatch(r"([0-9]{1,5})([dh])", text):
         number, unit = int(ago[1]), ago[2]
-        # Days ago begin at midnight, so that their sums can be used.
+        # Days start at midnight, so that daily totals can be used.
         when = datetime.now(UTC) - (timedelta(days=number) if unit == "d" else timedelta(hours=number))
-        return _of_our_time(when.strftime("%Y-%m-%d" if unit == "d" else "%Y-%m-%dT%H:%M"), text)
+        return _checked_year(when.strftime("%Y-%m-%d" if unit == "d" else "%Y-%m-%dT%H:%M"), text)
     for form in ("%Y-%m-%d", "%Y-%m-%dT%H:%M"):
         if (read := _read(text, form)) is not None:
-            return _of_our_time(read, text)
-    raise argparse.ArgumentTypeError(f'"{text}" is no time; write 2026-11-15, 2026-11-15T09:30, 7d or 24h')
+            return _checked_year(read, text)
+    raise argparse.ArgumentTypeError(f'"{text}" is not a time; use 2026-11-15, 2026-11-15T09:30, 7d or 24h')
 
 
 def _day(text: str) -> str:
     if (read := _read(text, "%Y-%m-%d")) is not None:
-        return _of_our_time(read, text)
-    raise argparse.ArgumentTypeError(f'"{text}" is no day; write it as 2026-11-15')
+        return _checked_year(read, text)
+    raise argparse.ArgumentTypeError(f'"{text}" is not a day; use the form 2026-11-15')
 
 
 def _month(text: str) -> str:
     if (read := _read(text, "%Y-%m")) is not None:
-        return _of_our_time(read, text)
-    raise argparse.ArgumentTypeError(f'"{text}" is no month; write it as 2026-11')
+        return _checked_year(read, text)
+    raise argparse.ArgumentTypeError(f'"{text}" is not a month; use the form 2026-11')
 
 
 def _read(text: str, form: str) -> str | None:
@@ -141,13 +181,13 @@ def _read(text: str, form: str) -> str | None:
         return None
 
 
-def _of_our_time(read: str, text: str) -> str:
+def _checked_year(read: str, text: str) -> str:
     if not read.startswith("20"):
-        raise argparse.ArgumentTypeError(f'"{text}" is in no ledger; write a time from 2000 to 2099')
+        raise argparse.ArgumentTypeError(f'"{text}" is out of range; use a time from 2000 to 2099')
     return read
 
 
 def _request(text: str) -> str:
     if not re.fullmatch("[A-Za-z0-9_-]{1,128}", text):
-        raise argparse.ArgumentTypeError(f'"{text}" is no id of a request; write what x-request-id of its answer says')
+        raise argparse.ArgumentTypeError(f'"{text}" is not a request id; use the x-request-id of the response')
     return text

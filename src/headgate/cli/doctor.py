@@ -1,10 +1,10 @@
-"""Does a configuration fit reality: the engines, the addresses, the machine?
+"""Compare a configuration with its engines, its addresses and this machine.
 
-`check` reads the file alone; this also asks whatever it names. No gateway needs to run; where one does, it is compared
-with the file. Everything is asked at once and nothing is waited for longer than two seconds. After the findings comes
-the list of protections, each with its state.
+`check` only reads the file. `doctor` also queries every address in the file, concurrently and with a timeout of two
+seconds. If a gateway is running, its configuration is compared with the file. The output lists the findings, then the
+protections.
 
-With `--live` a running gateway is asked instead what is wrong at this moment, and with whom.
+With `--live`, the command prints a running gateway's verdicts instead.
 """
 
 import argparse
@@ -15,48 +15,52 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from headgate.cli.input.argument_types import add_config, add_json, add_url
 from headgate.wire.escape import escaped
 
 if TYPE_CHECKING:
-    from headgate.cli.checkup.finding import Finding, Level
+    from headgate.cli.checkup.finding import CheckFinding, Level
     from headgate.config.protections import Protection
     from headgate.config.settings import Settings
     from headgate.model.units import PoolName
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
-    findings: "list[Finding]"
+class _Diagnosis:
+    findings: "list[CheckFinding]"
     protections: "tuple[Protection, ...]" = ()
-    """Empty if the file could not be read."""
+    """Overload protections; empty if the file could not be read."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", nargs="?", default="headgate.yaml", type=Path, help="configuration (headgate.yaml)")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument("--workers", type=int, metavar="N", help="check for `headgate serve --workers N`")
-    parser.add_argument("--live", action="store_true", help="ask a running gateway what is wrong at this moment")
+    add_config(parser)
     parser.add_argument(
-        "--gateway", metavar="URL", help="with --live: its admin listener, such as http://127.0.0.1:9090"
+        "--workers", type=int, metavar="N", help="Number of workers for `headgate serve` (default: none)."
     )
+    parser.add_argument("--live", action="store_true", help="Show the current verdicts of a running gateway.")
+    add_url(parser, ", with --live")
+    add_json(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """The exit code is 1 if there is any problem."""
+    """Returns exit code 1 if there is a problem."""
     if args.live:
         return _live(args)
-    if args.gateway is not None:
-        print("headgate: --gateway names whom --live asks; add --live", file=sys.stderr)
+    if args.url is not None:
+        print("headgate: --url has no effect without --live; add --live or remove --url", file=sys.stderr)
         return 2
     from headgate.cli.checkup.finding import Level
-    from headgate.config.protections import as_rows, protection_lines
+    from headgate.config.protections import protection_lines, protection_rows
 
-    found = _found(args.file, args.workers)
+    found = _diagnose(args.config, args.workers)
     well = not any(finding.level is Level.PROBLEM for finding in found.findings)
     if args.json:
         import json
 
-        rows = {"findings": [asdict(each) for each in found.findings], "protections": as_rows(found.protections)}
+        rows = {
+            "findings": [asdict(each) for each in found.findings],
+            "protections": protection_rows(found.protections),
+        }
         print(json.dumps({"ok": well, **rows}, indent=2))
     else:
         protection = protection_lines(found.protections) if found.protections else ()
@@ -68,94 +72,95 @@ def run(args: argparse.Namespace) -> int:
 def _live(args: argparse.Namespace) -> int:
     import asyncio
 
-    from headgate.cli.checkup.live import Said, ask, lines
-    from headgate.cli.output.status import NotAGateway
-    from headgate.cli.status import admin_url
+    from headgate.cli.checkup.live import VerdictPage, fetch_verdicts, lines
+    from headgate.cli.output.status import GatewayNotFound
+    from headgate.cli.status import admin_url, start_hint
     from headgate.engines.page import open_session
 
-    async def asked(url: str) -> tuple[Said, bytes]:
+    async def asked(url: str) -> tuple[VerdictPage, bytes]:
         async with open_session() as session:
-            return await ask(session, url)
+            return await fetch_verdicts(session, url)
 
-    url = admin_url(args.gateway, args.file)
+    url = admin_url(args.url, args.config)
     if url is None:
         return 1
     try:
         said, page = asyncio.run(asked(url))
-    except NotAGateway as error:
-        hint = f"start one with `headgate serve {args.file}`, or name its admin listener with --gateway"
-        print(f"headgate: {error}; {hint}", file=sys.stderr)
+    except GatewayNotFound as error:
+        print(f"headgate: {error}; {start_hint(args.config)}", file=sys.stderr)
         return 1
-    print(page.decode().rstrip() if args.json else "\n".join(map(escaped, lines(said))))
-    return 0 if said.well else 1
+    print(page.decode().rstrip() if args.json else "\n".join(map(escaped, lines(said, url))))
+    return 0 if said.healthy else 1
 
 
-def _found(file: Path, workers: int | None) -> _Found:
+def _diagnose(file: Path, workers: int | None) -> _Diagnosis:
     import asyncio
 
     from headgate.cli.checkup.finding import Level, ok, problem
     from headgate.config.load import load
     from headgate.config.problems import ConfigErrors
     from headgate.config.protections import protections
-    from headgate.config.workers import unfit
-    from headgate.engines.dialects import DIALECTS, readable_kv
+    from headgate.config.workers import workers_problem
+    from headgate.engines.dialects import DIALECTS, engines_reporting_kv
     from headgate.model.engine_profile import PROFILES
 
     try:
         settings = load(file, os.environ, engines=DIALECTS.keys(), profiles=PROFILES)
     except ConfigErrors as errors:
-        return _Found([_read(Level.PROBLEM, str(each)) for each in errors.problems])
-    findings = [ok(str(file), f"is right; configuration {settings.hash}")]
-    findings += [_read(Level.NOTE, warning) for warning in settings.warnings]
-    if workers is not None and (wrong := unfit(settings, file, workers)):
+        return _Diagnosis([_parse_finding(Level.PROBLEM, str(each)) for each in errors.problems])
+    findings = [ok(str(file), f"is valid; configuration {settings.hash}")]
+    findings += [_parse_finding(Level.NOTE, warning) for warning in settings.warnings]
+    if workers is not None and (wrong := workers_problem(settings, file, workers)):
         message, _, then = wrong.partition("; ")
-        findings.append(problem("--workers", message, then=then))
-    real, kv_tokens = asyncio.run(_reality(settings))
-    return _Found(findings + real, protections(settings, readable=readable_kv(), reported=kv_tokens))
+        findings.append(problem("--workers", message, next_step=then))
+    real, kv_tokens = asyncio.run(_probe_environment(settings))
+    return _Diagnosis(
+        findings + real, protections(settings, kv_readable_engines=engines_reporting_kv(), reported_kv_tokens=kv_tokens)
+    )
 
 
-def _read(level: "Level", said: str) -> "Finding":
-    """What reading the file said: `FILE:LINE: PLACE: what is wrong; what to do`."""
-    from headgate.cli.checkup.finding import Finding
+def _parse_finding(level: "Level", said: str) -> "CheckFinding":
+    """A finding built from a configuration problem: `FILE:LINE: SETTING: problem; next step`."""
+    from headgate.cli.checkup.finding import CheckFinding
 
     about, _, rest = said.partition(": ")
     message, _, then = rest.partition("; ")
-    return Finding(level, about, message, then)
+    return CheckFinding(level, about, message, then)
 
 
-async def _reality(settings: "Settings") -> "tuple[list[Finding], dict[PoolName, int]]":
-    """The findings, and the KV capacity that the engines of each pool report."""
+async def _probe_environment(settings: "Settings") -> "tuple[list[CheckFinding], dict[PoolName, int]]":
+    """The findings, and each pool's engine-reported KV capacity."""
     import asyncio
 
     from headgate.cli.checkup.clock import clock_findings
-    from headgate.cli.checkup.database import look_at_database
-    from headgate.cli.checkup.endpoints import look_at_all, reported_kv_tokens
-    from headgate.cli.checkup.listeners import look_at_listeners
+    from headgate.cli.checkup.database import check_database
+    from headgate.cli.checkup.endpoints import check_endpoints, reported_kv_tokens
+    from headgate.cli.checkup.listeners import check_listeners
     from headgate.cli.checkup.machine import machine_findings
-    from headgate.cli.checkup.store import look_at_store
+    from headgate.cli.checkup.store import check_store
     from headgate.engines.page import open_session
 
     async with open_session() as session:
         looks, listeners, store, database = await asyncio.gather(
-            look_at_all(settings, session),
-            look_at_listeners(settings, session),
-            look_at_store(settings),
-            look_at_database(settings),
+            check_endpoints(settings, session),
+            check_listeners(settings, session),
+            check_store(settings),
+            check_database(settings),
         )
     findings = [finding for look in looks for finding in look.findings]
-    heard = [*(look.heard for look in looks), listeners.heard]
+    heard = [*(look.clock for look in looks), listeners.clock]
     findings += [*listeners.findings, *store, *database, *clock_findings(heard), *machine_findings(settings)]
     return findings, reported_kv_tokens(looks)
 
 
-def _lines(findings: "Sequence[Finding]") -> Iterator[str]:
+def _lines(findings: "Sequence[CheckFinding]") -> Iterator[str]:
     for finding in findings:
         yield f"{finding.level:<8}{finding.about}: {finding.message}"
-        if finding.next:
-            yield f"{'':<8}  -> {finding.next}"
+        if finding.next_step:
+            yield f"{'':<8}  -> {finding.next_step}"
 
 
-def _summary(findings: "Sequence[Finding]") -> str:
+def _summary(findings: "Sequence[CheckFinding]") -> str:
     from headgate.cli.checkup.finding import Level
 
     problems = sum(finding.level is Level.PROBLEM for finding in findings)

@@ -1,4 +1,4 @@
-"""How is a simulated engine started from the command line?"""
+"""Run simulated engines."""
 
 import argparse
 import signal
@@ -13,32 +13,81 @@ PROFILES = ("tiny", "rtxpro6000-llama-8b", "h200-llama-8b", "h100x8-llama-70b")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--profile", choices=PROFILES, default="tiny", help="which engine to be (tiny)")
-    parser.add_argument("--model", help="the name it serves (the profile's)")
-    parser.add_argument("--host", default="127.0.0.1")
-    parser.add_argument("--port", type=int, default=8000, help="where to listen, 0 for any free port (8000)")
-    parser.add_argument("--count", type=int, default=1, help="how many engines, on ports that follow each other (1)")
-    parser.add_argument("--seed", type=int, default=0, help="what all that is drawn is drawn from (0)")
-    parser.add_argument("--speed-up", type=float, default=1.0, metavar="X", help="so many times as fast (1)")
-    parser.add_argument("--context", type=int, metavar="TOKENS", help="longest prompt and answer (the profile's)")
-    parser.add_argument("--kv-tokens", type=int, metavar="TOKENS", help="size of the KV cache (the profile's)")
-    parser.add_argument("--output-median", type=int, metavar="TOKENS", help="of answers that end by themselves (129)")
-    parser.add_argument("--image-tokens", type=int, default=0, metavar="N", help="take images, each as N tokens")
-    parser.add_argument("--by-priority", action="store_true", help="schedule by the requests' priority")
-    parser.add_argument("--no-embeddings", action="store_true", help="have no /v1/embeddings, as a chat model")
-    parser.add_argument("--api-key", metavar="KEY", help="require this key below /v1, as vLLM does")
-    parser.add_argument("--record", type=Path, metavar="FILE", help="append a line of JSON for each request")
-    _add_faults(parser.add_argument_group("what goes wrong"))
+    parser.add_argument(
+        "--profile", choices=PROFILES, default="tiny", help="Engine profile to simulate (default tiny)."
+    )
+    parser.add_argument("--model", metavar="NAME", help="Served model name (default: the profile's name).")
+    parser.add_argument("--host", default="127.0.0.1", help="Listen address (default 127.0.0.1).")
+    parser.add_argument(
+        "--port", type=int, default=8000, metavar="N", help="Port, or 0 for any free port (default 8000)."
+    )
+    parser.add_argument(
+        "--count", type=int, default=1, metavar="N", help="Number of engines, on consecutive ports (default 1)."
+    )
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="Random seed (default 0).")
+    parser.add_argument("--speed-up", type=float, default=1.0, metavar="X", help="Speed factor (default 1).")
+    parser.add_argument(
+        "--context-tokens", type=int, metavar="N", help="Maximum prompt plus output tokens (default: from the profile)."
+    )
+    parser.add_argument(
+        "--kv-tokens", type=int, metavar="N", help="KV cache size in tokens (default: from the profile)."
+    )
+    parser.add_argument(
+        "--output-tokens-median",
+        type=int,
+        metavar="N",
+        help="Median output length if max_tokens is not set (default 129).",
+    )
+    parser.add_argument(
+        "--image-tokens", type=int, default=0, metavar="N", help="Tokens per image (default 0: images are rejected)."
+    )
+    parser.add_argument(
+        "--priority-scheduling", action="store_true", help="Schedule by request priority instead of arrival order."
+    )
+    parser.add_argument("--no-embeddings", action="store_true", help="Do not serve /v1/embeddings.")
+    parser.add_argument("--api-key", metavar="KEY", help="API key required under /v1 (default: none).")
+    parser.add_argument(
+        "--record", type=Path, metavar="FILE", help="File to write one JSON line per request to (default: none)."
+    )
+    _add_faults(parser.add_argument_group("faults"))
 
 
 def _add_faults(group: argparse._ArgumentGroup) -> None:  # pyright: ignore[reportPrivateUsage]
-    group.add_argument("--cold-start", type=float, default=0.0, metavar="S", help="nothing listens for so long")
-    group.add_argument("--stall-every", type=float, default=0.0, metavar="S", help="hang this often (/health answers)")
-    group.add_argument("--stall-for", type=float, default=5.0, metavar="S", help="hang for so long (5)")
-    group.add_argument("--error-rate", type=float, default=0.0, metavar="R", help="share of requests that get HTTP 500")
-    group.add_argument("--reset-rate", type=float, default=0.0, metavar="R", help="share of connections reset midway")
-    group.add_argument("--truncate-rate", type=float, default=0.0, metavar="R", help="share of streams cut short")
-    group.add_argument("--no-usage", action="store_true", help="never tell how many tokens were used")
+    group.add_argument(
+        "--cold-start", type=float, default=0.0, metavar="SECONDS", help="Delay before the port opens (default 0)."
+    )
+    group.add_argument(
+        "--hang-every",
+        type=float,
+        default=0.0,
+        metavar="SECONDS",
+        help="Interval between hangs; /health keeps responding during a hang (default 0: none).",
+    )
+    group.add_argument(
+        "--hang-for", type=float, default=5.0, metavar="SECONDS", help="Duration of each hang (default 5)."
+    )
+    group.add_argument(
+        "--error-rate",
+        type=float,
+        default=0.0,
+        metavar="R",
+        help="Fraction of requests that fail with HTTP 500 (default 0).",
+    )
+    group.add_argument(
+        "--reset-rate",
+        type=float,
+        default=0.0,
+        metavar="R",
+        help="Fraction of connections reset mid-response (default 0).",
+    )
+    group.add_argument(
+        "--truncate-rate",
+        type=float,
+        default=0.0,
+        metavar="R",
+        help="Fraction of streams that are truncated (default 0).",
+    )
+    group.add_argument("--no-usage", action="store_true", help="Omit token usage from responses.")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -48,12 +97,12 @@ def run(args: argparse.Namespace) -> int:
         engines = [_options(args, number) for number in range(args.count)]
         return uvloop.run(_serve(engines))
     except OSError as error:
-        print(f"headgate: {error.strerror}; choose another with --port", file=sys.stderr)
+        print(f"headgate: {error.strerror}; choose another port with --port", file=sys.stderr)
         return 1
 
 
 async def _serve(engines: "list[EngineOptions]") -> int:
-    """Until SIGTERM or SIGINT."""
+    """Runs until SIGTERM or SIGINT."""
     import asyncio
 
     from headgate.hosts.local.clock import SystemClock
@@ -75,11 +124,11 @@ def _options(args: argparse.Namespace, number: int) -> "EngineOptions":
     from dataclasses import replace
 
     from headgate.model.engine_profile import PROFILES as PROFILES_BY_NAME
-    from headgate.simulation.server.options import EngineOptions, Faults
+    from headgate.simulation.server.options import EngineOptions, FaultOptions
 
-    profile = replace(PROFILES_BY_NAME[args.profile], by_priority=args.by_priority)
-    if args.context is not None:
-        profile = replace(profile, context_tokens=args.context)
+    profile = replace(PROFILES_BY_NAME[args.profile], priority_scheduling=args.priority_scheduling)
+    if args.context_tokens is not None:
+        profile = replace(profile, context_tokens=args.context_tokens)
     if args.kv_tokens is not None:
         profile = profile.with_kv_tokens(args.kv_tokens)
     options = EngineOptions(
@@ -91,17 +140,18 @@ def _options(args: argparse.Namespace, number: int) -> "EngineOptions":
         seed=args.seed,
         speed_up=args.speed_up,
         cold_start_s=args.cold_start,
-        faults=Faults(
+        faults=FaultOptions(
             error_rate=args.error_rate,
             reset_rate=args.reset_rate,
             truncate_rate=args.truncate_rate,
-            stall_every_s=args.stall_every,
-            stall_for_s=args.stall_for,
+            stall_every_s=args.hang_every,
+            stall_for_s=args.hang_for,
         ),
-        tells_usage=not args.no_usage,
-        embeds=not args.no_embeddings,
+        reports_usage=not args.no_usage,
+        serves_embeddings=not args.no_embeddings,
         image_tokens=args.image_tokens,
         api_key=args.api_key,
-        record=args.record,
+        record_path=args.record,
     )
-    return options if args.output_median is None else replace(options, output_tokens_median=args.output_median)
+    median = args.output_tokens_median
+    return options if median is None else replace(options, output_tokens_median=median)

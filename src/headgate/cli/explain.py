@@ -1,86 +1,81 @@
-"""Why did this request wait, go where it went, or end as it did; and which requests did?"""
+"""Show why a request waited, where it went or why it was rejected, or list requests by their properties."""
 
 import argparse
 import re
 import shutil
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from headgate.cli.input.argument_types import add_gateway
+
 if TYPE_CHECKING:
-    from headgate.cli.output.explanation import Explanation, FoundRequests
+    from headgate.cli.output.explanation import Explanation, RequestList
 
 WIDTH = 80
-"""Where nobody says how wide the terminal is."""
+"""Line width if the output does not go to a terminal."""
 _WIDTH_MIN, _WIDTH_MAX = 60, 120
 _WHAT_MAX = 30
 _GAP = "  "
 _TIMEOUT_S = 8.0
 _TIME_CHARS = 8
-"""Of a moment, hours to seconds."""
-_LENGTH = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,3})?)(ms|s|m|h)")
-_LENGTHS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000}
+"""Length of HH:MM:SS."""
+_DURATION = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,3})?)(ms|s|m|h)")
+_UNIT_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000}
 _MEASURE = re.compile(r"(\d) (?=m?s\b)")
 _REQUEST_ID = re.compile(r"[A-Za-z0-9_-]{1,128}")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "request_id", metavar="REQUEST_ID", nargs="?", help="the x-request-id of the answer, such as req_0123abcd"
+        "request_id", metavar="REQUEST_ID", nargs="?", help="x-request-id of the response, such as req_0123abcd."
     )
-    which_requests = parser.add_argument_group("instead of one request, a list of those")
-    which_requests.add_argument("--tenant", metavar="NAME", help="of this tenant")
-    which_requests.add_argument("--class", dest="service_class", metavar="NAME", help="of this class")
-    which_requests.add_argument("--outcome", metavar="NAME", help="that ended so, such as completed or shed")
-    which_requests.add_argument("--since", metavar="WHEN", help="that came since 10m ago, or a moment (1h)")
-    which_requests.add_argument("--until", metavar="WHEN", help="that came before that")
-    which_requests.add_argument("--slower", metavar="LENGTH", type=_milliseconds, help="that took longer, such as 2s")
-    which_requests.add_argument("--limit", metavar="NUMBER", help="so many at most, the newest first (20)")
-    which = parser.add_mutually_exclusive_group()
-    which.add_argument(
-        "--config",
-        default=Path("headgate.yaml"),
-        type=Path,
-        metavar="FILE",
-        help="the gateway's configuration (headgate.yaml)",
+    filters = parser.add_argument_group("filters for listing requests (without REQUEST_ID)")
+    filters.add_argument("--tenant", metavar="NAME", help="Tenant (default: all).")
+    filters.add_argument("--class", dest="service_class", metavar="NAME", help="Class (default: all).")
+    filters.add_argument("--outcome", metavar="NAME", help="Outcome, such as completed or shed (default: all).")
+    filters.add_argument(
+        "--since", metavar="TIME", help="Earliest arrival: an age such as 10m, or a timestamp (default 1h)."
     )
-    which.add_argument(
-        "--admin",
-        "--url",
-        dest="url",
-        metavar="URL",
-        help="its admin listener, such as http://127.0.0.1:9090, instead of the file's",
+    filters.add_argument("--until", metavar="TIME", help="Latest arrival (default: now).")
+    filters.add_argument(
+        "--slower-than",
+        dest="slower",
+        metavar="DURATION",
+        type=_milliseconds,
+        help="Minimum duration, such as 2s (default: none).",
     )
-    parser.add_argument("--json", action="store_true", help="print what the gateway said as it is")
+    filters.add_argument("--limit", metavar="N", help="Maximum number of requests, newest first (default 20).")
+    add_gateway(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     import asyncio
 
-    from headgate.cli.output.explanation import NotAsked, NotKnown
-    from headgate.cli.output.status import NotAGateway
-    from headgate.cli.status import admin_url
+    from headgate.cli.output.explanation import InvalidQuery, RequestNotFound
+    from headgate.cli.output.status import GatewayNotFound
+    from headgate.cli.status import admin_url, start_hint
 
     query = _query(args)
     if (args.request_id is None) is not bool(query):
-        print("headgate: name one request by its id, or ask for many, such as --since 10m", file=sys.stderr)
+        print("headgate: give either a request id or filters such as --since 10m", file=sys.stderr)
         return 2
     if args.request_id is not None and not _REQUEST_ID.fullmatch(args.request_id):
-        hint = "it is in the header x-request-id of every answer, such as req_0123abcd"
-        print(f"headgate: {args.request_id!r} is no request id; {hint}", file=sys.stderr)
+        hint = "use the x-request-id header of the response, such as req_0123abcd"
+        print(f"headgate: {args.request_id!r} is not a request id; {hint}", file=sys.stderr)
         return 2
     url = admin_url(args.url, args.config)
     if url is None:
         return 1
     try:
-        shown, page = asyncio.run(_searched(url, query) if args.request_id is None else _asked(url, args.request_id))
-    except (NotAsked, NotKnown) as error:
-        print(f"headgate: {_plain(str(error))}", file=sys.stderr)
+        shown, page = asyncio.run(
+            _search_requests(url, query) if args.request_id is None else _explain_request(url, args.request_id)
+        )
+    except (InvalidQuery, RequestNotFound) as error:
+        print(f"headgate: {_printable(str(error))}", file=sys.stderr)
         return 1
-    except NotAGateway as error:
-        hint = f"start one with `headgate serve {args.config}`, or name its admin listener with --admin"
-        print(f"headgate: {error}; {hint}", file=sys.stderr)
+    except GatewayNotFound as error:
+        print(f"headgate: {error}; {start_hint(args.config)}", file=sys.stderr)
         return 1
     print(page.decode().rstrip() if args.json else "\n".join(shown))
     return 0
@@ -93,39 +88,39 @@ def _query(args: argparse.Namespace) -> dict[str, str]:
         "outcome": args.outcome,
         "since": args.since,
         "until": args.until,
-        "slower_ms": args.slower,
+        "min_duration_ms": args.slower,
         "limit": args.limit,
     }
     return {name: str(value) for name, value in asked.items() if value is not None}
 
 
 def _milliseconds(text: str) -> int:
-    found = _LENGTH.fullmatch(text)
-    length = 0 if found is None else round(float(found[1]) * _LENGTHS_MS[found[2]])
+    found = _DURATION.fullmatch(text)
+    length = 0 if found is None else round(float(found[1]) * _UNIT_MS[found[2]])
     if length < 1:
-        raise argparse.ArgumentTypeError(f'"{text}" is no length of time; write one such as 500ms, 2s or 1.5m')
+        raise argparse.ArgumentTypeError(f'"{text}" is not a duration; use a number with a unit, such as 500ms or 1.5m')
     return length
 
 
-async def _asked(url: str, request_id: str) -> "tuple[Iterator[str], bytes]":
-    from headgate.cli.output.explanation import ask
+async def _explain_request(url: str, request_id: str) -> "tuple[Iterator[str], bytes]":
+    from headgate.cli.output.explanation import fetch_explanation
     from headgate.engines.page import open_session
 
     async with open_session() as session:
-        explanation, page = await ask(session, url, request_id, timeout_s=_TIMEOUT_S)
+        explanation, page = await fetch_explanation(session, url, request_id, timeout_s=_TIMEOUT_S)
         return lines(explanation, _width()), page
 
 
-async def _searched(url: str, query: dict[str, str]) -> "tuple[Iterator[str], bytes]":
+async def _search_requests(url: str, query: dict[str, str]) -> "tuple[Iterator[str], bytes]":
     from headgate.cli.output.explanation import search
     from headgate.engines.page import open_session
 
     async with open_session() as session:
         found, page = await search(session, url, query)
-        return listed(found, _width()), page
+        return request_list_lines(found, _width(), truncate=sys.stdout.isatty()), page
 
 
-# What people see
+# Text output
 
 
 def lines(explanation: "Explanation", width: int = WIDTH) -> Iterator[str]:
@@ -136,54 +131,59 @@ def lines(explanation: "Explanation", width: int = WIDTH) -> Iterator[str]:
         yield ""
     yield from _table(explanation, width)
     yield ""
-    told = f" This is told by {explanation.told_by} of its cell." if explanation.told_by else ""
-    yield from _wrapped(f"It arrived at {explanation.arrived_at}; times count from there.{told}", width)
+    told = f" Recorded by cell member {explanation.reported_by}." if explanation.reported_by else ""
+    yield from _wrapped(f"Times are relative to the arrival at {explanation.arrived_at}.{told}", width)
 
 
 def _stages(explanation: "Explanation", width: int) -> Iterator[str]:
-    from headgate.cli.output.stage_bars import BEYOND, bars, lateness
+    from headgate.cli.output.stage_bars import OVER_BUDGET, bars, lateness
 
     drawn = list(bars(explanation.stages, explanation.budget, width))
     yield from drawn
-    if any(BEYOND in line for line in drawn):
-        yield f"{BEYOND} is time beyond the budget of the stage."
-    for sentence in lateness(explanation.late, explanation.budget):
+    if any(OVER_BUDGET in line for line in drawn):
+        yield f"{OVER_BUDGET} marks time beyond the stage budget."
+    for sentence in lateness(explanation.missed_targets, explanation.budget):
         yield from _wrapped(sentence, width)
     if explanation.caller_stages:
-        told = ", ".join(f"{each.stage} {each.took_ms / 1000:.3f} s" for each in explanation.caller_stages)
-        yield from _wrapped(f"Its caller says of itself, before it asked: {told}.", width)
+        told = ", ".join(f"{each.stage} {each.duration_ms / 1000:.3f} s" for each in explanation.caller_stages)
+        yield from _wrapped(f"Stages before the request, reported by the client: {told}.", width)
 
 
-def listed(found: "FoundRequests", width: int = WIDTH) -> Iterator[str]:
-    """The day, then two lines for each: what it was, and where its time went."""
+def request_list_lines(found: "RequestList", width: int = WIDTH, *, truncate: bool = False) -> Iterator[str]:
+    """The day, followed by two lines per request: its properties and the time it spent in each stage.
+
+    With `truncate`, properties that do not fit on the line are cut off. Programs that read the output need all of them.
+    """
     from headgate.cli.output.stage_bars import legend, line_bar
 
     if not found.requests:
-        yield "No such request is known."
+        yield "No request matches."
     slowest_ms, today = max((each.total_ms for each in found.requests), default=0.0), ""
     for each in found.requests:
-        day, _, moment = _plain(each.arrived_at).partition("T")
+        day, _, moment = _printable(each.arrived_at).partition("T")
         if day != today:
             today = day
             yield f"{day} (UTC)"
         facts = (each.outcome, each.service_class, each.tenant)
-        told = _GAP.join(_plain(fact or "-") for fact in facts)
-        head = f"{moment[:_TIME_CHARS]}{_GAP}{_plain(each.request_id)}{_GAP}{each.total_ms / 1000:.3f} s{_GAP}{told}"
-        yield head[:width]
+        told = _GAP.join(_printable(fact or "-") for fact in facts)
+        head = (
+            f"{moment[:_TIME_CHARS]}{_GAP}{_printable(each.request_id)}{_GAP}{each.total_ms / 1000:.3f} s{_GAP}{told}"
+        )
+        yield head[:width] if truncate else head
         yield f"{_GAP}{line_bar(each, slowest_ms=slowest_ms, room=width - len(_GAP))}".rstrip()
     if found.requests:
         yield ""
         yield from _wrapped(legend(), width)
-    if not found.whole:
-        incomplete = "the search ran out of time, or older records are no longer kept (records.folder keeps them)"
-        yield from _wrapped(f"There may be more: {incomplete}.", width)
-    if found.not_heard:
-        yield from _wrapped(f"Not heard: {', '.join(found.not_heard)}.", width)
+    if not found.complete:
+        incomplete = "the search timed out, or older records are no longer kept; records.directory keeps them longer"
+        yield from _wrapped(f"The list may be incomplete: {incomplete}.", width)
+    if found.unreachable_members:
+        yield from _wrapped(f"No response from: {', '.join(found.unreachable_members)}.", width)
 
 
 def _table(explanation: "Explanation", width: int) -> Iterator[str]:
-    rows = [("SECONDS", "WHAT", "WHY")]
-    rows.extend((f"{step.at_ms / 1000:.3f}", step.what, step.why) for step in explanation.steps)
+    rows = [("SECONDS", "EVENT", "REASON")]
+    rows.extend((f"{step.at_ms / 1000:.3f}", step.event, step.reason) for step in explanation.steps)
     when_width = max(len(when) for when, _, _ in rows)
     what_width = min(max(len(what) for _, what, _ in rows), _WHAT_MAX)
     why_width = width - when_width - what_width - 2 * len(_GAP)
@@ -201,13 +201,13 @@ def _table(explanation: "Explanation", width: int) -> Iterator[str]:
 def _wrapped(text: str, width: int) -> list[str]:
     from textwrap import wrap
 
-    # A number stays with its unit.
-    bound = _MEASURE.sub("\\1\u00a0", _plain(text))
+    # Keep each number on the same line as its unit.
+    bound = _MEASURE.sub("\\1\u00a0", _printable(text))
     return [line.replace("\u00a0", " ") for line in wrap(bound, width, break_on_hyphens=False)]
 
 
-def _plain(text: str) -> str:
-    """Callers name models and classes; what they name must not command the operator's terminal."""
+def _printable(text: str) -> str:
+    """Model and class names come from clients, so control characters are removed from them."""
     return "".join(letter if letter.isprintable() else "?" for letter in text)
 
 

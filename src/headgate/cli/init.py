@@ -1,7 +1,7 @@
-"""How does somebody get a first configuration that fits their traffic and their engine?
+"""Write a first configuration file for a given kind of traffic and engine.
 
-The file is written for people: its comments say why each number is what it is. With `--from` a running engine is asked
-which it is, what it serves and how much it runs at once; otherwise an example stands there to be changed.
+Comments in the file explain the choice of each number. With `--from`, the command queries a running engine for its
+type, models and concurrency. Otherwise the file contains an example engine for the user to replace.
 """
 
 import argparse
@@ -10,99 +10,101 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from headgate.cli.input.argument_types import CONFIG_FILE, add_config
+
 if TYPE_CHECKING:
-    from headgate.config.starter import EnginePool
-    from headgate.engines.recognise import Recognised
+    from headgate.config.starter_config import StarterPool
+    from headgate.engines.engine_detection import DetectedEngine
 
 _TIMEOUT_S = 5.0
 _SHAPES = ("chat", "bursty", "batch", "mixed")
-_BATCHING_PLACES = 64
-_UNKNOWN_PLACES = 4
+_IN_FLIGHT_BATCHING = 64
+_IN_FLIGHT_UNKNOWN = 4
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", nargs="?", default="headgate.yaml", type=Path, help="what to write (headgate.yaml)")
-    parser.add_argument("--shape", choices=_SHAPES, default="mixed", help="the kind of traffic (mixed)")
-    parser.add_argument("--from", dest="url", metavar="URL", help="ask the engine at this address what it is")
-    parser.add_argument("--api-key-env", metavar="NAME", help="the environment variable with that engine's key")
-    parser.add_argument("--force", action="store_true", help="overwrite a file that is there")
+    add_config(parser, "Configuration file to write")
+    parser.add_argument("--traffic", choices=_SHAPES, default="mixed", help="Kind of traffic (default mixed).")
+    parser.add_argument("--from", dest="url", metavar="URL", help="Running engine to query (default: none).")
+    parser.add_argument("--api-key-env", metavar="NAME", help="Environment variable that holds the engine's API key.")
+    parser.add_argument("--force", action="store_true", help="Overwrite an existing file.")
 
 
 def run(args: argparse.Namespace) -> int:
-    from headgate.config.starter import EXAMPLE, starter
+    from headgate.config.starter_config import EXAMPLE_POOL, starter_config
 
-    file: Path = args.file
+    file: Path = args.config
     if file.exists() and not args.force:
-        return _problem(f"{file} exists; name another file, or overwrite it with --force")
+        return _problem(f"{file} exists; choose another file with --config, or overwrite it with --force")
     try:
-        pool = EXAMPLE if args.url is None else _ask(args.url, args.api_key_env)
-        text = starter(args.shape, pool)
+        pool = EXAMPLE_POOL if args.url is None else _detect_pool(args.url, args.api_key_env)
+        text = starter_config(args.traffic, pool)
         _check(text, str(file))
         file.write_text(text, encoding="utf-8")
-    except _NoEngine as error:
+    except _EngineNotDetected as error:
         return _problem(str(error))
     except OSError as error:
-        return _problem(f"{file} cannot be written: {error.strerror}")
-    _tell(f"{file} is written, shape {args.shape}")
-    _tell(_next_steps(file, asked=args.url is not None))
+        return _problem(f"cannot write {file}: {error.strerror}")
+    _print_stderr(f"wrote {file} for {args.traffic} traffic")
+    _print_stderr(_next_steps(file, asked=args.url is not None))
     return 0
 
 
-class _NoEngine(Exception):
-    """The engine could not be asked. The message says why, with the next step."""
+class _EngineNotDetected(Exception):
+    """The engine could not be queried. The message gives the reason and the next step."""
 
 
-def _ask(url: str, variable: str | None) -> "EnginePool":
+def _detect_pool(url: str, variable: str | None) -> "StarterPool":
     import asyncio
 
-    from headgate.config.pools import NotAnAddress, engine_url
-    from headgate.engines.recognise import Unrecognised
+    from headgate.config.pools import InvalidEngineUrl, engine_url
+    from headgate.engines.engine_detection import DetectionError
 
     if variable is not None and not os.environ.get(variable):
-        raise _NoEngine(f"the environment variable {variable} is not set; export the engine's key in it")
+        raise _EngineNotDetected(f"environment variable {variable} is not set; set it to the engine's API key")
     try:
         address = engine_url(url)
-        found = asyncio.run(_recognised(address, None if variable is None else os.environ[variable]))
-    except NotAnAddress as error:
-        raise _NoEngine(f"--from {error}") from error
-    except Unrecognised as error:
+        found = asyncio.run(_recognised_engine(address, None if variable is None else os.environ[variable]))
+    except InvalidEngineUrl as error:
+        raise _EngineNotDetected(f"--from {error}") from error
+    except DetectionError as error:
         hint = " (--api-key-env)" if "key" in str(error) else ""
-        raise _NoEngine(f"{url}: {error}{hint}") from error
-    _tell(_description(found, address))
+        raise _EngineNotDetected(f"{url}: {error}{hint}") from error
+    _print_stderr(_description(found, address))
     return _pool(found, address, variable)
 
 
-async def _recognised(url: str, api_key: str | None) -> "Recognised":
+async def _recognised_engine(url: str, api_key: str | None) -> "DetectedEngine":
+    from headgate.engines.engine_detection import detect_engine
     from headgate.engines.page import open_session
-    from headgate.engines.recognise import recognise
 
     async with open_session() as session:
-        return await recognise(session, url, api_key=api_key, timeout_s=_TIMEOUT_S)
+        return await detect_engine(session, url, api_key=api_key, timeout_s=_TIMEOUT_S)
 
 
-def _pool(found: "Recognised", url: str, variable: str | None) -> "EnginePool":
-    from headgate.config.starter import EnginePool
+def _pool(found: "DetectedEngine", url: str, variable: str | None) -> "StarterPool":
+    from headgate.config.starter_config import StarterPool
     from headgate.engines.dialect import Signal
 
     dialect = found.dialect
-    if found.places is not None:
-        places, reason = found.places, f"The engine says that it runs {found.places} at once."
+    if found.concurrency is not None:
+        places, reason = found.concurrency, f"The engine reports a limit of {found.concurrency} concurrent requests."
     else:
-        # Whoever tells of its KV memory runs as many as fit into it, not a number fixed at its start.
-        places = _BATCHING_PLACES if Signal.KV_USED_FRACTION in dialect.metrics else _UNKNOWN_PLACES
-        why = dialect.places_hint or "the engine does not say how many it runs at once"
-        reason = f"{why[0].upper()}{why[1:]}; {places} is a start."
-    return EnginePool(dialect.name, url, found.models[0], places, reason, variable)
+        # Engines that report KV cache usage run as many requests as fit in the cache, not a fixed number.
+        places = _IN_FLIGHT_BATCHING if Signal.KV_USED_FRACTION in dialect.metrics else _IN_FLIGHT_UNKNOWN
+        why = dialect.concurrency_hint or "the engine does not report how many requests it runs concurrently"
+        reason = f"{why[0].upper()}{why[1:]}; {places} is a first guess."
+    return StarterPool(dialect.name, url, found.models[0], places, reason, variable)
 
 
-def _description(found: "Recognised", url: str) -> str:
+def _description(found: "DetectedEngine", url: str) -> str:
     version = "" if found.version is None else f" {found.version}"
-    others = f", which also serves {', '.join(found.models[1:])}" if found.models[1:] else ""
+    others = f"; other models: {', '.join(found.models[1:])}" if found.models[1:] else ""
     return f"{url}: {found.dialect.name}{version} with model {found.models[0]}{others}"
 
 
 def _check(text: str, name: str) -> None:
-    """What we write must be what we read: without a problem, without a warning."""
+    """Asserts that the file loads without problems or warnings."""
     from headgate.config.load import parse
     from headgate.engines.dialects import DIALECTS
     from headgate.model.engine_profile import PROFILES
@@ -112,19 +114,20 @@ def _check(text: str, name: str) -> None:
 
 
 def _next_steps(file: Path, *, asked: bool) -> str:
+    option = "" if file == CONFIG_FILE else f" --config {file}"
     steps = [
-        "" if asked else "  change pools and models in it: the address of your engine and what it calls its model",
-        f"  headgate check {file}     says what it means",
-        f"  headgate doctor {file}    compares it with the engine",
-        f"  headgate serve {file}     runs it",
+        "" if asked else "  edit pools and models: set your engine's address and its name for the model",
+        f"  headgate check{option}     checks the file",
+        f"  headgate doctor{option}    compares it with the engine",
+        f"  headgate serve{option}     runs the gateway",
     ]
-    return "\n".join(["next:", *(step for step in steps if step)])
+    return "\n".join(["next steps:", *(step for step in steps if step)])
 
 
-def _tell(text: str) -> None:
+def _print_stderr(text: str) -> None:
     print(text, file=sys.stderr)
 
 
 def _problem(text: str) -> int:
-    _tell(f"headgate: {text}")
+    _print_stderr(f"headgate: {text}")
     return 1

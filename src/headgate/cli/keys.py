@@ -1,8 +1,7 @@
-"""How does a caller get a key, and the configuration its hash?
+"""Create, hash, rotate and revoke API keys.
 
-A key is shown once and stored nowhere; the configuration holds its hash under a secret. Only the
-key, the secret or the hash goes to stdout, so that `export OPENAI_API_KEY=$(headgate keys new …)`
-works; what to do with it goes to stderr.
+A key is printed once and never stored. The configuration contains only a keyed hash of it. Only the key, the secret or
+the hash is written to stdout, so that `export OPENAI_API_KEY=$(headgate keys new …)` works. Instructions go to stderr.
 """
 
 import argparse
@@ -12,12 +11,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-VARIABLE = "HEADGATE_KEY_SECRET"
+from headgate.cli.input.argument_types import CONFIG_FILE, add_actions, add_gateway, add_page, key_path
 
-_NO_SECRET = f"""\
-headgate: there is no secret to hash keys under. The gateway and this command must know the same one:
-  export {VARIABLE}=$(headgate keys secret)
-Keep it: under another secret every key made before is worthless."""
+KEY_SECRET_VARIABLE = "HEADGATE_KEY_SECRET"
+
+_NO_SECRET_MESSAGE = f"""\
+headgate: no secret is set. The gateway and this command need the same one to hash keys:
+  export {KEY_SECRET_VARIABLE}=$(headgate keys secret)
+Keep it: existing keys do not work with a different secret."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,60 +27,68 @@ class _Secret:
     in_file: bool
 
 
-class _Taken(Exception):
-    """The file already has a key of this name."""
+class _OperatorExists(Exception):
+    """The file already contains a key with this name."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    actions = parser.add_subparsers(title="actions", dest="action", metavar="ACTION", required=True)
-    new = actions.add_parser("new", help="make a key for a tenant and print it, this once")
-    new.add_argument("--tenant", required=True, help="whose key it is, as named in the configuration")
-    new.add_argument("--write", action="store_true", help="write the key's hash into the configuration")
-    operator = actions.add_parser("operator", help="create a key for `headgate operate` and print it once")
-    operator.add_argument("--name", default="operator", help="name of the operator in the audit log (operator)")
+    add = add_actions(parser)
+    new = add("new", "Create a key for a tenant in the configuration file and print it once.")
+    new.add_argument("--tenant", required=True, metavar="NAME", help="Tenant in the configuration (required).")
+    operator = add("operator", "Create a key for `headgate operate` and print it once.")
     operator.add_argument(
-        "--permissions", type=_permissions, default=("read", "operate"), help="comma-separated (read,operate)"
+        "--name", default="operator", metavar="NAME", help="Operator name in the audit log (default operator)."
     )
-    operator.add_argument("--write", action="store_true", help="write the key's hash into the configuration")
-    hashing = actions.add_parser("hash", help="read a key from stdin and print its hash")
+    operator.add_argument(
+        "--permissions",
+        type=_permissions,
+        default=("read", "operate"),
+        metavar="LIST",
+        help="Comma-separated permissions (default read,operate).",
+    )
+    hashing = add("hash", "Read a key from stdin and print its hash.")
+    for each in (new, operator):
+        each.add_argument("--write", action="store_true", help="Write the key hash to the configuration file.")
     for each in (new, operator, hashing):
         each.add_argument(
-            "--config", type=Path, metavar="FILE", help="configuration (headgate.yaml, where it is there)"
+            "--config", type=Path, metavar="FILE", help=f"Configuration file (default {CONFIG_FILE}, if it exists)."
         )
-    actions.add_parser("secret", help=f"print a new secret for {VARIABLE}")
-    _add_database_actions(actions.add_parser)
+    add("secret", f"Print a new secret for {KEY_SECRET_VARIABLE}.")
+    _add_database_actions(add)
 
 
-def _add_database_actions(add: Callable[..., argparse.ArgumentParser]) -> None:
-    """What a running gateway does to the keys in its database."""
-    from headgate.cli.input.admin_request import add_place, length_s
-    from headgate.cli.input.arguments import key_path, listed, tenant_path
-    from headgate.cli.tenants import add_terms
+def _add_database_actions(add: Callable[[str, str], argparse.ArgumentParser]) -> None:
+    """Actions on keys in the database, through a running gateway."""
+    from headgate.cli.input.admin_request import duration_s
+    from headgate.cli.tenants import add_tenant_options
 
-    create = add("create", help="make a key in the database and print it, this once")
-    rotate = add("rotate", help="make a new one for it; both work for a while")
-    revoke = add("revoke", help="end a key of the database")
-    listing = add("list", help="show the keys of the database, not what they are")
+    create = add("create", "Create a key in the database and print it once.")
+    rotate = add("rotate", "Replace a key in the database; the old one keeps working for --overlap.")
+    revoke = add("revoke", "Revoke a key in the database.")
+    listing = add("list", "Show the keys in the database, without their values.")
     for each in (create, rotate, revoke):
-        each.add_argument("key", type=key_path, metavar="PATH", help="ORGANISATION/PROJECT/KEY")
+        each.add_argument("key", type=key_path, metavar="PATH", help="ORGANISATION/PROJECT/KEY.")
     for each in (create, rotate):
-        each.add_argument("--expires-in", type=length_s, metavar="TIME", help="such as 90d; never")
-    add_terms(create)
-    overlap = "how long those before it go on working (1h); such as 0 or 24h"
+        each.add_argument(
+            "--expires-in", type=duration_s, metavar="DURATION", help="Lifetime, such as 90d (default: no expiry)."
+        )
+    add_tenant_options(create)
     rotate.add_argument(
-        "--overlap", type=lambda text: 0 if text == "0" else length_s(text), default=3_600, help=overlap
+        "--overlap",
+        type=lambda text: 0 if text == "0" else duration_s(text),
+        default=3_600,
+        metavar="DURATION",
+        help="How long older keys keep working, such as 0 or 24h (default 1h).",
     )
-    listing.add_argument("--below", type=tenant_path, metavar="PATH", help="only of this tenant and what is below it")
-    listing.add_argument("--after", default="", metavar="PATH", help="go on after this one")
-    listing.add_argument("--limit", type=listed, default=100, help="so many at most (100)")
+    add_page(listing, "keys")
     for each in (create, rotate, revoke, listing):
-        add_place(each)
+        add_gateway(each)
 
 
 def run(args: argparse.Namespace) -> int:
     match args.action:
         case "create" | "rotate" | "revoke" | "list":
-            return _in_database(args)
+            return _run_database_action(args)
         case "secret":
             return _secret()
         case "hash":
@@ -87,47 +96,54 @@ def run(args: argparse.Namespace) -> int:
         case "operator":
             return _operator(args.name, args.permissions, args.config, write=args.write)
         case _:
-            return _new(args.tenant, args.config, write=args.write)
+            return _generate(args.tenant, args.config, write=args.write)
 
 
-def _in_database(args: argparse.Namespace) -> int:
-    from headgate.cli.input.admin_request import NotDone, ask, failed, show_json, table
-    from headgate.cli.tenants import terms_of
+def _run_database_action(args: argparse.Namespace) -> int:
+    from headgate.cli.input.admin_request import (
+        AdminRequestFailed,
+        call_admin_api,
+        print_failure,
+        print_json,
+        print_table,
+    )
+    from headgate.cli.tenants import tenant_fields
 
     body: dict[str, object]
     match args.action:
         case "create":
-            body = {"key": args.key, "expires_in_s": args.expires_in, **terms_of(args)}
+            body = {"key": args.key, "expires_in_s": args.expires_in, **tenant_fields(args)}
         case "rotate":
             body = {"key": args.key, "expires_in_s": args.expires_in, "overlap_s": args.overlap}
         case "revoke":
             body = {"key": args.key}
         case _:
-            body = {"below": args.below, "after": args.after, "limit": args.limit}
+            body = {"under": args.under, "after": args.after, "limit": args.limit}
     try:
-        answer = ask(args, f"keys/{args.action}", body)
-    except NotDone as problem:
-        return failed(problem)
+        answer = call_admin_api(args, f"keys/{args.action}", body)
+    except AdminRequestFailed as problem:
+        return print_failure(problem)
     if args.json:
-        show_json(answer)
+        print_json(answer)
     elif args.action == "list":
         columns = ("key", "state", "created_at", "expires_at", "revoked_at")
-        table(answer["data"], columns, empty="no key in the database; `headgate keys create ORG/PROJECT/KEY` makes one")
+        hint = "no keys in the database; create one with `headgate keys create ORG/PROJECT/KEY`"
+        print_table(answer["data"], columns, empty=hint)
         if answer["next"]:
-            _tell(f"there are more: --after {answer['next']}")
+            _print_stderr(f"more keys: --after {answer['next']}")
     elif args.action == "revoke":
-        print(_revoked(args.key, answer["revoked"]))
+        print(_revocation_text(args.key, answer["revoked"]))
     else:
-        _tell(f"a key of {args.key}; it is shown this once and stored nowhere:")
+        _print_stderr(f"new key for {args.key}; it is shown only once and is not stored:")
         print(answer["secret"])
     return 0
 
 
-def _revoked(key: str, count: int) -> str:
+def _revocation_text(key: str, count: int) -> str:
     if not count:
-        return f"{key}: nothing was revoked, since no key of it was working"
-    cut_off = "one that the database does not reach takes it until it hears of it"
-    return f"{key}: {count} revoked; gateways refuse it as soon as they hear of it, which is within moments; {cut_off}"
+        return f"{key}: nothing to revoke, because it has no active key"
+    delayed = "a gateway that has lost its database connection accepts them until it reconnects"
+    return f"{key}: {count} revoked; gateways reject them within moments; {delayed}"
 
 
 def _secret() -> int:
@@ -150,34 +166,34 @@ def _hash(config: Path | None) -> int:
     else:
         key = sys.stdin.readline()
     if not key.strip():
-        return _problem("no key came in; write one key to stdin")
+        return _problem("no key on stdin; write one key to stdin")
     print(format_digest(digest(secret.value, key.strip())))
     return 0
 
 
-def _new(tenant: str, config: Path | None, *, write: bool) -> int:
+def _generate(tenant: str, config: Path | None, *, write: bool) -> int:
     import secrets
 
     from headgate.config.edit import add_item
-    from headgate.config.references import is_path
+    from headgate.config.references import is_tenant_path
     from headgate.wire.keys import digest, format_digest
 
-    if not is_path(tenant):
-        problem = "cannot name a tenant; use up to 64 letters, digits, and . _ -, or several such with / between them"
-        return _problem(f'"{tenant}" {problem}')
+    if not is_tenant_path(tenant):
+        problem = "use up to 64 letters, digits, and . _ -, or several such names separated by /"
+        return _problem(f'"{tenant}" is not a valid tenant name; {problem}')
     secret = _key_secret(config)
     if secret is None:
         return 1
     key = "hg-" + secrets.token_urlsafe(32)
     known = format_digest(digest(secret.value, key))
-    file = config or Path("headgate.yaml")
+    file = config or CONFIG_FILE
     if write:
         if not _write(file, secret, lambda text: add_item(text, ("tenants", tenant, "keys"), known)):
             return 1
-        _tell(f'the hash of a new key of tenant "{tenant}" is in {file}; {_taken_up(secret)}')
+        _print_stderr(f'wrote the hash of a new key for tenant "{tenant}" to {file}; {_activation_hint(secret)}')
     else:
         snippet = ["tenants:", f"  {tenant}:", "    keys:", f'      - "{known}"']
-        _tell(f"put this into {file}, then use the key (--write does it for you):\n{_snippet(snippet, secret)}")
+        _print_stderr(f"add this to {file} (or use --write), then use the key:\n{_snippet(snippet, secret)}")
     print(key)
     return 0
 
@@ -186,7 +202,7 @@ def _operator(name: str, permissions: Sequence[str], config: Path | None, *, wri
     """Creates a key for `headgate operate`, with or without a database."""
     import secrets
 
-    from headgate.config.edit import add_item, add_value, has
+    from headgate.config.edit import add_item, add_value, has_value
     from headgate.config.references import is_name
     from headgate.wire.keys import digest, format_digest
 
@@ -197,11 +213,13 @@ def _operator(name: str, permissions: Sequence[str], config: Path | None, *, wri
         return 1
     key = "hg-" + secrets.token_urlsafe(32)
     known = format_digest(digest(secret.value, key))
-    file, place = config or Path("headgate.yaml"), ("admin_keys", name)
+    file, place = config or CONFIG_FILE, ("admin_keys", name)
 
     def edited(text: str) -> str:
-        if has(text, place):
-            raise _Taken(f'{file} already has an operator "{name}"; choose another --name, or remove admin_keys.{name}')
+        if has_value(text, place):
+            raise _OperatorExists(
+                f'{file} already has an operator "{name}"; choose another --name, or remove admin_keys.{name}'
+            )
         text = add_value(text, (*place, "key"), known)
         for permission in permissions:
             text = add_item(text, (*place, "permissions"), permission)
@@ -210,20 +228,20 @@ def _operator(name: str, permissions: Sequence[str], config: Path | None, *, wri
     if write:
         if not _write(file, secret, edited):
             return 1
-        _tell(f'the hash of a new key of operator "{name}" is in {file}; {_taken_up(secret)}')
-        _tell("export the key as HEADGATE_ADMIN_KEY; `headgate operate list` shows whether it works")
+        _print_stderr(f'wrote the hash of a new key for operator "{name}" to {file}; {_activation_hint(secret)}')
+        _print_stderr("export the key as HEADGATE_ADMIN_KEY; test it with `headgate operate list`")
     else:
         listed = ", ".join(permissions)
         snippet = ["admin_keys:", f"  {name}:", f'    key: "{known}"', f"    permissions: [{listed}]"]
-        _tell(f"put this into {file}, then use the key (--write does it for you):\n{_snippet(snippet, secret)}")
+        _print_stderr(f"add this to {file} (or use --write), then use the key:\n{_snippet(snippet, secret)}")
     print(key)
     return 0
 
 
-def _taken_up(secret: _Secret) -> str:
+def _activation_hint(secret: _Secret) -> str:
     if secret.in_file:
-        return "a running gateway takes it up on SIGHUP"
-    return f"the setting key_secret was added too: restart the gateway with {VARIABLE} in its environment"
+        return "send SIGHUP to a running gateway to load it"
+    return f"key_secret was added too, so restart the gateway with {KEY_SECRET_VARIABLE} in its environment"
 
 
 def _permissions(text: str) -> tuple[str, ...]:
@@ -236,53 +254,57 @@ def _permissions(text: str) -> tuple[str, ...]:
 
 
 def _key_secret(config: Path | None) -> _Secret | None:
-    """The secret that the configuration names, else that of the environment. Where there is none, says what to do."""
+    """The secret from the configuration or, failing that, from the environment. If there is none, prints the next step
+    and returns None.
+    """
     from headgate.config.load import key_secret
     from headgate.config.problems import ConfigErrors
 
-    file = config or Path("headgate.yaml")
+    file = config or CONFIG_FILE
     if config is not None or file.exists():
         try:
             named = key_secret(file, os.environ)
         except ConfigErrors as errors:
-            _tell(str(errors))
-            if VARIABLE in str(errors):
-                _tell(_NO_SECRET)
+            _print_stderr(str(errors))
+            if KEY_SECRET_VARIABLE in str(errors):
+                _print_stderr(_NO_SECRET_MESSAGE)
             return None
         if named is not None:
             return _Secret(named, in_file=True)
-    if not os.environ.get(VARIABLE):
-        _tell(_NO_SECRET)
+    if not os.environ.get(KEY_SECRET_VARIABLE):
+        _print_stderr(_NO_SECRET_MESSAGE)
         return None
-    return _Secret(os.environ[VARIABLE].encode(), in_file=False)
+    return _Secret(os.environ[KEY_SECRET_VARIABLE].encode(), in_file=False)
 
 
 def _write(file: Path, secret: _Secret, edited: Callable[[str], str]) -> bool:
-    """Writes the text that `edited` returns, and the secret if new. Prints the reason and returns False on failure."""
-    from headgate.config.edit import Unedited, add_value
+    """Writes the text that `edited` returns, and the secret if it is new. On failure, prints the reason and returns
+    False.
+    """
+    from headgate.config.edit import EditNotPossible, add_value
     from headgate.config.load import read_text
     from headgate.config.problems import ConfigErrors
 
     try:
         text = read_text(file)
         if not secret.in_file:
-            text = add_value(text, ("key_secret",), f"${{{VARIABLE}}}")
+            text = add_value(text, ("key_secret",), f"${{{KEY_SECRET_VARIABLE}}}")
         _replace(file, edited(text))
-    except _Taken as taken:
+    except _OperatorExists as taken:
         _problem(str(taken))
     except ConfigErrors as errors:
-        _tell(str(errors))
-    except Unedited:
-        _problem(f"{file} has a layout that only a person should change, so it stays as it is; try without --write")
+        _print_stderr(str(errors))
+    except EditNotPossible:
+        _problem(f"the layout of {file} cannot be edited automatically; run without --write and edit it by hand")
     except OSError as error:
-        _problem(f"{file} cannot be written: {error.strerror}")
+        _problem(f"cannot write {file}: {error.strerror}")
     else:
         return True
     return False
 
 
 def _replace(file: Path, text: str) -> None:
-    """All or nothing: whoever reads the file meanwhile sees the old one or the new one."""
+    """Replaces the file atomically."""
     import shutil
 
     target = file.resolve()
@@ -297,13 +319,13 @@ def _replace(file: Path, text: str) -> None:
 
 
 def _snippet(lines: Sequence[str], secret: _Secret) -> str:
-    return "\n".join(lines if secret.in_file else [f'key_secret: "${{{VARIABLE}}}"', *lines])
+    return "\n".join(lines if secret.in_file else [f'key_secret: "${{{KEY_SECRET_VARIABLE}}}"', *lines])
 
 
-def _tell(text: str) -> None:
+def _print_stderr(text: str) -> None:
     print(text, file=sys.stderr)
 
 
 def _problem(text: str) -> int:
-    _tell(f"headgate: {text}")
+    _print_stderr(f"headgate: {text}")
     return 1

@@ -1,72 +1,108 @@
-"""Which verb does the command line ask for?
+"""Entry point of the `headgate` command.
 
-Each verb is a file of its own with `add_arguments(parser)` and `run(args) -> exit code`. Only the
-one that was asked for is imported, and it imports what it needs when it runs, so that `--help`
-answers at once. Exit codes: 0 all is well, 1 a problem was found, 2 the command line is wrong, 70 (from
-`serve`) we found a mistake of our own, 141 whoever read the output left before its end, as `head` does.
+Each verb is a module with `add_arguments(parser)` and `run(args) -> exit code`. Only the given verb's module is
+imported, and it imports its dependencies when it runs, so that `--help` is fast. The exit codes are 0 for success, 1 if
+a problem was found, 2 for an invalid command line, 70 for an internal error (from `serve`), and 141 if the reader
+closed the output, as `head` does.
 """
 
 import argparse
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib import import_module
-from types import MappingProxyType
+from types import MappingProxyType, ModuleType
 
 from headgate import __version__
+from headgate.build import BUILD
 
-VERBS: Mapping[str, str] = MappingProxyType(
+GROUPS: Mapping[str, Mapping[str, str]] = MappingProxyType(
     {
-        "demo": "show a gateway under pressure, with simulated engines and traffic",
-        "init": "write a first configuration for a kind of traffic, or for a running engine",
-        "serve": "run the gateway",
-        "scheduler": "schedule for a cell of gateways, and serve nobody",
-        "check": "say what a configuration file means and what is wrong with it",
-        "classify": "show which class a request would get, and by which rule",
-        "doctor": "compare a configuration with the engines and the machine",
-        "status": "say what a running gateway is doing",
-        "top": "watch a running gateway, second by second",
-        "explain": "say why a request waited, went where it went, or was refused",
-        "keys": "make, hash, rotate and revoke the keys of callers",
-        "tenants": "say who may call, beside those in the file",
-        "budgets": "say how much tenants may spend, and where they stand",
-        "cost": "say what requests, tenants and days cost, and what is to come",
-        "report": "say of each class whether its promise was kept, and what that cost",
-        "rules": "write the rules by which Prometheus alerts",
-        "dashboards": "write dashboards for Grafana",
-        "operate": "hold, throttle, drain or pin something for a while",
-        "ledger": "prepare the database that keeps tenants, keys and usage",
-        "engine": "run a simulated engine, without a GPU",
-        "simulate": "say what would become of traffic on engines, under virtual time",
-        "loadtest": "send traffic that does not wait and say how the server held up",
+        "Run": {
+            "demo": "Run a gateway with simulated engines and traffic.",
+            "init": "Write a first configuration file.",
+            "serve": "Run the gateway.",
+            "scheduler": "Run a scheduler-only node of a cell.",
+            "engine": "Run simulated engines, without a GPU.",
+        },
+        "Inspect": {
+            "check": "Check a configuration file and show what it configures.",
+            "doctor": "Compare a configuration with its engines and this machine.",
+            "classify": "Show which class a request gets and which rule chose it.",
+            "status": "Show the state of a running gateway.",
+            "top": "Watch a running gateway.",
+            "explain": "Show why a request waited, where it went or why it was rejected.",
+            "report": "Show whether each class met its objectives.",
+        },
+        "Operate": {
+            "operate": "Hold a class, throttle a tenant, drain an endpoint or pin a level.",
+            "generate": "Generate alert rules, dashboards or the configuration schema.",
+            "ledger": "Prepare the database.",
+            "completion": "Print a shell completion script.",
+        },
+        "Accounts": {
+            "tenants": "Manage the tenants in the database.",
+            "keys": "Create, hash, rotate and revoke API keys.",
+            "budgets": "Manage budgets and show how much of each is left.",
+            "cost": "Show costs, statements, forecasts and cost drift.",
+        },
+        "Plan": {
+            "simulate": "Simulate traffic against a fleet in virtual time.",
+            "loadtest": "Send open-loop traffic to a server and measure its latency.",
+        },
     }
 )
+VERBS: Mapping[str, str] = MappingProxyType({verb: text for group in GROUPS.values() for verb, text in group.items()})
 
-_READER_LEFT = 141
-"""What a shell says of a program that the same has ended."""
+_EXIT_BROKEN_PIPE = 141
+"""Exit code that a shell reports for a process killed by SIGPIPE."""
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    arguments = sys.argv[1:] if arguments is None else arguments
-    parser = argparse.ArgumentParser(
-        prog="headgate", description="An inference gateway: one OpenAI-compatible endpoint before fleets of engines."
-    )
-    parser.add_argument("--version", action="version", version=f"headgate {__version__}")
-    verbs = parser.add_subparsers(title="verbs", dest="verb", metavar="VERB", required=True)
-    parsers = {verb: verbs.add_parser(verb, help=purpose, description=purpose) for verb, purpose in VERBS.items()}
-    # Before the verb only options without a value may stand, so it is the first word that is not an option.
-    verb = next((word for word in arguments if not word.startswith("-")), "")
-    if verb in parsers:
-        import_module(f"headgate.cli.{verb}").add_arguments(parsers[verb])
-    args = parser.parse_args(arguments)
+def main(argv: Sequence[str] | None = None) -> int:
+    argv = sys.argv[1:] if argv is None else argv
+    # Only options that take no value may precede the verb, so it is the first word that is not an option.
+    verb = next((word for word in argv if not word.startswith("-")), "")
+    args = command_parser([verb] if verb in VERBS else []).parse_args(argv)
     try:
-        status = import_module(f"headgate.cli.{args.verb}").run(args)
-        # Whoever reads may have gone, and what is still held back would only be written when Python ends.
+        status = verb_module(args.verb).run(args)
+        # Flush here. Otherwise, writing the buffered output would fail only when Python exits.
         sys.stdout.flush()
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        return _READER_LEFT
+        return _EXIT_BROKEN_PIPE
     return status
+
+
+def command_parser(loaded: Iterable[str]) -> argparse.ArgumentParser:
+    """The parser for the complete command line. Only verbs that have been loaded have their own arguments."""
+    parser = argparse.ArgumentParser(
+        prog="headgate",
+        usage="headgate [-h] [--version] VERB ...",
+        description="\n".join(_description()),
+        epilog="`headgate VERB --help` describes a verb's options.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"headgate {__version__} ({BUILD})")
+    # argparse cannot group verbs, so the description lists them.
+    verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True, prog="headgate", help=argparse.SUPPRESS)
+    parsers = {verb: verbs.add_parser(verb, help=purpose, description=purpose) for verb, purpose in VERBS.items()}
+    for verb in loaded:
+        verb_module(verb).add_arguments(parsers[verb])
+    return parser
+
+
+def verb_module(verb: str) -> ModuleType:
+    """Module that defines a verb's arguments and implements it."""
+    return import_module(f"headgate.cli.{verb}")
+
+
+def _description() -> Iterator[str]:
+    yield "An inference gateway: one OpenAI-compatible endpoint in front of fleets of engines."
+    width = max(len(verb) for verb in VERBS)
+    for name, verbs in GROUPS.items():
+        yield ""
+        yield f"{name}:"
+        yield from (f"  {verb:<{width}}  {purpose}" for verb, purpose in verbs.items())
 
 
 if __name__ == "__main__":

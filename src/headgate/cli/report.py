@@ -1,102 +1,113 @@
-"""Was the promise of each class kept, and what did that cost in the other two?
+"""Show whether each class met its objectives, and the effect on latency, quality and cost.
 
-With a Prometheus, over a time and of all gateways; else of one gateway, since its start.
+With a Prometheus server, the report covers all gateways over a time range. Otherwise it covers one gateway since it
+started.
 """
 
 import argparse
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from headgate.cli.input.argument_types import add_config, add_json, add_url
+
 if TYPE_CHECKING:
-    from headgate.slo.measured import Sample
+    from headgate.slo.measurements import MetricSample
     from headgate.slo.report import ClassReport
 
-_KEPT = {True: "kept", False: "NOT KEPT", None: "not known"}
+_OBJECTIVE_STATES = {True: "met", False: "MISSED", None: "unknown"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    from headgate.cli.input.admin_request import length_s
+    from headgate.cli.input.admin_request import duration_s
 
-    parser.epilog = "The exit code is 1 where a promise was not kept."
-    parser.add_argument("file", nargs="?", default="headgate.yaml", type=Path, help="what promises (headgate.yaml)")
+    parser.epilog = "The exit code is 1 if a class missed an objective."
+    add_config(parser, "Configuration file with the objectives")
     source = parser.add_mutually_exclusive_group()
-    source.add_argument("--gateway", metavar="URL", help="the admin listener of a gateway, instead of the file's")
-    source.add_argument("--prometheus", metavar="URL", help="ask this Prometheus instead, about all gateways")
-    parser.add_argument(
-        "--since", type=length_s, metavar="LENGTH", help="with --prometheus: how far back, such as 90m or 7d (24h)"
+    add_url(source)
+    source.add_argument(
+        "--prometheus-url", metavar="URL", help="Prometheus server that scrapes all gateways (default: none)."
     )
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument(
+        "--since",
+        type=duration_s,
+        metavar="DURATION",
+        help="Time range with --prometheus-url, such as 90m or 7d (default 24h).",
+    )
+    add_json(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     import asyncio
 
-    from headgate.cli.output.measurements import NotMeasured
-    from headgate.cli.output.promises import promises_in
-    from headgate.slo.measured import measured
+    from headgate.cli.output.metric_sources import MeasurementFailed
+    from headgate.cli.output.objectives import load_objectives
+    from headgate.slo.measurements import aggregate
     from headgate.slo.report import report
 
-    if args.since is not None and args.prometheus is None:
-        print("headgate: a gateway tells only since its start; name a Prometheus for --since", file=sys.stderr)
+    if args.since is not None and args.prometheus_url is None:
+        print(
+            "headgate: --since requires --prometheus-url; a gateway only has counts since it started", file=sys.stderr
+        )
         return 2
-    promises = promises_in(args.file)
+    promises = load_objectives(args.config)
     if promises is None:
         return 1
     try:
         over, samples = asyncio.run(_samples(args))
-    except NotMeasured as problem:
+    except MeasurementFailed as problem:
         print(f"headgate: {problem}", file=sys.stderr)
         return 1
-    made = report(promises, measured(samples))
+    made = report(promises, aggregate(samples))
     if args.json:
         _print_json(over, made)
     else:
         print("\n".join(lines(over, made)))
-    return 1 if any(each.kept is False for each in made) else 0
+    return 1 if any(each.met is False for each in made) else 0
 
 
-async def _samples(args: argparse.Namespace) -> "tuple[str, list[Sample]]":
-    from headgate.cli.output.measurements import NotMeasured, of_gateway, of_prometheus, shown
+async def _samples(args: argparse.Namespace) -> "tuple[str, list[MetricSample]]":
+    from headgate.cli.output.metric_sources import MeasurementFailed, from_gateway, from_prometheus, redacted_url
     from headgate.cli.status import admin_url
 
-    if args.prometheus is not None:
+    server: str | None = args.prometheus_url
+    if server is not None:
         since_s: int = args.since or 86_400
-        url = (args.prometheus if "://" in args.prometheus else f"http://{args.prometheus}").rstrip("/")
-        return f"over the last {_length(since_s)}, by {shown(url)}", await of_prometheus(url, f"{since_s}s")
-    url = admin_url(args.gateway, args.file)
+        url = (server if "://" in server else f"http://{server}").rstrip("/")
+        return f"last {_duration_text(since_s)}, from {redacted_url(url)}", await from_prometheus(url, f"{since_s}s")
+    url = admin_url(args.url, args.config)
     if url is None:
-        raise NotMeasured("the file does not say where the gateway is; name its admin listener by --gateway")
-    samples, uptime_s = await of_gateway(url)
-    return f"over the last {_length(round(uptime_s))}, since the gateway at {shown(url)} started", samples
+        raise MeasurementFailed("the gateway's address is unknown; specify its admin listener with --url")
+    samples, uptime_s = await from_gateway(url)
+    return f"last {_duration_text(round(uptime_s))}, since the start of the gateway at {redacted_url(url)}", samples
 
 
 def lines(over: str, made: "Sequence[ClassReport]") -> Iterator[str]:
-    yield f"What was promised, and what became of it, {over}"
+    yield f"Objectives, {over}"
     if not made:
-        yield "no class promises anything in figures, and nobody asked; write classes.NAME.objectives"
+        yield "No class has objectives and there were no requests; set classes.NAME.objectives."
     for each in made:
         yield ""
-        yield f"{each.name}: promises {each.promise}, {_KEPT[each.kept]}; {each.requests:,} requests"
-        if not each.findings:
-            yield "  nothing is promised in figures; write classes.NAME.objectives"
-        for finding in each.findings:
+        state = _OBJECTIVE_STATES[each.met]
+        yield f"{each.name}: optimizes for {each.optimize_for}; objectives {state}; {each.requests:,} requests"
+        if not each.results:
+            yield "  no objectives; set classes.NAME.objectives"
+        for finding in each.results:
             of = f"of {finding.requests:,}"
-            yield f"  {_KEPT[finding.kept]:9}  {finding.promised}: measured {finding.measured} {of}"
-        for name, words in each.consequences:
+            yield f"  {_OBJECTIVE_STATES[finding.met]:9}  {finding.target}: measured {finding.measured} {of}"
+        for name, words in each.tradeoffs:
             yield f"  {name:9}  {words}"
 
 
 def _print_json(over: str, made: "Sequence[ClassReport]") -> None:
     import json
 
-    classes = [asdict(each) | {"consequences": dict(each.consequences)} for each in made]
+    classes = [asdict(each) | {"tradeoffs": dict(each.tradeoffs)} for each in made]
     print(json.dumps({"over": over, "classes": classes}, indent=2))
 
 
-def _length(seconds: int) -> str:
+def _duration_text(seconds: int) -> str:
     for unit, name in ((86_400, "d"), (3_600, "h"), (60, "min")):
         if seconds >= unit and not seconds % unit:
             return f"{seconds // unit} {name}"

@@ -1,7 +1,7 @@
-"""How is a process started that schedules for a cell and serves nobody?
+"""Run a scheduler-only node of a cell.
 
-It is a candidate like the gateways, or the only kind of candidate where the configuration says so. It has no listener
-for callers, so the machine that decides for all is not the one that is busy with their streams.
+The node is a candidate for the scheduler role, either alongside the gateways or, if so configured, instead of them. It
+has no client listener, so scheduling does not compete with streams for CPU.
 """
 
 import argparse
@@ -17,12 +17,15 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_process_arguments(parser)
     parser.add_argument(
-        "--admin-listen", type=_address, metavar="HOST:PORT", help="where operators connect (admin_listen of the file)"
+        "--admin-listen",
+        type=_address,
+        metavar="HOST:PORT",
+        help="Address of the admin listener (default: admin_listen in --config).",
     )
 
 
 def run(args: argparse.Namespace) -> int:
-    """The same signals as for `serve`."""
+    """Runs the node. Handles the same signals as `serve`."""
 
     def adapt(settings: "Settings") -> "Settings":
         from headgate.config.settings import Address
@@ -33,16 +36,16 @@ def run(args: argparse.Namespace) -> int:
     def refuse(settings: "Settings") -> str | None:
         if settings.cell is not None:
             return None
-        next_step = "add cell: {store: redis://HOST:PORT} to it, or run `headgate serve`"
-        return f"{args.file} names no cell, so there is nobody to schedule for; {next_step}"
+        next_step = "add cell: {store: redis://HOST:PORT}, or run `headgate serve`"
+        return f"{args.config} has no cell, so there are no gateways to schedule for; {next_step}"
 
-    return run_gateway(args, adapt=adapt, refuse=refuse, serves=False)
+    return run_gateway(args, adapt=adapt, rejection=refuse, serves=False)
 
 
 def _address(text: str) -> tuple[str, int]:
-    from headgate.config.quantities import Unreadable, address
+    from headgate.config.quantities import InvalidQuantity, address
 
     try:
         return address(text)
-    except Unreadable as expected:
+    except InvalidQuantity as expected:
         raise argparse.ArgumentTypeError(f"expected {expected}") from None

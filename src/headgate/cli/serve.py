@@ -1,4 +1,4 @@
-"""How is a gateway started from the command line?"""
+"""Run the gateway."""
 
 import argparse
 import gc
@@ -11,6 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from headgate.cli.input.argument_types import add_config
+
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
 
@@ -19,88 +21,97 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("headgate")
 
-Adapt = Callable[["Settings"], "Settings"]
-"""What a process makes of the configuration that it shares with others."""
-Started = Callable[[tuple[str, int] | None, tuple[str, int]], None]
+AdaptSettings = Callable[["Settings"], "Settings"]
+"""Function that changes the settings that differ between processes using the same configuration file."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_process_arguments(parser)
     parser.add_argument(
-        "--workers", type=_positive, metavar="N", help="so many gateways on one port; the file must name their cell"
+        "--workers",
+        type=_positive,
+        metavar="N",
+        help="Number of gateway processes on one port; requires cell in the configuration (default: one process).",
     )
-    # How a worker is told which one it is, and the port where the file leaves it open.
-    parser.add_argument("--worker", type=int, help=argparse.SUPPRESS)
+    # The supervisor passes these to each worker: the worker's index, and the port if the file does not set one.
+    parser.add_argument("--worker-index", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--port", type=int, default=0, help=argparse.SUPPRESS)
 
 
 def add_process_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", nargs="?", default="headgate.yaml", type=Path, help="configuration (headgate.yaml)")
-    parser.add_argument("--log-level", default="info", choices=("debug", "info", "warning", "error"))
-    parser.add_argument("--log-format", default="text", choices=("text", "json"), help="for people, or for machines")
+    add_config(parser)
+    parser.add_argument(
+        "--log-level",
+        default="info",
+        choices=("debug", "info", "warning", "error"),
+        help="Minimum log level (default info).",
+    )
+    parser.add_argument("--log-format", default="text", choices=("text", "json"), help="Log format (default text).")
 
 
 def run(args: argparse.Namespace) -> int:
-    """SIGTERM and SIGINT drain and leave; SIGHUP reads the configuration again."""
+    """SIGTERM and SIGINT drain the gateway and stop it; SIGHUP reloads the configuration."""
     if args.workers is None:
         return run_gateway(args)
-    from headgate.config.workers import as_worker
+    from headgate.config.workers import worker_settings
 
-    if args.worker is None:
+    if args.worker_index is None:
         log_to_stderr(args.log_level, args.log_format)
         return _run_workers(args)
 
     def adapt(settings: "Settings") -> "Settings":
-        return as_worker(settings, worker=args.worker, workers=args.workers, port=args.port)
+        return worker_settings(settings, worker=args.worker_index, workers=args.workers, port=args.port)
 
-    return run_gateway(args, adapt=adapt, worker=args.worker)
+    return run_gateway(args, adapt=adapt, worker=args.worker_index)
 
 
 def _run_workers(args: argparse.Namespace) -> int:
-    """The exit code is the worst of theirs."""
+    """Returns the highest exit code among the workers."""
     from headgate.compose.workers import run_workers
-    from headgate.config.workers import unfit
+    from headgate.config.workers import workers_problem
 
     def read() -> "Settings":
-        return read_settings(args.file)
+        return read_settings(args.config)
 
-    settings = first_settings(args.file, read)
+    settings = load_or_report(args.config, read)
     if settings is None:
         return 1
-    if wrong := unfit(settings, args.file, args.workers):
+    if wrong := workers_problem(settings, args.config, args.workers):
         print(f"headgate: {wrong}", file=sys.stderr)
         return 1
-    arguments = [str(args.file), f"--log-level={args.log_level}", f"--log-format={args.log_format}"]
+    arguments = [f"--config={args.config}", f"--log-level={args.log_level}", f"--log-format={args.log_format}"]
     try:
-        return run_workers(settings, read, file=args.file, workers=args.workers, arguments=arguments)
+        return run_workers(settings, read, file=args.config, workers=args.workers, arguments=arguments)
     except OSError as error:
-        say_what_is_taken(error, args.file)
+        report_bind_error(error, args.config)
         return 1
 
 
 def run_gateway(
     args: argparse.Namespace,
     *,
-    adapt: Adapt = lambda settings: settings,
-    refuse: Callable[["Settings"], str | None] = lambda _: None,
+    adapt: AdaptSettings = lambda settings: settings,
+    rejection: Callable[["Settings"], str | None] = lambda _: None,
     serves: bool = True,
     worker: int | None = None,
 ) -> int:
-    """Until it has left. `refuse` says what is wrong with a configuration for this verb, if anything is."""
+    """Runs until the gateway has stopped. `rejection` returns why this command cannot use a configuration, or None if
+    it can.
+    """
     import uvloop
 
     from headgate.edge.allocator import map_large_blocks
 
     def read() -> "Settings":
-        return adapt(read_settings(args.file))
+        return adapt(read_settings(args.config))
 
     log_to_stderr(args.log_level, args.log_format, worker)
-    _allow_open_files()
+    _raise_open_file_limit()
     map_large_blocks()
-    settings = first_settings(args.file, read)
+    settings = load_or_report(args.config, read)
     if settings is None:
         return 1
-    if wrong := refuse(settings):
+    if wrong := rejection(settings):
         print(f"headgate: {wrong}", file=sys.stderr)
         return 1
     for warning in settings.warnings if not worker else ():
@@ -108,12 +119,12 @@ def run_gateway(
     try:
         return uvloop.run(_serve(settings, read, serves, worker))
     except OSError as error:
-        say_what_is_taken(error, args.file)
+        report_bind_error(error, args.config)
         return 1
 
 
 def read_settings(file: Path) -> "Settings":
-    """Raises `ConfigErrors`."""
+    """Reads the configuration file. Raises `ConfigErrors`."""
     from headgate.config.load import load
     from headgate.engines.dialects import DIALECTS
     from headgate.model.engine_profile import PROFILES
@@ -121,8 +132,8 @@ def read_settings(file: Path) -> "Settings":
     return load(file, os.environ, engines=DIALECTS.keys(), profiles=PROFILES)
 
 
-def first_settings(file: Path, read: "Callable[[], Settings]") -> "Settings | None":
-    """None where they are wrong, which is said."""
+def load_or_report(file: Path, read: "Callable[[], Settings]") -> "Settings | None":
+    """Loads the configuration. If it is invalid, prints its problems and returns None."""
     from headgate.config.problems import ConfigErrors
 
     try:
@@ -130,13 +141,13 @@ def first_settings(file: Path, read: "Callable[[], Settings]") -> "Settings | No
     except ConfigErrors as errors:
         for problem in errors.problems:
             print(problem, file=sys.stderr)
-        print(f"headgate: not started; mend {file} and try again", file=sys.stderr)
+        print(f"headgate: not started; fix {file} and try again", file=sys.stderr)
         return None
 
 
-def say_what_is_taken(error: OSError, file: Path) -> None:
-    # Without a number it is no address that is wrong, and the text says the next step itself.
-    hint = f"; choose another address in {file} or stop what uses it" if error.errno else ""
+def report_bind_error(error: OSError, file: Path) -> None:
+    # An error without an error number is not about an address, and its text already contains the next step.
+    hint = f"; choose another address in {file} or stop the process that uses it" if error.errno else ""
     print(f"headgate: {error.strerror}{hint}", file=sys.stderr)
 
 
@@ -153,61 +164,63 @@ async def _serve(settings: "Settings", read: "Callable[[], Settings]", serves: b
         reloads.add(task := asyncio.create_task(gateway.reload()))
         task.add_done_callback(reloads.discard)
 
-    calm_the_collector()
-    loop.add_signal_handler(signal.SIGTERM, gateway.leave)
-    loop.add_signal_handler(signal.SIGINT, gateway.leave)
+    tune_garbage_collector()
+    loop.add_signal_handler(signal.SIGTERM, gateway.shut_down)
+    loop.add_signal_handler(signal.SIGINT, gateway.shut_down)
     loop.add_signal_handler(signal.SIGHUP, reload)
     if worker is None:
-        return await gateway.run(_announce)
-    _leave_with_the_parent(loop, gateway)
-    return await gateway.run(_announce_to_the_parent)
+        return await gateway.run(_log_addresses)
+    _exit_with_parent(loop, gateway)
+    return await gateway.run(_report_to_parent)
 
 
-def calm_the_collector() -> None:
-    """What is there at the start stays; searching all of it for garbage again and again stops every stream meanwhile.
+def tune_garbage_collector() -> None:
+    """Freezes the objects created at startup, so that the garbage collector does not scan them and pause all streams.
 
-    Requests leave no cycles behind, so there is little to find, and seldom is often enough.
+    Requests do not create reference cycles, so infrequent collections are enough.
     """
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 100)
 
 
-def _announce(door: tuple[str, int] | None, admin: tuple[str, int]) -> None:
+def _log_addresses(door: tuple[str, int] | None, admin: tuple[str, int]) -> None:
     if door is not None:
         log.info("serving on http://%s:%d/v1", *door)
     log.info("admin on http://%s:%d/status", *admin)
 
 
-def _announce_to_the_parent(door: tuple[str, int] | None, admin: tuple[str, int]) -> None:
-    """Signals are heard from here on, and the admin listener answers at this address."""
+def _report_to_parent(door: tuple[str, int] | None, admin: tuple[str, int]) -> None:
+    """Reports the admin listener's address to the supervisor. From then on, the worker handles signals."""
     from headgate.config.quantities import address_text
 
-    _announce(door, admin)
+    _log_addresses(door, admin)
     print(address_text(*admin), flush=True)
 
 
-def _leave_with_the_parent(loop: "AbstractEventLoop", gateway: "Gateway") -> None:
-    """The parent never says anything here. Its end of the pipe closes when it dies, however it dies."""
+def _exit_with_parent(loop: "AbstractEventLoop", gateway: "Gateway") -> None:
+    """Drains the gateway when the parent exits, which closes the pipe. The parent never writes to the pipe."""
 
     def over() -> None:
         if not os.read(0, 1024):
             loop.remove_reader(0)
-            log.warning("the process that started this worker is gone; leaving")
-            gateway.leave()
+            log.warning("the parent process of this worker has exited; draining")
+            gateway.shut_down()
 
     loop.add_reader(0, over)
 
 
-def _allow_open_files() -> None:
-    """A request needs two sockets, and the limit that a shell starts with is often a thousand: take what we may."""
+def _raise_open_file_limit() -> None:
+    """Raises the limit on open files to the hard limit: each request needs two sockets, and shells often allow only
+    1024.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def log_to_stderr(level: str, form: str, worker: int | None = None) -> None:
-    """Each line of a worker says which one it is."""
+    """Configures logging to stderr. A worker's log lines include its index."""
     from headgate.telemetry.log import JsonFormatter, TextFormatter
 
     def name(record: logging.LogRecord) -> bool:
@@ -224,5 +237,5 @@ def log_to_stderr(level: str, form: str, worker: int | None = None) -> None:
 def _positive(text: str) -> int:
     number = int(text)
     if number < 1:
-        raise argparse.ArgumentTypeError("there must be at least 1")
+        raise argparse.ArgumentTypeError(f"must be at least 1, not {text}")
     return number

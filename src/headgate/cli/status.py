@@ -1,4 +1,4 @@
-"""What is a running gateway doing at this moment?"""
+"""Show the state of a running gateway."""
 
 import argparse
 import os
@@ -7,53 +7,49 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from headgate.cli.input.argument_types import CONFIG_FILE, add_gateway
 from headgate.wire.escape import escaped
 
 if TYPE_CHECKING:
-    from headgate.cli.output.status import DatabaseState, EndpointState, EngineFound, GatewayStatus, LedgerState
+    from headgate.cli.output.status import DatabaseState, EndpointStatus, EngineStatus, LedgerState, StatusPage
 
-ADMIN_URL = "HEADGATE_ADMIN_URL"
-_USUAL_FILE = Path("headgate.yaml")
+ADMIN_URL_VARIABLE = "HEADGATE_ADMIN_URL"
 _TIMEOUT_S = 5.0
 _UNKNOWN = "-"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    which = parser.add_mutually_exclusive_group()
-    which.add_argument(
-        "file", nargs="?", default=Path("headgate.yaml"), type=Path, help="its configuration (headgate.yaml)"
-    )
-    which.add_argument("--url", help="its admin listener, such as http://127.0.0.1:9090, instead of the file's")
-    parser.add_argument("--json", action="store_true", help="print what the gateway said as it is")
+    add_gateway(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     import asyncio
 
-    from headgate.cli.output.status import NotAGateway
+    from headgate.cli.output.status import GatewayNotFound
 
-    url = admin_url(args.url, args.file)
+    url = admin_url(args.url, args.config)
     if url is None:
         return 1
     try:
-        status, page, verdict = asyncio.run(_asked(url, verdict=not args.json))
-    except NotAGateway as error:
-        hint = f"start one with `headgate serve {args.file}`, or name its admin listener with --url"
-        print(f"headgate: {error}; {hint}", file=sys.stderr)
+        status, page, verdict = asyncio.run(_fetch(url, verdict=not args.json))
+    except GatewayNotFound as error:
+        print(f"headgate: {error}; {start_hint(args.config)}", file=sys.stderr)
         return 1
     print(page.decode().rstrip() if args.json else "\n".join(map(escaped, lines(status, url, verdict))))
     return 0
 
 
 def admin_url(given: str | None, file: Path) -> str | None:
-    """URL of the gateway's admin listener: `given`, else from the file. If no file was named either, the environment
-    variable `HEADGATE_ADMIN_URL` comes first. Prints the problem and returns None if the file is invalid."""
-    from headgate.cli.output.status import url_of
+    """URL of the admin listener: `given` or, failing that, the URL from the file. With the default file, the
+    environment variable `HEADGATE_ADMIN_URL` takes precedence over the file. If the file is invalid, prints the problem
+    and returns None.
+    """
+    from headgate.cli.output.status import base_url
     from headgate.config.load import admin_listen
     from headgate.config.problems import ConfigErrors
 
-    if given is None and file == _USUAL_FILE:
-        given = os.environ.get(ADMIN_URL) or None
+    if given is None and file == CONFIG_FILE:
+        given = os.environ.get(ADMIN_URL_VARIABLE) or None
     if given is not None:
         return (given if "://" in given else f"http://{given}").rstrip("/").removesuffix("/status")
     try:
@@ -62,45 +58,53 @@ def admin_url(given: str | None, file: Path) -> str | None:
         print(errors, file=sys.stderr)
         return None
     if port == 0:
-        hint = "name the address that the gateway logged with --url"
-        print(f"headgate: {file} leaves the port of admin_listen open; {hint}", file=sys.stderr)
+        hint = "set --url to the address in the gateway's log"
+        print(f"headgate: {file} sets no fixed port in admin_listen; {hint}", file=sys.stderr)
         return None
-    return url_of(host, port)
+    return base_url(host, port)
 
 
-async def _asked(url: str, *, verdict: bool) -> "tuple[GatewayStatus, bytes, Sequence[str]]":
-    """The status, its page, and the summary of the verdicts."""
+def start_hint(file: Path) -> str:
+    """The next step if no gateway is responding."""
+    option = "" if file == CONFIG_FILE else f" --config {file}"
+    return f"start one with `headgate serve{option}`, or specify its admin listener with --url"
+
+
+async def _fetch(url: str, *, verdict: bool) -> "tuple[StatusPage, bytes, Sequence[str]]":
+    """The status, the response that it was read from, and the verdict summary."""
     from headgate.cli.checkup import live
-    from headgate.cli.output.status import NotAGateway, ask
+    from headgate.cli.output.status import GatewayNotFound, fetch_status
     from headgate.engines.page import open_session
 
     async with open_session() as session:
-        status, page = await ask(session, url, timeout_s=_TIMEOUT_S)
+        status, page = await fetch_status(session, url, timeout_s=_TIMEOUT_S)
         if not verdict:
             return status, page, ()
         try:
-            said, _ = await live.ask(session, url, timeout_s=_TIMEOUT_S)
-        except NotAGateway as error:
-            return status, page, (f"verdict: unknown, since {error}",)
-        return status, page, tuple(live.summary(said))
+            said, _ = await live.fetch_verdicts(session, url, timeout_s=_TIMEOUT_S)
+        except GatewayNotFound as error:
+            return status, page, (f"verdict: unknown, because {error}",)
+        return status, page, tuple(live.summary(said, url))
 
 
-# What people see
+# Text output
 
 
-def lines(status: "GatewayStatus", url: str, verdict: Sequence[str] = ()) -> Iterator[str]:
+def lines(status: "StatusPage", url: str, verdict: Sequence[str] = ()) -> Iterator[str]:
     from headgate.cli.output.cell_status import cell_lines
 
-    yield f"headgate {status.version} at {url}, configuration {status.config_hash}, up {_lasting(status.uptime_s)}"
+    uptime = _duration_text(status.uptime_s)
+    build = f" ({status.build})" if status.build else ""
+    yield f"headgate {status.version}{build} at {url}, configuration {status.config_hash}, up {uptime}"
     yield from verdict
     waiting = sum(status.queued.values())
-    yield f"requests: {status.requests_open} open, {status.attempts_open} at engines, {waiting} waiting"
+    yield f"requests: {status.requests_open} open, {status.attempts_open} on engines, {waiting} waiting"
     for pool, count in status.held_for_start.items():
-        yield f"held: {count} that came while pool {pool} had no endpoint"
+        yield f"held: {count} requests that arrived while pool {pool} had no endpoint"
     if status.draining:
-        yield "draining: it takes nothing new and leaves when what is open has ended"
-    for order in status.orders:
-        yield f"order in force: {order.verb} {order.target}, for another {_lasting(order.left_s)}"
+        yield "draining: not accepting new requests; stops once the open requests have ended"
+    for order in status.overrides:
+        yield f"override active: {order.verb} {order.target}, {_duration_text(order.remaining_s)} left"
     if status.cell is not None:
         yield from cell_lines(status.cell)
     if status.database is not None:
@@ -110,7 +114,7 @@ def lines(status: "GatewayStatus", url: str, verdict: Sequence[str] = ()) -> Ite
     for problem in status.reload_problems:
         yield f"reload problem: {problem}"
     if status.reload_problems:
-        yield "  the configuration above stays in force; mend the file and send SIGHUP again"
+        yield "  the configuration above stays active; fix the file and send SIGHUP again"
     yield ""
     yield from _table([("CLASS", "WAITING"), *((name, str(count)) for name, count in status.queued.items())])
     yield ""
@@ -118,30 +122,30 @@ def lines(status: "GatewayStatus", url: str, verdict: Sequence[str] = ()) -> Ite
 
 
 def _database(database: "DatabaseState") -> Iterator[str]:
-    yield f"database: {database.tenants} tenants, {database.keys} keys, {database.orders} orders in force"
+    yield f"database: {database.tenants} tenants, {database.keys} keys, {database.overrides} active overrides"
     if database.problem is not None:
-        yield f"  it is away: {database.problem}; known keys go on working, unknown ones are told to try again"
+        yield f"  unreachable: {database.problem}; known keys keep working, unknown keys get a 503 with Retry-After"
     for name in database.shadowed_by_file:
-        yield f"  tenant {name} is in the file too, which counts; rename one of the two"
+        yield f"  tenant {name} is also in the configuration file, which has precedence; rename one of the two"
 
 
 def _ledger(ledger: "LedgerState") -> Iterator[str]:
-    waiting = f", the oldest for {ledger.oldest_s:.0f} s" if ledger.rows_waiting else ""
+    waiting = f" (oldest {ledger.oldest_s:.0f} s)" if ledger.rows_waiting else ""
     yield f"ledger: {ledger.rows_written:,} rows written, {ledger.rows_waiting:,} waiting{waiting}"
     if ledger.problem is not None:
-        yield f"  the database is away: {ledger.problem}; rows wait in the spool and are written when it is back"
+        yield f"  database unreachable: {ledger.problem}; rows stay in the spool until it is reachable"
     if ledger.spool_problem is not None:
         yield f"  {ledger.spool_problem}"
     if ledger.attempts_unrecorded:
         yield f"  {ledger.attempts_unrecorded:,} attempts were sent without a record on disk"
-    if ledger.rows_lost or ledger.rows_refused:
-        yield f"  {ledger.rows_lost + ledger.rows_refused:,} rows are lost for good; the log says why"
+    if ledger.rows_lost or ledger.rows_rejected:
+        yield f"  {ledger.rows_lost + ledger.rows_rejected:,} rows are lost; see the gateway's log"
 
 
-def _endpoints(status: "GatewayStatus") -> Iterator[str]:
+def _endpoints(status: "StatusPage") -> Iterator[str]:
     engines = {engine.endpoint_id: engine for engine in status.engines}
-    head = ("ENDPOINT", "STATE", "IN FLIGHT", "ENGINE", "RUNS", "QUEUES", "KV", "TOLD")
-    drained = {order.target for order in status.orders if order.verb == "drain"}
+    head = ("ENDPOINT", "STATE", "IN FLIGHT", "ENGINE", "RUNNING", "WAITING", "KV", "METRICS AGE")
+    drained = {order.target for order in status.overrides if order.verb == "drain"}
     rows = (_row(each, engines.get(each.id), drained=each.id in drained) for each in status.endpoints)
     yield from _table([head, *rows])
     for engine in status.engines:
@@ -149,7 +153,7 @@ def _endpoints(status: "GatewayStatus") -> Iterator[str]:
             yield f"{engine.endpoint_id}: {problem}"
 
 
-def _row(endpoint: "EndpointState", engine: "EngineFound | None", *, drained: bool) -> tuple[str, ...]:
+def _row(endpoint: "EndpointStatus", engine: "EngineStatus | None", *, drained: bool) -> tuple[str, ...]:
     state = endpoint.state + ", suspected" * endpoint.suspected + ", leaving" * endpoint.leaving + ", drained" * drained
     row = (endpoint.id, state, f"{endpoint.in_flight} of {endpoint.in_flight_max}")
     if engine is None:
@@ -161,7 +165,7 @@ def _row(endpoint: "EndpointState", engine: "EngineFound | None", *, drained: bo
         _count(load.running),
         _count(load.waiting),
         _UNKNOWN if load.kv_used_fraction is None else f"{load.kv_used_fraction:.0%}",
-        _UNKNOWN if age_s is None else f"{_lasting(age_s)} ago",
+        _UNKNOWN if age_s is None else _duration_text(age_s),
     )
 
 
@@ -175,8 +179,8 @@ def _table(rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
         yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
 
 
-def _lasting(length_s: float) -> str:
-    """The two units that matter: `3 d 4 h`, `2 min 5 s`, `7 s`."""
+def _duration_text(length_s: float) -> str:
+    """Duration in its two largest units: `3 d 4 h`, `2 min 5 s`, `7 s`."""
     whole = int(length_s)
     for large, small, in_large, in_small in (("d", "h", 86_400, 3_600), ("h", "min", 3_600, 60), ("min", "s", 60, 1)):
         if whole >= in_large:

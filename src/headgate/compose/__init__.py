@@ -1,1 +1,1 @@
-"""Which real parts are put together, and how? The only room that turns configuration into things that run."""
+"""Builds running components from the configuration. No other package does this."""

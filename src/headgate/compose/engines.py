@@ -1,8 +1,7 @@
-"""Which engines does a gateway ask, and how are they watched?
+"""Engine clients and probes for all fleet endpoints.
 
-What the fleets name is followed: each endpoint that has started has connections of its own to its engine, is looked at,
-and, where its pool says so, its GPUs are too. Who has not started is looked at by its fleet alone; the scheduler knows
-that it is coming.
+Each started endpoint has its own connections and is probed. If its pool has GPU metrics, its GPUs are watched too. An
+endpoint that has not started is probed only by its fleet; the scheduler already knows that it is starting.
 """
 
 import logging
@@ -13,95 +12,95 @@ from typing import TYPE_CHECKING
 
 from headgate.config.settings import PoolSettings
 from headgate.core.commands import Command, Eject
-from headgate.core.events import EndpointUnreadied, Event
+from headgate.core.events import EndpointNotReady, Event
 from headgate.core.summary import Summary
 from headgate.engines.connect_times import ConnectTimes
 from headgate.engines.dialects import DIALECTS
-from headgate.engines.gpus import GpuWatch, exporter_url
-from headgate.engines.host_names import HostNames
-from headgate.engines.http import HttpEngine, turn_budget
-from headgate.engines.watch import EngineWatch
-from headgate.fleets.static import changes
+from headgate.engines.dns_cache import DnsCache
+from headgate.engines.engine_watch import EngineWatch
+from headgate.engines.gpu_watch import GpuWatch, exporter_url
+from headgate.engines.http_engine import HttpEngine, turn_budget
+from headgate.fleets.static import membership_changes
 from headgate.model.endpoint import Endpoint
 from headgate.model.units import EndpointId, Instant, PoolName
 from headgate.ports.fleet import FleetEndpoint
-from headgate.telemetry.engines import EngineSignals, with_gpus
-from headgate.telemetry.log import tell
+from headgate.telemetry.engine_metrics import EngineReadings, with_gpus
+from headgate.telemetry.log import log_event
 
 if TYPE_CHECKING:
     import aiohttp
 
 
-class EjectionWatch:
-    """Observer of the scheduler that starts a probe as soon as an endpoint is ejected."""
+class EjectionObserver:
+    """Scheduler observer that starts a probe as soon as an endpoint is ejected."""
 
     def __init__(self) -> None:
         self.watch: EngineWatch | None = None
-        """Set if this process watches the engines."""
+        """This process's engine watch. None until it is created."""
 
-    def saw(self, event: Event, commands: Sequence[Command], now: Instant) -> None:
+    def observe(self, event: Event, commands: Sequence[Command], now: Instant) -> None:
         del event, now
         for command in commands:
-            if isinstance(command, Eject) and self.watch is not None:
-                self.watch.hurry(command.endpoint_id)
+            if type(command) is Eject and self.watch is not None:
+                self.watch.probe_now(command.endpoint_id)
 
 
 class Engines:
-    """Made inside an event loop."""
+    """Engine clients and probes for all endpoints. Must be created inside an event loop."""
 
     def __init__(
         self,
         session: "aiohttp.ClientSession",
-        tell_host: Callable[[Event], None],
+        report: Callable[[Event], None],
         summary: Callable[[], Summary],
         *,
-        names: HostNames,
+        names: DnsCache,
         open_watch: Callable[..., EngineWatch] = EngineWatch,
     ) -> None:
         self._names = names
-        self._tell = tell_host
+        self._report = report
         self._summary = summary
-        self.asked: dict[EndpointId, HttpEngine] = {}
-        """By endpoint. Also of those that leave, as long as something that was sent there has yet to ask."""
-        self.watch = open_watch(session, tell_host, _tell_signals)
-        self.gpus = GpuWatch(session, lambda: not self.watch.resting)
+        self.by_endpoint: dict[EndpointId, HttpEngine] = {}
+        """Engine clients by endpoint, including leaving endpoints to which requests may still be sent."""
+        self.watch = open_watch(session, report, _log_signals)
+        self.gpus = GpuWatch(session, lambda: not self.watch.paused)
         self.connect_times = ConnectTimes()
         self._budget = turn_budget()
-        self._addresses: dict[EndpointId, _Address] = {}
+        self._addresses: dict[EndpointId, _EngineTarget] = {}
         self._endpoints: tuple[Endpoint, ...] = ()
 
     @property
     def connections(self) -> int:
-        return sum(engine.connections for engine in self.asked.values())
+        return sum(engine.connections for engine in self.by_endpoint.values())
 
     def name_problems(self) -> list[str]:
-        """Problems of the resolver with host names of endpoints."""
+        """Returns name resolution problems with endpoint host names."""
         return self._names.problems(each.url for each in self._addresses.values())
 
-    def signals(self) -> EngineSignals:
-        """What they tell of their load, and what they do not."""
+    def signals(self) -> EngineReadings:
+        """Returns the load reported by engines, and the missing signals."""
         watch = self.watch
-        return EngineSignals(
-            watch.signals_missing(), watch.telemetry_ages_s(), with_gpus(watch.told(), self.gpus.told())
+        return EngineReadings(
+            watch.signals_missing(), watch.telemetry_ages_s(), with_gpus(watch.telemetry(), self.gpus.readings())
         )
 
     def follow(self, found: Sequence[tuple[PoolSettings, FleetEndpoint]]) -> None:
-        """Brings scheduler, engines and probes to what the fleets say."""
-        old, new = self._addresses, {each.id: _address(pool, each) for pool, each in found if each.started}
+        """Updates the scheduler, engine clients and probes to match the fleets' endpoints."""
+        old, new = self._addresses, {each.id: _engine_target(pool, each) for pool, each in found if each.started}
         endpoints = tuple(_endpoint(pool, each) for pool, each in found)
-        for event in changes(self._endpoints, endpoints):
-            self._tell(event)
+        for event in membership_changes(self._endpoints, endpoints):
+            self._report(event)
         for endpoint_id in old:
             if old[endpoint_id] != new.get(endpoint_id):
                 self.watch.unwatch(endpoint_id)
         for endpoint_id, address in new.items():
             if old.get(endpoint_id) != address:
                 self._replace(endpoint_id, address)
-        # What was sent to an endpoint that leaves may have yet to ask it. And of an endpoint that is there the host may
-        # know nothing at the moment: an island has no part of it, or the scheduler has yet to find it.
+        # Requests may still be sent to a leaving endpoint. It is also possible that the host temporarily does not know
+        # an endpoint: an island may have no share of it, or the scheduler may not have seen it yet.
         known = {each.id for each in self._summary().endpoints}
-        for endpoint_id in self.asked.keys() - known - new.keys():
-            self.asked.pop(endpoint_id).close()
+        for endpoint_id in self.by_endpoint.keys() - known - new.keys():
+            self.by_endpoint.pop(endpoint_id).close()
         self._endpoints, self._addresses = endpoints, new
         self.gpus.follow(
             {
@@ -111,34 +110,33 @@ class Engines:
             }
         )
 
-    def _replace(self, endpoint_id: EndpointId, address: "_Address") -> None:
-        if endpoint_id in self.asked:
-            # Behind another address stands another engine, which has yet to say that it is ready; and so has one that
-            # was on its way out.
-            self._tell(EndpointUnreadied(endpoint_id))
-            self.asked[endpoint_id].close()
+    def _replace(self, endpoint_id: EndpointId, address: "_EngineTarget") -> None:
+        if endpoint_id in self.by_endpoint:
+            # A different engine may be at the new address, so the endpoint must be probed again before it is ready.
+            self._report(EndpointNotReady(endpoint_id))
+            self.by_endpoint[endpoint_id].close()
         dialect, model, key = DIALECTS[address.engine], address.served_model, address.api_key
         self.watch.watch(endpoint_id, address.url, dialect=dialect, served_model=model, api_key=key)
-        self.asked[endpoint_id] = HttpEngine(
+        self.by_endpoint[endpoint_id] = HttpEngine(
             address.url,
             served_model=model,
             api_key=key,
             dialect=dialect,
             passes_priority=address.passes_priority,
-            watches_whole_answers=address.watches_whole_answers,
-            on_connected=partial(self.connect_times.took, address.pool),
+            joins_streams=address.watches_whole_answers,
+            on_connected=partial(self.connect_times.record, address.pool),
             budget=self._budget,
-            names=self._names,
+            dns=self._names,
         )
 
     def close(self) -> None:
-        for engine in self.asked.values():
+        for engine in self.by_endpoint.values():
             engine.close()
 
 
 @dataclass(frozen=True, slots=True)
-class _Address:
-    """How one endpoint is asked."""
+class _EngineTarget:
+    """Connection parameters of one endpoint."""
 
     pool: PoolName
     url: str
@@ -149,14 +147,14 @@ class _Address:
     api_key: str | None = field(repr=False)
 
 
-def _address(pool: PoolSettings, endpoint: FleetEndpoint) -> _Address:
-    return _Address(
+def _engine_target(pool: PoolSettings, endpoint: FleetEndpoint) -> _EngineTarget:
+    return _EngineTarget(
         pool.name,
         endpoint.url,
         pool.engine,
         pool.served_model,
-        pool.passes_priority,
-        pool.watches_whole_answers,
+        pool.forward_priority,
+        pool.always_stream_upstream,
         pool.api_key,
     )
 
@@ -165,8 +163,8 @@ def _endpoint(pool: PoolSettings, endpoint: FleetEndpoint) -> Endpoint:
     return Endpoint(endpoint.id, pool.name, endpoint.in_flight_max, device=endpoint.device, zone=endpoint.zone)
 
 
-def _tell_signals(endpoint_id: EndpointId, missing: str | None) -> None:
+def _log_signals(endpoint_id: EndpointId, missing: str | None) -> None:
     if missing is None:
-        tell(logging.INFO, "endpoint tells its load again", endpoint=endpoint_id)
+        log_event(logging.INFO, "endpoint is reporting its load again", endpoint=endpoint_id)
     else:
-        tell(logging.WARNING, "endpoint does not tell its load", endpoint=endpoint_id, missing=missing)
+        log_event(logging.WARNING, "endpoint is not reporting its load", endpoint=endpoint_id, missing=missing)

@@ -1,4 +1,4 @@
-"""Which fleet does each pool have, and what becomes of it when the configuration changes?"""
+"""All pools' fleets, and how they are updated when the configuration changes."""
 
 import asyncio
 import logging
@@ -12,29 +12,39 @@ import aiohttp
 
 from headgate.config.settings import PoolSettings
 from headgate.engines.dialects import DIALECTS
+from headgate.engines.engine_watch import TIMEOUT_S
 from headgate.engines.page import PAGE_BYTES_MAX
-from headgate.engines.probe import Probe, Verdict
+from headgate.engines.probe import Probe, ProbeVerdict
 from headgate.engines.warm_up import warm_up
-from headgate.engines.watch import TIMEOUT_S
 from headgate.fleets.dns.fleet import DnsFleet
 from headgate.fleets.dns.options import DnsOptions
-from headgate.fleets.dns.resolve import Found, Resolve, Unanswered, by_system
+from headgate.fleets.dns.resolve import HostPort, LookupFailed, Resolve, system_resolver
 from headgate.fleets.processes.fleet import ProcessFleet
 from headgate.fleets.processes.options import ProcessOptions
-from headgate.fleets.processes.terms import ProcessTerms
+from headgate.fleets.processes.spec import ProcessSpec
 from headgate.fleets.ray.fleet import RayFleet
 from headgate.fleets.ray.options import RayOptions
 from headgate.fleets.static import StaticFleet
-from headgate.model.units import Duration, EndpointId, PoolName, seconds
+from headgate.model.units import Duration, EndpointId, PoolName, format_seconds
 from headgate.ports.engine import ProbeState
-from headgate.ports.fleet import Fleet, FleetEndpoint, FleetObserver, Look, Lookup, Phase, ScalableFleet, Seen, WarmUp
-from headgate.telemetry.log import tell
+from headgate.ports.fleet import (
+    EndpointLookup,
+    Fleet,
+    FleetEndpoint,
+    FleetObserver,
+    Phase,
+    ProbeEngine,
+    ProbeResult,
+    ScalableFleet,
+    WarmUp,
+)
+from headgate.telemetry.log import log_event
 
-_STATES = {
-    Verdict.SERVES: ProbeState.READY,
-    Verdict.SAYS_NO: ProbeState.LOADING,
-    Verdict.UNCLEAR: ProbeState.LOADING,
-    Verdict.UNHEARD: ProbeState.UNREACHABLE,
+_PROBE_STATES = {
+    ProbeVerdict.SERVING: ProbeState.READY,
+    ProbeVerdict.NOT_SERVING: ProbeState.LOADING,
+    ProbeVerdict.UNCLEAR: ProbeState.LOADING,
+    ProbeVerdict.NO_RESPONSE: ProbeState.UNREACHABLE,
 }
 
 OnStart = Callable[[PoolName, Mapping[Phase, Duration]], None]
@@ -42,12 +52,12 @@ OnDrain = Callable[[PoolName, Duration], None]
 
 
 class Fleets:
-    """The fleets of all pools. Its owner calls `change_to`, then `start`, for every configuration."""
+    """All pools' fleets. For every configuration, the owner calls `change_to` and then `start`."""
 
     def __init__(
         self,
         session: aiohttp.ClientSession,
-        lookup: Lookup,
+        lookup: EndpointLookup,
         changed: Callable[[], None],
         *,
         on_start: OnStart,
@@ -63,8 +73,8 @@ class Fleets:
         self._unstarted: list[Fleet] = []
         self._retiring: dict[asyncio.Task[None], Fleet] = {}
         self._logs: Path | None = None
-        self._missing: str | None = None
-        """The library that a fleet needs and that is not installed, with the next step."""
+        self._missing_library: str | None = None
+        """A required library that is not installed, with the next step."""
 
     def endpoints(self) -> Iterator[tuple[PoolSettings, FleetEndpoint]]:
         for name, pool in self._pools.items():
@@ -72,35 +82,35 @@ class Fleets:
                 yield pool, endpoint
 
     def phases(self) -> dict[EndpointId, Phase]:
-        """The phases of starts that fleets themselves observe; the other fleets only list endpoints."""
+        """Returns the phases of endpoint starts, for fleets that observe them. Other fleets only list endpoints."""
         fleets = [fleet for fleet in self._fleets.values() if isinstance(fleet, ProcessFleet)]
         return {endpoint_id: phase for fleet in fleets for endpoint_id, phase in fleet.phases().items()}
 
     def name_problems(self) -> list[str]:
-        """Problems of name servers with the names of fleets."""
+        """Returns name resolution problems with fleet names."""
         fleets = [each for each in self._fleets.values() if isinstance(each, DnsFleet)]
         return [each.problem for each in fleets if each.problem is not None]
 
     def change_to(self, pools: Sequence[PoolSettings]) -> None:
-        """What is new is started by `start`; what is gone is drained, however long that takes."""
+        """Creates new fleets, which `start` then starts. Removed fleets drain, without a timeout."""
         before, self._pools = self._pools, {pool.name: pool for pool in pools}
         for name, pool in self._pools.items():
             if before.get(name) == pool:
                 continue
             old = self._fleets.get(name)
-            if old is None or not self._change(old, pool):
+            if old is None or not self._reconfigure(old, pool):
                 if old is not None:
                     self._retire(old)
-                self._fleets[name] = fleet = self._made(pool)
+                self._fleets[name] = fleet = self._make_fleet(pool)
                 self._unstarted.append(fleet)
         for name in before:
             if name not in self._pools:
                 self._retire(self._fleets.pop(name))
 
-    async def begin(self) -> None:
-        """The first `start`. Raises `OSError` if a library is not installed, with the next step."""
-        if self._missing is not None:
-            raise OSError(0, self._missing)
+    async def start_first(self) -> None:
+        """Starts the fleets for the first time. Raises `OSError` with the next step if a library is not installed."""
+        if self._missing_library is not None:
+            raise OSError(0, self._missing_library)
         await self.start()
 
     async def start(self) -> None:
@@ -108,63 +118,63 @@ class Fleets:
             await self._unstarted.pop(0).start(self._changed)
 
     async def stop(self) -> None:
-        """At once: whoever still uses an endpoint has been waited for before."""
+        """Stops all fleets immediately. The caller must first wait until the endpoints are no longer in use."""
         fleets = (*self._fleets.values(), *self._retiring.values())
         await asyncio.gather(*(fleet.stop() for fleet in fleets))
 
     async def scale(self, pool: PoolName, endpoints: int) -> bool:
-        """Whether the pool's fleet can be scaled from here, and wants another number than before."""
+        """Scales a pool. Returns whether the gateway can scale the fleet and the desired size has changed."""
         fleet = self._fleets.get(pool)
         if not isinstance(fleet, ScalableFleet):
             return False
-        before = fleet.wanted
+        before = fleet.desired
         await fleet.scale(endpoints)
-        return fleet.wanted != before
+        return fleet.desired != before
 
-    # Making them
+    # Creation
 
-    def _made(self, pool: PoolSettings) -> Fleet:
+    def _make_fleet(self, pool: PoolSettings) -> Fleet:
         match pool.fleet:
             case DnsOptions():
-                resolve, starting = self._resolves(pool, pool.fleet)
+                resolve, starting = self._resolvers(pool, pool.fleet)
                 return DnsFleet(pool.name, pool.fleet, resolve, self._observer(pool), resolve_starting=starting)
             case ProcessOptions():
-                return self._made_of_processes(pool, pool.fleet)
+                return self._make_process_fleet(pool, pool.fleet)
             case None:
                 return StaticFleet(pool.endpoints)
 
-    def _made_of_processes(self, pool: PoolSettings, fleet: ProcessOptions) -> ProcessFleet:
+    def _make_process_fleet(self, pool: PoolSettings, fleet: ProcessOptions) -> ProcessFleet:
         least, most = _bounds(pool, fleet)
         make = ProcessFleet if fleet.ray is None else partial(RayFleet, ray=fleet.ray)
         return make(
             self._process_terms(pool, fleet),
-            endpoints=fleet.endpoints,
+            endpoints=fleet.endpoint_count,
             endpoints_min=least,
             endpoints_max=most,
-            look=self._look(pool),
+            look=self._probe(pool),
             warm_up=self._warm_up(pool),
             lookup=self._lookup,
             observer=self._observer(pool),
-            ports_elsewhere=self._ports,
+            other_ports=self._ports,
         )
 
     def _ports(self) -> set[int]:
-        """Those that any fleet has given to an engine, be it one that is on its way out."""
+        """Returns the ports assigned by all fleets, including those that are draining."""
         fleets = (*self._fleets.values(), *self._retiring.values())
         return {port for fleet in fleets if isinstance(fleet, ProcessFleet) for port in fleet.ports()}
 
-    def _change(self, fleet: Fleet, pool: PoolSettings) -> bool:
-        """Whether the fleet that is there could take on the new settings."""
+    def _reconfigure(self, fleet: Fleet, pool: PoolSettings) -> bool:
+        """Applies the new settings to the existing fleet. Returns false if that is not possible."""
         match fleet, pool.fleet:
             case DnsFleet(), DnsOptions() as options:
-                fleet.change(options, *self._resolves(pool, options))
-            case ProcessFleet(), ProcessOptions() as options if _runs_in(fleet) == options.ray:
+                fleet.reconfigure(options, *self._resolvers(pool, options))
+            case ProcessFleet(), ProcessOptions() as options if _ray_options(fleet) == options.ray:
                 least, most = _bounds(pool, options)
-                fleet.change(
+                fleet.reconfigure(
                     self._process_terms(pool, options),
-                    look=self._look(pool),
+                    look=self._probe(pool),
                     warm_up=self._warm_up(pool),
-                    endpoints=options.endpoints if pool.scaling is None else None,
+                    endpoints=options.endpoint_count if pool.scaling is None else None,
                     endpoints_min=least,
                     endpoints_max=most,
                 )
@@ -172,21 +182,23 @@ class Fleets:
                 return False
         return True
 
-    def _resolves(self, pool: PoolSettings, fleet: DnsOptions) -> tuple[Resolve, Resolve | None]:
-        """How the name is resolved, and the one that also lists engines that are not ready yet."""
-        name = fleet.starting_name
+    def _resolvers(self, pool: PoolSettings, fleet: DnsOptions) -> tuple[Resolve, Resolve | None]:
+        """Returns the functions that resolve the fleet's name and, if configured, the name that also lists starting
+        engines.
+        """
+        name = fleet.not_ready_name
         return self._resolve(pool, fleet), None if name is None else self._resolve(pool, replace(fleet, name=name))
 
     def _resolve(self, pool: PoolSettings, fleet: DnsOptions) -> Resolve:
         if fleet.port is not None and fleet.nameserver is None:
-            return by_system(fleet.name, fleet.port)
+            return system_resolver(fleet.name, fleet.port)
         try:
-            from headgate.fleets.dns.name_server import by_server
+            from headgate.fleets.dns.name_server import name_server_resolver
         except ImportError as error:
-            # After a reload the known endpoints stay, and the log gives the reason.
-            self._missing = f"pools.{pool.name}.fleet: {error}"
-            return _failing(self._missing)
-        return by_server(fleet.name, fleet.port, fleet.nameserver)
+            # After a reload, the known endpoints are kept, and the log gives the reason.
+            self._missing_library = f"pools.{pool.name}.fleet: {error}"
+            return _failing(self._missing_library)
+        return name_server_resolver(fleet.name, fleet.port, fleet.nameserver)
 
     def _retire(self, fleet: Fleet) -> None:
         if fleet in self._unstarted:
@@ -195,22 +207,22 @@ class Fleets:
         self._retiring[task] = fleet
         task.add_done_callback(self._retiring.pop)
 
-    def _process_terms(self, pool: PoolSettings, fleet: ProcessOptions) -> ProcessTerms:
-        logs = self._own_logs() if fleet.logs is None else Path(fleet.logs)
-        return ProcessTerms(pool=pool.name, model=pool.served_model, logs=logs, options=fleet)
+    def _process_terms(self, pool: PoolSettings, fleet: ProcessOptions) -> ProcessSpec:
+        logs = self._own_logs() if fleet.log_directory is None else Path(fleet.log_directory)
+        return ProcessSpec(pool=pool.name, model=pool.served_model, log_directory=logs, options=fleet)
 
     def _own_logs(self) -> Path:
-        """A folder for logs that the configuration gives no place."""
+        """Returns a temporary directory for logs if the configuration does not specify one."""
         if self._logs is None:
             self._logs = Path(tempfile.mkdtemp(prefix="headgate-engines-"))
-            tell(logging.INFO, "engines log to a folder of their own", folder=str(self._logs))
+            log_event(logging.INFO, "engine logs go to a temporary directory", folder=str(self._logs))
         return self._logs
 
     def _observer(self, pool: PoolSettings) -> FleetObserver:
-        return _Told(pool.name, self._on_start, self._on_drain)
+        return _FleetLog(pool.name, self._on_start, self._on_drain)
 
-    def _look(self, pool: PoolSettings) -> Look:
-        async def look(url: str) -> Seen:
+    def _probe(self, pool: PoolSettings) -> ProbeEngine:
+        async def look(url: str) -> ProbeResult:
             probe = Probe(
                 self._session,
                 url,
@@ -221,7 +233,7 @@ class Fleets:
                 page_bytes_max=PAGE_BYTES_MAX,
             )
             health = await probe.health()
-            return Seen(_STATES[health.verdict], health.problem or "")
+            return ProbeResult(_PROBE_STATES[health.verdict], health.problem or "")
 
         return look
 
@@ -233,8 +245,8 @@ class Fleets:
         return first_request
 
 
-class _Told:
-    """What a fleet does, for the log and for whoever measures."""
+class _FleetLog:
+    """Logs and measures fleet events."""
 
     def __init__(self, pool: PoolName, on_start: OnStart, on_drain: OnDrain) -> None:
         self._pool = pool
@@ -242,35 +254,35 @@ class _Told:
         self._on_drain = on_drain
 
     def started(self, endpoint_id: EndpointId, took_ns: Mapping[Phase, Duration]) -> None:
-        whole = seconds(Duration(sum(took_ns.values())))
-        phases = {phase.value: seconds(each) for phase, each in took_ns.items()}
-        tell(logging.INFO, "endpoint started", endpoint=endpoint_id, whole=whole, **phases)
+        whole = format_seconds(Duration(sum(took_ns.values())))
+        phases = {phase.value: format_seconds(each) for phase, each in took_ns.items()}
+        log_event(logging.INFO, "endpoint started", endpoint=endpoint_id, whole=whole, **phases)
         self._on_start(self._pool, took_ns)
 
     def drained(self, endpoint_id: EndpointId, took_ns: Duration) -> None:
-        tell(logging.INFO, "endpoint drained", endpoint=endpoint_id, took=seconds(took_ns))
+        log_event(logging.INFO, "endpoint drained", endpoint=endpoint_id, took=format_seconds(took_ns))
         self._on_drain(self._pool, took_ns)
 
-    def troubled(self, what: str, problem: str) -> None:
-        tell(logging.WARNING, "fleet has trouble", pool=self._pool, what=what, problem=problem)
+    def problem_found(self, subject: str, problem: str) -> None:
+        log_event(logging.WARNING, "fleet problem", pool=self._pool, what=subject, problem=problem)
 
-    def recovered(self, what: str) -> None:
-        tell(logging.INFO, "fleet has recovered", pool=self._pool, what=what)
+    def problem_cleared(self, what: str) -> None:
+        log_event(logging.INFO, "fleet recovered", pool=self._pool, what=what)
 
 
-def _runs_in(fleet: ProcessFleet) -> RayOptions | None:
+def _ray_options(fleet: ProcessFleet) -> RayOptions | None:
     return fleet.ray if isinstance(fleet, RayFleet) else None
 
 
 def _failing(problem: str) -> Resolve:
-    async def resolve() -> list[Found]:
-        raise Unanswered(problem)
+    async def resolve() -> list[HostPort]:
+        raise LookupFailed(problem)
 
     return resolve
 
 
 def _bounds(pool: PoolSettings, fleet: ProcessOptions) -> tuple[int, int]:
-    """How many endpoints there may be, at least and at most."""
+    """Returns the minimum and maximum endpoint count."""
     if pool.scaling is None:
-        return fleet.endpoints, fleet.endpoints
+        return fleet.endpoint_count, fleet.endpoint_count
     return pool.scaling.endpoints_min, pool.scaling.endpoints_max

@@ -1,43 +1,43 @@
-"""Which real parts make a gateway, and how are they put together?
+"""Builds and runs one gateway process.
 
-The only place that turns configuration into things that run. Every part gets plain `arguments`;
-none of them sees the configuration.
+Components receive plain arguments and never read the configuration themselves.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from headgate.compose.accounts import Accounts
+from headgate.compose.accounts import TenantAccounts
 from headgate.compose.cell import open_cell, open_registry
-from headgate.compose.engines import EjectionWatch, Engines
+from headgate.compose.engines import EjectionObserver, Engines
 from headgate.compose.fleets import Fleets
 from headgate.compose.keda import start_scaler
-from headgate.compose.parts import Configuration, Parts
-from headgate.compose.reload import Reload, open_access
-from headgate.compose.sight import Sight
+from headgate.compose.observability import Observability
+from headgate.compose.parts import Configuration, GatewayParts
+from headgate.compose.reload import Reloader, open_access
 from headgate.compose.status import GatewayStatus
+from headgate.compose.supervised_tasks import SupervisedTasks
 from headgate.config.settings import Settings
-from headgate.control.autoscaling import Scaling
-from headgate.control.learned_speeds import open_speeds
-from headgate.control.request_search import Requests
-from headgate.core.events import BudgetsTold
+from headgate.control.autoscaling import AutoscalingService
+from headgate.control.learned_speeds import open_learned_speeds
+from headgate.control.request_search import RequestSearch
+from headgate.core.events import BudgetsSynced
 from headgate.core.scheduler import Scheduler
 from headgate.core.summary import EndpointSummary
 from headgate.edge import request_record
 from headgate.edge.admin.app import AdminApp
-from headgate.edge.connections import OnRefused
-from headgate.edge.door import Door
-from headgate.edge.large_bodies.client import LargeBodies
+from headgate.edge.app import GatewayApp
+from headgate.edge.connections import OnRejected
+from headgate.edge.error_replies import ErrorReplies
+from headgate.edge.large_bodies.client import LargeBodyReader
+from headgate.edge.listener import Listener, bind
 from headgate.edge.open_attempts import OpenAttempts
-from headgate.edge.replies import Replies
-from headgate.edge.request_head import Refused
-from headgate.edge.server import Listener, bind
+from headgate.edge.request_head import HttpRejection
 from headgate.engines.batching.batcher import Batchers
-from headgate.engines.host_names import HostNames
+from headgate.engines.dns_cache import DnsCache
+from headgate.engines.engine_watch import EngineWatch
 from headgate.engines.page import open_session
-from headgate.engines.watch import EngineWatch
 from headgate.hosts.cell.host import CellHost
 from headgate.hosts.local.clock import SystemClock
 from headgate.hosts.local.host import LocalHost
@@ -45,18 +45,18 @@ from headgate.model.outcome import Outcome
 from headgate.model.units import SECOND, Duration, EndpointId, PoolName, RequestId
 from headgate.ports.fleet import Phase
 from headgate.ports.observer import Observer
-from headgate.telemetry.log import log, tell
+from headgate.telemetry.log import log_event
 
 if TYPE_CHECKING:
-    from headgate.hosts.cell.redis.registry import CellMember, Registry
+    from headgate.hosts.cell.redis.registry import CellMember, MemberRegistry
 
-_EXIT_MISTAKE = 70
+_EXIT_INTERNAL_ERROR = 70
 
 
 class Gateway:
-    """One gateway process, with a scheduler of its own or one shared with others. Made and run inside an event loop.
+    """One gateway process, with its own scheduler or a shared one. Must run inside an event loop.
 
-    One that `serves` nobody is a candidate to be the scheduler of its cell, and nothing else.
+    If `serves` is false, the process is only a candidate for its cell's scheduler role.
     """
 
     def __init__(
@@ -71,56 +71,66 @@ class Gateway:
     ) -> None:
         self._configuration = Configuration(settings)
         self._serves = serves
-        self._leave = asyncio.Event()
-        self._fault: BaseException | None = None
+        self._shutdown = asyncio.Event()
+        self._tasks = SupervisedTasks(self._on_fault)
         self._clock = SystemClock()
-        # Before anything that would have to be closed, should a part of it not be fit.
-        self._sight = Sight(settings)
-        self._meters = self._sight.meters
-        self._accounts = Accounts(settings, self._clock.now, self._tell_budgets, self._on_directory)
-        names = HostNames()
+        # Create this first: it may raise, and at this point there is nothing to close.
+        self._observability = Observability(settings)
+        self._meters = self._observability.meters
+        self._accounts = TenantAccounts(settings, self._clock.now, self._report_budgets, self._on_directory_change)
+        names = DnsCache()
         self._session = open_session(names)
-        self._accounts.open_notices(self._session)
-        self._scaling = Scaling(settings.scaling_rules)
+        self._accounts.open_notifier(self._session)
+        self._scaling = AutoscalingService(settings.scaling_rules)
         self._cell: CellHost | None = None
-        self._ejections = EjectionWatch()
-        self._host = self._open_host((*self._sight.of_requests, *observers), worker)
-        self._engines = Engines(self._session, self._host.tell, self._host.summary, names=names, open_watch=open_watch)
+        self._ejections = EjectionObserver()
+        self._host = self._open_host((*self._observability.request_observers, *observers), worker)
+        self._engines = Engines(
+            self._session, self._host.report, self._host.summary, names=names, open_watch=open_watch
+        )
         self._ejections.watch = self._engines.watch
         if self._cell is not None:
-            self._engines.watch.rest()
-        self._batchers = Batchers(self._engines.asked, self._meters.batched)
+            self._engines.watch.pause()
+        self._batchers = Batchers(self._engines.by_endpoint, self._meters.count_batch)
         self._fleets = Fleets(
-            self._session, self._known, self._follow_fleets, on_start=self._on_start, on_drain=self._meters.drained
+            self._session,
+            self._endpoint_summary,
+            self._follow_fleets,
+            on_start=self._on_start,
+            on_drain=self._meters.count_endpoint_drain,
         )
         self._scaling.phases = self._fleets.phases
-        self._attempts = OpenAttempts(self._host.tell)
-        self._large_bodies = LargeBodies()
-        self._door = self._open_door(settings)
-        self._beside: set[asyncio.Future[None]] = set()
-        self._shared = worker is not None
+        self._attempts = OpenAttempts(self._host.report)
+        self._large_bodies = LargeBodyReader()
+        self._app = self._open_app(settings)
+        self._shares_port = worker is not None
         self._parts = self._open_parts()
         self._status = GatewayStatus(self._configuration, self._parts, serves=serves)
         self._admin = self._open_admin()
-        self._reload = Reload(
-            self._configuration, self._parts, self._admin, load, leaves=self._leave.is_set, run=self._later
+        self._reload = Reloader(
+            self._configuration,
+            self._parts,
+            self._admin,
+            load,
+            is_shutting_down=self._shutdown.is_set,
+            run=self._tasks.run_in_background,
         )
-        self._reload.take_over(settings)
+        self._reload.apply(settings)
 
     @property
     def _settings(self) -> Settings:
-        """In force."""
+        """The configuration in force."""
         return self._configuration.settings
 
     @property
     def _listeners(self) -> tuple[Listener, ...]:
         return self._parts.listeners
 
-    def _open_parts(self) -> Parts:
-        return Parts(
+    def _open_parts(self) -> GatewayParts:
+        return GatewayParts(
             clock=self._clock,
             session=self._session,
-            sight=self._sight,
+            observability=self._observability,
             accounts=self._accounts,
             scaling=self._scaling,
             host=self._host,
@@ -129,14 +139,14 @@ class Gateway:
             fleets=self._fleets,
             attempts=self._attempts,
             large_bodies=self._large_bodies,
-            door=self._door,
+            app=self._app,
             cell=self._cell,
             registry=self._open_registry(),
-            speeds=open_speeds(self._host, lambda: self._settings),
+            speeds=open_learned_speeds(self._host, lambda: self._settings),
         )
 
     def _open_admin(self) -> AdminApp:
-        requests, status = self._open_requests(), self._status
+        requests, status = self._open_request_search(), self._status
         return AdminApp(
             ready=status.ready,
             metrics=status.metrics,
@@ -146,220 +156,210 @@ class Gateway:
             verdict=status.verdict,
         )
 
-    def _open_door(self, settings: Settings) -> Door:
-        return Door(
+    def _open_app(self, settings: Settings) -> GatewayApp:
+        return GatewayApp(
             host=self._host,
             engines=self._batchers,
             attempts=self._attempts,
             access=open_access(self._accounts, self._host, settings),
             limits=settings.limits,
-            replies=Replies(settings.error_docs, settings.quote_engine_errors),
-            turned_away=self._meters.turned_away,
+            replies=ErrorReplies(settings.error_docs_url, settings.quote_engine_errors),
+            on_rejected=self._meters.count_rejected,
             read_large=self._large_bodies.read,
             cap_large=self._large_bodies.cap,
             zone=settings.zone,
             metadata_names=settings.metadata_names,
-            records=self._sight,
+            records=self._observability,
             sample_ppm=settings.sample_ppm,
             journal=self._accounts.journal,
         )
 
-    def _open_registry(self) -> "Registry | None":
+    def _open_registry(self) -> "MemberRegistry | None":
         cell = self._settings.cell
         if self._cell is None or cell is None:
             return None
-        return open_registry(self._cell, cell, lambda: self._listeners[-1].address, self._leave.set)
+        return open_registry(self._cell, cell, lambda: self._listeners[-1].address, self._shutdown.set)
 
-    def _open_requests(self) -> Requests:
-        archive, now = self._sight.kept.archive, self._clock.now
-        registry = self._parts.registry
+    def _open_request_search(self) -> RequestSearch:
+        archive, now, registry = self._observability.records.archive, self._clock.now, self._parts.registry
         if self._cell is None or registry is None:
-            return Requests(archive, self._session, now)
-        return Requests(archive, self._session, now, own=self._cell.name, members=registry.members)
+            return RequestSearch(archive, self._session, now)
+        return RequestSearch(archive, self._session, now, member=self._cell.name, members=registry.members)
 
     def members(self) -> "list[CellMember]":
-        """Of the cell, those that were heard of in the last seconds; none without a cell."""
+        """Returns the cell members that have been seen in the last few seconds. Empty without a cell."""
         return [] if self._parts.registry is None else self._parts.registry.members()
 
     def _open_host(self, observers: Sequence[Observer], worker: int | None) -> LocalHost | CellHost:
-        cell, accounts = self._settings.cell, self._accounts
+        cell, accounts, observability = self._settings.cell, self._accounts, self._observability
+        deciding = (self._scaling, *accounts.scheduler_observers, *observability.scheduler_observers, self._ejections)
+        billing = (*accounts.request_observers, *observability.billing_observers)
         if cell is None:
-            deciding = (self._scaling, *accounts.of_scheduler, *self._sight.of_scheduler, self._ejections)
-            watching = (*observers, *accounts.of_requests, *self._sight.bookkeepers, *deciding)
-            return LocalHost(Scheduler(), self._clock, watching, self._on_fault)
+            return LocalHost(Scheduler(), self._clock, (*observers, *billing, *deciding), self._tasks.on_fault)
         self._cell = open_cell(
             self._settings,
             cell,
             self._clock,
             observers,
-            self._on_fault,
-            of_scheduler=(self._scaling, *accounts.of_scheduler, *self._sight.of_scheduler, self._ejections),
-            on_duty=self._on_duty,
-            on_agreed=self._on_agreed,
+            self._tasks.on_fault,
+            scheduler_observers=deciding,
+            on_engine_watch=self._on_engine_watch,
+            on_policy_agreed=self._on_policy_agreed,
             serves=self._serves,
             worker=worker,
-            bookkeepers=(*accounts.of_requests, *self._sight.bookkeepers),
+            billing_observers=billing,
         )
         return self._cell
 
-    async def run(self, started: Callable[[tuple[str, int] | None, tuple[str, int]], None]) -> int:
-        """Serves until `leave` is called, then drains. The exit code says whether all went well."""
+    async def run(self, on_started: Callable[[tuple[str, int] | None, tuple[str, int]], None]) -> int:
+        """Serves until `shut_down` is called, then drains. Returns the exit code."""
         try:
-            await self._serve(started)
+            await self._serve(on_started)
         except Exception:
-            # After one mistake others follow; the first is in the log, and the exit code says that there was one.
-            if self._fault is None:
+            # One internal error can cause others. The first one is logged and determines the exit code.
+            if self._tasks.fault is None:
                 raise
         finally:
-            self._leave.set()
+            self._shutdown.set()
             await self._fleets.stop()
             await self._engines.watch.stop()
             self._host.stop()
             await self._accounts.stop()
-            await self._sight.stop()
+            await self._observability.stop()
             if self._cell is not None:
                 await self._cell.store.stop()
             self._engines.close()
             await self._large_bodies.stop()
             await self._session.close()
-        return int(self._cell is not None and self._cell.nameless) if self._fault is None else _EXIT_MISTAKE
+        if self._tasks.fault is not None:
+            return _EXIT_INTERNAL_ERROR
+        return int(self._cell is not None and self._cell.lost_name)
 
-    def _refused(self, request_id: str, refused: Refused) -> None:
-        """Before it became a request: it has a record by which its answer is explained, and no trace."""
-        self._meters.turned_away(Outcome.INVALID)
-        self._sight.kept.take(request_record.of_none(RequestId(request_id), refused.status, str(refused)))
+    def _on_rejected(self, request_id: str, refused: HttpRejection) -> None:
+        """Counts and records a request that was rejected while its head was being read. The request gets no trace."""
+        self._meters.count_rejected(Outcome.INVALID_REQUEST)
+        record = request_record.for_rejected(RequestId(request_id), refused.status, str(refused))
+        self._observability.records.add(record)
 
     async def _serve(self, started: Callable[[tuple[str, int] | None, tuple[str, int]], None]) -> None:
         if self._parts.registry is not None:
             await self._parts.registry.claim_name()
         self._parts.listeners = _listen(
-            self._parts, self._admin, self._settings, on_refused=self._refused, serves=self._serves, shared=self._shared
+            self._parts,
+            self._admin,
+            self._settings,
+            on_rejected=self._on_rejected,
+            serves=self._serves,
+            shared=self._shares_port,
         )
         *doors, admin = self._listeners
         beside = [
-            *(asyncio.create_task(listener.sweep_for_ever()) for listener in self._listeners),
-            asyncio.create_task(self._attempts.sweep_for_ever()),
+            *(asyncio.create_task(listener.sweep_forever()) for listener in self._listeners),
+            asyncio.create_task(self._attempts.sweep_forever()),
             asyncio.create_task(self._engines.gpus.run()),
             asyncio.create_task(
-                self._scaling.run(self._host.summary, self._clock.now, self._scale, lambda: self._parts.decides)
+                self._scaling.run(self._host.summary, self._clock.now, self._scale, lambda: self._parts.is_deciding)
             ),
             *self._parts.start_services(),
         ]
         for task in beside:
-            task.add_done_callback(self._ended_beside)
+            task.add_done_callback(self._tasks.on_task_done)
         try:
-            self._admin.console = self._sight.console(self._status.sources())
-            self._sight.begin(self._status.sources(), self._ended_beside)
-            await self._accounts.begin(self._ended_beside)
+            self._admin.console = self._observability.console(self._status.sources())
+            self._observability.start(self._status.sources(), self._tasks.on_task_done)
+            await self._accounts.start(self._tasks.on_task_done)
             await asyncio.gather(*(listener.start() for listener in self._listeners))
-            await self._fleets.begin()
+            await self._fleets.start_first()
             if self._cell is not None:
                 self._cell.start()
-            # How endpoints spent their time is known where this process decides about them.
-            self._accounts.write(self._host.take_endpoint_times)
+            # Endpoint times are known only if this process makes scheduling decisions.
+            self._accounts.start_ledger(self._host.collect_endpoint_times)
             if self._settings.scaler_listen is not None:
                 self._parts.keda = await start_scaler(self._settings.scaler_listen, self._scaling, self._host.summary)
             started(doors[0].address if doors else None, admin.address)
-            await self._leave.wait()
-            # Stop the scaler before the last requests end: new requests go to other gateways, which know the demand.
+            await self._shutdown.wait()
+            # Stop the scaler before the last requests end. The other gateways get the new requests and see the demand.
             await asyncio.gather(self._drain(), self._parts.stop_scaler())
         finally:
             await self._parts.stop_services()
-            self._sight.let_go()
+            self._observability.close_console()
             await asyncio.gather(*(listener.stop() for listener in self._listeners))
             for task in beside:
                 task.cancel()
             await asyncio.gather(*beside, return_exceptions=True)
 
-    def leave(self) -> None:
-        """Begins to drain; said once more, leaves at once."""
-        if self._leave.is_set():
-            self._door.hurry()
-        self._leave.set()
+    def shut_down(self) -> None:
+        """Starts draining. A second call terminates open requests immediately."""
+        if self._shutdown.is_set():
+            self._app.end_grace()
+        self._shutdown.set()
 
     async def reload(self) -> None:
-        """Takes the configuration anew if it is right, and otherwise keeps the one in force."""
+        """Applies the configuration file if it is valid. Otherwise the current configuration remains in force."""
         await self._reload.reload()
 
-    def _later(self, work: Coroutine[object, object, None]) -> None:
-        task = asyncio.ensure_future(work)
-        self._beside.add(task)
-        task.add_done_callback(self._beside.discard)
-        task.add_done_callback(self._ended_beside)
-
-    def _on_duty(self, looks: bool) -> None:  # noqa: FBT001  A state, told as it is.
-        """Of a cell one process looks at the engines; an island looks for itself."""
+    def _on_engine_watch(self, looks: bool) -> None:  # noqa: FBT001  The new state.
+        """Starts or stops probing. In a cell, one process probes the engines, as does each island."""
         assert self._cell is not None
         if looks:
             self._engines.watch.resume(self._cell.ready_endpoints())
         else:
-            self._engines.watch.rest()
+            self._engines.watch.pause()
 
     def _follow_fleets(self) -> None:
         self._engines.follow(tuple(self._fleets.endpoints()))
 
-    def _known(self, endpoint_id: EndpointId) -> EndpointSummary | None:
+    def _endpoint_summary(self, endpoint_id: EndpointId) -> EndpointSummary | None:
         return next((each for each in self._host.summary().endpoints if each.id == endpoint_id), None)
 
     async def _scale(self, pool: PoolName, endpoints: int) -> bool:
         if self._parts.keda is not None:
             self._parts.keda.changed()
-        return not self._leave.is_set() and await self._fleets.scale(pool, endpoints)
+        return not self._shutdown.is_set() and await self._fleets.scale(pool, endpoints)
 
     def _on_start(self, pool: PoolName, took_ns: Mapping[Phase, Duration]) -> None:
-        self._meters.started(pool, took_ns)
+        self._meters.count_endpoint_start(pool, took_ns)
         self._scaling.started(pool, Duration(sum(took_ns.values())))
 
     async def _drain(self) -> None:
-        if self._fault is not None:
-            self._door.draining = True
+        if self._tasks.fault is not None:
+            self._app.draining = True
             return
-        if self._shared:
-            # The others of this machine take what comes from here on.
+        if self._shares_port:
+            # The other workers on this machine accept new connections.
             for door in self._listeners[:-1]:
-                await door.stop_taking()
+                await door.stop_accepting()
         if self._cell is not None:
-            self._cell.resign()
+            self._cell.step_down()
         grace_s = self._settings.drain_grace_ns / SECOND
-        tell(logging.INFO, "leaving once every request has ended", open=self._door.open_requests, grace_s=grace_s)
-        whole = await self._door.drain(grace_s)
-        tell(logging.INFO, "leaving: every request ended" if whole else "leaving: the grace time is over")
+        log_event(logging.INFO, "draining", open=self._app.open_requests, grace_s=grace_s)
+        drained = await self._app.drain(grace_s)
+        result = "drained: all requests have ended" if drained else "drain grace period exceeded; aborting requests"
+        log_event(logging.INFO, result)
         if self._cell is not None:
             await self._cell.leave()
 
-    def _on_fault(self, mistake: BaseException) -> None:
-        """A mistake of our own: nothing after it can be trusted, so the process ends and says so.
+    def _on_fault(self) -> None:
+        self._shutdown.set()
+        self._app.end_grace()
 
-        The scheduler is asked no more how the open requests end. The server cuts them off: those that have got
-        nothing yet with a status 500, the others in the middle, where it shows.
-        """
-        if self._fault is None:
-            log.critical("this is a mistake in Headgate; leaving at once", exc_info=mistake)
-            self._fault = mistake
-        self._leave.set()
-        self._door.hurry()
+    # Callbacks for components that are created before the ones they call
 
-    def _ended_beside(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and (mistake := task.exception()) is not None:
-            self._on_fault(mistake)
+    def _on_directory_change(self) -> None:
+        self._reload.on_directory_change()
 
-    # Given to parts that are made before those they reach
+    def _on_policy_agreed(self, policy_hash: str) -> None:
+        self._reload.on_policy_agreed(policy_hash)
 
-    def _on_directory(self) -> None:
-        self._reload.on_directory()
-
-    def _on_agreed(self, policy_hash: str) -> None:
-        self._reload.on_agreed(policy_hash)
-
-    def _tell_budgets(self, told: BudgetsTold) -> None:
-        self._host.tell(told)
+    def _report_budgets(self, told: BudgetsSynced) -> None:
+        self._host.report(told)
 
 
 def _listen(
-    parts: Parts, admin: AdminApp, settings: Settings, *, on_refused: OnRefused, serves: bool, shared: bool
+    parts: GatewayParts, admin: AdminApp, settings: Settings, *, on_rejected: OnRejected, serves: bool, shared: bool
 ) -> tuple[Listener, ...]:
-    """The one for callers, where there are any, and last the one for operators."""
-    limits, health = settings.limits, parts.sight.turns.health
+    """Binds the client listener, if the process serves clients, and then the admin listener."""
+    limits, health = settings.limits, parts.observability.turns.health
     if not serves:
         return (Listener(admin, bind(*settings.admin_listen), limits, health=health),)
     for_callers = bind(*settings.listen, shared=shared)
@@ -368,5 +368,5 @@ def _listen(
     except OSError:
         for_callers.close()
         raise
-    door = Listener(parts.door, for_callers, limits, on_refused=on_refused)
+    door = Listener(parts.app, for_callers, limits, on_rejected=on_rejected)
     return door, Listener(admin, for_operators, limits, health=health)

@@ -1,21 +1,21 @@
-"""The running parts of one gateway process, for those who change or show them."""
+"""Running components of one gateway process."""
 
 import asyncio
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from headgate.compose.accounts import Accounts
+from headgate.compose.accounts import TenantAccounts
 from headgate.compose.engines import Engines
 from headgate.compose.fleets import Fleets
-from headgate.compose.sight import Sight
+from headgate.compose.observability import Observability
 from headgate.config.settings import Settings
-from headgate.control.autoscaling import Scaling
+from headgate.control.autoscaling import AutoscalingService
 from headgate.control.learned_speeds import LearnedSpeeds
-from headgate.edge.door import Door
-from headgate.edge.large_bodies.client import LargeBodies
+from headgate.edge.app import GatewayApp
+from headgate.edge.large_bodies.client import LargeBodyReader
+from headgate.edge.listener import Listener
 from headgate.edge.open_attempts import OpenAttempts
-from headgate.edge.server import Listener
 from headgate.engines.batching.batcher import Batchers
 from headgate.hosts.cell.host import CellHost
 from headgate.hosts.local.host import LocalHost
@@ -25,49 +25,49 @@ if TYPE_CHECKING:
     import aiohttp
 
     from headgate.fleets.keda.scaler import KedaScaler
-    from headgate.hosts.cell.redis.registry import Registry
+    from headgate.hosts.cell.redis.registry import MemberRegistry
 
 
 @dataclass(slots=True)
 class Configuration:
-    """The configuration in force, and the one that is to follow."""
+    """The configuration in force and the one that will replace it."""
 
     settings: Settings
     staged: Settings | None = None
-    """Was read and waits for the rest of the cell."""
+    """Pending configuration, already read here. It is applied once the rest of the cell has read it too."""
     problems: tuple[str, ...] = ()
-    """Why the file that was read last was rejected."""
+    """Problems in the last configuration file, if it was rejected."""
 
 
 @dataclass(slots=True)
-class Parts:
+class GatewayParts:
     clock: Clock
     session: "aiohttp.ClientSession"
-    sight: Sight
-    accounts: Accounts
-    scaling: Scaling
+    observability: Observability
+    accounts: TenantAccounts
+    scaling: AutoscalingService
     host: LocalHost | CellHost
     engines: Engines
     batchers: Batchers
     fleets: Fleets
     attempts: OpenAttempts
-    large_bodies: LargeBodies
-    door: Door
+    large_bodies: LargeBodyReader
+    app: GatewayApp
     cell: CellHost | None = None
-    """The host, if it shares its queue with others."""
-    registry: "Registry | None" = None
+    """The host, if the process belongs to a cell."""
+    registry: "MemberRegistry | None" = None
     listeners: tuple[Listener, ...] = ()
-    """The one for callers, if this process serves any, and last the one for operators."""
+    """The client listener, if this process serves clients, followed by the admin listener."""
     keda: "KedaScaler | None" = None
     speeds: LearnedSpeeds | None = None
 
     @property
-    def decides(self) -> bool:
-        """Whether the scheduler in this process decides."""
-        return self.cell is None or self.cell.leads
+    def is_deciding(self) -> bool:
+        """Whether this process makes scheduling decisions."""
+        return self.cell is None or self.cell.is_leader
 
     def start_services(self) -> Iterator[asyncio.Task[None]]:
-        """Starts the services that this process has only by its configuration."""
+        """Starts this process's optional services."""
         for service in (self.registry, self.speeds):
             if service is not None:
                 yield asyncio.create_task(service.run())

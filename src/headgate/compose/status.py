@@ -1,4 +1,4 @@
-"""What the admin listener shows of a gateway: readiness, metrics, status and the sources of its console."""
+"""Gateway state for the admin listener: readiness, metrics, status and the console's data sources."""
 
 import asyncio
 import os
@@ -7,84 +7,86 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict
 
 from headgate import __version__
-from headgate.compose.parts import Configuration, Parts
-from headgate.compose.sight import Sources
+from headgate.build import BUILD
+from headgate.compose.observability import StatusSources
+from headgate.compose.parts import Configuration, GatewayParts
 from headgate.config.quantities import address_text
 from headgate.control.cell_report import cell_figures, cell_now, cell_status
 from headgate.core.summary import held_by_pool
 from headgate.model.units import SECOND
-from headgate.telemetry.live.state import GatewayNow
+from headgate.telemetry.live.live_state import GatewayInfo
 
 
 class GatewayStatus:
-    def __init__(self, configuration: Configuration, parts: Parts, *, serves: bool) -> None:
+    def __init__(self, configuration: Configuration, parts: GatewayParts, *, serves: bool) -> None:
         self._configuration = configuration
         self._parts = parts
         self._serves = serves
         self._started_at = time.monotonic()
 
     def ready(self) -> tuple[bool, str]:
-        if self._parts.door.draining:
-            return False, "leaving"
+        if self._parts.app.draining:
+            return False, "draining"
         return self._parts.accounts.ready(serves=self._serves)
 
     def metrics(self) -> Callable[[], tuple[bytes, str]]:
-        return self._parts.sight.metrics(self.sources())
+        return self._parts.observability.metrics(self.sources())
 
     def verdict(self) -> Mapping[str, object]:
-        return self._parts.sight.verdict(self.sources())
+        return self._parts.observability.verdict_page(self.sources())
 
-    def sources(self) -> Sources:
-        """What is asked when somebody wants to see this gateway."""
+    def sources(self) -> StatusSources:
+        """Returns functions that read this gateway's current state."""
         parts, cell, engines = self._parts, self._parts.cell, self._parts.engines
-        return Sources(
+        return StatusSources(
             now=parts.clock.now,
             summary=parts.host.summary,
-            held=self._held,
+            resources_held=self._resources_held,
             signals=engines.signals,
-            scaling=parts.scaling.told,
+            scaling=parts.scaling.metrics,
             cell=lambda: None if cell is None else cell_figures(cell),
             ledger=parts.accounts.ledger_figures,
             directory=parts.accounts.directory_figures,
-            decide_s=lambda: parts.host.decide_time.total_ns / SECOND,
-            decides=lambda: parts.decides,
-            transport=engines.connect_times.medians,
+            decide_s=lambda: parts.host.decision_time.total_ns / SECOND,
+            decides=lambda: parts.is_deciding,
+            connect_times=engines.connect_times.medians,
             name_problems=lambda: (*engines.name_problems(), *parts.fleets.name_problems()),
             gateway=self._gateway_now,
             session=parts.session,
             engines=engines.watch.capabilities,
         )
 
-    def _gateway_now(self) -> GatewayNow:
+    def _gateway_now(self) -> GatewayInfo:
         settings, cell, registry = self._configuration.settings, self._parts.cell, self._parts.registry
         members = () if registry is None else registry.members()
-        return GatewayNow(
+        return GatewayInfo(
             name=address_text(*settings.listen) if cell is None else cell.name,
             version=__version__,
             uptime_s=time.monotonic() - self._started_at,
             config_hash=settings.hash,
-            draining=self._parts.door.draining,
+            draining=self._parts.app.draining,
             cell=None if cell is None else cell_now(cell, members),
         )
 
-    def _held(self) -> dict[str, int]:
-        """How much of everything that could pile up there is at this moment. All of it falls when traffic does.
+    def _resources_held(self) -> dict[str, int]:
+        """Returns the current size of every resource that could accumulate. All of them shrink when traffic decreases.
 
-        But for the process that reads large bodies, which stays from the first of them on."""
+        The exception is the process that parses large bodies, which keeps running after the first one.
+        """
         parts = self._parts
         return {
-            "requests": parts.door.open_requests,
-            "body_bytes": parts.door.bodies_bytes,
+            "requests": parts.app.open_requests,
+            "body_bytes": parts.app.bodies_bytes,
             "attempts": len(parts.attempts),
-            "lines": parts.host.open_lines(),
-            "metered_requests": parts.sight.meters.open_requests,
+            "command_channels": parts.host.open_channels(),
+            "metered_requests": parts.observability.meters.open_requests,
             "tasks": len(asyncio.all_tasks()),
             "connections": sum(len(listener.connections) for listener in parts.listeners),
             "batched_inputs": parts.batchers.waiting,
             "engine_connections": parts.engines.connections,
-            "reader_processes": parts.large_bodies.processes,
-            "notices": parts.accounts.notices_waiting,
-            "records": parts.sight.kept.waiting,
+            "body_parsers": parts.large_bodies.processes,
+            "notifications": parts.accounts.notifications_waiting,
+            "records": parts.observability.records.waiting,
             "open_files": _open_files(),
         }
 
@@ -93,20 +95,21 @@ class GatewayStatus:
         summary = parts.host.summary()
         return {
             "version": __version__,
+            "build": BUILD,
             "config_hash": configuration.settings.hash,
             "reload_problems": configuration.problems,
             "uptime_s": round(time.monotonic() - self._started_at, 1),
-            "draining": parts.door.draining,
-            "requests_open": parts.door.open_requests,
+            "draining": parts.app.draining,
+            "requests_open": parts.app.open_requests,
             "attempts_open": len(parts.attempts),
             "queued": summary.queued,
             "held_for_start": held_by_pool(summary),
-            "counted": parts.sight.meters.figures(),
-            "held": self._held(),
-            "explainable": parts.sight.decisions.reach().held,
-            # Of a cell only the scheduler knows.
-            "endpoints_wanted": parts.scaling.wanted() if parts.decides else {},
-            "endpoints_starting": parts.scaling.starts_status(parts.clock.now()) if parts.decides else [],
+            "counted": parts.observability.meters.snapshot(),
+            "held": self._resources_held(),
+            "explainable": parts.observability.decisions.retention().kept,
+            # In a cell, only the scheduler knows these.
+            "endpoints_desired": parts.scaling.desired() if parts.is_deciding else {},
+            "endpoints_starting": parts.scaling.starts_status(parts.clock.now()) if parts.is_deciding else [],
             "endpoints": [asdict(endpoint) for endpoint in summary.endpoints],
             "engines": [asdict(found) for found in parts.engines.watch.capabilities()],
             **self._cell_status(),
@@ -122,8 +125,8 @@ class GatewayStatus:
 
 
 def _open_files() -> int:
-    """Sockets and files of this process, where the system tells."""
+    """Returns how many file descriptors this process has open; 0 if the system does not report it."""
     try:
-        return len(os.listdir("/proc/self/fd"))  # noqa: PTH208 (names are not wanted, only their number)
+        return len(os.listdir("/proc/self/fd"))  # noqa: PTH208 (only the number of names is needed)
     except OSError:
         return 0

@@ -1,8 +1,9 @@
-"""Which traces does a gateway send, as its configuration is at the moment?
+"""Tracing for one gateway process, according to its current configuration.
 
-Without `tracing` none, and nothing of it is loaded. Other settings take another tracer: what the one before has kept is
-still sent, by itself, while the gateway goes on. What they count is told together, so that no counter falls. Only a few
-are on their way out at a time: one more, and the first of them gives up what it has not sent.
+Without `tracing`, no traces are sent and no library is loaded. New settings start a new tracer, while the previous one
+sends its remaining traces in the background. The tracers' counters are reported as a sum, so that no counter decreases.
+The number of tracers that are finishing is limited. When the limit is exceeded, the oldest tracer drops its remaining
+traces.
 """
 
 import asyncio
@@ -15,69 +16,69 @@ from headgate import __version__
 from headgate.compose.records import class_budgets
 from headgate.config.settings import Settings
 from headgate.ports.records import RequestRecord
-from headgate.telemetry.log import tell
-from headgate.telemetry.traces.figures import TraceFigures, together
-from headgate.telemetry.traces.known import Known
-from headgate.telemetry.traces.options import Names, TracingOptions
+from headgate.telemetry.log import log_event
+from headgate.telemetry.traces.options import NamingConvention, TracingOptions
+from headgate.telemetry.traces.span_settings import SpanSettings
+from headgate.telemetry.traces.stats import TraceStats, sum_stats
 
 if TYPE_CHECKING:
     from headgate.telemetry.traces.tracer import Tracer
 
-LEAVING_MAX: Final = 4
+RETIRING_MAX: Final = 4
 
 
-class LiveTraces:
-    """A keeper of records. Made and run inside an event loop. Raises `OSError` where a part of it is missing."""
+class Tracing:
+    """Turns records into traces. Must be created inside an event loop. Raises `OSError` if a library is missing."""
 
     def __init__(self, settings: Settings) -> None:
         self._tracing: TracingOptions | None = settings.tracing
         self._tracer = None if settings.tracing is None else _tracer(settings, settings.tracing)
-        self._leaving: list[Tracer] = []
-        self._gone = together(())
-        """What those counted that have left."""
+        self._retiring: list[Tracer] = []
+        self._retired_figures = sum_stats(())
+        """Totals of tracers that have finished."""
 
-    def take(self, record: RequestRecord) -> None:
+    def add(self, record: RequestRecord) -> None:
         if self._tracer is not None:
-            self._tracer.take(record)
+            self._tracer.add(record)
 
-    def begin(self) -> None:
+    def start(self) -> None:
         if self._tracer is not None:
-            self._tracer.begin()
+            self._tracer.start()
 
     def change_to(self, settings: Settings) -> None:
         if settings.tracing == self._tracing:
             if self._tracer is not None:
-                self._tracer.known = _known(settings, self._tracer.known.names)
+                self._tracer.span_settings = _known(settings, self._tracer.span_settings.conventions)
             return
-        self._let_go()
+        self._retire_tracer()
         self._tracing, self._tracer = settings.tracing, None
         try:
             self._tracer = None if settings.tracing is None else _tracer(settings, settings.tracing)
         except OSError as missing:
-            tell(logging.WARNING, "no traces are sent", why=missing.strerror)
-        self.begin()
+            log_event(logging.WARNING, "traces are not being sent", why=missing.strerror)
+        self.start()
 
-    def _let_go(self) -> None:
+    def _retire_tracer(self) -> None:
         if self._tracer is None:
             return
-        self._tracer.leave()
-        left = [each for each in self._leaving if each.has_left()]
-        self._leaving = [each for each in self._leaving if each not in left]
-        if len(self._leaving) >= LEAVING_MAX:
-            self._leaving[0].abandon()
-            left.append(self._leaving.pop(0))
-        self._gone = together((self._gone, *(each.figures().in_the_end() for each in left)))
-        self._leaving.append(self._tracer)
+        self._tracer.request_stop()
+        left = [each for each in self._retiring if each.is_stopped()]
+        self._retiring = [each for each in self._retiring if each not in left]
+        if len(self._retiring) >= RETIRING_MAX:
+            self._retiring[0].abort()
+            left.append(self._retiring.pop(0))
+        self._retired_figures = sum_stats((self._retired_figures, *(each.stats().after_shutdown() for each in left)))
+        self._retiring.append(self._tracer)
 
     async def stop(self) -> None:
-        running = self._leaving if self._tracer is None else [*self._leaving, self._tracer]
+        running = self._retiring if self._tracer is None else [*self._retiring, self._tracer]
         await asyncio.gather(*(each.stop() for each in running))
 
-    def figures(self) -> TraceFigures | None:
-        """None where no traces are sent."""
+    def figures(self) -> TraceStats | None:
+        """Returns totals across all tracers; None if no traces are sent."""
         if self._tracer is None:
             return None
-        return together((self._gone, *(each.figures() for each in self._leaving), self._tracer.figures()))
+        return sum_stats((self._retired_figures, *(each.stats() for each in self._retiring), self._tracer.stats()))
 
 
 def _tracer(settings: Settings, tracing: TracingOptions) -> "Tracer":
@@ -87,11 +88,11 @@ def _tracer(settings: Settings, tracing: TracingOptions) -> "Tracer":
         raise OSError(0, f"tracing: {error}; install headgate[tracing]") from error
     return Tracer(
         tracing,
-        known=_known(settings, Names(tracing.names)),
+        span_settings=_known(settings, NamingConvention(tracing.semantic_conventions)),
         version=__version__,
         instance=f"{socket.gethostname()}:{os.getpid()}",
     )
 
 
-def _known(settings: Settings, names: Names) -> Known:
-    return Known(names, class_budgets(settings), {each.name: each.engine for each in settings.pools})
+def _known(settings: Settings, names: NamingConvention) -> SpanSettings:
+    return SpanSettings(names, class_budgets(settings), {each.name: each.engine for each in settings.pools})

@@ -1,1 +1,1 @@
-"""What does the operator want? One YAML file in, plain arguments and a policy out."""
+"""Configuration: reads one YAML file and produces validated settings and a policy."""

@@ -1,39 +1,40 @@
-"""When are the requests of a pool asked together?
+"""Batching rules for a pool.
 
-Left out, never. An empty `batching: {}` takes the usual rules.
+Without `batching`, requests are not batched. An empty `batching: {}` uses the default rules.
 """
 
-from headgate.config.problems import Report
+from headgate.config.problems import ConfigReport
 from headgate.config.schema import BatchingSection, PoolSection
 from headgate.model.policy import BatchRules
 from headgate.model.units import Duration
 
 
-def batch_rules(pool: str, section: PoolSection, report: Report) -> BatchRules | None:
+def batch_rules(pool: str, section: PoolSection, report: ConfigReport) -> BatchRules | None:
     batching = section.batching
     if batching is None:
         return None
     _check(pool, section, batching, report)
     return BatchRules(
-        inputs_max=batching.max_batch,
-        preferred=tuple(batching.preferred),
-        delay_ns_max=Duration(batching.max_delay),
-        budget_percent=batching.budget_percent,
-        tokens_max=batching.max_tokens,
-        parallel=batching.parallel,
-        calls_max=batching.max_calls,
+        batch_size_max=batching.batch_size_max,
+        preferred_batch_sizes=tuple(batching.preferred_batch_sizes),
+        delay_ns_max=Duration(batching.delay_max),
+        delay_ttft_percent_max=batching.delay_ttft_percent_max,
+        tokens_max=batching.tokens_max,
+        calls_per_request_max=batching.calls_per_request_max,
+        calls_max=batching.calls_max,
     )
 
 
-def _check(pool: str, section: PoolSection, batching: BatchingSection, report: Report) -> None:
+def _check(pool: str, section: PoolSection, batching: BatchingSection, report: ConfigReport) -> None:
     place = ("pools", pool, "batching")
-    for number, size in enumerate(batching.preferred):
-        if not 2 <= size < batching.max_batch:
-            wrong = (
-                f"a batch of {size} is sent anyway; prefer sizes from 2 to {batching.max_batch - 1}, below max_batch"
-            )
-            report.problem((*place, "preferred", number), wrong)
-    places = max([section.in_flight_max or 0, *(each.in_flight_max or 0 for each in section.endpoints)])
-    if 0 < places < batching.max_batch:
-        warning = f"is {batching.max_batch}, but an endpoint holds {places} requests; raise in_flight_max to"
-        report.warn((*place, "max_batch"), f"{warning} {batching.max_batch} or more, or single inputs never fill it")
+    for number, size in enumerate(batching.preferred_batch_sizes):
+        if not 2 <= size < batching.batch_size_max:
+            message = f"must be from 2 to {batching.batch_size_max - 1}, below batch_size_max, not {size}"
+            report.add_problem((*place, "preferred_batch_sizes", number), message)
+    slots = max([section.in_flight_max or 0, *(each.in_flight_max or 0 for each in section.endpoints)])
+    if 0 < slots < batching.batch_size_max:
+        warning = (
+            f"is {batching.batch_size_max}, but in_flight_max is {slots}, so single inputs never fill a batch; "
+            f"raise in_flight_max to at least {batching.batch_size_max}"
+        )
+        report.add_warning((*place, "batch_size_max"), warning)

@@ -1,10 +1,10 @@
-"""With which other gateways does this one share a queue, and through which store?
+"""Cell options: the store and the name of this member.
 
-Left out, with none: the gateway has a scheduler of its own. What one member is called is its own affair and no part of
-the configuration that all of them have alike.
+Without `cell`, the gateway has its own scheduler. The member name differs between a cell's gateways, so it is not part
+of their shared configuration.
 
-The address of the store may hold a password. So no message repeats any part of it, and it comes out in two forms:
-whole, with everything that was left out filled in, for whoever connects; and without the password, for everybody else.
+The store URL may contain a password, so no message quotes it. `CellOptions` has the complete URL for the connection,
+with defaults filled in, and a redacted one for display.
 """
 
 import re
@@ -13,11 +13,11 @@ from typing import Final
 from urllib.parse import parse_qsl, quote
 
 from headgate.config import quantities
-from headgate.config.fill import fill, given
+from headgate.config.fill import fill, given_settings
 from headgate.config.fleets import PROCESSES, RAY
-from headgate.config.problems import Report
-from headgate.config.references import A_NAME, is_name
-from headgate.config.schema import CellSection, File
+from headgate.config.problems import ConfigReport
+from headgate.config.references import NAME_RULE, is_name
+from headgate.config.schema import CellSection, ConfigFile
 from headgate.config.settings import Address, Settings
 from headgate.hosts.cell.options import CellOptions
 
@@ -35,7 +35,7 @@ _CREDENTIALS: Final = re.compile(r"[^\s/?#@:\[\]]*:[^\s/?#@:\[\]]+")
 _STORE: Final = ("cell", "store")
 
 
-def cell_options(file: File, report: Report) -> CellOptions | None:
+def cell_options(file: ConfigFile, report: ConfigReport) -> CellOptions | None:
     cell = file.cell
     if cell is None:
         return None
@@ -43,135 +43,136 @@ def cell_options(file: File, report: Report) -> CellOptions | None:
     _check_fleets(file, report)
     store = _store(cell.store, report)
     if file.scaler_listen is not None:
-        warning = "only the scheduler of a cell knows how many endpoints are wanted, and others say what there is"
-        report.warn(("scaler_listen",), f"{warning}; take headgate_endpoints_wanted from Prometheus instead")
-    if cell.members == 1:
-        warning = "is 1, so each gateway that starts while the store is away takes everything there is for itself"
-        report.warn(("cell", "members"), f"{warning}; say how many gateways the cell has")
-    addresses = {"store": "" if store is None else store.url, "store_shown": "" if store is None else store.shown}
-    return fill(CellOptions, given(cell) | addresses)
+        warning = (
+            "only the scheduler of a cell knows the desired endpoint count; other members report the current count"
+        )
+        report.add_warning(("scaler_listen",), f"{warning}; use headgate_endpoints_desired from Prometheus instead")
+    if cell.member_count == 1:
+        warning = "is 1, so each gateway that starts while the store is unreachable uses all slots and limits"
+        report.add_warning(("cell", "member_count"), f"{warning}; set it to the number of gateways in the cell")
+    addresses = {"store": "" if store is None else store.url, "store_shown": "" if store is None else store.redacted}
+    return fill(CellOptions, given_settings(cell) | addresses)
 
 
 def member_name(settings: Settings, host: str, *, worker: int | None = None, serves: bool = True) -> str:
-    """What this process is called in its cell: as the file says, else after its host and the port of its callers.
+    """Name of this process in its cell: `cell.member_name`, or its host and API port.
 
-    Several may run by one file: the workers of one port, and a scheduler beside a gateway.
+    Several processes may use one file, such as workers that share a port, or a scheduler next to a gateway. Suffixes
+    distinguish them.
     """
-    assert settings.cell is not None, "only a member of a cell has a name there"
-    name = settings.cell.member or f"{_NOT_IN_A_MEMBER.sub('-', host)}-{settings.listen.port}"
+    assert settings.cell is not None, "the file must have a cell"
+    name = settings.cell.member_name or f"{_NOT_IN_A_MEMBER.sub('-', host)}-{settings.listen.port}"
     suffix = ("" if serves else "-scheduler") + ("" if worker is None else f"-{worker}")
     return name[: MEMBER_LENGTH_MAX - len(suffix)] + suffix
 
 
-def _check_names(cell: CellSection, report: Report) -> None:
+def _check_names(cell: CellSection, report: ConfigReport) -> None:
     if not is_name(cell.name):
-        report.problem(("cell", "name"), A_NAME)
-    if cell.member is not None and not _MEMBER.fullmatch(cell.member):
-        wrong = f"a member's name is made of up to {MEMBER_LENGTH_MAX} letters, digits, and . _ : -; write one such"
-        report.problem(("cell", "member"), wrong)
+        report.add_problem(("cell", "name"), NAME_RULE)
+    if cell.member_name is not None and not _MEMBER.fullmatch(cell.member_name):
+        wrong = f"must have 1 to {MEMBER_LENGTH_MAX} characters: letters, digits, and . _ : -"
+        report.add_problem(("cell", "member_name"), wrong)
 
 
-def _check_fleets(file: File, report: Report) -> None:
+def _check_fleets(file: ConfigFile, report: ConfigReport) -> None:
     for name, pool in file.pools.items():
         if pool.fleet.kind in (PROCESSES, RAY):
             wrong = (
-                f"is {pool.fleet.kind}, and each gateway of the cell would start engines of its own; use static or "
-                "dns, with an autoscaler such as KEDA where their number changes, or take out cell"
+                f"is {pool.fleet.kind}, so each gateway of the cell would start its own engines; use static or "
+                "dns, with an autoscaler such as KEDA if their number changes, or remove cell"
             )
-            report.problem(("pools", name, "fleet", "kind"), wrong)
+            report.add_problem(("pools", name, "fleet", "kind"), wrong)
 
 
 # The store
 
 
 @dataclass(frozen=True, slots=True)
-class _Store:
-    """An address with all its parts."""
+class _StoreUrl:
+    """Parsed URL of a store."""
 
     scheme: str
     credentials: str
-    """`USER:PASSWORD` as written; empty where there are none."""
+    """`USER:PASSWORD` as written; empty if there are none."""
     addresses: tuple[Address, ...]
     master: str
-    """What Sentinel calls it; empty without Sentinel."""
+    """Name of the master in Sentinel; empty without Sentinel."""
     database: int
     ca: str
 
     @property
     def url(self) -> str:
-        return self._with(f"{self.credentials}@" if self.credentials else "")
+        return self._url_with(f"{self.credentials}@" if self.credentials else "")
 
     @property
-    def shown(self) -> str:
+    def redacted(self) -> str:
         user = self.credentials.partition(":")[0]
-        return self._with(f"{user}:***@" if self.credentials else "")
+        return self._url_with(f"{user}:***@" if self.credentials else "")
 
-    def _with(self, credentials: str) -> str:
+    def _url_with(self, credentials: str) -> str:
         addresses = ",".join(quantities.address_text(*each) for each in self.addresses)
         master = f"/{self.master}" if self.master else ""
         query = f"?ca={quote(self.ca)}" if self.ca else ""
         return f"{self.scheme}://{credentials}{addresses}{master}/{self.database}{query}"
 
 
-def _store(text: str, report: Report) -> _Store | None:
-    """None where it is wrong, which is reported."""
+def _store(text: str, report: ConfigReport) -> _StoreUrl | None:
+    """The parsed URL. None if it is invalid, in which case a problem is reported."""
     scheme, there, rest = text.partition("://")
     if not there or scheme not in SCHEMES:
-        report.problem(_STORE, f"is no address of a store; begin it with {_listed(SCHEMES)} and ://")
+        report.add_problem(_STORE, f"is not a store URL; start it with {_listed(SCHEMES)} and ://")
         return None
     rest, _, query = rest.partition("?")
     place, _, path = rest.partition("/")
     credentials, _, hosts = place.rpartition("@")
     sentinel = scheme.endswith("+sentinel")
     if "@" in path + query or "#" in text:
-        report.problem(_STORE, "holds a / ? # or @ inside the password; write these as %2F %3F %23 %40")
+        report.add_problem(_STORE, "has / ? # or @ in the password; write these as %2F %3F %23 %40")
         return None
     if "@" in place and not _CREDENTIALS.fullmatch(credentials):
-        wrong = "the password is missing or holds a sign that has a meaning in an address; write USER:PASSWORD@ or"
-        report.problem(_STORE, f"{wrong} :PASSWORD@ before the host, and in it / ? # @ : % as %2F %3F %23 %40 %3A %25")
+        wrong = "has no password, or one with reserved characters; write USER:PASSWORD@ or"
+        report.add_problem(_STORE, f"{wrong} :PASSWORD@ before the host, with / ? # @ : % as %2F %3F %23 %40 %3A %25")
         return None
     addresses = _addresses(hosts, SENTINEL_PORT if sentinel else PORT, report)
     if len(addresses) > 1 and not sentinel:
-        report.problem(
-            _STORE, "names several hosts; write redis+sentinel:// where they are sentinels, else one of them"
-        )
+        report.add_problem(_STORE, "has several hosts; use redis+sentinel:// if they are sentinels, otherwise keep one")
     master, database = _path(path, sentinel, report)
-    return _Store(scheme, credentials, addresses, master, database, _ca(query, scheme, report))
+    return _StoreUrl(scheme, credentials, addresses, master, database, _ca(query, scheme, report))
 
 
-def _addresses(text: str, port: int, report: Report) -> tuple[Address, ...]:
+def _addresses(text: str, port: int, report: ConfigReport) -> tuple[Address, ...]:
     found: list[Address] = []
     for each in text.split(","):
         try:
             found.append(Address(*quantities.address(f"{each}:{port}" if _HOST.fullmatch(each) else each)))
-        except quantities.Unreadable:
-            report.problem(_STORE, "the host is missing or misspelt; write HOST:PORT after ://, such as cache:6379")
+        except quantities.InvalidQuantity:
+            report.add_problem(_STORE, "has no valid host; write HOST:PORT after ://, such as cache:6379")
     if any(each.port == 0 or not _HOST.fullmatch(_bracketed(each.host)) for each in found):
-        report.problem(_STORE, "the host or its port is no such thing; write HOST:PORT after ://, such as cache:6379")
+        report.add_problem(_STORE, "has no valid host or port; write HOST:PORT after ://, such as cache:6379")
     return tuple(found)
 
 
-def _path(path: str, sentinel: bool, report: Report) -> tuple[str, int]:  # noqa: FBT001 (of which kind it is)
-    """The master's name, empty without Sentinel, and the database."""
+def _path(path: str, sentinel: bool, report: ConfigReport) -> tuple[str, int]:  # noqa: FBT001 (kind of URL)
+    """Sentinel's master name (empty without Sentinel) and the database number."""
     master, _, number = path.partition("/") if sentinel else ("", "", path)
     if sentinel and not _MASTER.fullmatch(master):
-        wrong = "does not say which master; write its name, as sentinels know it, after the hosts, such as /mymaster"
-        report.problem(_STORE, wrong)
+        wrong = "has no master name; write the name known to the sentinels after the hosts, such as /mymaster"
+        report.add_problem(_STORE, wrong)
     if number and not (number.isascii() and number.isdigit() and int(number) <= DATABASE_MAX):
-        report.problem(_STORE, "its end is no number of a database; write a number there, such as /0, or nothing")
+        report.add_problem(_STORE, "does not end with a database number; write one, such as /0, or remove the path")
         return master, 0
     return master, int(number or 0)
 
 
-def _ca(query: str, scheme: str, report: Report) -> str:
-    """The file of the authority that signed the store's certificate; empty for those that the system trusts."""
+def _ca(query: str, scheme: str, report: ConfigReport) -> str:
+    """Path of the CA certificate for the store; empty if the system's CAs are used."""
     if not query:
         return ""
     options = dict(parse_qsl(query, keep_blank_values=True))
     if options.keys() != {"ca"} or not options["ca"]:
-        report.problem(_STORE, "only ca=FILE may stand after the question mark; take out the rest")
+        report.add_problem(_STORE, "has an unknown option after the question mark; only ca=FILE is allowed")
     elif not scheme.startswith("rediss"):
-        report.problem(_STORE, "names an authority, and the connection has no TLS; write rediss in place of redis")
+        report.add_problem(_STORE, "has a ca, but the connection does not use TLS; use rediss instead of redis")
     return options.get("ca", "")
 
 

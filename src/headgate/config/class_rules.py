@@ -1,88 +1,92 @@
-"""The table of class rules, which choose the class of requests that name neither a class nor a tier.
+"""Table of class rules, which determine the class of requests that specify neither a class nor a tier.
 
-Without `class_rules` in the file the table is `DEFAULT_RULES`; otherwise it is exactly the table of the file. With an
-empty table the length of the prompt decides.
+If the file has no `class_rules`, the table is `DEFAULT_RULES`. Otherwise it is exactly the table in the file. With an
+empty table, the prompt length determines the class.
 """
 
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from headgate.config.problems import Place, Report
-from headgate.config.references import A_PATH, References, is_path
-from headgate.config.schema import ClassRuleSection, File
-from headgate.config.shape import suggestion
-from headgate.config.words import one_of
-from headgate.model.policy import NO_TIER_CHOICE, ClassRule, Policy, ServiceClass
+from headgate.config.enum_values import parse_enum
+from headgate.config.problems import ConfigReport, SettingPath
+from headgate.config.references import TENANT_PATH_RULE, ReferenceChecker, is_tenant_path
+from headgate.config.schema import ClassRuleSection, ConfigFile
+from headgate.config.schema_reader import available, suggestion
+from headgate.model.policy import AUTO_SERVICE_TIERS, ClassRule, Policy, ServiceClass
 from headgate.model.tenant import Plan
 from headgate.model.ticket import Api
 from headgate.model.units import ClassName, TenantId
 
 DEFAULT_RULES: Final = (ClassRule(ClassName("interactive"), plans=(Plan.CRITICAL,)),)
-"""Rules used without `class_rules`, if their class exists."""
+"""Rules used if the file has no `class_rules`. Rules whose class does not exist are omitted."""
 METADATA_KEYS_MAX: Final = 8
-"""Maximum number of metadata keys in the whole table. Each is looked up in every request."""
+"""Maximum number of metadata keys in the whole table. Each key is looked up in every request."""
 
 
-def class_rules(file: File, classes: Sequence[ServiceClass], report: Report) -> tuple[ClassRule, ...]:
+def class_rules(file: ConfigFile, classes: Sequence[ServiceClass], report: ConfigReport) -> tuple[ClassRule, ...]:
     names = [each.name for each in classes]
     if file.class_rules is None:
         return tuple(rule for rule in DEFAULT_RULES if rule.service_class in names)
     rules = tuple(_rule(section, number, file, names, report) for number, section in enumerate(file.class_rules))
     if len(keys := metadata_keys(rules)) > METADATA_KEYS_MAX:
-        problem = f"name {len(keys)} keys of metadata; at most {METADATA_KEYS_MAX} are allowed"
-        report.problem(("class_rules",), problem)
-    _check_reached(rules, report)
+        problem = f"use {len(keys)} metadata keys; at most {METADATA_KEYS_MAX} are allowed"
+        report.add_problem(("class_rules",), problem)
+    _check_unreachable(rules, report)
     return rules
 
 
-def _rule(section: ClassRuleSection, number: int, file: File, names: Sequence[str], report: Report) -> ClassRule:
-    place: Place = ("class_rules", number)
+def _rule(
+    section: ClassRuleSection, number: int, file: ConfigFile, names: Sequence[str], report: ConfigReport
+) -> ClassRule:
+    place: SettingPath = ("class_rules", number)
     if section.class_name not in names:
-        hint = suggestion(section.class_name, names, quiet=f"; there is {', '.join(names) or 'none'}")
-        report.problem((*place, "class"), f'class "{section.class_name}" does not exist{hint}')
+        hint = suggestion(section.class_name, names, otherwise=available(names))
+        report.add_problem((*place, "class"), f'class "{section.class_name}" does not exist{hint}')
     _check_tenants(section, place, file, report)
     for name, values in section.metadata.items():
         if not values:
-            report.problem((*place, "metadata", name), "lists no value; name those that it may have")
+            report.add_problem((*place, "metadata", name), "has no values; list the values to match")
     return ClassRule(
         ClassName(section.class_name),
         plans=tuple(
-            one_of(Plan, each, Plan.STANDARD, (*place, "plans", index), report)
+            parse_enum(Plan, each, Plan.STANDARD, (*place, "plans", index), report)
             for index, each in enumerate(section.plans)
         ),
         tenants=tuple(TenantId(each) for each in section.tenants),
         stream=section.stream,
         apis=tuple(
-            one_of(Api, each, Api.CHAT, (*place, "apis", index), report) for index, each in enumerate(section.apis)
+            parse_enum(Api, each, Api.CHAT, (*place, "apis", index), report) for index, each in enumerate(section.apis)
         ),
         metadata=tuple((name, tuple(values)) for name, values in section.metadata.items()),
         prompt_tokens_max=section.prompt_tokens_max,
     )
 
 
-def _check_tenants(section: ClassRuleSection, place: Place, file: File, report: Report) -> None:
+def _check_tenants(section: ClassRuleSection, place: SettingPath, file: ConfigFile, report: ConfigReport) -> None:
     here = (*place, "tenants")
     if file.database is None:
-        # A rule may name a level above tenants, which the file need not name itself.
+        # A rule may refer to a parent tenant that the file does not define.
         levels = {name[:end] for name in file.tenants for end, sign in enumerate(name) if sign == "/"}
-        References(report).all_known(section.tenants, sorted({*file.tenants, *levels}), "tenant", here)
+        ReferenceChecker(report).check_all_known(section.tenants, sorted({*file.tenants, *levels}), "tenant", here)
         return
     for number, name in enumerate(section.tenants):
-        if not is_path(name):
-            report.problem((*here, number), A_PATH)
+        if not is_tenant_path(name):
+            report.add_problem((*here, number), TENANT_PATH_RULE)
 
 
-def _check_reached(rules: Sequence[ClassRule], report: Report) -> None:
-    """Warns about a rule that fits every request and is not the last."""
+def _check_unreachable(rules: Sequence[ClassRule], report: ConfigReport) -> None:
+    """Warns about a rule that matches every request but is not the last one."""
     for number, rule in enumerate(rules[:-1]):
         if rule == ClassRule(rule.service_class):
-            warning = f"names no criterion, so rule {number + 2} and those after it apply only to tenants that may not"
-            report.warn(("class_rules", number), f'{warning} use class "{rule.service_class}"; move it to the end')
+            warning = f"has no criteria, so rule {number + 2} and those after it apply only to tenants that may not"
+            report.add_warning(
+                ("class_rules", number), f'{warning} use class "{rule.service_class}"; move it to the end'
+            )
             return
 
 
 def metadata_keys(rules: Sequence[ClassRule]) -> tuple[str, ...]:
-    """Metadata keys that the rules use."""
+    """Metadata keys used by the rules."""
     return tuple(dict.fromkeys(name for rule in rules for name, _ in rule.metadata))
 
 
@@ -91,22 +95,22 @@ def metadata_keys(rules: Sequence[ClassRule]) -> tuple[str, ...]:
 
 def class_table(policy: Policy) -> Iterator[tuple[str, str]]:
     """The steps that choose a class, in order, each with its description."""
-    yield "x-headgate-class", "the class that the request names"
+    yield "x-headgate-class", "the class named in the request"
     tiers = "; ".join(
         f"{', '.join(each.service_tiers)} -> {each.name}" for each in policy.classes if each.service_tiers
     )
-    yield "service_tier", f"{tiers or 'selects no class'}; {' and '.join(NO_TIER_CHOICE)} choose none"
+    yield "service_tier", f"{tiers or 'selects no class'}; {' and '.join(AUTO_SERVICE_TIERS)} choose none"
     for number, rule in enumerate(policy.class_rules):
-        yield rule_name(number), f"{criteria(rule)} -> {rule.service_class}"
+        yield rule_name(number), f"{criteria_text(rule)} -> {rule.service_class}"
     yield "tenant", "its only class, if it may use only one"
-    yield "prompt length", _sizes(policy) or "no class takes requests that name neither class nor tier"
+    yield "prompt length", _prompt_lengths(policy) or "no class accepts requests that name neither class nor tier"
 
 
 def rule_name(number: int) -> str:
     return f"class_rules[{number}]"
 
 
-def criteria(rule: ClassRule) -> str:
+def criteria_text(rule: ClassRule) -> str:
     said: list[str] = []
     if rule.plans:
         said.append(f"plan {' or '.join(rule.plans)}")
@@ -122,9 +126,9 @@ def criteria(rule: ClassRule) -> str:
     return ", ".join(said) or "every request"
 
 
-def _sizes(policy: Policy) -> str:
+def _prompt_lengths(policy: Policy) -> str:
     return "; ".join(
         f"{'any' if each.prompt_tokens_max is None else f'up to {each.prompt_tokens_max:,} tokens'} -> {each.name}"
         for each in policy.classes
-        if each.unnamed
+        if each.accepts_unclassified
     )

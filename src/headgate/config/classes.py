@@ -1,10 +1,12 @@
-"""Which classes are there, and what does each promise?
+"""Service classes and their defaults.
 
-Without `classes` in the file there are three: interactive for short prompts, long for the
-rest, batch for those who ask for it. With it, the file names the whole set, in the order in
-which unnamed requests are offered to them; a class that bears the name of a default one starts
-from it, so that changing one number takes one line. The targets of a default class are marked as
-assumed until the file gives them: they do not bind where the engines cannot keep them.
+Without `classes`, the file has three default classes: `interactive` for short prompts, `long` for all others, and
+`batch` for requests that select it. With `classes`, only the classes in the file exist; unclassified requests are
+matched in file order. A class with the same name as a default class inherits its settings, so that changing a setting
+takes one line.
+
+Targets of a default class are marked as assumed until the file sets them. An assumed target is not enforced if the
+engines cannot meet it.
 """
 
 from collections.abc import Mapping
@@ -13,14 +15,14 @@ from types import MappingProxyType
 from typing import TypeVar
 
 from headgate.config.caps import caps
+from headgate.config.degradation_steps import degradation_steps
+from headgate.config.enum_values import parse_enum
 from headgate.config.money import budgets
-from headgate.config.problems import Report
+from headgate.config.problems import ConfigReport
 from headgate.config.schema import ClassSection
-from headgate.config.shape import suggestion
-from headgate.config.variants import variants
-from headgate.config.words import one_of
+from headgate.config.schema_reader import suggestion
 from headgate.model.money import NanoUsd
-from headgate.model.policy import NO_TIER_CHOICE, Promise, ServiceClass
+from headgate.model.policy import AUTO_SERVICE_TIERS, OptimizationGoal, ServiceClass
 from headgate.model.units import MILLISECOND, MINUTE, SECOND, ClassName, Duration, PoolName
 
 _INTERACTIVE = ServiceClass(
@@ -47,14 +49,14 @@ _BATCH = ServiceClass(
     ClassName("batch"),
     band=2,
     service_tiers=("flex",),
-    unnamed=False,
+    accepts_unclassified=False,
     queue_wait_ns_max=Duration(10 * MINUTE),
     ttft_ns=Duration(10 * MINUTE),
     tpot_ns=Duration(SECOND),
     ttft_assumed=True,
     tpot_assumed=True,
-    floor_percent=5,
-    promise=Promise.COST,
+    min_share_percent=5,
+    optimize_for=OptimizationGoal.COST,
     first_token_ns_max=Duration(5 * MINUTE),
     idle_ns_max=Duration(2 * MINUTE),
     total_ns_max=Duration(60 * MINUTE),
@@ -63,135 +65,146 @@ DEFAULT_CLASSES: Mapping[str, ServiceClass] = MappingProxyType(
     {each.name: each for each in (_INTERACTIVE, _LONG, _BATCH)}
 )
 
-TIERS = ("priority", "fast", "flex", "scale")
-"""The values of `service_tier` that can select a class."""
+SERVICE_TIERS = ("priority", "fast", "flex", "scale")
+"""The `service_tier` values that can select a class."""
 T = TypeVar("T")
-Span = TypeVar("Span", Duration, Duration | None)
+DurationT = TypeVar("DurationT", Duration, Duration | None)
 
 
-def service_classes(sections: Mapping[str, ClassSection] | None, report: Report) -> tuple[ServiceClass, ...]:
-    """What the section `classes` comes to; None where the file has none."""
+def service_classes(sections: Mapping[str, ClassSection] | None, report: ConfigReport) -> tuple[ServiceClass, ...]:
+    """Service classes built from the `classes` section. `sections` is None if the file does not have one."""
     if sections is None:
         return tuple(DEFAULT_CLASSES.values())
     if not sections:
-        report.problem(("classes",), "names no class; name at least one, or leave it out for the default ones")
+        report.add_problem(
+            ("classes",), "has no classes; define at least one, or remove the section to use the default classes"
+        )
     classes = tuple(_service_class(name, section, report) for name, section in sections.items())
     _check_tiers(classes, report)
     _check_shares(classes, report)
-    if classes and not any(each.unnamed for each in classes):
-        report.warn(
-            ("classes",), "no class takes requests that name neither class nor tier; set unnamed: true on one of them"
+    if classes and not any(each.accepts_unclassified for each in classes):
+        report.add_warning(
+            ("classes",),
+            "no class accepts requests without a class or tier; set accepts_unclassified: true for one of them",
         )
     return classes
 
 
-def _service_class(name: str, section: ClassSection, report: Report) -> ServiceClass:
+def _service_class(name: str, section: ClassSection, report: ConfigReport) -> ServiceClass:
     base = DEFAULT_CLASSES.get(name)
-    if base is None and section.band is None:
-        report.problem(("classes", name, "band"), "missing; give its priority, where 0 goes first")
-    base = base or ServiceClass(ClassName(name), band=section.band or 0)
+    if base is None and section.priority_band is None:
+        report.add_problem(("classes", name, "priority_band"), "missing; set the priority, where 0 is the highest")
+    base = base or ServiceClass(ClassName(name), band=section.priority_band or 0)
     tiers, pools = section.service_tiers, section.pools
-    wait_ns = _lasting(section.queue_wait_max, base.queue_wait_ns_max)
+    wait_ns = _duration_or(section.queue_wait_max, base.queue_wait_ns_max)
     service_class = replace(
         base,
-        band=_given(section.band, base.band),
+        band=_or_default(section.priority_band, base.band),
         service_tiers=base.service_tiers if tiers is None else tuple(tiers),
-        prompt_tokens_max=_given(section.prompt_tokens_max, base.prompt_tokens_max),
-        unnamed=_given(section.unnamed, base.unnamed),
+        prompt_tokens_max=_or_default(section.prompt_tokens_max, base.prompt_tokens_max),
+        accepts_unclassified=_or_default(section.accepts_unclassified, base.accepts_unclassified),
         pools=base.pools if pools is None else tuple(PoolName(pool) for pool in pools),
         queue_wait_ns_max=wait_ns,
-        queue_length_max=_given(section.queue_length_max, base.queue_length_max),
-        queue_length_per_tenant_max=_given(section.queue_length_per_tenant_max, base.queue_length_per_tenant_max),
-        first_token_ns_max=_lasting(section.first_token_max, base.first_token_ns_max),
-        idle_ns_max=_lasting(section.idle_max, base.idle_ns_max),
-        total_ns_max=_lasting(section.total_max, base.total_ns_max),
+        queue_length_max=_or_default(section.queue_length_max, base.queue_length_max),
+        queue_length_per_tenant_max=_or_default(section.queue_length_per_tenant_max, base.queue_length_per_tenant_max),
+        first_token_ns_max=_duration_or(section.first_token_timeout, base.first_token_ns_max),
+        idle_ns_max=_duration_or(section.stream_idle_timeout, base.idle_ns_max),
+        total_ns_max=_duration_or(section.attempt_timeout, base.total_ns_max),
         caps=caps(section.caps, base.caps, ("classes", name, "caps"), report),
         ttft_ns=_target(section.ttft, _default_ttft(base, wait_ns)),
         tpot_ns=_target(section.tpot, base.tpot_ns),
         ttft_assumed=base.ttft_assumed and section.ttft is None,
         tpot_assumed=base.tpot_assumed and section.tpot is None,
-        floor_percent=_given(section.floor_percent, base.floor_percent),
-        reserve_percent=_given(section.reserve_percent, base.reserve_percent),
-        promise=one_of(Promise, section.promise, base.promise, ("classes", name, "promise"), report),
-        variants=base.variants if section.variants is None else variants(section, ("classes", name), report),
-        hedges=_given(section.hedges, base.hedges),
-        start_wait_ns=_lasting(section.start_wait, base.start_wait_ns),
+        min_share_percent=_or_default(section.min_share_percent, base.min_share_percent),
+        reserve_percent=_or_default(section.reserve_percent, base.reserve_percent),
+        optimize_for=parse_enum(
+            OptimizationGoal, section.optimize_for, base.optimize_for, ("classes", name, "optimize_for"), report
+        ),
+        degradation_steps=base.degradation_steps
+        if section.degradation_steps is None
+        else degradation_steps(section, ("classes", name), report),
+        hedging=_or_default(section.hedging, base.hedging),
+        cold_start_wait_ns_max=_duration_or(section.cold_start_wait_max, base.cold_start_wait_ns_max),
         budgets=budgets(section.budgets, ("classes", name), report),
-        cost_max=None if section.max_cost_per_request is None else NanoUsd(section.max_cost_per_request),
-        unit_cost_max=None if section.max_cost_per_unit is None else NanoUsd(section.max_cost_per_unit),
+        cost_per_request_max=None if section.cost_per_request_max is None else NanoUsd(section.cost_per_request_max),
+        cost_per_unit_max=None if section.cost_per_unit_max is None else NanoUsd(section.cost_per_unit_max),
     )
-    _check_lengths(service_class, report)
-    _check_variants(service_class, report)
+    _check_prompt_cap(service_class, report)
+    _check_degradation_steps(service_class, report)
     return service_class
 
 
 def _default_ttft(base: ServiceClass, wait_ns: Duration) -> Duration | None:
-    """The default target; a class whose requests may wait longer than by default has that wait as its target."""
+    """The default target. If the class allows a longer queue wait than the default, the target is that wait."""
     if base.ttft_ns is None:
         return None
-    # The default target of batch is that its requests begin before they expire.
+    # By default, a batch request must start before its queue timeout.
     return wait_ns if wait_ns > base.queue_wait_ns_max or base.ttft_ns == base.queue_wait_ns_max else base.ttft_ns
 
 
-def _check_lengths(service_class: ServiceClass, report: Report) -> None:
+def _check_prompt_cap(service_class: ServiceClass, report: ConfigReport) -> None:
     taken, cap = service_class.prompt_tokens_max, service_class.caps.prompt_tokens
-    if not service_class.unnamed or service_class.caps.trims_prompt or taken is None or cap is None:
+    if not service_class.accepts_unclassified or service_class.caps.trim_prompt or taken is None or cap is None:
         return
     if taken > cap:
-        report.warn(
+        report.add_warning(
             ("classes", service_class.name, "caps", "prompt_tokens"),
-            f"is less than prompt_tokens_max {taken}, so longer unnamed prompts come to this class and are refused; "
-            f"lower prompt_tokens_max to {cap}, or set trims_prompt",
+            f"is less than prompt_tokens_max {taken}, so longer unclassified prompts get this class and are rejected; "
+            f"lower prompt_tokens_max to {cap}, or set trim_prompt",
         )
 
 
-def _check_variants(service_class: ServiceClass, report: Report) -> None:
-    if service_class.variants and service_class.promise is Promise.QUALITY:
-        warning = "are never taken, since a class that promises quality gives nothing up; remove them, or the promise"
-        report.warn(("classes", service_class.name, "variants"), warning)
+def _check_degradation_steps(service_class: ServiceClass, report: ConfigReport) -> None:
+    if service_class.degradation_steps and service_class.optimize_for is OptimizationGoal.QUALITY:
+        warning = "have no effect with optimize_for: quality; remove them, or change optimize_for"
+        report.add_warning(("classes", service_class.name, "degradation_steps"), warning)
 
 
-def _check_shares(classes: tuple[ServiceClass, ...], report: Report) -> None:
-    """What is promised of one whole must not be more than the whole."""
+def _check_shares(classes: tuple[ServiceClass, ...], report: ConfigReport) -> None:
+    """Minimum shares and reserved shares must not exceed 100 percent in total."""
     floors: dict[int, int] = {}
     reserved = 0
     for each in classes:
-        floors[each.band] = max(floors.get(each.band, 0), each.floor_percent)
+        floors[each.band] = max(floors.get(each.band, 0), each.min_share_percent)
         reserved += each.reserve_percent
         if sum(floors.values()) > 100:
-            problem = f"the floors of the bands come to {sum(floors.values())} percent with this one; lower them"
-            report.problem(("classes", each.name, "floor_percent"), problem)
+            problem = (
+                f"the minimum shares of all bands add up to {sum(floors.values())} percent; lower them to at most 100"
+            )
+            report.add_problem(("classes", each.name, "min_share_percent"), problem)
         if reserved > 100:
-            problem = f"what classes reserve comes to {reserved} percent with this one; lower some of it"
-            report.problem(("classes", each.name, "reserve_percent"), problem)
+            problem = f"the reserved shares of all classes add up to {reserved} percent; lower them to at most 100"
+            report.add_problem(("classes", each.name, "reserve_percent"), problem)
 
 
-def _check_tiers(classes: tuple[ServiceClass, ...], report: Report) -> None:
+def _check_tiers(classes: tuple[ServiceClass, ...], report: ConfigReport) -> None:
     taken: dict[str, ClassName] = {}
     for service_class in classes:
         for number, tier in enumerate(service_class.service_tiers):
             place = ("classes", service_class.name, "service_tiers", number)
-            if tier in NO_TIER_CHOICE:
-                report.problem(place, f'tier "{tier}" leaves the choice to us and can select no class; remove it')
-            elif tier not in TIERS:
-                hint = suggestion(tier, TIERS, quiet=f"; the tiers are {', '.join(TIERS)}")
-                report.problem(place, f'tier "{tier}" does not exist{hint}')
+            if tier in AUTO_SERVICE_TIERS:
+                report.add_problem(place, f'tier "{tier}" lets the gateway choose and cannot select a class; remove it')
+            elif tier not in SERVICE_TIERS:
+                hint = suggestion(tier, SERVICE_TIERS, otherwise=f"; the tiers are {', '.join(SERVICE_TIERS)}")
+                report.add_problem(place, f'tier "{tier}" does not exist{hint}')
             elif tier in taken:
-                report.problem(place, f'tier "{tier}" already selects class "{taken[tier]}"; keep it in one of them')
+                report.add_problem(
+                    place, f'tier "{tier}" already selects class "{taken[tier]}"; remove it from one of the two'
+                )
             else:
                 taken[tier] = service_class.name
 
 
-def _given(value: T | None, otherwise: T) -> T:
+def _or_default(value: T | None, otherwise: T) -> T:
     return otherwise if value is None else value
 
 
 def _target(value: int | str | None, otherwise: Duration | None) -> Duration | None:
-    """A target of the file, none if it is `unlimited`, or the default."""
+    """Target from the file: None if it is `unlimited`, or the default if it is omitted."""
     if value is None:
         return otherwise
     return Duration(value) if isinstance(value, int) else None
 
 
-def _lasting(value: int | None, otherwise: Span) -> Duration | Span:
+def _duration_or(value: int | None, otherwise: DurationT) -> Duration | DurationT:
     return otherwise if value is None else Duration(value)

@@ -1,107 +1,113 @@
-"""Where are tenants and keys kept beside the file, and who may change them?
+"""Database with additional tenants and keys, and the operator keys that may change them.
 
-Left out, nowhere: the file alone says who may call. Where both name a tenant of the same id, the file's counts.
+Without `database`, only the tenants in the file exist. If the file and the database have a tenant with the same id, the
+file takes precedence.
 
-The address may hold a password. So no message repeats any part of it, and it comes out in two forms: as it was written,
-for whoever connects, and without the password, for everybody else.
+The URL may contain a password, so no message quotes it. `DatabaseOptions` has the complete URL for the connection and a
+redacted one for display.
 """
 
 from typing import Final
 from urllib.parse import parse_qsl, urlsplit
 
-from headgate.config.fill import fill, given
-from headgate.config.problems import Report
-from headgate.config.references import A_NAME, is_name
-from headgate.config.schema import File
+from headgate.config.fill import fill, given_settings
+from headgate.config.problems import ConfigReport
+from headgate.config.references import NAME_RULE, is_name
+from headgate.config.schema import ConfigFile
+from headgate.config.schema_reader import available, suggestion
 from headgate.config.settings import AdminKey
-from headgate.config.shape import suggestion
 from headgate.ledger.options import DatabaseOptions
 from headgate.wire.keys import parse_digest
 
 SCHEMES: Final = ("postgresql", "postgres")
 PERMISSIONS: Final = ("read", "keys", "operate")
-"""To look; to change tenants and keys; to give orders."""
+"""Permissions for reading, for changing tenants and keys, and for creating overrides."""
 
 _URL: Final = ("database", "url")
-_OPTIONS: Final = ("sslmode", "sslrootcert", "sslcert", "sslkey")
-_MODES: Final = ("disable", "allow", "prefer", "require", "verify-ca", "verify-full")
+_URL_OPTIONS: Final = ("sslmode", "sslrootcert", "sslcert", "sslkey")
+_SSL_MODES: Final = ("disable", "allow", "prefer", "require", "verify-ca", "verify-full")
 
 
-def database_options(file: File, report: Report) -> DatabaseOptions | None:
+def database_options(file: ConfigFile, report: ConfigReport) -> DatabaseOptions | None:
     if file.database is None:
         return None
-    shown = _shown(file.database.url, report)
-    return fill(DatabaseOptions, given(file.database) | {"url_shown": shown})
+    shown = _redacted_url(file.database.url, report)
+    return fill(DatabaseOptions, given_settings(file.database) | {"url_redacted": shown})
 
 
-def admin_keys(file: File, report: Report) -> tuple[AdminKey, ...]:
+def admin_keys(file: ConfigFile, report: ConfigReport) -> tuple[AdminKey, ...]:
     found: list[AdminKey] = []
     for name, section in file.admin_keys.items():
         place = ("admin_keys", name)
         if not is_name(name):
-            report.problem(place, A_NAME, read=True)
+            report.add_problem(place, NAME_RULE, contents_valid=True)
         known = parse_digest(section.key)
         if known is None:
-            problem = "is not the hash of a key (hmac-sha256: and 64 hexadecimal digits); "
-            report.problem((*place, "key"), problem + "`headgate keys hash` turns a key into one")
+            problem = "is not a key hash (hmac-sha256: and 64 hexadecimal digits); "
+            report.add_problem((*place, "key"), problem + "`headgate keys hash` computes one")
         if not section.permissions:
-            report.problem((*place, "permissions"), f"is empty, so the key is good for nothing; list {_listed()}")
+            report.add_problem(
+                (*place, "permissions"), f"is empty, so the key has no permissions; list some of {_permission_list()}"
+            )
         for number, each in enumerate(section.permissions):
             if each not in PERMISSIONS:
-                hint = suggestion(each, PERMISSIONS, quiet=f"; there is {_listed()}")
-                report.problem((*place, "permissions", number), f'permission "{each}" does not exist{hint}')
+                hint = suggestion(each, PERMISSIONS, otherwise=available(PERMISSIONS))
+                report.add_problem((*place, "permissions", number), f'permission "{each}" does not exist{hint}')
         found.append(AdminKey(name, known or b"", tuple(section.permissions)))
-    _check_apart(found, file, report)
+    _check_distinct(found, file, report)
     if file.database is None:
         _check_without_database(found, file, report)
     return tuple(found)
 
 
-def _check_without_database(keys: list[AdminKey], file: File, report: Report) -> None:
-    """Warns about operator keys that need a database: for tenants and keys, and for the orders of a cell."""
+def _check_without_database(keys: list[AdminKey], file: ConfigFile, report: ConfigReport) -> None:
+    """Warns about operator keys that need a database: those for tenants and keys, and all of them in a cell."""
     if keys and file.cell is not None:
-        report.warn(
-            ("admin_keys",), "cannot place orders in a cell without a database; add database.url, or remove the cell"
+        report.add_warning(
+            ("admin_keys",),
+            "cannot create overrides in a cell without a database; add database.url, or remove the cell",
         )
     for each in keys:
         if "keys" in each.permissions:
             place = ("admin_keys", each.name, "permissions", each.permissions.index("keys"))
-            report.warn(place, 'permission "keys" needs a database; remove it, or add database.url')
+            report.add_warning(place, 'permission "keys" needs a database; remove it, or add database.url')
 
 
-def _check_apart(keys: list[AdminKey], file: File, report: Report) -> None:
-    """A key has one holder; and who may call is not for that reason an operator."""
+def _check_distinct(keys: list[AdminKey], file: ConfigFile, report: ConfigReport) -> None:
+    """Each key must belong to one operator and must not be a tenant's key."""
     callers = {parse_digest(text) for tenant in file.tenants.values() for text in tenant.keys}
     seen: dict[bytes, str] = {}
     for each in keys:
         place = ("admin_keys", each.name, "key")
         if each.digest in callers:
-            report.problem(place, "is also the key of a tenant; make one that is for operating alone")
+            report.add_problem(place, "is also the key of a tenant; create a separate operator key")
         elif each.digest and each.digest in seen:
-            report.problem(place, f'is already the key of "{seen[each.digest]}"; give each operator their own')
+            report.add_problem(place, f'is already the key of "{seen[each.digest]}"; create one key per operator')
         seen[each.digest] = each.name
 
 
-def _listed() -> str:
+def _permission_list() -> str:
     return ", ".join(PERMISSIONS)
 
 
-def _shown(text: str, report: Report) -> str:
-    """Without the password; empty where it is wrong, which is reported."""
+def _redacted_url(text: str, report: ConfigReport) -> str:
+    """URL without the password; empty if the URL is invalid, which is reported."""
     try:
         url = urlsplit(text)
         port = url.port
     except ValueError:
-        report.problem(_URL, "cannot be read; in the password write / ? # @ : % [ ] as %2F %3F %23 %40 %3A %25 %5B %5D")
+        report.add_problem(
+            _URL, "is not a valid URL; in the password write / ? # @ : % [ ] as %2F %3F %23 %40 %3A %25 %5B %5D"
+        )
         return ""
     if url.scheme not in SCHEMES:
-        report.problem(_URL, "is no address of a PostgreSQL database; begin it with postgresql://")
+        report.add_problem(_URL, "is not the URL of a PostgreSQL database; start it with postgresql://")
         return ""
     if not url.hostname or "@" in url.path or url.fragment or url.netloc.count("@") > 1:
-        report.problem(_URL, "the host is missing, or the password holds a / ? # or @; write these as %2F %3F %23 %40")
+        report.add_problem(_URL, "has no host, or / ? # or @ in the password; write these as %2F %3F %23 %40")
         return ""
     if len(url.path) < 2:
-        report.problem(_URL, "does not say which database; write its name behind the host, such as /headgate")
+        report.add_problem(_URL, "has no database name; write it after the host, such as /headgate")
     _check_options(url.query, report)
     user = f"{url.username}@" if url.username and url.password is None else f"{url.username or ''}:***@"
     host = f"[{url.hostname}]" if ":" in url.hostname else url.hostname
@@ -110,10 +116,12 @@ def _shown(text: str, report: Report) -> str:
     return f"{url.scheme}://{user if url.username or url.password else ''}{there}{url.path}{query}"
 
 
-def _check_options(query: str, report: Report) -> None:
+def _check_options(query: str, report: ConfigReport) -> None:
     for name, value in parse_qsl(query, keep_blank_values=True):
-        if name not in _OPTIONS:
-            report.problem(_URL, f"only {', '.join(_OPTIONS)} may stand after the question mark; take out the rest")
+        if name not in _URL_OPTIONS:
+            report.add_problem(
+                _URL, f"has an unknown option after the question mark; only {', '.join(_URL_OPTIONS)} are allowed"
+            )
             return
-        if name == "sslmode" and value not in _MODES:
-            report.problem(_URL, f"its sslmode is no such thing; write one of {', '.join(_MODES)}")
+        if name == "sslmode" and value not in _SSL_MODES:
+            report.add_problem(_URL, f"has an unknown sslmode; use one of {', '.join(_SSL_MODES)}")

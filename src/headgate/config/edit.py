@@ -1,8 +1,7 @@
-"""How is a value put into the file without disturbing what people wrote there?
+"""Inserts a value into a configuration file, preserving its comments and layout.
 
-Text is inserted beside what stands there, so comments and layout stay. Then the result is read
-back: if it says anything but the old file plus the new value, nothing is changed and the person
-is asked to do it. So the insertion may be simple and still never spoils a file.
+The new text is inserted next to the existing text. The result is then parsed: if it is not the old file plus the new
+value, the edit is rejected and the file is left unchanged. This check keeps the insertion code simple.
 """
 
 import json
@@ -11,29 +10,29 @@ from typing import cast
 
 import yaml
 
-from headgate.config import document
-from headgate.config.document import Tree
-from headgate.config.problems import Report
+from headgate.config import yaml_document
+from headgate.config.problems import ConfigReport
+from headgate.config.yaml_document import Tree
 
 _INDENT = "  "
 
 
-class Unedited(Exception):
-    """There is no simple way to write it into this file."""
+class EditNotPossible(Exception):
+    """The value cannot be inserted into this file automatically."""
 
 
 def add_item(text: str, path: tuple[str, ...], item: str) -> str:
-    """The text with one more item in the list at this path. Raises `Unedited`."""
-    return _checked(text, path, item, as_list=True)
+    """Returns the text with an item appended to the list at this path. Raises `EditNotPossible`."""
+    return _edit_and_verify(text, path, item, as_list=True)
 
 
 def add_value(text: str, path: tuple[str, ...], value: str) -> str:
-    """The text with a value at this path, where there is none. Raises `Unedited`."""
-    return _checked(text, path, value, as_list=False)
+    """Returns the text with a value added at this path, which must not have one yet. Raises `EditNotPossible`."""
+    return _edit_and_verify(text, path, value, as_list=False)
 
 
-def has(text: str, path: tuple[str, ...]) -> bool:
-    """Whether the text has a value at this path. Raises `Unedited` if it cannot be parsed."""
+def has_value(text: str, path: tuple[str, ...]) -> bool:
+    """Whether the text has a value at this path. Raises `EditNotPossible` if it cannot be parsed."""
     inner = _tree(text)
     for name in path:
         if not isinstance(inner, dict) or name not in inner:
@@ -42,19 +41,19 @@ def has(text: str, path: tuple[str, ...]) -> bool:
     return True
 
 
-def _checked(text: str, path: tuple[str, ...], value: str, *, as_list: bool) -> str:
+def _edit_and_verify(text: str, path: tuple[str, ...], value: str, *, as_list: bool) -> str:
     before = _tree(text)
     edited = _inserted(text, path, json.dumps(value), as_list=as_list)
     if _tree(edited) != _expected(before, path, value, as_list=as_list):
-        raise Unedited
+        raise EditNotPossible
     return edited
 
 
 def _tree(text: str) -> Tree:
-    report = Report("")
-    tree = document.parse(text, report)
-    if report.is_wrong(()):
-        raise Unedited
+    report = ConfigReport("")
+    tree = yaml_document.parse(text, report)
+    if report.has_problem(()):
+        raise EditNotPossible
     return {} if tree is None else tree
 
 
@@ -63,31 +62,31 @@ def _expected(tree: Tree, path: tuple[str, ...], value: str, *, as_list: bool) -
     expected = inner = deepcopy(tree)
     for name in around:
         if not isinstance(inner, dict):
-            raise Unedited
+            raise EditNotPossible
         if inner.get(name) is None:
             inner[name] = {}
         inner = inner[name]
     if not isinstance(inner, dict):
-        raise Unedited
+        raise EditNotPossible
     present = inner.get(last)
     if not as_list:
         inner[last] = value
     elif present is None or isinstance(present, list):
         inner[last] = [*(present or []), value]
     else:
-        raise Unedited
+        raise EditNotPossible
     return expected
 
 
 def _inserted(text: str, path: tuple[str, ...], quoted: str, *, as_list: bool) -> str:
-    """The text with the value in the innermost thing on the path that is there already."""
-    root = cast("yaml.Node | None", yaml.compose(text, Loader=document.LOADER))  # pyright: ignore[reportUnknownMemberType]
+    """The text with the value inserted into the innermost existing node on the path."""
+    root = cast("yaml.Node | None", yaml.compose(text, Loader=yaml_document.LOADER))  # pyright: ignore[reportUnknownMemberType]
     lines = text.splitlines(keepends=True)
     if lines and not lines[-1].endswith("\n"):
         lines[-1] += "\n"
     if root is None:
         return "".join([*lines, *_block("", path, quoted, as_list=as_list)])
-    node, key, rest = _deepest(root, path)
+    node, key, rest = _innermost_node(root, path)
     match node:
         case yaml.MappingNode(flow_style=True) | yaml.SequenceNode(flow_style=True):
             comma = ", " if node.value else ""
@@ -101,12 +100,12 @@ def _inserted(text: str, path: tuple[str, ...], quoted: str, *, as_list: bool) -
             row = key.start_mark.line + 1
             lines[row:row] = _block(indent, rest, quoted, as_list=as_list)
         case _:
-            raise Unedited
+            raise EditNotPossible
     return "".join(lines)
 
 
-def _deepest(root: yaml.Node, path: tuple[str, ...]) -> tuple[yaml.Node, yaml.Node | None, tuple[str, ...]]:
-    """The innermost node on the path, the key it stands at, and what of the path is still to be written."""
+def _innermost_node(root: yaml.Node, path: tuple[str, ...]) -> tuple[yaml.Node, yaml.Node | None, tuple[str, ...]]:
+    """The innermost existing node on the path, its key, and the rest of the path."""
     node, key = root, None
     for depth, name in enumerate(path):
         found = next((entry for entry in _entries(node) if entry[0].value == name), None)
@@ -121,7 +120,7 @@ def _entries(node: yaml.Node) -> list[tuple[yaml.Node, yaml.Node]]:
 
 
 def _last_row(node: yaml.Node) -> int:
-    """The row where what is written ends; the node itself ends only where the next one begins."""
+    """Last row of the node's text. The parser reports the start of the next node as this node's end."""
     match node:
         case yaml.MappingNode(flow_style=False, value=[*_, (_, yaml.Node() as last)]):
             return _last_row(last)

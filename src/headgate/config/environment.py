@@ -1,6 +1,6 @@
-"""How do values of the environment come into the file?
+"""Environment variables in configuration values.
 
-`${NAME}` anywhere in a value stands for the variable of that name; `$${` stands for `${`.
+`${NAME}` anywhere in a value is replaced by that variable; `$${` is replaced by `${`.
 """
 
 import re
@@ -9,8 +9,8 @@ from collections.abc import Mapping
 _VARIABLE = re.compile(r"\$\$\{|\$\{([A-Za-z_][A-Za-z0-9_]*)\}|\$\{")
 
 
-class Unexpandable(Exception):
-    """A variable is missing or badly written. The message says which."""
+class ExpansionError(Exception):
+    """A variable is not set, or its reference is malformed. The message identifies it."""
 
 
 def expand(text: str, environ: Mapping[str, str]) -> str:
@@ -19,9 +19,9 @@ def expand(text: str, environ: Mapping[str, str]) -> str:
             return "${"
         name: str | None = found[1]
         if name is None:
-            raise Unexpandable('"${" begins the name of a variable, as in ${NAME}; write "$${" where "${" is meant')
+            raise ExpansionError('"${" must start a variable reference such as ${NAME}; write "$${" for a literal "${"')
         if name not in environ:
-            raise Unexpandable(f"the environment variable {name} is not set; export it before starting Headgate")
+            raise ExpansionError(f"the environment variable {name} is not set; export it before starting Headgate")
         return environ[name]
 
     return _VARIABLE.sub(value, text)

@@ -1,26 +1,27 @@
-"""Where do callers find the pages about outcomes?
+"""Base URL of the documentation pages for outcomes.
 
-The address stands at the end of every error message, so it is a plain one that any reader makes a link of.
+Every error message ends with it, so it must be a plain URL that clients can turn into a link.
 """
 
 import re
 from urllib.parse import urlsplit
 
-from headgate.config.problems import Report
-from headgate.config.schema import File
+from headgate.config.problems import ConfigReport
+from headgate.config.schema import ConfigFile
 
 _PLAIN = re.compile(r"[\x21-\x7e]+")
 
 
-def error_docs(file: File, report: Report) -> str:
-    """The address without a trailing slash; empty where the file gives none."""
-    if file.error_docs is None:
+def error_docs(file: ConfigFile, report: ConfigReport) -> str:
+    """The URL without a trailing slash; empty if the file has none."""
+    if file.error_docs_url is None:
         return ""
-    if not _is_plain_address(file.error_docs):
-        report.problem(
-            ("error_docs",), "is not the address of a folder of pages; write it as https://HOST/PATH, without ? or #"
+    if not _is_plain_address(file.error_docs_url):
+        report.add_problem(
+            ("error_docs_url",),
+            "is not a valid base URL; write it as https://HOST/PATH, without ? or #",
         )
-    return file.error_docs.rstrip("/")
+    return file.error_docs_url.rstrip("/")
 
 
 def _is_plain_address(text: str) -> bool:

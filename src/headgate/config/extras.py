@@ -1,4 +1,4 @@
-"""Optional libraries that a configuration needs. Without them `headgate serve` does not start."""
+"""Optional libraries required by a configuration. Without them, `headgate serve` does not start."""
 
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
@@ -19,7 +19,7 @@ _LIBRARIES: Final = {
 
 class MissingExtra(NamedTuple):
     place: str
-    """The setting that needs the library."""
+    """The setting that requires the library."""
     message: str
     fix: str
 
@@ -40,7 +40,7 @@ def missing_extras(settings: Settings, installed: Callable[[str], bool] = is_ins
 
 
 def _needed(settings: Settings) -> Iterator[tuple[str, str, str]]:
-    """The setting, the error without the library, and the extra that installs it."""
+    """For each required library: its setting, the error if the library is missing, and the extra that installs it."""
     if settings.cell is not None:
         yield "cell", "cannot use the store", "cell"
     if settings.database is not None:
@@ -48,10 +48,10 @@ def _needed(settings: Settings) -> Iterator[tuple[str, str, str]]:
     if settings.tracing is not None:
         yield "tracing", "cannot send traces", "tracing"
     if settings.scaler_listen is not None:
-        yield "scaler_listen", "cannot answer KEDA", "kubernetes"
+        yield "scaler_listen", "cannot serve KEDA", "kubernetes"
     for pool in settings.pools:
         match pool.fleet:
             case DnsOptions(port=port, nameserver=nameserver) if port is None or nameserver is not None:
-                yield f"pools.{pool.name}.fleet", "cannot ask a name server here", "dns"
+                yield f"pools.{pool.name}.fleet", "cannot query a name server", "dns"
             case _:
                 pass

@@ -1,12 +1,12 @@
-"""Do two processes run the same configuration?
+"""Hash of a configuration, used to compare the configurations of two processes.
 
-The hash is over what the configuration comes to, not over its text: comments, order of
-sections and spelled-out defaults do not change it. A changed secret does, yet the hash stands
-in metrics, where anyone who knows the rest of the file could try guesses of a weak secret
-against it. So secrets enter only as the key of an HMAC, stretched to make each guess dear.
+The hash covers the resulting settings, not the text of the file: comments, the order of sections and explicit defaults
+do not change it. Changing a secret does change it. Because metrics publish the hash, it could be used to guess a weak
+secret offline. Secrets are therefore used only as the key of an HMAC, stretched with PBKDF2 to make each guess
+expensive.
 
-Gateways of one cell may listen and stand at different places and are called differently: where there is a cell the hash
-leaves that out, so that all of them name their configuration alike.
+The gateways of a cell may have different addresses, zones and names. In a cell, the hash excludes these, so that all
+members report the same hash.
 """
 
 import hashlib
@@ -25,45 +25,45 @@ from headgate.ledger.options import DatabaseOptions
 from headgate.telemetry.traces.options import TracingOptions
 from headgate.wire.keys import format_digest
 
-_STRETCH = 100_000
+_PBKDF2_ITERATIONS = 100_000
 _HEX_DIGITS = 16
-_OF_ONE_PROCESS = ("listen", "admin_listen", "admin_hosts", "scaler_listen", "zone")
-"""What gateways of one cell need not have alike."""
+_PER_PROCESS_SETTINGS = ("listen", "admin_listen", "admin_allowed_hosts", "scaler_listen", "zone")
+"""Settings that may differ between the gateways in a cell."""
 
 
 def fingerprint(settings: Settings) -> str:
-    own = () if settings.cell is None else _OF_ONE_PROCESS
+    own = () if settings.cell is None else _PER_PROCESS_SETTINGS
     parts = {name: part for name, part in _parts(settings).items() if name not in own}
     canonical = msgspec.json.encode(parts, order="deterministic")
     return hmac.new(_key(settings), canonical, hashlib.sha256).hexdigest()[:_HEX_DIGITS]
 
 
 def _key(settings: Settings) -> bytes:
-    """All secrets together; nothing where there are none."""
+    """HMAC key derived from all secrets; empty if there are no secrets."""
     api_keys = {pool.name: pool.api_key for pool in settings.pools if pool.api_key is not None}
     others: list[object] = [
-        {pool.name: _variables(pool) for pool in settings.pools if _variables(pool)},
+        {pool.name: _engine_environment(pool) for pool in settings.pools if _engine_environment(pool)},
         _store_with_secret(settings.cell),
         _database_with_secret(settings.database),
-        _webhook_with_secret(settings.notices),
+        _webhook_with_secret(settings.notifications),
         _collector_with_secret(settings.tracing),
     ]
-    # What nobody uses leaves no trace, so that a new kind of secret changes no hash of those who have none.
+    # Trailing unused kinds are removed, so that a new kind of secret does not change existing hashes.
     while others and not others[-1]:
         others.pop()
     if settings.key_secret is None and not api_keys and not others:
         return b""
     known = (settings.key_secret, api_keys, *others)
     secrets = msgspec.json.encode(known, order="deterministic")
-    return hashlib.pbkdf2_hmac("sha256", secrets, b"headgate configuration", _STRETCH)
+    return hashlib.pbkdf2_hmac("sha256", secrets, b"headgate configuration", _PBKDF2_ITERATIONS)
 
 
-def _variables(pool: PoolSettings) -> Mapping[str, str]:
-    """What its engines get in their environment, which may hold keys."""
+def _engine_environment(pool: PoolSettings) -> Mapping[str, str]:
+    """Environment variables for the pool's engines. They may contain secrets."""
     return pool.fleet.environment if isinstance(pool.fleet, ProcessOptions) else {}
 
 
-def _without_variables(pool: PoolSettings) -> DnsOptions | ProcessOptions | None:
+def _fleet_without_environment(pool: PoolSettings) -> DnsOptions | ProcessOptions | None:
     return replace(pool.fleet, environment={}) if isinstance(pool.fleet, ProcessOptions) else pool.fleet
 
 
@@ -72,26 +72,26 @@ def _store_with_secret(cell: CellOptions | None) -> str | None:
 
 
 def _database_with_secret(database: DatabaseOptions | None) -> str | None:
-    return None if database is None or database.url == database.url_shown else database.url
+    return None if database is None or database.url == database.url_redacted else database.url
 
 
-def _webhook_with_secret(notices: NotificationOptions | None) -> str | None:
-    return None if notices is None or notices.webhook == notices.webhook_shown else notices.webhook
+def _webhook_with_secret(options: NotificationOptions | None) -> str | None:
+    return None if options is None or options.webhook == options.webhook_shown else options.webhook
 
 
 def _collector_with_secret(tracing: TracingOptions | None) -> tuple[str, Mapping[str, str]] | None:
-    """Where spans go, with what goes along: the headers, and what stands after the host, may be secrets."""
+    """Collector URL and headers. The URL's path and the headers may contain secrets."""
     return None if tracing is None else (tracing.endpoint, tracing.headers)
 
 
 def _parts(settings: Settings) -> dict[str, object]:
-    """Everything but the secrets. The order of classes has a meaning and is kept; other orders have none."""
+    """All settings except secrets. Classes keep their order, because it is significant. Everything else is sorted."""
     pools = [
         replace(
             pool,
             api_key=None,
             endpoints=tuple(sorted(pool.endpoints, key=lambda each: each.id)),
-            fleet=_without_variables(pool),
+            fleet=_fleet_without_environment(pool),
         )
         for pool in settings.pools
     ]
@@ -99,11 +99,11 @@ def _parts(settings: Settings) -> dict[str, object]:
     parts: dict[str, object] = {
         "listen": settings.listen,
         "admin_listen": settings.admin_listen,
-        "admin_hosts": sorted(settings.admin_hosts),
+        "admin_allowed_hosts": sorted(settings.admin_allowed_hosts),
         "scaler_listen": settings.scaler_listen,
         "drain_grace_ns": settings.drain_grace_ns,
         "limits": settings.limits,
-        "error_docs": settings.error_docs,
+        "error_docs_url": settings.error_docs_url,
         "quote_engine_errors": settings.quote_engine_errors,
         "zone": settings.zone,
         "keys": {format_digest(digest): tenant for digest, tenant in settings.keys.items()},
@@ -123,20 +123,20 @@ def _parts(settings: Settings) -> dict[str, object]:
             each.name: (format_digest(each.digest), sorted(each.permissions)) for each in settings.admin_keys
         }
     if settings.ledger is not None:
-        # Which folder is at hand differs from machine to machine.
-        parts["ledger"] = settings.ledger if settings.cell is None else replace(settings.ledger, spool="")
-    if settings.notices is not None:
-        parts["notices"] = replace(settings.notices, webhook="")
+        # The directory may differ between machines.
+        parts["ledger"] = settings.ledger if settings.cell is None else replace(settings.ledger, spool_directory="")
+    if settings.notifications is not None:
+        parts["notifications"] = replace(settings.notifications, webhook="")
     if settings.tracing is not None:
         parts["tracing"] = replace(settings.tracing, endpoint="", headers=dict.fromkeys(settings.tracing.headers, ""))
     if settings.records is not None:
-        parts["records"] = settings.records if settings.cell is None else replace(settings.records, folder="")
-    if settings.state_folder is not None and settings.cell is None:
-        parts["state_folder"] = settings.state_folder
+        parts["records"] = settings.records if settings.cell is None else replace(settings.records, directory="")
+    if settings.state_directory is not None and settings.cell is None:
+        parts["state_directory"] = settings.state_directory
     if settings.stage_budgets:
         parts["stage_budgets"] = settings.stage_budgets
     if settings.objectives:
         parts["objectives"] = settings.objectives
     if settings.cell is not None:
-        parts["cell"] = replace(settings.cell, store="", member=None)
+        parts["cell"] = replace(settings.cell, store="", member_name=None)
     return parts

@@ -1,31 +1,31 @@
-"""What does one process take on, whatever the classes say?"""
+"""Connection and request limits for one process."""
 
-from headgate.config.fill import fill, given
-from headgate.config.problems import Report
-from headgate.config.schema import File
+from headgate.config.fill import fill, given_settings
+from headgate.config.problems import ConfigReport
+from headgate.config.schema import ConfigFile
 from headgate.edge.options import EdgeLimits
 
-# The official client sends about twenty, and proxies on the way add theirs.
-HEADERS_USUAL = 32
+# The official OpenAI client sends about twenty headers, and proxies add more.
+HEADERS_TYPICAL = 32
 
 
-def limits(file: File, report: Report) -> EdgeLimits:
+def edge_limits(file: ConfigFile, report: ConfigReport) -> EdgeLimits:
     section = file.limits
     if section.connections_open_max < section.requests_open_max:
-        report.warn(
+        report.add_warning(
             ("limits", "connections_open_max"),
-            f"is less than requests_open_max {section.requests_open_max}, and each open request has a connection of "
-            "its own; raise it, or lower requests_open_max",
+            f"is less than requests_open_max {section.requests_open_max}, but each open request needs a connection; "
+            "raise it, or lower requests_open_max",
         )
-    if section.headers_max < HEADERS_USUAL:
-        report.warn(
-            ("limits", "headers_max"),
-            f"leaves out ordinary clients, which send about twenty header lines before proxies add theirs; "
-            f"make it {HEADERS_USUAL} at least",
+    if section.header_count_max < HEADERS_TYPICAL:
+        report.add_warning(
+            ("limits", "header_count_max"),
+            "rejects common clients, which send about twenty headers, and proxies add more; "
+            f"raise it to at least {HEADERS_TYPICAL}",
         )
-    if section.bodies_bytes_max < section.body_bytes_max:
-        report.problem(
-            ("limits", "bodies_bytes_max"),
-            "is less than body_bytes_max, so the largest body that is accepted could never come in; raise it",
+    if section.total_body_bytes_max < section.body_bytes_max:
+        report.add_problem(
+            ("limits", "total_body_bytes_max"),
+            "is less than body_bytes_max, so a body of the maximum size is never accepted; raise it",
         )
-    return fill(EdgeLimits, given(section))
+    return fill(EdgeLimits, given_settings(section))

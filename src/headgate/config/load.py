@@ -1,9 +1,8 @@
-"""What does the configuration file come to?
+"""Loads the configuration file.
 
-Five steps, each of which goes on where the one before found something wrong, so that one run
-names everything: text to a tree (document.py), tree to the schema's shape (shape.py), the names
-against each other (references.py, classes.py, pools.py, tenants.py), all of it to settings,
-and the settings to their hash (fingerprint.py).
+Loading has five steps: parse the YAML (yaml_document.py), read it according to the schema (schema_reader.py), check
+references between sections (references.py, classes.py, pools.py, tenants.py), build the settings, and compute their
+hash (fingerprint.py). Each step runs even if an earlier one found problems, so that a single run reports all of them.
 """
 
 import re
@@ -11,36 +10,36 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from headgate.config import document, shape
-from headgate.config.accounts import tenants
+from headgate.config import schema_reader, yaml_document
+from headgate.config.api_keys import caller_auth
 from headgate.config.cell import cell_options
 from headgate.config.class_rules import class_rules
 from headgate.config.classes import service_classes
 from headgate.config.database import admin_keys, database_options
 from headgate.config.error_docs import error_docs
 from headgate.config.fingerprint import fingerprint
-from headgate.config.fleets import check_starts
-from headgate.config.ledger import ledger_options, notification_options, unit
-from headgate.config.limits import limits
+from headgate.config.fleets import check_cold_start_waits
+from headgate.config.ledger import ledger_options, notification_options, unit_key
+from headgate.config.limits import edge_limits
 from headgate.config.models import check_models, models
 from headgate.config.money import check_money
-from headgate.config.pools import pool_settings, pools
-from headgate.config.problems import ConfigErrors, Problem, Report
-from headgate.config.references import check_names, check_references
-from headgate.config.rules import (
+from headgate.config.observability import objectives, records_options, stage_budgets, state_directory, tracing_options
+from headgate.config.policy_rules import (
     admission_rules,
+    degradation_rules,
     headroom_rules,
     health_rules,
-    ladder_rules,
     retry_rules,
     routing_rules,
     shedding_rules,
 )
-from headgate.config.schema import File
+from headgate.config.pools import policy_pools, pool_settings
+from headgate.config.problems import ConfigErrors, ConfigProblem, ConfigReport
+from headgate.config.references import check_names, check_references
+from headgate.config.schema import ConfigFile
 from headgate.config.settings import Address, Settings
-from headgate.config.sight import objectives, records_options, stage_budgets, state_folder, tracing_options
 from headgate.config.speeds import SpeedFigures
-from headgate.config.tenants import callers
+from headgate.config.tenants import tenants
 from headgate.model.policy import Policy, ServiceClass
 from headgate.model.units import Duration
 
@@ -50,7 +49,10 @@ _HOST_NAME = re.compile(r"[A-Za-z0-9._-]{1,253}")
 def load(
     path: Path, environ: Mapping[str, str], *, engines: Collection[str], profiles: Mapping[str, SpeedFigures]
 ) -> Settings:
-    """Reads the file; `engines` and `profiles` are what a pool may name. Raises `ConfigErrors` with all problems."""
+    """Reads the file. `engines` and `profiles` are the names that a pool may use.
+
+    Raises `ConfigErrors` with all problems.
+    """
     return parse(read_text(path), str(path), environ, engines=engines, profiles=profiles)
 
 
@@ -62,47 +64,49 @@ def parse(
     engines: Collection[str],
     profiles: Mapping[str, SpeedFigures],
 ) -> Settings:
-    """As `load`, for a text that is at hand; `name` is how messages call it."""
-    report = Report(name)
-    file = shape.read(document.parse(text, report), File, environ, report)
+    """Like `load`, for the text of a file. `name` is the file name used in messages."""
+    report = ConfigReport(name)
+    file = schema_reader.read(yaml_document.parse(text, report), ConfigFile, environ, report)
     settings = _settings(file, engines, profiles, report)
-    report.raise_if_wrong()
+    report.raise_if_invalid()
     settings = replace(settings, warnings=tuple(str(each) for each in report.warnings()))
     return replace(settings, hash=fingerprint(settings))
 
 
 def key_secret(path: Path, environ: Mapping[str, str]) -> bytes | None:
-    """The secret alone, from a file that may be unfinished otherwise. Raises `ConfigErrors`."""
-    secret = _alone("key_secret", path, environ).key_secret
+    """Reads only `key_secret`; the rest of the file may be incomplete. Raises `ConfigErrors`."""
+    secret = _load_single("key_secret", path, environ).key_secret
     return None if secret is None else secret.encode()
 
 
 def admin_listen(path: Path, environ: Mapping[str, str]) -> Address:
-    """That address alone: whoever asks a running gateway need not have the secrets it runs with. As `key_secret`."""
-    return Address(*_alone("admin_listen", path, environ).admin_listen)
+    """Reads only `admin_listen`, so that the gateway's secrets do not have to be set. Raises `ConfigErrors`."""
+    return Address(*_load_single("admin_listen", path, environ).admin_listen)
 
 
 def database_url(path: Path, environ: Mapping[str, str]) -> str | None:
-    """That address alone, whole; None where the file names none. As `key_secret`."""
-    database = _alone("database", path, environ).database
+    """Reads only the database URL, with its password; None if the file has none. Raises `ConfigErrors`."""
+    database = _load_single("database", path, environ).database
     return None if database is None else database.url
 
 
-def _alone(setting: str, path: Path, environ: Mapping[str, str]) -> File:
-    """The file as if only this setting stood in it."""
-    report = Report(str(path))
-    tree = document.parse(read_text(path), report)
-    report.raise_if_wrong()
+def _load_single(setting: str, path: Path, environ: Mapping[str, str]) -> ConfigFile:
+    """Loads the file as if it contained only this setting."""
+    report = ConfigReport(str(path))
+    tree = yaml_document.parse(read_text(path), report)
+    report.raise_if_invalid()
     value = tree.get(setting) if isinstance(tree, dict) else None
-    file = shape.read({setting: value, "pools": {}, "models": {}}, File, environ, report)
-    report.raise_if_wrong()
+    file = schema_reader.read({setting: value, "pools": {}, "models": {}}, ConfigFile, environ, report)
+    report.raise_if_invalid()
     return file
 
 
-def read_text(path: Path, *, missing: str = "name the configuration file, or let `headgate init` write one") -> str:
-    """`missing` says what to do where the file does not exist. Raises `ConfigErrors`."""
+def read_text(
+    path: Path, *, missing: str = "specify the configuration file with --config, or create one with `headgate init`"
+) -> str:
+    """Reads the file. `missing` is the hint for a file that does not exist. Raises `ConfigErrors`."""
     try:
-        # Line ends stay as they are, so that whoever edits the text gives them back.
+        # Line endings are preserved for callers that edit the text.
         return path.read_bytes().decode("utf-8-sig")
     except FileNotFoundError:
         problem = f"does not exist; {missing}"
@@ -110,65 +114,67 @@ def read_text(path: Path, *, missing: str = "name the configuration file, or let
         problem = "is not UTF-8 text"
     except OSError as error:
         problem = f"cannot be read: {error.strerror}"
-    raise ConfigErrors((Problem(str(path), None, "", problem),))
+    raise ConfigErrors((ConfigProblem(str(path), None, "", problem),))
 
 
-def _settings(file: File, engines: Collection[str], profiles: Mapping[str, SpeedFigures], report: Report) -> Settings:
+def _settings(
+    file: ConfigFile, engines: Collection[str], profiles: Mapping[str, SpeedFigures], report: ConfigReport
+) -> Settings:
     check_names(file, report)
     classes = service_classes(file.classes, report)
     check_models(file.models, file.pools, [each.name for each in classes], report)
     check_references(file, classes, report)
-    check_starts(file.pools, classes, report)
+    check_cold_start_waits(file.pools, classes, report)
     check_money(file, classes, report)
-    who = callers(file, report)
+    who = caller_auth(file, report)
     engine_pools = pool_settings(file, engines, report)
-    _check_numbers(file, report)
+    _check_listeners(file, report)
     return Settings(
         listen=Address(*file.listen),
         admin_listen=Address(*file.admin_listen),
-        admin_hosts=tuple(file.admin_hosts),
+        admin_allowed_hosts=tuple(file.admin_allowed_hosts),
         scaler_listen=None if file.scaler_listen is None else Address(*file.scaler_listen),
         drain_grace_ns=Duration(file.drain_grace),
-        limits=limits(file, report),
+        limits=edge_limits(file, report),
         key_secret=who.key_secret,
         keys=who.keys,
         anonymous_tenant=who.anonymous_tenant,
         pools=engine_pools,
         policy=_policy(file, classes, profiles, report),
-        error_docs=error_docs(file, report),
+        error_docs_url=error_docs(file, report),
         quote_engine_errors=file.quote_engine_errors,
         zone=file.zone or "",
         cell=cell_options(file, report),
         database=database_options(file, report),
         admin_keys=admin_keys(file, report),
         ledger=ledger_options(file, report),
-        notices=notification_options(file, report),
+        notifications=notification_options(file, report),
         tracing=tracing_options(file, report),
         records=records_options(file, report),
-        state_folder=state_folder(file, report),
+        state_directory=state_directory(file, report),
         stage_budgets=stage_budgets(file, classes, report),
         objectives=objectives(file, classes, report),
         hash="",
     )
 
 
-def _check_numbers(file: File, report: Report) -> None:
+def _check_listeners(file: ConfigFile, report: ConfigReport) -> None:
     if file.listen == file.admin_listen and file.listen[1] != 0:
-        report.problem(("admin_listen",), "is the same as listen; give the admin listener a port of its own")
+        report.add_problem(("admin_listen",), "is the same as listen; choose another port")
     if file.scaler_listen in (file.listen, file.admin_listen) and file.scaler_listen[1] != 0:
-        report.problem(("scaler_listen",), "is the address of another listener; give it a port of its own")
-    for number, name in enumerate(file.admin_hosts):
+        report.add_problem(("scaler_listen",), "is the address of another listener; choose another port")
+    for number, name in enumerate(file.admin_allowed_hosts):
         if not _HOST_NAME.fullmatch(name):
-            report.problem(("admin_hosts", number), "is not a host name; write it without scheme and port")
+            report.add_problem(("admin_allowed_hosts", number), "is not a host name; write it without scheme and port")
 
 
 def _policy(
-    file: File, classes: tuple[ServiceClass, ...], profiles: Mapping[str, SpeedFigures], report: Report
+    file: ConfigFile, classes: tuple[ServiceClass, ...], profiles: Mapping[str, SpeedFigures], report: ConfigReport
 ) -> Policy:
     return Policy(
         classes=classes,
         tenants=tenants(file.tenants, report),
-        pools=pools(file.pools, profiles, report),
+        pools=policy_pools(file.pools, profiles, report),
         models=models(file.models, report),
         retry=retry_rules(file.retry),
         health=health_rules(file.health, report),
@@ -176,8 +182,8 @@ def _policy(
         admission=admission_rules(file.admission),
         routing=routing_rules(file.routing),
         shedding=shedding_rules(file.shedding),
-        ladder=ladder_rules(file.ladder, report),
+        degradation=degradation_rules(file.degradation, report),
         fairness_depth=file.fairness_depth,
-        unit=unit(file),
+        unit_key=unit_key(file),
         class_rules=class_rules(file, classes, report),
     )

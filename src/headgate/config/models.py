@@ -1,26 +1,26 @@
-"""Which pools serve a model, for whom, and what serves when none of them can?
+"""Models: their pools, tiers and fallbacks.
 
-The rungs of a model are rules, read from the first on; its fallbacks are other models.
+A model's tiers are rules, and the first one that matches a request applies. Fallbacks are other models.
 """
 
 from collections.abc import Collection, Mapping
 
-from headgate.config.problems import Place, Report
-from headgate.config.references import A_NAME, References, is_name
-from headgate.config.schema import ModelSection, RungSection
-from headgate.config.words import one_of
-from headgate.model.policy import Model, RungRule
+from headgate.config.enum_values import parse_enum
+from headgate.config.problems import ConfigReport, SettingPath
+from headgate.config.references import NAME_RULE, ReferenceChecker, is_name
+from headgate.config.schema import ModelSection, TierSection
+from headgate.model.policy import Model, ModelTierRule
 from headgate.model.tenant import Plan
 from headgate.model.units import ClassName, ModelName, PoolName
 
 
-def models(sections: Mapping[str, ModelSection], report: Report) -> tuple[Model, ...]:
+def models(sections: Mapping[str, ModelSection], report: ConfigReport) -> tuple[Model, ...]:
     return tuple(
         Model(
             ModelName(name),
             tuple(PoolName(each) for each in section.pools),
-            rungs=tuple(
-                _rung(rung, ("models", name, "rungs", number), report) for number, rung in enumerate(section.rungs)
+            tiers=tuple(
+                _tier(tier, ("models", name, "tiers", number), report) for number, tier in enumerate(section.tiers)
             ),
             fallbacks=tuple(ModelName(each) for each in section.fallbacks),
         )
@@ -28,49 +28,49 @@ def models(sections: Mapping[str, ModelSection], report: Report) -> tuple[Model,
     )
 
 
-def _rung(section: RungSection, place: Place, report: Report) -> RungRule:
-    return RungRule(
+def _tier(section: TierSection, place: SettingPath, report: ConfigReport) -> ModelTierRule:
+    return ModelTierRule(
         pools=tuple(PoolName(each) for each in section.pools),
         classes=tuple(ClassName(each) for each in section.classes),
         plans=tuple(
-            one_of(Plan, each, Plan.STANDARD, (*place, "plans", number), report)
+            parse_enum(Plan, each, Plan.STANDARD, (*place, "plans", number), report)
             for number, each in enumerate(section.plans)
         ),
         prompt_tokens_max=section.prompt_tokens_max,
-        named=section.named,
+        name=section.name,
     )
 
 
 def check_models(
-    sections: Mapping[str, ModelSection], pools: Collection[str], classes: Collection[str], report: Report
+    sections: Mapping[str, ModelSection], pools: Collection[str], classes: Collection[str], report: ConfigReport
 ) -> None:
-    """Whether all that models name is there."""
-    check = References(report)
+    """Reports references in models to pools, classes and fallback models that do not exist."""
+    check = ReferenceChecker(report)
     for name, section in sections.items():
-        place: Place = ("models", name)
+        place: SettingPath = ("models", name)
         if not section.pools:
-            report.problem((*place, "pools"), "names no pool; name the pools that serve this model")
-        check.all_known(section.pools, pools, "pool", (*place, "pools"))
-        check.all_known(section.fallbacks, sections, "model", (*place, "fallbacks"))
+            report.add_problem((*place, "pools"), "has no pools; list the pools that serve this model")
+        check.check_all_known(section.pools, pools, "pool", (*place, "pools"))
+        check.check_all_known(section.fallbacks, sections, "model", (*place, "fallbacks"))
         if name in section.fallbacks:
-            problem = "is the model itself, whose pools have just been tried; remove it"
-            report.problem((*place, "fallbacks", section.fallbacks.index(name)), problem)
-        _check_rungs(section, classes, (*place, "rungs"), report)
+            problem = "is the model itself; remove it"
+            report.add_problem((*place, "fallbacks", section.fallbacks.index(name)), problem)
+        _check_tiers(section, classes, (*place, "tiers"), report)
 
 
-def _check_rungs(section: ModelSection, classes: Collection[str], place: Place, report: Report) -> None:
-    check = References(report)
-    for number, rung in enumerate(section.rungs):
+def _check_tiers(section: ModelSection, classes: Collection[str], place: SettingPath, report: ConfigReport) -> None:
+    check = ReferenceChecker(report)
+    for number, tier in enumerate(section.tiers):
         here = (*place, number)
-        if not rung.pools:
-            report.problem((*here, "pools"), "names no pool; name the pools of the model that serve this rung")
-        check.all_known(rung.pools, section.pools, "pool of this model", (*here, "pools"))
-        check.all_known(rung.classes, classes, "class", (*here, "classes"))
-        if rung.named is not None and not is_name(rung.named):
-            report.problem((*here, "named"), A_NAME)
-        if _takes_all(rung) and number + 1 < len(section.rungs):
-            report.warn(here, "takes every request, so that what stands after it is never reached; put it last")
+        if not tier.pools:
+            report.add_problem((*here, "pools"), "has no pools; list the pools of the model that serve this tier")
+        check.check_all_known(tier.pools, section.pools, "pool of this model", (*here, "pools"))
+        check.check_all_known(tier.classes, classes, "class", (*here, "classes"))
+        if tier.name is not None and not is_name(tier.name):
+            report.add_problem((*here, "name"), NAME_RULE)
+        if _matches_all(tier) and number + 1 < len(section.tiers):
+            report.add_warning(here, "matches every request, so later tiers are never used; move it to the end")
 
 
-def _takes_all(rung: RungSection) -> bool:
-    return not (rung.classes or rung.plans or rung.prompt_tokens_max or rung.named)
+def _matches_all(tier: TierSection) -> bool:
+    return not (tier.classes or tier.plans or tier.prompt_tokens_max or tier.name)

@@ -1,152 +1,167 @@
-"""What do endpoints cost, and how much may be spent?
+"""Prices, budgets and cost limits.
 
-Prices and budgets are written in dollars and become whole billionths of one, exactly as many as are written. A pool has
-one kind of price at a time: by the hour of each of its endpoints, or by the million tokens where others host it. Each
-price holds from midnight UTC of its day until the next one begins; one without a day has held since ever.
+Amounts are written in dollars and converted exactly to billionths of a dollar. A price is per endpoint hour, or per
+million tokens for engines hosted by a third party, but never both. It is valid from midnight UTC on its day until the
+next price. A price without a day has no start date.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from headgate.config.problems import Place, Report
+from headgate.config.enum_values import parse_enum
+from headgate.config.problems import ConfigReport, SettingPath
 from headgate.config.quantities import day_text, usd_text
-from headgate.config.schema import BudgetsSection, ClassSection, File, PoolSection, PriceSection, TenantSection
-from headgate.config.shape import suggestion
-from headgate.config.words import one_of
+from headgate.config.schema import BudgetsSection, ClassSection, ConfigFile, PoolSection, PriceSection, TenantSection
+from headgate.config.schema_reader import available, suggestion
 from headgate.model.money import Budget, NanoUsd, Period, Price, PriceKind
-from headgate.model.policy import Promise, ServiceClass
+from headgate.model.policy import OptimizationGoal, ServiceClass
 from headgate.model.units import Instant
 
-_TOKENS = ("input", "cached", "output")
+_TOKENS = ("input_per_1m_tokens", "cached_per_1m_tokens", "output_per_1m_tokens")
 _KINDS = ("hard", "soft")
 
 
-def prices(section: PoolSection, place: Place, report: Report) -> tuple[Price, ...]:
+def prices(section: PoolSection, place: SettingPath, report: ConfigReport) -> tuple[Price, ...]:
     found: list[Price] = []
     for number, each in enumerate(section.prices):
         here = (*place, "prices", number)
         price = _price(each, here, report)
         if found and price.since == found[-1].since:
             when = "without a day" if each.since is None else f"from {day_text(price.since)}"
-            report.problem(here, f"is a second price {when}; keep one, or give it the day from which it holds")
+            report.add_problem(here, f"is a second price {when}; remove one, or change its from")
         elif found and price.since < found[-1].since:
-            before = f"the price before it holds from {day_text(found[-1].since)}, which is later"
-            report.problem(here, f"{before}; put them in the order of their days")
+            before = f"starts before the previous price, which starts on {day_text(found[-1].since)}"
+            report.add_problem(here, f"{before}; sort the prices by day")
         found.append(price)
     return tuple(found)
 
 
-def _price(section: PriceSection, place: Place, report: Report) -> Price:
+def _price(section: PriceSection, place: SettingPath, report: ConfigReport) -> Price:
     since = Instant(section.since or 0)
     by_token = [name for name in _TOKENS if getattr(section, name) is not None]
     if section.per_hour is not None and by_token:
-        problem = f"has a price by the hour and by the token ({', '.join(by_token)}); keep one of the two"
-        report.problem(place, problem)
+        problem = f"has a price per hour and per token ({', '.join(by_token)}); remove one of the two"
+        report.add_problem(place, problem)
     elif section.per_hour is None and not by_token:
-        report.problem(place, "says no price; write per_hour, or input and output for a million tokens each")
+        report.add_problem(place, "has no price; set per_hour, or both input_per_1m_tokens and output_per_1m_tokens")
     elif by_token:
         _check_tokens(section, by_token, place, report)
     if section.per_hour is not None:
-        kind = one_of(PriceKind, section.kind, PriceKind.ON_DEMAND, (*place, "kind"), report)
-        return Price(since, hour=NanoUsd(section.per_hour), kind=kind)
-    fresh = NanoUsd(section.input or 0)
+        kind = parse_enum(PriceKind, section.kind, PriceKind.ON_DEMAND, (*place, "kind"), report)
+        return Price(since, per_hour=NanoUsd(section.per_hour), kind=kind)
+    fresh = NanoUsd(section.input_per_1m_tokens or 0)
     return Price(
         since,
-        input_tokens=fresh,
-        cached_tokens=fresh if section.cached is None else NanoUsd(section.cached),
-        output_tokens=NanoUsd(section.output or 0),
+        input_per_1m_tokens=fresh,
+        cached_per_1m_tokens=fresh if section.cached_per_1m_tokens is None else NanoUsd(section.cached_per_1m_tokens),
+        output_per_1m_tokens=NanoUsd(section.output_per_1m_tokens or 0),
     )
 
 
-def _check_tokens(section: PriceSection, given: Sequence[str], place: Place, report: Report) -> None:
+def _check_tokens(section: PriceSection, given: Sequence[str], place: SettingPath, report: ConfigReport) -> None:
     for name in ("input", "output"):
-        if name not in given:
-            report.problem((*place, name), f"missing; say what a million {name} tokens cost, be it 0")
+        setting = f"{name}_per_1m_tokens"
+        if setting not in given:
+            report.add_problem(
+                (*place, setting), f"missing; set the price of one million {name} tokens, which may be 0"
+            )
     if section.kind is not None:
-        report.problem((*place, "kind"), "says how an hour is bought, and this price is by the token; take it out")
-    if section.cached is not None and section.input is not None and section.cached > section.input:
-        report.warn((*place, "cached"), "is more than input, so a cached prompt costs more than a new one; lower it")
+        report.add_problem((*place, "kind"), "has no effect on a price per token; remove it")
+    if (
+        section.cached_per_1m_tokens is not None
+        and section.input_per_1m_tokens is not None
+        and section.cached_per_1m_tokens > section.input_per_1m_tokens
+    ):
+        report.add_warning(
+            (*place, "cached_per_1m_tokens"),
+            "is more than input_per_1m_tokens, so a cached prompt costs more than an uncached one; lower it",
+        )
 
 
-def budgets(section: BudgetsSection, place: Place, report: Report) -> tuple[Budget, ...]:
+def budgets(section: BudgetsSection, place: SettingPath, report: ConfigReport) -> tuple[Budget, ...]:
     found: list[Budget] = []
     for period in Period:
         each = getattr(section, period)
         if each is None:
             continue
         if each.kind not in _KINDS:
-            hint = suggestion(each.kind, _KINDS, quiet=f"; there is {', '.join(_KINDS)}")
-            report.problem((*place, "budgets", period, "kind"), f'kind "{each.kind}" does not exist{hint}')
+            hint = suggestion(each.kind, _KINDS, otherwise=available(_KINDS))
+            report.add_problem((*place, "budgets", period, "kind"), f'kind "{each.kind}" does not exist{hint}')
         found.append(Budget(period, NanoUsd(each.usd), hard=each.kind != "soft"))
     by_period = {each.period: each for each in found}
     if len(by_period) == len(Period) and by_period[Period.DAY].limit > by_period[Period.MONTH].limit:
-        warning = f"is more than the {usd_text(by_period[Period.MONTH].limit)} of the month; lower it, or raise that"
-        report.warn((*place, "budgets", "day"), warning)
+        month = usd_text(by_period[Period.MONTH].limit)
+        warning = f"is more than the monthly budget of {month}; lower it, or raise the monthly budget"
+        report.add_warning((*place, "budgets", "day"), warning)
     return tuple(found)
 
 
-def check_money(file: File, classes: Sequence[ServiceClass], report: Report) -> None:
-    """Whether what may be spent can be counted at all."""
-    _check_parts(file.tenants, report)
+def check_money(file: ConfigFile, classes: Sequence[ServiceClass], report: ConfigReport) -> None:
+    """Reports budgets and cost limits that cannot be enforced."""
+    _check_child_budgets(file.tenants, report)
     priced = [name for name, pool in file.pools.items() if pool.prices]
-    limited = _limited(file)
+    limited = _budget_paths(file)
     for place in limited if not priced else ():
-        report.warn((*place, "budgets"), "is never spent, since no pool has a price; write prices in pools")
+        report.add_warning((*place, "budgets"), "has no effect, because no pool has a price; add prices to pools")
     if limited and priced and file.ledger is None:
-        warning = "begin at nothing spent with every start, since nothing is written down; add ledger"
-        report.warn((*limited[0], "budgets"), warning)
+        warning = "start again from zero whenever the gateway restarts, because there is no ledger; add ledger"
+        report.add_warning((*limited[0], "budgets"), warning)
     for each in classes:
         section = (file.classes or {}).get(each.name)
         if section is not None:
             _check_cost(each, section, file, report)
 
 
-def check_nothing_spent(sections: Mapping[str, ClassSection], report: Report) -> None:
-    """For files in which no pool has a price."""
+def check_no_costs(sections: Mapping[str, ClassSection], report: ConfigReport) -> None:
+    """Reports cost limits in a file that has no prices."""
     for name, section in sections.items():
-        given = (section.max_cost_per_request, section.max_cost_per_unit)
+        given = (section.cost_per_request_max, section.cost_per_unit_max)
         if section.budgets != BudgetsSection() or given != (None, None):
-            report.problem(
-                ("classes", name), "has a budget or a highest cost, and nothing costs anything here; remove it"
+            report.add_problem(
+                ("classes", name), "has a budget or a cost limit, but pools have no price here; remove it"
             )
 
 
-def _limited(file: File) -> list[Place]:
-    """Where budgets stand."""
+def _budget_paths(file: ConfigFile) -> list[SettingPath]:
+    """Setting paths of all tenant and class budgets."""
     none = BudgetsSection()
-    tenants: list[Place] = [("tenants", name) for name, each in file.tenants.items() if each.budgets != none]
+    tenants: list[SettingPath] = [("tenants", name) for name, each in file.tenants.items() if each.budgets != none]
     return tenants + [("classes", name) for name, each in (file.classes or {}).items() if each.budgets != none]
 
 
-def _check_cost(each: ServiceClass, section: ClassSection, file: File, report: Report) -> None:
-    given = ("max_cost_per_request", section.max_cost_per_request), ("max_cost_per_unit", section.max_cost_per_unit)
+def _check_cost(each: ServiceClass, section: ClassSection, file: ConfigFile, report: ConfigReport) -> None:
+    given = ("cost_per_request_max", section.cost_per_request_max), ("cost_per_unit_max", section.cost_per_unit_max)
     free = [name for name in each.pools or file.pools if name in file.pools and not file.pools[name].prices]
     for setting, value in given:
         place = ("classes", each.name, setting)
         if value is None:
             continue
-        if each.promise is not Promise.COST:
-            problem = f"is for a class that promises cost, and this one promises {each.promise}"
-            report.problem(place, f"{problem}; set promise: cost, or take it out")
+        if each.optimize_for is not OptimizationGoal.COST:
+            problem = f"needs optimize_for: cost, but the class has optimize_for: {each.optimize_for}"
+            report.add_problem(place, f"{problem}; set optimize_for: cost, or remove it")
         elif free:
-            problem = f'pool "{free[0]}" has no price, so nobody knows what a request costs there'
-            report.problem(place, f"{problem}; write prices in pools.{free[0]}, or name the class's pools")
-    if section.max_cost_per_unit is not None and (file.ledger is None or file.ledger.unit is None):
-        place = ("classes", each.name, "max_cost_per_unit")
-        report.problem(place, "nothing says what a unit is; name it in ledger.unit, such as conversation")
+            problem = f'pool "{free[0]}" has no price, so the cost of a request is unknown'
+            report.add_problem(place, f"{problem}; add prices to pools.{free[0]}, or set pools of the class")
+    if section.cost_per_unit_max is not None and (file.ledger is None or file.ledger.unit_key is None):
+        place = ("classes", each.name, "cost_per_unit_max")
+        report.add_problem(
+            place, "needs ledger.unit_key, the metadata key that identifies a unit; set it, for example to conversation"
+        )
 
 
-def _check_parts(tenants: Mapping[str, TenantSection], report: Report) -> None:
-    """A part that may spend more than the whole never gets to its own budget."""
+def _check_child_budgets(tenants: Mapping[str, TenantSection], report: ConfigReport) -> None:
+    """Warns if a budget is larger than a parent tenant's, because the parent's is then always exhausted first."""
     for name, section in tenants.items():
-        for above in (each for each in _above(name) if each in tenants):
+        for above in (each for each in _ancestors(name) if each in tenants):
             for period in Period:
                 own, whole = getattr(section.budgets, period), getattr(tenants[above].budgets, period)
                 if own is not None and whole is not None and own.usd > whole.usd:
-                    warning = f'is more than the {usd_text(whole.usd)} of tenant "{above}", which it is a part of'
-                    report.warn(("tenants", name, "budgets", period), f"{warning}; lower it, or raise that")
+                    warning = f'is more than the {usd_text(whole.usd)} of its parent "{above}"'
+                    report.add_warning(
+                        ("tenants", name, "budgets", period), f"{warning}; lower it, or raise the parent's"
+                    )
 
 
-def _above(name: str) -> Iterator[str]:
+def _ancestors(name: str) -> Iterator[str]:
     while "/" in name:
         name = name.rpartition("/")[0]
         yield name

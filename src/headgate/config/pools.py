@@ -1,4 +1,4 @@
-"""Which engines are there, where do they listen, and what do they call the model?"""
+"""Pools and their endpoints."""
 
 import re
 from collections.abc import Collection, Mapping
@@ -7,12 +7,12 @@ from typing import Protocol
 from urllib.parse import SplitResult, urlsplit
 
 from headgate.config.batching import batch_rules
-from headgate.config.fleets import STATIC, cold_start_ns, fleet_options, hold_max, scaling_rules
+from headgate.config.fleets import STATIC, cold_start_ns, fleet_options, held_requests_max, scaling_rules
 from headgate.config.money import prices
-from headgate.config.problems import Place, Report
-from headgate.config.schema import EndpointSection, File, PoolSection, SpeedSection
+from headgate.config.problems import ConfigReport, SettingPath
+from headgate.config.schema import ConfigFile, EndpointSection, PoolSection, SpeedSection
+from headgate.config.schema_reader import suggestion
 from headgate.config.settings import PoolSettings
-from headgate.config.shape import suggestion
 from headgate.config.speeds import SpeedFigures, engine_speed
 from headgate.fleets.options import EndpointOptions
 from headgate.model.policy import Pool
@@ -22,17 +22,17 @@ _PORTS = {"http": 80, "https": 443}
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")
 
 
-def pool_settings(file: File, engines: Collection[str], report: Report) -> tuple[PoolSettings, ...]:
+def pool_settings(file: ConfigFile, engines: Collection[str], report: ConfigReport) -> tuple[PoolSettings, ...]:
     if not file.pools:
-        report.problem(("pools",), "names no pool; name at least one, with the addresses of its engines")
-    reading = _Pools(file, sorted(engines), report)
+        report.add_problem(("pools",), "has no pools; define at least one, with the URLs of its engines")
+    reading = _PoolReader(file, sorted(engines), report)
     return tuple(reading.pool(name, section) for name, section in file.pools.items())
 
 
-def pools(
-    sections: Mapping[str, PoolSection], profiles: Mapping[str, SpeedFigures], report: Report
+def policy_pools(
+    sections: Mapping[str, PoolSection], profiles: Mapping[str, SpeedFigures], report: ConfigReport
 ) -> tuple[Pool, ...]:
-    """What the scheduler knows of them."""
+    """The pools as part of the scheduler's policy."""
     for name, section in sections.items():
         check_ranges(section, ("pools", name), report)
     return tuple(
@@ -46,26 +46,27 @@ def pools(
             prompt_tokens_max=section.prompt_tokens_max,
             output_tokens_min=section.output_tokens_min,
             output_tokens_max=section.output_tokens_max,
-            hold_max=hold_max(section.scaling),
+            hold_max=held_requests_max(section.scaling),
             cold_start_ns=cold_start_ns(section.scaling),
             prices=prices(section, ("pools", name), report),
+            scales=section.scaling is not None,
         )
         for name, section in sections.items()
     )
 
 
-def check_ranges(section: "Ranged", place: Place, report: Report) -> None:
+def check_ranges(section: "TokenRanges", place: SettingPath, report: ConfigReport) -> None:
     for least, most, setting in (
         (section.prompt_tokens_min, section.prompt_tokens_max, "prompt_tokens_max"),
         (section.output_tokens_min, section.output_tokens_max, "output_tokens_max"),
     ):
         if most is not None and most < least:
             smaller = setting.replace("_max", "_min")
-            report.problem((*place, setting), f"is less than {smaller} {least}, so nothing is between them; raise it")
+            report.add_problem((*place, setting), f"is less than {smaller} {least}; raise it")
 
 
-class Ranged(Protocol):
-    """A pool that may say which prompts and answers it is meant for."""
+class TokenRanges(Protocol):
+    """Prompt and output lengths for which a pool is intended."""
 
     @property
     def prompt_tokens_min(self) -> int: ...
@@ -78,26 +79,26 @@ class Ranged(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class _Pools:
-    file: File
+class _PoolReader:
+    file: ConfigFile
     engines: list[str]
-    report: Report
-    taken: dict[str, EndpointId] = field(default_factory=dict[str, EndpointId])
-    """Each address, and the endpoint that has it."""
+    report: ConfigReport
+    claimed_addresses: dict[str, EndpointId] = field(default_factory=dict[str, EndpointId])
+    """The endpoint at each address."""
 
     def pool(self, name: str, section: PoolSection) -> PoolSettings:
         place = ("pools", name)
         if section.engine not in self.engines:
-            hint = suggestion(section.engine, self.engines, quiet=f"; the engines are {', '.join(self.engines)}")
-            self.report.problem((*place, "engine"), f'engine "{section.engine}" is not known{hint}')
+            hint = suggestion(section.engine, self.engines, otherwise=f"; the engines are {', '.join(self.engines)}")
+            self.report.add_problem((*place, "engine"), f'engine "{section.engine}" does not exist{hint}')
         return PoolSettings(
             name=PoolName(name),
             engine=section.engine,
             served_model=self._served_model(name, section),
             endpoints=self._endpoints(name, section),
             api_key=section.api_key,
-            passes_priority=section.passes_priority,
-            watches_whole_answers=section.watches_whole_answers,
+            forward_priority=section.forward_priority,
+            always_stream_upstream=section.always_stream_upstream,
             gpu_metrics_port=section.gpu_metrics_port,
             fleet=fleet_options(name, section, self.report),
             scaling=scaling_rules(name, section, self.file.classes or {}, self.report),
@@ -105,49 +106,49 @@ class _Pools:
         )
 
     def _served_model(self, name: str, section: PoolSection) -> str:
-        """What the file says, else the name of the one model that uses the pool."""
+        """The configured name, or the name of the only model that uses the pool."""
         models = [model for model, its in self.file.models.items() if name in its.pools]
         if not models:
-            self.report.warn(("pools", name), "no model uses this pool; name it in models, or remove it")
+            self.report.add_warning(("pools", name), "no model uses this pool; add it to a model, or remove it")
         elif len(models) > 1 and section.served_model is None:
             listed = ", ".join(f'"{each}"' for each in models)
-            problem = f"missing; models {listed} share this pool, so say under which name its engines know theirs"
-            self.report.problem(("pools", name, "served_model"), problem)
+            problem = f"missing; models {listed} share this pool, so set the name that its engines use"
+            self.report.add_problem(("pools", name, "served_model"), problem)
         return section.served_model or (models[0] if models else name)
 
     def _endpoints(self, pool: str, section: PoolSection) -> tuple[EndpointOptions, ...]:
         place = ("pools", pool, "endpoints")
         if not section.endpoints and section.fleet.kind == STATIC:
-            wrong = "names no endpoint; list the address of at least one engine, or say in fleet where they come from"
-            self.report.problem(place, wrong)
+            wrong = "has no endpoints; list the URL of at least one engine, or configure fleet"
+            self.report.add_problem(place, wrong)
         found: dict[EndpointId, EndpointOptions] = {}
         for number, each in enumerate(section.endpoints):
             endpoint = self._endpoint(pool, section, each, (*place, number))
             if endpoint is None:
                 continue
             if endpoint.id in found:
-                problem = f'an endpoint of pool "{pool}" is already called "{each.name}"; give it another name'
-                self.report.problem((*place, number, "name"), problem)
+                problem = f'pool "{pool}" already has an endpoint named "{each.name}"; choose another name'
+                self.report.add_problem((*place, number, "name"), problem)
             found[endpoint.id] = endpoint
         return tuple(found.values())
 
     def _endpoint(
-        self, pool: str, section: PoolSection, endpoint: EndpointSection, place: Place
+        self, pool: str, section: PoolSection, endpoint: EndpointSection, place: SettingPath
     ) -> EndpointOptions | None:
-        if self.report.is_wrong((*place, "url")):
+        if self.report.has_problem((*place, "url")):
             return None
         try:
-            url = _url(endpoint.url)
-        except NotAnAddress as error:
-            self.report.problem((*place, "url"), str(error))
+            url = _parse_url(endpoint.url)
+        except InvalidEngineUrl as error:
+            self.report.add_problem((*place, "url"), str(error))
             return None
         if endpoint.name is not None and not _NAME.fullmatch(endpoint.name):
-            self.report.problem((*place, "name"), "a name is made of letters, digits, and . _ : -")
+            self.report.add_problem((*place, "name"), "must have only letters, digits, and . _ : -")
         for setting, word in (("device", endpoint.device), ("zone", endpoint.zone)):
             if word is not None and not _NAME.fullmatch(word):
-                self.report.problem((*place, setting), "a name is made of letters, digits, and . _ : -")
+                self.report.add_problem((*place, setting), "must have only letters, digits, and . _ : -")
         identity = EndpointId(f"{pool}/{endpoint.name or _host_and_port(url)}")
-        if not self._take(url, identity, place):
+        if not self._claim_address(url, identity, place):
             return None
         return EndpointOptions(
             identity,
@@ -157,49 +158,49 @@ class _Pools:
             zone=endpoint.zone or "",
         )
 
-    def _take(self, url: SplitResult, identity: EndpointId, place: Place) -> bool:
+    def _claim_address(self, url: SplitResult, identity: EndpointId, place: SettingPath) -> bool:
         address = _host_and_port(url)
-        if address in self.taken:
-            problem = f'{address} is already endpoint "{self.taken[address]}"; keep one, or its places are given twice'
-            self.report.problem((*place, "url"), problem)
+        if address in self.claimed_addresses:
+            problem = f'{address} is already endpoint "{self.claimed_addresses[address]}"; remove one of the two'
+            self.report.add_problem((*place, "url"), problem)
             return False
-        self.taken[address] = identity
+        self.claimed_addresses[address] = identity
         return True
 
     def _in_flight_max(self, pool: str, section: PoolSection, endpoint: EndpointSection) -> int:
         limit = endpoint.in_flight_max or section.in_flight_max
         if limit is None:
-            self.report.problem(
+            self.report.add_problem(
                 ("pools", pool, "in_flight_max"),
-                "missing; say how many requests an endpoint may hold at once (llama.cpp: its --parallel; vLLM: try 64)",
+                "missing; set the number of concurrent requests per endpoint (llama.cpp: its --parallel; vLLM: try 64)",
             )
         return limit or 1
 
 
-class NotAnAddress(Exception):
-    """The text is no address of an engine. The message says why, without repeating what may hold a password."""
+class InvalidEngineUrl(Exception):
+    """The text is not an engine URL. The message gives the reason and never quotes a password."""
 
 
 def engine_url(text: str) -> str:
-    """An address as people paste it, with or without `/v1` at its end, in its normal form. Raises `NotAnAddress`."""
-    url = _url(text.rstrip("/").removesuffix("/v1"))
+    """Normalized engine URL. The input may end with `/v1`. Raises `InvalidEngineUrl`."""
+    url = _parse_url(text.rstrip("/").removesuffix("/v1"))
     return f"{url.scheme}://{url.netloc}"
 
 
-def _url(text: str) -> SplitResult:
-    """The address in its normal form, with neither path nor trailing slash."""
+def _parse_url(text: str) -> SplitResult:
+    """Normalized URL without a path or trailing slash."""
     try:
         url = urlsplit(text)
         host, port = url.hostname, url.port
     except ValueError:
         host = port = url = None
     if url is None or url.scheme not in _PORTS or not host or port == 0 or re.search(r"[\s\\%]", url.netloc):
-        raise NotAnAddress("is not the address of an engine; write it as http://HOST:PORT or https://HOST")
+        raise InvalidEngineUrl("is not the URL of an engine; write it as http://HOST:PORT or https://HOST")
     if "@" in url.netloc:
-        raise NotAnAddress("holds a user or password; remove it and set api_key on the pool")
+        raise InvalidEngineUrl("has credentials; remove them and set the pool's api_key")
     if url.path not in ("", "/") or url.query or url.fragment:
         rest = text.split(url.netloc, 1)[1]
-        raise NotAnAddress(f'ends in "{rest}"; leave it out, since Headgate adds the paths of the API itself')
+        raise InvalidEngineUrl(f'ends with "{rest}"; remove it, because Headgate adds the API paths')
     return SplitResult(url.scheme, url.netloc.lower(), "", "", "")
 
 

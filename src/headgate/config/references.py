@@ -1,109 +1,111 @@
-"""Do the names in the file agree with each other, and can they be told apart outside it?
+"""Checks names and references between sections.
 
-Names of classes and models travel in HTTP headers and all of them in metrics, so they are made
-of plain characters.
+Names of classes and models appear in HTTP headers, and all names appear in metrics. They may therefore contain only
+plain characters.
 """
 
 import re
 from collections.abc import Collection, Mapping
 from typing import Final
 
-from headgate.config.problems import Place, Report
-from headgate.config.schema import ClassSection, File
-from headgate.config.shape import suggestion
+from headgate.config.problems import ConfigReport, SettingPath
+from headgate.config.schema import ClassSection, ConfigFile
+from headgate.config.schema_reader import available, suggestion
 from headgate.model.policy import ServiceClass
 from headgate.model.tenant import OTHER_TENANTS
 
 PATH_LENGTH_MAX = 256
-"""How long the path of a tenant may be altogether."""
+"""Maximum length of a tenant path."""
 
-A_NAME = "a name is made of up to 64 letters, digits, and . _ -"
-A_PATH = "a tenant's name is made of up to 64 letters, digits, and . _ -, or of several such with / between them"
+NAME_RULE = "a name must have 1 to 64 characters: letters, digits, and . _ -"
+TENANT_PATH_RULE = (
+    "a tenant name must have 1 to 64 characters: letters, digits, and . _ -; a path joins several names with /"
+)
 
-TAKEN: Final = {
-    "pools": {"other": "what is of no pool of the policy", "gateway": "what is of the gateway itself"},
-    "classes": {"other": "what is of no class of the policy", "none": "what ended before it had a class"},
-    "tenants": {OTHER_TENANTS: "the tenants that are not told apart"},
+RESERVED_NAMES: Final = {
+    "pools": {"other": "values without a known pool", "gateway": "values for the gateway itself"},
+    "classes": {"other": "values without a known class", "none": "requests that ended without a class"},
+    "tenants": {OTHER_TENANTS: "tenants without their own metrics"},
 }
-"""What metrics call something else, by the section in which a name would mean two things."""
+"""Names that have another meaning in metrics, by section, with that meaning."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@+-]{0,255}")
 
 
 def is_name(text: str) -> bool:
-    """Whether a pool or a class may be called so."""
+    """Whether the text is a valid pool or class name."""
     return _NAME.fullmatch(text) is not None
 
 
-def is_path(text: str) -> bool:
-    """Whether a tenant may be called so: names with slashes between them."""
+def is_tenant_path(text: str) -> bool:
+    """Whether the text is a valid tenant path: names joined with slashes."""
     return len(text) <= PATH_LENGTH_MAX and all(is_name(step) for step in text.split("/"))
 
 
-def check_names(file: File, report: Report) -> None:
+def check_names(file: ConfigFile, report: ConfigReport) -> None:
     for section, names in (("pools", file.pools), ("classes", file.classes or {})):
         for name in names:
             if not is_name(name):
-                report.problem((section, name), A_NAME, read=True)
-    check_paths(file.tenants, report)
-    _check_taken(file, report)
+                report.add_problem((section, name), NAME_RULE, contents_valid=True)
+    check_tenant_paths(file.tenants, report)
+    _check_reserved(file, report)
     for name in file.models:
         if not _MODEL_NAME.fullmatch(name):
-            problem = "a model's name is made of up to 256 letters, digits, and . _ : / @ + -"
-            report.problem(("models", name), problem, read=True)
+            problem = "a model name must have 1 to 256 characters: letters, digits, and . _ : / @ + -"
+            report.add_problem(("models", name), problem, contents_valid=True)
 
 
-def _check_taken(file: File, report: Report) -> None:
+def _check_reserved(file: ConfigFile, report: ConfigReport) -> None:
     for section, names in (("pools", file.pools), ("classes", file.classes or {}), ("tenants", file.tenants)):
         for name in names:
-            if (meaning := TAKEN[section].get(name)) is not None:
-                problem = f'metrics give {meaning} the name "{name}"; choose another'
-                report.problem((section, name), problem, read=True)
+            if (meaning := RESERVED_NAMES[section].get(name)) is not None:
+                problem = f'is reserved: metrics use "{name}" for {meaning}; choose another name'
+                report.add_problem((section, name), problem, contents_valid=True)
 
 
-def check_paths(tenants: Collection[str], report: Report) -> None:
+def check_tenant_paths(tenants: Collection[str], report: ConfigReport) -> None:
     for name in tenants:
-        if not is_path(name):
-            report.problem(("tenants", name), A_PATH, read=True)
+        if not is_tenant_path(name):
+            report.add_problem(("tenants", name), TENANT_PATH_RULE, contents_valid=True)
 
 
-def check_references(file: File, classes: tuple[ServiceClass, ...], report: Report) -> None:
+def check_references(file: ConfigFile, classes: tuple[ServiceClass, ...], report: ConfigReport) -> None:
     names = [each.name for each in classes]
-    check = References(report)
+    check = ReferenceChecker(report)
     check_classes(file.classes or {}, file.pools, file.models, report)
     for name, section in file.tenants.items():
-        check.all_known(section.classes, names, "class", ("tenants", name, "classes"))
-        check.all_known(section.models, file.models, "model", ("tenants", name, "models"))
+        check.check_all_known(section.classes, names, "class", ("tenants", name, "classes"))
+        check.check_all_known(section.models, file.models, "model", ("tenants", name, "models"))
     if not file.models:
-        report.problem(("models",), "names no model; name at least one and the pools that serve it")
+        report.add_problem(("models",), "has no models; define at least one, with the pools that serve it")
 
 
 def check_classes(
-    sections: Mapping[str, ClassSection], pools: Collection[str], models: Collection[str], report: Report
+    sections: Mapping[str, ClassSection], pools: Collection[str], models: Collection[str], report: ConfigReport
 ) -> None:
-    """Whether the pools and models that classes name are there."""
-    check = References(report)
+    """Reports references in classes to pools and models that do not exist."""
+    check = ReferenceChecker(report)
     for name, section in sections.items():
-        check.all_known(section.pools or [], pools, "pool", ("classes", name, "pools"))
-        for number, variant in enumerate(section.variants or []):
-            if variant.model is not None and variant.model not in models:
-                hint = suggestion(variant.model, models, quiet=f"; there is {', '.join(models) or 'none'}")
-                place = ("classes", name, "variants", number, "model")
-                report.problem(place, f'model "{variant.model}" does not exist{hint}')
+        check.check_all_known(section.pools or [], pools, "pool", ("classes", name, "pools"))
+        for number, step in enumerate(section.degradation_steps or []):
+            if step.model is not None and step.model not in models:
+                hint = suggestion(step.model, models, otherwise=available(models))
+                place = ("classes", name, "degradation_steps", number, "model")
+                report.add_problem(place, f'model "{step.model}" does not exist{hint}')
 
 
-class References:
-    """Notes the names that are not there, and those that stand twice."""
+class ReferenceChecker:
+    """Reports unknown names and duplicates."""
 
-    def __init__(self, report: Report) -> None:
+    def __init__(self, report: ConfigReport) -> None:
         self._report = report
 
-    def all_known(self, names: list[str], known: Collection[str], kind: str, place: Place) -> None:
+    def check_all_known(self, names: list[str], known: Collection[str], kind: str, place: SettingPath) -> None:
         for number, name in enumerate(names):
             here = (*place, number)
             if name not in known:
-                hint = suggestion(name, known, quiet=f"; there is {', '.join(known) or 'none'}")
-                self._report.problem(here, f'{kind} "{name}" does not exist{hint}')
+                hint = suggestion(name, known, otherwise=available(known))
+                self._report.add_problem(here, f'{kind} "{name}" does not exist{hint}')
             elif name in names[:number]:
-                self._report.problem(here, f'{kind} "{name}" is named twice; keep one')
+                self._report.add_problem(here, f'{kind} "{name}" is listed twice; remove one')

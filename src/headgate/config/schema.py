@@ -1,97 +1,100 @@
-"""What may stand in the file?
+"""Schema of the configuration file.
 
-One struct per section, one field per setting; docs/reference/configuration.md says what each
-means, and a test holds the two together. A field's type says how its text is read
-(quantities.py) and its default is already in the unit of the core.
+Each section is a struct and each setting a field, documented in docs/reference/configuration.md. A field's type
+determines how its text is parsed (quantities.py). Defaults are in the core's units.
 
-A section with `SHORT` may be written as that one setting alone: `smollm2: small` is
-`smollm2: {pools: [small]}`.
+A section with `SHORTHAND` may be written as just the value of that setting: `m: small` means `m: {pools: [small]}`.
 """
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar
 
 from msgspec import Meta, Struct, field
 
 from headgate.config.setting_types import (
-    LEVELS,
-    THOUSANDTHS,
+    DEGRADATION_LEVELS,
+    PPM_PER_PERCENT,
+    PRESSURE_PER_PERCENT,
     UNLIMITED,
     AddressText,
-    AdminKey,
+    AdminKeyHash,
     BudgetUsd,
     Bytes,
-    Collector,
+    CollectorUrl,
     Count,
     CountCap,
     DatabaseUrl,
     Day,
     Days,
     Dollars,
+    DurationOrZero,
+    DurationTarget,
     EngineName,
-    Fine,
-    FineStep,
-    Lasting,
-    LastingOrNone,
-    LastingTarget,
-    Moment,
-    Objective,
-    Part,
+    HistorySize,
+    LargePercent,
+    LargePercentCap,
+    ObjectivePercent,
     Percent,
     Permissions,
     PortRange,
     Positive,
     PositiveCap,
-    RecordsFolder,
-    Remembered,
+    PositiveDuration,
+    RecordsDirectory,
     Secret,
-    Spool,
-    SpoolBytes,
+    ShortDuration,
+    SpoolDirectory,
+    StepDuration,
+    StorageBytes,
     StoreUrl,
+    Timestamp,
     Url,
     Usd,
-    Webhook,
+    WebhookUrl,
 )
 from headgate.edge.options import EdgeLimits
 from headgate.hosts.cell.options import CellOptions
 from headgate.ledger.options import DatabaseOptions, LedgerOptions
-from headgate.model.policy import AdmissionRules, BatchRules, HeadroomRules, LadderRules, RoutingRules, SheddingRules
+from headgate.model.policy import (
+    AdmissionRules,
+    BatchRules,
+    DegradationRules,
+    HeadroomRules,
+    RoutingRules,
+    SheddingRules,
+)
 from headgate.model.scaling import ScalingRules
 from headgate.model.units import MINUTE, SECOND
 from headgate.telemetry.records.options import RecordsOptions
 from headgate.telemetry.traces.options import TracingOptions
 
-# Their defaults are the defaults of the settings.
-_HEADROOM, _ROUTING, _SHEDDING, _LADDER = HeadroomRules(), RoutingRules(), SheddingRules(), LadderRules()
-_SCALING = ScalingRules()
-_BATCHING = BatchRules()
-_EDGE = EdgeLimits()
+# Sources of the default values.
+_HEADROOM, _ROUTING, _SHEDDING, _DEGRADATION = HeadroomRules(), RoutingRules(), SheddingRules(), DegradationRules()
+_SCALING, _BATCHING, _EDGE = ScalingRules(), BatchRules(), EdgeLimits()
 _CELL, _DATABASE, _LEDGER = CellOptions("", ""), DatabaseOptions("", ""), LedgerOptions("")
 _TRACING, _RECORDS = TracingOptions(""), RecordsOptions("")
-_PPM = 10_000
-"""Parts per million in a percent."""
 
 
 class Section(Struct, frozen=True, forbid_unknown_fields=True):
-    SHORT: ClassVar[str | None] = None
+    SHORTHAND: ClassVar[str | None] = None
 
 
 class LimitsSection(Section, frozen=True):
     body_bytes_max: Bytes = _EDGE.body_bytes_max
-    bodies_bytes_max: Bytes = _EDGE.bodies_bytes_max
+    total_body_bytes_max: Bytes = _EDGE.total_body_bytes_max
     requests_open_max: Positive = _EDGE.requests_open_max
     connections_open_max: Positive = _EDGE.connections_open_max
     unauthenticated_connections_max: Positive = _EDGE.unauthenticated_connections_max
-    head_bytes_max: Bytes = _EDGE.head_bytes_max
-    headers_max: Positive = _EDGE.headers_max
+    header_bytes_max: Bytes = _EDGE.header_bytes_max
+    header_count_max: Positive = _EDGE.header_count_max
     field_bytes_max: Bytes = _EDGE.field_bytes_max
-    head_max: Lasting = _EDGE.head_ns_max
-    receive_max: Lasting = _EDGE.receive_ns_max
-    idle_max: Lasting = _EDGE.idle_ns_max
-    client_stall_max: Lasting = _EDGE.client_stall_ns_max
+    header_timeout: PositiveDuration = _EDGE.header_timeout_ns
+    body_timeout: PositiveDuration = _EDGE.body_timeout_ns
+    keepalive_timeout: PositiveDuration = _EDGE.keepalive_timeout_ns
+    send_timeout: PositiveDuration = _EDGE.send_timeout_ns
 
 
 class EndpointSection(Section, frozen=True):
-    SHORT: ClassVar[str | None] = "url"
+    SHORTHAND: ClassVar[str | None] = "url"
 
     url: Url
     name: str | None = None
@@ -101,101 +104,101 @@ class EndpointSection(Section, frozen=True):
 
 
 class SpeedSection(Section, frozen=True):
-    """Each number left out is that of the profile named in `like`, else the usual one (speeds.py)."""
+    """Engine speed. Omitted values come from `profile` or have their defaults (speeds.py)."""
 
-    SHORT: ClassVar[str | None] = "like"
+    SHORTHAND: ClassVar[str | None] = "profile"
 
-    like: str | None = None
-    step: FineStep | None = None
-    prefill_token: Fine | None = None
-    decode_sequence: Fine | None = None
-    kv_token: Fine | None = None
-    attention: Fine | None = None
+    profile: str | None = None
+    step: StepDuration | None = None
+    prefill_token: ShortDuration | None = None
+    decode_sequence: ShortDuration | None = None
+    kv_token: ShortDuration | None = None
+    attention: ShortDuration | None = None
     chunk_tokens: Positive | None = None
 
 
 class FleetSection(Section, frozen=True):
-    """Which settings belong to which kind, and what each comes to where it is left out, is in fleets.py."""
+    """A pool's fleet. Each fleet type has its own settings and defaults (fleets.py)."""
 
-    SHORT: ClassVar[str | None] = "kind"
+    SHORTHAND: ClassVar[str | None] = "kind"
 
     kind: str = "static"
     name: str | None = None
     port: Annotated[int, Meta(ge=1, le=65_535)] | None = None
     nameserver: AddressText | None = None
-    every: Lasting | None = None
+    resolve_interval: PositiveDuration | None = None
     misses_max: Positive | None = None
-    empty_after: Lasting | None = None
-    starting_name: str | None = None
+    empty_after: PositiveDuration | None = None
+    not_ready_name: str | None = None
     command: list[str] | None = None
     environment: dict[str, Secret] | None = None
-    folder: str | None = None
-    logs: str | None = None
-    ports: PortRange | None = None
+    working_directory: str | None = None
+    log_directory: str | None = None
+    port_range: PortRange | None = None
     python: str | None = None
     address: str | None = None
     cpus: Annotated[float, Meta(ge=0.0)] | None = None
     gpus: Annotated[float, Meta(ge=0.0)] | None = None
     resources: dict[str, Annotated[float, Meta(gt=0.0)]] | None = None
-    endpoints: Count | None = None
-    start_max: Lasting | None = None
-    stop_max: LastingOrNone | None = None
-    restart: Lasting | None = None
-    restart_max: Lasting | None = None
+    endpoint_count: Count | None = None
+    start_timeout: PositiveDuration | None = None
+    stop_timeout: DurationOrZero | None = None
+    restart_backoff: PositiveDuration | None = None
+    restart_backoff_max: PositiveDuration | None = None
     device: str | None = None
     zone: str | None = None
 
 
-class KnownEventSection(Section, frozen=True):
-    name: Annotated[str, Meta(extra={"next": "say what happens then, such as launch"})]
-    begins: Moment
-    ends: Moment
-    endpoints_min: Annotated[int, Meta(ge=1, extra={"next": "say how many endpoints are wanted meanwhile"})]
+class CalendarEventSection(Section, frozen=True):
+    name: Annotated[str, Meta(extra={"next": "set the name of the event, such as launch"})]
+    starts_at: Timestamp
+    ends_at: Timestamp
+    endpoints_min: Annotated[int, Meta(ge=1, extra={"next": "set the minimum number of endpoints during the event"})]
 
 
 class ScalingSection(Section, frozen=True):
-    endpoints_max: Annotated[int, Meta(ge=1, extra={"next": "say how many endpoints there may be"})]
+    endpoints_max: Annotated[int, Meta(ge=1, extra={"next": "set the maximum number of endpoints"})]
     endpoints_min: Count = _SCALING.endpoints_min
-    warm_min: Count = _SCALING.warm_min
-    load_percent: Annotated[int, Meta(ge=1, le=150)] = _SCALING.load_percent
-    kv_percent: Annotated[int, Meta(ge=1, le=100)] = _SCALING.kv_percent
-    period: Lasting = _SCALING.period_ns
-    cold_start: Lasting = _SCALING.cold_start_ns
-    settle: LastingOrNone = _SCALING.settle_ns
-    step_percent: Annotated[int, Meta(ge=1, le=100)] = _SCALING.step_percent
-    panic_percent: Annotated[int, Meta(ge=100, le=10_000)] = _SCALING.panic_percent
-    idle: Lasting = _SCALING.idle_ns
-    hold_max: Positive = _SCALING.hold_max
-    hourly_dollars: Dollars = 0.0
-    budget_dollars: Dollars | None = None
-    calendar: list[KnownEventSection] = []
+    warm_endpoints_min: Count = _SCALING.warm_endpoints_min
+    target_utilization_percent: Annotated[int, Meta(ge=1, le=150)] = _SCALING.target_utilization_percent
+    target_kv_percent: Annotated[int, Meta(ge=1, le=100)] = _SCALING.target_kv_percent
+    period: PositiveDuration = _SCALING.period_ns
+    cold_start: PositiveDuration = _SCALING.cold_start_ns
+    scale_down_stabilization: DurationOrZero = _SCALING.scale_down_stabilization_ns
+    scale_down_percent: Annotated[int, Meta(ge=1, le=100)] = _SCALING.scale_down_percent
+    panic_threshold_percent: Annotated[int, Meta(ge=100, le=10_000)] = _SCALING.panic_threshold_percent
+    scale_to_zero_after: PositiveDuration = _SCALING.scale_to_zero_after_ns
+    held_requests_max: Positive = _SCALING.held_requests_max
+    endpoint_usd_per_hour: Dollars = 0.0
+    usd_per_hour_max: Dollars | None = None
+    calendar: list[CalendarEventSection] = []
     correction_percent_min: Annotated[int, Meta(ge=10, le=100)] = _SCALING.correction_percent_min
     correction_percent_max: Annotated[int, Meta(ge=100, le=1_000)] = _SCALING.correction_percent_max
 
 
 class BatchingSection(Section, frozen=True):
-    max_batch: Annotated[int, Meta(ge=2, le=2_048)] = _BATCHING.inputs_max
-    preferred: list[int] = []
-    max_delay: LastingOrNone = _BATCHING.delay_ns_max
-    budget_percent: Percent = _BATCHING.budget_percent
-    max_tokens: Positive = _BATCHING.tokens_max
-    parallel: Annotated[int, Meta(ge=1, le=64)] = _BATCHING.parallel
-    max_calls: Positive | None = _BATCHING.calls_max
+    batch_size_max: Annotated[int, Meta(ge=2, le=2_048)] = _BATCHING.batch_size_max
+    preferred_batch_sizes: list[int] = []
+    delay_max: DurationOrZero = _BATCHING.delay_ns_max
+    delay_ttft_percent_max: Percent = _BATCHING.delay_ttft_percent_max
+    tokens_max: Positive = _BATCHING.tokens_max
+    calls_per_request_max: Annotated[int, Meta(ge=1, le=64)] = _BATCHING.calls_per_request_max
+    calls_max: Positive | None = _BATCHING.calls_max
 
 
 class PriceSection(Section, frozen=True, rename={"since": "from"}):
-    """By the hour of an endpoint or by the token, never both (money.py)."""
+    """Price per endpoint hour or per token, never both (money.py)."""
 
     since: Day | None = None
     per_hour: Usd | None = None
     kind: str | None = None
-    input: Usd | None = None
-    cached: Usd | None = None
-    output: Usd | None = None
+    input_per_1m_tokens: Usd | None = None
+    cached_per_1m_tokens: Usd | None = None
+    output_per_1m_tokens: Usd | None = None
 
 
 class BudgetSection(Section, frozen=True):
-    SHORT: ClassVar[str | None] = "usd"
+    SHORTHAND: ClassVar[str | None] = "usd"
 
     usd: BudgetUsd
     kind: str = "hard"
@@ -215,9 +218,9 @@ class PoolSection(Section, frozen=True):
     in_flight_max: Positive | None = None
     served_model: str | None = None
     api_key: Secret | None = None
-    warm_up: LastingOrNone = 30 * SECOND
-    passes_priority: bool = False
-    watches_whole_answers: bool = False
+    warm_up: DurationOrZero = 30 * SECOND
+    forward_priority: bool = False
+    always_stream_upstream: bool = False
     gpu_metrics_port: Annotated[int, Meta(ge=1, le=65_535)] | None = None
     speed: SpeedSection = SpeedSection()
     kv_tokens: Positive | None = None
@@ -228,29 +231,29 @@ class PoolSection(Section, frozen=True):
     prices: Annotated[list[PriceSection], Meta(extra={"alone": True})] = []
 
 
-class RungSection(Section, frozen=True):
-    SHORT: ClassVar[str | None] = "pools"
+class TierSection(Section, frozen=True):
+    SHORTHAND: ClassVar[str | None] = "pools"
 
-    pools: Annotated[list[str], Meta(extra={"next": "name the pools of the model that serve this rung"})]
+    pools: Annotated[list[str], Meta(extra={"next": "list the pools of the model that serve this tier"})]
     classes: list[str] = []
     plans: list[str] = []
     prompt_tokens_max: Positive | None = None
-    named: str | None = None
+    name: str | None = None
 
 
 class ModelSection(Section, frozen=True):
-    SHORT: ClassVar[str | None] = "pools"
+    SHORTHAND: ClassVar[str | None] = "pools"
 
-    pools: Annotated[list[str], Meta(extra={"next": "name the pools that serve this model"})]
-    rungs: list[RungSection] = []
+    pools: Annotated[list[str], Meta(extra={"next": "list the pools that serve this model"})]
+    tiers: list[TierSection] = []
     fallbacks: list[str] = []
 
 
 class CapsSection(Section, frozen=True):
-    """Each cap left out is that of the default class of this name, else of any class (caps.py)."""
+    """A class's caps. An omitted cap is inherited from the default class of the same name, or else from caps.py."""
 
     prompt_tokens: PositiveCap | None = None
-    trims_prompt: bool | None = None
+    trim_prompt: bool | None = None
     output_tokens: PositiveCap | None = None
     n: PositiveCap | None = None
     best_of: PositiveCap | None = None
@@ -262,73 +265,71 @@ class CapsSection(Section, frozen=True):
     inputs: PositiveCap | None = None
 
 
-class VariantSection(Section, frozen=True):
-    """What it leaves out stays as the class has it."""
+class DegradationStepSection(Section, frozen=True):
+    """Changes that apply to a class from a given degradation level upward. Omitted settings are unchanged."""
 
-    level: Annotated[int, Meta(ge=1, le=LEVELS, extra={"next": "say from which level of the ladder on, 1 to 6"})]
+    level: Annotated[int, Meta(ge=1, le=DEGRADATION_LEVELS, extra={"next": "set the degradation level, 1 to 6"})]
     caps: CapsSection = CapsSection()
     model: str | None = None
 
 
 class StageBudgetSection(Section, frozen=True):
-    """How much of a request's time each of its stages may take; none that is left out is looked at (sight.py)."""
+    """Time budget for each stage of a request. Stages without a budget are not checked (observability.py)."""
 
-    ingress: Lasting | None = None
-    auth: Lasting | None = None
-    classify: Lasting | None = None
-    queue: Lasting | None = None
-    route: Lasting | None = None
-    connect: Lasting | None = None
-    prefill: Lasting | None = None
-    decode: Lasting | None = None
-    post_processing: Lasting | None = None
-    settle: Lasting | None = None
+    ingress: PositiveDuration | None = None
+    auth: PositiveDuration | None = None
+    classify: PositiveDuration | None = None
+    queue: PositiveDuration | None = None
+    route: PositiveDuration | None = None
+    connect: PositiveDuration | None = None
+    prefill: PositiveDuration | None = None
+    decode: PositiveDuration | None = None
+    post_processing: PositiveDuration | None = None
+    settle: PositiveDuration | None = None
 
 
 class ObjectivesSection(Section, frozen=True):
-    """What is promised of a class over a month, by which alerts are made (sight.py)."""
+    """A class's monthly objectives, on which its alerts are based (observability.py)."""
 
-    ttft_percent: Objective | None = None
-    duration: Lasting | None = None
-    duration_percent: Objective | None = None
-    served_percent: Objective | None = None
+    ttft_percent: ObjectivePercent | None = None
+    duration: PositiveDuration | None = None
+    duration_percent: ObjectivePercent | None = None
+    availability_percent: ObjectivePercent | None = None
     cost_per_1k_tokens: Usd | None = None
 
 
 class ClassSection(Section, frozen=True):
-    """Each setting left out is that of the default class of this name, else of any class (classes.py)."""
+    """Service class. Omitted settings come from the default class of this name or have their defaults (classes.py)."""
 
-    band: Count | None = None
+    priority_band: Count | None = None
     service_tiers: list[str] | None = None
     prompt_tokens_max: Positive | None = None
-    unnamed: bool | None = None
+    accepts_unclassified: bool | None = None
     pools: list[str] | None = None
-    queue_wait_max: Lasting | None = None
+    queue_wait_max: PositiveDuration | None = None
     queue_length_max: Positive | None = None
     queue_length_per_tenant_max: Positive | None = None
-    first_token_max: Lasting | None = None
-    idle_max: Lasting | None = None
-    total_max: Lasting | None = None
+    first_token_timeout: PositiveDuration | None = None
+    stream_idle_timeout: PositiveDuration | None = None
+    attempt_timeout: PositiveDuration | None = None
     caps: CapsSection = CapsSection()
-    ttft: LastingTarget | None = None
-    tpot: LastingTarget | None = None
-    floor_percent: Percent | None = None
+    ttft: DurationTarget | None = None
+    tpot: DurationTarget | None = None
+    min_share_percent: Percent | None = None
     reserve_percent: Percent | None = None
-    promise: str | None = None
-    variants: list[VariantSection] | None = None
-    hedges: bool | None = None
-    start_wait: Lasting | None = None
+    optimize_for: str | None = None
+    degradation_steps: list[DegradationStepSection] | None = None
+    hedging: bool | None = None
+    cold_start_wait_max: PositiveDuration | None = None
     budgets: BudgetsSection = BudgetsSection()
-    max_cost_per_request: Usd | None = None
-    max_cost_per_unit: Usd | None = None
+    cost_per_request_max: Usd | None = None
+    cost_per_unit_max: Usd | None = None
     stage_budget: StageBudgetSection = StageBudgetSection()
     objectives: ObjectivesSection = ObjectivesSection()
 
 
 class ClassRuleSection(Section, frozen=True):
-    class_name: Annotated[str, Meta(extra={"next": "name the class of the requests that it fits"})] = field(
-        name="class"
-    )
+    class_name: Annotated[str, Meta(extra={"next": "set the class of the matching requests"})] = field(name="class")
     plans: list[str] = []
     tenants: list[str] = []
     stream: bool | None = None
@@ -355,124 +356,124 @@ class TenantSection(Section, frozen=True):
 
 class RetrySection(Section, frozen=True):
     attempts_max: Positive = 3
-    tenant_percent: Percent = 10
-    tenant_burst: Count = 10
-    cost_after_silence: Positive = 2
-    pool_percent: Percent = 20
-    pool_window: Lasting = 10 * SECOND
-    pool_extra_min: Count = 10
+    tenant_budget_percent: Percent = 10
+    tenant_budget_burst: Count = 10
+    timeout_cost: Positive = 2
+    pool_budget_percent: Percent = 20
+    pool_budget_window: PositiveDuration = 10 * SECOND
+    pool_retries_min: Count = 10
 
 
 class HealthSection(Section, frozen=True):
-    failures_max: Positive = 3
-    stall_max: Lasting = 30 * SECOND
-    eject: Lasting = 10 * SECOND
-    eject_max: Lasting = 5 * MINUTE
-    slow_start: LastingOrNone = 10 * SECOND
-    zone_percent: Percent = 60
+    consecutive_failures_max: Positive = 3
+    stall_timeout: PositiveDuration = 30 * SECOND
+    ejection_time: PositiveDuration = 10 * SECOND
+    ejection_time_max: PositiveDuration = 5 * MINUTE
+    slow_start: DurationOrZero = 10 * SECOND
+    zone_ejection_percent: Percent = 60
 
 
 class HeadroomSection(Section, frozen=True):
-    pending_percent: Part = _HEADROOM.pending_percent
-    measured_percent: Part = _HEADROOM.measured_percent
-    predicted_percent: Part = _HEADROOM.predicted_percent
+    pending_prefill_percent: LargePercent = _HEADROOM.pending_prefill_percent
+    measured_tpot_percent: LargePercent = _HEADROOM.measured_tpot_percent
+    predicted_tpot_percent: LargePercent = _HEADROOM.predicted_tpot_percent
     kv_percent: Percent = _HEADROOM.kv_percent
-    long_tokens: Positive = _HEADROOM.long_tokens
-    long_percent: Percent = _HEADROOM.long_percent
+    long_prompt_tokens: Positive = _HEADROOM.long_prompt_tokens
+    long_lane_percent: Percent = _HEADROOM.long_lane_percent
 
 
 class AdmissionSection(Section, frozen=True):
-    certainty_percent: Part | Literal["unlimited"] = AdmissionRules().certainty_percent or UNLIMITED
+    predicted_wait_percent_max: LargePercentCap = AdmissionRules().predicted_wait_percent_max or UNLIMITED
 
 
 class RoutingSection(Section, frozen=True):
-    other_zone: LastingOrNone = _ROUTING.other_zone_ns
-    stale_after: Lasting = _ROUTING.stale_ns
-    prefix: bool = _ROUTING.prefix
+    cross_zone_penalty: DurationOrZero = _ROUTING.cross_zone_penalty_ns
+    metrics_stale_after: PositiveDuration = _ROUTING.metrics_stale_ns
+    prefix_affinity: bool = _ROUTING.prefix_affinity
 
 
 class SheddingSection(Section, frozen=True):
     enabled: bool = _SHEDDING.enabled
-    period: Lasting = _SHEDDING.period_ns
-    pressure_percent: Part = _SHEDDING.pressure // THOUSANDTHS
+    period: PositiveDuration = _SHEDDING.period_ns
+    target_pressure_percent: LargePercent = _SHEDDING.target_pressure // PRESSURE_PER_PERCENT
     proportional_gain: Count = _SHEDDING.proportional_gain
     integral_gain: Count = _SHEDDING.integral_gain
-    percent_max: Percent = _SHEDDING.percent_max
-    arrivals: Remembered = _SHEDDING.arrivals
+    shed_percent_max: Percent = _SHEDDING.shed_percent_max
+    arrival_window: HistorySize = _SHEDDING.arrival_window
 
 
-class LadderSection(Section, frozen=True):
-    enabled: bool = _LADDER.enabled
-    climb_above_percent: Part = _LADDER.climb_above // THOUSANDTHS
-    climb_after: Lasting = _LADDER.climb_after_ns
-    descend_below_percent: Part = _LADDER.descend_below // THOUSANDTHS
-    descend_after: Lasting = _LADDER.descend_after_ns
-    level_max: Annotated[int, Meta(ge=0, le=LEVELS)] = _LADDER.level_max
-    easy_tokens: Count = _LADDER.easy_tokens
+class DegradationSection(Section, frozen=True):
+    enabled: bool = _DEGRADATION.enabled
+    escalate_above_percent: LargePercent = _DEGRADATION.escalate_above // PRESSURE_PER_PERCENT
+    escalate_after: PositiveDuration = _DEGRADATION.escalate_after_ns
+    recover_below_percent: LargePercent = _DEGRADATION.recover_below // PRESSURE_PER_PERCENT
+    recover_after: PositiveDuration = _DEGRADATION.recover_after_ns
+    level_max: Annotated[int, Meta(ge=0, le=DEGRADATION_LEVELS)] = _DEGRADATION.level_max
+    downgrade_prompt_tokens_max: Count = _DEGRADATION.downgrade_prompt_tokens_max
 
 
 class CellSection(Section, frozen=True):
     store: StoreUrl
     name: str = _CELL.name
-    member: str | None = _CELL.member
-    members: Positive = _CELL.members
-    gateways_schedule: bool = _CELL.gateways_schedule
+    member_name: str | None = _CELL.member_name
+    member_count: Positive = _CELL.member_count
+    gateways_are_candidates: bool = _CELL.gateways_are_candidates
 
 
 class DatabaseSection(Section, frozen=True):
-    SHORT: ClassVar[str | None] = "url"
+    SHORTHAND: ClassVar[str | None] = "url"
 
     url: DatabaseUrl
-    poll: Lasting = _DATABASE.poll_ns
+    poll_interval: PositiveDuration = _DATABASE.poll_interval_ns
 
 
 class LedgerSection(Section, frozen=True):
-    SHORT: ClassVar[str | None] = "spool"
+    SHORTHAND: ClassVar[str | None] = "spool_directory"
 
-    spool: Spool
-    spool_max: SpoolBytes = _LEDGER.spool_bytes_max
+    spool_directory: SpoolDirectory
+    spool_bytes_max: StorageBytes = _LEDGER.spool_bytes_max
     retention: Days = _LEDGER.retention_days
-    metadata: list[str] = []
-    unit: str | None = None
-    idle: str = "platform"
-    when_disk_fails: str = "serve"
+    metadata_keys: list[str] = []
+    unit_key: str | None = None
+    idle_cost: str = "platform"
+    on_disk_failure: str = "serve"
 
 
-class NoticesSection(Section, frozen=True):
-    SHORT: ClassVar[str | None] = "webhook"
+class NotificationsSection(Section, frozen=True):
+    SHORTHAND: ClassVar[str | None] = "webhook"
 
-    webhook: Webhook
+    webhook: WebhookUrl
 
 
 class AdminKeySection(Section, frozen=True):
-    key: AdminKey
+    key: AdminKeyHash
     permissions: Permissions
 
 
 class TracingSection(Section, frozen=True):
-    endpoint: Collector
+    endpoint: CollectorUrl
     headers: dict[str, Secret] = {}
-    sample_percent: Annotated[float, Meta(ge=0.0, le=100.0)] = _TRACING.sample_ppm / _PPM
-    slowest_percent: Annotated[float, Meta(ge=0.0, le=100.0)] = _TRACING.slowest_ppm / _PPM
-    kept_per_second_max: Positive = _TRACING.kept_per_second_max
-    names: str = _TRACING.names
+    sample_percent: Annotated[float, Meta(ge=0.0, le=100.0)] = _TRACING.sample_ppm / PPM_PER_PERCENT
+    slowest_percent: Annotated[float, Meta(ge=0.0, le=100.0)] = _TRACING.slowest_ppm / PPM_PER_PERCENT
+    traces_per_second_max: Positive = _TRACING.traces_per_second_max
+    semantic_conventions: str = _TRACING.semantic_conventions
 
 
 class RecordsSection(Section, frozen=True):
-    folder: RecordsFolder
-    retention: Lasting = _RECORDS.retention_ns
-    bytes_max: SpoolBytes = _RECORDS.bytes_max
+    directory: RecordsDirectory
+    retention: PositiveDuration = _RECORDS.retention_ns
+    bytes_max: StorageBytes = _RECORDS.bytes_max
 
 
-class File(Section, frozen=True):
-    pools: Annotated[dict[str, PoolSection], Meta(extra={"next": "name at least one pool of endpoints"})]
-    models: Annotated[dict[str, ModelSection], Meta(extra={"next": "name at least one model and its pools"})]
+class ConfigFile(Section, frozen=True):
+    pools: Annotated[dict[str, PoolSection], Meta(extra={"next": "define at least one pool"})]
+    models: Annotated[dict[str, ModelSection], Meta(extra={"next": "define at least one model with its pools"})]
     listen: AddressText = ("127.0.0.1", 8080)
     admin_listen: AddressText = ("127.0.0.1", 9090)
-    admin_hosts: list[str] = []
+    admin_allowed_hosts: list[str] = []
     scaler_listen: AddressText | None = None
-    drain_grace: LastingOrNone = 30 * SECOND
-    error_docs: str | None = None
+    drain_grace: DurationOrZero = 30 * SECOND
+    error_docs_url: str | None = None
     quote_engine_errors: bool = False
     key_secret: Secret | None = None
     anonymous_tenant: str | None = None
@@ -486,7 +487,7 @@ class File(Section, frozen=True):
     admission: AdmissionSection = AdmissionSection()
     routing: RoutingSection = RoutingSection()
     shedding: SheddingSection = SheddingSection()
-    ladder: LadderSection = LadderSection()
+    degradation: DegradationSection = DegradationSection()
     fairness_depth: Positive = 1
     zone: str | None = None
     cell: CellSection | None = None
@@ -495,5 +496,5 @@ class File(Section, frozen=True):
     ledger: LedgerSection | None = None
     tracing: TracingSection | None = None
     records: RecordsSection | None = None
-    notices: NoticesSection | None = None
-    state_folder: str | None = None
+    notifications: NotificationsSection | None = None
+    state_directory: str | None = None

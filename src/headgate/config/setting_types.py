@@ -1,6 +1,6 @@
-"""Types of the settings in the file: how the text of each is read, and which values are accepted.
+"""Setting types: how their text is parsed and which values are valid.
 
-quantities.py reads the units that `reads` names; a message about a missing setting ends with its `next`.
+`reads` selects a parser in quantities.py. `next` is the hint shown if the setting is missing.
 """
 
 from typing import Annotated, Literal
@@ -11,78 +11,80 @@ from headgate.model.units import MILLISECOND
 
 KIB = 1024
 MIB = 1024 * KIB
-LEVELS = 6
-"""How many levels the ladder has above the one at which nothing is given up."""
+DEGRADATION_LEVELS = 6
+"""Number of degradation levels above level 0. At level 0, nothing is degraded."""
 UNLIMITED = "unlimited"
-"""How the file lifts a cap. An empty value means one that is left out, and `none` is a reasoning effort."""
-THOUSANDTHS = 10
-"""To the percent; the core has pressure in them."""
+"""Value that removes a cap. An empty value would mean that the cap is omitted, and `none` is a reasoning effort."""
+PPM_PER_PERCENT = 10_000
+"""Parts per million per percent."""
+PRESSURE_PER_PERCENT = 10
+"""The core's pressure units per percent."""
 
 AddressText = Annotated[tuple[str, int], Meta(extra={"reads": "address"})]
-Lasting = Annotated[int, Meta(ge=MILLISECOND, extra={"reads": "duration"})]
-LastingOrNone = Annotated[int, Meta(ge=0, extra={"reads": "duration"})]
-LastingTarget = Lasting | Literal["unlimited"]
-Fine = Annotated[int, Meta(ge=0, extra={"reads": "fine"})]
-FineStep = Annotated[int, Meta(ge=1_000_000, extra={"reads": "fine"})]
+PositiveDuration = Annotated[int, Meta(ge=MILLISECOND, extra={"reads": "duration"})]
+DurationOrZero = Annotated[int, Meta(ge=0, extra={"reads": "duration"})]
+DurationTarget = PositiveDuration | Literal["unlimited"]
+ShortDuration = Annotated[int, Meta(ge=0, extra={"reads": "fine"})]
+StepDuration = Annotated[int, Meta(ge=1_000_000, extra={"reads": "fine"})]
 Bytes = Annotated[int, Meta(ge=1024, extra={"reads": "size"})]
-SpoolBytes = Annotated[int, Meta(ge=16 * MIB, extra={"reads": "size"})]
-"""A few files of the spool, of which the oldest goes when it is full."""
+StorageBytes = Annotated[int, Meta(ge=16 * MIB, extra={"reads": "size"})]
+"""Storage limit.
+
+It must be large enough for several spool files, because the oldest file is deleted when the limit is reached.
+"""
 Positive = Annotated[int, Meta(ge=1)]
 Count = Annotated[int, Meta(ge=0)]
 Percent = Annotated[int, Meta(ge=0, le=100)]
-Objective = Annotated[float, Meta(ge=50.0, le=99.999)]
-"""How many of a hundred must keep a target."""
-Part = Annotated[int, Meta(ge=1, le=1_000)]
-"""In percent, where more than the whole may be meant."""
-Remembered = Annotated[int, Meta(ge=10, le=100_000)]
+ObjectivePercent = Annotated[float, Meta(ge=50.0, le=99.999)]
+"""Percentage of requests that must meet a target."""
+LargePercent = Annotated[int, Meta(ge=1, le=1_000)]
+"""Percentage that may exceed 100."""
+LargePercentCap = LargePercent | Literal["unlimited"]
+HistorySize = Annotated[int, Meta(ge=10, le=100_000)]
 PositiveCap = Positive | Literal["unlimited"]
 CountCap = Count | Literal["unlimited"]
 Secret = Annotated[str, Meta(extra={"secret": True})]
-"""Never shown, not even in a message about it."""
+"""Text that is never quoted in a message."""
 PortRange = Annotated[tuple[int, int], Meta(extra={"reads": "range"})]
 Dollars = Annotated[float, Meta(ge=0.0)]
 Usd = Annotated[int, Meta(ge=0, le=10**18, extra={"reads": "usd"})]
-"""Written in dollars; billionths of one here."""
+"""Dollars in the file, converted to billionths of a dollar."""
 Days = Annotated[int, Meta(ge=1, le=36_500, extra={"reads": "days"})]
 Day = Annotated[int, Meta(ge=0, extra={"reads": "day"})]
-Moment = Annotated[int, Meta(extra={"reads": "moment", "next": "write a moment such as 2026-11-27T08:00:00+01:00"})]
+Timestamp = Annotated[int, Meta(extra={"reads": "moment", "next": "set a timestamp such as 2026-11-27T08:00:00+01:00"})]
 
-# What must be there says in `next` what to write where it is missing.
-EngineName = Annotated[str, Meta(extra={"next": "name the engine that its endpoints run, such as vllm or llamacpp"})]
-Url = Annotated[str, Meta(extra={"next": "write where the engine listens, such as http://127.0.0.1:8081"})]
+# Required settings have `next`.
+EngineName = Annotated[str, Meta(extra={"next": "set the kind of engine, such as vllm or llamacpp"})]
+Url = Annotated[str, Meta(extra={"next": "set the URL of the engine, such as http://127.0.0.1:8081"})]
 StoreUrl = Annotated[
-    str, Meta(extra={"secret": True, "next": "write where the cell's Redis or Valkey is, such as redis://cache:6379"})
+    str, Meta(extra={"secret": True, "next": "set the URL of the cell's Redis or Valkey, such as redis://cache:6379"})
 ]
 DatabaseUrl = Annotated[
-    str, Meta(extra={"secret": True, "next": "write where the database is, such as postgresql://headgate@db/headgate"})
+    str, Meta(extra={"secret": True, "next": "set the URL of the database, such as postgresql://headgate@db/headgate"})
 ]
-Webhook = Annotated[
+WebhookUrl = Annotated[
     str,
-    Meta(extra={"secret": True, "next": "write where notices are posted, such as https://hooks.example.com/budgets"}),
+    Meta(extra={"secret": True, "next": "set the URL for notifications, such as https://hooks.example.com/budgets"}),
 ]
-Spool = Annotated[
+SpoolDirectory = Annotated[
     str,
     Meta(
         extra={
-            "next": "name a folder that outlives the process, such as /var/lib/headgate/spool; "
-            "rows wait there while the database is away"
+            "next": "set a persistent directory, such as /var/lib/headgate/spool; "
+            "rows wait there while the database is unreachable"
         }
     ),
 ]
-Collector = Annotated[
+CollectorUrl = Annotated[
     str,
-    Meta(extra={"next": "write where an OpenTelemetry collector takes traces by HTTP, such as http://collector:4318"}),
+    Meta(extra={"next": "set the OTLP/HTTP URL of an OpenTelemetry collector, such as http://collector:4318"}),
 ]
-RecordsFolder = Annotated[
-    str, Meta(extra={"next": "name a folder that outlives the process, such as /var/lib/headgate/records"})
-]
+RecordsDirectory = Annotated[str, Meta(extra={"next": "set a persistent directory, such as /var/lib/headgate/records"})]
 BudgetUsd = Annotated[
     int,
-    Meta(
-        ge=1, le=10**18, extra={"reads": "usd", "next": "say how many dollars may be spent in the period, such as 100"}
-    ),
+    Meta(ge=1, le=10**18, extra={"reads": "usd", "next": "set the budget of the period in dollars, such as 100"}),
 ]
-AdminKey = Annotated[
-    str, Meta(extra={"secret": True, "next": "write what `headgate keys hash` makes of the operator's key"})
+AdminKeyHash = Annotated[
+    str, Meta(extra={"secret": True, "next": "set the hash of the operator's key, from `headgate keys hash`"})
 ]
-Permissions = Annotated[list[str], Meta(extra={"next": "list what its holder may do: read, keys, operate"})]
+Permissions = Annotated[list[str], Meta(extra={"next": "list some of read, keys, operate"})]

@@ -1,7 +1,6 @@
-"""The configuration after it was read and checked: the root object, which holds the options of every part.
+"""Gateway settings: the validated configuration, with the options for every component.
 
-Nothing here knows about YAML, units in text or environment variables, and a secret is never part of how a value prints
-itself.
+The settings do not depend on YAML, textual units or environment variables. Secrets are excluded from their `repr`.
 """
 
 from collections.abc import Mapping
@@ -33,30 +32,30 @@ class Address(NamedTuple):
 class PoolSettings:
     name: PoolName
     engine: str
-    """The dialect that its endpoints speak."""
+    """Dialect of the endpoints' engines."""
     served_model: str
-    """What its engines call the model."""
+    """Model name used by the engines."""
     endpoints: tuple[EndpointOptions, ...]
-    """Those that are listed; none where another fleet brings them."""
+    """Static endpoints; empty for other fleets."""
     api_key: str | None = field(default=None, repr=False)
-    """What its engines ask for as a bearer token."""
-    passes_priority: bool = False
-    """Whether its engines schedule by priority, so that the field `priority` of a request may reach them."""
-    watches_whole_answers: bool = False
-    """Whether the gateway requests streams instead of whole answers from engines that support it."""
+    """Bearer token sent to the engines."""
+    forward_priority: bool = False
+    """Whether to forward the `priority` field, for engines that schedule by priority."""
+    always_stream_upstream: bool = False
+    """Whether the gateway streams from engines even if the client wants a non-streaming response."""
     gpu_metrics_port: int | None = None
-    """Where on its endpoints' machines a DCGM exporter tells of their GPUs; None where nobody asks one."""
+    """Port of the DCGM exporter on the endpoints' hosts; None if GPU metrics are not read."""
     fleet: DnsOptions | ProcessOptions | None = None
-    """Where its endpoints come from, if they are not listed."""
+    """Options for a fleet that is not static."""
     scaling: ScalingRules | None = None
-    """How many endpoints there should be; None where nobody decides that here."""
+    """Autoscaling rules; None without autoscaling."""
     batching: BatchRules | None = None
-    """When requests are asked together; None where each is asked by itself."""
+    """Batching rules; None without batching."""
 
 
 @dataclass(frozen=True, slots=True)
 class AdminKey:
-    """An operator, and what they may do."""
+    """An operator's key hash and permissions."""
 
     name: str
     digest: bytes = field(repr=False)
@@ -67,53 +66,54 @@ class AdminKey:
 class Settings:
     listen: Address
     admin_listen: Address
-    admin_hosts: tuple[str, ...]
-    """Host names by which operators reach the admin listener, besides addresses and localhost."""
+    admin_allowed_hosts: tuple[str, ...]
+    """Host names allowed on the admin listener, in addition to IP addresses and localhost."""
     scaler_listen: Address | None
-    """Where KEDA asks how many endpoints are wanted; None where nobody does."""
+    """Address of the KEDA external scaler; None if there is none."""
     drain_grace_ns: Duration
     limits: EdgeLimits
     key_secret: bytes | None = field(repr=False)
-    """The secret under which callers' keys are hashed; None where no tenant has a key."""
+    """Secret used to hash API keys; None if no tenant has a key."""
     keys: Mapping[bytes, TenantId] = field(repr=False)
-    """Digest of a caller's key -> whose it is."""
+    """The tenant for each key digest."""
     anonymous_tenant: TenantId | None
-    """Whose the requests without a key are; None refuses them."""
+    """Tenant of requests without a key; None to reject them."""
     pools: tuple[PoolSettings, ...]
     policy: Policy
-    error_docs: str
-    """Below this address callers find the pages about outcomes; empty if there are none. No slash at its end."""
+    error_docs_url: str
+    """Base URL of the error documentation, without a trailing slash; empty if there is none."""
     quote_engine_errors: bool
-    """Whether what engines say of their errors is repeated to callers and in the log."""
+    """Whether engine error messages are quoted in responses and in the log."""
     zone: str
-    """Where this gateway stands; empty where nobody says."""
+    """Zone of this gateway; empty if not configured."""
     cell: CellOptions | None
-    """None where this gateway has a scheduler of its own."""
+    """None if this gateway has its own scheduler."""
     hash: str
-    """Names this configuration: the same in every process that runs it, different after any change.
+    """Configuration hash. It is the same in every process that uses this configuration, and changes with any setting.
 
-    In a cell that is all but where each of its gateways listens and stands."""
+    In a cell, it excludes the members' addresses, zones and names.
+    """
     database: DatabaseOptions | None = None
-    """None where the file alone says who may call."""
+    """None if all tenants are in the file."""
     admin_keys: tuple[AdminKey, ...] = ()
-    """Who may change anything by the admin listener; nobody where there are none."""
+    """Operators with access to the admin API."""
     ledger: LedgerOptions | None = None
-    """None where nothing is written down; needs a database."""
-    notices: NotificationOptions | None = None
+    """None without a ledger. A ledger requires a database."""
+    notifications: NotificationOptions | None = None
     tracing: TracingOptions | None = None
-    """None where no traces are sent."""
+    """None if no traces are sent."""
     records: RecordsOptions | None = None
-    """None where what became of requests is known only as long as this process lives."""
-    state_folder: str | None = None
-    """A folder of this machine in which the gateway keeps learned speeds across restarts; None if it keeps none."""
+    """None if request records are kept only in memory."""
+    state_directory: str | None = None
+    """Local directory in which learned speeds are kept across restarts. If None, they are kept only in memory."""
     stage_budgets: Mapping[ClassName, Mapping[Stage, Duration]] = field(
         default_factory=dict[ClassName, Mapping[Stage, Duration]]
     )
-    """How long each stage of a request may take, by class; only what the file says."""
+    """Time budget for each stage, by class. Contains only configured stages."""
     objectives: Mapping[ClassName, Objectives] = field(default_factory=dict[ClassName, Objectives])
-    """Classes of which something is promised."""
+    """Objectives by class, for classes that have any."""
     warnings: tuple[str, ...] = ()
-    """What is allowed but probably not meant, each with where it stands and the next step."""
+    """Warnings about valid but probably unintended settings, each with its location and the next step."""
 
     @property
     def batch_rules(self) -> dict[PoolName, BatchRules]:
@@ -124,14 +124,14 @@ class Settings:
         return {pool.name: pool.scaling for pool in self.pools if pool.scaling is not None}
 
     @property
-    def first_token_ns(self) -> dict[ClassName, Duration]:
+    def ttft_targets_ns(self) -> dict[ClassName, Duration]:
         return {each.name: each.ttft_ns for each in self.policy.classes if each.ttft_ns is not None}
 
     @property
     def metadata_names(self) -> tuple[str, ...]:
-        """Metadata keys that the gateway reads: those of the ledger and those of class rules."""
+        """Metadata keys that the gateway reads: those for the ledger and those for class rules."""
         of_rules = (name for rule in self.policy.class_rules for name, _ in rule.metadata)
-        return tuple(dict.fromkeys((*(() if self.ledger is None else self.ledger.metadata), *of_rules)))
+        return tuple(dict.fromkeys((*(() if self.ledger is None else self.ledger.metadata_keys), *of_rules)))
 
     @property
     def sample_ppm(self) -> int | None:

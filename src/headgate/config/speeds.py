@@ -1,22 +1,22 @@
-"""How fast are the engines of a pool?
+"""Engine speed for a pool.
 
-By the name of a profile, by numbers of one's own, or by both: a number that the file leaves out is that of the profile
-it names, else the usual one.
+The speed is set by a profile, by individual values, or by both. Omitted values come from the profile or have their
+defaults.
 """
 
 from collections.abc import Mapping
 from typing import Protocol
 
-from headgate.config.problems import Place, Report
+from headgate.config.problems import ConfigReport, SettingPath
 from headgate.config.schema import SpeedSection
-from headgate.config.shape import suggestion
+from headgate.config.schema_reader import suggestion
 from headgate.model.speed import EngineSpeed
 
-USUAL = EngineSpeed()
+DEFAULT_SPEED = EngineSpeed()
 
 
 class SpeedFigures(Protocol):
-    """What a profile of an engine says of its speed."""
+    """Speed of an engine profile."""
 
     @property
     def step_ps(self) -> int: ...
@@ -35,18 +35,18 @@ class SpeedFigures(Protocol):
 def engine_speed(
     section: SpeedSection,
     profiles: Mapping[str, SpeedFigures],
-    place: Place,
-    report: Report,
+    place: SettingPath,
+    report: ConfigReport,
     *,
-    otherwise: SpeedFigures = USUAL,
+    default: SpeedFigures = DEFAULT_SPEED,
 ) -> EngineSpeed:
-    base = otherwise
-    if section.like is not None:
+    base = default
+    if section.profile is not None:
         known = f"; the profiles are {', '.join(profiles)}"
-        if section.like not in profiles:
-            hint = suggestion(section.like, profiles, quiet=known)
-            report.problem((*place, "like"), f'profile "{section.like}" does not exist{hint}')
-        base = profiles.get(section.like, otherwise)
+        if section.profile not in profiles:
+            hint = suggestion(section.profile, profiles, otherwise=known)
+            report.add_problem((*place, "profile"), f'profile "{section.profile}" does not exist{hint}')
+        base = profiles.get(section.profile, default)
     return EngineSpeed(
         step_ps=_given(section.step, base.step_ps),
         prefill_token_ps=_given(section.prefill_token, base.prefill_token_ps),

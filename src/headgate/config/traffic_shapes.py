@@ -1,8 +1,7 @@
-"""How are requests treated in four common kinds of traffic?
+"""Classes for four common kinds of traffic, as commented text for `headgate init`.
 
-Each shape is a part of a configuration file, as text with its reasons, because what `headgate init` writes is read and
-changed by people. The bounds of queues are filled in: they follow from how many requests the engines run at once, how
-long a class may wait and how long an answer is taken to last, since whoever waits beyond that would only expire.
+Queue lengths are computed from the number of concurrent requests, the class's maximum wait and the assumed response
+duration, because requests beyond that length would only time out in the queue.
 """
 
 from collections.abc import Mapping
@@ -10,83 +9,84 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 QUEUE_LENGTH_MIN = 16
-"""Below this a bound says more about chance than about load."""
+"""Minimum queue length. A shorter queue would reject requests because of random bursts rather than load."""
 QUEUE_LENGTH_MAX = 10_000
-"""Half of what one process holds by default (`limits.requests_open_max`)."""
+"""Maximum queue length: half of the default `limits.requests_open_max`."""
 
 
 @dataclass(frozen=True, slots=True)
-class Queue:
-    """What a class may let wait, and the guess behind it."""
+class QueueBounds:
+    """A class's maximum wait and the assumed response duration, in seconds."""
 
     wait_s: int
     answer_s: int
 
-    def length(self, places: int) -> int:
-        # Twice what can be served in time, since answers differ and the guess is one.
-        served_in_time = places * self.wait_s // self.answer_s
+    def length(self, in_flight_max: int) -> int:
+        # Twice as many as can be served in time, because durations vary and are only estimates.
+        served_in_time = in_flight_max * self.wait_s // self.answer_s
         return min(QUEUE_LENGTH_MAX, max(QUEUE_LENGTH_MIN, 2 * served_in_time))
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class TrafficShape:
     purpose: str
     drain_grace: str
     drain_reason: str
-    queues: Mapping[str, Queue]
+    queues: Mapping[str, QueueBounds]
     classes: str
-    """The section `classes`; {NAME} and {NAME_each} stand for the bounds of the class's queue, {targets} for its
-    targets."""
-    ttft: str | None = None
-    """The time to first token of interactive requests; None leaves the default."""
+    """Text of the `classes` section.
 
-    def section(self, places: int) -> str:
+    The placeholders {NAME} and {NAME_each} are a class's queue lengths, and {targets} its targets.
+    """
+    ttft: str | None = None
+    """Time-to-first-token target for interactive requests; None for the default."""
+
+    def classes_section(self, in_flight_max: int) -> str:
         bounds: dict[str, int] = {}
         for name, queue in self.queues.items():
-            bounds[name] = queue.length(places)
+            bounds[name] = queue.length(in_flight_max)
             bounds[f"{name}_each"] = bounds[name] // 2
         targets = (_DEFAULT_TARGETS if self.ttft is None else _TARGETS).format(ttft=self.ttft)
-        return self.classes.format(places=places, targets=targets, **bounds)
+        return self.classes.format(slots=in_flight_max, targets=targets, **bounds)
 
 
 _OTHER_TARGETS = """\
-    # How many must get that over thirty days. `headgate rules` makes alerts of it; `headgate report` says if they did.
-    # objectives: {{ttft_percent: 99, served_percent: 99.5}}"""
+    # Objectives over thirty days. `headgate generate rules` turns them into alerts, `headgate report` evaluates them.
+    # objectives: {{ttft_percent: 99, availability_percent: 99.5}}"""
 
 _DEFAULT_TARGETS = f"""\
-    # The defaults: a stream begins within 2 s, and each further token takes 100 ms. Requests that cannot begin in time
-    # are rejected. A default gives way if the engines turn out to be too slow for it; a value that you set does not.
+    # Defaults: the first token within 2 s and 100 ms per output token after it. Requests that cannot start in time are
+    # rejected. A default is relaxed if the engines are too slow for it; a value that you set is not.
     # ttft: 2s
     # tpot: 100ms
 {_OTHER_TARGETS}"""
 
 _TARGETS = f"""\
-    # A stream should begin within this time; the default of 2 s would reject what may wait longer here.
+    # Target for the first token. The default of 2 s would reject requests that may wait longer here.
     ttft: {{ttft}}
-    # The default time per token. It gives way if the engines turn out to be too slow for it; a value that you set does
-    # not.
+    # Default time per token. It is relaxed if the engines are too slow for it; a value that you set is not.
     # tpot: 100ms
 {_OTHER_TARGETS}"""
 
 _CHAT = """\
 classes:
-  # Prompts up to 8000 tokens, the default. People watch these answers come, so they go first.
+  # Prompts up to 8000 tokens, the default. Users watch these responses, so they have the highest priority.
   interactive:
-    band: 0
-    # Who has waited 5 s presses the button again. Refused at once with a Retry-After, the caller can say so instead.
+    priority_band: 0
+    # After 5 s, users retry. An early rejection with Retry-After lets the client show a message instead.
     queue_wait_max: 5s
 {targets}
-    # Twice what {places} places serve in 5 s when an answer takes 5 s, 16 at least; whoever came later would expire.
+    # Twice the number that {slots} slots serve in 5 s if a response takes 5 s, at least 16. Later ones would time out.
     queue_length_max: {interactive}
-    # Half of it, so that one tenant's burst leaves room for the others.
+    # Half of it, so that a burst of one tenant leaves room for the others.
     queue_length_per_tenant_max: {interactive_each}
-    # An engine that takes longer to its first token is stuck for a person; another one is tried.
-    first_token_max: 30s
-  # Longer prompts. They hold up whoever comes after them, so they go second and may wait longer.
+    # After this time without a first token, another engine is tried.
+    first_token_timeout: 30s
+  # Longer prompts. They delay other requests, so they have a lower priority and may wait longer.
   long:
-    band: 1
+    priority_band: 1
     queue_wait_max: 15s
-    # Twice what {places} places serve in 15 s when an answer takes 20 s, 16 at least, and half of it for one tenant.
+    # Twice the number that {slots} slots serve in 15 s if a response takes 20 s, at least 16; half per tenant.
     queue_length_max: {long}
     queue_length_per_tenant_max: {long_each}
 """
@@ -95,125 +95,124 @@ _BURSTY = """\
 classes:
   # Prompts up to 8000 tokens, the default.
   interactive:
-    band: 0
-    # A burst brings several times what the engines run at once and is over within a minute. Whoever waits it out gets
-    # an answer; refused and retried, the same requests would come back as the next burst.
+    priority_band: 0
+    # A burst is several times the engines' capacity and ends within a minute. Waiting requests are served;
+    # rejected ones would be retried and cause the next burst.
     queue_wait_max: 30s
 {targets}
-    # Twice what {places} places serve in 30 s when an answer takes 5 s, 16 at least.
+    # Twice the number that {slots} slots serve in 30 s if a response takes 5 s, at least 16.
     queue_length_max: {interactive}
-    # Half of it: a burst usually comes from one tenant, and the others go on beside it.
+    # Half of that: a burst usually comes from one tenant, and the others need room.
     queue_length_per_tenant_max: {interactive_each}
-    # Engines that are full take long to a first token; that alone is no reason to try another, which is full too.
-    first_token_max: 1m
-  # Longer prompts: behind the short ones, so that the many are through soon.
+    # Full engines are slow to send the first token, and another engine would be full too.
+    first_token_timeout: 1m
+  # Longer prompts, with a lower priority than the many short ones.
   long:
-    band: 1
+    priority_band: 1
     queue_wait_max: 1m
-    # Twice what {places} places serve in 1 min when an answer takes 20 s, 16 at least, and half of it for one tenant.
+    # Twice the number that {slots} slots serve in 1 min if a response takes 20 s, at least 16; half per tenant.
     queue_length_max: {long}
     queue_length_per_tenant_max: {long_each}
-    first_token_max: 2m
+    first_token_timeout: 2m
 """
 
 _BATCH = """\
 classes:
-  # For whoever asks for it, by service_tier "priority" or the header x-headgate-class: a person who tries something
-  # must not wait behind a night's work.
+  # Selected by service_tier "priority" or the header x-headgate-class, so that a user does not wait behind batch jobs.
   interactive:
-    band: 0
-    unnamed: false
+    priority_band: 0
+    accepts_unclassified: false
     queue_wait_max: 10s
 {targets}
-    # Twice what {places} places serve in 10 s when an answer takes 5 s, 16 at least, and half of it for one tenant.
+    # Twice the number that {slots} slots serve in 10 s if a response takes 5 s, at least 16; half per tenant.
     queue_length_max: {interactive}
     queue_length_per_tenant_max: {interactive_each}
-  # Everything else. It keeps the engines full and takes what is left of them.
+  # All other requests. They use the engines' remaining capacity.
   batch:
-    band: 1
-    unnamed: true
-    # Of the engines' time this much is its own, whatever goes first.
-    floor_percent: 5
-    # Nobody watches, so waiting is better than being refused. Callers must be as patient: the openai client gives up
-    # after 10 minutes unless it is made with a longer timeout.
+    priority_band: 1
+    accepts_unclassified: true
+    # Minimum share of engine time, even if higher priorities need more.
+    min_share_percent: 5
+    # For batch jobs, waiting is better than being rejected. Clients need an equally long timeout; the openai client's
+    # default is 10 minutes.
     queue_wait_max: 1h
-    # Twice what {places} places serve in an hour when an answer takes 30 s, 10000 at most: each one that waits is an
-    # open connection.
+    # Twice the number that {slots} slots serve in an hour if a response takes 30 s, at most 10000, because each waiting
+    # request is an open connection.
     queue_length_max: {batch}
-    # Half of it, so that one tenant's job does not shut the others out.
+    # Half of that, so that one tenant's job leaves room for the others.
     queue_length_per_tenant_max: {batch_each}
-    # Long prompts on full engines: silence is normal for longer than with people.
-    first_token_max: 5m
-    idle_max: 2m
-    total_max: 1h
+    # With long prompts and full engines, the first token takes longer.
+    first_token_timeout: 5m
+    stream_idle_timeout: 2m
+    attempt_timeout: 1h
 """
 
 _MIXED = """\
 classes:
-  # In this order unnamed requests are offered to the classes: prompts up to 8000 tokens are interactive, longer ones
-  # long. batch takes only those who ask for it. A lower band goes first, whatever waits in the others.
+  # Unclassified requests are matched in this order: prompts up to 8000 tokens are interactive, longer ones long. batch
+  # is only for requests that select it. Lower priority bands are served first.
   interactive:
-    band: 0
-    # People wait ten seconds at most.
+    priority_band: 0
+    # Users wait at most ten seconds.
     queue_wait_max: 10s
 {targets}
-    # Twice what {places} places serve in 10 s when an answer takes 5 s, 16 at least; whoever came later would expire.
+    # Twice the number that {slots} slots serve in 10 s if a response takes 5 s, at least 16. Later ones would time out.
     queue_length_max: {interactive}
-    # Half of it, in each class, so that one tenant's burst leaves room for the others.
+    # Half of that, in each class, so that a burst from one tenant leaves room for the others.
     queue_length_per_tenant_max: {interactive_each}
-    first_token_max: 30s
+    first_token_timeout: 30s
   long:
-    band: 1
+    priority_band: 1
     queue_wait_max: 30s
-    # Twice what {places} places serve in 30 s when an answer takes 20 s, 16 at least.
+    # Twice the number that {slots} slots serve in 30 s if a response takes 20 s, at least 16.
     queue_length_max: {long}
     queue_length_per_tenant_max: {long_each}
-    first_token_max: 1m
-  # By service_tier "flex" or the header x-headgate-class. It takes what the others leave of the engines.
+    first_token_timeout: 1m
+  # Selected by service_tier "flex" or the header x-headgate-class. It uses the engines' remaining capacity.
   batch:
-    band: 2
-    # Of the engines' time this much is its own, whatever the others want; so it gets on even on the busiest day.
-    floor_percent: 5
-    # As long as the openai client waits before it gives up by itself.
+    priority_band: 2
+    # Minimum share of engine time, so that batch makes progress under overload.
+    min_share_percent: 5
+    # The openai client's default timeout.
     queue_wait_max: 10m
-    # Twice what {places} places serve in 10 min when an answer takes 30 s, 10000 at most.
+    # Twice the number that {slots} slots serve in 10 min if a response takes 30 s, at most 10000.
     queue_length_max: {batch}
     queue_length_per_tenant_max: {batch_each}
-    first_token_max: 5m
-    idle_max: 2m
-    total_max: 1h
+    first_token_timeout: 5m
+    stream_idle_timeout: 2m
+    attempt_timeout: 1h
 """
 
-SHAPES: Mapping[str, Shape] = MappingProxyType(
+SHAPES: Mapping[str, TrafficShape] = MappingProxyType(
     {
-        "chat": Shape(
-            purpose="people wait for an answer and watch it come: short waits, short queues",
+        "chat": TrafficShape(
+            purpose="users wait for responses and watch them stream; short waits, short queues",
             drain_grace="30s",
-            drain_reason="as long as an answer that somebody reads usually takes",
-            queues={"interactive": Queue(5, 5), "long": Queue(15, 20)},
+            drain_reason="the usual duration of an interactive response",
+            queues={"interactive": QueueBounds(5, 5), "long": QueueBounds(15, 20)},
             classes=_CHAT,
         ),
-        "bursty": Shape(
-            purpose="quiet for long, then far too much at once: bursts wait instead of being refused",
+        "bursty": TrafficShape(
+            purpose="long quiet periods, then bursts above capacity; bursts wait instead of being rejected",
             drain_grace="1m",
-            drain_reason="long enough for a burst that waits to be served",
-            queues={"interactive": Queue(30, 5), "long": Queue(60, 20)},
+            drain_reason="long enough to serve a waiting burst",
+            queues={"interactive": QueueBounds(30, 5), "long": QueueBounds(60, 20)},
             ttft="20s",
             classes=_BURSTY,
         ),
-        "batch": Shape(
-            purpose="jobs that nobody watches: long waits, full engines",
+        "batch": TrafficShape(
+            purpose="batch jobs; long waits, full engines",
             drain_grace="5m",
-            drain_reason="long answers are dear to begin again",
-            queues={"interactive": Queue(10, 5), "batch": Queue(3600, 30)},
+            drain_reason="long responses are expensive to restart",
+            queues={"interactive": QueueBounds(10, 5), "batch": QueueBounds(3600, 30)},
             ttft="5s",
             classes=_BATCH,
         ),
-        "mixed": Shape(
-            purpose="people and jobs on the same engines: each class has its own wait and its own bounds",
+        "mixed": TrafficShape(
+            purpose="users and batch jobs on the same engines; each class has its own wait and queue length",
             drain_grace="1m",
-            drain_reason="long enough for people; jobs ask again",
-            queues={"interactive": Queue(10, 5), "long": Queue(30, 20), "batch": Queue(600, 30)},
+            drain_reason="long enough for interactive requests; batch jobs retry",
+            queues={"interactive": QueueBounds(10, 5), "long": QueueBounds(30, 20), "batch": QueueBounds(600, 30)},
             classes=_MIXED,
         ),
     }

@@ -1,8 +1,8 @@
-"""Which files make the console's page, and how may a browser use them?
+"""Files that make up the console page, with their HTTP headers.
 
-A closed list, read once. Browsers ask each time whether they still have the right one (ETag), so that a gateway that
-was replaced never meets the page of another version. The page may load what comes from its own gateway and nothing
-else, runs no script that is written into it, and may not be framed.
+The set of files is fixed and read once. Browsers revalidate each file (ETag), so that a page never outlives the gateway
+version that served it. The content security policy allows only resources from the same gateway, and forbids inline
+scripts and framing.
 """
 
 import hashlib
@@ -12,21 +12,19 @@ from pathlib import Path
 from typing import Final
 
 _HERE: Final = Path(__file__).parent
-_TYPES: Final = {
+_CONTENT_TYPES: Final = {
     ".html": b"text/html; charset=utf-8",
     ".js": b"text/javascript; charset=utf-8",
     ".css": b"text/css; charset=utf-8",
     ".svg": b"image/svg+xml",
     ".txt": b"text/plain; charset=utf-8",
-    # As text: browsers would rather save Markdown than show it.
-    ".md": b"text/plain; charset=utf-8",
 }
-_POLICY: Final = (
+_CONTENT_SECURITY_POLICY: Final = (
     b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
     b"base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
-_ALWAYS: Final = (
-    (b"content-security-policy", _POLICY),
+_COMMON_HEADERS: Final = (
+    (b"content-security-policy", _CONTENT_SECURITY_POLICY),
     (b"x-content-type-options", b"nosniff"),
     (b"x-frame-options", b"DENY"),
     (b"referrer-policy", b"no-referrer"),
@@ -44,21 +42,12 @@ class Asset:
 
 
 def load_assets() -> Mapping[bytes, Asset]:
-    """By the path that follows that of the console; the page itself has none."""
-    built = {path.name: path for path in sorted((_HERE / "assets").iterdir()) if path.suffix in _TYPES}
-    found = {("" if name == "index.html" else name).encode(): _asset(path) for name, path in built.items()}
-    return found | {f"runbooks/{path.stem}".encode(): _asset(path) for path in _runbooks()}
-
-
-def _runbooks() -> list[Path]:
-    """What is installed along; from a checkout, where it is written."""
-    for folder in (_HERE / "runbooks", _HERE.parents[2] / "docs" / "operations" / "runbooks"):
-        if folder.is_dir():
-            return sorted(folder.glob("*.md"))
-    return []
+    """Returns the console files by their path relative to the console's path. The page itself has an empty path."""
+    built = {path.name: path for path in sorted((_HERE / "assets").iterdir()) if path.suffix in _CONTENT_TYPES}
+    return {("" if name == "index.html" else name).encode(): _asset(path) for name, path in built.items()}
 
 
 def _asset(path: Path) -> Asset:
     body = path.read_bytes()
     etag = b'"%b"' % hashlib.sha256(body).hexdigest()[:32].encode()
-    return Asset(((b"content-type", _TYPES[path.suffix]), (b"etag", etag), *_ALWAYS), etag, body)
+    return Asset(((b"content-type", _CONTENT_TYPES[path.suffix]), (b"etag", etag), *_COMMON_HEADERS), etag, body)

@@ -1,1 +1,1 @@
-"""Background services of a gateway: they coordinate ports on a schedule and are started and stopped by compose."""
+"""Background services of a gateway, such as autoscaling and budget updates. `compose` starts and stops them."""

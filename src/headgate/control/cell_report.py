@@ -1,14 +1,14 @@
-"""A process's report on its cell, for /status, the console and metrics."""
+"""Cell state as seen by one process, for /status, the console and metrics."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from headgate.hosts.cell.host import CellHost
 from headgate.hosts.cell.options import CellOptions
-from headgate.hosts.cell.protocol.views import Standing
+from headgate.hosts.cell.protocol.views import MemberPresence
 from headgate.model.units import SECOND
-from headgate.telemetry.cell import CellFigures
-from headgate.telemetry.live.state import CellNow
+from headgate.telemetry.cell_metrics import CellStats
+from headgate.telemetry.live.live_state import CellInfo
 
 if TYPE_CHECKING:
     from headgate.hosts.cell.redis.registry import CellMember
@@ -23,43 +23,43 @@ def cell_status(host: CellHost, cell: CellOptions, staged: str | None) -> Mappin
         "mode": view.mode.value,
         "epoch": None if view.epoch is None else view.epoch.number,
         "scheduler": None if view.epoch is None else view.epoch.id.rpartition("/")[0],
-        "leads": view.leads,
-        "share": f"{view.share.rank + 1}/{view.share.of}",
+        "leads": view.is_leader,
+        "share": f"{view.share.rank + 1}/{view.share.total}",
         "store": "up" if store.up else "away",
         "store_problem": store.problem,
         "unacknowledged": view.unacknowledged,
         "members": {
-            name: {"standing": each.standing.value, "policy_hash": each.policy_hash, "staged": each.staged or None}
+            name: {"standing": each.presence.value, "policy_hash": each.policy_hash, "staged": each.staged_hash or None}
             for name, each in view.members.items()
         },
         "staged": staged,
     }
 
 
-def cell_now(host: CellHost, members: "Sequence[CellMember]" = ()) -> CellNow:
-    """`members` are the members with known addresses."""
+def cell_now(host: CellHost, members: "Sequence[CellMember]" = ()) -> CellInfo:
+    """Returns the cell state for the console. `members` contains the members whose addresses are known."""
     view = host.view()
     if view.epoch is None:
-        return CellNow(view.mode.value, view.leads, None)
+        return CellInfo(view.mode.value, view.is_leader, None)
     name = view.epoch.id.rpartition("/")[0]
     admin = next((each.admin for each in members if each.name == name), "")
-    return CellNow(view.mode.value, view.leads, (name, admin))
+    return CellInfo(view.mode.value, view.is_leader, (name, admin))
 
 
-def cell_figures(host: CellHost) -> CellFigures:
+def cell_figures(host: CellHost) -> CellStats:
     view, store = host.view(), host.store
-    absent = sum(each.standing is Standing.ABSENT for each in view.members.values())
-    return CellFigures(
+    absent = sum(each.presence is MemberPresence.ABSENT for each in view.members.values())
+    return CellStats(
         mode=view.mode.value,
-        leads=view.leads,
+        is_leader=view.is_leader,
         epoch=0 if view.epoch is None else view.epoch.number,
-        share_of=view.share.of,
+        share_divisor=view.share.total,
         members=len(view.members),
         members_absent=absent,
-        unacknowledged=view.unacknowledged,
+        unacknowledged_messages=view.unacknowledged,
         store_up=store.up,
         store_round_trip_s=store.round_trip_ns / SECOND,
         store_reconnects=store.reconnects,
         store_timeouts=store.timeouts,
-        unintelligible=host.unintelligible,
+        entries_skipped=host.unreadable_entries,
     )

@@ -1,8 +1,9 @@
-"""How does a gateway come to say what is wrong?
+"""Runs the diagnosis in a gateway.
 
-Where decisions are made the machine sees them all; every second the process reports of itself, and the machine looks.
-A process that decides nothing has no pools to speak of: it says how it is itself, and in a cell whoever decides says
-the rest. Who begins to decide begins to learn.
+In a process that makes scheduling decisions, the diagnosis observes all of them. Once a second, the process reports its
+own health and the diagnosis updates its verdicts. Other processes have no information about pools. They report only
+their own health, and the cell's scheduler reports on the pools. A process that becomes the scheduler starts with an
+empty diagnosis.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,22 +14,22 @@ from headgate.core.events import Event
 from headgate.core.summary import Summary
 from headgate.model.units import Instant
 from headgate.model.verdict import HostReport, Verdict
-from headgate.telemetry.host_report import HostReporter, HostSources, report_for_ever
+from headgate.telemetry.host_report import HostReporter, HostSources, run_reporter
 
 
-class LiveDiagnosis:
-    """An observer where decisions are made."""
+class DiagnosisService:
+    """Diagnosis that observes this process's decisions."""
 
-    def __init__(self, *, operable: bool = False) -> None:
-        """`operable` is whether operators can place orders here (`headgate operate`)."""
-        self._operable = operable
-        self._machine = Diagnosis(operable=operable)
+    def __init__(self, *, has_operators: bool = False) -> None:
+        """Creates the service. `has_operators` is true if operators can create overrides here (`headgate operate`)."""
+        self._operable = has_operators
+        self._machine = Diagnosis(overrides_enabled=has_operators)
         self._decided = True
         self.verdicts: Sequence[Verdict] = ()
-        """As of the last look, the worst first."""
+        """Verdicts from the last update, worst first."""
 
-    def saw(self, event: Event, commands: Sequence[Command], now: Instant) -> None:
-        self._machine.saw(event, commands, now)
+    def observe(self, event: Event, commands: Sequence[Command], now: Instant) -> None:
+        self._machine.observe(event, commands, now)
 
     async def run(
         self,
@@ -38,12 +39,12 @@ class LiveDiagnosis:
         decides: Callable[[], bool],
         now: Callable[[], Instant],
     ) -> None:
-        await report_for_ever(HostReporter(sources), lambda report: self._look(report, summary(), now(), decides()))
+        await run_reporter(HostReporter(sources), lambda report: self._update(report, summary(), now(), decides()))
 
-    def _look(self, report: HostReport, summary: Summary, now: Instant, decides: bool) -> None:  # noqa: FBT001
+    def _update(self, report: HostReport, summary: Summary, now: Instant, decides: bool) -> None:  # noqa: FBT001
         if self._decided and not decides:
-            # What was learned of pools is another's to know from here on.
-            self._machine = Diagnosis(operable=self._operable)
+            # Another process now observes the pools, so the state learned here is obsolete.
+            self._machine = Diagnosis(overrides_enabled=self._operable)
         self._decided = decides
-        self._machine.reported(report, now)
-        self.verdicts = self._machine.look(summary, now)
+        self._machine.record_host_report(report, now)
+        self.verdicts = self._machine.diagnose(summary, now)

@@ -1,7 +1,7 @@
-"""What does the scheduler of a cell say of its pools, as another of the cell's processes hears it?
+"""Client that reads verdicts from the cell's scheduler.
 
-Only whoever decides sees the pools. The others ask it every few seconds, at the address that it has told the cell, so
-that an operator gets the same answer wherever they look. What was heard long ago says nothing any more.
+Only the scheduler observes the pools. The other processes query it every few seconds at the address that it registered
+in the cell, so that an operator gets the same verdicts from every process. Old verdicts are dropped.
 """
 
 import asyncio
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from headgate.engines.page import Unheard, get_page
+from headgate.engines.page import PageUnavailable, get_page
 from headgate.model.units import SECOND, ClassName, Instant, PoolName, TenantId
 from headgate.model.verdict import Affected, Cause, Incident, Verdict
 
@@ -18,41 +18,43 @@ if TYPE_CHECKING:
     import aiohttp
 
 ASK_EVERY_S: Final = 2.0
-OLD_AFTER_S: Final = 10.0
+STALE_AFTER_S: Final = 10.0
 _ASK_S_MAX: Final = 1.0
 _ANSWER_BYTES_MAX: Final = 1024 * 1024
 
 
-class SchedulerWord:
+class LeaderClient:
     def __init__(
         self,
         session: "aiohttp.ClientSession",
         address: Callable[[], str | None],
         now: Callable[[], Instant],
         *,
-        old_after_s: float = OLD_AFTER_S,
+        stale_after_s: float = STALE_AFTER_S,
     ) -> None:
-        """`address` is where whoever decides listens for operators, where that is another process and it is known."""
+        """`address` returns the scheduler's admin address, or None if this process is the scheduler or the address is
+        unknown.
+        """
         self._session = session
         self._address = address
         self._now = now
-        self._old_after_s = old_after_s
-        self._heard: tuple[Verdict, ...] = ()
-        self._heard_at = float("-inf")
+        self._old_after_s = stale_after_s
+        self._verdicts: tuple[Verdict, ...] = ()
+        self._received_at = float("-inf")
 
     def verdicts(self) -> Sequence[Verdict]:
-        """Of the pools; none where nothing was heard of late."""
-        fresh = asyncio.get_running_loop().time() - self._heard_at < self._old_after_s
-        return self._heard if fresh and self._address() is not None else ()
+        """Returns the pool verdicts. The list is empty if there is no recent response."""
+        fresh = asyncio.get_running_loop().time() - self._received_at < self._old_after_s
+        return self._verdicts if fresh and self._address() is not None else ()
 
     async def run(self) -> None:
-        """Until it is cancelled."""
+        """Queries the scheduler until cancelled."""
         while True:
             await asyncio.sleep(ASK_EVERY_S)
             if (address := self._address()) is not None:
-                await self.ask(address)
+                await self.fetch(address)
 
-    async def ask(self, address: str) -> None:
+    async def fetch(self, address: str) -> None:
         try:
             page = await get_page(
                 self._session,
@@ -62,26 +64,26 @@ class SchedulerWord:
                 timeout_s=_ASK_S_MAX,
                 page_bytes_max=_ANSWER_BYTES_MAX,
             )
-            told = msgspec.json.decode(page.body, type=_Told)
-        except (Unheard, msgspec.DecodeError, RecursionError, UnicodeDecodeError, ValueError):
+            told = msgspec.json.decode(page.body, type=_VerdictPage)
+        except (PageUnavailable, msgspec.DecodeError, RecursionError, UnicodeDecodeError, ValueError):
             return
         if told.decides:
             now = self._now()
-            self._heard = tuple(each.verdict(now) for each in told.verdicts if each.pool is not None)
-            self._heard_at = asyncio.get_running_loop().time()
+            self._verdicts = tuple(each.verdict(now) for each in told.verdicts if each.pool is not None)
+            self._received_at = asyncio.get_running_loop().time()
 
 
 class _AffectedRow(msgspec.Struct, frozen=True, rename={"service_class": "class"}):
     service_class: str | None
     tenant: str | None
-    how: str
+    effect: str
 
     def affected(self) -> Affected:
         service_class = None if self.service_class is None else ClassName(self.service_class)
-        return Affected(service_class, None if self.tenant is None else TenantId(self.tenant), self.how)
+        return Affected(service_class, None if self.tenant is None else TenantId(self.tenant), self.effect)
 
 
-class _Row(msgspec.Struct, frozen=True):
+class _VerdictRow(msgspec.Struct, frozen=True):
     pool: str | None
     cause: Cause
     incident: Incident
@@ -97,13 +99,13 @@ class _Row(msgspec.Struct, frozen=True):
             cause=self.cause,
             incident=self.incident,
             since=Instant(now - self.since_s * SECOND),
-            sentence=self.sentence,
+            summary=self.sentence,
             evidence=tuple(self.evidence),
             affected=tuple(each.affected() for each in self.affected),
             action=self.action,
         )
 
 
-class _Told(msgspec.Struct, frozen=True):
-    verdicts: list[_Row]
+class _VerdictPage(msgspec.Struct, frozen=True):
+    verdicts: list[_VerdictRow]
     decides: bool

@@ -1,9 +1,9 @@
-"""Keeps the learned speeds of endpoints across restarts of a gateway without a cell.
+"""Preserves learned endpoint speeds across restarts of a gateway that is not in a cell.
 
-They are in one JSON file of the state folder, which is written about once a minute and when the gateway stops. A write
-replaces the file as a whole, so that a crash leaves the old or the new one. The gateway reads the file when it starts.
-It ignores a file that it cannot read, and the speeds of a pool whose engine, model or assumed speed has changed. In a
-cell the snapshot of the scheduler has the learned speeds.
+The speeds are stored in a JSON file in the state directory, which is written about once a minute and when the gateway
+stops. Each write replaces the whole file, so a crash leaves either the old or the new version. The gateway reads the
+file when it starts. It ignores the file if it is unreadable, and ignores the speeds of pools whose engine, model or
+assumed speed has changed. In a cell, the scheduler's snapshot contains the learned speeds.
 """
 
 import asyncio
@@ -18,23 +18,23 @@ import msgspec
 
 from headgate.core.counters import LearnedSpeed
 from headgate.hosts.local.host import LocalHost
-from headgate.ledger.spool.handover import in_thread
-from headgate.ledger.spool.segment import force_to_disk
+from headgate.ledger.spool.disk_thread import in_thread
+from headgate.ledger.spool.segment import sync_to_disk
 from headgate.model.policy import Policy
 from headgate.model.speed import EngineSpeed
 from headgate.model.units import EndpointId, PoolName
-from headgate.telemetry.log import tell
+from headgate.telemetry.log import log_event
 
 FILE_NAME: Final = "learned-speeds.json"
 VERSION: Final = 1
-EVERY_S: Final = 60.0
+WRITE_EVERY_S: Final = 60.0
 STOP_S_MAX: Final = 2.0
-"""Time that the last write may take before the gateway stops without it."""
+"""Maximum time for the last write, in seconds. If the write takes longer, the gateway stops without waiting for it."""
 BYTES_MAX: Final = 16 << 20
 
 _Factor = Annotated[int, msgspec.Meta(ge=1, le=10**9)]
 _Sum = Annotated[int, msgspec.Meta(ge=0, le=10**12)]
-"""Both in millionths, as in `LearnedSpeed`."""
+"""Both types are in millionths, as in `LearnedSpeed`."""
 
 
 class _Endpoint(msgspec.Struct, frozen=True):
@@ -43,23 +43,25 @@ class _Endpoint(msgspec.Struct, frozen=True):
     sums: tuple[_Sum, _Sum, _Sum, _Sum, _Sum]
 
     def is_possible(self) -> bool:
-        """Whether the sums can be sums of squares and products; otherwise their equations have no solution."""
+        """Returns whether the values can be sums of squares and products. If not, the equations built from them have no
+        solution.
+        """
         dd, dp, pp, _, _ = self.sums
         return dp * dp <= (dd + 2) * (pp + 2)
 
 
 class PoolIdentity(msgspec.Struct, frozen=True):
-    """The facts about a pool without which its learned factors have no meaning."""
+    """Properties of a pool on which its learned factors depend."""
 
     engine: str
     model: str
     speed: EngineSpeed
-    """The speed that the factors refer to."""
+    """Speed to which the factors apply."""
     speed_assumed: bool
 
 
 class _PoolSpeeds(msgspec.Struct, frozen=True):
-    of: PoolIdentity
+    identity: PoolIdentity
     endpoints: dict[EndpointId, _Endpoint]
 
 
@@ -71,8 +73,8 @@ class _File(_Version, frozen=True):
     pools: dict[PoolName, _PoolSpeeds]
 
 
-class EnginePool(Protocol):
-    """The engine of a pool."""
+class PoolEngine(Protocol):
+    """Pool with its engine."""
 
     @property
     def name(self) -> PoolName: ...
@@ -82,19 +84,19 @@ class EnginePool(Protocol):
     def served_model(self) -> str: ...
 
 
-class Configured(Protocol):
-    """The configuration in force, as far as it matters here."""
+class SpeedSettings(Protocol):
+    """Parts of the configuration in force that affect learned speeds."""
 
     @property
-    def state_folder(self) -> str | None: ...
+    def state_directory(self) -> str | None: ...
     @property
-    def pools(self) -> Sequence[EnginePool]: ...
+    def pools(self) -> Sequence[PoolEngine]: ...
     @property
     def policy(self) -> Policy: ...
 
 
 class UnreadableSpeeds(Exception):
-    """The file has no speeds that this version can use."""
+    """The file contains no speeds that this version can use."""
 
 
 class LearnedSpeeds:
@@ -104,52 +106,55 @@ class LearnedSpeeds:
         pools: Callable[[], Mapping[PoolName, PoolIdentity]],
         learned: Callable[[], Iterable[LearnedSpeed]],
         *,
-        every_s: float = EVERY_S,
+        every_s: float = WRITE_EVERY_S,
         stop_s_max: float = STOP_S_MAX,
     ) -> None:
         self._path = folder / FILE_NAME
         self._pools, self._learned = pools, learned
         self._every_s, self._stop_s_max = every_s, stop_s_max
-        self._began = pools()
-        """The pools when the process started. Factors of a pool that has changed since are not kept."""
-        self._unused: dict[PoolName, list[LearnedSpeed]] = {}
-        """Speeds of the file, of pools of which no endpoint has joined yet."""
+        self._initial_pools = pools()
+        """Pools at the time the process started.
+
+        If a pool has changed since then, its learned factors are not saved.
+        """
+        self._unclaimed: dict[PoolName, list[LearnedSpeed]] = {}
+        """Speeds from the file for pools whose endpoints have not joined yet."""
         self._written = b""
-        """The content of the file, as far as this process has written it."""
+        """Last content that this process wrote to the file."""
         self._failed = False
         self._stopping, self._stopped = asyncio.Event(), asyncio.Event()
 
-    # At the start
+    # Start
 
     def read(self) -> list[LearnedSpeed]:
-        """The speeds in the file. Without a usable file there are none; an unusable one is logged."""
+        """Returns the speeds in the file, or nothing if the file is missing or unusable. Logs if it is unusable."""
         try:
-            kept = decoded(self._path)
+            kept = read_speeds(self._path)
         except FileNotFoundError:
             return []
         except (OSError, UnreadableSpeeds) as error:
-            tell(logging.WARNING, "learned speeds are ignored", file=str(self._path), why=str(error))
+            log_event(logging.WARNING, "learned speeds ignored", file=str(self._path), why=str(error))
             return []
         speeds: list[LearnedSpeed] = []
         pools = self._pools()
         for name, pool in kept.items():
-            if pool.of == pools.get(name):
-                self._unused[name] = [
+            if pool.identity == pools.get(name):
+                self._unclaimed[name] = [
                     LearnedSpeed(each, name, found.settled, found.factors, found.sums)
                     for each, found in pool.endpoints.items()
                 ]
-                speeds += self._unused[name]
+                speeds += self._unclaimed[name]
             else:
                 why = "its engine, model or assumed speed has changed" if name in pools else "it is not configured"
-                tell(logging.INFO, "learned speeds of a pool are ignored", pool=name, why=why)
-        settled = sum(each.settled for each in speeds)
-        tell(logging.INFO, "learned speeds are restored", endpoints=len(speeds), settled=settled)
+                log_event(logging.INFO, "ignoring a pool's learned speeds", pool=name, why=why)
+        settled = sum(each.converged for each in speeds)
+        log_event(logging.INFO, "learned speeds restored", endpoints=len(speeds), settled=settled)
         return speeds
 
-    # While the gateway runs
+    # Operation
 
     async def run(self) -> None:
-        """Writes at intervals, and once more after `stop` is called."""
+        """Writes the file periodically, and once more after `stop` is called."""
         try:
             while not self._stopping.is_set():
                 with suppress(TimeoutError):
@@ -167,7 +172,10 @@ class LearnedSpeeds:
                 await self._stopped.wait()
 
     async def write(self) -> None:
-        """Writes the file if anything has changed. A failure is logged once, until a write succeeds."""
+        """Writes the file if its content has changed.
+
+        A failure is logged once, and not again until a write has succeeded.
+        """
         content = self._content()
         if content == self._written:
             return
@@ -175,7 +183,7 @@ class LearnedSpeeds:
             await in_thread(replace_file, self._path, content)
         except OSError as error:
             if not self._failed:
-                tell(logging.WARNING, "learned speeds cannot be written", file=str(self._path), why=str(error))
+                log_event(logging.WARNING, "cannot write learned speeds", file=str(self._path), why=str(error))
             self._failed = True
         else:
             self._failed, self._written = False, content
@@ -183,62 +191,65 @@ class LearnedSpeeds:
     def _content(self) -> bytes:
         learned = list(self._learned())
         for joined in {each.pool for each in learned}:
-            self._unused.pop(joined, None)
-        for unused in self._unused.values():
+            self._unclaimed.pop(joined, None)
+        for unused in self._unclaimed.values():
             learned += unused
         pools = self._pools()
-        return encoded({name: of for name, of in pools.items() if self._began.get(name) == of}, learned)
+        return encode_speeds({name: of for name, of in pools.items() if self._initial_pools.get(name) == of}, learned)
 
 
-def open_speeds(host: object, configured: Callable[[], Configured]) -> LearnedSpeeds | None:
-    """Restores the speeds that were kept; each applies when its endpoint joins. None if no speeds are kept."""
-    folder = configured().state_folder
+def open_learned_speeds(host: object, configured: Callable[[], SpeedSettings]) -> LearnedSpeeds | None:
+    """Restores the stored speeds.
+
+    Each speed takes effect when its endpoint joins. Returns None if speeds are not stored.
+    """
+    folder = configured().state_directory
     if folder is None or not isinstance(host, LocalHost):
         return None
     speeds = LearnedSpeeds(Path(folder), lambda: pool_identities(configured()), host.learned_speeds)
-    host.recall_speeds(speeds.read())
+    host.restore_speeds(speeds.read())
     return speeds
 
 
-def pool_identities(configured: Configured) -> dict[PoolName, PoolIdentity]:
+def pool_identities(configured: SpeedSettings) -> dict[PoolName, PoolIdentity]:
     speeds = {each.name: (each.speed, each.speed_assumed) for each in configured.policy.pools}
     return {each.name: PoolIdentity(each.engine, each.served_model, *speeds[each.name]) for each in configured.pools}
 
 
-def encoded(pools: Mapping[PoolName, PoolIdentity], speeds: Iterable[LearnedSpeed]) -> bytes:
+def encode_speeds(pools: Mapping[PoolName, PoolIdentity], speeds: Iterable[LearnedSpeed]) -> bytes:
     of_pools = {name: _PoolSpeeds(of, {}) for name, of in pools.items()}
     for each in speeds:
         if each.pool in of_pools:
-            of_pools[each.pool].endpoints[each.endpoint_id] = _Endpoint(each.settled, each.factors, each.sums)
+            of_pools[each.pool].endpoints[each.endpoint_id] = _Endpoint(each.converged, each.factors, each.sums)
     return msgspec.json.encode(_File(VERSION, of_pools))
 
 
-def decoded(path: Path) -> dict[PoolName, _PoolSpeeds]:
-    """The pools in the file. Raises `OSError` or `UnreadableSpeeds`."""
+def read_speeds(path: Path) -> dict[PoolName, _PoolSpeeds]:
+    """Returns the pools in the file. Raises `OSError` or `UnreadableSpeeds`."""
     with path.open("rb") as file:
         content = file.read(BYTES_MAX + 1)
     if len(content) > BYTES_MAX:
-        raise UnreadableSpeeds(f"it has more than {BYTES_MAX:,} bytes")
+        raise UnreadableSpeeds(f"the file exceeds {BYTES_MAX:,} bytes")
     try:
         version = msgspec.json.decode(content, type=_Version).version
         if version != VERSION:
-            raise UnreadableSpeeds(f"it has version {version}; this gateway reads version {VERSION}")
+            raise UnreadableSpeeds(f"the file has version {version}; this gateway reads version {VERSION}")
         pools = msgspec.json.decode(content, type=_File).pools
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise UnreadableSpeeds(str(error)) from error
     if not all(each.is_possible() for pool in pools.values() for each in pool.endpoints.values()):
-        raise UnreadableSpeeds("it has impossible sums")
+        raise UnreadableSpeeds("the file has inconsistent sums")
     return pools
 
 
 def replace_file(path: Path, content: bytes) -> None:
-    """Writes a file so that a crash leaves either the old or the new content. Raises `OSError`."""
+    """Replaces a file in such a way that a crash leaves either the old or the new content. Raises `OSError`."""
     path.parent.mkdir(parents=True, exist_ok=True)
     new = path.with_name(f"{path.name}.{os.getpid()}.new")
     try:
         new.write_bytes(content)
-        force_to_disk(new)
+        sync_to_disk(new)
         new.replace(path)
-        force_to_disk(path)
+        sync_to_disk(path)
     finally:
         new.unlink(missing_ok=True)

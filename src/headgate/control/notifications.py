@@ -1,13 +1,13 @@
-"""Who is told that a budget is half, four fifths or wholly spent, and is told once?
+"""Sends one notification to a webhook when a budget reaches 50, 80 or 100 %.
 
-What the scheduler says is put into a bounded queue, and sent to the webhook from there; nobody waits for it. With a
-database each notice is entered there first, and only whoever entered it sends it: so one is sent once, however many
-processes or schedulers in a row have seen the same. A webhook that does not answer is asked again, at growing
-distances, for an hour. What was entered and not delivered for longer than that was entered by a process that died, or
-gave up: as long as its period lasts, whoever looks first tries again. If the database is away for long, a notice that
-may come twice is better than none.
+Notifications from the scheduler go into a bounded queue and are sent in the background. With a database, each
+notification is recorded there first, and only the process that recorded it sends it. It is therefore sent once, even if
+several processes or successive schedulers see the same event. If the webhook fails, the notification is retried with
+increasing backoff for an hour. If a recorded notification is still undelivered after that, its process has died or
+given up. The first process that finds the notification retries it until its period ends. If the database stays
+unreachable, the notification is sent anyway, because a duplicate notification is better than none.
 
-The address may hold a secret. It is in no message, and neither is what the receiver answers.
+The webhook URL may contain a secret. No log message contains the URL or the receiver's response.
 """
 
 import asyncio
@@ -27,48 +27,51 @@ from headgate.core.commands import BudgetCrossed, Command
 from headgate.core.events import Event
 from headgate.model.money import NANO_USD_PER_USD, Period
 from headgate.model.units import Instant
-from headgate.telemetry.log import tell
+from headgate.telemetry.log import log_event
 
 VERSION: Final = 1
 QUEUE_MAX: Final = 10_000
 POST_S_MAX: Final = 5.0
-FOR_S: Final = 3_600.0
-AGAIN_S: Final = 1.0
-AGAIN_S_MAX: Final = 300.0
+RETRY_FOR_S: Final = 3_600.0
+RETRY_S: Final = 1.0
+RETRY_S_MAX: Final = 300.0
 ABANDONED_AFTER_S: Final = 3_900.0
-"""Nobody goes on for so long."""
-LOOK_EVERY_S: Final = 600.0
-UNENTERED_TRIES: Final = 6
-"""So often the database is asked; then the notice is sent without."""
+"""Age after which an undelivered notification counts as abandoned, in seconds. Longer than any sender's retry period.
+"""
+RECOVER_EVERY_S: Final = 600.0
+CLAIM_TRIES: Final = 6
+"""Maximum number of attempts to record a notification. If all of them fail, the notification is sent without a
+record.
+"""
 
 
 @dataclass(frozen=True, slots=True)
-class NoticeLimits:
-    """Bounds of the queue of notices and of the attempts to send one."""
+class NotificationLimits:
+    """Queue and delivery limits."""
 
     queue_max: int = QUEUE_MAX
     post_s_max: float = POST_S_MAX
-    for_s: float = FOR_S
-    """How long one notice is tried."""
-    again_s: float = AGAIN_S
-    """The first pause between two attempts."""
-    look_every_s: float = LOOK_EVERY_S
+    retry_for_s: float = RETRY_FOR_S
+    """How long delivery is retried, in seconds."""
+    retry_s: float = RETRY_S
+    """Initial backoff between attempts, in seconds."""
+    recover_every_s: float = RECOVER_EVERY_S
 
 
-DEFAULT_LIMITS: Final = NoticeLimits()
+DEFAULT_LIMITS: Final = NotificationLimits()
 
 
 @dataclass(frozen=True, slots=True)
-class Notice:
+class Notification:
     scope: str
     period: Period
-    period_began: date
+    period_start: date
     percent: int
     limit: int
     spent: int
 
     def body(self) -> Mapping[str, object]:
-        began = datetime.combine(self.period_began, time(), UTC)
+        began = datetime.combine(self.period_start, time(), UTC)
         return {
             "version": VERSION,
             "type": "budget",
@@ -77,26 +80,26 @@ class Notice:
             "percent": self.percent,
             "limit_usd": self.limit / NANO_USD_PER_USD,
             "spent_usd": self.spent / NANO_USD_PER_USD,
-            "period_began": began.isoformat().replace("+00:00", "Z"),
+            "period_start": began.isoformat().replace("+00:00", "Z"),
         }
 
 
-class Notices:
-    """An observer, and what sends for it. Made and run inside an event loop."""
+class Notifier:
+    """Observer that queues and sends notifications. Must be created and run inside an event loop."""
 
     def __init__(
         self,
         options: NotificationOptions,
         session: aiohttp.ClientSession,
         url: str | None,
-        limits: NoticeLimits = DEFAULT_LIMITS,
+        limits: NotificationLimits = DEFAULT_LIMITS,
     ) -> None:
         self._options, self._session, self._limits = options, session, limits
-        self._book = None if url is None else _Book(url)
-        self._waiting: deque[Notice] = deque()
-        self._rings = asyncio.Event()
+        self._table = None if url is None else _NotificationTable(url)
+        self._waiting: deque[Notification] = deque()
+        self._wake = asyncio.Event()
         self.lost = 0
-        """Notices for which there was no room, or that nobody took for an hour."""
+        """Number of notifications that were dropped because the queue was full or delivery failed for an hour."""
 
     def change_to(self, options: NotificationOptions) -> None:
         self._options = options
@@ -104,177 +107,179 @@ class Notices:
     def __len__(self) -> int:
         return len(self._waiting)
 
-    # What is seen
+    # Observation
 
-    def saw(self, event: Event, commands: Sequence[Command], now: Instant) -> None:
+    def observe(self, event: Event, commands: Sequence[Command], now: Instant) -> None:
         for command in commands:
             if isinstance(command, BudgetCrossed):
                 self._add(command, now)
 
     def _add(self, crossed: BudgetCrossed, now: Instant) -> None:
         budget = crossed.budget
-        # That which is counted, though another may have begun that nobody has told of yet.
+        # Use the period in which the spending was counted, even if a new period has begun but has not been reported
+        # yet.
         calendar = calendar_at(now if crossed.began is None else crossed.began)
         began = calendar.day if budget.period is Period.DAY else calendar.month
-        self._put(Notice(budget.scope, budget.period, began, crossed.percent, budget.limit, budget.spent))
+        self._enqueue(Notification(budget.scope, budget.period, began, crossed.percent, budget.limit, budget.spent))
 
-    def _put(self, notice: Notice) -> None:
+    def _enqueue(self, notice: Notification) -> None:
         if len(self._waiting) >= self._limits.queue_max:
             self._waiting.popleft()
             self.lost += 1
         self._waiting.append(notice)
-        self._rings.set()
+        self._wake.set()
 
-    # What is sent
+    # Delivery
 
     async def run(self) -> None:
         loop = asyncio.get_running_loop()
-        look_at = loop.time() + self._limits.look_every_s
+        look_at = loop.time() + self._limits.recover_every_s
         while True:
             with suppress(TimeoutError):
                 async with asyncio.timeout_at(look_at):
-                    await self._rings.wait()
-            self._rings.clear()
+                    await self._wake.wait()
+            self._wake.clear()
             if loop.time() >= look_at:
-                await self._look()
-                look_at = loop.time() + self._limits.look_every_s
+                await self._recover_abandoned()
+                look_at = loop.time() + self._limits.recover_every_s
             while self._waiting:
                 notice = self._waiting[0]
                 await self._deliver(notice)
-                # While it was sent the queue may have lost its first for want of room.
+                # The notification may have been dropped from the full queue while it was being delivered.
                 if self._waiting and self._waiting[0] is notice:
                     self._waiting.popleft()
 
-    async def _look(self) -> None:
-        """For what others have left behind."""
-        if self._book is not None:
-            for notice in await self._book.abandoned():
-                self._put(notice)
+    async def _recover_abandoned(self) -> None:
+        """Queues notifications abandoned by other processes."""
+        if self._table is not None:
+            for notice in await self._table.abandoned():
+                self._enqueue(notice)
 
     async def stop(self) -> None:
-        if self._book is not None:
-            await self._book.stop()
+        if self._table is not None:
+            await self._table.stop()
 
-    async def _deliver(self, notice: Notice) -> None:
+    async def _deliver(self, notice: Notification) -> None:
         loop = asyncio.get_running_loop()
-        until, asked_again = loop.time() + self._limits.for_s, _Pauses(self._limits.again_s)
-        if self._book is not None:
-            ours = await self._entered(notice, self._book.enter, asked_again)
+        until, asked_again = loop.time() + self._limits.retry_for_s, _Backoff(self._limits.retry_s)
+        if self._table is not None:
+            ours = await self._claim(notice, self._table.claim, asked_again)
             if not ours:
                 return
-        asked_again = _Pauses(self._limits.again_s)
+        asked_again = _Backoff(self._limits.retry_s)
         while (problem := await self._post(notice)) is not None:
             pause_s = asked_again.next()
             if loop.time() + pause_s > until:
                 self.lost += 1
-                tell(
+                log_event(
                     logging.ERROR,
-                    "a notice was given up",
+                    "giving up on notification",
                     webhook=self._options.webhook_shown,
                     scope=notice.scope,
                     problem=problem,
                 )
                 return
-            tell(
+            log_event(
                 logging.WARNING,
-                "a notice could not be sent; it is tried again",
+                "notification failed; retrying",
                 webhook=self._options.webhook_shown,
                 problem=problem,
             )
             await asyncio.sleep(pause_s)
-        if self._book is not None:
-            await self._book.delivered(notice)
+        if self._table is not None:
+            await self._table.mark_delivered(notice)
 
-    async def _entered(
-        self, notice: Notice, enter: Callable[[Notice], Awaitable[bool | str]], pauses: "_Pauses"
+    async def _claim(
+        self, notice: Notification, enter: Callable[[Notification], Awaitable[bool | str]], pauses: "_Backoff"
     ) -> bool:
-        """Whether it is ours to send."""
-        for _ in range(UNENTERED_TRIES):
+        """Returns whether this process should send the notification."""
+        for _ in range(CLAIM_TRIES):
             answer = await enter(notice)
             if isinstance(answer, bool):
                 return answer
-            tell(logging.WARNING, "a notice could not be entered in the ledger; it is tried again", problem=answer)
+            log_event(logging.WARNING, "cannot record notification in the ledger; retrying", problem=answer)
             await asyncio.sleep(pauses.next())
         return True
 
-    async def _post(self, notice: Notice) -> str | None:
-        """What is wrong, if anything is, without the address."""
+    async def _post(self, notice: Notification) -> str | None:
+        """Sends the notification. Returns a description of the problem without the URL, or None."""
         try:
             async with asyncio.timeout(self._limits.post_s_max):
                 async with self._session.post(
                     self._options.webhook, json=notice.body(), allow_redirects=False
                 ) as answer:
-                    return None if 200 <= answer.status < 300 else f"it answered with status {answer.status}"
+                    return None if 200 <= answer.status < 300 else f"the webhook returned status {answer.status}"
         except TimeoutError:
-            return f"no answer within {self._limits.post_s_max:g} s"
+            return f"no response within {self._limits.post_s_max:g} s"
         except (OSError, aiohttp.ClientError, ValueError) as error:
             return type(error).__name__
 
 
-class _Pauses:
-    """Each twice as long as the one before, up to a bound."""
+class _Backoff:
+    """Backoff that doubles up to a maximum."""
 
     def __init__(self, first_s: float) -> None:
         self._next_s = first_s
 
     def next(self) -> float:
-        pause_s, self._next_s = self._next_s, min(AGAIN_S_MAX, 2 * self._next_s)
+        pause_s, self._next_s = self._next_s, min(RETRY_S_MAX, 2 * self._next_s)
         return pause_s
 
 
-_ENTER: Final = """
-    insert into headgate.notices (scope, period, period_began, percent, limit_nano_usd, spent_nano_usd)
+_CLAIM: Final = """
+    insert into headgate.budget_notifications (scope, period, period_start, percent, limit_nano_usd, spent_nano_usd)
     values ($1, $2, $3, $4, $5, $6)
-    on conflict (scope, period, period_began, percent, limit_nano_usd) do update set created_at = now()
-    where notices.delivered_at is null and notices.created_at < now() - $7::interval returning 1
+    on conflict (scope, period, period_start, percent, limit_nano_usd) do update set created_at = now()
+    where budget_notifications.delivered_at is null and budget_notifications.created_at < now() - $7::interval
+    returning 1
 """
 _ABANDONED: Final = """
-    select scope, period, (period_began at time zone 'UTC')::date as began, percent, limit_nano_usd, spent_nano_usd
-    from headgate.notices where delivered_at is null and created_at < now() - $1::interval
-    and period_began = date_trunc(period, now(), 'UTC') order by created_at limit 100
+    select scope, period, (period_start at time zone 'UTC')::date as began, percent, limit_nano_usd, spent_nano_usd
+    from headgate.budget_notifications where delivered_at is null and created_at < now() - $1::interval
+    and period_start = date_trunc(period, now(), 'UTC') order by created_at limit 100
 """
 _DELIVERED: Final = """
-    update headgate.notices set delivered_at = now()
-    where scope = $1 and period = $2 and period_began = $3 and percent = $4 and limit_nano_usd = $5
+    update headgate.budget_notifications set delivered_at = now()
+    where scope = $1 and period = $2 and period_start = $3 and percent = $4 and limit_nano_usd = $5
 """
 
 
-class _Book:
-    """Where it stands which notices have been sent, for all processes."""
+class _NotificationTable:
+    """Record of sent notifications in the database, shared by all processes."""
 
     def __init__(self, url: str) -> None:
-        from headgate.ledger.database import FAILURES, Database
+        from headgate.ledger.database import DATABASE_ERRORS, Database
 
-        self._database, self._failures = Database(url), FAILURES
+        self._database, self._failures = Database(url), DATABASE_ERRORS
 
-    async def enter(self, notice: Notice) -> bool | str:
-        """Whether it was not there before, or was left behind; or what is wrong."""
+    async def claim(self, notice: Notification) -> bool | str:
+        """Records a notification. Returns whether it was new or abandoned, or a description of the problem."""
         try:
-            async with self._database.borrowed() as link:
-                return await link.fetchval(_ENTER, *_key(notice), notice.spent, _abandoned_after()) is not None
+            async with self._database.acquire() as link:
+                return await link.fetchval(_CLAIM, *_key(notice), notice.spent, _abandoned_after()) is not None
         except self._failures as error:
-            return self._database.problem(error)
+            return self._database.describe(error)
 
-    async def delivered(self, notice: Notice) -> None:
-        """Else somebody would take it for abandoned."""
+    async def mark_delivered(self, notice: Notification) -> None:
+        """Records the delivery, so that no other process treats the notification as abandoned."""
         try:
-            async with self._database.borrowed() as link:
+            async with self._database.acquire() as link:
                 await link.execute(_DELIVERED, *_key(notice))
         except self._failures as error:
-            problem = self._database.problem(error)
-            tell(logging.WARNING, "that a notice was delivered could not be written down", problem=problem)
+            problem = self._database.describe(error)
+            log_event(logging.WARNING, "cannot record that the notification was delivered", problem=problem)
 
-    async def abandoned(self) -> Sequence[Notice]:
-        """What somebody entered and nobody delivered, of periods that last; nothing where the database is away."""
+    async def abandoned(self) -> Sequence[Notification]:
+        """Returns the abandoned notifications of current periods, or an empty list if the database is unreachable."""
         try:
-            async with self._database.borrowed() as link:
+            async with self._database.acquire() as link:
                 rows = await link.fetch(_ABANDONED, _abandoned_after())
         except self._failures as error:
-            problem = self._database.problem(error)
-            tell(logging.WARNING, "notices that were left behind could not be looked for", problem=problem)
+            problem = self._database.describe(error)
+            log_event(logging.WARNING, "cannot query abandoned notifications", problem=problem)
             return ()
         return [
-            Notice(
+            Notification(
                 row["scope"],
                 Period(row["period"]),
                 row["began"],
@@ -293,6 +298,6 @@ def _abandoned_after() -> timedelta:
     return timedelta(seconds=ABANDONED_AFTER_S)
 
 
-def _key(notice: Notice) -> tuple[object, ...]:
-    began = datetime.combine(notice.period_began, time(), UTC)
+def _key(notice: Notification) -> tuple[object, ...]:
+    began = datetime.combine(notice.period_start, time(), UTC)
     return notice.scope, notice.period.value, began, notice.percent, notice.limit

@@ -1,4 +1,4 @@
-"""Options of budget notifications."""
+"""Options for budget notifications."""
 
 from dataclasses import dataclass, field
 
@@ -6,6 +6,6 @@ from dataclasses import dataclass, field
 @dataclass(frozen=True, slots=True)
 class NotificationOptions:
     webhook: str = field(repr=False)
-    """Complete address; may contain a secret, so it is never shown."""
+    """Complete URL. It may contain a secret, so it is never shown."""
     webhook_shown: str
-    """The host of the address."""
+    """The URL's host, for messages."""

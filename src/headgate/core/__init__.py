@@ -1,1 +1,1 @@
-"""What is decided? The scheduler and its parts: pure, synchronous, deterministic."""
+"""The scheduler and its policies: pure, synchronous and deterministic."""

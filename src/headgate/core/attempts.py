@@ -1,53 +1,70 @@
-"""What is under way at the endpoints, and what has it taken?
+"""Attempts in flight on the endpoints, and what they are charged.
 
-An attempt holds its place, and what it was promised, from `Dispatch` to `AttemptEnded`; it outlives its request where
-the request ends first. Its tenant is charged what it is predicted to take when it is sent, more as soon as its answer
-turns out to be much longer, and the truth when it has ended, from which predictions are learned. That is what turns are
-counted by; what it has had of its endpoint's time is measured beside it (`engine_time`).
+An attempt keeps its slot and its reservation from `Dispatch` to `AttemptEnded`, even if its request ends earlier. The
+tenant is charged the predicted cost when the attempt is sent, more if the response turns out to be much longer, and the
+actual cost when the attempt ends. Predictions are learned from the actual usage. Fair queueing uses these charges.
+`engine_time` measures each attempt's share of endpoint time separately.
 """
 
 from collections.abc import Sequence
 from typing import Final
 
-from headgate.core.alarms import Agenda, Alarms
 from headgate.core.commands import Abort, Command
 from headgate.core.cost import cost_ns
-from headgate.core.engine_time import answer_ps, prompt_ps
-from headgate.core.events import AttemptEnded, AttemptEnding, AttemptReported, Counted, Progressed
+from headgate.core.engine_time import decode_step_ps, prefill_step_ps
+from headgate.core.events import AttemptEnded, AttemptEnding, AttemptReported, AttemptsProgressed, CountedUpTo
 from headgate.core.prediction import Predictions
-from headgate.core.queues import fair
-from headgate.core.queues.bands import Backlog
+from headgate.core.queues import fair_queue
+from headgate.core.queues.backlog import Backlog
+from headgate.core.request_state import TRUE_UP_TOKENS, Attempt, Request
 from headgate.core.routing.endpoints import EndpointRecord, Reservation
-from headgate.core.routing.fleet import Fleet
-from headgate.core.routing.least_seconds import promise
-from headgate.core.routing.occupancy import Heard
+from headgate.core.routing.fleet import FleetState
+from headgate.core.routing.occupancy import EndpointProgress
+from headgate.core.routing.router import reservation_at
 from headgate.core.rules import Rules
-from headgate.core.state import TRUE_UP_TOKENS, Attempt, Request
-from headgate.model.ticket import WITHOUT_OUTPUT
+from headgate.core.timers import TimerHeap, Timers
+from headgate.model.ticket import APIS_WITHOUT_OUTPUT
 from headgate.model.units import Instant, RequestId, after
-from headgate.model.usage import Usage, UsageSource
+from headgate.model.usage import UsageSource
 
 _PS_PER_NS: Final = 1_000
+# Enum members that every request needs: Python 3.11 looks them up slowly.
+_COMPLETED: Final = AttemptEnding.COMPLETED
+_ENGINE: Final = UsageSource.ENGINE
 _SHORT_SHARE: Final = 16
-"""A prompt that makes up no more than a sixteenth of a step holds up nobody, and is not worth an alarm."""
+"""Divisor of the prefill chunk size.
+
+Prompts no larger than this fraction of a chunk do not delay other requests and need no timer.
+"""
 
 
 class Attempts:
-    """Every place taken at an endpoint."""
+    """All attempts that occupy a slot on an endpoint."""
 
-    __slots__ = ("_backlog", "_fleet", "_occupancy", "_predictions", "_rules", "_whole", "by_number", "prefills")
+    __slots__ = (
+        "_backlog",
+        "_fleet",
+        "_occupancy",
+        "_predictions",
+        "_rules",
+        "_unstreamed",
+        "by_number",
+        "prefill_timers",
+    )
 
-    def __init__(self, rules: Rules, fleet: Fleet, backlog: Backlog, predictions: Predictions, agenda: Agenda) -> None:
+    def __init__(
+        self, rules: Rules, fleet: FleetState, backlog: Backlog, predictions: Predictions, timer_heap: TimerHeap
+    ) -> None:
         self._rules = rules
         self._fleet = fleet
         self._occupancy = fleet.occupancy
         self._backlog = backlog
         self._predictions = predictions
         self.by_number: dict[tuple[RequestId, int], Attempt] = {}
-        self.prefills: Alarms[RequestId] = Alarms(agenda)
-        """When the prompts of answers that come whole should have been computed."""
-        self._whole: dict[RequestId, Attempt] = {}
-        """The latest attempt at each of these."""
+        self.prefill_timers: Timers[RequestId] = Timers(timer_heap)
+        """Timers for when the prefill of each non-streaming request is expected to end."""
+        self._unstreamed: dict[RequestId, Attempt] = {}
+        """Latest attempt of each non-streaming request with a prefill timer."""
 
     def __len__(self) -> int:
         return len(self.by_number)
@@ -58,241 +75,253 @@ class Attempts:
     def get(self, request_id: RequestId, number: int) -> Attempt | None:
         return self.by_number.get((request_id, number))
 
-    def open(self, request: Request, endpoint: EndpointRecord, promised: Reservation, now: Instant) -> Attempt:
-        """Takes a place for the request, and charges its tenant."""
+    def open(self, request: Request, endpoint: EndpointRecord, reservation: Reservation, now: Instant) -> Attempt:
+        """Occupies a slot for the request and charges its tenant."""
         ticket = request.ticket
-        request.attempt += 1
-        attempt = Attempt(endpoint, number=request.attempt, reservation=promised, now=now)
-        attempt.reports_tokens = ticket.stream
-        attempt.ticket, attempt.model, attempt.band = ticket, request.model, request.service_class.band
-        attempt.account, attempt.answers = request.account, request.answers
-        attempt.output_most = ticket.output_most(request.service_class.caps.output_tokens)
-        attempt.tokens_charged = request.output_tokens
-        attempt.charged = self._price(attempt, promised.prompt_tokens, request.output_tokens, promised.cached_tokens)
-        self.by_number[ticket.request_id, request.attempt] = attempt
-        self._begin_stay(attempt, now)
-        self._occupancy.occupy(endpoint, promised, request.hashes)
+        request.attempts_made += 1
+        attempt = Attempt(request, endpoint, request.attempts_made, reservation, now)
+        cached_tokens = reservation.cached_tokens
+        if request.speed is endpoint.settings.speed and cached_tokens == request.cached_tokens:
+            # The cost that was predicted for the pool is also the cost on this endpoint.
+            attempt.charged = fair_queue.charge(request.cost_ns, self._rules.weight(request.account))
+        else:
+            attempt.charged = self._charge_for(attempt, reservation.prompt_tokens, request.output_tokens, cached_tokens)
+        self.by_number[ticket.request_id, request.attempts_made] = attempt
         turnover = self._fleet.pools[endpoint.pool].turnover
-        turnover.take(attempt, now, cost_ns=request.cost_ns, places=promised.places, tenant=ticket.tenant)
+        turnover.occupy(attempt, now, request.cost_ns, reservation.places, ticket.tenant)
+        if not ticket.stream and _is_short(attempt):
+            # Nothing reports the end of the prefill, so the prompt counts as prefilled immediately.
+            attempt.prefilled = True
+            adds_ps, places = _decode_step_ps(attempt), reservation.places
+            attempt.engine_time = endpoint.engine_time.begin_at_decode(adds_ps, now, places)
+            self._occupancy.occupy_prefilled(endpoint, reservation, request.hashes)
+            return attempt
+        self._start_metering(attempt, now)
+        self._occupancy.occupy(endpoint, reservation, request.hashes)
         if not ticket.stream:
             self._watch_prefill(attempt, now)
         return attempt
 
-    def _begin_stay(self, attempt: Attempt, now: Instant) -> None:
-        """From now on the attempt is charged for a share of its endpoint's time."""
+    def _start_metering(self, attempt: Attempt, now: Instant) -> None:
+        """Starts measuring the attempt's share of endpoint time."""
         promised, endpoint, ticket = attempt.reservation, attempt.endpoint, attempt.ticket
-        speed, prompts = endpoint.terms.speed, ticket.prompts
-        adds_ps = prompt_ps(speed, promised.prompt_tokens, promised.cached_tokens, prompts=prompts)
-        attempt.stay = endpoint.time.begin(adds_ps, now, sequences=promised.places)
+        speed, prompts = endpoint.settings.speed, ticket.prompts
+        adds_ps = prefill_step_ps(speed, promised.prompt_tokens, promised.cached_tokens, prompts)
+        attempt.engine_time = endpoint.engine_time.begin(adds_ps, now, promised.places)
 
     def _watch_prefill(self, attempt: Attempt, now: Instant) -> None:
-        """Sees to it that the prompt of an answer that comes whole is taken for computed; a short one at once."""
-        computed_at = _computed_at(attempt, now)
+        """Sets the prefill timer of a non-streaming request. A prompt that takes no time is prefilled immediately."""
+        computed_at = _prefill_done_at(attempt, now)
         if computed_at <= now:
-            self._computed(attempt, now)
+            self._mark_prefilled(attempt, now)
         else:
             self._await_prefill(attempt, computed_at)
 
     def _await_prefill(self, attempt: Attempt, computed_at: Instant) -> None:
-        self._whole[attempt.ticket.request_id] = attempt
-        self.prefills.set(attempt.ticket.request_id, computed_at)
+        self._unstreamed[attempt.ticket.request_id] = attempt
+        self.prefill_timers.set(attempt.ticket.request_id, computed_at)
 
-    def adopt(self, request: Request, endpoint: EndpointRecord, told: AttemptReported, now: Instant) -> Attempt:
-        """Takes the place of an attempt that another scheduler sent; its tenant has been charged for it, or will be."""
-        ticket, sent = told.ticket, Instant(now - told.age_ns)
-        request.attempt = max(request.attempt, told.attempt)
-        promised = _grown(promise(request, endpoint, self._fleet), told.tokens)
-        attempt = Attempt(endpoint, number=told.attempt, reservation=promised, now=sent)
-        attempt.reports_tokens = ticket.stream or told.tokens > 0
-        attempt.ticket, attempt.model, attempt.band = ticket, request.model, request.service_class.band
-        attempt.account, attempt.answers, attempt.let_go = request.account, request.answers, told.let_go
-        attempt.output_most = ticket.output_most(request.service_class.caps.output_tokens)
-        attempt.tokens, attempt.tokens_charged = told.tokens, request.output_tokens
-        if told.tokens >= request.output_tokens + TRUE_UP_TOKENS:
-            attempt.tokens_charged = told.tokens
-        if not told.let_go or told.counted is Counted.SENT:
+    def adopt(self, request: Request, endpoint: EndpointRecord, report: AttemptReported, now: Instant) -> Attempt:
+        """Occupies the slot of an attempt that another scheduler sent.
+
+        The tenant's charge is not added here: the snapshot includes it, or `CounterBackfill` adds it.
+        """
+        ticket, sent = report.ticket, Instant(now - report.age_ns)
+        request.attempts_made = max(request.attempts_made, report.attempt)
+        promised = _grow_reservation(reservation_at(request, endpoint, self._fleet), report.tokens)
+        attempt = Attempt(request, endpoint, report.attempt, promised, sent)
+        attempt.reports_tokens = ticket.stream or report.tokens > 0
+        attempt.tokens, attempt.superseded = report.tokens, report.superseded
+        if report.tokens >= request.output_tokens + TRUE_UP_TOKENS:
+            attempt.tokens_charged = report.tokens
+        if not report.superseded or report.counted is CountedUpTo.SENT:
             cached = promised.cached_tokens
-            attempt.charged = self._price(attempt, promised.prompt_tokens, attempt.tokens_charged, cached)
-        self.by_number[ticket.request_id, told.attempt] = attempt
-        # Who is leaving takes no more work, so what it holds of a prompt is of no use to anybody.
+            attempt.charged = self._charge_for(attempt, promised.prompt_tokens, attempt.tokens_charged, cached)
+        self.by_number[ticket.request_id, report.attempt] = attempt
+        # A leaving endpoint gets no new requests, so its cached prefixes are not recorded.
         self._occupancy.occupy(endpoint, promised, () if endpoint.leaving else request.hashes)
-        self._begin_stay(attempt, now)
-        self._go_on(attempt, told, sent=sent, now=now)
+        self._start_metering(attempt, now)
+        self._restore_progress(attempt, report, sent=sent, now=now)
         return attempt
 
-    def _go_on(self, attempt: Attempt, told: AttemptReported, *, sent: Instant, now: Instant) -> None:
-        """Notes how far it is already."""
-        # The tokens of an answer that is delivered whole are reported before the answer begins to reach its caller.
-        attempt.began, computed_at = told.first_token or told.tokens > 0, _computed_at(attempt, sent)
-        attempt.computed = attempt.began or (not attempt.reports_tokens and computed_at <= now)
-        attempt.computed_at = min(computed_at, now)
-        self._occupancy.went_on(attempt.endpoint, attempt.reservation, tokens=told.tokens, computed=attempt.computed)
-        self._reckon_age(attempt, told, now)
-        if told.over:
-            # The report has no reason for the end of the request; in nearly all cases its caller left.
-            self.leave(attempt, now)
-        if attempt.began:
-            attempt.heard_at = now
-            self.began(attempt, now)
-        elif not attempt.reports_tokens and not attempt.computed:
+    def _restore_progress(self, attempt: Attempt, report: AttemptReported, *, sent: Instant, now: Instant) -> None:
+        """Restores the attempt's progress from its report."""
+        # The tokens of a non-streaming response are reported before the caller receives any part of the response.
+        attempt.first_token, computed_at = report.first_token or report.tokens > 0, _prefill_done_at(attempt, sent)
+        attempt.prefilled = attempt.first_token or (not attempt.reports_tokens and computed_at <= now)
+        attempt.prefilled_at = min(computed_at, now)
+        self._occupancy.restore_progress(
+            attempt.endpoint, attempt.reservation, tokens=report.tokens, computed=attempt.prefilled
+        )
+        self._estimate_past_time(attempt, report, now)
+        if report.request_ended:
+            # The report does not say why the request ended. In nearly all cases the client disconnected.
+            self.record_cancel(attempt, now)
+        if attempt.first_token:
+            attempt.last_progress_at = now
+            self.record_first_token(attempt, now)
+        elif not attempt.reports_tokens and not attempt.prefilled:
             self._await_prefill(attempt, computed_at)
 
-    def _reckon_age(self, attempt: Attempt, told: AttemptReported, now: Instant) -> None:
-        """What it has had of its endpoint's time is not known here, but how old it is and how far."""
-        promised, time = attempt.reservation, attempt.endpoint.time
-        speed, output_ps = attempt.endpoint.terms.speed, 0
-        if attempt.computed:
-            adds_ps = _answer_ps(attempt)
-            time.compute(attempt.stay, adds_ps, now)
-            output_ps = adds_ps * (told.tokens or attempt.tokens_charged)
-        if told.over:
-            time.count_late(attempt.stay)
+    def _estimate_past_time(self, attempt: Attempt, report: AttemptReported, now: Instant) -> None:
+        """Estimates, from the attempt's age and progress, the endpoint time used before the takeover."""
+        promised, time = attempt.reservation, attempt.endpoint.engine_time
+        speed, output_ps = attempt.endpoint.settings.speed, 0
+        if attempt.prefilled:
+            adds_ps = _decode_step_ps(attempt)
+            time.begin_decode(attempt.engine_time, adds_ps, now)
+            output_ps = adds_ps * (report.tokens or attempt.tokens_charged)
+        if report.request_ended:
+            time.count_request_ended(attempt.engine_time)
         else:
             prompts, cached = attempt.ticket.prompts, promised.cached_tokens
             input_ps = speed.prefill_ps(promised.prompt_tokens, cached=cached, prompts=prompts)
-            time.adopt(attempt.stay, told.age_ns, input_ps=input_ps, output_ps=output_ps)
+            time.adopt(attempt.engine_time, report.age_ns, input_ps=input_ps, output_ps=output_ps)
 
-    # While it runs
+    # Progress
 
-    def began(self, attempt: Attempt, now: Instant) -> None:
-        """Its first token has come."""
-        if not attempt.began:
-            attempt.began = True
-            attempt.heard_at = now
-            attempt.endpoint.service.served(attempt.ticket, attempt.model, now)
-            self._computed(attempt, now)
+    def record_first_token(self, attempt: Attempt, now: Instant) -> None:
+        """Records the first token."""
+        if not attempt.first_token:
+            attempt.first_token = True
+            attempt.last_progress_at = now
+            attempt.endpoint.service_log.record_served(attempt.ticket, attempt.model, now)
+            self._mark_prefilled(attempt, now)
         if attempt.reports_tokens and not attempt.streaming:
             attempt.streaming = True
-            self._occupancy.began_stream(attempt.endpoint, now)
+            self._occupancy.start_stream(attempt.endpoint, now)
 
-    def began_undelivered(self, attempt: Attempt, now: Instant) -> None:
-        """Records the first token of an answer that the engine streams and the caller gets whole."""
+    def record_undelivered_first_token(self, attempt: Attempt, now: Instant) -> None:
+        """Records the first token of a response that the engine streams but the caller receives in one piece."""
         attempt.reports_tokens = True
-        self.began(attempt, now)
+        self.record_first_token(attempt, now)
 
-    def prefilled(self, now: Instant) -> None:
-        """Marks prompts of answers that come whole as computed, unless their first token was reported earlier."""
-        for request_id in self.prefills.take():
-            self._computed(self._whole[request_id], now)
+    def fire_prefill_timers(self, now: Instant) -> None:
+        """Marks prompts of non-streaming requests as prefilled when their timers are due."""
+        for request_id in self.prefill_timers.pop_fired():
+            self._mark_prefilled(self._unstreamed[request_id], now)
 
-    def _computed(self, attempt: Attempt, now: Instant) -> None:
-        """Its prompt keeps nobody waiting any more."""
-        if not attempt.computed:
-            attempt.computed, attempt.computed_at = True, now
-            attempt.endpoint.time.compute(attempt.stay, _answer_ps(attempt), now)
-            self._occupancy.began(attempt.endpoint, attempt.reservation)
+    def _mark_prefilled(self, attempt: Attempt, now: Instant) -> None:
+        """Marks the prompt as prefilled. It no longer delays other requests."""
+        if not attempt.prefilled:
+            attempt.prefilled, attempt.prefilled_at = True, now
+            attempt.endpoint.engine_time.begin_decode(attempt.engine_time, _decode_step_ps(attempt), now)
+            self._occupancy.record_prefilled(attempt.endpoint, attempt.reservation)
 
-    def progressed(self, event: Progressed, now: Instant) -> None:
-        heard: dict[EndpointRecord, Heard] = {}
+    def record_progress(self, event: AttemptsProgressed, now: Instant) -> None:
+        heard: dict[EndpointRecord, EndpointProgress] = {}
         for report in event.attempts:
             attempt = self.by_number.get((report.request_id, report.attempt))
             if attempt is None:
                 continue
             if (of_endpoint := heard.get(attempt.endpoint)) is None:
-                of_endpoint = heard[attempt.endpoint] = Heard(late=event.late)
+                of_endpoint = heard[attempt.endpoint] = EndpointProgress(late=event.late)
             if report.tokens:
-                # A report without tokens means that the caller does not read; it is no evidence about the engine.
+                # A report without tokens means that the caller is not reading. It tells us nothing about the engine.
                 of_endpoint.attempts += 1
                 of_endpoint.tokens += report.tokens
-                of_endpoint.took_ns += now - attempt.heard_at
-                attempt.endpoint.service.served(attempt.ticket, attempt.model, now)
-            of_endpoint.kv_tokens_more += attempt.produced(report.tokens, now)
+                of_endpoint.took_ns += now - attempt.last_progress_at
+                attempt.endpoint.service_log.record_served(attempt.ticket, attempt.model, now)
+            of_endpoint.kv_tokens_more += attempt.add_tokens(report.tokens, now)
             if attempt.tokens >= attempt.tokens_charged + TRUE_UP_TOKENS:
                 promised = attempt.reservation
-                self._charge(attempt, promised.prompt_tokens, attempt.tokens, promised.cached_tokens)
+                self._correct_charge(attempt, promised.prompt_tokens, attempt.tokens, promised.cached_tokens)
         for endpoint, of_endpoint in heard.items():
-            self._occupancy.progressed(endpoint, of_endpoint, now)
+            self._occupancy.record_progress(endpoint, of_endpoint, now)
 
-    # The end
+    # Completion
 
-    def leave(self, attempt: Attempt, now: Instant) -> None:
-        """Records the work that is charged to the tenant after its caller has left.
+    def record_cancel(self, attempt: Attempt, now: Instant) -> None:
+        """Records the work to charge to the tenant after its client disconnected.
 
-        A prompt counts in full once its computation has begun, since an engine does not stop in the middle of it. Its
-        number of tokens follows from the larger of two rates, because the tenant's own requests determine one of them.
+        A prompt counts in full once its prefill has started, because engines do not stop in the middle of a prefill.
+        The prompt size is the larger of two estimates, because the tenant's own requests determine one of them.
         """
         promised, tokens = attempt.reservation, attempt.tokens
-        if attempt.computed and not attempt.reports_tokens:
-            tokens = max(tokens, _tokens_unheard(attempt, now))
-        predicted = self._predictions.prompt_tokens_of_leaver(attempt.ticket, attempt.model)
+        if attempt.prefilled and not attempt.reports_tokens:
+            tokens = max(tokens, _estimated_tokens(attempt, now))
+        predicted = self._predictions.prompt_tokens_if_cancelled(attempt.ticket, attempt.model)
         prompt_tokens = max(promised.prompt_tokens, predicted)
-        # The cached share of the prompt stays the same.
+        # Keep the cached fraction of the prompt.
         cached_tokens = promised.cached_tokens * prompt_tokens // promised.prompt_tokens
-        attempt.left_with = (prompt_tokens, cached_tokens, tokens)
+        attempt.usage_at_cancel = (prompt_tokens, cached_tokens, tokens)
 
-    def ended(self, attempt: Attempt, request: Request | None, event: AttemptEnded, now: Instant) -> int:
-        """Frees its place and settles its account; how many tokens it was. Its request may have ended before."""
-        request_id, attempt.ending = event.request_id, event.ending
-        if event.ending is AttemptEnding.COMPLETED:
-            attempt.endpoint.service.served(attempt.ticket, attempt.model, now)
+    def close(self, attempt: Attempt, request: Request | None, event: AttemptEnded, now: Instant) -> int:
+        """Frees the attempt's slot, settles its charge and returns its total token count.
+
+        Its request may have ended earlier.
+        """
+        request_id, attempt.ending, endpoint = event.request_id, event.ending, attempt.endpoint
+        served = event.ending is _COMPLETED
+        if served:
+            endpoint.service_log.record_served(attempt.ticket, attempt.model, now)
         if request is not None:
-            request.spent = (*request.spent, attempt)
-        attempt.endpoint.time.end(attempt.stay, now)
-        # The time after which a caller left is no evidence of how long other requests keep their places.
-        served = event.ending is AttemptEnding.COMPLETED
-        self._fleet.pools[attempt.endpoint.pool].turnover.give_back(attempt, now, served=served)
+            request.finished_attempts = (*request.finished_attempts, attempt)
+        endpoint.engine_time.end(attempt.engine_time, now)
+        # How soon a client disconnects is no indication of how long other requests occupy their slots.
+        self._fleet.pools[endpoint.pool].turnover.release(attempt, now, served=served)
         del self.by_number[request_id, attempt.number]
-        if self._whole.get(request_id) is attempt:
-            del self._whole[request_id]
-            self.prefills.clear(request_id)
+        if self._unstreamed.get(request_id) is attempt:
+            del self._unstreamed[request_id]
+            self.prefill_timers.clear(request_id)
         self._occupancy.vacate(
-            attempt.endpoint,
+            endpoint,
             attempt.reservation,
             tokens=attempt.tokens,
-            began=attempt.computed,
+            prefilled=attempt.prefilled,
             streaming=attempt.streaming,
         )
         return self._settle(attempt, event)
 
     def _settle(self, attempt: Attempt, event: AttemptEnded) -> int:
-        """Charges what the attempt has truly taken, and learns from it."""
-        promised = attempt.reservation
-        prompt_tokens, cached_tokens = (promised.prompt_tokens, promised.cached_tokens) if attempt.began else (0, 0)
+        """Charges the actual usage and updates the predictions."""
+        promised, usage = attempt.reservation, event.usage
+        prompt_tokens, cached_tokens = (
+            (promised.prompt_tokens, promised.cached_tokens) if attempt.first_token else (0, 0)
+        )
         output_tokens = attempt.tokens
-        if event.usage is not None and event.usage.source is UsageSource.ENGINE:
-            prompt_tokens, output_tokens = event.usage.prompt_tokens, event.usage.output_tokens
-            cached_tokens = min(event.usage.cached_tokens, prompt_tokens)
-            if event.ending is AttemptEnding.COMPLETED:
-                self._learn(attempt, event.usage)
-        elif attempt.left_with is not None:
-            prompt_tokens, cached_tokens, output_tokens = attempt.left_with
+        if usage is not None and usage.source is _ENGINE:
+            prompt_tokens, cached_tokens, output_tokens = usage.prompt_tokens, usage.cached_tokens, usage.output_tokens
+            if cached_tokens > prompt_tokens:
+                cached_tokens = prompt_tokens
+            if event.ending is _COMPLETED:
+                answers, limit = attempt.answers, attempt.output_limit
+                self._predictions.learn(attempt.ticket, attempt.model, usage, answers=answers, output_limit=limit)
+        elif attempt.usage_at_cancel is not None:
+            prompt_tokens, cached_tokens, output_tokens = attempt.usage_at_cancel
             output_tokens = max(output_tokens, attempt.tokens)
-        elif event.ending is AttemptEnding.COMPLETED:
-            # An engine that does not count serves nobody for nothing: what is not told was as predicted.
+        elif event.ending is _COMPLETED:
+            # If the engine reports no usage, charge the predicted usage.
             prompt_tokens, cached_tokens = promised.prompt_tokens, promised.cached_tokens
             output_tokens = attempt.tokens or attempt.tokens_charged
-        self._charge(attempt, prompt_tokens, output_tokens, cached_tokens)
-        attempt.used = (prompt_tokens, cached_tokens, output_tokens)
+        self._correct_charge(attempt, prompt_tokens, output_tokens, cached_tokens)
+        attempt.tokens_used = (prompt_tokens, cached_tokens, output_tokens)
         return prompt_tokens + output_tokens
 
-    def _learn(self, attempt: Attempt, usage: Usage) -> None:
-        ticket, answers, most = attempt.ticket, attempt.answers, attempt.output_most
-        self._predictions.learn(ticket, attempt.model, usage, answers=answers, output_most=most)
-
-    def of(self, request: Request) -> Sequence[Attempt]:
-        """All attempts of a request that are known here, in flight or not, in their order."""
-        if request.running is None and request.attempt == len(request.spent) == 1:
-            return request.spent
-        names = [(request.ticket.request_id, number) for number in range(1, request.attempt + 1)]
+    def for_request(self, request: Request) -> Sequence[Attempt]:
+        """Returns all known attempts of a request, running or finished, ordered by number."""
+        if request.running is None and request.attempts_made == len(request.finished_attempts) == 1:
+            return request.finished_attempts
+        names = [(request.ticket.request_id, number) for number in range(1, request.attempts_made + 1)]
         in_flight = [self.by_number[name] for name in names if name in self.by_number]
-        return sorted((*request.spent, *in_flight), key=_number)
+        return sorted((*request.finished_attempts, *in_flight), key=_number)
 
-    def _charge(self, attempt: Attempt, prompt_tokens: int, output_tokens: int, cached_tokens: int) -> None:
-        """Corrects what its tenant has been charged for an attempt."""
-        # What was done beside the attempt that answered is not its tenant's doing.
-        charge = 0 if attempt.let_go else self._price(attempt, prompt_tokens, output_tokens, cached_tokens)
+    def _correct_charge(self, attempt: Attempt, prompt_tokens: int, output_tokens: int, cached_tokens: int) -> None:
+        """Corrects the charge of an attempt."""
+        # The tenant does not pay for an attempt that lost to its hedge.
+        charge = 0 if attempt.superseded else self._charge_for(attempt, prompt_tokens, output_tokens, cached_tokens)
         self._backlog.settle(attempt.band, attempt.endpoint.pool, attempt.account, charge - attempt.charged)
         attempt.charged, attempt.tokens_charged = charge, output_tokens
 
-    def _price(self, attempt: Attempt, prompt_tokens: int, output_tokens: int, cached_tokens: int) -> int:
-        """What its tenant is to be charged for so much at its endpoint. What the engine held already is free."""
-        speed, prompts = attempt.endpoint.terms.speed, attempt.ticket.prompts
-        cost = cost_ns(speed, prompt_tokens, output_tokens, cached=cached_tokens, prompts=prompts)
-        return fair.charge(cost, self._rules.weight(attempt.account))
+    def _charge_for(self, attempt: Attempt, prompt_tokens: int, output_tokens: int, cached_tokens: int) -> int:
+        """Returns the fairness charge for this usage on the attempt's endpoint. Cached tokens are free."""
+        speed, prompts = attempt.endpoint.settings.speed, attempt.ticket.prompts
+        cost = cost_ns(speed, prompt_tokens, output_tokens, cached_tokens, prompts)
+        return fair_queue.charge(cost, self._rules.weight(attempt.account))
 
 
 def abort(request: Request, attempt: Attempt, reason: str, out: list[Command]) -> None:
-    """Tells the host to stop an attempt, whose end is still to be reported."""
+    """Emits the command to stop an attempt. `AttemptEnded` still follows."""
     out.append(Abort(request.ticket.request_id, attempt.number, attempt.endpoint.id, reason))
 
 
@@ -300,33 +329,37 @@ def _number(attempt: Attempt) -> int:
     return attempt.number
 
 
-def _answer_ps(attempt: Attempt) -> int:
-    """What it adds to a step once its prompt is computed."""
-    speed, prompt_tokens = attempt.endpoint.terms.speed, attempt.reservation.prompt_tokens
-    return answer_ps(speed, prompt_tokens, attempt.tokens_charged, answers=attempt.answers)
+def _decode_step_ps(attempt: Attempt) -> int:
+    """Returns the time that the attempt adds to each decode step."""
+    speed, prompt_tokens = attempt.endpoint.settings.speed, attempt.reservation.prompt_tokens
+    return decode_step_ps(speed, prompt_tokens, attempt.tokens_charged, attempt.answers)
 
 
-def _tokens_unheard(attempt: Attempt, now: Instant) -> int:
-    """Estimated tokens so far of an answer that comes whole: one token per answer and step."""
-    if attempt.ticket.api in WITHOUT_OUTPUT:
+def _estimated_tokens(attempt: Attempt, now: Instant) -> int:
+    """Estimates the tokens of a non-streaming response so far: one token per completion and step."""
+    if attempt.ticket.api in APIS_WITHOUT_OUTPUT:
         return 0
     endpoint, promised, answers = attempt.endpoint, attempt.reservation, attempt.answers
-    held, speed = endpoint.shared, endpoint.terms.speed
+    held, speed = endpoint.device_load, endpoint.settings.speed
     step_ps = speed.decode_ps(held.in_flight + held.foreign, kv_tokens=held.kv_used + held.kv_foreign)
-    steps = (now - attempt.computed_at) * _PS_PER_NS * 100 // max(1, step_ps * endpoint.learned.decode_percent)
+    steps = (now - attempt.prefilled_at) * _PS_PER_NS * 100 // max(1, step_ps * endpoint.speed_estimator.decode_percent)
     most = promised.kv_tokens - promised.prompt_tokens
-    return min(answers * steps, most if attempt.output_most is None else answers * attempt.output_most)
+    return min(answers * steps, most if attempt.output_limit is None else answers * attempt.output_limit)
 
 
-def _computed_at(attempt: Attempt, sent: Instant) -> Instant:
-    """When its prompt should have been computed, if its first token will not say so: a short one at once."""
-    promised, endpoint = attempt.reservation, attempt.endpoint
-    if _SHORT_SHARE * promised.prompt_tokens <= endpoint.terms.speed.chunk_tokens:
-        return sent
-    return after(sent, endpoint.first_token_ns(promised))
+def _prefill_done_at(attempt: Attempt, sent: Instant) -> Instant:
+    """Returns when the prompt can be assumed to be prefilled if no first token is reported.
+
+    A short prompt counts as prefilled when it is sent.
+    """
+    return sent if _is_short(attempt) else after(sent, attempt.endpoint.first_token_ns(attempt.reservation))
 
 
-def _grown(promised: Reservation, tokens: int) -> Reservation:
-    """What is promised to an answer that has come so far already."""
-    lacking = promised.prompt_tokens + tokens - promised.kv_tokens
-    return promised if lacking <= 0 else promised._replace(kv_tokens=promised.kv_tokens + lacking + TRUE_UP_TOKENS)
+def _is_short(attempt: Attempt) -> bool:
+    return _SHORT_SHARE * attempt.reservation.prompt_tokens <= attempt.endpoint.settings.speed.chunk_tokens
+
+
+def _grow_reservation(reservation: Reservation, tokens: int) -> Reservation:
+    """Returns the reservation, extended to cover the tokens already produced."""
+    lacking = reservation.prompt_tokens + tokens - reservation.kv_tokens
+    return reservation if lacking <= 0 else reservation.with_kv_tokens(reservation.kv_tokens + lacking + TRUE_UP_TOKENS)

@@ -1,86 +1,90 @@
-"""What did each attempt of a request cost, and why was it made?
+"""Bills: the cost of each attempt of a request, and the reason for the attempt.
 
-Bills are made when a request ends, one for each attempt that was sent, by the price that holds at that moment. At an
-endpoint that is paid by the hour an attempt costs its part of the endpoint's time (`engine_time`); where others host
-the engine and take a price for tokens, what it has used.
+Bills are created when a request ends, one per attempt sent, at the current price. On an endpoint with an hourly price,
+an attempt costs its share of endpoint time (`engine_time`). With a token price, it costs the tokens it used.
 
-The cause says who pays (`PAYERS`). An attempt that has ended was made for what it ended with: an answer, a refusal, or
-a failure, after which another was made or not. One that is in flight when its request ends was stopped for the reason
-that ended it. What was done beside the attempt that counts is nobody's wish but ours.
+The bill's cause determines who pays (`PAYER_BY_CAUSE`). The cause of a finished attempt follows from how it ended: a
+response, a rejection, or a failure with or without a retry. For an attempt still running when its request ends, the
+cause is the reason the request ended. The tenant never pays for the losing attempt of a hedge.
 """
 
 from typing import Final
 
 from headgate.core.attempts import Attempts
-from headgate.core.engine_time import Stay
+from headgate.core.engine_time import AttemptTime
 from headgate.core.events import AttemptEnding
+from headgate.core.request_state import Attempt, Request
 from headgate.core.rules import Rules
-from headgate.core.state import Attempt, Request
-from headgate.model.money import Bill, Cause, NanoUsd, Price, price_at
+from headgate.model.money import Bill, BillCause, NanoUsd, Price, price_at
 from headgate.model.outcome import Outcome
 from headgate.model.units import MINUTE, Instant
 
 _HOUR: Final = 60 * MINUTE
 _HALF_AN_HOUR: Final = _HOUR // 2
 _MILLION: Final = 1_000_000
-_STOPPED: Final = {
-    Outcome.CANCELLED: Cause.CLIENT_LEFT,
-    Outcome.TOO_LATE: Cause.EXPIRED,
-    Outcome.EVICTED: Cause.LEAVING,
+_ABORT_CAUSES: Final = {
+    Outcome.CANCELLED: BillCause.CLIENT_DISCONNECTED,
+    Outcome.DEADLINE_EXCEEDED: BillCause.DEADLINE_EXCEEDED,
+    Outcome.EVICTED: BillCause.SHUTDOWN,
 }
 _NOTHING: Final = NanoUsd(0)
+_FREE: Final = (_NOTHING, _NOTHING, _NOTHING)
+# Enum members that every request needs: Python 3.11 looks them up slowly.
+_COMPLETED: Final = AttemptEnding.COMPLETED
+_ANSWER: Final = BillCause.ANSWER
 
 
 def bills_of(request: Request, outcome: Outcome, attempts: Attempts, rules: Rules, now: Instant) -> tuple[Bill, ...]:
-    """One for each attempt that is known here. Those in flight are nobody's from here on."""
-    if not request.attempt:
+    """Returns one bill per known attempt. Running attempts are billed only up to this moment."""
+    if not request.attempts_made:
         return ()
     made: list[Bill] = []
-    for attempt in attempts.of(request):
+    for attempt in attempts.for_request(request):
         if attempt.ending is None:
-            attempt.endpoint.time.turn_late(attempt.stay, now)
+            attempt.endpoint.engine_time.mark_request_ended(attempt.engine_time, now)
         made.append(_bill(attempt, _cause(attempt, request, outcome), rules, now))
     return tuple(made)
 
 
-def _cause(attempt: Attempt, request: Request, outcome: Outcome) -> Cause:
-    if attempt.let_go:
-        return Cause.HEDGE
+def _cause(attempt: Attempt, request: Request, outcome: Outcome) -> BillCause:
+    if attempt.superseded:
+        return BillCause.HEDGE
+    if attempt.ending is _COMPLETED:
+        return _ANSWER
     match attempt.ending:
-        case AttemptEnding.COMPLETED:
-            return Cause.ANSWER
-        case AttemptEnding.REFUSED:
-            return Cause.REFUSED
+        case AttemptEnding.REJECTED:
+            return BillCause.ENGINE_REJECTED
         case None:
-            return _STOPPED[outcome] if attempt is request.running else Cause.HEDGE
+            return _ABORT_CAUSES[outcome] if attempt is request.running else BillCause.HEDGE
         case _:
-            return Cause.RETRY if attempt.number < request.attempt else Cause.ENGINE_FAILED
+            return BillCause.RETRY if attempt.number < request.attempts_made else BillCause.ENGINE_ERROR
 
 
-def _bill(attempt: Attempt, cause: Cause, rules: Rules, now: Instant) -> Bill:
-    stay, pool = attempt.stay, rules.pools.get(attempt.endpoint.pool)
+def _bill(attempt: Attempt, cause: BillCause, rules: Rules, now: Instant) -> Bill:
+    stay, pool = attempt.engine_time, rules.pools.get(attempt.endpoint.pool)
     price = None if pool is None or not pool.prices else price_at(pool.prices, now)
     if price is None:
-        amounts = (_NOTHING, _NOTHING, _NOTHING)
-    elif price.input_tokens or price.cached_tokens or price.output_tokens:
-        amounts = _of_tokens(price, attempt.so_far() if attempt.ending is None else attempt.used)
+        amounts = _FREE
+    elif price.input_per_1m_tokens or price.cached_per_1m_tokens or price.output_per_1m_tokens:
+        amounts = _token_cost(price, attempt.tokens_so_far() if attempt.ending is None else attempt.tokens_used)
     else:
-        amounts = _of_time(price.hour, stay)
-    return Bill(attempt.number, cause, stay.input_ns, stay.output_ns, stay.shared_ns, *amounts)
+        amounts = _time_cost(price.per_hour, stay)
+    for_input, for_output, overhead = amounts
+    return Bill(attempt.number, cause, stay.input_ns, stay.output_ns, stay.shared_ns, for_input, for_output, overhead)
 
 
-def _of_time(hour: NanoUsd, stay: Stay) -> tuple[NanoUsd, NanoUsd, NanoUsd]:
+def _time_cost(hour: NanoUsd, stay: AttemptTime) -> tuple[NanoUsd, NanoUsd, NanoUsd]:
     for_input = (stay.input_ns * hour + _HALF_AN_HOUR) // _HOUR
     for_output = (stay.output_ns * hour + _HALF_AN_HOUR) // _HOUR
     overhead = (stay.shared_ns * hour + _HALF_AN_HOUR) // _HOUR
     return NanoUsd(for_input), NanoUsd(for_output), NanoUsd(overhead)
 
 
-def _of_tokens(price: Price, used: tuple[int, int, int]) -> tuple[NanoUsd, NanoUsd, NanoUsd]:
+def _token_cost(price: Price, used: tuple[int, int, int]) -> tuple[NanoUsd, NanoUsd, NanoUsd]:
     prompt, cached, output = used
-    for_input = (prompt - cached) * price.input_tokens + cached * price.cached_tokens
-    return _rounded(for_input), _rounded(output * price.output_tokens), _NOTHING
+    for_input = (prompt - cached) * price.input_per_1m_tokens + cached * price.cached_per_1m_tokens
+    return _per_million(for_input), _per_million(output * price.output_per_1m_tokens), _NOTHING
 
 
-def _rounded(millionths: int) -> NanoUsd:
+def _per_million(millionths: int) -> NanoUsd:
     return NanoUsd((millionths + _MILLION // 2) // _MILLION)

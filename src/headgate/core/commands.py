@@ -1,7 +1,7 @@
-"""What can the scheduler order?
+"""Commands from the scheduler to its host.
 
-The closed union of its answers. Each carries its reason, so that whoever observes can
-explain every decision without asking the core.
+Commands are a closed union. Each command that needs an explanation carries its reason, so observers can explain every
+decision without querying the core.
 """
 
 from dataclasses import field
@@ -9,7 +9,7 @@ from dataclasses import field
 from headgate.model.caps import Caps
 from headgate.model.limits import LimitsLeft
 from headgate.model.message import message
-from headgate.model.money import Bill, BudgetLeft, NanoUsd
+from headgate.model.money import Bill, BudgetStatus, NanoUsd
 from headgate.model.outcome import Outcome
 from headgate.model.units import ClassName, Duration, EndpointId, Instant, ModelName, PoolName, RequestId
 
@@ -24,31 +24,35 @@ class Dispatch:
     pool: PoolName
     service_class: ClassName
     waited_ns: Duration
-    """Time in our queue so far, over all attempts."""
+    """Total queue time so far, over all attempts."""
     first_token_ns_max: Duration
     idle_ns_max: Duration
     total_ns_max: Duration
     caps: Caps
-    """What the request may ask of the engine, at most."""
+    """Upper limits on the request's parameters."""
     reason: str
     level: int = 0
-    """The ladder's level by which it was degraded; 0 where nothing was given up."""
+    """Degradation level applied to the request. 0 means not degraded."""
     hedge: bool = False
-    """Whether another attempt of the same request is under way: whichever speaks first is kept, the other aborted."""
+    """Whether another attempt of the same request is running. The first attempt to respond is kept and the other is
+    aborted."""
     limits: LimitsLeft | None = None
-    """What is left to its tenant; None where it has no limits."""
+    """Remaining rate limits of the tenant. None if the tenant has no limits."""
     model: ModelName | None = None
-    """The model that serves it, where that is another than the one it asked for."""
+    """Model that serves the request. None if it is the requested model."""
     held_ns: Duration = Duration(0)
-    """Of the time in our queue, what it was held for an endpoint to start."""
+    """Part of the queue time spent on hold for an endpoint to start."""
     costs: tuple[tuple[str, int], ...] = field(default=(), compare=False)
-    """The routing score of the endpoint: the name of each cost term that is not zero, and its nanoseconds. It explains
-    the order and is no part of it: two that differ in nothing else are equal."""
+    """Cost terms of the endpoint's routing score that are not zero: name and nanoseconds. They explain the command but
+    are ignored when commands are compared."""
 
 
 @message
 class Hold:
-    """Its caller waits until an endpoint of this pool, which has none that takes work, has started."""
+    """Keep the request on hold until an endpoint of this pool starts.
+
+    The pool has no endpoint that accepts requests.
+    """
 
     request_id: RequestId
     pool: PoolName
@@ -58,7 +62,7 @@ class Hold:
 
 @message
 class Abort:
-    """Stop this attempt; its `AttemptEnded` is still expected."""
+    """Stop this attempt. `AttemptEnded` still follows."""
 
     request_id: RequestId
     attempt: int
@@ -68,40 +72,40 @@ class Abort:
 
 @message
 class End:
-    """The request is over, in this way. Nothing follows for it."""
+    """End the request with this outcome. No further command follows for it."""
 
     request_id: RequestId
     outcome: Outcome
     service_class: ClassName | None
-    """None if it was refused before it had a class."""
+    """None if the request was rejected before it was classified."""
     attempts: int
     waited_ns: Duration
     retry_after_ns: Duration | None
     reason: str
     limits: LimitsLeft | None = None
-    """As in `Dispatch`; None also where the answer was whole."""
+    """Remaining rate limits of the tenant. None if the tenant has no limits or the request completed."""
     held_ns: Duration = Duration(0)
-    """As in `Dispatch`."""
+    """Part of the queue time spent on hold for an endpoint to start."""
     bills: tuple[Bill, ...] = ()
-    """One for each attempt that was sent, in their order."""
+    """One bill per attempt that was sent, in order."""
     reserved: NanoUsd = NanoUsd(0)
-    """What it was reckoned to cost at most when it was let in."""
+    """Maximum cost reserved at admission, in nano-dollars."""
 
 
 @message
 class BudgetCrossed:
-    """Half of a budget, four fifths or all of it is spent."""
+    """Spending has reached 50, 80 or 100 percent of a budget."""
 
-    budget: BudgetLeft
+    budget: BudgetStatus
     percent: int
-    """50, 80 or 100."""
+    """Threshold reached: 50, 80 or 100."""
     began: Instant | None = None
-    """When the period began in which it is spent; None where nobody has told."""
+    """Start of the budget period. None if not yet known."""
 
 
 @message
 class Eject:
-    """Nothing is sent to this endpoint until then."""
+    """Send no requests to this endpoint until the given time."""
 
     endpoint_id: EndpointId
     until: Instant
@@ -110,7 +114,7 @@ class Eject:
 
 @message
 class Readmit:
-    """This endpoint may serve again."""
+    """Send requests to this endpoint again."""
 
     endpoint_id: EndpointId
     reason: str

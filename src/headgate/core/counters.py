@@ -1,15 +1,14 @@
-"""What does a scheduler remember that nobody else could tell its successor?
+"""Snapshot of the state that only the scheduler knows.
 
-Requests are held by those who accepted them, and endpoints are seen by whoever looks at them: both are reported to a
-new scheduler. What was charged, used up, learned and given up is known to the scheduler alone, and is lost with it
-unless it has been told before. This is all of that, as plain values: whole numbers, names, and rows of them.
+A new scheduler learns about open requests from the gateways that accepted them, and about endpoints from the processes
+that probe them. Charges, limit usage, learned values and degradation levels exist only in the scheduler and would be
+lost with it. This module defines them as plain values: integers, names and tuples of both.
 
-A successor lives in another process, whose clock is another one. So no moment is told: of each, how long ago it was.
-Only the days and months of the calendar begin at the same moments for all, however long nobody counted between.
-And since no fraction is told either, what was learned as one is told in millionths.
+The next scheduler may run in another process with a different clock. The snapshot therefore stores ages instead of
+times. Calendar days and months are the exception: they start at the same time for every process. Fractions are stored
+in millionths.
 
-What is known of prompts that engines hold is left out. It is large, only probable, and made anew by the traffic of a
-minute.
+The prefix index is not included. It is large, only approximate, and traffic rebuilds it within a minute.
 """
 
 from dataclasses import dataclass
@@ -22,20 +21,20 @@ from headgate.model.units import ClassName, Duration, EndpointId, Instant, Model
 MILLION: Final = 1_000_000
 
 
-class TurnsCounter(NamedTuple):
-    """What tenants have been charged at one pool in one band."""
+class FairQueueCounter(NamedTuple):
+    """The tenants' fairness charges in one pool and one priority band."""
 
     band: int
     pool: PoolName
     level: int
     waiting: tuple[tuple[TenantId, int], ...]
-    """Who waited there, in the order among equals."""
+    """Waiting tenants and their charges. Tenants with equal charges are in the order they will be served."""
     others: tuple[tuple[TenantId, int], ...]
-    """Who left with more than the level."""
+    """Charges of tenants that are no longer waiting but were charged more than `level`."""
 
 
-class FloorCounter(NamedTuple):
-    """What a band with a floor has earned at a pool."""
+class MinShareCounter(NamedTuple):
+    """Credit that a priority band with a minimum share has earned in a pool."""
 
     pool: PoolName
     band: int
@@ -43,45 +42,45 @@ class FloorCounter(NamedTuple):
 
 
 class LimitCounter(NamedTuple):
-    """What is used of the limits of one tenant, in the parts in which they are counted."""
+    """Current usage of one tenant's limits."""
 
     tenant: TenantId
     requests: int
     tokens: int
-    life_ns: Duration
+    duration_ns: Duration
 
 
 class WindowCounter(NamedTuple):
-    """First and extra attempts of a pool in the last seconds; of all pools together where it has no name."""
+    """First and extra attempts in the retry-budget window of a pool. An empty pool name means all pools."""
 
     pool: PoolName
     firsts: tuple[tuple[Duration, int], ...]
-    """Each with how long ago it was at the most."""
+    """Maximum age and number of first attempts."""
     extras: tuple[tuple[Duration, int], ...]
-    """Each with how long ago it was at the least."""
+    """Minimum age and number of extra attempts."""
 
 
 class LengthsCounter(NamedTuple):
-    """The lengths of a model's answers to one tenant."""
+    """Histogram of a model's response lengths for one tenant."""
 
     tenant: TenantId
     model: ModelName
     buckets: tuple[tuple[int, int, int], ...]
-    """Number, answers, and their tokens together."""
+    """Rows of (bucket, responses, total tokens)."""
 
 
 class PromptCounter(NamedTuple):
-    """The bytes and tokens of a tenant's prompts, as far as they are remembered."""
+    """Prompt bytes and prompt tokens of a tenant, with older requests weighted less."""
 
     model: ModelName
     prompt_bytes: int
     tokens: int
-    """Tokens, in millionths."""
+    """Prompt tokens in millionths."""
     tenant: TenantId = TenantId("")
 
 
-class FirstTokensCounter(NamedTuple):
-    """How long answers of a class took to begin at a pool."""
+class TtftCounter(NamedTuple):
+    """Histogram of time to first token for one class in one pool."""
 
     service_class: ClassName
     pool: PoolName
@@ -89,29 +88,29 @@ class FirstTokensCounter(NamedTuple):
     buckets: tuple[tuple[int, int], ...]
 
 
-class LadderCounter(NamedTuple):
+class DegradationCounter(NamedTuple):
     band: int
     step: int
     above_ns: Duration | None
-    """For how long there has been reason to climb; None where there is none."""
+    """How long the pressure has been high enough to raise the level. None if it is not."""
     below_ns: Duration | None
-    holds_at_floor: bool
+    limited_to_min_share: bool
 
 
-class RouteCounter(NamedTuple):
-    """What is given up by those who may use the same pools."""
+class PoolGroupCounter(NamedTuple):
+    """Degradation state of the requests that share a set of pools."""
 
     pools: tuple[PoolName, ...]
-    ladders: tuple[LadderCounter, ...]
+    degradations: tuple[DegradationCounter, ...]
     fraction: int
-    """Of arrivals refused, in millionths."""
+    """Fraction of arrivals that are shed, in millionths."""
     pressure: int
     ranks: tuple[int, ...]
-    """Of the last arrivals, the oldest first; none where none is refused."""
+    """Ranks of the latest arrivals, oldest first. Empty if no request is shed."""
 
 
 class EndpointCounter(NamedTuple):
-    """How fast an endpoint has turned out to be, in millionths, and how often it was ejected in a row."""
+    """Learned speed factors of an endpoint, in millionths, and its consecutive ejections."""
 
     endpoint_id: EndpointId
     factors: tuple[int, int]
@@ -120,35 +119,35 @@ class EndpointCounter(NamedTuple):
 
 
 class LearnedSpeed(NamedTuple):
-    """The speed of an endpoint as one scheduler has learned it, for the next one of the same gateway."""
+    """Endpoint speed learned by one scheduler, stored for the next scheduler of the same gateway."""
 
     endpoint_id: EndpointId
     pool: PoolName
-    settled: bool
-    """Whether the speed counts as learned; otherwise it is only a better guess."""
+    converged: bool
+    """Whether the estimate has converged. If not, it is only a better initial value."""
     factors: tuple[int, int]
     sums: tuple[int, int, int, int, int]
 
 
 class BudgetCounter(NamedTuple):
-    """What is spent of a scope's budgets in one kind of period."""
+    """Amount spent from a scope's budget in the current period."""
 
     scope: str
     period: Period
     spent: NanoUsd
     began: Instant | None
-    """The moment of the calendar at which the period began; None where nobody had told."""
+    """Start of the calendar period. None if not yet known."""
 
 
 class StartCounter(NamedTuple):
-    """How long the first endpoint of a pool took to start."""
+    """Cold start duration of a pool's first endpoint."""
 
     pool: PoolName
     took_ns: Duration
 
 
 class QuarantineCounter(NamedTuple):
-    """A request that failed on endpoints that serve others, and the rest of its quarantine."""
+    """Quarantined request and its remaining quarantine time."""
 
     identity: str
     left_ns: Duration
@@ -156,40 +155,40 @@ class QuarantineCounter(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    turns: tuple[TurnsCounter, ...] = ()
-    floors: tuple[FloorCounter, ...] = ()
+    fair_queues: tuple[FairQueueCounter, ...] = ()
+    min_shares: tuple[MinShareCounter, ...] = ()
     limits: tuple[LimitCounter, ...] = ()
-    credits: tuple[tuple[TenantId, int], ...] = ()
-    """What tenants may spend on retries."""
-    windows: tuple[WindowCounter, ...] = ()
+    retry_credits: tuple[tuple[TenantId, int], ...] = ()
+    """Retry credit of each tenant."""
+    attempt_windows: tuple[WindowCounter, ...] = ()
     lengths: tuple[LengthsCounter, ...] = ()
     prompts: tuple[PromptCounter, ...] = ()
-    first_tokens: tuple[FirstTokensCounter, ...] = ()
-    routes: tuple[RouteCounter, ...] = ()
+    first_tokens: tuple[TtftCounter, ...] = ()
+    pool_groups: tuple[PoolGroupCounter, ...] = ()
     endpoints: tuple[EndpointCounter, ...] = ()
-    starts: tuple[StartCounter, ...] = ()
+    cold_starts: tuple[StartCounter, ...] = ()
     budgets: tuple[BudgetCounter, ...] = ()
     quarantine: tuple[QuarantineCounter, ...] = ()
 
-    def known_to(self, policy: Policy) -> "Counters":
-        """The same without what this policy does not name: it may be another one than that under which they came."""
+    def restricted_to(self, policy: Policy) -> "Counters":
+        """Returns a copy that omits classes, tenants, pools and models that this policy does not define."""
         bands, tenants = {each.band for each in policy.classes}, {"", *(each.id for each in policy.tenants)}
         pools, models = {"", *(each.name for each in policy.pools)}, {each.name for each in policy.models}
-        hedging = {each.name for each in policy.classes if each.hedges}
+        hedging = {each.name for each in policy.classes if each.hedging}
         return Counters(
-            turns=tuple(each for each in self.turns if each.band in bands and each.pool in pools),
-            floors=tuple(each for each in self.floors if each.pool in pools),
+            fair_queues=tuple(each for each in self.fair_queues if each.band in bands and each.pool in pools),
+            min_shares=tuple(each for each in self.min_shares if each.pool in pools),
             limits=self.limits,
-            credits=tuple(each for each in self.credits if each[0] in tenants),
-            windows=tuple(each for each in self.windows if each.pool in pools),
+            retry_credits=tuple(each for each in self.retry_credits if each[0] in tenants),
+            attempt_windows=tuple(each for each in self.attempt_windows if each.pool in pools),
             lengths=tuple(each for each in self.lengths if each.tenant in tenants and each.model in models),
             prompts=tuple(each for each in self.prompts if each.tenant in tenants and each.model in models),
             first_tokens=tuple(
                 each for each in self.first_tokens if each.service_class in hedging and each.pool in pools
             ),
-            routes=tuple(each for each in self.routes if pools.issuperset(each.pools)),
+            pool_groups=tuple(each for each in self.pool_groups if pools.issuperset(each.pools)),
             endpoints=self.endpoints,
-            starts=tuple(each for each in self.starts if each.pool in pools),
+            cold_starts=tuple(each for each in self.cold_starts if each.pool in pools),
             budgets=self.budgets,
             quarantine=self.quarantine,
         )

@@ -1,40 +1,40 @@
-"""By when does a caller want its answer?
+"""Client deadlines for the first token and for the complete response.
 
-A caller may set a deadline for the first token, one for the whole answer, both, or neither. Both
-are moments, counted from the arrival: neither a wait, nor another attempt, nor a new policy moves
-them. The nearer one counts; once the first token is out, only that of the whole answer does.
+A caller can set a deadline for the first token, for the complete response, for both, or for neither. Deadlines are
+measured from the time the request arrived. Waiting, retries and policy changes do not move them. The earlier deadline
+applies first. After the first token, only the deadline for the complete response applies.
 """
 
 from dataclasses import dataclass
 
 from headgate.model.ticket import Ticket
-from headgate.model.units import Duration, Instant, after, seconds
+from headgate.model.units import Duration, Instant, after, format_seconds
 
 
 @dataclass(frozen=True, slots=True)
 class Deadline:
     at: Instant
-    """From this moment on it is too late."""
+    """Time at which the deadline passes."""
     allowed_ns: Duration
-    """What was left of it at arrival."""
+    """Time from the request's arrival to its deadline."""
     goal: str
-    """What is wanted by then."""
+    """Part of the response that the deadline is for."""
 
     def passed(self, now: Instant) -> bool:
         return self.at <= now
 
-    def missed(self, how: str) -> str:
-        """What the caller is told when it has passed."""
+    def missed_reason(self, when: str) -> str:
+        """Returns the message for a missed deadline."""
         if self.allowed_ns <= 0:
             return f"the caller's deadline for {self.goal} had passed before the request arrived; allow more time"
-        allowed = f"the {seconds(self.allowed_ns)} that the caller allows for {self.goal}"
-        return f"{allowed} were over {how}; allow more time or ask for less"
+        allowed = f"the caller's deadline of {format_seconds(self.allowed_ns)} for {self.goal}"
+        return f"{allowed} passed {when}; allow more time or send a smaller request"
 
 
 def deadlines(ticket: Ticket, now: Instant) -> tuple[Deadline | None, Deadline | None]:
-    """The one that counts at first, and the one that counts once the first token is out."""
+    """Returns the deadline that applies first and the deadline that applies after the first token."""
     first, whole = ticket.first_token_ns_left, ticket.completion_ns_left
-    by_end = None if whole is None else Deadline(after(now, whole), whole, "the whole answer")
+    by_end = None if whole is None else Deadline(after(now, whole), whole, "the complete response")
     if first is None or (whole is not None and whole <= first):
         return by_end, by_end
     return Deadline(after(now, first), first, "the first token"), by_end

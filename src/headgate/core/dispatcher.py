@@ -1,17 +1,16 @@
-"""Which waiting request is sent next, where, and when is a second attempt made beside a silent one?
+"""Dispatcher: sends queued requests to endpoints and hedges silent attempts.
 
-A request is bound to an endpoint only when that endpoint has room (late binding). The queue decides whose turn it is,
-the router which endpoint takes it; here both are brought together and the attempt is sent.
+A request is bound to an endpoint only when that endpoint has capacity (late binding). The queue chooses the request and
+the router chooses the endpoint. The dispatcher puts the two together and sends the attempt.
 """
 
 from headgate.core.attempts import abort
 from headgate.core.commands import Command, Dispatch
-from headgate.core.events import FirstToken
-from headgate.core.routing.least_seconds import Candidate, reservation, why
-from headgate.core.routing.reserves import closed_bands
+from headgate.core.request_state import Attempt, Request
+from headgate.core.routing.reserved_places import closed_bands
+from headgate.core.routing.router import Candidate, dispatch_reason, reservation
 from headgate.core.scheduler_state import SchedulerState
-from headgate.core.state import Attempt, Request
-from headgate.model.units import Duration, Instant, PoolName
+from headgate.model.units import Duration, Instant, PoolName, RequestId
 
 
 class Dispatcher:
@@ -21,44 +20,77 @@ class Dispatcher:
         self._state = state
 
     def dispatch(self, now: Instant, out: list[Command]) -> None:
-        """Fills every endpoint that has room, looking only at the pools where something changed.
+        """Sends requests to every endpoint that has capacity. Visits only the pools that changed.
 
-        A place is given to whoever is first at its own pool, so that bands and turns hold at each
-        pool by itself. A request that may use several pools goes to the least loaded endpoint
-        because the pools are visited in that order.
+        A free slot goes to the first request in the queue of its own pool, so priority bands and fair shares apply to
+        each pool separately. Pools are visited in order of load, so a request that may use several pools goes to the
+        least loaded endpoint.
         """
         fleet, queue = self._state.fleet, self._state.queue
-        changed = fleet.changed
+        if (arrival := queue.arrival) is not None:
+            queue.arrival = None
+            if not self._send_at_once(arrival, now, out):
+                queue.enqueue(arrival, now, out)
+        changed = fleet.dispatchable
         while changed:
             if not queue.backlog.length:
                 changed.clear()
-            elif (pool := fleet.roomiest()) is not None and not self._give_place(pool, now, out):
+            elif (pool := fleet.least_loaded_pool()) is not None and not self._fill_place(pool, now, out):
                 del changed[pool]
 
-    def _give_place(self, pool: PoolName, now: Instant, out: list[Command]) -> bool:
+    def _send_at_once(self, request: Request, now: Instant, out: list[Command]) -> bool:
+        """Sends a request that was admitted to an empty queue, if one of its endpoints has capacity.
+
+        The result is the same as if the request were enqueued first, which takes several times as long. Returns False
+        without any effect if the request has to be enqueued. That includes cases in which other rules of the queue
+        might apply.
+        """
+        state, pools = self._state, request.pools
+        fleet, backlog, min_shares = state.fleet, state.queue.backlog, state.queue.min_shares
+        name = pools[0]
+        pool = fleet.pools.get(name)
+        if pool is None or not pool.headroom_count or pool.settings.reserves or len(pools) > 1:
+            return False
+        if backlog.held_classes or min_shares.limited_bands or fleet.health.reach.avoided:
+            return False
+        band = request.service_class.band
+        turns = backlog.fair_queue(band, name)
+        chosen = state.router.choose(request, pools, fleet) if turns.is_empty() else None
+        if chosen is None:
+            return False
+        turns.charge_alone(request.account, self._start(request, chosen, now, out))
+        if min_shares.enabled:
+            min_shares.record_served(name, band, request.cost_ns, ())
+        return True
+
+    def _fill_place(self, pool: PoolName, now: Instant, out: list[Command]) -> bool:
         state = self._state
         fleet, router, backlog = state.fleet, state.router, state.queue.backlog
 
         def start(request: Request) -> int | None:
-            # Operators have ordered that nothing of these classes is sent.
-            if request.service_class.name in backlog.apart:
+            # These classes are held by an operator override.
+            if request.service_class.name in backlog.held_classes:
                 return None
             chosen = router.choose(request, (pool,), fleet)
-            return None if chosen is None else self._start(request, chosen, now, out)
+            if chosen is None:
+                return None
+            state.queue.dequeue(request, now)
+            return self._start(request, chosen, now, out)
 
-        closed = closed_bands(fleet.pools[pool], state.rules.policy.classes, backlog.of_class)
+        closed: tuple[int, ...] = ()
+        if fleet.pools[pool].settings.reserves:
+            closed = closed_bands(fleet.pools[pool], state.rules.policy.classes, backlog.waiting_in_class)
         return backlog.offer(pool, start, closed)
 
     def _start(self, request: Request, chosen: Candidate, now: Instant, out: list[Command]) -> int:
-        """Sends it; what its tenant is charged."""
+        """Sends the request and returns its fairness charge."""
         state, ticket, pool = self._state, request.ticket, chosen[0].pool
-        state.queue.leave(request, now)
-        state.overload.went(request)
-        if not request.attempt and not request.fell_back:
+        state.overload.record_dispatched(request)
+        if not request.attempts_made and not request.fell_back:
             client_retry = ticket.client_retries > 0
             state.retry_budget.first_attempt(ticket.tenant, pool, now, client_retry=client_retry)
         request.running = self._send(request, chosen, now, out)
-        if request.attempt < state.rules.policy.retry.attempts_max:
+        if request.service_class.hedging and request.attempts_made < state.rules.policy.retry.attempts_max:
             state.hedging.watch(request, pool, now)
         return request.running.charged
 
@@ -67,16 +99,18 @@ class Dispatcher:
     ) -> Attempt:
         state, ticket, service_class = self._state, request.ticket, request.service_class
         endpoint, cached_tokens = chosen
-        promised = reservation(request, cached_tokens)
-        # The reason counts the request among those in flight; the costs are those that it was chosen by.
-        costs = state.router.shares(request, endpoint, cached_tokens)
+        promised = request.uncached_reservation
+        if cached_tokens or promised is None:
+            promised = reservation(request, cached_tokens)
+        # Compute the costs before the attempt opens: the reason counts the request as in flight, but the costs do not.
+        costs = state.router.cost_breakdown(request, endpoint, cached_tokens)
         attempt = state.attempts.open(request, endpoint, promised, now)
         if ticket.gateway:
-            state.fleet.health.sent(endpoint, ticket.gateway, now)
+            state.fleet.health.record_sent(endpoint, ticket.gateway, now)
         out.append(
             Dispatch(
                 ticket.request_id,
-                request.attempt,
+                request.attempts_made,
                 endpoint.id,
                 endpoint.pool,
                 service_class.name,
@@ -85,29 +119,30 @@ class Dispatcher:
                 service_class.idle_ns_max,
                 service_class.total_ns_max,
                 service_class.caps,
-                why(endpoint, promised),
-                level=request.level,
-                hedge=hedge,
-                limits=state.limits.left(ticket.tenant, now),
-                model=None if request.model == ticket.model else request.model,
-                held_ns=request.held_ns,
-                costs=costs,
+                dispatch_reason(endpoint, promised),
+                # By position, because keywords take longer: the level, the flag, the limits, the model, the hold time.
+                request.level,
+                hedge,
+                state.limits.left(ticket.tenant, now) if state.limits.paths else None,
+                None if request.model == ticket.model else request.model,
+                request.held_ns,
+                costs,
             )
         )
         return attempt
 
-    # A second attempt while the first is silent
+    # Hedging
 
     def hedge_silent(self, now: Instant, out: list[Command]) -> None:
-        """Asks a second endpoint for those whose first has been silent for unusually long.
+        """Sends a second attempt for requests whose first attempt has been silent for an unusually long time.
 
-        It goes where there is room after all who wait have been served. Where it cannot be sent
-        it is looked at again after as long.
+        Hedges use only capacity that no queued request needs. A hedge that cannot be sent is tried again after the same
+        interval.
         """
         state = self._state
-        for request_id in state.hedging.silent.take():
+        for request_id in state.hedging.silence_timers.pop_fired():
             request = state.requests.by_id[request_id]
-            assert request.running is not None, f"request {request_id} is watched but does not run"
+            assert request.running is not None, f"request {request_id} has a hedge timer but no running attempt"
             chosen = self._second_endpoint(request, request.running, now)
             if chosen is None:
                 state.hedging.watch(request, request.running.endpoint.pool, now)
@@ -118,9 +153,9 @@ class Dispatcher:
                 state.queue.backlog.settle(hedge.band, pool, hedge.account, hedge.charged)
 
     def _second_endpoint(self, request: Request, silent: Attempt, now: Instant) -> Candidate | None:
-        """Another endpoint with room than the one that is silent, if nothing is given up there and the budgets agree.
+        """Returns another endpoint with capacity, if the pool is not degraded and the retry budgets allow a hedge.
 
-        The request avoids the silent endpoint from here on.
+        From now on, the request avoids the silent endpoint.
         """
         state = self._state
         if not state.overload.allows_hedging(request.pools):
@@ -132,48 +167,54 @@ class Dispatcher:
         allowed = state.retry_budget.allows(request.ticket.tenant, chosen[0].pool, now, after_silence=False)
         return chosen if allowed else None
 
-    # The first to answer
+    # First token
 
-    def first_token(self, event: FirstToken, now: Instant, out: list[Command]) -> None:
-        state, request_id = self._state, event.request_id
-        attempt = state.attempts.get(request_id, event.attempt)
+    def first_token(
+        self, request_id: RequestId, number: int, now: Instant, out: list[Command], *, delivered: bool
+    ) -> None:
+        state = self._state
+        attempt = state.attempts.get(request_id, number)
         if attempt is None:
             return
-        if not event.delivered:
-            state.attempts.began_undelivered(attempt, now)
+        if not delivered:
+            state.attempts.record_undelivered_first_token(attempt, now)
             return
-        if (readmitted := state.fleet.health.succeeded(attempt.endpoint, now)) is not None:
+        health = state.fleet.health
+        if (readmitted := health.record_success(attempt.endpoint, now)) is not None:
             out.append(readmitted)
-        state.fleet.health.reach.served(attempt.ticket.gateway, attempt.endpoint)
+        if health.reach.failing:
+            health.reach.record_served(attempt.ticket.gateway, attempt.endpoint)
         request = state.requests.by_id.get(request_id)
-        if request is not None and not attempt.let_go and not request.first_token:
-            state.hedging.learn(request, attempt.endpoint.pool, Duration(now - attempt.heard_at))
-            self.responded_first(request, attempt, now, out)
-            state.requests.began(request)
-            self.answered_elsewhere(request, now, out)
-        state.attempts.began(attempt, now)
+        if request is not None and not attempt.superseded and not request.first_token:
+            if request.service_class.hedging:
+                state.hedging.learn(request, attempt.endpoint.pool, Duration(now - attempt.last_progress_at))
+                state.hedging.unwatch(request)
+            if request.hedge is not None or request.running is not attempt:
+                self.responded_first(request, attempt, now, out)
+            state.requests.record_first_token(request)
+            if request.attempts_made > 1:
+                self.reattribute_failures(request, now, out)
+        state.attempts.record_first_token(attempt, now)
 
-    def answered_elsewhere(self, request: Request, now: Instant, out: list[Command]) -> None:
-        """Counts earlier failures of the request that were not attributed to their endpoints."""
+    def reattribute_failures(self, request: Request, now: Instant, out: list[Command]) -> None:
+        """Attributes the request's earlier failures to their endpoints, now that another endpoint has served it."""
         blame, fleet = self._state.blame, self._state.fleet
-        for failed in request.spent:
-            excuse, failed.excuse = failed.excuse, None
+        for failed in request.finished_attempts:
+            excuse, failed.other_origin = failed.other_origin, None
             if excuse is None:
                 continue
-            if blame.is_endpoints_after_all(
-                failed.endpoint, failed.ticket, excuse, now, among=fleet.endpoints.values()
-            ):
-                out += fleet.health.failed_after_all(failed.endpoint, now)
-            elif failed.endpoint.service.members.is_unserved(failed.ticket.gateway):
-                self.member_failed(failed, now)
+            if blame.is_endpoint_fault(failed.endpoint, failed.ticket, excuse, now, endpoints=fleet.endpoints.values()):
+                out += fleet.health.record_reattributed_failure(failed.endpoint, now)
+            elif failed.endpoint.service_log.members.is_unserved(failed.ticket.gateway):
+                self.record_member_failure(failed, now)
 
-    def member_failed(self, attempt: Attempt, now: Instant) -> None:
-        """Records that the member holding the request cannot reach an endpoint that serves most other members."""
+    def record_member_failure(self, attempt: Attempt, now: Instant) -> None:
+        """Records that the request's member cannot reach an endpoint that serves most other members."""
         state, member = self._state, attempt.ticket.gateway
-        if state.fleet.health.member_failed(attempt.endpoint, member, now):
-            state.queue.set_apart(member, state.requests.by_id.values())
+        if state.fleet.health.record_member_failure(attempt.endpoint, member, now):
+            state.queue.isolate_member(member, state.requests.by_id.values())
 
     def responded_first(self, request: Request, attempt: Attempt, now: Instant, out: list[Command]) -> None:
-        """This attempt answers the request; the other one, if there are two, is aborted."""
-        if (other := self._state.hedging.spoke(request, attempt, now)) is not None:
-            abort(request, other, f"attempt {attempt.number} was the first to answer", out)
+        """Keeps this attempt and aborts the other one, if any."""
+        if (other := self._state.hedging.responded_first(request, attempt, now)) is not None:
+            abort(request, other, f"attempt {attempt.number} responded first", out)

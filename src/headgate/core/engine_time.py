@@ -1,28 +1,30 @@
-"""Whose is the time of an endpoint?
+"""Attributes each endpoint's time to the attempts it serves.
 
-Theory of operation. From when it joins until it has left, each moment of an endpoint is somebody's. While nothing is in
-flight it is nobody's in particular: it starts, cannot serve, or is idle. While something is, it belongs to those who
-are: a step of an engine takes what it takes whatever is in it, and what each sequence adds. So with B in flight, of
-which each adds m to a step, and a step that takes a by itself, W = a + Σ m, and each has
+All of an endpoint's time is accounted for, from the moment it joins until it has left. If no attempt is in flight, the
+endpoint is starting, not ready, or idle. Otherwise, its time is divided among the attempts in flight. A step of an
+engine has a fixed cost `a`, and each sequence adds a cost `m`. With B sequences in flight, a step costs W = a + Σ m,
+and each sequence gets
 
     (m + a/B) / W
 
-of the moment: its own work, and an even share of the rest. A request with several prompts counts as that many sequences
-and has as many shares. The work per step changes once, when the prompt is computed (`prompt_ps`, `answer_ps`): it is
-input before, and output after. An attempt that is in flight after its request has ended has its share like the others,
-but it is late: no tenant is billed for it.
+of the time: its own work and an equal share of the fixed cost. A request with several prompts counts as that many
+sequences. The work per step changes once, when the prefill ends (`prefill_step_ps`, `decode_step_ps`). Time before that
+is input and time after it is output. An attempt that is still in flight after its request has ended is called late. A
+late attempt gets its share like any other, but no tenant is billed for it.
 
-To begin, to change and to end takes the same few operations however many are in flight: kept are the sums over time of
-1/W and of a/(B·W), and of each attempt where they stood when it came. They are whole numbers of a fine scale; what is
-lost in rounding is owed to the next who is measured, and all of it to the last before the endpoint is empty. So then
-the bills come to what is told as billed exactly; where the last was late, the next who comes has the nanosecond or two
-that they lack.
+Starting, changing and ending an attempt each take a constant number of operations, regardless of the number of attempts
+in flight. Two running sums over time are kept, one of 1/W and one of a/(B·W), and each attempt stores the values they
+had when it started. The sums are integers on a fine scale. Each rounding remainder is carried to the next attempt that
+is measured, and the last attempt before the endpoint becomes empty gets the rest. Bills then add up exactly to the
+billed time. If that last attempt was late, the one or two missing nanoseconds go to the next attempt.
 
-An island has a part of each endpoint, as it has of its places: it counts one of so many nanoseconds.
+An island owns a fraction of each endpoint and accounts for that fraction of the endpoint's time.
 
-What is not ideal: what an attempt adds to a step goes by how long its prompt and its answer were thought to be. What it
-took under an earlier scheduler is reckoned from its age and from its share when it was told of (`adopt`). That part is
-in no `EndpointTime` of this scheduler: the earlier one had it among what is billed.
+Limitations:
+
+- The cost per step uses predicted prompt and response lengths.
+- Time used under an earlier scheduler is estimated from the attempt's age and its share at the takeover (`adopt`). It
+  is not part of this scheduler's `EndpointTime`, because the earlier scheduler has reported it as billed.
 """
 
 from collections.abc import Iterable
@@ -33,314 +35,336 @@ from headgate.model.speed import EngineSpeed
 from headgate.model.units import Duration, EndpointId, Instant, PoolName
 
 _BITS: Final = 64
-"""A nanosecond is divided so finely that a hundred thousand changes lose less than one."""
+"""Resolution of the time sums. After a hundred thousand changes, less than one nanosecond has been lost."""
 _FRACTION: Final = (1 << _BITS) - 1
 _HALF: Final = 1 << _BITS - 1
-LEFT_MAX: Final = 1_024
-"""Endpoints that have left, and whose time nobody has asked for since."""
+_NO_TIME: Final = Duration(0)
+DEPARTED_MAX: Final = 1_024
+"""Maximum number of departed endpoints with uncollected time."""
 TIMES_MAX: Final = 65_536
-"""Endpoints of whose time anything is told at once."""
+"""Maximum number of endpoints in one time report."""
 
 
-def prompt_ps(speed: EngineSpeed, prompt_tokens: int, cached_tokens: int, *, prompts: int = 1) -> int:
-    """What a prompt adds to each step in which it is computed. One that is longer than a chunk takes several."""
-    whole = speed.prefill_ps(prompt_tokens, cached=cached_tokens, prompts=prompts)
+def prefill_step_ps(speed: EngineSpeed, prompt_tokens: int, cached_tokens: int, prompts: int = 1) -> int:
+    """Returns the time that a prompt adds to each of its prefill steps.
+
+    A prompt longer than a chunk takes several steps.
+    """
+    whole = speed.prefill_ps(prompt_tokens, cached_tokens, prompts)
     chunk, pending = speed.chunk_tokens, prompt_tokens - cached_tokens
     return whole if pending <= chunk else whole * chunk // pending
 
 
-def answer_ps(speed: EngineSpeed, prompt_tokens: int, output_tokens: int, *, answers: int) -> int:
-    """What answers add to each step in which they get a token, on the mean over their length."""
+def decode_step_ps(speed: EngineSpeed, prompt_tokens: int, output_tokens: int, answers: int) -> int:
+    """Returns the time that completions add to each decode step, averaged over their length."""
     return speed.decode_sequence_ps * answers + speed.kv_token_ps * (prompt_tokens + output_tokens // 2)
 
 
-class Stay:
-    """One attempt's part of its endpoint's time."""
+class AttemptTime:
+    """One attempt's share of its endpoint's time."""
 
     __slots__ = (
-        "adds_ps",
-        "computed",
-        "even_since",
-        "input",
+        "added_step_ps",
         "input_ns",
-        "late",
         "output_ns",
+        "prefill_scaled",
+        "prefilled",
+        "request_ended",
         "sequences",
         "shared_ns",
+        "shared_since",
         "since",
     )
 
-    def __init__(self, adds_ps: int, sequences: int = 1) -> None:
-        self.adds_ps = adds_ps
-        """What it adds to a step."""
+    def __init__(self, adds_ps: int, sequences: int, since: int, shared_since: int) -> None:
+        self.added_step_ps = adds_ps
+        """Time that the attempt adds to a step, in picoseconds."""
         self.sequences = sequences
-        """The number of even shares that it has in the rest of a step."""
-        self.late = False
-        """Whether its request has ended: it is measured already."""
-        self.input_ns = self.output_ns = self.shared_ns = Duration(0)
-        """What it had, once it is measured."""
-        self.computed = False
-        self.input = 0
-        """What its prompt took, once that is computed, in the finest scale."""
-        self.since = self.even_since = 0
+        """Number of equal shares of a step's fixed cost that the attempt carries."""
+        self.request_ended = False
+        """Whether the request has ended but the attempt is still in flight. If so, the attempt is already measured."""
+        self.input_ns = self.output_ns = self.shared_ns = _NO_TIME
+        """Measured times. They are set once the attempt has been measured."""
+        self.prefilled = False
+        self.prefill_scaled = 0
+        """Prefill time on the fine scale. It is set once the prefill has ended."""
+        self.since, self.shared_since = since, shared_since
+        """The endpoint's time sums when the attempt or its decoding started."""
 
 
 class EngineTime:
     """The time of one endpoint."""
 
     __slots__ = (
+        "_abort_lag_reported_ns",
         "_added_ps",
         "_adopted",
         "_at",
+        "_attributed_ns",
         "_busy_ns",
-        "_busy_told_ns",
-        "_even",
-        "_given_ns",
+        "_busy_reported_ns",
+        "_carry",
         "_in_flight",
         "_late",
         "_late_count",
         "_late_ps",
-        "_late_told_ns",
-        "_of",
-        "_owed",
-        "_rest_ns",
+        "_popped_at",
+        "_popped_remainder_ns",
+        "_remainder_ns",
+        "_scheduler_count",
+        "_shared",
         "_step_ps",
-        "_taken_at",
-        "_taken_rest_ns",
         "_virtual",
+        "abort_lag_ns",
         "billed_ns",
         "endpoint_id",
+        "ever_ready",
         "idle_ns",
-        "late_ns",
         "pool",
         "ready",
         "starting_ns",
         "unready_ns",
-        "was_ready",
     )
 
-    def __init__(self, endpoint_id: EndpointId, pool: PoolName, speed: EngineSpeed, now: Instant, *, of: int) -> None:
-        """`of` is how many there are that count this endpoint."""
+    def __init__(
+        self, endpoint_id: EndpointId, pool: PoolName, speed: EngineSpeed, now: Instant, *, scheduler_count: int
+    ) -> None:
+        """`scheduler_count` is the number of schedulers that share this endpoint."""
         self.endpoint_id, self.pool = endpoint_id, pool
         self._step_ps = max(1, speed.step_ps)
-        self._of = of
-        self._at = self._taken_at = now
-        self._rest_ns = self._taken_rest_ns = 0
-        """What is less than one nanosecond of ours."""
-        self.ready = self.was_ready = False
-        """Whether it can serve, and whether it ever could."""
-        self.starting_ns = self.unready_ns = self.idle_ns = self.billed_ns = self.late_ns = 0
-        """Since they were last taken."""
-        self._adopted: list[tuple[Stay, Duration, int]] = []
-        """Those whose earlier time is to be reckoned when all are known, with their ages and what is input of it."""
+        self._scheduler_count = scheduler_count
+        self._at = self._popped_at = now
+        self._remainder_ns = self._popped_remainder_ns = 0
+        """Sub-nanosecond remainder of this scheduler's fraction."""
+        self.ready = self.ever_ready = False
+        """Whether the endpoint is ready, and whether it has ever been."""
+        self.starting_ns = self.unready_ns = self.idle_ns = self.billed_ns = self.abort_lag_ns = 0
+        """Times since the last `pop`."""
+        self._adopted: list[tuple[AttemptTime, Duration, int]] = []
+        """Adopted attempts whose earlier time is estimated once all are known. Each entry holds the attempt, its age
+        and the fraction of its work that is input."""
         self._in_flight = self._added_ps = 0
         self._late_count = self._late_ps = 0
-        """Of these, those that are late."""
-        self._begin_anew(0)
+        """Sequences in flight that belong to late attempts, and the time they add to a step."""
+        self._reset(0)
 
-    def _begin_anew(self, lost_ns: int) -> None:
-        """Nothing is in flight, and so nothing but what was lost is owed to anybody: it has been told of as billed."""
-        self._virtual = self._even = self._late = 0
-        """The sums over time of 1/W, of a/(B·W), and of what those who are late had."""
-        self._owed, self._given_ns = lost_ns << _BITS, 0
-        """What the next has beside its own part, and what those have had who were measured."""
-        self._busy_ns = self._busy_told_ns = lost_ns
-        self._late_told_ns = 0
-        """What is in `billed_ns` and `late_ns`, or was before these were taken."""
+    def _reset(self, lost_ns: int) -> None:
+        """Resets the sums of an empty endpoint. `lost_ns` is time reported as billed that belongs to no attempt yet."""
+        self._virtual = self._shared = self._late = 0
+        """Sums over time of 1/W, of a/(B·W) and of the shares of late attempts."""
+        self._carry, self._attributed_ns = lost_ns << _BITS, 0
+        """Rounding carry for the next measured attempt, and total time of the attempts measured so far."""
+        self._busy_ns = self._busy_reported_ns = lost_ns
+        self._abort_lag_reported_ns = 0
+        """Parts of `_busy_ns` and `_late` that `billed_ns` and `abort_lag_ns` already include."""
 
-    # Time goes on
+    # Time
 
     def advance(self, now: Instant) -> None:
         passed = now - self._at
         if passed <= 0:
             return
         self._at = now
-        if self._of > 1:
-            passed, self._rest_ns = divmod(passed + self._rest_ns, self._of)
+        if self._scheduler_count > 1:
+            passed, self._remainder_ns = divmod(passed + self._remainder_ns, self._scheduler_count)
         if self._in_flight:
             if self._adopted:
-                self._reckon()
+                self._estimate_adopted()
             self._busy_ns += passed
             virtual = (passed << _BITS) // (self._step_ps + self._added_ps)
             even = virtual * self._step_ps // self._in_flight
             self._virtual += virtual
-            self._even += even
+            self._shared += even
             if self._late_count:
                 self._late += virtual * self._late_ps + even * self._late_count
         elif self.ready:
             self.idle_ns += passed
-        elif self.was_ready:
+        elif self.ever_ready:
             self.unready_ns += passed
         else:
             self.starting_ns += passed
 
-    def turn_ready(self, now: Instant) -> None:
+    def mark_ready(self, now: Instant) -> None:
         self.advance(now)
-        self.ready = self.was_ready = True
+        self.ready = self.ever_ready = True
 
-    def turn_unready(self, now: Instant) -> None:
+    def mark_unready(self, now: Instant) -> None:
         self.advance(now)
         self.ready = False
 
     def change_speed(self, speed: EngineSpeed, now: Instant) -> None:
-        """What is in flight adds to a step what it did."""
+        """Changes the fixed cost of a step. Attempts in flight keep the cost that they add."""
         self.advance(now)
         self._step_ps = max(1, speed.step_ps)
 
-    # Those who stay
+    # Attempts
 
-    def begin(self, adds_ps: int, now: Instant, *, sequences: int = 1) -> Stay:
+    def begin(self, adds_ps: int, now: Instant, sequences: int = 1) -> AttemptTime:
         if now > self._at:
             self.advance(now)
-        stay = Stay(adds_ps, sequences)
-        stay.since, stay.even_since = self._virtual, self._even
+        stay = AttemptTime(adds_ps, sequences, self._virtual, self._shared)
         self._in_flight += sequences
         self._added_ps += adds_ps
         return stay
 
-    def compute(self, stay: Stay, adds_ps: int, now: Instant) -> None:
-        """Its prompt has been computed: from here on it adds so much."""
+    def begin_at_decode(self, adds_ps: int, now: Instant, sequences: int) -> AttemptTime:
+        """Like `begin` and `begin_decode` at the same time, for a prompt that needs no time."""
+        stay = self.begin(adds_ps, now, sequences)
+        stay.prefilled = True
+        return stay
+
+    def begin_decode(self, stay: AttemptTime, adds_ps: int, now: Instant) -> None:
+        """Records that the prefill has ended. From now on, the attempt adds `adds_ps` to each step."""
         if now > self._at:
             self.advance(now)
-        stay.input, stay.since = stay.adds_ps * (self._virtual - stay.since), self._virtual
-        stay.computed = True
-        self._added_ps += adds_ps - stay.adds_ps
-        if stay.late:
-            self._late_ps += adds_ps - stay.adds_ps
-        stay.adds_ps = adds_ps
+        stay.prefill_scaled, stay.since = stay.added_step_ps * (self._virtual - stay.since), self._virtual
+        stay.prefilled = True
+        self._added_ps += adds_ps - stay.added_step_ps
+        if stay.request_ended:
+            self._late_ps += adds_ps - stay.added_step_ps
+        stay.added_step_ps = adds_ps
 
-    def adopt(self, stay: Stay, age_ns: Duration, *, input_ps: int, output_ps: int) -> None:
-        """It began so long ago under another scheduler, and did about so much work."""
+    def adopt(self, stay: AttemptTime, age_ns: Duration, *, input_ps: int, output_ps: int) -> None:
+        """Records an attempt that started under another scheduler, with its age and its estimated work."""
         self._adopted.append((stay, age_ns, (input_ps << _BITS) // max(1, input_ps + output_ps)))
 
-    def _reckon(self) -> None:
-        """Gives those who were adopted what they have probably had before."""
+    def _estimate_adopted(self) -> None:
+        """Estimates the time that adopted attempts used before the takeover."""
         whole_ps = self._step_ps + self._added_ps
         for stay, age_ns, input_part in self._adopted:
-            ours_ns = age_ns // self._of
-            work_ns = ours_ns * stay.adds_ps // whole_ps
+            ours_ns = age_ns // self._scheduler_count
+            work_ns = ours_ns * stay.added_step_ps // whole_ps
             stay.input_ns = Duration(work_ns * input_part >> _BITS)
             stay.output_ns = Duration(work_ns - stay.input_ns)
             stay.shared_ns = Duration(ours_ns * self._step_ps * stay.sequences // (whole_ps * self._in_flight))
         self._adopted.clear()
 
-    def turn_late(self, stay: Stay, now: Instant) -> None:
-        """Its request has ended, and it has not: it is measured, and what follows is nobody's."""
+    def mark_request_ended(self, stay: AttemptTime, now: Instant) -> None:
+        """Measures an attempt whose request has ended. Time after this point is not billed."""
         self.advance(now)
         self._measure(stay)
-        self.count_late(stay)
+        self.count_request_ended(stay)
 
-    def count_late(self, stay: Stay) -> None:
-        """What it has from here on is nobody's."""
-        stay.late = True
+    def count_request_ended(self, stay: AttemptTime) -> None:
+        """Marks the attempt as late. Time after this point is not billed."""
+        stay.request_ended = True
         self._late_count += stay.sequences
-        self._late_ps += stay.adds_ps
+        self._late_ps += stay.added_step_ps
 
-    def end(self, stay: Stay, now: Instant) -> None:
-        """It is measured, if it is not yet. Who leaves the endpoint empty takes what was lost in rounding."""
+    def end(self, stay: AttemptTime, now: Instant) -> None:
+        """Measures the attempt unless it is late. The last attempt on the endpoint gets the rounding remainder."""
         if now > self._at:
             self.advance(now)
-        if stay.late:
+        if stay.request_ended:
             self._late_count -= stay.sequences
-            self._late_ps -= stay.adds_ps
+            self._late_ps -= stay.added_step_ps
         else:
             self._measure(stay)
         self._in_flight -= stay.sequences
-        self._added_ps -= stay.adds_ps
+        self._added_ps -= stay.added_step_ps
         if not self._in_flight:
-            lost_ns = self._busy_ns - self._given_ns - (self._late + _HALF >> _BITS)
-            if not stay.late:
+            lost_ns = self._busy_ns - self._attributed_ns - (self._late + _HALF >> _BITS)
+            if not stay.request_ended:
                 stay.shared_ns = Duration(stay.shared_ns + lost_ns)
                 lost_ns = 0
-            self._tell_busy()
-            self._begin_anew(lost_ns)
+            self._report_busy()
+            self._reset(lost_ns)
 
-    def _measure(self, stay: Stay) -> None:
+    def _measure(self, stay: AttemptTime) -> None:
         if self._adopted:
-            self._reckon()
-        work, even = stay.adds_ps * (self._virtual - stay.since), stay.sequences * (self._even - stay.even_since)
-        whole = stay.input + work + even + self._owed
-        whole_ns, self._owed = whole >> _BITS, whole & _FRACTION
-        self._given_ns += whole_ns
-        # Of what is less than a nanosecond only the shared part has what it is owed.
-        if stay.computed:
-            input_ns, output_ns = stay.input >> _BITS, work >> _BITS
+            self._estimate_adopted()
+        work = stay.added_step_ps * (self._virtual - stay.since)
+        even = stay.sequences * (self._shared - stay.shared_since)
+        whole = stay.prefill_scaled + work + even + self._carry
+        whole_ns, self._carry = whole >> _BITS, whole & _FRACTION
+        self._attributed_ns += whole_ns
+        # Only the shared part absorbs the rounding carry.
+        input_ns = 0
+        if stay.prefilled:
+            output_ns = work >> _BITS
             stay.output_ns = Duration(stay.output_ns + output_ns)
             whole_ns -= output_ns
-        else:
+            work = stay.prefill_scaled
+        if work:
             input_ns = work >> _BITS
-        stay.input_ns = Duration(stay.input_ns + input_ns)
+            stay.input_ns = Duration(stay.input_ns + input_ns)
         stay.shared_ns = Duration(stay.shared_ns + whole_ns - input_ns)
 
-    # For those who ask
+    # Reports
 
-    def _tell_busy(self) -> None:
+    def _report_busy(self) -> None:
         late_ns = self._late + _HALF >> _BITS
-        late_more_ns = late_ns - self._late_told_ns
-        self.late_ns += late_more_ns
-        self.billed_ns += self._busy_ns - self._busy_told_ns - late_more_ns
-        self._busy_told_ns, self._late_told_ns = self._busy_ns, late_ns
+        late_more_ns = late_ns - self._abort_lag_reported_ns
+        self.abort_lag_ns += late_more_ns
+        self.billed_ns += self._busy_ns - self._busy_reported_ns - late_more_ns
+        self._busy_reported_ns, self._abort_lag_reported_ns = self._busy_ns, late_ns
 
-    def take(self) -> EndpointTime:
-        """How it was spent since this was last asked."""
-        self._tell_busy()
+    def pop(self) -> EndpointTime:
+        """Returns how the endpoint has spent its time since the last call."""
+        self._report_busy()
         told = EndpointTime(
             self.endpoint_id,
             self.pool,
-            Duration((self._at - self._taken_at + self._taken_rest_ns) // self._of),
+            Duration((self._at - self._popped_at + self._popped_remainder_ns) // self._scheduler_count),
             Duration(self.starting_ns),
             Duration(self.unready_ns),
             Duration(self.idle_ns),
             Duration(self.billed_ns),
-            Duration(self.late_ns),
+            Duration(self.abort_lag_ns),
         )
-        self.starting_ns = self.unready_ns = self.idle_ns = self.billed_ns = self.late_ns = 0
-        self._taken_at, self._taken_rest_ns = self._at, self._rest_ns
+        self.starting_ns = self.unready_ns = self.idle_ns = self.billed_ns = self.abort_lag_ns = 0
+        self._popped_at, self._popped_remainder_ns = self._at, self._remainder_ns
         return told
 
 
-class LeftTimes:
-    """The time of endpoints that have left since somebody asked. Of too many the first to leave are forgotten."""
+class DepartedTimes:
+    """Uncollected times of departed endpoints.
+
+    When the limit is reached, the endpoint that departed first is dropped.
+    """
 
     __slots__ = ("_by_name",)
 
     def __init__(self) -> None:
         self._by_name: dict[tuple[str, str], EndpointTime] = {}
 
-    def keep(self, time: EngineTime) -> None:
-        told = time.take()
+    def add(self, time: EngineTime) -> None:
+        told = time.pop()
         name = (told.endpoint_id, told.pool)
         earlier = self._by_name.pop(name, None)
-        self._by_name[name] = told if earlier is None else _both(earlier, told)
-        if len(self._by_name) > LEFT_MAX:
+        self._by_name[name] = told if earlier is None else _sum(earlier, told)
+        if len(self._by_name) > DEPARTED_MAX:
             del self._by_name[next(iter(self._by_name))]
 
-    def take(self, present: Iterable[EngineTime], now: Instant) -> tuple[EndpointTime, ...]:
-        """That of all, each endpoint once."""
+    def pop_all(self, present: Iterable[EngineTime], now: Instant) -> tuple[EndpointTime, ...]:
+        """Returns the times of present and departed endpoints, one entry per endpoint."""
         left, self._by_name = self._by_name, {}
         for each in (all_present := tuple(present)):
             each.advance(now)
-        return together((*left.values(), *(each.take() for each in all_present)))
+        return merge_times((*left.values(), *(each.pop() for each in all_present)))
 
 
-def together(times: Iterable[EndpointTime]) -> tuple[EndpointTime, ...]:
-    """The same with each endpoint once. Of too many the last are kept."""
+def merge_times(times: Iterable[EndpointTime]) -> tuple[EndpointTime, ...]:
+    """Merges the times into one entry per endpoint.
+
+    If there are more entries than the limit, the last ones are kept.
+    """
     by_name: dict[tuple[str, str], EndpointTime] = {}
     for told in times:
         name = (told.endpoint_id, told.pool)
         earlier = by_name.get(name)
-        by_name[name] = told if earlier is None else _both(earlier, told)
+        by_name[name] = told if earlier is None else _sum(earlier, told)
     return tuple(by_name.values())[-TIMES_MAX:]
 
 
-def _both(one: EndpointTime, other: EndpointTime) -> EndpointTime:
+def _sum(one: EndpointTime, other: EndpointTime) -> EndpointTime:
     return EndpointTime(
         one.endpoint_id,
         one.pool,
-        Duration(one.whole_ns + other.whole_ns),
+        Duration(one.total_ns + other.total_ns),
         Duration(one.starting_ns + other.starting_ns),
         Duration(one.unready_ns + other.unready_ns),
         Duration(one.idle_ns + other.idle_ns),
         Duration(one.billed_ns + other.billed_ns),
-        Duration(one.late_ns + other.late_ns),
+        Duration(one.abort_lag_ns + other.abort_lag_ns),
     )

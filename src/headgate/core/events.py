@@ -1,13 +1,13 @@
-"""What can happen?
+"""Events from a host to the scheduler.
 
-The closed union of everything a host may tell the scheduler. Events carry facts, never
-wishes; the time comes beside them, as an argument of `Scheduler.handle`.
+Events are a closed union. They state facts and never request actions. The time is passed to `Scheduler.handle` as a
+separate argument.
 """
 
 from enum import StrEnum
 
 from headgate.model.caps import Caps
-from headgate.model.endpoint import Endpoint, EndpointTrouble
+from headgate.model.endpoint import Endpoint, EndpointProblem
 from headgate.model.fault import Fault
 from headgate.model.message import message
 from headgate.model.money import NanoUsd, Period
@@ -18,23 +18,24 @@ from headgate.model.usage import Usage
 
 
 class AttemptEnding(StrEnum):
-    """How one try at one endpoint ended, as the relay saw it."""
+    """How one attempt on one endpoint ended, as observed by the relay."""
 
     COMPLETED = "completed"
     FAILED = "failed"
-    """Could not connect, an error status, an error event, a broken or truncated answer."""
-    SILENT = "silent"
-    """Nothing came in time."""
-    REFUSED = "refused"
-    """The engine judged the request itself to be wrong."""
+    """The connection failed, or the engine returned an error status, an error event or a broken or truncated
+    response."""
+    TIMEOUT = "timeout"
+    """No data arrived in time."""
+    REJECTED = "rejected"
+    """The engine rejected the request as invalid."""
     ABORTED = "aborted"
-    """Stopped because the scheduler said so."""
+    """The scheduler stopped the attempt."""
 
 
 class WithdrawalCause(StrEnum):
-    CLIENT_LEFT = "client_left"
-    GRACE_OVER = "grace_over"
-    """The process that holds the request is leaving and cannot wait any longer."""
+    CLIENT_DISCONNECTED = "client_disconnected"
+    SHUTDOWN = "shutdown"
+    """The process that holds the request is shutting down and its grace period has ended."""
 
 
 @message
@@ -44,7 +45,7 @@ class RequestArrived:
 
 @message
 class RequestRejected:
-    """A gateway rejected a request of the tenant after it had read the body; the request was not admitted."""
+    """A gateway rejected a request from the tenant after reading its body. The request was not admitted."""
 
     tenant: TenantId
 
@@ -57,16 +58,16 @@ class RequestWithdrawn:
 
 @message
 class FirstToken:
-    """The first token of an attempt has come.
+    """The first token of an attempt has arrived.
 
-    The event comes twice for an answer that the engine streams and the caller gets whole: not `delivered` with the
-    first token, and `delivered` when the answer is complete.
+    If the engine streams a response that the caller receives in one piece, the event is sent twice: without `delivered`
+    at the first token, and with `delivered` when the response is complete.
     """
 
     request_id: RequestId
     attempt: int
     delivered: bool = True
-    """Whether the answer begins to reach the caller; from then on the request is not retried."""
+    """Whether the caller is starting to receive the response. After that, the request is not retried."""
 
 
 @message
@@ -78,17 +79,17 @@ class AttemptProgress:
 
 
 @message
-class Progressed:
-    """What all open attempts have produced since the last report, in one event."""
+class AttemptsProgressed:
+    """Tokens that all open attempts produced since the last report."""
 
     attempts: tuple[AttemptProgress, ...]
     late: bool = False
-    """Whether the gateway's event loop was late since the last report, so that the time between is not the engine's."""
+    """Whether the gateway's event loop has lagged since the last report. If so, the elapsed time is not engine time."""
 
 
 @message
 class AttemptEnded:
-    """Every `Dispatch` is answered by exactly one of these; only then is its place free."""
+    """End of an attempt. Each `Dispatch` leads to exactly one such event, which frees its slot."""
 
     request_id: RequestId
     attempt: int
@@ -96,162 +97,167 @@ class AttemptEnded:
     detail: str = ""
     usage: Usage | None = None
     fault: Fault | None = None
-    """The fault of a failed attempt; None if unknown, which counts against the endpoint."""
-    disbelieved: bool = False
-    """Whether the engine reported an impossible usage, which was ignored."""
+    """Fault that made the attempt fail. If it is None (unknown), the failure counts against the endpoint."""
+    usage_implausible: bool = False
+    """Whether the engine reported impossible usage figures, which were ignored."""
+    first_token: bool = False
+    """Whether the first token was delivered just before this event and has not been reported as `FirstToken`. Gateways
+    set it only for a completed attempt.
+    """
 
 
-# What was begun under an earlier scheduler
+# Work started under an earlier scheduler
 
 
-class Counted(StrEnum):
-    """What the counters that a scheduler began with know already of a request."""
+class CountedUpTo(StrEnum):
+    """How much of a request the snapshot already includes."""
 
     NOTHING = "nothing"
-    """It arrived after they were told, or they were lost: what it takes of limits and budgets is yet to be counted."""
+    """Nothing: the request arrived after the snapshot, or the snapshot was lost."""
     ARRIVAL = "arrival"
-    """It was let in before they were told, and sent after."""
+    """The admission. The latest attempt was sent after the snapshot."""
     SENT = "sent"
-    """Its latest attempt, too, was sent before they were told."""
+    """The admission and the latest attempt."""
     ENDED = "ended"
-    """They have all of it but what it cost."""
+    """Everything except the cost."""
 
 
 @message
 class RequestReported:
-    """A request that was let in under an earlier scheduler still waits.
+    """A request that an earlier scheduler admitted is still queued.
 
-    It is queued whatever the queue's bounds and its tenant's limits say. Those who wait are told when all that is in
-    flight has been, the oldest first, and before any endpoint is said to be ready: so they go in their order, and not
-    in that of the reports. Who is told later than that waits from there on as everybody does.
+    It is queued again regardless of queue and tenant limits. Queued requests are reported after all running attempts,
+    the oldest first, and before any endpoint is reported as ready. They therefore keep their original order, regardless
+    of the order of the reports. A request reported later than that is queued like a new one.
     """
 
     ticket: Ticket
-    """As it was on arrival."""
+    """The ticket as of the request's arrival."""
     waited_ns: Duration
-    """Time in the queue so far, over all attempts, up to this moment."""
+    """Time spent in the queue so far, over all attempts."""
     attempts: int = 0
-    """How many have been made; all have ended."""
+    """Number of attempts made. All of them have ended."""
     age_ns: Duration | None = None
-    """Since its arrival; None where it has done nothing but wait."""
+    """Time since the request's arrival. None if the request has only waited."""
     held_ns: Duration = Duration(0)
-    """Of the time in the queue, what it was held for an endpoint to start, up to this moment if it still is."""
+    """Part of the queue time spent on hold for an endpoint to start, including a hold in progress."""
     failed_at: EndpointId | None = None
-    """Where its last attempt failed."""
-    counted: Counted = Counted.ARRIVAL
+    """Endpoint of the last failed attempt."""
+    counted: CountedUpTo = CountedUpTo.ARRIVAL
 
 
 @message
 class AttemptReported:
-    """An attempt that was sent under an earlier scheduler is in flight. What follows of it is told as of any other.
+    """An attempt that an earlier scheduler sent is in flight. From here on, its events are the same as for any attempt.
 
-    Attempts are told when endpoints have joined, and before any of them is said to be ready: what they hold must be
-    known when places are given. One at an endpoint that has not joined holds its place there all the same.
+    Attempts are reported after the endpoints have joined and before any endpoint is reported as ready, because the
+    scheduler must know the occupied slots before it sends requests. An attempt occupies its slot even if its endpoint
+    has not joined.
     """
 
     ticket: Ticket
-    """Of its request, as it was on arrival."""
+    """The ticket as of the request's arrival."""
     attempt: int
-    """Its number."""
+    """Attempt number."""
     endpoint_id: EndpointId
     age_ns: Duration
-    """Since it was sent."""
+    """Time since the attempt was sent."""
     first_token: bool
-    """Whether its first token has come."""
+    """Whether the first token has arrived."""
     tokens: int
-    """What it has produced so far."""
+    """Tokens produced so far."""
     waited_ns: Duration
-    """Time that its request was in the queue, over all attempts."""
+    """Time the request spent in the queue, over all attempts."""
     pool: PoolName
     service_class: ClassName
-    """As in its `Dispatch`, as are those that follow."""
+    """Class of the request. This field and the following ones have the values of the attempt's `Dispatch`."""
     caps: Caps
     level: int = 0
     hedge: bool = False
     model: ModelName | None = None
     held_ns: Duration = Duration(0)
     request_age_ns: Duration | None = None
-    """Since the request's arrival; None where it has waited once, and was sent once."""
-    over: bool = False
-    """Whether its request has ended already: only its place is still taken."""
-    let_go: bool = False
-    """Whether another attempt of its request answered first."""
-    counted: Counted = Counted.SENT
+    """Time since the request's arrival. None if the request was queued once and sent once."""
+    request_ended: bool = False
+    """Whether the request has already ended. If so, only its slot is still occupied."""
+    superseded: bool = False
+    """Whether another attempt of the request responded first."""
+    counted: CountedUpTo = CountedUpTo.SENT
     cost: NanoUsd | None = NanoUsd(0)
-    """Of a request that has ended: as in `RequestSettled`."""
+    """Cost of a request that has ended, as in `RequestSettled`."""
 
 
 @message
 class RequestSettled:
-    """A request has ended under an earlier scheduler, and the counters do not have its end."""
+    """A request has ended under an earlier scheduler, and the snapshot was taken before it ended."""
 
     ticket: Ticket
     attempts: int
-    """How many were made."""
+    """Number of attempts made."""
     pool: PoolName | None = None
-    """Where the last one was; None where it was never sent."""
+    """Pool of the last attempt. None if the request was never sent."""
     service_class: ClassName | None = None
     usage: Usage | None = None
-    """Of the last attempt, by the engine or as estimated by whoever relayed it; None where nobody can say."""
+    """Usage of the last attempt, reported by the engine or estimated by the relay. None if unknown."""
     completed: bool = False
-    """Whether the answer was whole: only then something is learned from its length."""
+    """Whether the response was complete. Only complete responses update the predictions."""
     model: ModelName | None = None
-    """As in its `Dispatch`."""
-    counted: Counted = Counted.NOTHING
+    """Model that served the request. None if it is the requested model."""
+    counted: CountedUpTo = CountedUpTo.NOTHING
     age_ns: Duration = Duration(0)
-    """Since its arrival."""
+    """Time since the request's arrival."""
     cost: NanoUsd | None = None
-    """What its tenant pays for it, and no counters have; None where it pays and nobody has told the bills."""
+    """Cost to the tenant that is not included in any snapshot. None if the tenant pays but the bills are unknown."""
 
 
 @message
 class EndpointJoined:
-    """A new endpoint, or new limits of a known one; one that was leaving stays."""
+    """An endpoint has joined, or the limits of a known endpoint have changed. An endpoint that was leaving stays."""
 
     endpoint: Endpoint
 
 
 @message
-class EndpointReadied:
-    """The engine says that it can serve."""
+class EndpointReady:
+    """The engine reports that it is ready."""
 
     endpoint_id: EndpointId
 
 
 @message
-class EndpointUnreadied:
-    """The engine itself says that it cannot serve, for instance while loading weights."""
+class EndpointNotReady:
+    """The engine reports that it is not ready, for example while it loads weights."""
 
     endpoint_id: EndpointId
 
 
 @message
-class EndpointMeasured:
-    """What an engine says of itself."""
+class EndpointMetricsReported:
+    """Metrics that the engine reports about itself."""
 
     endpoint_id: EndpointId
     running: int
     waiting: int
     kv_percent: int | None = None
-    """How much of its KV cache is in use; None where it does not say."""
+    """Percentage of the KV cache in use. None if the engine does not report it."""
     kv_tokens: int | None = None
-    """Tokens that its KV cache holds; None if it does not report that."""
+    """Capacity of the KV cache in tokens. None if the engine does not report it."""
 
 
 @message
 class EndpointProbed:
-    """The result of probing an engine has changed: it fails, fails in another way, or passes again."""
+    """The probe result of an engine has changed: the probe now fails, fails for another reason, or passes again."""
 
     endpoint_id: EndpointId
-    trouble: EndpointTrouble | None
-    """The reason why the probe fails; None if it passes."""
+    trouble: EndpointProblem | None
+    """Why the probe fails. None if it passes."""
     detail: str = ""
     """The observed error, for operators."""
 
 
 @message
 class EndpointLeaving:
-    """Nothing new goes there; it is forgotten when the last attempt has ended."""
+    """The endpoint gets no new requests and is removed when its last attempt has ended."""
 
     endpoint_id: EndpointId
 
@@ -263,46 +269,49 @@ class PolicyChanged:
 
 
 @message
-class Spent:
-    """What the ledger has of a budget's period."""
+class BudgetSpent:
+    """Amount spent in one budget period according to the ledger."""
 
     scope: str
-    """As in `BudgetLeft`."""
+    """Budget scope, as in `BudgetStatus`."""
     period: Period
     spent: NanoUsd
 
 
 @message
-class BudgetsTold:
-    """Which day and month it is, and what the ledger has of them. It lags, so what is known here may be more.
+class BudgetsSynced:
+    """The current day and month, and the amounts spent in them according to the ledger.
 
-    Told at the start, when a period begins, and from time to time.
+    The ledger lags, so the scheduler's own totals may be higher. The event is sent at startup, at the beginning of each
+    period, and at regular intervals.
     """
 
     day_began: Instant
     day_ends: Instant
     month_began: Instant
     month_ends: Instant
-    spent: tuple[Spent, ...] = ()
+    spent: tuple[BudgetSpent, ...] = ()
 
 
 @message
 class TimerFired:
-    """The moment that `next_wakeup` named has come."""
+    """The time returned by `next_wakeup` has come."""
 
 
-FleetEvent = EndpointJoined | EndpointReadied | EndpointUnreadied | EndpointMeasured | EndpointProbed | EndpointLeaving
-Report = RequestReported | AttemptReported | RequestSettled
+FleetEvent = (
+    EndpointJoined | EndpointReady | EndpointNotReady | EndpointMetricsReported | EndpointProbed | EndpointLeaving
+)
+TakeoverReport = RequestReported | AttemptReported | RequestSettled
 Event = (
     RequestArrived
     | RequestRejected
     | FirstToken
-    | Progressed
+    | AttemptsProgressed
     | AttemptEnded
     | RequestWithdrawn
     | TimerFired
     | FleetEvent
     | PolicyChanged
-    | BudgetsTold
-    | Report
+    | BudgetsSynced
+    | TakeoverReport
 )

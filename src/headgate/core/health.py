@@ -1,18 +1,20 @@
-"""Is this endpoint fit to serve?
+"""Endpoint health: ejection, trials, slow start and zone failures.
 
-Failures in a row eject an endpoint for a while; each ejection in a row lasts twice as long. The endpoint comes back on
-trial: one request at a time, until one succeeds. A health page that responds does not prove that an engine computes, so
-only work makes it trusted. But an engine is put on trial as soon as its probe passes again, and after at most ten
-seconds if its probe passes all the time. If no endpoint of a pool accepts work, no ejection lasts longer than the first
-one: there are no other endpoints to protect, and the first one that recovers must be found.
+Consecutive failures eject an endpoint, and each consecutive ejection lasts twice as long as the previous one. The
+endpoint returns on trial: it gets one request at a time until one succeeds. Only served requests restore trust, because
+a passing health check does not prove that an engine can actually compute. An engine is put on trial as soon as its
+probe passes again, or after at most ten seconds if its probe never fails. If no endpoint of a pool accepts requests, no
+ejection lasts longer than the first one. In that case there is no healthy endpoint to send requests to, and the first
+one that recovers must be found quickly. Endpoints with a failing probe are an exception (`routing/failing_probes`).
 
-Who becomes ready beside others that have served for a while starts slowly: its caches are empty and its first steps
-are compiled under load, so it takes a part of its places and more with every step. Where all began together, as when
-the gateway itself starts, nobody is spared by that, and nobody starts slowly. Nor is one on trial anybody to lean on.
+An endpoint that becomes ready alongside others that have been serving for a while starts slowly. Its caches are empty
+and its first steps are compiled under load, so it begins with only some of its slots and gets more with every step. If
+all endpoints become ready together, for example when the gateway starts, there is no slow start because none of them
+could take over the load. An endpoint on trial cannot take over load either.
 
-A zone goes down as a whole. Once most of its endpoints have been ejected the others there are not waited for, as long
-as each one's pool is served from elsewhere. That is judged when an endpoint fails that was trusted, not when a trial
-fails: half a zone that stays broken must not take the sound half with it again and again.
+An entire zone can fail. When most of its endpoints are ejected, each of its other endpoints is ejected too, provided
+that the endpoint's pool is also served from another zone. This check runs only when a trusted endpoint fails, not when
+a trial fails. Otherwise, the healthy half of a half-broken zone would be ejected again and again.
 """
 
 from collections.abc import Iterable
@@ -23,36 +25,36 @@ from headgate.model.policy import HealthRules
 from headgate.model.units import Duration, Instant, after
 
 _DOUBLINGS_MAX = 16
-_GROWTH_PERCENT = 20
-"""What a slow start begins with, and by what it grows."""
+_SLOW_START_STEP_PERCENT = 20
+"""Initial percentage of slots in a slow start, and its increment per step."""
 _ZONE_EJECTIONS_MIN = 2
-"""One endpoint that fails is an endpoint that fails."""
+"""Minimum number of ejected endpoints for a zone failure."""
 
 
-def passed_trial(endpoint: EndpointRecord) -> None:
-    """It is trusted again."""
+def pass_trial(endpoint: EndpointRecord) -> None:
+    """Marks an endpoint as trusted after a successful trial."""
     endpoint.failures = endpoint.ejections = 0
     endpoint.state = EndpointState.READY
 
 
-def readied(endpoint: EndpointRecord) -> bool:
-    """Notes that the engine says it can serve; true if it is trusted, false if on trial."""
+def mark_ready(endpoint: EndpointRecord) -> bool:
+    """Records that the engine is ready. Returns True if the endpoint is trusted and False if it is on trial."""
     endpoint.failures = 0
     endpoint.state = EndpointState.TRIAL if endpoint.ejections else EndpointState.READY
     return endpoint.state is EndpointState.READY
 
 
-def failed(endpoint: EndpointRecord, rules: HealthRules) -> bool:
-    """Notes a failure; true if the endpoint is to be ejected."""
+def record_failure(endpoint: EndpointRecord, rules: HealthRules) -> bool:
+    """Records a failure and returns whether to eject the endpoint."""
     endpoint.failures += 1
     if endpoint.state is EndpointState.TRIAL:
         return True
-    return endpoint.state is EndpointState.READY and endpoint.failures >= rules.failures_max
+    return endpoint.state is EndpointState.READY and endpoint.failures >= rules.consecutive_failures_max
 
 
-def ejection_ns(before: int, rules: HealthRules) -> Duration:
-    """The length of an ejection after `before` ejections in a row."""
-    return Duration(min(rules.eject_ns << min(before, _DOUBLINGS_MAX), rules.eject_ns_max))
+def ejection_ns(previous_ejections: int, rules: HealthRules) -> Duration:
+    """Returns the length of an ejection after `previous_ejections` consecutive ejections."""
+    return Duration(min(rules.ejection_ns << min(previous_ejections, _DOUBLINGS_MAX), rules.ejection_ns_max))
 
 
 def eject(endpoint: EndpointRecord, now: Instant, rules: HealthRules) -> None:
@@ -60,42 +62,48 @@ def eject(endpoint: EndpointRecord, now: Instant, rules: HealthRules) -> None:
     endpoint.ejections += 1
     endpoint.failures = 0
     endpoint.state = EndpointState.EJECTED
-    endpoint.returns_at = after(now, length)
+    endpoint.ejected_until = after(now, length)
 
 
-def shorten(endpoint: EndpointRecord, now: Instant, rules: HealthRules) -> bool:
-    """Lets an ejection last no longer than a first one that begins at this moment; false if it is not ejected."""
+def shorten_ejection(endpoint: EndpointRecord, now: Instant, rules: HealthRules) -> bool:
+    """Caps an ejection at the length of a first ejection that starts now.
+
+    Returns False if the endpoint is not ejected.
+    """
     if endpoint.state is not EndpointState.EJECTED:
         return False
-    endpoint.returns_at = min(endpoint.returns_at, after(now, rules.eject_ns))
+    endpoint.ejected_until = min(endpoint.ejected_until, after(now, rules.ejection_ns))
     return True
 
 
-def grow(endpoint: EndpointRecord, rules: HealthRules) -> Duration | None:
-    """The next step of a slow start; how long until the one after it, None if it was the last."""
-    endpoint.grown_percent = min(100, endpoint.grown_percent + _GROWTH_PERCENT)
-    endpoint.bound()
-    if endpoint.grown_percent == 100:
+def advance_slow_start(endpoint: EndpointRecord, rules: HealthRules) -> Duration | None:
+    """Takes the next step of a slow start. Returns the time until the next step, or None if this is the last."""
+    endpoint.slow_start_percent = min(100, endpoint.slow_start_percent + _SLOW_START_STEP_PERCENT)
+    endpoint.update_limit()
+    if endpoint.slow_start_percent == 100:
         return None
-    return Duration(max(1, rules.slow_start_ns * _GROWTH_PERCENT // 100))
+    return Duration(max(1, rules.slow_start_ns * _SLOW_START_STEP_PERCENT // 100))
 
 
 def starts_slowly(endpoint: EndpointRecord, others: Iterable[EndpointRecord], now: Instant, rules: HealthRules) -> bool:
-    """Whether it has become ready beside one that has served for as long as a slow start takes."""
+    """Returns whether another endpoint of the pool has been serving for at least the length of a slow start."""
     if not rules.slow_start_ns:
         return False
-    return any(each is not endpoint and carries(each) and now - each.ready_at >= rules.slow_start_ns for each in others)
+    return any(
+        each is not endpoint and is_fully_serving(each) and now - each.ready_at >= rules.slow_start_ns
+        for each in others
+    )
 
 
-def carries(endpoint: EndpointRecord) -> bool:
-    """Whether others may be spared at its cost: it is trusted, and takes all that it can."""
-    return endpoint.live and endpoint.state is EndpointState.READY and endpoint.grown_percent == 100
+def is_fully_serving(endpoint: EndpointRecord) -> bool:
+    """Returns whether the endpoint can take load from others: it is trusted and uses all of its slots."""
+    return endpoint.live and endpoint.state is EndpointState.READY and endpoint.slow_start_percent == 100
 
 
 def zone_is_down(endpoints: Iterable[EndpointRecord], rules: HealthRules) -> bool:
-    """Whether so many of a zone's endpoints are ejected that it is the zone which fails."""
+    """Returns whether enough endpoints of a zone are ejected to treat the zone as failed."""
     ejected = serving = 0
     for each in endpoints:
         ejected += each.state is EndpointState.EJECTED
         serving += each.live
-    return ejected >= _ZONE_EJECTIONS_MIN and 100 * ejected >= rules.zone_percent * (ejected + serving)
+    return ejected >= _ZONE_EJECTIONS_MIN and 100 * ejected >= rules.zone_ejection_percent * (ejected + serving)

@@ -1,75 +1,78 @@
-"""When is a silent attempt worth a second one elsewhere?
+"""Hedging: decides when a silent attempt is backed up by a second attempt on another endpoint.
 
-When it has been silent for longer than nineteen in twenty of its class are at its pool. How long that is comes from
-what was seen: how long streamed answers took to begin, from their dispatch, in buckets at most an eighth apart, half of
-them forgotten now and then. Before enough have been seen nobody is hedged.
+An attempt is hedged once it has been silent for longer than the 95th percentile for its class in its pool. The
+percentile comes from a histogram of the time between dispatch and first token for streamed responses. Adjacent bucket
+bounds differ by at most an eighth, and the counts are halved from time to time. There are no hedges until the histogram
+has enough samples.
 
-An attempt that is let go because its hedge spoke first never says how long it would have taken. Leaving it out would
-make the slow ones vanish from what is known, and each hedge would bring the next one sooner. So it counts as long as it
-was silent, which is more than nineteen in twenty and keeps it among the slow.
+The time to first token of an attempt that loses to its hedge is unknown. If such attempts were excluded, slow attempts
+would disappear from the histogram and hedges would be sent earlier and earlier. A losing attempt is therefore recorded
+with the time for which it was silent. That time is above the 95th percentile, so the attempt still counts as slow.
 """
 
 from bisect import bisect_left
 from collections.abc import Iterable
 from typing import Final
 
-from headgate.core.alarms import Agenda, Alarms
-from headgate.core.counters import FirstTokensCounter
-from headgate.core.state import Attempt, Request
+from headgate.core.counters import TtftCounter
+from headgate.core.request_state import Attempt, Request
+from headgate.core.timers import TimerHeap, Timers
 from headgate.model.policy import Policy
 from headgate.model.units import MILLISECOND, SECOND, ClassName, Duration, Instant, PoolName, RequestId, after
 
-SEEN_MIN: Final = 100
-"""So many first tokens of a class at a pool must have been seen before anything there is hedged."""
+SAMPLES_MIN: Final = 100
+"""Minimum number of first tokens observed for a class in a pool before its attempts are hedged."""
 WAIT_NS_MIN: Final = Duration(50 * MILLISECOND)
 WAIT_NS_MAX: Final = Duration(30 * SECOND)
-"""Bounds of the silence after which a second attempt is made, whatever was seen."""
-_PERCENT: Final = 95
-_PARTS: Final = 8
+"""Minimum and maximum silence after which an attempt is hedged."""
+_QUANTILE_PERCENT: Final = 95
+_BUCKETS_PER_OCTAVE: Final = 8
 _BOUNDS: Final = tuple(
-    (MILLISECOND << octave) * (_PARTS + part) // _PARTS for octave in range(16) for part in range(_PARTS)
+    (MILLISECOND << octave) * (_BUCKETS_PER_OCTAVE + part) // _BUCKETS_PER_OCTAVE
+    for octave in range(16)
+    for part in range(_BUCKETS_PER_OCTAVE)
 )
-"""Upper bounds of the buckets, from a millisecond to about a minute."""
+"""Upper bucket bounds in nanoseconds, from one millisecond to about one minute."""
 FIRST_TOKEN_BUCKETS: Final = len(_BOUNDS) + 1
-"""The last bucket counts all longer times."""
+"""Number of buckets. The last bucket counts all longer times."""
 _FORGET_AFTER: Final = 1_024
-_LOOK_EVERY: Final = 16
-"""How many are seen between two looks at all buckets."""
+_RECOMPUTE_EVERY: Final = 16
+"""Number of samples between two computations of the percentile."""
 
 
-class FirstTokens:
-    """How long answers took to begin, of one class at one pool."""
+class TtftHistogram:
+    """Histogram of the time to first token for one class in one pool."""
 
-    __slots__ = ("_counts", "_seen", "wait_ns")
+    __slots__ = ("_count", "_counts", "wait_ns")
 
     def __init__(self) -> None:
         self._counts = [0] * FIRST_TOKEN_BUCKETS
-        self._seen = 0
+        self._count = 0
         self.wait_ns: Duration | None = None
-        """How long to be silent is unusual; None while that is not known."""
+        """Silence after which an attempt is hedged. None if there are too few samples."""
 
     def learn(self, took_ns: Duration) -> None:
         self._counts[bisect_left(_BOUNDS, took_ns)] += 1
-        self._seen += 1
-        if self._seen >= SEEN_MIN and (self.wait_ns is None or not self._seen % _LOOK_EVERY):
+        self._count += 1
+        if self._count >= SAMPLES_MIN and (self.wait_ns is None or not self._count % _RECOMPUTE_EVERY):
             self.wait_ns = Duration(min(max(WAIT_NS_MIN, self._quantile()), WAIT_NS_MAX))
-        if self._seen >= _FORGET_AFTER:
+        if self._count >= _FORGET_AFTER:
             self._counts = [count // 2 for count in self._counts]
-            self._seen = sum(self._counts)
+            self._count = sum(self._counts)
 
     def buckets(self) -> tuple[tuple[int, int], ...]:
-        """Those that are not empty."""
+        """Returns the non-empty buckets as (bucket, count)."""
         return tuple((bucket, count) for bucket, count in enumerate(self._counts) if count)
 
     def restore(self, buckets: Iterable[tuple[int, int]], wait_ns: Duration | None) -> None:
         for bucket, count in buckets:
             self._counts[bucket] = count
-            self._seen += count
+            self._count += count
         self.wait_ns = wait_ns
 
     def _quantile(self) -> int:
-        """The bound of the bucket up to which most of them are."""
-        wanted = -(-self._seen * _PERCENT // 100)
+        """Returns the upper bound of the bucket that contains the 95th percentile."""
+        wanted = -(-self._count * _QUANTILE_PERCENT // 100)
         bucket = -1
         while wanted > 0:
             bucket += 1
@@ -78,70 +81,73 @@ class FirstTokens:
 
 
 class Hedging:
-    """What is known of first tokens, and which attempts are to be looked at when."""
+    """Histograms of the time to first token, and the timers of attempts that can be hedged."""
 
-    __slots__ = ("_first_tokens", "silent")
+    __slots__ = ("_first_tokens", "silence_timers")
 
-    def __init__(self, agenda: Agenda) -> None:
-        self._first_tokens: dict[tuple[ClassName, PoolName], FirstTokens] = {}
-        self.silent: Alarms[RequestId] = Alarms(agenda)
-        """Requests with one attempt under way that may be hedged, and when its silence becomes unusual."""
+    def __init__(self, timer_heap: TimerHeap) -> None:
+        self._first_tokens: dict[tuple[ClassName, PoolName], TtftHistogram] = {}
+        self.silence_timers: Timers[RequestId] = Timers(timer_heap)
+        """Timers of requests with one running attempt. A timer is due when the silence becomes unusual."""
 
     def learn(self, request: Request, pool: PoolName, took_ns: Duration) -> None:
-        """An attempt at this pool was silent for so long. What is not streamed says nothing about it."""
-        if not _concerns(request):
+        """Records how long an attempt in this pool was silent. Non-streaming requests are ignored."""
+        if not _is_hedgeable(request):
             return
         key = (request.service_class.name, pool)
         if (first_tokens := self._first_tokens.get(key)) is None:
-            first_tokens = self._first_tokens[key] = FirstTokens()
+            first_tokens = self._first_tokens[key] = TtftHistogram()
         first_tokens.learn(took_ns)
 
     def watch(self, request: Request, pool: PoolName, now: Instant) -> None:
-        """It is silent at this pool and nothing has been sent beside it: when is that to be looked at?"""
-        if not _concerns(request):
+        """Sets the hedge timer for a request whose only attempt in this pool is silent."""
+        if not _is_hedgeable(request):
             return
         first_tokens = self._first_tokens.get((request.service_class.name, pool))
         if first_tokens is not None and first_tokens.wait_ns is not None:
-            self.silent.set(request.ticket.request_id, after(now, first_tokens.wait_ns))
+            self.silence_timers.set(request.ticket.request_id, after(now, first_tokens.wait_ns))
 
     def unwatch(self, request: Request) -> None:
-        """It has spoken, or is over."""
-        if request.service_class.hedges:
-            self.silent.clear(request.ticket.request_id)
+        """Clears the hedge timer because the request has responded or ended."""
+        if request.service_class.hedging:
+            self.silence_timers.clear(request.ticket.request_id)
 
-    def spoke(self, request: Request, attempt: Attempt, now: Instant) -> Attempt | None:
-        """This attempt answers the request; the other one, if there are two, is let go."""
+    def responded_first(self, request: Request, attempt: Attempt, now: Instant) -> Attempt | None:
+        """Keeps the attempt that responded first and returns the other one, if any, as superseded."""
         self.unwatch(request)
-        other = request.beside(attempt)
+        other = request.other_attempt(attempt)
         if other is not None:
             if other is request.running:
-                self.learn(request, other.endpoint.pool, Duration(now - other.heard_at))
-            other.let_go = True
+                self.learn(request, other.endpoint.pool, Duration(now - other.last_progress_at))
+            other.superseded = True
         request.running, request.hedge = attempt, None
         return other
 
     def change_policy(self, policy: Policy) -> None:
-        """Forgets what is gone. What is under way stays as it was sent: alone."""
-        self.silent.clear_all()
-        classes, pools = [each.name for each in policy.classes if each.hedges], [each.name for each in policy.pools]
+        """Drops classes and pools that are no longer in the policy. Running attempts are no longer hedged."""
+        self.silence_timers.clear_all()
+        classes, pools = [each.name for each in policy.classes if each.hedging], [each.name for each in policy.pools]
         self._first_tokens = {
             (name, pool): known
             for (name, pool), known in self._first_tokens.items()
             if name in classes and pool in pools
         }
 
-    def counters(self) -> tuple[FirstTokensCounter, ...]:
+    def counters(self) -> tuple[TtftCounter, ...]:
         return tuple(
-            FirstTokensCounter(name, pool, known.wait_ns, known.buckets())
+            TtftCounter(name, pool, known.wait_ns, known.buckets())
             for (name, pool), known in self._first_tokens.items()
         )
 
-    def restore(self, counters: Iterable[FirstTokensCounter]) -> None:
+    def restore(self, counters: Iterable[TtftCounter]) -> None:
         for each in counters:
-            known = self._first_tokens[each.service_class, each.pool] = FirstTokens()
+            known = self._first_tokens[each.service_class, each.pool] = TtftHistogram()
             known.restore(each.buckets, each.wait_ns)
 
 
-def _concerns(request: Request) -> bool:
-    """Whether the caller waits for the first token: if the answer comes whole, the caller waits for its end."""
-    return request.service_class.hedges and request.ticket.stream
+def _is_hedgeable(request: Request) -> bool:
+    """Returns whether a hedge can help the request.
+
+    A hedge cannot help a non-streaming request, because its caller waits for the last token.
+    """
+    return request.service_class.hedging and request.ticket.stream

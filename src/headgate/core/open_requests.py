@@ -1,58 +1,57 @@
-"""Which requests have not ended, by when do their callers want them, and which key did they come with?
+"""Open requests with their deadlines and idempotency keys.
 
-What a deadline or an Idempotency-Key costs falls on those that have one, and it goes with the
-request: nothing is kept here for longer than the request is open.
+Deadlines and Idempotency-Keys add no overhead to requests that do not have them. Nothing is kept after a request ends.
 """
 
-from headgate.core.alarms import Agenda, Alarms
-from headgate.core.state import Request
+from headgate.core.request_state import Request
+from headgate.core.timers import TimerHeap, Timers
 from headgate.model.ticket import Ticket
 from headgate.model.units import RequestId, TenantId
 
 
 class OpenRequests:
-    __slots__ = ("_keys", "by_id", "deadlines", "sequence")
+    __slots__ = ("_idempotency_keys", "by_id", "deadline_timers", "sequence")
 
-    def __init__(self, agenda: Agenda) -> None:
+    def __init__(self, timer_heap: TimerHeap) -> None:
         self.by_id: dict[RequestId, Request] = {}
-        self.deadlines: Alarms[RequestId] = Alarms(agenda)
+        self.deadline_timers: Timers[RequestId] = Timers(timer_heap)
         self.sequence = 0
-        """The number of the last request that was let in, refused for want of room, or taken over."""
-        self._keys: dict[tuple[TenantId, str], RequestId] = {}
+        """Sequence number of the last request that was admitted, rejected for lack of queue space, or adopted."""
+        self._idempotency_keys: dict[tuple[TenantId, str], RequestId] = {}
 
     def add(self, request: Request) -> None:
         ticket = request.ticket
         self.by_id[ticket.request_id] = request
         if ticket.idempotency_key is not None:
-            self._keys[ticket.tenant, ticket.idempotency_key] = ticket.request_id
+            self._idempotency_keys[ticket.tenant, ticket.idempotency_key] = ticket.request_id
         if request.deadline is not None:
-            self.deadlines.set(ticket.request_id, request.deadline.at)
+            self.deadline_timers.set(ticket.request_id, request.deadline.at)
 
     def remove(self, request: Request) -> None:
         ticket = request.ticket
         del self.by_id[ticket.request_id]
-        # Two that came with one key are open where each was let in by a scheduler that did not know of the other.
-        if ticket.idempotency_key is not None and self.first_of_key(ticket) == ticket.request_id:
-            del self._keys[ticket.tenant, ticket.idempotency_key]
+        # Two requests can be open with the same key if two isolated schedulers admitted them.
+        if ticket.idempotency_key is not None and self.open_with_key(ticket) == ticket.request_id:
+            del self._idempotency_keys[ticket.tenant, ticket.idempotency_key]
         if request.deadline is not None:
-            self.deadlines.clear(ticket.request_id)
+            self.deadline_timers.clear(ticket.request_id)
 
-    # Keys
+    # Idempotency keys
 
-    def first_of_key(self, ticket: Ticket) -> RequestId | None:
-        """The open request of this tenant that came with the same Idempotency-Key."""
+    def open_with_key(self, ticket: Ticket) -> RequestId | None:
+        """Returns the tenant's open request with the same Idempotency-Key."""
         key = ticket.idempotency_key
-        return None if key is None else self._keys.get((ticket.tenant, key))
+        return None if key is None else self._idempotency_keys.get((ticket.tenant, key))
 
     # Deadlines
 
-    def began(self, request: Request) -> None:
-        """Its first token is out: of its caller's deadlines only that of the whole answer counts from here on."""
+    def record_first_token(self, request: Request) -> None:
+        """Records the first token. From now on only the deadline for the complete response applies."""
         request.first_token = True
-        if request.deadline is request.deadline_of_whole:
+        if request.deadline is request.completion_deadline:
             return
-        request.deadline = request.deadline_of_whole
+        request.deadline = request.completion_deadline
         if request.deadline is None:
-            self.deadlines.clear(request.ticket.request_id)
+            self.deadline_timers.clear(request.ticket.request_id)
         else:
-            self.deadlines.set(request.ticket.request_id, request.deadline.at)
+            self.deadline_timers.set(request.ticket.request_id, request.deadline.at)

@@ -1,125 +1,126 @@
-"""What gives way while there is more than can be served?
+"""Overload control: decides which requests are degraded or rejected.
 
-Requests that may use the same pools share one fate: their pressure is measured, and ladders and a shedder act on it.
-What happens at other pools is no concern of theirs. Nor is it a concern of a band how long those behind it wait, since
-they do so for its sake: each band has a ladder of its own, which goes by the pressure of this band and of those before
-it, and whatever is given up in a band is given up in those behind it as well.
+Requests that share a set of pools form a group. Pressure is measured per group, and degradation and load shedding react
+to it. Other pools have no influence. Requests in lower priority bands wait because of the bands above them, so each
+band has a degradation level of its own that depends on the pressure of that band and of the bands above it. A level
+also applies to all bands below.
 
-Pressure is measured every period, and only as long as anybody waits who has a target, or something is given up; at all
-other times there is nothing to do and no wake-up is asked for.
+Pressure is measured every period while a request with a target is queued or any degradation or shedding is active.
+Otherwise nothing is computed and no timer is set.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from headgate.core.admission.feasibility import wait_ns
-from headgate.core.admission.gate import Refusal, drain
-from headgate.core.admission.shedding import MILLION, Chances, Shedder, rank
-from headgate.core.counters import RouteCounter
-from headgate.core.degradation import Given, Ladder, allows_hedging, given, lowers_rung
-from headgate.core.pressure import Pressure, kv_promised, pressing, standing
-from headgate.core.queues.bands import Backlog
-from headgate.core.queues.floors import Floors
+from headgate.core.admission.gate import Rejection, class_drain_time
+from headgate.core.admission.shedding import MILLION, Shedder, ShedDraws, rank
+from headgate.core.counters import PoolGroupCounter
+from headgate.core.degradation import Degradation, DegradedClass, allows_hedging, degraded_class, lowers_tier
+from headgate.core.pressure import Pressure, added_pressure, kv_reserved_permille, sheddability
+from headgate.core.queues.backlog import Backlog
+from headgate.core.queues.min_shares import MinShares
+from headgate.core.request_state import Request
 from headgate.core.retry_budget import RetryBudget
-from headgate.core.routing.fleet import Fleet
-from headgate.core.routing.rungs import lowered, usable
+from headgate.core.routing.fleet import FleetState
+from headgate.core.routing.model_tiers import allowed_pools, next_lower_tier
 from headgate.core.rules import Rules
-from headgate.core.state import Request
-from headgate.core.summary import GivenUp
+from headgate.core.summary import PoolDegradation
 from headgate.model.outcome import Outcome
-from headgate.model.policy import Promise
-from headgate.model.units import BYTES_PER_TOKEN, ClassName, Duration, Instant, PoolName, after, seconds
+from headgate.model.policy import OptimizationGoal
+from headgate.model.units import BYTES_PER_TOKEN, ClassName, Duration, Instant, PoolName, after, format_seconds
 
-_ROUTES_MAX: Final = 256
-"""Of so many sets of pools the state is kept, whether or not it matters at the moment."""
+_GROUPS_MAX: Final = 256
+"""Maximum number of pool sets whose state is kept even though it currently has no effect."""
 
 
 class _Band:
-    """What is felt by a band and those before it, and what it gives up."""
+    """Pressure on a priority band and the bands above it, and the resulting degradation."""
 
-    __slots__ = ("ladder", "pressure")
+    __slots__ = ("degradation", "pressure")
 
-    def __init__(self, ladder: Ladder) -> None:
+    def __init__(self, ladder: Degradation) -> None:
         self.pressure = Pressure()
-        self.ladder = ladder
+        self.degradation = ladder
 
 
-class _Route:
-    """What is known of those who may use the same pools."""
+class _PoolGroup:
+    """Overload state of the requests that share a set of pools."""
 
-    __slots__ = ("_pinned", "bands", "felt_from", "pools", "shedder", "waiting")
+    __slots__ = ("_pinned", "bands", "pools", "pressures_from", "shedder", "waiting")
 
     def __init__(self, pools: tuple[PoolName, ...], rules: Rules) -> None:
         self.pools = pools
         self.shedder = Shedder(rules.policy.shedding)
         self.bands: dict[int, _Band] = {}
-        """All of the policy's, in the order of priority."""
-        self.felt_from: dict[int, list[Pressure]] = {}
-        """What those of a band are a part of: the pressure of their own band and of each one behind it."""
+        """All priority bands of the policy, highest priority first."""
+        self.pressures_from: dict[int, list[Pressure]] = {}
+        """For each band, the pressures to which its requests contribute: its own and those of all lower bands."""
         self.waiting = 0
-        """How many requests with a target wait."""
+        """Number of queued requests with a target."""
         self._pinned: int | None = None
-        self._take(rules)
+        self._apply_rules(rules)
 
     def pin(self, levels: Mapping[PoolName, int]) -> None:
-        """An operator keeps these pools at these levels; who may use several of them gives up the most."""
+        """Pins the degradation level. If the pools have different pinned levels, the highest applies."""
         level = max((levels[pool] for pool in self.pools if pool in levels), default=None)
         if level != self._pinned:
             self._pinned = level
             for each in self.bands.values():
-                each.ladder.pin(level)
+                each.degradation.pin(level)
 
     def change_rules(self, rules: Rules) -> None:
         self.shedder.change_rules(rules.policy.shedding)
         self.waiting = 0
-        self._take(rules)
+        self._apply_rules(rules)
 
-    def _take(self, rules: Rules) -> None:
+    def _apply_rules(self, rules: Rules) -> None:
         before, bands = self.bands, _bands(rules)
         self.bands = {
-            band: _Band(before[band].ladder if band in before else Ladder(rules.policy.ladder)) for band in bands
+            band: _Band(before[band].degradation if band in before else Degradation(rules.policy.degradation))
+            for band in bands
         }
         for each in self.bands.values():
-            each.ladder.change_rules(rules.policy.ladder)
+            each.degradation.change_rules(rules.policy.degradation)
             if self._pinned is not None:
-                each.ladder.pin(self._pinned)
-        self.felt_from = {
+                each.degradation.pin(self._pinned)
+        self.pressures_from = {
             band: [self.bands[each].pressure for each in bands[place:]] for place, band in enumerate(bands)
         }
 
     def level(self, band: int) -> int:
-        return max((each.ladder.level for number, each in self.bands.items() if number <= band), default=0)
+        return max((each.degradation.level for number, each in self.bands.items() if number <= band), default=0)
 
-    def refuses(self, request: Request) -> bool:
-        band, standing = request.service_class.band, request.standing
-        return any(each.ladder.refuses(standing) for number, each in self.bands.items() if number <= band)
+    def rejects(self, request: Request) -> bool:
+        band, standing = request.service_class.band, request.sheddability
+        return any(each.degradation.rejects(standing) for number, each in self.bands.items() if number <= band)
 
     @property
     def highest_level(self) -> int:
-        return max((each.ladder.level for each in self.bands.values()), default=0)
+        return max((each.degradation.level for each in self.bands.values()), default=0)
 
     @property
-    def gives_way(self) -> bool:
+    def is_degraded(self) -> bool:
         return self.shedder.fraction > 0 or self.highest_level > 0
 
     @property
-    def moves(self) -> bool:
-        return self.gives_way or any(each.ladder.moves for each in self.bands.values())
+    def is_changing(self) -> bool:
+        return self.is_degraded or any(each.degradation.is_active for each in self.bands.values())
 
-    def counter(self, now: Instant) -> RouteCounter:
-        ladders = tuple(each.ladder.counter(band, now) for band, each in self.bands.items())
-        pressure, ranks = self.shedder.remembered()
-        return RouteCounter(self.pools, ladders, self.shedder.fraction, pressure, ranks)
+    def counter(self, now: Instant) -> PoolGroupCounter:
+        ladders = tuple(each.degradation.counter(band, now) for band, each in self.bands.items())
+        pressure, ranks = self.shedder.recent()
+        return PoolGroupCounter(self.pools, ladders, self.shedder.fraction, pressure, ranks)
 
-    def restore(self, counter: RouteCounter, now: Instant) -> None:
+    def restore(self, counter: PoolGroupCounter, now: Instant) -> None:
         self.shedder.restore(fraction=counter.fraction, pressure=counter.pressure, ranks=counter.ranks)
-        for each in counter.ladders:
+        for each in counter.degradations:
             if each.band in self.bands:
-                self.bands[each.band].ladder.restore(each, now)
+                self.bands[each.band].degradation.restore(each, now)
 
     @property
-    def matters(self) -> bool:
-        return self.waiting > 0 or self.gives_way
+    def is_active(self) -> bool:
+        return self.waiting > 0 or self.is_degraded
 
 
 def _bands(rules: Rules) -> list[int]:
@@ -128,97 +129,97 @@ def _bands(rules: Rules) -> list[int]:
 
 class Overload:
     __slots__ = (
-        "_chances",
-        "_climbs",
         "_cost_bands",
-        "_given",
-        "_giving_way",
+        "_degraded_classes",
+        "_degrades",
+        "_draws",
+        "_groups",
+        "_is_degraded",
         "_pins",
-        "_routes",
         "_rules",
         "_sheds",
-        "_tick_at",
         "_waiting",
+        "tick_at",
     )
 
     def __init__(self, rules: Rules) -> None:
-        self._routes: dict[tuple[PoolName, ...], _Route] = {}
-        self._chances = Chances()
+        self._groups: dict[tuple[PoolName, ...], _PoolGroup] = {}
+        self._draws = ShedDraws()
         self._pins: dict[PoolName, int] = {}
-        self._tick_at: Instant | None = None
+        self.tick_at: Instant | None = None
+        """End of the current period. None if there is no reason to measure."""
         self._waiting = 0
-        """How many requests with a target wait."""
-        self._giving_way = False
-        self._take(rules)
+        """Number of queued requests with a target."""
+        self._is_degraded = False
+        self._apply_rules(rules)
 
     def change_rules(self, rules: Rules, waiting: Iterable[Request]) -> None:
-        """Levels and fractions outlast a policy. Those who wait are forgotten here, and are to be queued again."""
-        self._take(rules)
+        """Applies new rules and keeps levels and shed fractions. The caller must requeue waiting requests."""
+        self._apply_rules(rules)
         self._waiting = 0
         for request in waiting:
-            request.pressing = 0
-        self._routes = {pools: route for pools, route in self._routes.items() if route.gives_way}
-        for route in self._routes.values():
+            request.added_pressure = 0
+        self._groups = {pools: route for pools, route in self._groups.items() if route.is_degraded}
+        for route in self._groups.values():
             route.change_rules(rules)
 
-    def _take(self, rules: Rules) -> None:
+    def _apply_rules(self, rules: Rules) -> None:
         self._rules = rules
-        self._sheds, self._climbs = rules.policy.shedding.enabled, rules.policy.ladder.enabled
-        self._given: dict[tuple[ClassName, int], Given] = {}
-        keeping = {each.band for each in rules.policy.classes if each.promise is not Promise.COST}
+        self._sheds, self._degrades = rules.policy.shedding.enabled, rules.policy.degradation.enabled
+        self._degraded_classes: dict[tuple[ClassName, int], DegradedClass] = {}
+        keeping = {each.band for each in rules.policy.classes if each.optimize_for is not OptimizationGoal.COST}
         self._cost_bands = [band for band in _bands(rules) if band not in keeping]
 
-    def _route(self, pools: tuple[PoolName, ...]) -> _Route:
-        if (route := self._routes.get(pools)) is None:
-            if len(self._routes) >= _ROUTES_MAX:
-                self._routes = {name: each for name, each in self._routes.items() if each.matters}
-            route = self._routes[pools] = _Route(pools, self._rules)
+    def _group(self, pools: tuple[PoolName, ...]) -> _PoolGroup:
+        if (route := self._groups.get(pools)) is None:
+            if len(self._groups) >= _GROUPS_MAX:
+                self._groups = {name: each for name, each in self._groups.items() if each.is_active}
+            route = self._groups[pools] = _PoolGroup(pools, self._rules)
             if self._pins:
                 route.pin(self._pins)
-                self._giving_way = self._giving_way or route.gives_way
+                self._is_degraded = self._is_degraded or route.is_degraded
         return route
 
-    def pin(self, levels: dict[PoolName, int], fleet: Fleet, floors: Floors) -> None:
-        """What operators have ordered, in place of what they had."""
+    def pin(self, levels: dict[PoolName, int], fleet: FleetState, min_shares: MinShares) -> None:
+        """Replaces the levels pinned by operators."""
         if levels != self._pins:
             self._pins = levels
-            for route in self._routes.values():
+            for route in self._groups.values():
                 route.pin(levels)
-            self._give_way(fleet, floors)
+            self._update_degradation(fleet, min_shares)
 
-    # For those who look
+    # Observation
 
     def allows_hedging(self, pools: tuple[PoolName, ...]) -> bool:
-        route = self._routes.get(pools)
+        route = self._groups.get(pools)
         return route is None or allows_hedging(route.highest_level)
 
-    def given_up(self) -> Iterator[GivenUp]:
+    def degradation_by_pool(self) -> Iterator[PoolDegradation]:
         found: dict[PoolName, tuple[int, int]] = {}
-        for route in self._routes.values():
+        for route in self._groups.values():
             for pool in route.pools:
                 level, fraction = found.get(pool, (0, 0))
                 found[pool] = (max(level, route.highest_level), max(fraction, route.shedder.fraction))
-        return (GivenUp(pool, level, fraction) for pool, (level, fraction) in found.items())
+        return (PoolDegradation(pool, level, fraction) for pool, (level, fraction) in found.items())
 
     # Arrival
 
-    def degrade(self, request: Request, fleet: Fleet, *, level_min: int = 0) -> None:
-        """Takes from a request what its class gives up at the present level of the pools that it may use.
-
-        Or at a higher one, because of who asks.
-        """
+    def degrade(self, request: Request, fleet: FleetState, level_min: int = 0) -> None:
+        """Degrades a request to the current level of its pools, or to `level_min` if that is higher."""
         request.level = 0
+        if not level_min and not self._is_degraded and not self._pins:
+            return
         if self._pins:
-            self._route(request.pools)
-        route = self._routes.get(request.pools) if self._giving_way else None
+            self._group(request.pools)
+        route = self._groups.get(request.pools) if self._is_degraded else None
         level = max(level_min, 0 if route is None else route.level(request.service_class.band))
         if not level:
             return
         key = (request.service_class.name, level)
-        if (found := self._given.get(key)) is None:
-            found = self._given[key] = given(request.service_class, level)
+        if (found := self._degraded_classes.get(key)) is None:
+            found = self._degraded_classes[key] = degraded_class(request.service_class, level)
         pools = self._pools(request, found, level)
-        if not fleet.live(pools):
+        if not fleet.live_count(pools):
             pools = request.pools
         if found.service_class is not request.service_class or pools != request.pools:
             request.level = level
@@ -226,176 +227,186 @@ class Overload:
             request.model = found.model
         request.service_class, request.pools = found.service_class, pools
 
-    def _pools(self, request: Request, found: Given, level: int) -> tuple[PoolName, ...]:
-        """Where it is served at this level; where it was, if its class may not use those pools."""
+    def _pools(self, request: Request, found: DegradedClass, level: int) -> tuple[PoolName, ...]:
+        """Returns the pools that serve the request at this level, or its own pools if its class may not use those."""
         pools: tuple[PoolName, ...] = ()
         if found.model is not None and (model := self._rules.models.get(found.model)) is not None:
-            pools = usable(model.pools, request.service_class)
-        elif lowers_rung(request.service_class, level) and self._is_easy(request):
+            pools = allowed_pools(model.pools, request.service_class)
+        elif lowers_tier(request.service_class, level) and self._is_easy(request):
             model = self._rules.models[request.model]
-            pools = usable(lowered(request.pools, model), request.service_class)
+            pools = allowed_pools(next_lower_tier(request.pools, model), request.service_class)
         return pools or request.pools
 
     def _is_easy(self, request: Request) -> bool:
-        return request.ticket.prompt_bytes // BYTES_PER_TOKEN <= self._rules.policy.ladder.easy_tokens
+        return (
+            request.ticket.prompt_bytes // BYTES_PER_TOKEN <= self._rules.policy.degradation.downgrade_prompt_tokens_max
+        )
 
-    def refusal(
-        self, request: Request, backlog: Backlog, fleet: Fleet, budget: RetryBudget, now: Instant
-    ) -> Refusal | None:
-        """Whether it is refused so that others are served; its caller is told how long what waits takes to drain."""
-        if not self._sheds and not self._climbs:
+    def rejection(
+        self, request: Request, backlog: Backlog, fleet: FleetState, retry_budget: RetryBudget, now: Instant
+    ) -> Rejection | None:
+        """Returns a rejection, with the time the queue needs to drain, if the request must be shed."""
+        if not self._sheds and not self._degrades:
             return None
-        route = self._route(request.pools)
-        plan = self._rules.tenants[request.ticket.tenant].plan
-        over_share = self.stand(request, backlog, fleet)
-        if self._giving_way and route.refuses(request):
-            who = f'plan "{plan}"' + (" with more than their share waiting" if over_share else "")
-            why = f"at level {route.level(request.service_class.band)} of the ladder requests of {who} are refused"
+        route = self._group(request.pools)
+        over_share = self.set_sheddability(request, backlog, fleet)
+        if not self._sheds and not self._is_degraded:
+            return None
+        if self._is_degraded and route.rejects(request):
+            plan = self._rules.tenants[request.ticket.tenant].plan
+            who = f'plan "{plan}"' + (" from tenants over their fair share" if over_share else "")
+            why = f"at degradation level {route.level(request.service_class.band)} requests on {who} are rejected"
         elif (
             self._sheds
             and self._is_shed(request, route, now, over_share=over_share)
-            and not self._floor_waits(request, backlog, fleet)
+            and not self._is_within_min_share(request, backlog, fleet)
         ):
             percent = -(-route.shedder.fraction * 100 // MILLION)
-            why = f"{percent} % of what arrives is refused, the lowest priority first"
+            why = f"{percent} % of arriving requests are rejected, lowest priority first"
         else:
             return None
-        wait = drain(request, backlog, budget, now)
-        reason = f"pool {', '.join(route.pools)} is overloaded, and {why}; wait {seconds(wait)}"
-        return Refusal(Outcome.SHED, reason, request.service_class, wait)
+        wait = class_drain_time(request, backlog, retry_budget, now)
+        reason = f"pool {', '.join(route.pools)} is overloaded and {why}; retry in {format_seconds(wait)}"
+        return Rejection(Outcome.SHED, reason, request.service_class, wait)
 
-    def stand(self, request: Request, backlog: Backlog, fleet: Fleet) -> bool:
-        """Notes where it stands among those who may be refused; whether its tenant is over its share."""
-        over_share = self._is_over_share(request, backlog, fleet)
-        request.standing = standing(self._rules.tenants[request.ticket.tenant].plan, over_share=over_share)
+    def set_sheddability(self, request: Request, backlog: Backlog, fleet: FleetState) -> bool:
+        """Sets the request's sheddability and returns whether its tenant is over its fair share."""
+        # Without queued requests, no tenant is over its share.
+        over_share = backlog.length > 0 and self._is_over_share(request, backlog, fleet)
+        request.sheddability = sheddability(self._rules.tenants[request.ticket.tenant].plan, over_share)
         return over_share
 
-    def _is_over_share(self, request: Request, backlog: Backlog, fleet: Fleet) -> bool:
-        """Whether its tenant has more waiting than others, and more than is served in half of the time it has.
+    def _is_over_share(self, request: Request, backlog: Backlog, fleet: FleetState) -> bool:
+        """Returns whether the tenant has more work queued than others, and more than can be served in half of its
+        target time.
 
-        Whoever asks for less than its share has now and then a little more waiting than the others, but never for long.
+        A tenant below its fair share sometimes has slightly more queued than the others, but never for long.
         """
         if not backlog.work.is_over_share(request, self._rules.weight(request.account)):
             return False
-        if fleet.learning(request.pools):
+        if fleet.is_learning(request.pools):
             return False
-        in_time = request.begin_ns_max or request.service_class.queue_wait_ns_max
-        return wait_ns(request, backlog, fleet, self._rules, enough=Duration(in_time // 2)) is not None
+        in_time = request.overload_ttft_ns or request.service_class.queue_wait_ns_max
+        return wait_ns(request, backlog, fleet, self._rules, threshold_ns=Duration(in_time // 2)) is not None
 
-    def _is_shed(self, request: Request, route: _Route, now: Instant, *, over_share: bool) -> bool:
+    def _is_shed(self, request: Request, route: _PoolGroup, now: Instant, *, over_share: bool) -> bool:
         plan = self._rules.tenants[request.ticket.tenant].plan
-        chance = self._chances.of(request.account, now)
-        request.shed_rank = rank(band=request.service_class.band, over_share=over_share, plan=plan, chance=chance)
-        return route.shedder.refuses(request.shed_rank)
+        chance = self._draws.draw(request.account, now)
+        request.shed_rank = rank(band=request.service_class.band, over_share=over_share, plan=plan, draw=chance)
+        return route.shedder.rejects(request.shed_rank)
 
-    def note_arrival(self, request: Request, shed_rank: int) -> None:
-        """Remembers the rank of a request that was judged: the next ones are compared with it."""
-        self._routes[request.pools].shedder.note(shed_rank)
+    def record_arrival(self, request: Request, shed_rank: int) -> None:
+        """Records the rank of a request for comparison with later arrivals."""
+        self._groups[request.pools].shedder.record_arrival(shed_rank)
 
-    def _floor_waits(self, request: Request, backlog: Backlog, fleet: Fleet) -> bool:
-        """Whether its band has a floor, and less waits in it than the floor serves in time."""
+    def _is_within_min_share(self, request: Request, backlog: Backlog, fleet: FleetState) -> bool:
+        """Returns whether the band has a minimum share and its queued work can be served in time with that share."""
         service_class = request.service_class
-        floor = self._rules.floors.get(service_class.band, 0)
+        floor = self._rules.min_shares.get(service_class.band, 0)
         in_time = service_class.ttft_ns or service_class.queue_wait_ns_max
         waiting = backlog.work.in_band(request.pools, service_class.band)
-        return 100 * waiting < floor * in_time * fleet.live(request.pools)
+        return 100 * waiting < floor * in_time * fleet.live_count(request.pools)
 
     # Queue
 
-    def queued(self, request: Request) -> None:
-        if (self._sheds or self._climbs) and (amount := pressing(request)):
-            request.pressing = amount
-            route = self._route(request.pools)
+    def enqueued(self, request: Request) -> None:
+        if (self._sheds or self._degrades) and (amount := added_pressure(request)):
+            request.added_pressure = amount
+            route = self._group(request.pools)
             route.waiting += 1
             self._waiting += 1
-            for pressure in route.felt_from[request.service_class.band]:
-                pressure.queued(request)
+            for pressure in route.pressures_from[request.service_class.band]:
+                pressure.enqueued(request)
 
-    def left(self, request: Request) -> None:
-        """It waits no longer."""
-        if request.pressing:
-            route = self._routes[request.pools]
+    def dequeued(self, request: Request) -> None:
+        """Removes a request that is no longer waiting."""
+        if request.added_pressure:
+            route = self._groups[request.pools]
             route.waiting -= 1
             self._waiting -= 1
-            for pressure in route.felt_from[request.service_class.band]:
-                pressure.left(request)
-            request.pressing = 0
+            for pressure in route.pressures_from[request.service_class.band]:
+                pressure.dequeued(request)
+            request.added_pressure = 0
 
-    def lost(self, request: Request) -> None:
-        """It could not be served in time."""
-        if (route := self._routes.get(request.pools)) is not None:
-            for pressure in route.felt_from[request.service_class.band]:
-                pressure.lost(request)
+    def record_lost(self, request: Request) -> None:
+        """Records a request that could not be served in time."""
+        if (route := self._groups.get(request.pools)) is not None:
+            for pressure in route.pressures_from[request.service_class.band]:
+                pressure.record_lost(request)
 
-    def went(self, request: Request) -> None:
-        """It was sent, having waited."""
-        if (route := self._routes.get(request.pools)) is not None:
-            for pressure in route.felt_from[request.service_class.band]:
-                pressure.went(request)
+    def record_dispatched(self, request: Request) -> None:
+        """When a request is sent, records how long it was queued."""
+        route = self._groups.get(request.pools)
+        if route is not None and (ttft_ns := request.overload_ttft_ns):
+            for pressure in route.pressures_from[request.service_class.band]:
+                pressure.record_dispatched(request, ttft_ns)
 
-    # Every period
-
-    def next_wakeup(self) -> Instant | None:
-        return self._tick_at
+    # Periodic measurement
 
     def watch(self, now: Instant) -> None:
-        """Sees to it that the next period ends, if there is any reason to measure."""
-        if not self._waiting and not self._giving_way:
-            self._tick_at = None
-        elif self._tick_at is None:
-            self._tick_at = after(now, self._rules.policy.shedding.period_ns)
+        """Schedules the end of the next period if there is a reason to measure."""
+        if not self._waiting and not self._is_degraded:
+            self.tick_at = None
+        elif self.tick_at is None:
+            self.tick_at = after(now, self._rules.policy.shedding.period_ns)
 
-    def tick(self, fleet: Fleet, floors: Floors, now: Instant) -> None:
-        """Ends a period if it is over."""
-        if self._tick_at is None or now < self._tick_at:
+    def tick(self, fleet: FleetState, min_shares: MinShares, now: Instant) -> None:
+        """Ends the period if it is over."""
+        if self.tick_at is None or now < self.tick_at:
             return
-        self._tick_at = after(now, self._rules.policy.shedding.period_ns)
-        for route in self._routes.values():
-            if route.matters:
+        self.tick_at = after(now, self._rules.policy.shedding.period_ns)
+        for route in self._groups.values():
+            if route.is_active:
                 self._end_period(route, fleet, now)
-        self._give_way(fleet, floors)
+        self._update_degradation(fleet, min_shares)
 
-    def _give_way(self, fleet: Fleet, floors: Floors) -> None:
-        """Looks at what all give up, and holds bands at their floors, or lets them go."""
-        self._giving_way = False
+    def _update_degradation(self, fleet: FleetState, min_shares: MinShares) -> None:
+        """Updates which priority bands are limited to their minimum share."""
+        self._is_degraded = False
         held: dict[PoolName, frozenset[int]] = {}
-        for route in self._routes.values():
-            if route.gives_way:
-                self._giving_way = True
-                if bands := self._held(route):
+        for route in self._groups.values():
+            if route.is_degraded:
+                self._is_degraded = True
+                if bands := self._limited_bands(route):
                     held.update(dict.fromkeys(route.pools, bands))
-        if held != floors.held:
-            # Who was held may go where there is room already.
-            fleet.changed.update(dict.fromkeys(floors.held))
-            floors.held = held
+        if held != min_shares.limited_bands:
+            # Requests that are no longer limited may fit into existing capacity.
+            fleet.dispatchable.update(dict.fromkeys(min_shares.limited_bands))
+            min_shares.limited_bands = held
 
-    def _end_period(self, route: _Route, fleet: Fleet, now: Instant) -> None:
+    def _end_period(self, route: _PoolGroup, fleet: FleetState, now: Instant) -> None:
         period = self._rules.policy.shedding.period_ns
-        endpoints, kv, everybody = fleet.live(route.pools), kv_promised(fleet, route.pools), 0
-        learning = fleet.learning(route.pools)
+        endpoints, kv, everybody = fleet.live_count(route.pools), kv_reserved_permille(fleet, route.pools), 0
+        learning = fleet.is_learning(route.pools)
         for band in route.bands.values():
             felt = band.pressure.measure(period, endpoints=endpoints, kv=kv, learning=learning)
             everybody = felt[-1]
-            if self._climbs:
-                band.ladder.tick(felt, now)
+            if self._degrades:
+                band.degradation.tick(felt, now)
         if self._sheds:
-            route.shedder.steer(everybody)
+            route.shedder.update(everybody)
 
-    # For a successor
+    # Snapshot
 
-    def counters(self, now: Instant) -> tuple[RouteCounter, ...]:
-        """Of those who give up something, or are about to."""
-        return tuple(route.counter(now) for route in self._routes.values() if route.moves)
+    def counters(self, now: Instant) -> tuple[PoolGroupCounter, ...]:
+        """Returns the state of pool sets whose level is above 0 or may be about to rise."""
+        return tuple(route.counter(now) for route in self._groups.values() if route.is_changing)
 
     def restore(
-        self, counters: Iterable[RouteCounter], fleet: Fleet, floors: Floors, *, then: Instant, now: Instant
+        self,
+        counters: Iterable[PoolGroupCounter],
+        fleet: FleetState,
+        min_shares: MinShares,
+        *,
+        taken_at: Instant,
+        now: Instant,
     ) -> None:
         for each in counters:
-            self._route(each.pools).restore(each, then)
-        self._give_way(fleet, floors)
+            self._group(each.pools).restore(each, taken_at)
+        self._update_degradation(fleet, min_shares)
         self.watch(now)
 
-    def _held(self, route: _Route) -> frozenset[int]:
-        """Bands that get their floor and no more, because one before them is pressed."""
-        holding = [number for number, band in route.bands.items() if band.ladder.holds_at_floor]
+    def _limited_bands(self, route: _PoolGroup) -> frozenset[int]:
+        """Returns the bands limited to their minimum share because a higher band is under pressure."""
+        holding = [number for number, band in route.bands.items() if band.degradation.limits_to_min_share]
         return frozenset(band for band in self._cost_bands if holding and min(holding) <= band)

@@ -1,83 +1,86 @@
-"""What changes at once when the policy or an operator's order does?
+"""Applies policy changes and operator overrides.
 
-What waits is judged anew, in the order of arrival. What is in flight runs to its end under the limits it was sent with.
+Queued requests are checked again in order of arrival. Running attempts continue with the limits that applied when they
+were sent.
 """
 
 from headgate.core.admission.admission import Admission
-from headgate.core.admission.gate import Refusal, again, judge
+from headgate.core.admission.gate import Rejection, check_policy, readmission
 from headgate.core.commands import Command
-from headgate.core.endings import Endings
-from headgate.core.orders import Orders
+from headgate.core.overrides import Overrides
+from headgate.core.request_state import Request
 from headgate.core.rules import Rules
 from headgate.core.scheduler_state import SchedulerState
-from headgate.core.state import Request
+from headgate.core.termination import Termination
 from headgate.model.policy import Policy
 from headgate.model.units import Instant
 
 
 class PolicyUpdate:
-    __slots__ = ("_admission", "_endings", "_orders", "_state")
+    __slots__ = ("_admission", "_overrides", "_state", "_termination")
 
-    def __init__(self, state: SchedulerState, admission: Admission, endings: Endings) -> None:
+    def __init__(self, state: SchedulerState, admission: Admission, endings: Termination) -> None:
         self._state = state
         self._admission = admission
-        self._endings = endings
-        self._orders = Orders(state.agenda)
+        self._termination = endings
+        self._overrides = Overrides(state.timer_heap)
 
     def change(self, policy: Policy, policy_hash: str, now: Instant, out: list[Command]) -> None:
-        """Takes the new policy at once.
+        """Applies the new policy immediately.
 
-        A waiting request whose tenant or model has gone is refused for that reason, one whose class has gone is
-        classified again, and one whose pools have gone moves to those that serve its model. It keeps the time by which
-        it must be served, and its caller's deadlines.
+        A queued request is rejected if its tenant or model no longer exists. It is classified again if its class no
+        longer exists, and moves to other pools of its model if its pools no longer exist. Its target and deadlines stay
+        the same.
         """
         state = self._state
         state.rules = rules = Rules(policy, policy_hash)
         state.retry_budget.change_rules(policy)
         state.hedging.change_policy(policy)
-        self._orders.change(policy.orders, now)
+        self._overrides.change(policy.overrides, now)
         state.fleet.change_rules(rules, now)
         state.queue.change_rules(rules)
         state.attempts.change_rules(rules, state.queue.backlog)
         waiting = [request for request in state.requests.by_id.values() if request.running is None]
         state.overload.change_rules(rules, waiting)
         state.budgets.change_rules(rules)
-        self._follow_orders(now)
+        self._apply_overrides(now)
         for request in sorted(waiting, key=lambda each: each.sequence):
-            self._judge_anew(request, now, out)
+            self._reevaluate(request, now, out)
 
-    def _judge_anew(self, request: Request, now: Instant, out: list[Command]) -> None:
+    def _reevaluate(self, request: Request, now: Instant, out: list[Command]) -> None:
         state = self._state
         if request.fell_back:
-            verdict = again(request, state.fleet, state.rules, holds=state.queue.holds, now=now)
+            verdict = readmission(request, state.fleet, state.rules, holds=state.queue.holds, now=now)
         else:
-            verdict = judge(state.rules.without_gone_names(request.ticket), state.rules)
-        if isinstance(verdict, Refusal):
-            state.queue.leave(request, now)
-            self._endings.end(request, verdict.outcome, verdict.reason, now, out, retry_after=verdict.retry_after_ns)
-        elif request.hold is None:
-            self._admission.move(request, verdict, now)
+            verdict = check_policy(state.rules.without_unknown_names(request.ticket), state.rules)
+        if isinstance(verdict, Rejection):
+            state.queue.dequeue(request, now)
+            self._termination.end(
+                request, verdict.outcome, verdict.reason, now, out, retry_after=verdict.retry_after_ns
+            )
+        elif request.held_for is None:
+            self._admission.assign(request, verdict, now)
             state.queue.push(request)
         else:
             held = state.queue.holds.remove(request)
-            self._admission.move(request, verdict, now)
-            state.queue.hold_anew(request, now, held=held)
+            self._admission.assign(request, verdict, now)
+            state.queue.update_hold(request, now, held=held)
             state.queue.push(request)
 
-    # Orders of operators
+    # Operator overrides
 
-    def end_orders(self, now: Instant) -> None:
-        """Stops following the orders that have ended."""
-        if self._orders.end_due(now):
-            self._follow_orders(now)
+    def expire_overrides(self, now: Instant) -> None:
+        """Stops applying overrides that have expired."""
+        if self._overrides.expire_due(now):
+            self._apply_overrides(now)
 
-    def _follow_orders(self, now: Instant) -> None:
-        """Goes by the orders that are in force from here on, and by the limits of the policy beside them."""
-        state, orders = self._state, self._orders
+    def _apply_overrides(self, now: Instant) -> None:
+        """Applies the active overrides and the tenant limits that result from them."""
+        state, orders = self._state, self._overrides
         open_requests = (each.ticket for each in state.requests.by_id.values())
-        state.limits.change_rules(orders.throttled(state.rules.policy.tenants), open_requests, now)
-        state.fleet.drain(orders.drained())
-        state.overload.pin(orders.pinned(), state.fleet, state.queue.floors)
-        state.queue.backlog.apart = orders.held()
-        # Who was held may go where there is room already.
-        state.fleet.changed.update(dict.fromkeys(state.fleet.pools))
+        state.limits.change_rules(orders.throttled_tenants(state.rules.policy.tenants), open_requests, now)
+        state.fleet.drain(orders.drained_endpoints())
+        state.overload.pin(orders.pinned_levels(), state.fleet, state.queue.min_shares)
+        state.queue.backlog.held_classes = orders.held_classes()
+        # Requests that are no longer held may fit into existing capacity.
+        state.fleet.dispatchable.update(dict.fromkeys(state.fleet.pools))

@@ -1,129 +1,139 @@
-"""How hard are those pressed who wait for the same pools?
+"""Measures the pressure on the requests that share a set of pools.
 
-Pressure is counted in thousandths: at 1,000 the targets of those who wait are about to be missed. It is the greatest of
-three, measured each period while anything waits:
+Pressure is measured in thousandths. At 1,000, queued requests are about to miss their targets. It is measured each
+period while requests are queued and is the maximum of three values:
 
-- how long the one waited that waited least of all who went, beside a quarter of its time to first token. One who waits
-  is no sign of anything; if nobody went without waiting, a queue stands;
-- how much of the KV cache is promised;
-- how long the endpoints would work on what waits, each request beside its own time to first token; and with it what
-  was lost in the last seconds because it could not be served in time. Those who are refused at once, or give up, do not
-  wait any more, and without them an overload of any size would look like one that is just met.
+- Minimum wait: the shortest queue wait of all requests sent, relative to a quarter of the time-to-first-token target.
+  One request that had to wait is not significant, but if every request had to wait, there is a standing queue.
+- KV cache: the reserved fraction of the capacity.
+- Work: the time that the endpoints need for the queued requests, with each request's time taken relative to its
+  time-to-first-token target. Work that was recently lost because it could not be served in time is added. Rejected and
+  timed-out requests are no longer queued, so if they were excluded, every overload would look like a load that can just
+  about be handled.
 
-It is measured for those whom a step of the ladder protects: who would be refused by the step has no say in whether it
-is taken, or a crowd of free callers could have the ladder turn everybody away. Work whose class keeps costs low, such
-as batch, has no say at all: it may wait, and that it waits for long is no reason to refuse others.
+Each degradation step uses the pressure on the requests it protects. Requests that a step would reject do not influence
+whether the step is taken. Otherwise, many callers on plan free could raise the level until all other callers are
+rejected. Cost-optimised classes such as batch are always excluded. They may wait, and their long waits are no reason to
+reject other requests.
 """
 
 from typing import Final
 
-from headgate.core.routing.fleet import Fleet
-from headgate.core.state import Request
-from headgate.model.policy import Promise
+from headgate.core.request_state import Request
+from headgate.core.routing.fleet import FleetState
+from headgate.model.policy import OptimizationGoal
 from headgate.model.tenant import Plan
 from headgate.model.units import Duration, PoolName
 
 WHOLE: Final = 1_000
-"""A pressure of one, in the thousandths in which it is counted."""
-_LEAST_WAIT: Final = 4 * WHOLE
-"""Of the time to first token a quarter."""
+"""A pressure of one, in thousandths."""
+_MIN_WAIT_SCALE: Final = 4 * WHOLE
+"""Factor that relates a wait to a quarter of the time-to-first-token target."""
 _MILLION: Final = 1_000_000
 _PERIODS: Final = 16
-"""Over about so many periods the losses are averaged."""
+"""Approximate number of periods over which lost work is averaged."""
 
-IN_SHARE: Final = {Plan.CRITICAL: 0, Plan.STANDARD: 1, Plan.FREE: 2}
-OVER_SHARE: Final = {Plan.CRITICAL: 0, Plan.STANDARD: 3, Plan.FREE: 4}
-"""The standing of a request: who has the highest is refused first. Plan critical is never over its share."""
-_YIELDING: Final = 5
-"""The row of what has no say."""
-ALL: Final = 4
-"""Everybody who has a say."""
-
-
-def standing(plan: Plan, *, over_share: bool) -> int:
-    return (OVER_SHARE if over_share else IN_SHARE)[plan]
+_CRITICAL: Final = Plan.CRITICAL
+_STANDARD: Final = Plan.STANDARD
+_COST_ROW: Final = 5
+"""Row for cost-optimised classes, which do not count toward the pressure."""
+SHEDDABILITY_MAX: Final = 4
+"""Row that covers all requests that count toward the pressure."""
+_COST: Final = OptimizationGoal.COST
 
 
-def pressing(request: Request) -> int:
-    """How much of an endpoint's time it asks for beside its target, in millionths; nothing where it has no target."""
-    ttft_ns = request.begin_ns_max
+def sheddability(plan: Plan, over_share: bool) -> int:  # noqa: FBT001 - A keyword is slower.
+    """Returns the sheddability of a request. The highest value is rejected first.
+
+    Plan critical never counts as over its share.
+    """
+    # Comparisons instead of a table, because Python 3.11 hashes enum members slowly.
+    if plan is _CRITICAL:
+        return 0
+    if plan is _STANDARD:
+        return 3 if over_share else 1
+    return 4 if over_share else 2
+
+
+def added_pressure(request: Request) -> int:
+    """Returns the request's engine time relative to its target, in millionths. 0 if it has no target."""
+    ttft_ns = request.overload_ttft_ns
     return 0 if not ttft_ns else 1 + _MILLION * request.cost_ns // ttft_ns
 
 
 class Pressure:
-    """Of those who wait for the same pools, by their standing."""
+    """Pressure on the requests that share a set of pools, by sheddability."""
 
-    __slots__ = ("_least", "_losing", "_lost", "_waits", "_work", "felt")
+    __slots__ = ("_last_min_waits", "_loss_rates", "_lost", "_min_waits", "_work", "values")
 
     def __init__(self) -> None:
-        self.felt = [0] * (_YIELDING + 1)
-        """As last measured, by those of each standing and of all below it; the last entry is of really everybody."""
-        self._work = [0] * (_YIELDING + 1)
-        self._lost = [0] * (_YIELDING + 1)
-        """Engine time, in this period."""
-        self._losing = [0] * (_YIELDING + 1)
-        """How many endpoints would have been busy with what was lost, on the mean of some periods, in millionths."""
-        self._least: list[int | None] = [None] * (_YIELDING + 1)
-        """The least wait of those who went in this period, in thousandths of a quarter of the target."""
-        self._waits = [0] * (_YIELDING + 1)
-        """The same of the last period in which anybody of this standing or below went."""
+        self.values = [0] * (_COST_ROW + 1)
+        """Last measured pressure. Row `s` covers requests with sheddability `s` or lower. The last row covers all
+        requests."""
+        self._work = [0] * (_COST_ROW + 1)
+        self._lost = [0] * (_COST_ROW + 1)
+        """Lost engine time in the current period."""
+        self._loss_rates = [0] * (_COST_ROW + 1)
+        """Number of endpoints that the lost work would have kept busy, averaged over several periods, in millionths."""
+        self._min_waits: list[int | None] = [None] * (_COST_ROW + 1)
+        """Minimum wait of the requests sent in this period, in thousandths of a quarter of the target."""
+        self._last_min_waits = [0] * (_COST_ROW + 1)
+        """Minimum wait in the last period in which a request of this row was sent."""
 
-    def queued(self, request: Request) -> None:
-        self._work[_row(request)] += request.pressing
+    def enqueued(self, request: Request) -> None:
+        self._work[_row(request)] += request.added_pressure
 
-    def left(self, request: Request) -> None:
-        self._work[_row(request)] -= request.pressing
+    def dequeued(self, request: Request) -> None:
+        self._work[_row(request)] -= request.added_pressure
 
-    def went(self, request: Request) -> None:
-        """It has been sent, after having waited so long."""
-        ttft_ns = request.begin_ns_max
-        if ttft_ns:
-            # That no endpoint was there is not for want of places at those that are.
-            wait, row = _LEAST_WAIT * (request.waited_ns - request.held_ns) // ttft_ns, _row(request)
-            least = self._least[row]
-            if least is None or wait < least:
-                self._least[row] = wait
+    def record_dispatched(self, request: Request, ttft_ns: Duration) -> None:
+        """When a request is sent, records how long it was queued relative to its time-to-first-token target."""
+        # Hold time is excluded, because it does not mean that the existing endpoints are full.
+        wait, row = _MIN_WAIT_SCALE * (request.waited_ns - request.held_ns) // ttft_ns, _row(request)
+        least = self._min_waits[row]
+        if least is None or wait < least:
+            self._min_waits[row] = wait
 
-    def lost(self, request: Request) -> None:
-        """It was refused, or has expired, because it could not be served in time."""
+    def record_lost(self, request: Request) -> None:
+        """Records a request that was rejected or timed out because it could not be served in time."""
         self._lost[_row(request)] += request.cost_ns
 
     def measure(self, period: Duration, *, endpoints: int, kv: int, learning: bool = False) -> list[int]:
-        """Ends a period: what is felt. With no endpoint at work nothing is learned from waiting for one.
+        """Ends a period and returns the pressure of each row. The pressure is 0 if no endpoint is live.
 
-        While the engines' speed is a guess (`learning`), the work that waits does not count, since it is estimated.
+        Until the engine speed has been learned (`learning`), queued work is ignored because its estimate is a guess.
         """
         work, losing, least = 0, 0, None
-        for row in range(_YIELDING + 1):
-            self._losing[row] += (_MILLION * self._lost[row] // period - self._losing[row]) // _PERIODS
-            losing += self._losing[row]
+        for row in range(_COST_ROW + 1):
+            self._loss_rates[row] += (_MILLION * self._lost[row] // period - self._loss_rates[row]) // _PERIODS
+            losing += self._loss_rates[row]
             work += self._work[row]
-            if (wait := self._least[row]) is not None:
+            if (wait := self._min_waits[row]) is not None:
                 least = wait if least is None else min(least, wait)
             if not work or not endpoints:
-                self._waits[row] = self.felt[row] = 0
+                self._last_min_waits[row] = self.values[row] = 0
             else:
                 if least is not None:
-                    self._waits[row] = least
+                    self._last_min_waits[row] = least
                 estimated = 0 if learning else (work + losing) * WHOLE // _MILLION // endpoints
-                self.felt[row] = max(self._waits[row], kv, estimated)
-            self._lost[row], self._least[row] = 0, None
-        return self.felt
+                self.values[row] = max(self._last_min_waits[row], kv, estimated)
+            self._lost[row], self._min_waits[row] = 0, None
+        return self.values
 
 
-def kv_promised(fleet: Fleet, pools: tuple[PoolName, ...]) -> int:
-    """How much of the KV cache of these pools is promised, in thousandths; 0 where nobody said how much there is."""
+def kv_reserved_permille(fleet: FleetState, pools: tuple[PoolName, ...]) -> int:
+    """Returns the reserved fraction of the pools' KV cache, in thousandths. 0 if the capacity is unknown."""
     promised = capacity = 0
     for name in pools:
         pool = fleet.pools.get(name)
         if pool is None:
             continue
         for endpoint in pool.endpoints.values():
-            if endpoint.live and endpoint.terms.kv_tokens is not None:
+            if endpoint.live and endpoint.settings.kv_tokens is not None:
                 promised += endpoint.kv_reserved
-                capacity += endpoint.terms.kv_tokens
+                capacity += endpoint.settings.kv_tokens
     return WHOLE * promised // capacity if capacity else 0
 
 
 def _row(request: Request) -> int:
-    return _YIELDING if request.service_class.promise is Promise.COST else request.standing
+    return _COST_ROW if request.service_class.optimize_for is _COST else request.sheddability

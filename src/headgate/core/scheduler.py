@@ -1,79 +1,77 @@
-"""What is to be done about what just happened?
+"""The scheduler: a deterministic function from events to commands.
 
-The scheduler is a function of what happened. A host brings it events and the time; it answers
-with commands. It has no clock, no I/O, no randomness and no log of its own, so the same events
-at the same times always give the same commands, in whichever host it runs.
+A host passes events and the time, and the scheduler returns commands. It has no clock, I/O, randomness or log. The same
+events at the same times always produce the same commands, in any host.
 
-Theory of operation. A request is either queued or in flight, and ends exactly once. It is
-bound to an endpoint only when that endpoint has room (late binding), so that as long as it
-waits its order can still change. Three promises hold after every event:
+A request is either queued or in flight, and it ends exactly once. It is bound to an endpoint only when that endpoint
+has capacity (late binding), so its position can change while it waits. Three invariants hold after every event:
 
-- no endpoint has headroom while the head of a line that it could take waits, unless a band is
-  held at its floor;
-- nothing is queued that has waited too long or whose answer could no longer begin in time, and
-  nothing whose caller's deadline has passed is still queued or in flight;
-- every place taken at an endpoint belongs to an attempt that the host has not yet reported
-  as ended. A place outlives its request where the request ended first.
+- No endpoint has headroom while the first request of a queue that it could serve is waiting, unless a priority band is
+  limited to its minimum share.
+- Every queued request is within its maximum wait and can still meet its target. No request whose deadline has passed is
+  queued or in flight.
+- Every occupied slot belongs to an attempt that the host has not yet reported as ended. The slot stays occupied even if
+  its request ends earlier.
 
-Where no endpoint takes work and one is started when it is asked for, a request may be held meanwhile (`queues/holds`):
-it waits by other bounds of length and time, and is a queued request as any other in all else.
+If no endpoint accepts requests but the pool starts one on demand, a request can be put on hold (`queues/holds`). Held
+requests have separate limits on queue length and wait. In all other respects they are ordinary queued requests.
 
-All sharing is in predicted engine time, trued up by what engines report: what a request takes
-is measured at its arrival (`measure`), charged when it is sent and settled when it has ended
+Capacity is shared in proportion to predicted engine time, corrected by the usage that engines report. The cost of a
+request is estimated on arrival (`estimate`), charged when the request is sent, and settled when it has ended
 (`attempts`).
 
-What is not ideal: what does not fit holds up those behind it in its line, and a large request
-may be passed by small ones of others until its time is over.
+Known limitations: a request that does not fit blocks the requests behind it in its queue, and smaller requests from
+other tenants can keep overtaking a large request until it reaches its maximum wait.
 
-Where to look: `admission/admission` lets requests in, `dispatcher` sends them, `endings` retries and ends them,
-`takeover` goes on with the work of a predecessor and `policy_update` applies a new policy. They share the parts of
+Related modules: `admission/admission` admits requests, `dispatcher` sends them, `termination` retries and ends them,
+`takeover` continues the work of an earlier scheduler, and `policy_update` applies a new policy. All of them share
 `scheduler_state`.
 """
 
 from collections.abc import Iterable
 
 from headgate.core.admission.admission import Admission
-from headgate.core.admission.limits import Shortage
+from headgate.core.admission.limits import QuotaShortage
 from headgate.core.commands import Command
 from headgate.core.counters import Counters, LearnedSpeed
 from headgate.core.dispatcher import Dispatcher
-from headgate.core.endings import Endings
 from headgate.core.events import (
     AttemptEnded,
     AttemptReported,
-    BudgetsTold,
+    AttemptsProgressed,
+    BudgetsSynced,
     Event,
     FirstToken,
     FleetEvent,
     PolicyChanged,
-    Progressed,
-    Report,
     RequestArrived,
     RequestRejected,
     RequestReported,
     RequestSettled,
     RequestWithdrawn,
+    TakeoverReport,
     TimerFired,
 )
 from headgate.core.policy_update import PolicyUpdate
-from headgate.core.routing.least_seconds import LeastSeconds
+from headgate.core.routing.router import LeastTimeRouter
 from headgate.core.scheduler_state import SchedulerState
-from headgate.core.summary import Summary, Waiting
+from headgate.core.summary import Summary, WaitingWork
 from headgate.core.takeover import Takeover
+from headgate.core.termination import Termination
 from headgate.model.limits import LimitsLeft
-from headgate.model.money import BudgetLeft, EndpointTime
+from headgate.model.money import BudgetStatus, EndpointTime
 from headgate.model.units import Duration, Instant, TenantId
 
 
 class Scheduler:
-    def __init__(self, *, counted_by: int = 1, router: LeastSeconds | None = None) -> None:
-        """`counted_by` is how many schedulers share the endpoints, and so the time of each."""
-        self._state = state = SchedulerState(counted_by=counted_by, router=router or LeastSeconds())
+    def __init__(self, *, scheduler_count: int = 1, router: LeastTimeRouter | None = None) -> None:
+        """`scheduler_count` is the number of schedulers that share the endpoints and their time."""
+        self._state = state = SchedulerState(scheduler_count=scheduler_count, router=router or LeastTimeRouter())
         self._admission = Admission(state)
         self._dispatcher = Dispatcher(state)
-        self._endings = Endings(state, self._admission, self._dispatcher)
-        self._takeover = Takeover(state, self._admission, self._dispatcher, self._endings)
-        self._policy_update = PolicyUpdate(state, self._admission, self._endings)
+        self._termination = Termination(state, self._admission, self._dispatcher)
+        self._takeover = Takeover(state, self._admission, self._dispatcher, self._termination)
+        self._policy_update = PolicyUpdate(state, self._admission, self._termination)
         self._now = Instant(0)
 
     def handle(self, event: Event, now: Instant) -> list[Command]:
@@ -81,49 +79,59 @@ class Scheduler:
         self._now = now
         state = self._state
         out: list[Command] = []
-        if due := state.agenda.ring(now):
-            self._endings.expire(now, out)
-            self._endings.miss_deadlines(event, now, out)
-            state.attempts.prefilled(now)
-            self._policy_update.end_orders(now)
-        state.overload.tick(state.fleet, state.queue.floors, now)
-        match event:
-            case RequestArrived(ticket):
-                self._admission.arrive(ticket, now, out)
-            case FirstToken():
-                self._dispatcher.first_token(event, now, out)
-            case Progressed():
-                state.attempts.progressed(event, now)
-            case AttemptEnded():
-                self._endings.attempt_ended(event, now, out)
-            case RequestWithdrawn(request_id, cause):
-                self._endings.withdraw(request_id, cause, now, out)
-            case TimerFired():
-                pass
-            case _:
-                self._told(event, now, out)
-        self._endings.watch_endpoints(now, out)
+        if due := state.timer_heap.due_at <= now:
+            state.timer_heap.pop_due(now)
+            self._termination.expire(now, out)
+            self._termination.end_past_deadlines(event, now, out)
+            state.attempts.fire_prefill_timers(now)
+            self._policy_update.expire_overrides(now)
+        fleet, overload = state.fleet, state.overload
+        if overload.tick_at is not None:
+            overload.tick(fleet, state.queue.min_shares, now)
+        # The most frequent events first. A `match` would be slower: it looks up the fields of each class.
+        if isinstance(event, RequestArrived):
+            self._admission.admit(event.ticket, now, out)
+        elif isinstance(event, AttemptEnded):
+            self._termination.attempt_ended(event, now, out)
+        elif isinstance(event, AttemptsProgressed):
+            state.attempts.record_progress(event, now)
+        elif isinstance(event, FirstToken):
+            self._dispatcher.first_token(event.request_id, event.attempt, now, out, delivered=event.delivered)
+        else:
+            self._handle_other(event, now, out)
+        if fleet.pools_with_losses or fleet.health.timer_heap.due_at <= now:
+            self._termination.check_endpoints(now, out)
         if state.queue.holds.starts:
             state.queue.release(now)
-        if state.fleet.changed:
+        if fleet.dispatchable or state.queue.arrival is not None:
             self._dispatcher.dispatch(now, out)
         if due:
             self._dispatcher.hedge_silent(now, out)
-        state.overload.watch(now)
-        if state.budgets.news:
-            out += state.budgets.take_news(now)
+        overload.watch(now)
+        if state.budgets.crossings:
+            out += state.budgets.pop_crossings(now)
         return out
 
-    def _told(
+    def _handle_other(
         self,
-        event: RequestRejected | FleetEvent | PolicyChanged | BudgetsTold | Report,
+        event: RequestWithdrawn
+        | TimerFired
+        | RequestRejected
+        | FleetEvent
+        | PolicyChanged
+        | BudgetsSynced
+        | TakeoverReport,
         now: Instant,
         out: list[Command],
     ) -> None:
-        """What is not about one request of ours."""
+        """Handles events that are less frequent than requests and their attempts."""
         match event:
+            case TimerFired():
+                pass
+            case RequestWithdrawn(request_id, cause):
+                self._termination.withdraw(request_id, cause, now, out)
             case RequestRejected(tenant):
-                self._state.limits.take_rejected(tenant, now)
+                self._state.limits.count_rejected(tenant, now)
             case PolicyChanged(policy, policy_hash):
                 self._policy_update.change(policy, policy_hash, now, out)
             case AttemptReported():
@@ -132,60 +140,63 @@ class Scheduler:
                 self._takeover.request_reported(event, now, out)
             case RequestSettled():
                 self._takeover.request_settled(event, now)
-            case BudgetsTold():
-                self._state.budgets.told(event)
+            case BudgetsSynced():
+                self._state.budgets.sync(event)
             case _:
-                if (readmitted := self._state.fleet.told(event, now)) is not None:
+                if (readmitted := self._state.fleet.handle(event, now)) is not None:
                     out.append(readmitted)
 
     def next_wakeup(self) -> Instant | None:
-        """When the host must call again, if nothing happens before."""
+        """Returns when the host must send `TimerFired` if no other event occurs."""
         state = self._state
-        soonest = state.agenda.next()
-        for other in (state.fleet.health.agenda.next(), state.overload.next_wakeup()):
-            if other is not None and (soonest is None or other < soonest):
-                soonest = other
+        soonest = state.timer_heap.next()
+        of_endpoints = state.fleet.health.timer_heap.next()
+        if of_endpoints is not None and (soonest is None or of_endpoints < soonest):
+            soonest = of_endpoints
+        tick_at = state.overload.tick_at
+        if tick_at is not None and (soonest is None or tick_at < soonest):
+            soonest = tick_at
         return soonest
 
-    # From one scheduler to the next
+    # Takeover
 
     def counters(self, now: Instant) -> Counters:
-        """What a successor must know that nobody else can tell it."""
+        """Returns the snapshot for the next scheduler."""
         return self._takeover.counters(now)
 
-    def restore(self, counters: Counters, now: Instant, *, told_ns_ago: Duration = Duration(0)) -> None:
-        """Goes on from what a predecessor has counted and learned, at least so long ago.
+    def restore(self, counters: Counters, now: Instant, *, snapshot_age_ns: Duration = Duration(0)) -> None:
+        """Restores the snapshot of an earlier scheduler, taken at least `snapshot_age_ns` nanoseconds ago.
 
-        What its policy does not name any more is left out.
+        Names that are no longer in the policy are dropped.
         """
         assert now >= self._now, "time went backwards: the host must stamp events with max(last, clock)"
-        self._takeover.restore(counters, now, told_ns_ago=told_ns_ago)
+        self._takeover.restore(counters, now, snapshot_age_ns=snapshot_age_ns)
         self._now = now
 
     def learned_speeds(self) -> tuple[LearnedSpeed, ...]:
-        """The learned speed of each endpoint, to be kept across a restart."""
+        """Returns the learned speed of each endpoint, to be stored across a restart."""
         return self._state.fleet.learned_speeds()
 
-    def recall_speeds(self, speeds: Iterable[LearnedSpeed]) -> None:
-        """Goes on from speeds that were kept, before any endpoint joins."""
-        self._state.fleet.recall_speeds(speeds)
+    def restore_speeds(self, speeds: Iterable[LearnedSpeed]) -> None:
+        """Restores stored speeds. Call it before any endpoint joins."""
+        self._state.fleet.restore_speeds(speeds)
 
-    # For those who look
+    # Observation
 
-    def take_endpoint_times(self, now: Instant) -> tuple[EndpointTime, ...]:
-        """How each endpoint has spent its time since this was last asked; no decision goes by it."""
-        return self._state.fleet.take_times(now)
+    def pop_endpoint_times(self, now: Instant) -> tuple[EndpointTime, ...]:
+        """Returns how each endpoint has spent its time since the last call. No decision depends on it."""
+        return self._state.fleet.pop_times(now)
 
     def limits_left(self, tenant: TenantId, now: Instant) -> LimitsLeft | None:
-        """What a tenant has left of its rates; None where it has none."""
+        """Returns the remaining rate limits of a tenant. None if it has no limits."""
         return self._state.limits.left(tenant, now)
 
-    def limit_reached(self, tenant: TenantId, now: Instant) -> Shortage | None:
-        """The limit that any request of the tenant would exceed at this moment."""
+    def limit_reached(self, tenant: TenantId, now: Instant) -> QuotaShortage | None:
+        """Returns the limit that any request from the tenant would exceed now."""
         return self._state.limits.reached(tenant, now)
 
-    def budgets_left(self, now: Instant, tenant: TenantId | None = None) -> tuple[BudgetLeft, ...]:
-        """Where every budget stands; of a tenant, those of its path."""
+    def budget_status(self, now: Instant, tenant: TenantId | None = None) -> tuple[BudgetStatus, ...]:
+        """Returns the state of every budget, or of the budgets on one tenant's path."""
         return self._state.budgets.left(now, tenant)
 
     def summary(self) -> Summary:
@@ -193,13 +204,13 @@ class Scheduler:
         fleet, backlog = state.fleet, state.queue.backlog
         return Summary(
             policy_hash=state.rules.hash,
-            queued={each.name: backlog.in_class(each.name) for each in state.rules.policy.classes},
+            queued={each.name: backlog.queued_in_class(each.name) for each in state.rules.policy.classes},
             requests=len(state.requests.by_id),
-            endpoints=tuple(each.seen() for each in fleet.endpoints.values()),
-            given_up=tuple(state.overload.given_up()),
+            endpoints=tuple(each.summary() for each in fleet.endpoints.values()),
+            degradation=tuple(state.overload.degradation_by_pool()),
             prefix_hashes=tuple((name, size) for name, each in fleet.pools.items() if (size := each.prefixes.size)),
-            waiting=tuple(Waiting(*where, work) for where, work in backlog.work.by_pools_and_band().items()),
+            waiting_work=tuple(WaitingWork(*where, work) for where, work in backlog.work.by_pools_and_band().items()),
             held=dict(backlog.held),
-            queued_tenants=backlog.by_tenant(),
-            quarantined=state.blame.count(self._now),
+            queued_tenants=backlog.queued_by_tenant(),
+            quarantined=state.blame.quarantined_count(self._now),
         )

@@ -1,12 +1,11 @@
-"""What is the state of things, for whoever wants to look?
+"""Read-only summary of the scheduler's state, created on demand.
 
-A read-only picture of the scheduler at one moment, made on demand. Nothing in it can be used
-to reach back into the core.
+It holds no references to the core's own objects.
 """
 
 from dataclasses import dataclass, field
 
-from headgate.model.endpoint import EndpointState, EndpointTrouble
+from headgate.model.endpoint import EndpointProblem, EndpointState
 from headgate.model.units import ClassName, EndpointId, PoolName, TenantId
 
 
@@ -19,41 +18,41 @@ class EndpointSummary:
     in_flight: int
     in_flight_max: int
     kv_tokens: int = 0
-    """What of its KV cache is in use, as far as was told."""
+    """KV cache tokens in use, if reported."""
     suspected: bool = False
-    """Whether the last that it was given failed, or it has stopped telling of itself."""
+    """Whether the last request on the endpoint failed or the endpoint has stopped reporting metrics."""
     decode_percent: int = 100
     prefill_percent: int = 100
-    """How long answers and prompts take there, beside what was said of it: above a hundred it is slower."""
+    """Decode and prefill time relative to the configured profile. Above 100, the endpoint is slower."""
     drained: bool = False
-    """Whether an operator has ordered that nothing new goes there."""
+    """Whether an operator override is draining the endpoint."""
     unserved_members: tuple[str, ...] = ()
-    """Members of the cell that fail at it while most others are served, so that their failures do not count."""
-    trouble: EndpointTrouble | None = None
-    """The reason why it fails its probes, was ejected or is on trial; None if none of these."""
+    """Cell members whose requests fail here while most other members are served. Their failures are not counted."""
+    trouble: EndpointProblem | None = None
+    """Why the endpoint fails its probes, was ejected or is on trial. None if none of these applies."""
     trouble_detail: str = ""
     """The observed error."""
     probe_fails: bool = False
     sequences_max: int | None = None
-    """The most requests that its engine runs at once, as learned by `core/routing/sequence_limit.py`."""
+    """Maximum number of concurrent requests in the engine, as learned by `core/routing/sequence_limit.py`."""
     kv_full: bool = False
-    """Whether its KV cache has no room for another request of average size, with what running requests may grow to."""
+    """Whether the KV cache has no room for another average request, allowing for the growth of running requests."""
 
 
 @dataclass(frozen=True, slots=True)
-class GivenUp:
-    """What is given up at a pool under overload; of those who may use it, the most."""
+class PoolDegradation:
+    """Degradation and load shedding in a pool: the highest values of all requests that may use it."""
 
     pool: PoolName
     level: int
-    """Of the ladder."""
+    """Degradation level."""
     shed_ppm: int
-    """Of what arrives, so many in a million are refused by rank."""
+    """Arriving requests rejected by load shedding, per million."""
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
-    """Engine time that waits in a band, of those who may use the same pools."""
+class WaitingWork:
+    """Queued engine time in one priority band, for the requests that share a set of pools."""
 
     pools: tuple[PoolName, ...]
     band: int
@@ -64,25 +63,25 @@ class Waiting:
 class Summary:
     policy_hash: str
     queued: dict[ClassName, int]
-    """Requests that wait, by class, less those that are held; every class of the policy is there."""
+    """Queued requests by class, excluding requests on hold. Every class of the policy has an entry."""
     requests: int
-    """Requests that have not ended."""
+    """Number of open requests."""
     endpoints: tuple[EndpointSummary, ...]
-    given_up: tuple[GivenUp, ...] = ()
-    """Pools at which anybody has asked to be served, also those where nothing is given up."""
+    degradation: tuple[PoolDegradation, ...] = ()
+    """Pools that have received requests, including those without degradation."""
     prefix_hashes: tuple[tuple[PoolName, int], ...] = ()
-    """Pools of which it is known who holds which beginnings, and how many hashes that takes."""
-    waiting: tuple[Waiting, ...] = ()
+    """Number of hashes in the prefix index of each pool that has one."""
+    waiting_work: tuple[WaitingWork, ...] = ()
     held: dict[tuple[PoolName, ClassName], int] = field(default_factory=dict[tuple[PoolName, ClassName], int])
-    """Requests that came while a pool had no endpoint and wait, by pool and class; they have a bound of their own."""
+    """Requests on hold by pool and class. They have a limit of their own."""
     quarantined: int = 0
-    """Requests that are rejected because they failed on endpoints that serve others."""
+    """Number of requests in quarantine because they failed on endpoints that serve other requests."""
     queued_tenants: dict[tuple[ClassName, TenantId], int] = field(default_factory=dict[tuple[ClassName, TenantId], int])
-    """The same by class and tenant; only who has any waiting is there, so the bounds of the queues are its own."""
+    """Queued requests by class and tenant. Only tenants with queued requests have an entry."""
 
 
 def held_by_pool(summary: Summary) -> dict[PoolName, int]:
-    """How many requests that were held for an endpoint of each pool wait."""
+    """Returns the number of requests on hold for each pool."""
     total: dict[PoolName, int] = {}
     for (pool, _), count in summary.held.items():
         total[pool] = total.get(pool, 0) + count

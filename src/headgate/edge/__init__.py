@@ -1,1 +1,1 @@
-"""Who comes in, and what do they get back? The door: HTTP on one side, tickets and orders on the other."""
+"""HTTP edge: turns client requests into tickets and carries out the scheduler's commands for them."""

@@ -1,8 +1,8 @@
-"""Settings of the C allocator for a process that holds large request bodies.
+"""C allocator settings for a process that buffers large request bodies.
 
-glibc moves large blocks into its heap after the first of them was freed. Bodies that grow there side by side fragment
-the heap, and the process takes up to 50 % more memory than the size of its bodies. With a fixed threshold each large
-block has its own mapping, which grows in place and is returned to the system when it is freed.
+By default glibc allocates large blocks on its heap once the first large block has been freed. Bodies that grow side by
+side on the heap fragment it, and the process uses up to 50 % more memory than the bodies need. With a fixed threshold,
+each large block gets its own mapping, which grows in place and is returned to the system when freed.
 """
 
 import ctypes
@@ -15,7 +15,7 @@ MAPPED_BYTES_MIN: Final = 256 * 1024
 
 
 def map_large_blocks() -> bool:
-    """Sets a fixed threshold. Returns False if the C library has no such setting."""
+    """Sets a fixed mmap threshold. Returns False if the C library does not support it."""
     if not sys.platform.startswith("linux"):
         return False
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)

@@ -1,7 +1,7 @@
-"""How much memory may the request bodies of each tenant take?
+"""Memory limits for request bodies, in total and per tenant.
 
-All bodies together are bounded by `bodies_bytes_max`, and those of one tenant by its share of it (`tenant_shares`). If
-a tenant has only one body, that body may take all free bytes.
+`total_body_bytes_max` limits the total size of all bodies. Each tenant may use its share of it (`tenant_shares`). A
+tenant's only body may use all the free bytes.
 """
 
 from headgate.edge.tenant_shares import TenantShares, is_within_share
@@ -18,30 +18,34 @@ class BodyBytes(TenantShares):
 
 
 class BodyClaim:
-    """Size of one request's body."""
+    """Bytes reserved for one request body."""
 
-    __slots__ = ("_all", "_size", "_tenant")
+    __slots__ = ("_size", "_tenant", "_total")
 
     def __init__(self, everything: BodyBytes, tenant: TenantId) -> None:
-        self._all = everything
+        self._total = everything
         self._tenant = tenant
         self._size = 0
 
     def has_room(self, size: int, bytes_max: int) -> bool:
-        """Whether `size` more bytes fit."""
-        everything = self._all
+        """Returns whether `size` more bytes fit."""
+        everything = self._total
         free = bytes_max - everything.total - size
+        if free < 0:
+            return False
         held = everything.of(self._tenant)
-        return free >= 0 and (held == self._size or is_within_share(held + size, free=free))
+        return held == self._size or is_within_share(held + size, free=free)
 
     def grow(self, size: int, bytes_max: int) -> bool:
-        """Counts `size` more bytes if they fit. Returns whether they do."""
-        if not self.has_room(size, bytes_max):
+        """Reserves `size` more bytes if they fit. Returns whether they fit."""
+        everything, tenant = self._total, self._tenant
+        # A tenant without any other body may use all the free bytes.
+        if (everything.of(tenant) or everything.total + size > bytes_max) and not self.has_room(size, bytes_max):
             return False
         self._size += size
-        self._all.add(self._tenant, size)
+        everything.add(tenant, size)
         return True
 
     def close(self) -> None:
-        self._all.add(self._tenant, -self._size)
+        self._total.add(self._tenant, -self._size)
         self._size = 0

@@ -1,64 +1,67 @@
-"""Bounds of a request's body on the wire: its bytes, its chunks and their framing.
+"""Limits on a request body's size, chunk count and chunk framing.
 
-A chunked body may have any number of chunk sizes, extensions and trailers. Each is bounded here, both in absolute size
-and relative to the body. Small chunks are accepted; bodies that consist mostly of framing are rejected.
+HTTP allows any number of chunks, chunk extensions and trailers. This module limits them, both in absolute size and
+relative to the body. Small chunks are accepted, but bodies that consist mostly of framing are rejected.
 """
 
 from typing import Final
 
 from headgate.edge.options import EdgeLimits
-from headgate.edge.request_head import Refused
+from headgate.edge.request_head import HttpRejection
 
 _FRAMING_BYTES_MIN: Final = 64 * 1024
 _FRAMING_PER_BODY_BYTE: Final = 8
-"""Maximum bytes of chunk sizes, extensions and trailers per byte of the body. One-byte chunks have five."""
-UNBROKEN_BYTES_MAX: Final = 16 * 1024
-"""Maximum size of one extension, or of all trailers, without a byte of the body between them."""
+"""Maximum framing bytes (chunk sizes, extensions and trailers) per body byte. A one-byte chunk has five."""
+FRAMING_RUN_BYTES_MAX: Final = 16 * 1024
+"""Maximum size of one chunk extension, or of all trailers, in bytes."""
 CHUNKS_MIN: Final = 65_536
 _BYTES_PER_CHUNK: Final = 16
-"""A body may have `CHUNKS_MIN` chunks, plus one for each this many bytes."""
-PASSED_OVER_CHUNKS_MAX: Final = 4096
-"""Maximum number of chunks that are parsed after the response, so that the connection can be reused."""
+"""Body bytes per additional chunk. A body may have `CHUNKS_MIN` chunks, plus one for every 16 bytes."""
+DISCARDED_CHUNKS_MAX: Final = 4096
+"""Maximum number of chunks parsed after the response in order to reuse the connection."""
 
 
 class BodyFraming:
-    """Counts the bytes of one request's body and its framing."""
+    """Counts the body bytes and framing bytes of one request."""
 
-    __slots__ = ("_body_bytes", "_bytes", "_chunks", "_passed_over", "_trailers", "_unbroken", "chunked")
+    __slots__ = ("_body_bytes", "_bytes", "_chunks", "_discarded_chunks", "_framing_run_bytes", "_trailers", "chunked")
 
     def __init__(self) -> None:
         self.begin(chunked=False)
 
     def begin(self, *, chunked: bool) -> None:
-        """Starts counting at the end of a request's head."""
+        """Resets the counters at the end of a request head."""
         self.chunked = chunked
-        self._body_bytes = self._bytes = self._chunks = self._unbroken = self._passed_over = self._trailers = 0
+        self._body_bytes = self._bytes = self._chunks = self._framing_run_bytes = self._discarded_chunks = (
+            self._trailers
+        ) = 0
 
     def add(self, data_bytes: int, pieces: int, body_bytes: int, *, answered: bool) -> None:
-        """Counts bytes received after the head, and the pieces of the body among them."""
+        """Counts bytes received after the head, and the body pieces they contain."""
         self._bytes += data_bytes
         self._body_bytes += body_bytes
         self._chunks += pieces
         if answered:
-            self._passed_over += pieces
-        self._unbroken = 0 if pieces else self._unbroken + data_bytes
+            self._discarded_chunks += pieces
+        self._framing_run_bytes = 0 if pieces else self._framing_run_bytes + data_bytes
 
     def add_trailer(self, limits: EdgeLimits) -> None:
         self._trailers += 1
-        if self._trailers > limits.headers_max:
-            raise Refused(400, f"the body has more than {limits.headers_max} trailers")
+        if self._trailers > limits.header_count_max:
+            raise HttpRejection(400, f"the request body has more than {limits.header_count_max} trailers")
 
     def check(self) -> None:
-        """Raises `Refused` if a bound is exceeded."""
+        """Raises `HttpRejection` if a limit is exceeded."""
         if self._bytes - self._body_bytes > max(_FRAMING_BYTES_MIN, _FRAMING_PER_BODY_BYTE * self._body_bytes):
-            raise Refused(400, "the framing of the body's chunks is too large for the size of the body")
-        if self._unbroken > UNBROKEN_BYTES_MAX:
-            raise Refused(400, f"a chunk extension or the trailers of the body exceed {UNBROKEN_BYTES_MAX} bytes")
+            raise HttpRejection(400, "the chunk framing is too large for the size of the request body")
+        if self._framing_run_bytes > FRAMING_RUN_BYTES_MAX:
+            raise HttpRejection(400, f"a chunk extension or the trailers exceed {FRAMING_RUN_BYTES_MAX} bytes")
         if self.chunked and self._chunks > CHUNKS_MIN + self._body_bytes // _BYTES_PER_CHUNK:
-            raise Refused(400, f"the body has {self._chunks} chunks; send chunks of {_BYTES_PER_CHUNK} bytes or more")
+            message = f"the request body has {self._chunks} chunks; send chunks of {_BYTES_PER_CHUNK} bytes or more"
+            raise HttpRejection(400, message)
 
-    def check_passed_over(self, limits: EdgeLimits) -> bool:
-        """Whether the rest of an answered request should still be parsed. Raises `Refused`."""
-        if self._bytes > limits.passed_over_bytes_max:
-            raise Refused(413, "the request body exceeds the bytes discarded after a response")
-        return not self.chunked or self._passed_over <= PASSED_OVER_CHUNKS_MAX
+    def check_discarded(self, limits: EdgeLimits) -> bool:
+        """Returns whether to keep parsing a request that has already been answered. Raises `HttpRejection`."""
+        if self._bytes > limits.discarded_bytes_max:
+            raise HttpRejection(413, "the rest of the request body is too large to discard after the response")
+        return not self.chunked or self._discarded_chunks <= DISCARDED_CHUNKS_MAX

@@ -1,8 +1,8 @@
-"""What has this caller been sent, and is it still there?
+"""One HTTP request and its response, independent of the transport.
 
-One HTTP exchange as the door sees it: a request whose body is awaited, and an answer that is started, written and
-finished. Writing never waits. What the caller has not read yet stays in its connection's buffer, and whoever brings
-more stops bringing it while that is full.
+The application awaits the request body and then starts, writes and finishes the response. Writing never waits: bytes
+that the client has not read stay in its connection's write buffer. While that buffer is full, the application must
+pause the source of the response.
 """
 
 import asyncio
@@ -11,45 +11,46 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
 from headgate.model.units import TenantId
-from headgate.wire.request import LARGE_BYTES
+from headgate.wire.request_body import LARGE_BYTES
 
 Headers = list[tuple[bytes, bytes]]
 
 
 class BodyTooLarge(Exception):
-    """The request's body exceeds what the door accepts."""
+    """The request body exceeds the size limit."""
 
 
-class NoRoomForBody(Exception):
-    """The bodies of all open requests together take as much as they may."""
+class BodyMemoryExceeded(Exception):
+    """The bodies of all open requests together have reached their memory limit."""
 
 
-class ClientLeft(Exception):
-    """The caller closed its connection before its request was complete."""
+class ClientDisconnected(Exception):
+    """The client closed its connection before its request was complete."""
 
 
-class Wire(Protocol):
-    """What carries an answer: the caller's connection."""
+class ClientTransport(Protocol):
+    """Client connection that carries the response."""
 
     @property
     def blocked(self) -> bool:
-        """Whether more is waiting to be read by the caller than should be."""
+        """Whether the write buffer is above its limit because the client reads too slowly."""
         ...
 
     @property
     def peer(self) -> str:
-        """The address that the caller connects from."""
+        """Remote address of the connection: the client or a proxy in front of it."""
         ...
 
-    def identified(self, tenant: TenantId | None = None, /) -> bool:
-        """Counts the connection towards the tenant instead of as unauthenticated.
+    def mark_authenticated(self, tenant: TenantId | None = None, /) -> bool:
+        """Counts the connection toward the tenant's share instead of the unauthenticated connections.
 
-        Returns False if the tenant already has its share of connections; this one is closed after the response.
+        Returns False if the tenant has already used its share of connections. The connection then closes after the
+        response.
         """
         ...
 
-    def ask_for_body(self) -> None:
-        """Somebody waits for the body, so a caller who asked whether to send it should do so."""
+    def send_continue(self) -> None:
+        """Sends `100 Continue` if the client waits for it before sending the body."""
         ...
 
     def send_head(self, status: int, headers: Headers) -> None: ...
@@ -61,37 +62,38 @@ class Wire(Protocol):
 
 class Client:
     __slots__ = (
+        "_body_received",
         "_complete",
-        "_grow",
-        "_held",
         "_no_room",
-        "_on_left",
-        "_size",
+        "_on_disconnect",
+        "_reserve",
         "_too_large",
+        "_transport",
         "_waiter",
-        "_wire",
-        "always",
         "began_at",
         "body_bytes_max",
+        "common_headers",
+        "disconnected",
         "finished",
         "finished_at",
         "headers",
-        "left",
         "method",
         "on_blocked",
         "on_unblocked",
         "path",
         "query",
+        "received",
         "received_at",
+        "received_bytes",
         "started",
         "status",
+        "task",
         "write",
     )
 
-    def __init__(
+    def __init__(  # noqa: PLR0917 (keyword arguments make the call slower)
         self,
-        wire: Wire,
-        *,
+        wire: ClientTransport,
         method: str,
         path: bytes,
         headers: Mapping[bytes, bytes],
@@ -99,165 +101,178 @@ class Client:
         began_at: int = 0,
         query: bytes = b"",
     ) -> None:
-        self._wire = wire
+        self._transport = wire
         self.began_at = began_at or time.monotonic_ns()
-        """When the first byte of the request came; this and other moments are of the clock that never goes back."""
+        """Time at which the first byte of the request arrived. All times here are monotonic, in nanoseconds."""
         self.received_at = 0
-        """When the last byte of the body came; 0 as long as it has not."""
+        """Time at which the last byte of the body arrived. 0 until then."""
         self.finished_at = 0
         self.status = 0
-        """Of the answer; 0 before there is one."""
+        """HTTP status of the response. 0 until the response starts."""
         self.write = wire.send
-        """More of the answer, between its head and its end."""
+        """Writes part of the response body, between `start` and `finish`."""
         self.method = method
         self.path = path
-        """As it was sent: what is authorised is exactly what is routed."""
+        """Path as received, so that authorization and routing see exactly the same bytes."""
         self.query = query
-        """What stood after a question mark, as it was sent. Nothing that callers ask goes by it."""
+        """Query string as received. Not used by the inference API."""
         self.headers = headers
         self.body_bytes_max = body_bytes_max
-        self.always: Headers = []
-        """What goes into the head of every answer."""
+        self.common_headers: Headers = []
+        """Headers that are added to every response."""
+        self.task: asyncio.Task[None] | None = None
+        """Task that serves the request. None if the listener did not start it."""
         self.started = False
-        """Whether the head of an answer has been sent."""
+        """Whether the response head has been sent."""
         self.finished = False
-        """Whether the end of an answer has been sent."""
-        self.left = False
-        """Whether the caller closed its connection before the end."""
+        """Whether the end of the response has been sent."""
+        self.disconnected = False
+        """Whether the client disconnected before the response ended."""
         self.on_blocked: Callable[[], None] | None = None
-        """Called when the caller has more to read than should wait for it, and the other when that is over."""
+        """Called when the write buffer exceeds its limit because the client reads too slowly."""
         self.on_unblocked: Callable[[], None] | None = None
-        self._on_left: Callable[[], None] | None = None
-        self._held: bytes | bytearray = b""
-        """The part of the body received so far, in one buffer, since many small pieces would take much more memory."""
-        self._size = 0
+        """Called when the client has read enough that writing can resume."""
+        self._on_disconnect: Callable[[], None] | None = None
+        self._body_received: bytes | bytearray = b""
+        """The body received so far, in one buffer, because many small pieces would use much more memory."""
+        # Plain attributes, because each of them is read several times per request.
+        self.received_bytes = 0
+        """Body bytes received so far."""
+        self.received = False
+        """Whether the body is complete or has been rejected."""
         self._too_large = False
-        self._grow: Callable[[int], bool] | None = None
+        self._reserve: Callable[[int], bool] | None = None
         self._no_room = False
         self._complete = False
         self._waiter: asyncio.Future[None] | None = None
 
     @property
     def blocked(self) -> bool:
-        """Whether something that was sent waits for the caller to read."""
-        return self._wire.blocked
+        """Whether the write buffer is above its limit because the client reads too slowly."""
+        return self._transport.blocked
 
     # The request
 
     @property
     def peer(self) -> str:
-        """The address of whoever connected, be it the caller or a proxy before it."""
-        return self._wire.peer
+        """Remote address of the connection: the client or a proxy in front of it."""
+        return self._transport.peer
 
-    @property
-    def received(self) -> bool:
-        """Whether the body has come whole, or will not be waited for any more."""
-        return self._complete or self._too_large or self._no_room
-
-    @property
-    def received_bytes(self) -> int:
-        """Size of the body so far."""
-        return self._size
-
-    def identified(self, tenant: TenantId | None = None, /) -> bool:
-        """Called when the caller is authenticated. Returns False if the tenant may not have another connection."""
-        return self._wire.identified(tenant)
+    def mark_authenticated(self, tenant: TenantId | None = None, /) -> bool:
+        """Marks the client as authenticated. Returns False if the tenant may not open another connection."""
+        return self._transport.mark_authenticated(tenant)
 
     async def body(self, size_max: int) -> bytes | bytearray:
-        while not self.received and not self.left:
-            self._wire.ask_for_body()
+        while not self.received and not self.disconnected:
+            self._transport.send_continue()
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter
+        return self.received_body(size_max)
+
+    def received_body(self, size_max: int) -> bytes | bytearray:
+        """Returns the body after its last byte has arrived or the client has disconnected."""
         if self._no_room:
-            raise NoRoomForBody
-        if self._too_large or self._size > size_max:
+            raise BodyMemoryExceeded
+        if self._too_large or self.received_bytes > size_max:
             raise BodyTooLarge
         if not self._complete:
-            raise ClientLeft
-        if self._size <= LARGE_BYTES:
-            self._held = bytes(self._held)  # A large body is not copied, because that would block the loop.
-        return self._held
+            raise ClientDisconnected
+        if self.received_bytes <= LARGE_BYTES and not isinstance(self._body_received, bytes):
+            # Copying a large body would block the event loop.
+            self._body_received = bytes(self._body_received)
+        return self._body_received
 
-    def count_body(self, grow: Callable[[int], bool]) -> None:
-        """Has `grow` asked for each further piece of the body, and at once for what has come, whether there is room."""
-        self._grow = grow
-        if not grow(self._size):
-            self._give_up_body()
+    def limit_body(self, reserve: Callable[[int], bool]) -> None:
+        """Calls `reserve` with the bytes received so far, then with the size of each further piece of the body.
+
+        The body is rejected when `reserve` returns False.
+        """
+        self._reserve = reserve
+        if not reserve(self.received_bytes):
+            self.reject_body()
 
     def release(self) -> None:
-        """Drops the body and the references to the exchange at the end of the request.
+        """Drops the body and the references to the exchange when the request ends.
 
-        Connection, client and exchange refer to each other. Without this the body would stay in memory until the next
-        garbage collection, while its bytes are counted as free.
+        Connection, client and exchange refer to each other. Without this call the body would stay in memory until the
+        next garbage collection, although its bytes are already counted as free.
         """
-        self._held = b""
-        self._grow = self._on_left = self.on_blocked = self.on_unblocked = None
+        self._body_received = b""
+        self._reserve = self._on_disconnect = self.on_blocked = self.on_unblocked = None
 
-    def notify_when_left(self, on_left: Callable[[], None]) -> None:
-        """Has it called once, when the caller leaves before its answer is complete; at once if it has left already."""
-        self._on_left = on_left
-        if self.left:
+    def notify_on_disconnect(self, on_left: Callable[[], None]) -> None:
+        """Calls `on_left` once if the client disconnects before its response is complete, or has already done so."""
+        self._on_disconnect = on_left
+        if self.disconnected:
             on_left()
 
-    # The answer
+    # The response
 
     def reply(self, status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes) -> None:
-        self.start(status, [*headers, (b"content-length", b"%d" % len(body))])
-        self.finish(body)
-
-    def start(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> None:
-        assert not self.started, "an answer has one head"
+        assert not self.started, "the response has already started"
         self.started = True
         self.status = status
-        self._wire.send_head(status, [*self.always, *headers])
-
-    def finish(self, data: bytes = b"") -> None:
-        assert self.started, "an answer begins with its head"
-        assert not self.finished, "an answer ends once"
+        transport = self._transport
+        transport.send_head(status, [*self.common_headers, *headers, (b"content-length", b"%d" % len(body))])
         self.finished = True
-        self._wire.send_end(data)
+        transport.send_end(body)
         self.finished_at = time.monotonic_ns()
 
-    # Told by the connection
+    def start(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> None:
+        assert not self.started, "the response has already started"
+        self.started = True
+        self.status = status
+        self._transport.send_head(status, [*self.common_headers, *headers])
 
-    def take_body(self, data: bytes) -> None:
-        """More of the body has come. What nobody will read is not kept."""
+    def finish(self, data: bytes = b"") -> None:
+        assert self.started, "the response has not started"
+        assert not self.finished, "the response has already finished"
+        self.finished = True
+        self._transport.send_end(data)
+        self.finished_at = time.monotonic_ns()
+
+    # Called by the connection
+
+    def add_body(self, data: bytes) -> None:
+        """Adds received bytes to the body. Drops them if the body is no longer needed."""
         if self.finished or self._too_large or self._no_room:
             return
-        self._size += len(data)
-        if self._size > self.body_bytes_max:
+        self.received_bytes += len(data)
+        if self.received_bytes > self.body_bytes_max:
             self._too_large = True
-            self._forget_body()
-        elif self._grow is not None and not self._grow(len(data)):
-            self._give_up_body()
-        elif not self._held:
-            self._held = data
+            self._drop_body()
+        elif self._reserve is not None and not self._reserve(len(data)):
+            self.reject_body()
+        elif not self._body_received:
+            self._body_received = data
         else:
-            if isinstance(self._held, bytes):
-                self._held = bytearray(self._held)
-            self._held += data
+            if isinstance(self._body_received, bytes):
+                self._body_received = bytearray(self._body_received)
+            self._body_received += data
 
-    def _give_up_body(self) -> None:
+    def reject_body(self) -> None:
+        """Drops the body, because the bodies of all open requests use too much memory."""
         self._no_room = True
-        self._forget_body()
+        self._drop_body()
 
-    def _forget_body(self) -> None:
-        self._held = b""
+    def _drop_body(self) -> None:
+        self.received = True
+        self._body_received = b""
         self._wake()
 
     def complete_body(self) -> None:
-        self._complete = True
+        self._complete = self.received = True
         self.received_at = time.monotonic_ns()
         self._wake()
 
-    def leave(self) -> None:
-        """The connection is gone."""
+    def mark_disconnected(self) -> None:
+        """Called when the connection is lost."""
         if self.finished:
             return
-        self.left = True
+        self.disconnected = True
         self._wake()
-        if self._on_left is not None:
-            self._on_left()
+        if self._on_disconnect is not None:
+            self._on_disconnect()
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():

@@ -1,7 +1,6 @@
-"""Which connections does a listener have, and what do they share?
+"""A listener's connections, with their shared limits, open exchanges and response heads.
 
-Their bounds, the exchanges under way, and the words that go before every answer. One sweep a few times a second ends
-those in which something has taken too long.
+A sweep runs a few times a second and ends connections that have timed out.
 """
 
 import asyncio
@@ -16,97 +15,99 @@ from typing import Final
 from headgate.edge.client import Client, Headers
 from headgate.edge.connection import Connection
 from headgate.edge.options import EdgeLimits
-from headgate.edge.request_head import Refused
+from headgate.edge.request_head import HttpRejection
 from headgate.edge.tenant_shares import TenantShares
 from headgate.model.units import TenantId
-from headgate.ports.descriptors import is_scarce
-from headgate.wire.replies import error_body
+from headgate.ports.file_descriptors import is_scarce
+from headgate.wire.openai_bodies import error_body
 from headgate.wire.turn_budget import TurnBudget
 
 log = logging.getLogger("headgate")
 
 App = Callable[[Client], Awaitable[None]]
-OnRefused = Callable[[str, Refused], None]
-"""Given the id that the answer carries."""
+OnRejected = Callable[[str, HttpRejection], None]
+"""Called for a rejected connection, with the request ID that the response contains."""
 
 _STATUS_LINES: Final = {each.value: b"HTTP/1.1 %d %b\r\n" % (each, each.phrase.encode()) for each in HTTPStatus}
+_join_pair: Final = b": ".join
+_END_OF_HEAD: Final = b"\r\n\r\n"
 
 
 class Connections:
     """All connections of one listener."""
 
-    def __init__(self, app: App, limits: EdgeLimits, on_refused: OnRefused) -> None:
+    def __init__(self, app: App, limits: EdgeLimits, on_rejected: OnRejected) -> None:
         self._app = app
         self.limits = limits
         self.budget = TurnBudget(lambda resume: asyncio.get_running_loop().call_soon(resume), time.perf_counter_ns)
-        self.on_refused = on_refused
-        """Told of what was refused before it became a request."""
+        self.on_rejected = on_rejected
+        """Called when received bytes are rejected before they become a request."""
         self.tasks: set[asyncio.Task[None]] = set()
-        """The exchanges under way."""
+        """Tasks of the open exchanges."""
         self._open: dict[Connection, TenantId | None] = {}
-        """Open connections, each with the tenant that used it last; None if not used yet."""
-        self._held = TenantShares()
-        """Number of connections of each tenant."""
-        self._unidentified: dict[Connection, None] = {}
+        """Open connections, each with the tenant that last used it, or None if no tenant has used it yet."""
+        self._tenant_connections = TenantShares()
+        """Number of connections per tenant."""
+        self._unauthenticated: dict[Connection, None] = {}
         """Unauthenticated connections, oldest first."""
-        self._dated = (0, b"")
+        self._date_line = (0, b"")
 
     def __len__(self) -> int:
         return len(self._open)
 
     def __call__(self) -> Connection:
-        """The protocol for a connection that was accepted."""
+        """Returns the protocol object for a new connection."""
         return Connection(self)
 
     def add(self, connection: Connection, descriptor: int) -> bool:
-        """Whether the connection may stay open; `descriptor` is that of its socket."""
+        """Registers a connection by its socket's file descriptor. Returns False if there are too many connections."""
         is_full = len(self._open) >= self.limits.connections_open_max or is_scarce(descriptor)
-        if is_full and not self._unidentified:
+        if is_full and not self._unauthenticated:
             return False
-        if is_full or len(self._unidentified) >= self.limits.unauthenticated_connections_max:
-            # Close the oldest: a caller with a key sends it at once, an idle connection does not.
-            oldest = next(iter(self._unidentified))
+        if is_full or len(self._unauthenticated) >= self.limits.unauthenticated_connections_max:
+            # Close the oldest connection, because a client that has a key sends it immediately.
+            oldest = next(iter(self._unauthenticated))
             self.remove(oldest)
             oldest.abort()
-        self._open[connection] = self._unidentified[connection] = None
+        self._open[connection] = self._unauthenticated[connection] = None
         return True
 
     def remove(self, connection: Connection) -> None:
-        self._disown(connection)
+        self._release_tenant(connection)
         self._open.pop(connection, None)
-        self._unidentified.pop(connection, None)
+        self._unauthenticated.pop(connection, None)
 
-    def identified(self, connection: Connection, tenant: TenantId | None) -> bool:
+    def mark_authenticated(self, connection: Connection, tenant: TenantId | None) -> bool:
         if connection not in self._open:
             return True  # The connection was closed in the meantime.
         if tenant is not None and tenant != self._open[connection]:
-            self._disown(connection)
-            free = self.limits.connections_open_max - self._held.total - 1
-            if not self._held.has_room(tenant, 1, free=free):
-                self._unidentified[connection] = None
+            self._release_tenant(connection)
+            free = self.limits.connections_open_max - self._tenant_connections.total - 1
+            if not self._tenant_connections.has_room(tenant, 1, free=free):
+                self._unauthenticated[connection] = None
                 return False
-            self._held.add(tenant, 1)
+            self._tenant_connections.add(tenant, 1)
             self._open[connection] = tenant
-        self._unidentified.pop(connection, None)
+        self._unauthenticated.pop(connection, None)
         return True
 
-    def _disown(self, connection: Connection) -> None:
+    def _release_tenant(self, connection: Connection) -> None:
         if (tenant := self._open.get(connection)) is not None:
-            self._held.add(tenant, -1)
+            self._tenant_connections.add(tenant, -1)
             self._open[connection] = None
 
     def sweep(self, now: float) -> None:
-        """Ends what has taken too long."""
-        for connection in [each for each in self._open if each.due_at < now]:
-            connection.end_overdue(now)
+        """Ends connections that have timed out."""
+        for connection in [each for each in self._open if each.timeout_at < now]:
+            connection.handle_timeout(now)
 
     @property
-    def any_unheard(self) -> bool:
-        """Whether any connected caller has not sent a request yet."""
-        return any(each.unheard for each in self._open)
+    def any_unused(self) -> bool:
+        """Whether any client has connected without sending a byte yet."""
+        return any(each.is_unused for each in self._open)
 
     def close_idle(self) -> None:
-        """Lets go of the connections that wait for a request, and of each other one after its answer."""
+        """Closes idle connections now, and the others after their current response."""
         for connection in list(self._open):
             connection.close_when_idle()
 
@@ -114,34 +115,39 @@ class Connections:
         for connection in list(self._open):
             connection.abort()
 
-    # For each of them
+    # Called by each connection
 
     def serve(self, client: Client, connection: Connection) -> None:
-        task = asyncio.get_running_loop().create_task(self._serve(client, connection))
+        # A task with a name is cheaper than one whose name has to be formatted.
+        loop = asyncio.get_running_loop()
+        task = client.task = asyncio.Task(self._serve(client, connection), loop=loop, name="exchange")
         self.tasks.add(task)
-        task.add_done_callback(self.tasks.discard)
 
     async def _serve(self, client: Client, connection: Connection) -> None:
         try:
             await self._app(client)
         except Exception:
-            # It is contained here: one request that meets a mistake of ours must not end those of all others.
-            log.exception("this is a mistake in Headgate; the request that met it is cut off")
+            # A bug that affects one request must not end the others.
+            log.exception("internal error: this is a bug in Headgate; the request is aborted")
         finally:
-            if not client.started and not client.left:
-                message = "this gateway met a mistake of its own; try again, another one may answer"
+            # A callback of the task would take another turn of the event loop.
+            if client.task is not None:
+                self.tasks.discard(client.task)
+                client.task = None
+            if not client.started and not client.disconnected:
+                message = "internal error in this gateway; retry, another gateway may succeed"
                 body = error_body(message=message, type="server_error", code="internal_error")
                 client.reply(500, [(b"content-type", b"application/json")], body)
             elif not client.finished:
-                # Only a cut connection says that what was sent is not all.
+                # Only an aborted connection shows the client that the response is incomplete.
                 connection.abort()
 
-    def refusal(self, refused: Refused, client: Client | None) -> bytes:
-        named = () if client is None else (value for name, value in client.always if name == b"x-request-id")
+    def rejection_reply(self, refused: HttpRejection, client: Client | None) -> bytes:
+        named = () if client is None else (value for name, value in client.common_headers if name == b"x-request-id")
         request_id = next(iter(named), b"") or b"req_%b" % secrets.token_hex(12).encode()
         if client is None:
-            # Where there is one, it is counted as one whose caller left.
-            self.on_refused(request_id.decode(), refused)
+            # If there is a client, the request is counted as a disconnect.
+            self.on_rejected(request_id.decode(), refused)
         body = error_body(message=str(refused), type="invalid_request_error", code="invalid_request_error")
         headers = [
             (b"x-request-id", request_id),
@@ -153,12 +159,13 @@ class Connections:
         return self.head(refused.status, headers) + body
 
     def head(self, status: int, headers: Headers) -> bytes:
-        lines = [b"%b: %b\r\n" % pair for pair in headers]
-        return b"".join([_STATUS_LINES.get(status) or b"HTTP/1.1 %d \r\n" % status, self._date(), *lines, b"\r\n"])
+        line = _STATUS_LINES.get(status) or b"HTTP/1.1 %d \r\n" % status
+        # `join` on each pair, called by `map`, is faster than any loop or format.
+        return b"".join((line, self._date(), b"\r\n".join(map(_join_pair, headers)), _END_OF_HEAD))
 
     def _date(self) -> bytes:
-        """The line that tells the time, made once a second."""
+        """Returns the `date` header line, rebuilt once a second."""
         now = int(time.time())
-        if self._dated[0] != now:
-            self._dated = (now, b"date: %b\r\n" % formatdate(now, usegmt=True).encode())
-        return self._dated[1]
+        if self._date_line[0] != now:
+            self._date_line = (now, b"date: %b\r\n" % formatdate(now, usegmt=True).encode())
+        return self._date_line[1]

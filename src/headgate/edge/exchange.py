@@ -1,12 +1,12 @@
-"""How does one request go from its ticket to its end?
+"""One request, from ticket to completion.
 
-The exchange follows its line: it carries out each order, reports how that went, and tells the
-caller how it ended. Every `Dispatch` is answered by exactly one `AttemptEnded`, whatever happens
-in between; that is what keeps the scheduler's count of places true.
+The exchange carries out each command from its command channel, reports the result and sends the outcome to the client.
+Every `Dispatch` is followed by exactly one `AttemptEnded`, whatever happens in between. The scheduler relies on this to
+keep its slot counts correct.
 
-A hedge, a second attempt while the first is silent, runs in a task of its own. Whichever of the two
-is first to have something for the caller speaks from there on, and the other is let go within the
-same breath: before the scheduler says so, since that may be a message away.
+A hedge is a second attempt, started while the first one has produced no output. It runs in its own task. The first
+attempt with output delivers the response. The exchange stops the other one immediately, because the scheduler's abort
+may take a network round trip.
 """
 
 import asyncio
@@ -19,55 +19,61 @@ from headgate.core.events import (
     AttemptEnded,
     AttemptEnding,
     AttemptProgress,
+    AttemptsProgressed,
     FirstToken,
-    Progressed,
     RequestWithdrawn,
     WithdrawalCause,
 )
 from headgate.edge.client import Client
-from headgate.edge.intake import Intake
+from headgate.edge.error_replies import ErrorReplies, routing_headers
+from headgate.edge.generation_reporter import GenerationReporter
 from headgate.edge.large_bodies.client import CapLarge, cap_in_thread
 from headgate.edge.open_attempts import OpenAttempt, OpenAttempts
-from headgate.edge.relay import EngineReply, Relay, Result
-from headgate.edge.replies import Replies, tale
-from headgate.edge.request_record import passed_on
-from headgate.edge.watched_attempt import WatchedAttempt
+from headgate.edge.parsed_request import ParsedRequest
+from headgate.edge.relay import AttemptResult, EngineReply, Relay
+from headgate.edge.request_record import trace_headers
 from headgate.model.caps import Caps
 from headgate.model.fault import Fault
 from headgate.model.outcome import Outcome
 from headgate.model.units import SECOND, Duration, EndpointId, Instant
-from headgate.model.usage import Usage, impossible
-from headgate.ports.engine import Call, Company, Engine
+from headgate.model.usage import Usage, usage_problem
+from headgate.ports.engine import BatchHints, Call, Engine
 from headgate.ports.host import Host
 from headgate.ports.ledger import AttemptJournal
 from headgate.ports.records import AttemptRecord, RequestRecord
-from headgate.wire.batched_apis import BATCHED
-from headgate.wire.request import RequestBody
+from headgate.wire.batch_codecs import BATCH_CODECS
+from headgate.wire.request_body import RequestBody
 
-_SPOKEN = "another attempt was the first to answer"
-_REPORTED_BEFORE_S = 0.002
-"""How long before a deadline the delivered tokens are reported. Timers of the loop have a resolution of 1 ms."""
+_SUPERSEDED = "another attempt responded first"
+# Python 3.11 takes about 1,000 instructions to look up an enum member.
+_CANCELLED = Outcome.CANCELLED
+_COMPLETED = AttemptEnding.COMPLETED
+_FIRST_TOKEN_DELAY_S = 0.002
+"""Delay before the first token of a non-streaming response is reported. Most responses are complete by then, and their
+end reports both, which saves the scheduler and all observers one event.
+"""
+_REPORT_LEAD_S = 0.002
+"""Delivered tokens are reported this many seconds before a deadline. Event loop timers are accurate to 1 ms."""
 
 
 class Exchange:
-    def __init__(
+    def __init__(  # noqa: PLR0917 (keyword arguments make the call slower)
         self,
         client: Client,
-        intake: Intake,
+        intake: ParsedRequest,
         host: Host,
         engines: Mapping[EndpointId, Engine],
         attempts: OpenAttempts,
-        *,
-        replies: Replies,
+        replies: ErrorReplies,
         cache_salt: str | None = None,
         cap_large: CapLarge = cap_in_thread,
         record: RequestRecord | None = None,
-        traced: bool = False,
+        traced: bool = False,  # noqa: FBT001, FBT002 (as above)
         journal: AttemptJournal | None = None,
     ) -> None:
-        """The result is written into `record`. If `traced`, engines receive the trace context.
+        """Writes the result to `record`. If `traced` is set, engines receive the trace context.
 
-        No attempt is sent before it is in the `journal`.
+        Each attempt is written to `journal` before it is sent.
         """
         self._client = client
         ticket = self._ticket = intake.ticket
@@ -82,115 +88,127 @@ class Exchange:
         self._attempts = attempts
         self._replies = replies
         self._model = ticket.model
-        """The one that serves it, or was the last to be asked to."""
-        self._refusal: EngineReply | None = None
-        self._arrived_s = asyncio.get_running_loop().time()
+        """Model of the current or last attempt."""
+        self._engine_rejection: EngineReply | None = None
+        self._arrived_s = 0.0 if ticket.completion_ns_left is None else asyncio.get_running_loop().time()
+        """Time of arrival, in seconds of the event loop clock. 0 if there is no deadline."""
         self._events = 0
-        """How many events of a stream the caller has been sent."""
+        """Number of stream events sent to the client."""
         self._open: dict[int, OpenAttempt] = {}
-        """Attempts under way, by number."""
-        self._spoken = False
-        """Whether one of them has begun to answer the caller. From then on no other may."""
+        """Running attempts, by number."""
+        self._responded = False
+        """Whether an attempt has started the response. If so, no other attempt may respond."""
         self._hedges: list[asyncio.Task[None]] = []
-        self._aborted: dict[int, str] = {}
-        """Why an attempt is not to be begun, where its abort came before."""
+        self._aborted_early: dict[int, str] = {}
+        """Abort reasons for attempts that had not started when the abort arrived, by attempt number."""
 
     async def run(self) -> None:
         self._record.queued_at = time.monotonic_ns()
-        line = self._host.open(self._ticket, self._aside)
-        self._client.notify_when_left(self._client_left)
-        reporting = self._report_before_deadline()
+        line = self._host.open(self._ticket, self._interrupt)
+        self._client.notify_on_disconnect(self._on_disconnect)
+        reporting = None if self._ticket.completion_ns_left is None else self._report_before_deadline()
         ended = False
         try:
             while isinstance(order := await line.next(), Dispatch):
-                await self._attempt(order)
+                await self._attempt(order, self._client.task)
             ended = True
-            self._conclude(order)
+            self._finish(order)
         finally:
             if reporting is not None:
                 reporting.cancel()
             if not ended:
-                self._give_up()
+                self._withdraw()
             if (untaken := line.close()) is not None:
-                closed = Result(AttemptEnding.ABORTED, "the door was closed")
+                closed = AttemptResult(AttemptEnding.ABORTED, "the exchange was cancelled")
                 self._attempt_ended(untaken, closed, self._begin_record(untaken))
             for hedge in self._hedges:
-                # The end of the request has stopped it, and it has nothing more to wait for.
+                # This task was already stopped when the request ended.
                 await hedge
 
     def _report_before_deadline(self) -> asyncio.TimerHandle | None:
-        """Schedules a report of the delivered tokens just before the scheduler ends the request at its deadline."""
+        """Schedules a report of delivered tokens just before the scheduler ends the request at its deadline."""
         if (left_ns := self._ticket.completion_ns_left) is None:
             return None
-        seconds_left = max(0.0, left_ns / SECOND - _REPORTED_BEFORE_S)
+        seconds_left = max(0.0, left_ns / SECOND - _REPORT_LEAD_S)
         return asyncio.get_running_loop().call_later(seconds_left, self._report_delivered)
 
-    def _give_up(self) -> None:
-        """Nobody will carry out what the scheduler orders for this request from here on."""
-        self._host.tell(RequestWithdrawn(self._ticket.request_id, WithdrawalCause.GRACE_OVER))
+    def _withdraw(self) -> None:
+        """Withdraws the request, because this exchange will not carry out any more commands for it."""
+        self._host.report(RequestWithdrawn(self._ticket.request_id, WithdrawalCause.SHUTDOWN))
 
     def _report_delivered(self) -> None:
-        """Reports the tokens of each attempt so far. The tenant pays for tokens reported before the request ends."""
+        """Reports each attempt's tokens so far.
+
+        The tenant is billed for the tokens reported before the request ends.
+        """
         reports: list[AttemptProgress] = []
         for attempt in self._open.values():
-            if attempt.events > attempt.reported:
-                number, tokens = attempt.dispatch.attempt, attempt.events - attempt.reported
+            if attempt.cancel_first_token_report():
+                self._report_first_token(attempt)
+            if attempt.events > attempt.events_reported:
+                number, tokens = attempt.dispatch.attempt, attempt.events - attempt.events_reported
                 reports.append(AttemptProgress(self._ticket.request_id, number, tokens))
-                attempt.reported = attempt.events
+                attempt.events_reported = attempt.events
         if reports:
-            self._host.tell(Progressed(tuple(reports), self._attempts.pace.late))
+            self._host.report(AttemptsProgressed(tuple(reports), self._attempts.lateness.late))
 
-    def _client_left(self) -> None:
+    def _on_disconnect(self) -> None:
         self._report_delivered()
-        self._host.tell(RequestWithdrawn(self._ticket.request_id, WithdrawalCause.CLIENT_LEFT))
+        self._host.report(RequestWithdrawn(self._ticket.request_id, WithdrawalCause.CLIENT_DISCONNECTED))
 
-    def _aside(self, order: Abort | Dispatch) -> None:
+    def _interrupt(self, order: Abort | Dispatch) -> None:
         if isinstance(order, Dispatch):
-            self._hedges.append(asyncio.create_task(self._attempt(order)))
+            self._hedges.append(asyncio.create_task(self._attempt(order, None)))
         elif (attempt := self._open.get(order.attempt)) is not None:
             attempt.stop(AttemptEnding.ABORTED, order.reason)
         else:
-            # The order to begin it has been given, but who is to carry it out has yet to wake up and take it.
-            self._aborted[order.attempt] = order.reason
+            # The attempt has been dispatched, but its task has not started it yet.
+            self._aborted_early[order.attempt] = order.reason
 
     # One attempt
 
-    async def _attempt(self, dispatch: Dispatch) -> None:
+    async def _attempt(self, dispatch: Dispatch, task: asyncio.Task[None] | None) -> None:
+        """Makes one attempt. `task` is the task that calls this, or None if the caller does not know it."""
         record = self._begin_record(dispatch)
-        why = _SPOKEN if self._spoken else self._aborted.get(dispatch.attempt)
+        why = _SUPERSEDED if self._responded else self._aborted_early.get(dispatch.attempt)
         if why is not None:
-            self._attempt_ended(dispatch, Result(AttemptEnding.ABORTED, why), record)
+            self._attempt_ended(dispatch, AttemptResult(AttemptEnding.ABORTED, why), record)
             return
-        task: asyncio.Task[None] | None = asyncio.current_task()
+        task = task or asyncio.current_task()
         assert task is not None
         now = asyncio.get_running_loop().time()
-        attempt = OpenAttempt(dispatch, self._client, task, record, reports_tokens=self._ticket.stream, now=now)
+        attempt = OpenAttempt(dispatch, self._client, task, record, self._ticket.stream, now)
         self._attempts.add(attempt)
         self._open[dispatch.attempt] = attempt
-        result: Result | None = None
+        result: AttemptResult | None = None
         try:
             result = await self._relay(dispatch, attempt)
         except asyncio.CancelledError:
-            if attempt.stopped is None or task.uncancel():
+            if attempt.stop_cause is None or task.uncancel():
                 raise
-            ending, why, fault = attempt.stopped
-            result = Result(ending, why, fault=fault)
+            ending, why, fault = attempt.stop_cause
+            result = AttemptResult(ending, why, fault=fault)
         finally:
             self._attempts.remove(attempt)
             del self._open[dispatch.attempt]
-            if attempt.first_seen:
+            first_token = attempt.cancel_first_token_report()
+            if first_token and (result is None or result.ending is not _COMPLETED):
+                # The end reports the first token only if nothing else depends on their order, such as a withdrawal.
+                self._report_first_token(attempt)
+                first_token = False
+            if attempt.first_token_seen:
                 self._events = attempt.events
             if result is None:
-                # Given up before the place is, or the scheduler would send the request elsewhere.
-                self._give_up()
-                result = Result(AttemptEnding.ABORTED, "the door was closed")
-            if result.usage is None and attempt.events > attempt.reported:
-                # Nobody else will say how much there was of it.
-                last = AttemptProgress(dispatch.request_id, dispatch.attempt, attempt.events - attempt.reported)
-                self._host.tell(Progressed((last,), self._attempts.pace.late))
-            if result.usage is None and attempt.first_seen:
+                # Withdraw before freeing the slot. Otherwise the scheduler would retry the request elsewhere.
+                self._withdraw()
+                result = AttemptResult(AttemptEnding.ABORTED, "the exchange was cancelled")
+            if result.usage is None and attempt.events > attempt.events_reported:
+                # If the engine does not report usage, the event count is the only measure of the tokens.
+                last = AttemptProgress(dispatch.request_id, dispatch.attempt, attempt.events - attempt.events_reported)
+                self._host.report(AttemptsProgressed((last,), self._attempts.lateness.late))
+            if result.usage is None and attempt.first_token_seen:
                 self._record.output_tokens = attempt.events
-            self._attempt_ended(dispatch, result, record)
+            self._attempt_ended(dispatch, result, record, first_token=first_token)
 
     def _begin_record(self, dispatch: Dispatch) -> AttemptRecord:
         record = AttemptRecord(
@@ -206,104 +224,125 @@ class Exchange:
         self._record.attempts.append(record)
         return record
 
-    async def _relay(self, dispatch: Dispatch, attempt: OpenAttempt) -> Result:
-        engine = self._engines.get(dispatch.endpoint_id)
-        if engine is None:
-            return Result(AttemptEnding.FAILED, f"endpoint {dispatch.endpoint_id} has left", fault=Fault.CONNECTION)
-        body, degraded = await self._shaped(dispatch.caps)
-        call = self._call(body, dispatch, attempt)
+    async def _relay(self, dispatch: Dispatch, attempt: OpenAttempt) -> AttemptResult:
+        try:
+            engine = self._engines[dispatch.endpoint_id]  # `Mapping.get` would call two functions.
+        except KeyError:
+            return AttemptResult(
+                AttemptEnding.FAILED, f"endpoint {dispatch.endpoint_id} was removed", fault=Fault.CONNECTION
+            )
+        body, caps = self._intake.body, dispatch.caps
+        capped, degraded = (
+            await self._cap_large(body, caps, self._ticket.tenant) if body.is_large else body.capped(caps)
+        )
+        call = self._call(capped if degraded else body, dispatch, attempt)
         self._model = dispatch.model or self._ticket.model
         if dispatch.model is not None:
             degraded = (*degraded, f"model={dispatch.model}")
         if dispatch.level:
             degraded = (*degraded, f"level={dispatch.level}")
         self._record.degraded, self._record.model_served = degraded, dispatch.model
-        waited_ns, number, limits, held_ns = dispatch.waited_ns, dispatch.attempt, dispatch.limits, dispatch.held_ns
-        told = tale(dispatch.service_class, self._model, waited_ns, number, degraded, limits=limits, held_ns=held_ns)
-        if self._journal is not None and (why := await self._journal.noted(dispatch.request_id, dispatch.attempt)):
-            return Result(AttemptEnding.FAILED, why, fault=Fault.GATEWAY)
-        relay = Relay(self._client, attempt, told, quotes_engine=self._replies.quotes_engines)
-        result = await relay.run(engine, call, lambda: self._first_token(attempt))
-        self._refusal = relay.refusal or self._refusal
-        return result if result.usage is None else self._believed(result, result.usage, dispatch.caps)
+        told = routing_headers(
+            dispatch.service_class,
+            self._model,
+            dispatch.waited_ns,
+            dispatch.attempt,
+            degraded,
+            dispatch.limits,
+            dispatch.held_ns,
+        )
+        if self._journal is not None and (
+            why := await self._journal.wait_journaled(dispatch.request_id, dispatch.attempt)
+        ):
+            return AttemptResult(AttemptEnding.FAILED, why, fault=Fault.GATEWAY)
+        relay = Relay(self._client, attempt, told, self._replies.quotes_engines, self._on_first_token)
+        result = await relay.run(engine, call)
+        self._engine_rejection = relay.rejection or self._engine_rejection
+        return result if result.usage is None else self._check_usage(result, result.usage, dispatch.caps)
 
-    def _believed(self, result: Result, usage: Usage, caps: Caps) -> Result:
-        """Removes impossible usage from the result; delivered tokens are then counted, as without usage."""
+    def _check_usage(self, result: AttemptResult, usage: Usage, caps: Caps) -> AttemptResult:
+        """Drops impossible usage from the result, so that delivered tokens are counted instead."""
         ticket = self._ticket
-        answers, most = ticket.answers(caps.n), ticket.output_most(caps.output_tokens)
-        flaw = impossible(usage, ticket, answers=answers, output_most=most)
+        answers, most = ticket.answers(caps.n), ticket.output_limit(caps.output_tokens)
+        flaw = usage_problem(usage, ticket, answers=answers, output_limit=most)
         if flaw is None:
             return result
         detail = f"{result.detail}; {flaw}" if result.detail else flaw
-        return replace(result, detail=detail, usage=None, disbelieved=True)
-
-    async def _shaped(self, caps: Caps) -> tuple[RequestBody, tuple[str, ...]]:
-        """The body as its class allows it, and what was given up for that."""
-        whole = self._intake.body
-        if whole.is_large:
-            body, degraded = await self._cap_large(whole, caps, self._ticket.tenant)
-        else:
-            body, degraded = whole.capped(caps)
-        return (body if degraded else whole), degraded
+        return replace(result, detail=detail, usage=None, usage_implausible=True)
 
     def _call(self, body: RequestBody, dispatch: Dispatch, attempt: OpenAttempt) -> Call:
         ticket = self._ticket
-        headers = passed_on(self._record, dispatch.attempt) if self._traced else self._intake.passed_on
-        company = self._company(dispatch) if ticket.api in BATCHED else None
-        watch = None if ticket.stream else WatchedAttempt(attempt, lambda: self._first_undelivered(dispatch))
-        return Call(ticket.request_id, ticket.api, body, headers, self._cache_salt, company, attempt.record.sent, watch)
+        headers = trace_headers(self._record, dispatch.attempt) if self._traced else self._intake.forwarded_headers
+        company = self._batch_hints(dispatch) if ticket.api in BATCH_CODECS else None
+        watch = None if ticket.stream else GenerationReporter(attempt, self._on_undelivered_first_token)
+        return Call(
+            ticket.request_id, ticket.api, body, headers, self._cache_salt, company, attempt.record.mark_sent, watch
+        )
 
-    def _company(self, dispatch: Dispatch) -> Company:
-        """On which terms it may wait for others to be asked together with it."""
+    def _batch_hints(self, dispatch: Dispatch) -> BatchHints:
+        """Returns the conditions under which the request may be batched with others."""
         left_ns = self._ticket.completion_ns_left
         if left_ns is not None:
             passed_s = asyncio.get_running_loop().time() - self._arrived_s
             left_ns = Duration(max(0, left_ns - int(passed_s * SECOND)))
-        return Company(self._ticket.tenant, dispatch.service_class, dispatch.attempt > 1, left_ns)
+        return BatchHints(self._ticket.tenant, dispatch.service_class, dispatch.attempt > 1, left_ns)
 
-    def _first_token(self, attempt: OpenAttempt) -> None:
-        """This one speaks for the request from here on."""
-        self._spoken = True
-        for other in self._open.values():
-            if other is not attempt:
-                other.stop(AttemptEnding.ABORTED, _SPOKEN)
-        self._host.tell(FirstToken(attempt.dispatch.request_id, attempt.dispatch.attempt))
+    def _on_first_token(self, attempt: OpenAttempt) -> None:
+        """Makes this attempt the one that responds, and stops all others."""
+        self._responded = True
+        if len(self._open) > 1:
+            for other in self._open.values():
+                if other is not attempt:
+                    other.stop(AttemptEnding.ABORTED, _SUPERSEDED)
+        if self._ticket.stream or self._ticket.first_token_ns_left is not None:
+            self._report_first_token(attempt)
+        else:
+            later = asyncio.get_running_loop().call_later
+            attempt.first_token_report = later(_FIRST_TOKEN_DELAY_S, self._report_first_token, attempt)
 
-    def _first_undelivered(self, dispatch: Dispatch) -> None:
-        """Reports a first token that has not been delivered: another attempt may still answer the request."""
-        self._host.tell(FirstToken(dispatch.request_id, dispatch.attempt, delivered=False))
+    def _report_first_token(self, attempt: OpenAttempt) -> None:
+        attempt.first_token_report = None
+        self._host.report(FirstToken(attempt.dispatch.request_id, attempt.dispatch.attempt))
 
-    def _attempt_ended(self, dispatch: Dispatch, result: Result, record: AttemptRecord) -> None:
+    def _on_undelivered_first_token(self, dispatch: Dispatch) -> None:
+        """Reports a first token that was not delivered. Another attempt may still respond."""
+        self._host.report(FirstToken(dispatch.request_id, dispatch.attempt, delivered=False))
+
+    def _attempt_ended(
+        self, dispatch: Dispatch, result: AttemptResult, record: AttemptRecord, *, first_token: bool = False
+    ) -> None:
         record.ended_at = time.monotonic_ns()
-        record.ending, record.detail = result.ending, result.detail
+        record.ending, record.detail = ending, detail = result.ending, result.detail
         if (usage := result.usage) is not None:
             whole = self._record
             whole.prompt_tokens, whole.cached_tokens = usage.prompt_tokens, usage.cached_tokens
             whole.output_tokens = usage.output_tokens
-        how = result.ending, result.detail, result.usage, result.fault, result.disbelieved
-        self._host.tell(AttemptEnded(dispatch.request_id, dispatch.attempt, *how))
+        number, implausible = dispatch.attempt, result.usage_implausible
+        self._host.report(
+            AttemptEnded(dispatch.request_id, number, ending, detail, usage, result.fault, implausible, first_token)
+        )
 
     # The end
 
-    def _conclude(self, end: End) -> None:
-        """Tells the caller how it ended, unless it knows already or is gone."""
+    def _finish(self, end: End) -> None:
+        """Sends the outcome to the client, unless the response is complete or the client has disconnected."""
         record = self._record
         record.outcome, record.reason, record.class_name = end.outcome, end.reason, end.service_class
         record.waited_ns, record.held_ns = end.waited_ns, end.held_ns
-        if self._client.finished or end.outcome is Outcome.CANCELLED:
+        if self._client.finished or end.outcome is _CANCELLED:
             return
         if not self._client.started:
             self._reply(end)
         elif self._ticket.stream:
-            self._client.finish(self._replies.interruption(end, self._ticket.api, self._events))
-        # Otherwise half a body has been sent, and only a cut connection says so: the server cuts
-        # it when we return without having finished.
+            self._client.finish(self._replies.stream_error(end, self._ticket.api, self._events))
+        # Otherwise part of a non-streaming response has been sent. The server aborts the connection when this method
+        # returns without finishing, which shows the client that the response is incomplete.
 
     def _reply(self, end: End) -> None:
         waited_ns, attempts, held_ns = end.waited_ns, end.attempts, end.held_ns
-        told = tale(end.service_class, self._model, waited_ns, attempts, limits=end.limits, held_ns=held_ns)
-        if end.outcome is Outcome.ENGINE_REFUSED and self._refusal is not None:
-            refusal = self._refusal
+        told = routing_headers(end.service_class, self._model, waited_ns, attempts, limits=end.limits, held_ns=held_ns)
+        if end.outcome is Outcome.ENGINE_REJECTED and self._engine_rejection is not None:
+            refusal = self._engine_rejection
             kind = (b"content-type", refusal.content_type.encode())
             headers = [*told, kind, (b"x-should-retry", b"false")]
             self._client.reply(refusal.status, headers, refusal.body)

@@ -1,4 +1,4 @@
-"""Limits of the listeners: the requests and connections that one process accepts, whatever their classes."""
+"""Listener limits: how many requests and connections one process accepts, regardless of class."""
 
 from dataclasses import dataclass
 
@@ -12,30 +12,31 @@ FIELD_BYTES_MAX = 4 * KIB
 @dataclass(frozen=True, slots=True)
 class EdgeLimits:
     body_bytes_max: int = 32 * MIB
-    bodies_bytes_max: int = 1024 * MIB
-    """Total size of the bodies of all open requests."""
+    total_body_bytes_max: int = 1024 * MIB
+    """Maximum total size of the bodies of all open requests, in bytes."""
     requests_open_max: int = 20_000
     connections_open_max: int = 25_000
-    """Further connections are closed immediately."""
+    """Maximum number of open connections. When it is reached, new connections are closed immediately."""
     unauthenticated_connections_max: int = 4_096
-    """Maximum number of connections that have not sent a valid key. Above it the oldest of them is closed.
+    """Maximum number of connections that have not sent a valid key. When it is exceeded, the oldest of them is closed.
 
-    Twice the accept backlog, so that a burst of reconnecting clients is served."""
-    head_bytes_max: int = 64 * KIB
-    headers_max: int = 100
-    """Header lines per request."""
+    Twice the accept backlog, so that a burst of reconnecting clients is accepted.
+    """
+    header_bytes_max: int = 64 * KIB
+    header_count_max: int = 100
+    """Maximum number of header lines per request."""
     field_bytes_max: int = FIELD_BYTES_MAX
-    """Maximum size of one header line, and of the names in a body (`model`, `service_tier`)."""
-    head_ns_max: Duration = Duration(10 * SECOND)
-    """Time for a request's head, from its first byte, and for a new connection to send that byte."""
-    receive_ns_max: Duration = Duration(60 * SECOND)
-    """Time for a request's body, from the end of its head."""
-    idle_ns_max: Duration = Duration(75 * SECOND)
-    """Time that a connection may stay open between two requests."""
-    client_stall_ns_max: Duration = Duration(30 * SECOND)
-    """Time that a client may leave its response unread before the connection is reset."""
+    """Maximum size of one header line, and of the names in a body (`model`, `service_tier`), in bytes."""
+    header_timeout_ns: Duration = Duration(10 * SECOND)
+    """Maximum time for a request head, from its first byte, and for a new connection to send that byte."""
+    body_timeout_ns: Duration = Duration(60 * SECOND)
+    """Maximum time for a request body, from the end of the head."""
+    keepalive_timeout_ns: Duration = Duration(75 * SECOND)
+    """Maximum idle time of a connection between two requests."""
+    send_timeout_ns: Duration = Duration(30 * SECOND)
+    """Maximum time for which a client may leave its response unread before the connection is reset."""
 
     @property
-    def passed_over_bytes_max(self) -> int:
-        """Bytes of an unread request body that are discarded so that the client can read the response."""
+    def discarded_bytes_max(self) -> int:
+        """Maximum bytes of a request body that are discarded so that the client can read an early response."""
         return max(MIB, 4 * self.body_bytes_max)

@@ -1,23 +1,24 @@
-"""The head of a request: its bytes before the parser, and its headers after it.
+"""Request head: the raw bytes before parsing and the headers after parsing.
 
-Heads that could be understood in more than one way are rejected, since a proxy before us may have understood them
-otherwise (request smuggling).
+Ambiguous heads are rejected, because a proxy in front of the gateway may have interpreted them differently (request
+smuggling).
 """
 
-from typing import Final
+from typing import Final, NoReturn
 
 from headgate.edge.options import EdgeLimits
 
-# Java's HTTP client offers HTTP/2 with every request. The parser would take that for the end of HTTP and lose the body.
+# Java's HTTP client offers an upgrade to HTTP/2 with every request. The parser would stop there and lose the body.
 _UPGRADE: Final = b"\nupgrade:"
 _UPGRADE_RENAMED: Final = b"x-upgrade-passed-over:"
 _END_OF_HEAD: Final = b"\r\n\r\n"
-_ONCE: Final = frozenset({b"host", b"authorization", b"content-length", b"transfer-encoding"})
-"""Headers of which a second one makes it a matter of opinion what was asked."""
+_LAST_OF_HEAD: Final = _END_OF_HEAD[-3:]
+_SINGLE_HEADERS: Final = frozenset({b"host", b"authorization", b"content-length", b"transfer-encoding"})
+"""Headers that make a request ambiguous if they occur more than once."""
 
 
-class Refused(Exception):
-    """The bytes are not a request that could be taken; the connection ends with this status."""
+class HttpRejection(Exception):
+    """The received bytes are not an acceptable request. The gateway sends this status and closes the connection."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -25,50 +26,60 @@ class Refused(Exception):
 
 
 class HeadBytes:
-    """Counts the bytes of a head and renames its upgrade header, wherever the reads divide it."""
+    """Counts the bytes of a head and renames its upgrade header, even if it is split across reads."""
 
-    __slots__ = ("_held", "_last", "count")
+    __slots__ = ("_last", "_unparsed", "count")
 
     def __init__(self) -> None:
         self.count = 0
-        """Bytes of a head that has not ended yet."""
+        """Number of bytes of the current head so far."""
         self._last: bytes = b""
-        """The last bytes of the head that were parsed."""
-        self._held: bytes = b""
-        """Bytes that are not parsed yet, since they may be the beginning of an upgrade header."""
+        """Most recently parsed bytes of the head."""
+        self._unparsed: bytes = b""
+        """Bytes that have not been parsed yet, because they may be the start of an upgrade header."""
 
     def clear(self) -> None:
         self.count = 0
-        self._last = self._held = b""
+        self._last = self._unparsed = b""
 
-    def take(self, data: bytes, limits: EdgeLimits) -> tuple[bytes, int]:
-        """The bytes to parse, and how many of them follow the end of the head. Raises `Refused`."""
+    def feed(self, data: bytes, limits: EdgeLimits) -> tuple[bytes, int]:
+        """Returns the bytes to parse and the number of bytes after the end of the head. Raises `HttpRejection`."""
         before = self._last
-        seen = before + self._held + data
+        if not before and not self._unparsed:
+            # Most heads arrive in one piece and have no upgrade header.
+            head_bytes = data.find(_END_OF_HEAD) + 4
+            if head_bytes > 3 and data[:head_bytes].lower().find(_UPGRADE) < 0:  # `find` is faster than `in`.
+                self.count += head_bytes
+                self.check(limits)
+                self._last = _LAST_OF_HEAD
+                return data, len(data) - head_bytes
+        seen = before + self._unparsed + data
         end = seen.find(_END_OF_HEAD)
         head, rest = (seen, b"") if end < 0 else (seen[: end + 4], seen[end + 4 :])
-        self.count += len(head) - len(before) - len(self._held)
+        self.count += len(head) - len(before) - len(self._unparsed)
         self.check(limits)
-        held_bytes = _upgrade_begun(head)
-        self._held = head[len(head) - held_bytes :]
+        held_bytes = _partial_upgrade_bytes(head)
+        self._unparsed = head[len(head) - held_bytes :]
         head = head[: len(head) - held_bytes]
         self._last = head[-3:]
         return _without_upgrades(head)[len(before) :] + rest, len(rest)
 
     def check(self, limits: EdgeLimits) -> None:
-        if self.count > limits.head_bytes_max:
-            raise Refused(431, f"the head of a request may have {limits.head_bytes_max} bytes")
+        if self.count > limits.header_bytes_max:
+            raise HttpRejection(
+                431, f"the request head exceeds {limits.header_bytes_max} bytes (limits.header_bytes_max)"
+            )
 
 
-def _upgrade_begun(head: bytes) -> int:
-    """Number of bytes at the end of `head` that may be the beginning of an upgrade header."""
+def _partial_upgrade_bytes(head: bytes) -> int:
+    """Returns the number of bytes at the end of `head` that may be the start of an upgrade header."""
     end = head[1 - len(_UPGRADE) :].lower()
     line = end.rfind(b"\n")
     return len(end) - line - 1 if line >= 0 and _UPGRADE.startswith(end[line:]) else 0
 
 
 def _without_upgrades(head: bytes) -> bytes:
-    """Renames upgrade headers. A case-insensitive regular expression would take thirty times as long."""
+    """Renames upgrade headers. A case-insensitive regular expression would be thirty times slower."""
     lowered = head.lower()
     at = lowered.find(_UPGRADE)
     if at < 0:
@@ -83,38 +94,38 @@ def _without_upgrades(head: bytes) -> bytes:
 
 
 class RequestHead:
-    """The parsed head of one request."""
+    """Parsed head of one request."""
 
-    __slots__ = ("_lines", "expects_continue", "headers", "target")
+    __slots__ = ("expects_continue", "headers", "lines", "target")
 
     def __init__(self) -> None:
         self.target = b""
         self.headers: dict[bytes, bytes] = {}
         self.expects_continue = False
-        self._lines = 0
+        self.lines = 0
+        """Number of headers so far. The reader adds them (`RequestReader.on_header`)."""
 
-    def add(self, name: bytes, value: bytes, limits: EdgeLimits) -> None:
-        """Raises `Refused`."""
-        self._lines += 1
-        if self._lines > limits.headers_max:
-            raise Refused(431, f"a request may have {limits.headers_max} headers")
-        if len(name) + len(value) > limits.field_bytes_max:
-            raise Refused(431, f"a header exceeds {limits.field_bytes_max} bytes (limits.field_bytes_max)")
-        name = name.lower()
-        if name in _ONCE and name in self.headers:
-            raise Refused(400, f"the header {name.decode()} may stand only once")
-        # Several lines of one name are one list, or the last would hide the others.
-        known = self.headers.get(name)
-        self.headers[name] = value if known is None else known + b", " + value
-        if name == b"expect" and value.lower() == b"100-continue":
-            self.expects_continue = True
+    def reject_sizes(self, limits: EdgeLimits) -> NoReturn:
+        """Raises the `HttpRejection` for a head with too many headers, or with a header that is too long."""
+        if self.lines > limits.header_count_max:
+            raise HttpRejection(
+                431, f"the request has more than {limits.header_count_max} headers (limits.header_count_max)"
+            )
+        raise HttpRejection(431, f"a header exceeds {limits.field_bytes_max} bytes (limits.field_bytes_max)")
+
+    def add_repeated(self, name: bytes, value: bytes) -> None:
+        """Adds a header that has occurred before. Raises `HttpRejection`."""
+        if name in _SINGLE_HEADERS:
+            raise HttpRejection(400, f"the {name.decode()} header must not occur more than once")
+        # Repeated headers are joined into one list. Otherwise the last one would hide the others.
+        self.headers[name] += b", " + value
 
     def check(self, version: str) -> None:
-        """Raises `Refused` if a request with this head cannot be served."""
+        """Raises `HttpRejection` if a request with this head cannot be served."""
         headers = self.headers
         if version not in ("1.1", "1.0"):
-            raise Refused(505, "speak HTTP/1.1")
+            raise HttpRejection(505, "unsupported HTTP version; use HTTP/1.1")
         if b"host" not in headers and version == "1.1":
-            raise Refused(400, "the header host is missing")
+            raise HttpRejection(400, "the host header is missing")
         if b"transfer-encoding" in headers and headers[b"transfer-encoding"].lower() != b"chunked":
-            raise Refused(501, "of transfer encodings only chunked is known")
+            raise HttpRejection(501, "unsupported transfer encoding; only chunked is supported")

@@ -1,32 +1,34 @@
-"""The reading side of a caller's connection: parses bytes from the socket into heads and bodies, within bounds.
+"""Reading side of a client connection: parses bytes from the socket into heads and bodies, within limits.
 
-Bytes are parsed in slices, within the time budget of the loop's turn. The pieces of a body in one slice are joined
-before they are passed on, so that a body in tiny chunks costs little more than any other.
+Bytes are parsed in slices, within the time budget of each event loop iteration. The body pieces of one slice are joined
+before they are passed on, so that a body sent in tiny chunks costs little more than any other.
 """
 
 import asyncio
 import time
-from typing import Protocol
+from typing import Final, Protocol
 
 import httptools
 
 from headgate.edge.body_framing import BodyFraming
 from headgate.edge.client import Client
 from headgate.edge.options import EdgeLimits
-from headgate.edge.request_head import HeadBytes, Refused, RequestHead
+from headgate.edge.request_head import HeadBytes, HttpRejection, RequestHead
 from headgate.model.units import SECOND
 from headgate.wire.turn_budget import (
     READ_BYTES,
     SLICE_BYTES,
     UNTIMED_BYTES,
-    UNTIMED_BYTES_IN_ALL,
+    UNTIMED_BYTES_TOTAL,
     SlicedReads,
     TurnBudget,
 )
 
+_EXPECT: Final = b"expect"
+
 
 class ReadingLimits(Protocol):
-    """Bounds shared by all connections of a listener."""
+    """Limits shared by all connections of a listener."""
 
     limits: EdgeLimits
     budget: TurnBudget
@@ -37,7 +39,6 @@ class RequestReader(asyncio.Protocol):
 
     __slots__ = (
         "_began_at",
-        "_bounds",
         "_budget",
         "_client",
         "_closing",
@@ -50,77 +51,78 @@ class RequestReader(asyncio.Protocol):
         "_loop",
         "_parser",
         "_pieces",
+        "_pipelined",
+        "_shared_limits",
         "_slices",
-        "_surplus",
         "_transport",
         "blocked",
-        "due_at",
         "on_body",
+        "timeout_at",
     )
 
     def __init__(self, bounds: ReadingLimits) -> None:
-        self._bounds = bounds
+        self._shared_limits = bounds
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport
         self._pieces: list[bytes] = []
-        """Pieces of the body that the parser found in its last input."""
+        """Body pieces that the parser found in its most recent input."""
         self.on_body = self._pieces.append
         self._parser = httptools.HttpRequestParser(self)
         self._budget = bounds.budget
         self._slices = SlicedReads(self._budget, self)
         self._began_at = 0
-        """When the first byte of the request arrived, in nanoseconds of the monotonic clock."""
+        """Time at which the first byte of the request arrived, in monotonic nanoseconds."""
         self._client: Client | None = None
-        """The current exchange; None between two requests."""
+        """Current exchange. None between two requests."""
         self._in_head = True
-        """Whether the next bytes belong to the head of a request instead of a body."""
+        """Whether the next bytes belong to a request head rather than a body."""
         self._head_bytes = HeadBytes()
         self._framing = BodyFraming()
         self._head = RequestHead()
         self._keep_alive = True
-        self._surplus = False
-        """Whether a second request began before the first was answered. Only its head is parsed."""
+        self._pipelined = False
+        """Whether a second request started before the response to the first. Only its head is parsed."""
         self._discarded: int | None = None
-        """Bytes discarded without parsing after the response; None while bytes are parsed."""
+        """Number of bytes discarded without parsing after the response. None while bytes are still being parsed."""
         self._closing = False
         self.blocked = False
-        """Whether the write buffer is above its limit because the caller reads too slowly."""
-        self.due_at = self._loop.time() + bounds.limits.head_ns_max / SECOND
-        """When the connection times out unless it makes progress."""
+        """Whether the write buffer is above its limit because the client reads too slowly."""
+        self.timeout_at = self._loop.time() + bounds.limits.header_timeout_ns / SECOND
+        """Time at which the connection times out unless it makes progress, in seconds of the event loop clock."""
 
-    def _refuse(self, refused: Refused) -> None:
+    def _reject(self, refused: HttpRejection) -> None:
         raise NotImplementedError
 
     def abort(self) -> None:
         raise NotImplementedError
 
     @property
-    def unheard(self) -> bool:
+    def is_unused(self) -> bool:
         """Whether no byte has arrived on this connection yet."""
         return not self._began_at and not self._closing
 
-    # Bytes
+    # Received bytes
 
     def data_received(self, data: bytes) -> None:
         if self._closing:
             return
         size = len(data)
-        if self._discarded is not None or self._surplus:
+        if self._discarded is not None or self._pipelined:
             self._discard(size)
             return
         budget = self._budget
         budget.untimed_bytes += size + READ_BYTES
         if (
-            budget.untimed_bytes > UNTIMED_BYTES_IN_ALL
+            budget.untimed_bytes > UNTIMED_BYTES_TOTAL
             or size > (UNTIMED_BYTES if self._framing.chunked else SLICE_BYTES)
             or self._slices.unparsed
         ):
-            self._slices.take(data)
+            self._slices.feed(data)
         else:
             self.parse(data)
 
     def parse(self, data: bytes) -> bool:
-        """Parses a slice. Returns whether further bytes are to be parsed."""
+        """Parses a slice. Returns whether to parse further bytes."""
         if self._closing:
             return False
         try:
@@ -128,73 +130,75 @@ class RequestReader(asyncio.Protocol):
                 self._parse_head(data)
             else:
                 self._parser.feed_data(data)
-                self._take_pieces(len(data))
+                self._flush_pieces(len(data))
             self._check_sizes()
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
-            if not self._surplus:
-                self._refuse(_refused(error))
-        except Refused as refused:
-            self._refuse(refused)
-        return not (self._closing or self._surplus or self._discarded is not None)
+            if not self._pipelined:
+                self._reject(_rejection_from(error))
+        except HttpRejection as refused:
+            self._reject(refused)
+        return not (self._closing or self._pipelined or self._discarded is not None)
 
     def _parse_head(self, data: bytes) -> None:
         if not self._head_bytes.count and self._client is None:
-            self.due_at = self._loop.time() + self._bounds.limits.head_ns_max / SECOND
-        data, rest_bytes = self._head_bytes.take(data, self._bounds.limits)
+            self.timeout_at = self._loop.time() + self._shared_limits.limits.header_timeout_ns / SECOND
+        data, rest_bytes = self._head_bytes.feed(data, self._shared_limits.limits)
         if data:
             counted = self._head_bytes.count
             self._parser.feed_data(data)
             if self._in_head and self._head_bytes.count == counted:
-                self._head_bytes.count += rest_bytes  # Empty lines before a request look like the end of its head.
-            self._take_pieces(0)
+                self._head_bytes.count += rest_bytes  # Blank lines before a request look like the end of its head.
+            self._flush_pieces(0)
 
-    def _take_pieces(self, data_bytes: int) -> None:
-        """Joins the pieces of the body found in the last `data_bytes` bytes and passes them on."""
+    def _flush_pieces(self, data_bytes: int) -> None:
+        """Joins the body pieces found in the last `data_bytes` bytes and passes them on."""
         pieces, client = self._pieces, self._client
+        if not pieces and not data_bytes:
+            return
         number, body = len(pieces), b""
         if number:
             body = pieces[0] if number == 1 else b"".join(pieces)
             pieces.clear()
             if client is not None:
-                client.take_body(body)
+                client.add_body(body)
         self._framing.add(data_bytes, number, len(body), answered=client is not None and client.finished)
 
     def _check_sizes(self) -> None:
         if self._in_head:
-            self._head_bytes.check(self._bounds.limits)
+            self._head_bytes.check(self._shared_limits.limits)
             return
         self._framing.check()
         client = self._client
-        if client is not None and client.finished and not self._framing.check_passed_over(self._bounds.limits):
-            # The end of the request cannot be found any more. The caller can still read the whole response.
+        if client is not None and client.finished and not self._framing.check_discarded(self._shared_limits.limits):
+            # The end of the request can no longer be found, but the client can still read its complete response.
             self._keep_alive = False
             self._discarded = 0
             self._transport.write_eof()
 
     def _discard(self, size: int) -> None:
-        """Drops bytes without parsing them, so that the caller can read its response before the connection ends."""
+        """Drops bytes without parsing them, so that the client can read its response before the connection closes."""
         if self._discarded is None:
             self._head_bytes.count += size
-            bound, counted = self._bounds.limits.head_bytes_max, self._head_bytes.count
+            bound, counted = self._shared_limits.limits.header_bytes_max, self._head_bytes.count
         else:
             self._discarded += size
-            bound, counted = self._bounds.limits.passed_over_bytes_max, self._discarded
+            bound, counted = self._shared_limits.limits.discarded_bytes_max, self._discarded
         if counted > bound:
             self.abort()
 
-    # Bytes that wait for their turn
+    # Callbacks from the sliced reads
 
-    def stop_reading(self) -> None:
+    def pause_reading(self) -> None:
         self._transport.pause_reading()
 
-    def go_on_reading(self) -> None:
+    def resume_reading(self) -> None:
         if not (self._closing or self._slices.unparsed or (self.blocked and self._client is None)):
             self._transport.resume_reading()
 
-    def give_up_reading(self) -> None:
-        self._refuse(Refused(503, "too many request bodies are being received at once; retry in a moment"))
+    def reject_overflow(self) -> None:
+        self._reject(HttpRejection(503, "too many request bodies are being received; retry in a moment"))
 
-    # Callbacks of the parser
+    # Callbacks from the parser
 
     def on_message_begin(self) -> None:
         self._began_at = time.monotonic_ns()
@@ -205,20 +209,31 @@ class RequestReader(asyncio.Protocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if not self._in_head:
-            # A trailer; the gateway does not use trailers.
-            self._framing.add_trailer(self._bounds.limits)
+            # Trailers are counted and otherwise ignored.
+            self._framing.add_trailer(self._shared_limits.limits)
             return
-        self._head.add(name, value, self._bounds.limits)
+        # Runs for every header, so it calls no function for a header that occurs once.
+        head, limits = self._head, self._shared_limits.limits
+        head.lines += 1
+        if head.lines > limits.header_count_max or len(name) + len(value) > limits.field_bytes_max:
+            head.reject_sizes(limits)
+        name = name.lower()
+        if name in head.headers:
+            head.add_repeated(name, value)
+        else:
+            head.headers[name] = value
+        if name == _EXPECT and value.lower() == b"100-continue":
+            head.expects_continue = True
 
 
-def _refused(error: httptools.HttpParserError | httptools.HttpParserUpgrade) -> Refused:
-    """Converts a parser error. Raises it unchanged if a callback failed for another reason."""
+def _rejection_from(error: httptools.HttpParserError | httptools.HttpParserUpgrade) -> HttpRejection:
+    """Converts a parser error. If a callback failed for another reason, raises the error unchanged."""
     match error:
         case httptools.HttpParserCallbackError():
-            if not isinstance(error.__context__, Refused):
+            if not isinstance(error.__context__, HttpRejection):
                 raise error
             return error.__context__
         case httptools.HttpParserUpgrade():
-            return Refused(400, "this kind of request is not supported; use HTTP/1.1")
+            return HttpRejection(400, "protocol upgrades are not supported; use HTTP/1.1")
         case _:
-            return Refused(400, f"the bytes are not an HTTP/1.1 request: {error}")
+            return HttpRejection(400, f"invalid HTTP/1.1 request: {error}")

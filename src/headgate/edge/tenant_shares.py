@@ -1,7 +1,8 @@
-"""How much of a shared resource may one tenant hold?
+"""Per-tenant shares of a limited resource, such as connections or body memory.
 
-A tenant that already holds some may hold at most `_SHARE` times the amount that stays free. A single tenant thus gets
-at most four fifths, and less as others hold more. The rest always stays free for tenants that hold nothing yet.
+A tenant that already uses some of the resource may use at most `_SHARE` times the amount that remains free. A single
+tenant can therefore use at most four fifths, and less if other tenants use more. Some of it therefore always remains
+free for tenants that are not using any yet.
 """
 
 from typing import Final
@@ -12,7 +13,7 @@ _SHARE: Final = 4
 
 
 class TenantShares:
-    """Amounts held, by tenant."""
+    """Amounts in use, by tenant."""
 
     __slots__ = ("_by_tenant", "total")
 
@@ -24,19 +25,19 @@ class TenantShares:
         return self._by_tenant.get(tenant, 0)
 
     def add(self, tenant: TenantId, amount: int) -> None:
-        """Adds `amount`, which may be negative."""
+        """Adds `amount` to the tenant's use. Negative amounts reduce it."""
         self.total += amount
-        if held := self.of(tenant) + amount:
+        if held := self._by_tenant.get(tenant, 0) + amount:
             self._by_tenant[tenant] = held
         else:
             self._by_tenant.pop(tenant, None)
 
     def has_room(self, tenant: TenantId, amount: int, *, free: int) -> bool:
-        """Whether the tenant may take `amount` more, if `free` is left after that."""
+        """Returns whether the tenant may use `amount` more, given that `free` would be left afterwards."""
         held = self.of(tenant)
         return free >= 0 and (not held or is_within_share(held + amount, free=free))
 
 
 def is_within_share(held: int, *, free: int) -> bool:
-    """Whether one tenant may hold `held` while `free` is left for all."""
+    """Returns whether one tenant may use `held` while `free` is left for all."""
     return held <= _SHARE * free

@@ -1,1 +1,1 @@
-"""How do we talk to engines? The HTTP side, one dialect per kind of engine, and the watch over all of them."""
+"""Engine clients: HTTP connections, one dialect per kind of engine, and the readiness watch."""

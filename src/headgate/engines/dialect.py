@@ -1,9 +1,9 @@
-"""In what do engines differ?
+"""Differences between engine types.
 
-Nearly all engines here speak the OpenAI wire for requests. They differ in where they say that they are well, in the
-names of their metrics, which drift between versions, and in how they report a request that is itself wrong. A dialect
-is one frozen value that holds these differences; nothing else in this room asks which engine it talks to. An engine
-that speaks another wire has a speaker, who puts calls to it and gives answers in the caller's shape.
+Most engines use the OpenAI protocol for requests. They differ in their health endpoints, in their metric names, which
+change between versions, and in how they report invalid requests. A dialect is a frozen value that captures these
+differences, and no other module in this package depends on the engine type. An engine that uses another protocol has an
+`adapter`, which translates calls and responses.
 """
 
 from collections.abc import Callable, Mapping
@@ -14,8 +14,8 @@ from typing import Final, Protocol
 
 from headgate.model.ticket import Api
 from headgate.model.units import RequestId
-from headgate.ports.engine import Answer, Call, EngineLimits, FramedAnswer
-from headgate.wire.whole_shape import WholeShape
+from headgate.ports.engine import Call, EngineLimits, EngineResponse, FramedResponse
+from headgate.wire.response_shape import ResponseShape
 
 OPENAI_PATHS: Final[Mapping[Api, str]] = MappingProxyType(
     {
@@ -26,16 +26,16 @@ OPENAI_PATHS: Final[Mapping[Api, str]] = MappingProxyType(
     }
 )
 
-# Client errors that say nothing about the request: our key, our address, our proxy, our pace, our name of the model.
-_OURS: Final = frozenset({401, 403, 404, 407, 408, 425, 429})
+# Client errors that are not caused by the request itself but by the gateway's key, address, proxy, rate or model name.
+_GATEWAY_STATUSES: Final = frozenset({401, 403, 404, 407, 408, 425, 429})
 
 
 GPU_UTILISATION: Final = "gpu_utilisation"
-"""Our name, among further metrics, of how busy an engine's GPUs are."""
+"""Name of GPU utilisation in `extra_metrics`, as a fraction."""
 
 
 class Signal(StrEnum):
-    """What an engine may tell of its load."""
+    """Load signals that an engine can report."""
 
     RUNNING = "running"
     WAITING = "waiting"
@@ -45,34 +45,34 @@ class Signal(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class VersionSource:
-    """Where an engine says its version: a path, and the field of the object found there."""
+    """Path and JSON field of an engine's version."""
 
     path: str
     field: str
 
 
 @dataclass(frozen=True, slots=True)
-class PlacesSource:
-    """Where an engine says how many requests it runs at once, likewise."""
+class ConcurrencySource:
+    """Path and JSON field of an engine's maximum number of concurrent requests."""
 
     path: str
     field: str
 
 
-def blames_request(status: int, body: bytes) -> bool:
-    """Whether an error status is the request's own fault, and no sign that engine or setup are failing.
+def is_request_error(status: int, body: bytes) -> bool:
+    """Returns whether an error status was caused by the request itself rather than the engine or its configuration.
 
-    What counts here is passed to the caller and neither retried nor held against the endpoint. A 404 from a ready
-    engine that lists our model means that the model has gone, which is the setup's fault, unless it is the web
-    framework's own: then the engine does not offer this path, and no retry finds it.
+    Such an error is passed to the caller. The gateway neither retries it nor counts it against the endpoint. A 404 from
+    an engine that lists the model usually means that the model was unloaded, which is a configuration error. The
+    exception is a 404 from the web framework itself: the engine does not have this path, and a retry would not help.
     """
     if status == 404:
         return body.strip() == b'{"detail":"Not Found"}'
-    return 400 <= status < 500 and status not in _OURS
+    return 400 <= status < 500 and status not in _GATEWAY_STATUSES
 
 
-class Courier(Protocol):
-    """Carries questions to one endpoint, whatever wire they are in."""
+class EngineTransport(Protocol):
+    """Sends raw requests to one endpoint, in any protocol."""
 
     @property
     def served_model(self) -> str: ...
@@ -86,14 +86,19 @@ class Courier(Protocol):
         body: list[bytes | memoryview],
         *,
         sent: Callable[[], None] | None = None,
-    ) -> FramedAnswer:
-        """The answer, once its head has come. `sent` is told when the question has gone. Raises `EngineFault`."""
+    ) -> FramedResponse:
+        """Returns the response once its head has arrived. Calls `sent` once the request has been written.
+
+        Raises `EngineFault`.
+        """
         ...
 
 
-class Speaker(Protocol):
-    async def ask(self, call: Call) -> Answer:
-        """As `Engine.ask`."""
+class ProtocolAdapter(Protocol):
+    """Translates calls for an engine that does not use the OpenAI protocol."""
+
+    async def ask(self, call: Call) -> EngineResponse:
+        """Does the same as `Engine.ask`."""
         ...
 
 
@@ -101,55 +106,67 @@ class Speaker(Protocol):
 class Dialect:
     name: str
     paths: Mapping[Api, str] = field(default_factory=lambda: OPENAI_PATHS)
-    """Where it is asked what; what has no path here is refused, unless there is a speaker."""
-    speaker: Callable[[Courier], Speaker] | None = None
-    """Who puts calls to an engine that does not speak the OpenAI wire."""
+    """Path of each API. Calls to APIs without a path are rejected, unless the dialect has an `adapter`."""
+    adapter: Callable[[EngineTransport], ProtocolAdapter] | None = None
+    """Factory for the protocol adapter, if the engine does not use the OpenAI protocol."""
     keeps_connection_after_stream: bool = False
-    """Whether the connection of a streamed answer can be used again. Where it cannot, or nobody knows, each stream gets
-    one of its own: a request sent on a connection that is just being closed would look like a failure of the engine."""
-    hears_leaving_only_in_streams: bool = False
-    """Whether the engine goes on with an answer that nobody waits for unless it is streamed. It is then asked for a
-    stream always, and the chunks are joined for a caller that wants a whole answer."""
-    progress_switch: str | None = None
-    """The field that has the engine report, in a stream, how far it has read the prompt. It is set to true in every
-    request for a stream: an engine that says something notices who left. Callers who did not ask do not see it."""
-    never_streamed_together: frozenset[str] = frozenset()
-    """Fields that this engine takes together, but not in a request for a stream."""
-    watches_whole_answers: bool = False
-    """Whether the joined chunks of a stream equal this engine's whole answer. The gateway then always requests a
-    stream, so that it sees each token, unless the request has one of the fields in `asked_whole`."""
-    asked_whole: frozenset[str] = frozenset()
-    """Request fields for which a whole answer differs from the joined stream."""
-    whole_shapes: Mapping[Api, WholeShape] = field(default_factory=dict[Api, WholeShape])
-    """Differences between whole answers and joined chunks, by API. APIs that are not listed have none."""
-    takes_cache_salt: bool = False
-    """Whether a request may carry a salt that keeps its cached prefix from requests with another (embeddings aside)."""
+    """Whether the connection can be reused after a streamed response.
+
+    If not, or if unknown, each stream gets its own connection: a request sent on a connection that is being closed
+    would look like an engine failure.
+    """
+    notices_disconnect_only_in_streams: bool = False
+    """Whether the engine notices a disconnected client only while it is streaming.
+
+    If so, the gateway always requests a stream and joins the chunks for callers that want a non-streaming response.
+    """
+    progress_field: str | None = None
+    """Request field that makes the engine report prompt progress in a stream.
+
+    The gateway sets it to true in every streaming request, because an engine notices a disconnect when it writes.
+    Progress events that the caller did not request are removed.
+    """
+    unstreamable_fields: frozenset[str] = frozenset()
+    """Fields that, in combination, this engine accepts only in non-streaming requests."""
+    joins_streams: bool = False
+    """Whether the joined chunks of a stream equal this engine's non-streaming response.
+
+    If so, the gateway always requests a stream, so that it sees each token, unless the request has one of the fields in
+    `unjoined_fields`.
+    """
+    unjoined_fields: frozenset[str] = frozenset()
+    """Request fields for which a non-streaming response differs from the joined stream."""
+    response_shapes: Mapping[Api, ResponseShape] = field(default_factory=dict[Api, ResponseShape])
+    """Differences between non-streaming responses and joined chunks, by API. APIs without an entry have no differences.
+    """
+    supports_cache_salt: bool = False
+    """Whether requests other than embeddings may carry a salt that isolates their cached prefixes."""
     models_path: str = "/v1/models"
     health_path: str | None = None
-    """Where the engine says that it can serve; None asks for its models instead."""
+    """Path of the health check. None if the model list serves as the health check."""
     model_ready_path: str | None = None
-    """Where it says so of one model, whose name stands for `{model}`. Such an engine has no list of its models."""
+    """Path of the readiness check for a single model, with `{model}` for its name. Such an engine has no model list."""
     models_metric: str | None = None
-    """The metric whose label `model` names those that it has, where there is no list."""
+    """Metric whose `model` label identifies the engine's models, for engines without a model list."""
     metrics_path: str | None = None
     metrics_port_offset: int = 0
-    """How far above the port of requests that of metrics is."""
+    """Offset of the metrics port from the request port."""
     metrics_hint: str = ""
-    """What an operator does when the metrics are not there."""
+    """Suggested next step for the operator if the metrics are missing."""
     metrics: Mapping[Signal, tuple[str, ...]] = field(default_factory=dict[Signal, tuple[str, ...]])
-    """Signal -> the metric's names, the newest first; with a label where only one series of a metric is meant."""
-    further_metrics: Mapping[str, str] = field(default_factory=dict[str, str])
-    """What else is read where it is there, by our name of it: no decision is made by it, and it is not missed."""
+    """Metric names for each signal, newest first. A name can include a label to select one series of a metric."""
+    extra_metrics: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Optional metrics that are only displayed, by the gateway's name for them. No decision depends on them."""
     scrape_s_min: float = 0.0
-    """The engine suffers when its metrics are read more often than this."""
+    """Minimum interval between scrapes in seconds, for engines that slow down if scraped more often."""
     version: VersionSource | None = None
     limits_paths: tuple[str, ...] = ()
-    """Pages that `read_limits` needs; `{model}` stands for the name of the model."""
+    """Paths of the pages that `read_limits` needs, with `{model}` for the model name."""
     read_limits: Callable[[Mapping[str, bytes]], EngineLimits] | None = None
-    """Reads the limits that the engine reports, from these pages by their paths."""
+    """Reads the engine's limits from the pages in `limits_paths`, by path."""
     reports_kv: bool = False
-    """Whether the KV capacity is among these limits."""
-    places: PlacesSource | None = None
-    places_hint: str = ""
-    """What an operator compares `in_flight_max` with when the engine does not say."""
-    blames_request: Callable[[int, bytes], bool] = blames_request
+    """Whether the reported limits include the KV capacity."""
+    concurrency: ConcurrencySource | None = None
+    concurrency_hint: str = ""
+    """Hint for choosing `in_flight_max` if the engine does not report its concurrency."""
+    is_request_error: Callable[[int, bytes], bool] = is_request_error

@@ -1,4 +1,4 @@
-"""Which kinds of engine are known, by the name that the configuration uses?"""
+"""Supported engine types, by their name in the configuration."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -17,6 +17,6 @@ DIALECTS: Final[Mapping[str, Dialect]] = MappingProxyType(
 )
 
 
-def readable_kv() -> frozenset[str]:
-    """The engines that report their KV capacity."""
+def engines_reporting_kv() -> frozenset[str]:
+    """Returns the names of the engines that report their KV capacity."""
     return frozenset(name for name, dialect in DIALECTS.items() if dialect.reports_kv)

@@ -1,4 +1,4 @@
-"""Classifies connection errors: the reason, and whether the engine or this process is the cause."""
+"""Classification of connection errors: their reason, and whether the engine or this process is at fault."""
 
 import errno
 import os
@@ -12,13 +12,18 @@ from headgate.model.fault import Fault
 _OWN_ERRORS: Final = frozenset(
     {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.ENOSPC, errno.EDQUOT, errno.EADDRNOTAVAIL}
 )
-"""Errors of this process or its host, not of the engine: out of descriptors, memory, disk or local ports."""
+"""Errors caused by this process or its host, such as running out of file descriptors, memory, disk space or local
+ports.
+"""
 _NO_SUCH_HOST: Final = frozenset({socket.EAI_NONAME, socket.EAI_NODATA})
-"""Error codes of a working resolver for a name that does not exist. Any other code means that the resolver failed."""
+"""Error codes that a working resolver returns for a name that does not exist.
+
+Any other code means that the resolver failed.
+"""
 
 
-def fault_of(error: BaseException | None, otherwise: Fault) -> Fault:
-    """The fault behind an error: `GATEWAY` if this process lacks descriptors, memory, ports or name resolution."""
+def fault_of(error: BaseException | None, default: Fault) -> Fault:
+    """Returns the fault behind an error: `GATEWAY` if this process is out of a resource or cannot resolve names."""
     match error:
         case socket.gaierror(errno=int(number)):
             return Fault.CONNECTION if number in _NO_SUCH_HOST else Fault.GATEWAY
@@ -27,20 +32,20 @@ def fault_of(error: BaseException | None, otherwise: Fault) -> Fault:
         case MemoryError():
             return Fault.GATEWAY
         case _:
-            return otherwise
+            return default
 
 
-def why(error: BaseException | None) -> str:
-    """Reason for a failed request to an engine, without its address, because callers may see the reason."""
+def failure_reason(error: BaseException | None) -> str:
+    """Returns why a request to an engine failed, without the engine's address, because callers may see the reason."""
     match error:
         case None:
             return "the connection was closed"
         case socket.gaierror():
             return NAME_UNRESOLVED
         case ssl.SSLError():
-            return f"no TLS with it ({error.reason or 'handshake failed'})"
+            return f"TLS failed ({error.reason or 'handshake failed'})"
         case TimeoutError(errno=None):
-            return "no answer in time"
+            return "no response in time"
         case OSError(errno=int(number)):
             return os.strerror(number).lower()
         case OSError():
@@ -49,10 +54,11 @@ def why(error: BaseException | None) -> str:
             return type(error).__name__
 
 
-def broken_off(error: Exception | None) -> str:
-    return f"the engine's answer broke off: {'the connection was closed' if error is None else why(error)}"
+def broken_off_message(error: Exception | None) -> str:
+    reason = "the connection was closed" if error is None else failure_reason(error)
+    return f"the engine's response was truncated: {reason}"
 
 
-def unanswered(error: Exception | None) -> str:
-    reason = "it closed the connection without an answer" if error is None else why(error)
-    return f"the engine could not be asked: {reason}"
+def unanswered_message(error: Exception | None) -> str:
+    reason = "the connection was closed without a response" if error is None else failure_reason(error)
+    return f"the request to the engine failed: {reason}"

@@ -1,16 +1,16 @@
-"""What is particular to llama.cpp's server?
+"""Dialect for llama.cpp's server.
 
-- While it loads, every path answers 503.
-- It reports some mistakes of the caller as its own: 500 for an image sent to a model without eyes, for messages that
-  the chat template refuses or for a text longer than it embeds in one step, 501 for embeddings from a server of
-  completions. Taken for failures, they would let one caller have every endpoint ejected.
-- It closes the connection after a streamed answer, although the answer's head announces that it is kept.
-- It looks for clients that left only when no result has come for a second, and tokens of other requests and answers to
-  /metrics count as results. Beside a busy neighbour the client of a request that is not streamed could leave unnoticed
-  until the answer is whole. That a stream cannot be written to it notices with the next token, so it is always asked
-  for streams (`joined.py`), except for log probabilities beside tools, which it refuses to stream. Before the first
-  token it says nothing either, unless it is asked to report its progress through the prompt, batch by batch.
-- Usage of a request with several choices is that of one of them, streamed or not.
+- While the server is loading the model, every path returns 503.
+- Some request errors have a 5xx status: 500 for an image sent to a model without vision support, for messages that the
+  chat template rejects, and for text that is too long to embed in one step; 501 for embeddings requested from a
+  completion server. If these counted as engine failures, one client could eject every endpoint.
+- The server closes the connection after a streamed response, although the response head announces keep-alive.
+- The server checks for disconnected clients only if no result has arrived for a second, and other requests' tokens and
+  /metrics responses count as results. On a busy server, the disconnect of a non-streaming client could therefore go
+  unnoticed until the response is complete. A failed write to a stream is noticed at the next token. The gateway
+  therefore always requests streams (`joined_response.py`), except for log probabilities with tools, which the server
+  cannot stream. Before the first token the server writes only prompt progress, if the request enables it.
+- For a request with several choices, the reported usage covers only one choice, streamed or not.
 """
 
 from types import MappingProxyType
@@ -18,14 +18,14 @@ from typing import Final
 
 import msgspec
 
-from headgate.engines.dialect import Dialect, PlacesSource, Signal, VersionSource, blames_request
-from headgate.engines.limits import llamacpp_limits
+from headgate.engines.dialect import ConcurrencySource, Dialect, Signal, VersionSource, is_request_error
+from headgate.engines.reported_limits import llamacpp_limits
 
-_CALLERS_MISTAKES: Final = (
-    " input is not supported",  # Images, audio.
-    "Jinja Exception",  # The template itself objects, for instance to the order of roles (ggml-org/llama.cpp#19851).
-    "requires --jinja",  # Tools, where the server was started without templates.
-    "is too large to process",  # A text to embed, which is computed in one step or not at all.
+_REQUEST_ERROR_TEXTS: Final = (
+    " input is not supported",  # Images and audio.
+    "Jinja Exception",  # The template rejects the messages, for instance the order of roles (ggml-org/llama.cpp#19851).
+    "requires --jinja",  # Tools, if the server was started without templates.
+    "is too large to process",  # Text to embed that does not fit into one step.
 )
 
 
@@ -41,21 +41,21 @@ class _ErrorBody(msgspec.Struct):
 _ERROR_BODY: Final = msgspec.json.Decoder(_ErrorBody)
 
 
-def _blames_request(status: int, body: bytes) -> bool:
+def _is_request_error(status: int, body: bytes) -> bool:
     if status not in (500, 501):
-        return blames_request(status, body)
+        return is_request_error(status, body)
     try:
         error = _ERROR_BODY.decode(body).error
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
         return False
-    return error.type == "not_supported_error" or any(mistake in error.message for mistake in _CALLERS_MISTAKES)
+    return error.type == "not_supported_error" or any(mistake in error.message for mistake in _REQUEST_ERROR_TEXTS)
 
 
 LLAMACPP: Final = Dialect(
     name="llamacpp",
-    hears_leaving_only_in_streams=True,
-    progress_switch="return_progress",
-    never_streamed_together=frozenset({"tools", "logprobs"}),
+    notices_disconnect_only_in_streams=True,
+    progress_field="return_progress",
+    unstreamable_fields=frozenset({"tools", "logprobs"}),
     health_path="/health",
     metrics_path="/metrics",
     metrics_hint="start llama-server with --metrics",
@@ -70,6 +70,6 @@ LLAMACPP: Final = Dialect(
     limits_paths=("/props",),
     read_limits=llamacpp_limits,
     reports_kv=True,
-    places=PlacesSource("/props", "total_slots"),
-    blames_request=_blames_request,
+    concurrency=ConcurrencySource("/props", "total_slots"),
+    is_request_error=_is_request_error,
 )

@@ -1,10 +1,10 @@
-"""Reads a few metrics from a metrics page.
+"""Reads selected metrics from a Prometheus text exposition.
 
-The page has Prometheus' text format. An engine's page has a thousand lines, of which the gateway needs four, from
-hundreds of engines every few seconds. So the reader searches for the names of the metrics and skips all other lines.
+An engine's page has about a thousand lines, and the gateway needs four of them, from hundreds of engines every few
+seconds. The reader therefore searches for the metric names and skips all other lines.
 
-A page may come from a hostile or broken engine. The size of rows and the number of series are bounded, and a long page
-is read in slices, with a turn of the event loop between them (`in_turns`).
+The page may come from a hostile or broken engine, so the row size and the number of series are limited. A long page is
+read in slices, and the event loop can run other tasks between them (`run_in_turns`).
 """
 
 import asyncio
@@ -15,15 +15,15 @@ from dataclasses import dataclass
 from typing import Final, TypeVar
 
 SLICE_BYTES: Final = 64 * 1024
-"""Approximate size of a slice of a page. Most pages fit into one."""
+"""Approximate slice size. Most pages fit into one slice."""
 ROW_BYTES_MAX: Final = 8 * 1024
-"""Maximum size of one row after the name of its metric. Longer rows are skipped; real ones have some hundred bytes."""
+"""Maximum row size after the metric name. Longer rows are skipped. Real rows have a few hundred bytes."""
 LABELS_MAX: Final = 64
-"""Maximum number of labels of one row. Rows with more are skipped; GPU exporters write about 20."""
+"""Maximum labels per row. Rows with more labels are skipped. GPU exporters write about 20."""
 SERIES_MAX: Final = 4096
-"""Maximum number of series of one metric. A metric with more counts as missing, since a partial sum would be wrong."""
+"""Maximum series per metric. A metric with more series counts as missing, because a partial sum would be wrong."""
 
-# Labels may hold any character inside quotes. After the value may come a timestamp or an exemplar.
+# Quoted label values may contain any character. A timestamp or an exemplar may follow the value.
 _REST: Final = re.compile(rb'(\{(?:[^"}\n]|"(?:[^"\\\n]|\\.)*")*\})?[ \t]+(\S+)')
 _LABEL: Final = re.compile(rb'[{,][ \t]*([A-Za-z_][A-Za-z0-9_]*)="((?:[^"\\\n]|\\.)*)"')
 _ESCAPE: Final = re.compile(rb"\\(.)")
@@ -37,7 +37,7 @@ Steps = Generator[None, None, _T]
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One metric over all its series, such as one per data-parallel part of an engine."""
+    """One metric across all its series, for example one series per data-parallel rank."""
 
     total: float
     series: int
@@ -47,8 +47,8 @@ class Metric:
         return self.total / self.series
 
 
-async def in_turns(steps: Steps[_T]) -> _T:
-    """Runs `steps` with a turn of the event loop after each step, and returns the result."""
+async def run_in_turns(steps: Steps[_T]) -> _T:
+    """Runs `steps`, yields to the event loop after each step, and returns the result."""
     while True:
         try:
             next(steps)
@@ -57,7 +57,7 @@ async def in_turns(steps: Steps[_T]) -> _T:
         await asyncio.sleep(0)
 
 
-def _at_once(steps: Steps[_T]) -> _T:
+def _run_at_once(steps: Steps[_T]) -> _T:
     while True:
         try:
             next(steps)
@@ -66,12 +66,13 @@ def _at_once(steps: Steps[_T]) -> _T:
 
 
 def read_metrics(page: bytes, wanted: Iterable[str]) -> dict[str, Metric]:
-    """Those of the wanted metrics that the page has; `name{label="value"}` wants only the series with that label."""
-    return _at_once(metrics_steps(page, wanted))
+    """Returns the wanted metrics that the page contains. `name{label="value"}` selects only the series with that
+    label."""
+    return _run_at_once(metrics_steps(page, wanted))
 
 
 def metrics_steps(page: bytes, wanted: Iterable[str]) -> Steps[dict[str, Metric]]:
-    """`read_metrics` for `in_turns`."""
+    """Like `read_metrics`, for use with `run_in_turns`."""
     page = b"\n" + page
     found: dict[str, list[float]] = {name: [] for name in wanted}
     for start, end in _slices(page):
@@ -86,12 +87,12 @@ def metrics_steps(page: bytes, wanted: Iterable[str]) -> Steps[dict[str, Metric]
 
 
 def label_values(page: bytes, name: str, label: str) -> tuple[str, ...]:
-    """The values of one label over all series of a metric, each once, in the order of the page."""
-    return _at_once(label_steps(page, name, label))
+    """Returns the distinct values of one label across all series of a metric, in page order."""
+    return _run_at_once(label_steps(page, name, label))
 
 
 def label_steps(page: bytes, name: str, label: str) -> Steps[tuple[str, ...]]:
-    """`label_values` for `in_turns`."""
+    """Like `label_values`, for use with `run_in_turns`."""
     page = b"\n" + page
     found: dict[str, None] = {}
     for start, end in _slices(page):
@@ -104,7 +105,7 @@ def label_steps(page: bytes, name: str, label: str) -> Steps[tuple[str, ...]]:
 
 
 def read_series(page: bytes, name: str) -> list[tuple[dict[str, str], float]]:
-    """Labels and value of each series of a metric, in the order of the page."""
+    """Returns the labels and value of each series of a metric, in page order."""
     page = b"\n" + page
     return [
         ({key.decode(): _unescaped(text) for key, text in _labels(row).items()}, value)
@@ -117,7 +118,10 @@ def _unescaped(text: bytes) -> str:
 
 
 def _slices(page: bytes) -> Iterator[tuple[int, int]]:
-    """Start and end of each slice of whole lines. Each begins with the line feed before its first line."""
+    """Yields the start and end of each slice of complete lines.
+
+    A slice starts with the line feed before its first line.
+    """
     start = 0
     while start < len(page):
         end = page.find(b"\n", start + SLICE_BYTES)
@@ -134,15 +138,15 @@ def _values(page: bytes, wanted: bytes, start: int, end: int) -> list[float]:
 
 
 def _rows(page: bytes, name: bytes, start: int, end: int) -> Iterator[tuple[bytes, float]]:
-    """The labels, unparsed, and the value of each series in this part of the page."""
+    """Yields the unparsed labels and the value of each series in this part of the page."""
     line_start = b"\n" + name
     at = page.find(line_start, start, end)
     while at >= 0:
         at += len(line_start)
         row_end = min(end, at + ROW_BYTES_MAX + 1)
-        # No match if the name goes on: it is another metric's then.
+        # Do not match if the name is only a prefix of another metric's name.
         rest = _REST.match(page, at, row_end)
-        # A value that ends at the size limit of a row may be cut off.
+        # A value that ends at the row size limit may be truncated.
         if rest and (rest.end() < row_end or row_end == end) and (rest[1] or b"").count(b'="') <= LABELS_MAX:
             value = _number(rest[2])
             if value is not None:
@@ -159,5 +163,5 @@ def _number(text: bytes) -> float | None:
         value = float(text)
     except ValueError:
         return None
-    # Beyond this no whole number is certain, so it is no count; and the sum of two such might be no number at all.
+    # Larger floats cannot represent every integer, so they are not counts, and their sum could overflow.
     return value if abs(value) <= _VALUE_MAX else None

@@ -1,6 +1,6 @@
-"""How is an engine addressed of which only the OpenAI wire is known?
+"""Dialect for engines of which nothing is known except that they offer the OpenAI API.
 
-It is ready when it lists its models. It tells nothing of its load.
+Such an engine is ready when it lists its models. It does not report its load.
 """
 
 from typing import Final

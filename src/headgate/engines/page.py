@@ -1,4 +1,4 @@
-"""How is one small page read over HTTP, whole, in time and bounded in size?"""
+"""Reads one small page over HTTP, with limits on time and size."""
 
 import asyncio
 import errno
@@ -9,10 +9,10 @@ from typing import Final
 
 import aiohttp
 
+from headgate.engines.dns_cache import CachedResolver, DnsCache
 from headgate.engines.faults import fault_of
-from headgate.engines.host_names import HostNames, SharedResolver
-from headgate.engines.http import CONNECT_S_MAX, IDLE_S_MAX, url_at
-from headgate.model.endpoint import NAME_UNRESOLVED, EndpointTrouble
+from headgate.engines.http_engine import CONNECT_S_MAX, IDLE_S_MAX, url_at
+from headgate.model.endpoint import NAME_UNRESOLVED, EndpointProblem
 from headgate.model.fault import Fault
 
 PAGE_BYTES_MAX: Final = 2 * 1024 * 1024
@@ -22,22 +22,22 @@ PAGE_BYTES_MAX: Final = 2 * 1024 * 1024
 class Page:
     status: int
     headers: Mapping[str, str]
-    """By their names as aiohttp gives them: in any case."""
+    """Response headers, with case-insensitive names."""
     body: bytes
 
 
-class Unheard(Exception):
-    """No whole answer came. The message says why, without the address."""
+class PageUnavailable(Exception):
+    """No complete response was received. The message gives the reason, without the address."""
 
-    def __init__(self, message: str, trouble: EndpointTrouble | None = EndpointTrouble.ERRORS) -> None:
+    def __init__(self, message: str, trouble: EndpointProblem | None = EndpointProblem.ERRORS) -> None:
         super().__init__(message)
         self.trouble = trouble
-        """State of the endpoint implied by the failure; None if this process is the cause."""
+        """Endpoint problem implied by the failure. None if this process is the cause."""
 
 
-def open_session(names: HostNames | None = None) -> aiohttp.ClientSession:
-    """The session that all readers of pages share. Inside a running loop; its owner closes it."""
-    resolver = SharedResolver(names or HostNames())
+def open_session(names: DnsCache | None = None) -> aiohttp.ClientSession:
+    """Opens the session shared by all page readers. Must run inside an event loop. The caller closes it."""
+    resolver = CachedResolver(names or DnsCache())
     return aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(
             limit=0, limit_per_host=0, keepalive_timeout=IDLE_S_MAX, resolver=resolver, use_dns_cache=False
@@ -50,45 +50,45 @@ def open_session(names: HostNames | None = None) -> aiohttp.ClientSession:
     )
 
 
-def reason(error: BaseException) -> str:
-    """Why an engine could not be asked, without its address: the reason may reach callers, who need not know it."""
+def failure_reason(error: BaseException) -> str:
+    """Returns why a request failed, without the engine's address, because the reason may reach callers."""
     match error:
         case aiohttp.ConnectionTimeoutError():
             return f"no connection within {CONNECT_S_MAX:g} s"
         case aiohttp.ClientConnectorDNSError():
             return NAME_UNRESOLVED
         case TimeoutError():
-            return "no answer in time"
+            return "no response in time"
         case aiohttp.ServerDisconnectedError():
-            return "it closed the connection without an answer"
+            return "the connection was closed without a response"
         case aiohttp.ClientPayloadError():
-            return "the answer broke off"
+            return "the response was truncated"
         case OSError(errno=int(number)):
             return os.strerror(number).lower()
         case OSError() | aiohttp.ClientConnectionError():
             return "the connection was lost"
         case aiohttp.ClientResponseError():
-            return f"its answer is not HTTP ({error.message[:100]})"
+            return f"the response is not valid HTTP ({error.message[:100]})"
         case _:
             return type(error).__name__
 
 
-def trouble_of(error: BaseException) -> EndpointTrouble | None:
-    """State of the endpoint implied by a failed request for a page; None if this process is the cause."""
+def trouble_of(error: BaseException) -> EndpointProblem | None:
+    """Returns the endpoint problem implied by a failed page request, or None if this process is the cause."""
     cause = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
     if fault_of(cause, Fault.CONNECTION) is Fault.GATEWAY:
         return None
     match error:
         case aiohttp.ConnectionTimeoutError() | aiohttp.ClientConnectorDNSError():
-            return EndpointTrouble.UNREACHABLE
+            return EndpointProblem.UNREACHABLE
         case TimeoutError():
-            return EndpointTrouble.SILENT
+            return EndpointProblem.UNRESPONSIVE
         case OSError(errno=errno.ECONNREFUSED):
-            return EndpointTrouble.REFUSED
+            return EndpointProblem.CONNECTION_REFUSED
         case aiohttp.ClientPayloadError() | aiohttp.ClientResponseError():
-            return EndpointTrouble.ERRORS
+            return EndpointProblem.ERRORS
         case _:
-            return EndpointTrouble.UNREACHABLE
+            return EndpointProblem.UNREACHABLE
 
 
 async def get_page(
@@ -100,7 +100,7 @@ async def get_page(
     timeout_s: float,
     page_bytes_max: int = PAGE_BYTES_MAX,
 ) -> Page:
-    """The page at a path of whoever listens at the address; raises `Unheard`."""
+    """Returns the page at a path on the server at `url`. Raises `PageUnavailable`."""
     try:
         async with (
             asyncio.timeout(timeout_s),
@@ -111,7 +111,7 @@ async def get_page(
                 body += data
                 if len(body) > page_bytes_max:
                     answer.close()
-                    raise Unheard(f"GET {path} answers with more than {page_bytes_max} bytes")
+                    raise PageUnavailable(f"the response to GET {path} exceeds {page_bytes_max} bytes")
             return Page(answer.status, answer.headers, bytes(body))
     except (aiohttp.ClientError, OSError, TimeoutError, asyncio.IncompleteReadError) as error:
-        raise Unheard(f"GET {path} failed: {reason(error)}", trouble_of(error)) from error
+        raise PageUnavailable(f"GET {path} failed: {failure_reason(error)}", trouble_of(error)) from error

@@ -1,8 +1,8 @@
-"""What does one look at an engine show?
+"""Probes a single engine for health, models, version, limits and load.
 
-A look is a few small GETs, each bounded in time and size. What an engine says of itself is told apart from our not
-hearing it: only the first may make an endpoint unready, because a gateway that cannot reach its engines for a moment,
-or not by this path, must not stop all work.
+A probe consists of a few small GET requests, each limited in time and size. The result distinguishes a negative
+response from a missing one. Only a response may make an endpoint unready: a gateway that cannot reach its engines for a
+moment, or cannot reach them on this path, must not stop all work.
 """
 
 from dataclasses import dataclass
@@ -13,48 +13,47 @@ from urllib.parse import quote
 import aiohttp
 import msgspec
 
-from headgate.engines.dialect import GPU_UTILISATION, Dialect, PlacesSource, Signal, VersionSource
-from headgate.engines.http import authorization, metrics_url
-from headgate.engines.metrics_page import Metric, in_turns, label_steps, metrics_steps
-from headgate.engines.page import Unheard, get_page
-from headgate.model.endpoint import EndpointTrouble
+from headgate.engines.dialect import GPU_UTILISATION, ConcurrencySource, Dialect, Signal, VersionSource
+from headgate.engines.http_engine import authorization, metrics_url
+from headgate.engines.metrics_page import Metric, label_steps, metrics_steps, run_in_turns
+from headgate.engines.page import PageUnavailable, get_page
+from headgate.model.endpoint import EndpointProblem
 from headgate.ports.engine import EngineLimits, Telemetry
-from headgate.wire.replies import read_error
+from headgate.wire.openai_bodies import read_error
 
 MODELS_SHOWN_MAX: Final = 8
 OBJECTS_MAX: Final = 20_000
-"""Maximum number of objects in a list of models, which is parsed in one turn of the event loop. vLLM writes two
-objects per model."""
+"""Maximum number of objects in a model list, which is parsed in one step. vLLM writes two objects per model."""
 
 _T = TypeVar("_T")
 
 
-class Verdict(Enum):
-    SERVES = auto()
-    """It is well and lists our model."""
-    SAYS_NO = auto()
-    """It answers, and says that it cannot serve our model, yet or at all."""
+class ProbeVerdict(Enum):
+    SERVING = auto()
+    """The engine is healthy and lists the model."""
+    NOT_SERVING = auto()
+    """The engine responded that it cannot serve the model, or cannot serve it yet."""
     UNCLEAR = auto()
-    """It answers, but not so that anything follows from it."""
-    UNHEARD = auto()
-    """Nothing came from it."""
+    """The engine responded, but the response was inconclusive."""
+    NO_RESPONSE = auto()
+    """The engine did not respond."""
 
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    verdict: Verdict
+    verdict: ProbeVerdict
     models: tuple[str, ...] = ()
     problem: str | None = None
-    trouble: EndpointTrouble | None = None
-    """Why the engine does not serve; None if it does, or if this process could not send the probe."""
+    trouble: EndpointProblem | None = None
+    """Reason why the engine is not ready. None if it is ready, or if this process could not send the probe."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scrape:
     telemetry: Telemetry | None = None
-    """None where the page could not be read, or has nothing of what is wanted."""
+    """Load values. None if the page could not be read or contains no signal."""
     signals: dict[Signal, str] | None = None
-    """Which metric each signal was found under."""
+    """The metric that supplied each signal."""
     problem: str | None = None
 
 
@@ -67,13 +66,13 @@ class _Models(msgspec.Struct):
 
 
 _MODELS: Final = msgspec.json.Decoder(_Models)
-_SAYS_NO: Final = (400, 404, 503)
-"""How a server says of one of its models that it is not ready, or not there."""
+_NOT_READY_STATUSES: Final = (400, 404, 503)
+"""Statuses that a server returns if a model is missing or not ready."""
 _FIELDS: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 class Probe:
-    """Looks at one engine."""
+    """Probes one engine."""
 
     def __init__(
         self,
@@ -102,70 +101,70 @@ class Probe:
             if self._dialect.health_path is not None:
                 status, body = await self._get(self._dialect.health_path)
                 if status != 200:
-                    return _unwell(self._dialect.health_path, status, body)
+                    return _unhealthy(self._dialect.health_path, status, body)
             status, body = await self._get(self._dialect.models_path)
-        except Unheard as unheard:
-            return Health(Verdict.UNHEARD, problem=str(unheard), trouble=unheard.trouble)
+        except PageUnavailable as unheard:
+            return Health(ProbeVerdict.NO_RESPONSE, problem=str(unheard), trouble=unheard.trouble)
         if status != 200:
-            return _unwell(self._dialect.models_path, status, body)
-        return self._judge_models(body)
+            return _unhealthy(self._dialect.models_path, status, body)
+        return self._check_models(body)
 
     async def _model_health(self, template: str) -> Health:
-        """What an engine says of one model. Its other models may be as they like."""
+        """Returns the health of one model. The engine's other models are ignored."""
         path = template.format(model=quote(self._served_model, safe=""))
         status, body = await self._get(path)
         if status == 200:
-            return Health(Verdict.SERVES, (self._served_model,))
-        if status not in _SAYS_NO:
-            return _unwell(path, status, body)
+            return Health(ProbeVerdict.SERVING, (self._served_model,))
+        if status not in _NOT_READY_STATUSES:
+            return _unhealthy(path, status, body)
         well_path = self._dialect.health_path
         if well_path is not None:
             well, said = await self._get(well_path)
             if well != 200:
-                problem = f"GET {well_path} answered {well}: {read_error(said)}"
-                return Health(Verdict.SAYS_NO, problem=problem, trouble=EndpointTrouble.LOADING)
-        models = await self._models_measured()
+                problem = f"GET {well_path} returned {well}: {read_error(said)}"
+                return Health(ProbeVerdict.NOT_SERVING, problem=problem, trouble=EndpointProblem.LOADING)
+        models = await self._models_in_metrics()
         if models and self._served_model not in models:
-            return self._serves_others(models)
-        problem = f"GET {path} answered {status}: {read_error(body)}"
-        return Health(Verdict.SAYS_NO, models, problem, EndpointTrouble.LOADING)
+            return self._wrong_model(models)
+        problem = f"GET {path} returned {status}: {read_error(body)}"
+        return Health(ProbeVerdict.NOT_SERVING, models, problem, EndpointProblem.LOADING)
 
-    async def _models_measured(self) -> tuple[str, ...]:
-        """The models that the metrics page has figures of; none where there is no page."""
+    async def _models_in_metrics(self) -> tuple[str, ...]:
+        """Returns the models on the metrics page, or nothing if there is no page."""
         metric, path = self._dialect.models_metric, self._dialect.metrics_path
         if metric is None or path is None:
             return ()
         try:
             status, page = await self._get(path, self._metrics_url)
-        except Unheard:
+        except PageUnavailable:
             return ()
-        return await in_turns(label_steps(page, metric, "model")) if status == 200 else ()
+        return await run_in_turns(label_steps(page, metric, "model")) if status == 200 else ()
 
-    def _judge_models(self, body: bytes) -> Health:
+    def _check_models(self, body: bytes) -> Health:
         path = self._dialect.models_path
         if body.count(b"{") > OBJECTS_MAX:
             problem = f"GET {path} lists more than {OBJECTS_MAX} objects"
-            return Health(Verdict.UNCLEAR, problem=problem, trouble=EndpointTrouble.ERRORS)
+            return Health(ProbeVerdict.UNCLEAR, problem=problem, trouble=EndpointProblem.ERRORS)
         try:
             models = tuple(model.id for model in _MODELS.decode(body).data)
         except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-            problem = f"GET {path} gives no list of models: {error}"
-            return Health(Verdict.UNCLEAR, problem=problem, trouble=EndpointTrouble.ERRORS)
+            problem = f"GET {path} returned no list of models: {error}"
+            return Health(ProbeVerdict.UNCLEAR, problem=problem, trouble=EndpointProblem.ERRORS)
         if self._served_model in models:
-            return Health(Verdict.SERVES, models)
-        return self._serves_others(models)
+            return Health(ProbeVerdict.SERVING, models)
+        return self._wrong_model(models)
 
-    def _serves_others(self, models: tuple[str, ...]) -> Health:
+    def _wrong_model(self, models: tuple[str, ...]) -> Health:
         shown = ", ".join(models[:MODELS_SHOWN_MAX]) + (", …" if len(models) > MODELS_SHOWN_MAX else "")
         return Health(
-            Verdict.SAYS_NO,
+            ProbeVerdict.NOT_SERVING,
             models,
-            f'it serves {shown or "no model"}, not "{self._served_model}"; set served_model to a name it serves',
-            EndpointTrouble.MODEL_UNKNOWN,
+            f'the engine serves {shown or "no model"}, not "{self._served_model}"; correct served_model',
+            EndpointProblem.MODEL_UNKNOWN,
         )
 
     async def version(self) -> str | None:
-        return await self._told(self._dialect.version, str)
+        return await self._read_field(self._dialect.version, str)
 
     async def scrape(self) -> Scrape:
         dialect = self._dialect
@@ -173,27 +172,27 @@ class Probe:
             return Scrape()
         try:
             status, page = await self._get(dialect.metrics_path, self._metrics_url)
-        except Unheard as unheard:
+        except PageUnavailable as unheard:
             return Scrape(problem=str(unheard))
         if status != 200:
-            said = f"GET {dialect.metrics_path} answered {status}: {read_error(page)}"
+            said = f"GET {dialect.metrics_path} returned {status}: {read_error(page)}"
             return Scrape(problem=f"{said}; {dialect.metrics_hint}" if dialect.metrics_hint else said)
         names = (name for aliases in dialect.metrics.values() for name in aliases)
-        found = await in_turns(metrics_steps(page, names))
+        found = await run_in_turns(metrics_steps(page, names))
         signals = {
             signal: name
             for signal, aliases in dialect.metrics.items()
             if (name := next((alias for alias in aliases if alias in found), None)) is not None
         }
-        telemetry = _telemetry(found, signals, await _further(page, dialect)) if signals else None
+        telemetry = _telemetry(found, signals, await _extra_metrics(page, dialect)) if signals else None
         return Scrape(telemetry, signals, _missing_problem(dialect, signals))
 
-    async def places(self) -> int | None:
-        """How many requests it says that it runs at once; None where it does not say."""
-        return await self._told(self._dialect.places, int)
+    async def concurrency(self) -> int | None:
+        """Returns the engine's maximum number of concurrent requests, or None if the engine does not report it."""
+        return await self._read_field(self._dialect.concurrency, int)
 
     async def limits(self) -> EngineLimits:
-        """The limits that the engine reports; pages that it does not have leave theirs unknown."""
+        """Reads the limits that the engine reports. Limits from unavailable pages stay None."""
         read, dialect = self._dialect.read_limits, self._dialect
         if read is None:
             return EngineLimits()
@@ -206,22 +205,22 @@ class Probe:
     async def _add_page(self, pages: dict[str, bytes], name: str, path: str, url: str | None = None) -> None:
         try:
             status, body = await self._get(path, url)
-        except Unheard:
+        except PageUnavailable:
             return
         if status == 200 and body.count(b"{") <= OBJECTS_MAX:
             pages[name] = body
 
-    async def _told(self, source: VersionSource | PlacesSource | None, kind: type[_T]) -> _T | None:
+    async def _read_field(self, source: VersionSource | ConcurrencySource | None, kind: type[_T]) -> _T | None:
         if source is None:
             return None
         try:
             _, body = await self._get(source.path)
             return msgspec.json.decode(_FIELDS.decode(body)[source.field], type=kind)
-        except (Unheard, KeyError, msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+        except (PageUnavailable, KeyError, msgspec.DecodeError, RecursionError, UnicodeDecodeError):
             return None
 
     async def _get(self, path: str, url: str | None = None) -> tuple[int, bytes]:
-        """Status and body of an answer, whole and in time."""
+        """Returns the status and body of a complete response."""
         page = await get_page(
             self._session,
             url or self._url,
@@ -233,15 +232,15 @@ class Probe:
         return page.status, page.body
 
 
-def _unwell(path: str, status: int, body: bytes) -> Health:
-    verdict = Verdict.SAYS_NO if status == 503 else Verdict.UNCLEAR
+def _unhealthy(path: str, status: int, body: bytes) -> Health:
+    verdict = ProbeVerdict.NOT_SERVING if status == 503 else ProbeVerdict.UNCLEAR
     rejected = status in (401, 403)
     hint = "; set api_key to the engine's key" if rejected else ""
-    trouble = EndpointTrouble.LOADING if status == 503 else EndpointTrouble.ERRORS
+    trouble = EndpointProblem.LOADING if status == 503 else EndpointProblem.ERRORS
     return Health(
         verdict,
-        problem=f"GET {path} answered {status}: {read_error(body)}{hint}",
-        trouble=EndpointTrouble.KEY_REJECTED if rejected else trouble,
+        problem=f"GET {path} returned {status}: {read_error(body)}{hint}",
+        trouble=EndpointProblem.KEY_REJECTED if rejected else trouble,
     )
 
 
@@ -249,15 +248,15 @@ def _missing_problem(dialect: Dialect, signals: dict[Signal, str]) -> str | None
     missing = [aliases[0] for signal, aliases in dialect.metrics.items() if signal not in signals]
     if not missing:
         return None
-    return f"{dialect.metrics_path} lacks {', '.join(missing)}; is this engine really {dialect.name}?"
+    return f"{dialect.metrics_path} lacks {', '.join(missing)}; check that this engine is {dialect.name}"
 
 
-async def _further(page: bytes, dialect: Dialect) -> dict[str, float]:
-    found = await in_turns(metrics_steps(page, dialect.further_metrics.values()))
+async def _extra_metrics(page: bytes, dialect: Dialect) -> dict[str, float]:
+    found = await run_in_turns(metrics_steps(page, dialect.extra_metrics.values()))
     return {
-        # How busy several GPUs are is their mean; of all else it is the sum that counts.
+        # Utilisation is averaged over the GPUs. All other values are summed.
         ours: found[name].mean if ours == GPU_UTILISATION else found[name].total
-        for ours, name in dialect.further_metrics.items()
+        for ours, name in dialect.extra_metrics.items()
         if name in found
     }
 
@@ -270,8 +269,8 @@ def _telemetry(found: dict[str, Metric], signals: dict[Signal, str], further: di
     return Telemetry(
         running=total(Signal.RUNNING),
         waiting=total(Signal.WAITING),
-        # A fraction of each part's own memory, so the parts' mean.
+        # Each rank reports a fraction of its own memory, so the ranks are averaged.
         kv_used_fraction=None if kv is None else found[kv].mean,
         preemptions=total(Signal.PREEMPTIONS),
-        further=further,
+        extra=further,
     )

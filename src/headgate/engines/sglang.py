@@ -1,19 +1,19 @@
-"""What is particular to SGLang?
+"""Dialect for SGLang.
 
-By its documentation (0.5); it needs a GPU, so no test of ours has met a running one. It shows metrics only when started
-with --enable-metrics, and its series carry the rank they come from. It puts the `extra_key` that a request may have
-behind its salt.
+Based on the documentation for version 0.5. SGLang requires a GPU, so this dialect has not been tested against a real
+server. SGLang exports metrics only if it is started with --enable-metrics, and labels them with the rank. It appends a
+request's `extra_key` to the salt.
 """
 
 from types import MappingProxyType
 from typing import Final
 
 from headgate.engines.dialect import Dialect, Signal, VersionSource
-from headgate.engines.limits import sglang_limits
+from headgate.engines.reported_limits import sglang_limits
 
 SGLANG: Final = Dialect(
     name="sglang",
-    takes_cache_salt=True,
+    supports_cache_salt=True,
     health_path="/health",
     metrics_path="/metrics",
     metrics_hint="start SGLang with --enable-metrics",
@@ -24,7 +24,7 @@ SGLANG: Final = Dialect(
             Signal.KV_USED_FRACTION: ("sglang:token_usage",),
         }
     ),
-    further_metrics=MappingProxyType(
+    extra_metrics=MappingProxyType(
         {"prefix_queries": "sglang:prompt_tokens_total", "prefix_hits": "sglang:cached_tokens_total"}
     ),
     version=VersionSource("/get_server_info", "version"),

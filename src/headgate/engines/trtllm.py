@@ -1,15 +1,16 @@
-"""What is particular to TensorRT-LLM's own server, trtllm-serve?
+"""Dialect for trtllm-serve, TensorRT-LLM's own server.
 
-By its documentation (1.2); it needs a GPU, so no test of ours has met a running one. Its /metrics page is a list of
-iterations in JSON; Prometheus' format stands at another path, and only where performance metrics are switched on.
-It takes a salt for chats alone and refuses fields that it does not know, so it is given none.
+Based on the documentation for version 1.2. TensorRT-LLM requires a GPU, so this dialect has not been tested against a
+real server. /metrics returns a JSON list of iterations. Metrics in Prometheus format are at another path, and only if
+performance metrics are enabled. trtllm-serve accepts a cache salt only for chats and rejects unknown fields, so it
+receives no salt.
 """
 
 from types import MappingProxyType
 from typing import Final
 
 from headgate.engines.dialect import Dialect, Signal, VersionSource
-from headgate.engines.limits import trtllm_limits
+from headgate.engines.reported_limits import trtllm_limits
 
 TRTLLM: Final = Dialect(
     name="trtllm",

@@ -1,36 +1,38 @@
-"""What is particular to vLLM?
+"""Dialect for vLLM.
 
-Checked against 0.32. It listens only when its weights are loaded, so it is never seen loading; /health answers 503 when
-its engine process has died. Its frontend (uvicorn) closes connections that were idle for five seconds.
+Verified with version 0.32. vLLM listens only after loading its weights, so a probe never sees it loading. /health
+returns 503 if the engine process has died. The HTTP server (uvicorn) closes connections after they have been idle for
+five seconds.
 
-The gateway requests whole answers as streams (`joined.py`), so that it sees each token. A stream lacks fields that are
-null in a whole answer; the gateway adds them (`_CHAT`, `_COMPLETIONS`). vLLM parses the output of streams and of whole
-answers separately, so they differ if it has a parser: tool calls have another `finish_reason` or other white space, and
-reasoning that `max_tokens` cuts off is reasoning in one and content in the other. Requests with tools are therefore
-sent unchanged. Reasoning is an option of the server, which the gateway detects from the first answer.
+The gateway requests non-streaming responses as streams (`joined_response.py`), so that it sees each token. A stream
+lacks fields that are null in a non-streaming response, so the gateway adds them (`_CHAT`, `_COMPLETIONS`). vLLM parses
+streamed and non-streamed output separately, so the results differ if a parser is active. Tool calls have another
+`finish_reason` or different whitespace, and reasoning truncated by `max_tokens` is returned as reasoning in one case
+and as content in the other. Requests with tools are therefore sent unchanged. Reasoning is a server option, which the
+gateway detects from the first response.
 """
 
 from types import MappingProxyType
 from typing import Final
 
 from headgate.engines.dialect import Dialect, Signal, VersionSource
-from headgate.engines.limits import vllm_limits
+from headgate.engines.reported_limits import vllm_limits
 from headgate.model.ticket import Api
-from headgate.wire.whole_shape import WholeShape
+from headgate.wire.response_shape import ResponseShape
 
 _TOP: Final = ("service_tier", "system_fingerprint", "kv_transfer_params", "ec_transfer_params", "metrics")
 _USAGE: Final = ("prompt_tokens_details", "completion_tokens_details")
 _PROMPT_DETAILS: Final = ("cached_tokens", "created_cache_tokens", "multimodal_tokens")
-_CHAT: Final = WholeShape(
+_CHAT: Final = ResponseShape(
     top=(*_TOP, "prompt_logprobs", "prompt_token_ids", "prompt_text"),
     choice=("logprobs", "stop_reason", "token_ids", "routed_experts"),
     message=("refusal", "annotations", "audio", "function_call", "reasoning"),
     usage=_USAGE,
     prompt_details=_PROMPT_DETAILS,
-    # `reasoning_content` is the name up to version 0.11.
-    unequal=frozenset({"reasoning", "reasoning_content", "tool_calls"}),
+    # Versions up to 0.11 use the name `reasoning_content`.
+    differing_fields=frozenset({"reasoning", "reasoning_content", "tool_calls"}),
 )
-_COMPLETIONS: Final = WholeShape(
+_COMPLETIONS: Final = ResponseShape(
     top=_TOP,
     choice=("logprobs", "stop_reason", "token_ids", "prompt_logprobs", "prompt_token_ids", "routed_experts"),
     usage=_USAGE,
@@ -40,8 +42,8 @@ _COMPLETIONS: Final = WholeShape(
 VLLM: Final = Dialect(
     name="vllm",
     keeps_connection_after_stream=True,
-    watches_whole_answers=True,
-    asked_whole=frozenset(
+    joins_streams=True,
+    unjoined_fields=frozenset(
         {
             "tools",
             "echo",
@@ -51,11 +53,11 @@ VLLM: Final = Dialect(
             "use_beam_search",
             "kv_transfer_params",
             "ec_transfer_params",
-            "stream_options",  # Rejected in a request for a whole answer.
+            "stream_options",  # Rejected in a non-streaming request.
         }
     ),
-    whole_shapes=MappingProxyType({Api.CHAT: _CHAT, Api.COMPLETIONS: _COMPLETIONS}),
-    takes_cache_salt=True,
+    response_shapes=MappingProxyType({Api.CHAT: _CHAT, Api.COMPLETIONS: _COMPLETIONS}),
+    supports_cache_salt=True,
     health_path="/health",
     metrics_path="/metrics",
     metrics_hint="start vLLM without --disable-log-stats",
@@ -63,17 +65,17 @@ VLLM: Final = Dialect(
         {
             Signal.RUNNING: ("vllm:num_requests_running",),
             Signal.WAITING: ("vllm:num_requests_waiting",),
-            # The second until 0.9; the engine of that time knew other caches than the GPU's.
+            # The second name is from versions before 0.9, which had caches besides the GPU's.
             Signal.KV_USED_FRACTION: ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"),
             Signal.PREEMPTIONS: ("vllm:num_preemptions_total", "vllm:num_preemptions"),
         }
     ),
-    further_metrics=MappingProxyType(
+    extra_metrics=MappingProxyType(
         {"prefix_queries": "vllm:prefix_cache_queries_total", "prefix_hits": "vllm:prefix_cache_hits_total"}
     ),
     version=VersionSource("/version", "version"),
     limits_paths=("/metrics", "/v1/models"),
     read_limits=vllm_limits,
     reports_kv=True,
-    places_hint="no page of vLLM tells its --max-num-seqs",
+    concurrency_hint="the vLLM API does not report --max-num-seqs",
 )

@@ -1,7 +1,8 @@
-"""Has an engine that says it serves ever answered?
+"""Sends a new engine its first request.
 
-The first request of an engine is often its slowest: it compiles, allocates and fills caches. So the first one is ours,
-as small as can be, and only then callers come. An engine is asked for what it offers: text, a chat, or embeddings.
+An engine's first request is often the slowest, because the engine has to compile code, allocate memory and fill caches.
+The gateway therefore sends a minimal request before the first client request. It uses the first API that the engine
+offers: completions, chat or embeddings.
 """
 
 import asyncio
@@ -12,15 +13,15 @@ from typing import Final
 import aiohttp
 
 from headgate.engines.dialect import Dialect
-from headgate.engines.http import authorization, url_at
-from headgate.engines.page import reason
+from headgate.engines.http_engine import authorization, url_at
+from headgate.engines.page import failure_reason
 from headgate.model.ticket import Api
-from headgate.wire.replies import read_error
+from headgate.wire.openai_bodies import read_error
 
 WARM_UP_S_MAX: Final = 120.0
 ANSWER_BYTES_MAX: Final = 64 * 1024
 
-_QUESTIONS: Final[Mapping[Api, Mapping[str, object]]] = MappingProxyType(
+_REQUESTS: Final[Mapping[Api, Mapping[str, object]]] = MappingProxyType(
     {
         Api.COMPLETIONS: {"prompt": "Hello", "max_tokens": 1},
         Api.CHAT: {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 1},
@@ -32,8 +33,8 @@ _QUESTIONS: Final[Mapping[Api, Mapping[str, object]]] = MappingProxyType(
 async def warm_up(
     session: aiohttp.ClientSession, url: str, *, dialect: Dialect, served_model: str, api_key: str | None
 ) -> str | None:
-    """None where it has answered, or offers nothing that we could ask; else why it has not."""
-    for api, asked in _QUESTIONS.items():
+    """Returns why the request failed, or None if the engine responded or offers no suitable API."""
+    for api, asked in _REQUESTS.items():
         if api not in dialect.paths:
             continue
         body = {"model": served_model, **asked}
@@ -44,9 +45,9 @@ async def warm_up(
             ):
                 said = await answer.content.read(ANSWER_BYTES_MAX)
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            return f"its first request failed: {reason(error)}"
+            return f"the warm-up request failed: {failure_reason(error)}"
         if answer.status == 200:
             return None
-        if answer.status >= 500 and not dialect.blames_request(answer.status, said):
-            return f"its first request was answered with {answer.status}: {read_error(said)}"
+        if answer.status >= 500 and not dialect.is_request_error(answer.status, said):
+            return f"the warm-up request failed with status {answer.status}: {read_error(said)}"
     return None

@@ -1,1 +1,1 @@
-"""Where do endpoints come from?"""
+"""Sources of endpoints: a static list, DNS, local processes, Ray and KEDA."""

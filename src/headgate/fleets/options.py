@@ -1,4 +1,4 @@
-"""Options of one endpoint that is listed by its address."""
+"""Options for one statically configured endpoint."""
 
 from dataclasses import dataclass
 
@@ -9,8 +9,10 @@ from headgate.model.units import EndpointId
 class EndpointOptions:
     id: EndpointId
     url: str
-    """Scheme, host and, if given, port; no path, no trailing slash."""
+    """Scheme, host and optional port, without a path or a trailing slash."""
     in_flight_max: int
     device: str = ""
-    """Endpoints that name the same device share its capacity; empty for a device of its own."""
+    """The endpoint's device. Endpoints with the same device share its capacity. If empty, the endpoint has its own
+    device.
+    """
     zone: str = ""

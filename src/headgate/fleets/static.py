@@ -1,4 +1,4 @@
-"""Which endpoints does a list in the configuration name, and which came and went when it changed?"""
+"""Endpoints listed in the configuration, and the differences between two such lists."""
 
 from collections.abc import Callable, Iterable
 
@@ -9,7 +9,7 @@ from headgate.ports.fleet import FleetEndpoint
 
 
 class StaticFleet:
-    """Those that were listed, as long as nobody lists others."""
+    """Fleet with a fixed list of endpoints."""
 
     def __init__(self, endpoints: Iterable[EndpointOptions]) -> None:
         self._endpoints = tuple(
@@ -21,14 +21,16 @@ class StaticFleet:
         return self._endpoints
 
     async def start(self, changed: Callable[[], None]) -> None:
-        """They are there already."""
+        """Does nothing, because the endpoints are already running."""
 
     async def stop(self, *, drain: bool = False) -> None:
-        """They are somebody else's."""
+        """Does nothing, because the gateway does not own the endpoints."""
 
 
-def changes(before: Iterable[Endpoint], after: Iterable[Endpoint]) -> list[EndpointJoined | EndpointLeaving]:
-    """The events that turn one list into the other: first those that come, so that work has somewhere to go."""
+def membership_changes(before: Iterable[Endpoint], after: Iterable[Endpoint]) -> list[EndpointJoined | EndpointLeaving]:
+    """Returns the events that change one list into the other. Joins come first, so that capacity never drops to
+    zero.
+    """
     old = {endpoint.id: endpoint for endpoint in before}
     new = {endpoint.id: endpoint for endpoint in after}
     joined = [EndpointJoined(endpoint) for endpoint in new.values() if old.get(endpoint.id) != endpoint]

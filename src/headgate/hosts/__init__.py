@@ -1,1 +1,1 @@
-"""Where does the scheduler run? Each host carries events to it and commands from it."""
+"""Hosts: deliver events to the scheduler and carry out its commands."""

@@ -1,1 +1,1 @@
-"""Where are the facts kept that must outlast every process?"""
+"""PostgreSQL storage: the ledger, the tenant and key directory, and cost reports."""

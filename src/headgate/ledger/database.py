@@ -1,8 +1,8 @@
-"""How is the database reached, and what is said when it is not?
+"""Database connections, and messages about their failures.
 
-Every connection, query and wait has a limit, so that a database that hangs holds nobody up. The address holds a
-password: no message repeats any part of it, and what the database itself says of an error is cut to its first line
-with the password taken out.
+Every connection attempt, query and wait has a timeout, so that a hanging database does not block anything. The URL
+contains a password, so messages never contain any part of the URL. Error messages from the database are reduced to
+their first line, without the password.
 """
 
 import asyncio
@@ -13,63 +13,65 @@ from urllib.parse import unquote, urlsplit
 
 import asyncpg  # pyright: ignore[reportMissingTypeStubs]
 
-from headgate.ledger.link import Link
+from headgate.ledger.connection import DatabaseConnection
 
 CONNECT_S_MAX: Final = 3.0
 QUERY_S_MAX: Final = 5.0
 CONNECTIONS_MAX: Final = 4
-"""Of one process, for what operators ask; each reader beside them has one of its own."""
-TELL_CHARS_MAX: Final = 200
+"""Maximum number of pooled connections per process, used for operator requests. Writers and replicas have their own
+connections.
+"""
+ERROR_CHARS_MAX: Final = 200
 
-FAILURES: Final = (
+DATABASE_ERRORS: Final = (
     *(OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError),
-    # A connection that breaks in the middle of something may say that it is beside itself.
+    # asyncpg may raise this if a connection breaks during an operation.
     asyncpg.InternalClientError,
 )
-"""What a database that is away, restarting or of another mind raises."""
-UNFIT: Final = (asyncpg.DataError, asyncpg.IntegrityConstraintViolationError)
-"""What one raises that is well, of values that it cannot hold (classes 22 and 23 of SQLSTATE)."""
+"""Exceptions raised if the database is unreachable, restarting or misconfigured."""
+DATA_ERRORS: Final = (asyncpg.DataError, asyncpg.IntegrityConstraintViolationError)
+"""Exceptions raised when a working database rejects invalid values (SQLSTATE classes 22 and 23)."""
 
 
 class Database:
-    """One database, by its address."""
+    """A database and a small pool of connections to it."""
 
     def __init__(self, url: str, *, connect_s_max: float = CONNECT_S_MAX, query_s_max: float = QUERY_S_MAX) -> None:
         self._url = url
         self._connect_s_max = connect_s_max
         self._query_s_max = query_s_max
         self._slots = asyncio.Semaphore(CONNECTIONS_MAX)
-        self._idle: list[Link] = []
+        self._idle: list[DatabaseConnection] = []
         self._stopped = False
 
-    async def connect(self) -> Link:
-        """A connection of its own, which the caller closes (`close`)."""
+    async def connect(self) -> DatabaseConnection:
+        """A new connection, outside the pool. The caller must `close` it."""
         async with asyncio.timeout(self._connect_s_max):
             link: object = await asyncpg.connect(  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
                 self._url,
-                timeout=self._connect_s_max,  # pyright: ignore[reportArgumentType]  Any number will do.
+                timeout=self._connect_s_max,  # pyright: ignore[reportArgumentType]  A float is valid.
                 command_timeout=self._query_s_max,
                 server_settings={
                     "application_name": "headgate",
-                    # Days are compared as text, whatever the database would write them like by itself.
+                    # Days are compared as text, so their format must not depend on the database's settings.
                     "DateStyle": "ISO",
                     "TimeZone": "UTC",
                     "statement_timeout": str(int(self._query_s_max * 1e3)),
                 },
             )
-        return cast("Link", link)
+        return cast("DatabaseConnection", link)
 
     @asynccontextmanager
-    async def borrowed(self) -> AsyncGenerator[Link]:
-        """One of few. It goes back whole, or not at all."""
+    async def acquire(self) -> AsyncGenerator[DatabaseConnection]:
+        """A connection from the pool. After an error, it is closed instead of being returned to the pool."""
         async with asyncio.timeout(self._connect_s_max):
             await self._slots.acquire()
         try:
-            link = await self._at_hand()
+            link = await self._idle_or_new()
             try:
                 yield link
             except BaseException:
-                # Whatever it was, a new connection has no trace of it.
+                # The connection may be in an unknown state, so the next caller gets a new connection.
                 await close(link)
                 raise
             if self._stopped:
@@ -79,7 +81,7 @@ class Database:
         finally:
             self._slots.release()
 
-    async def _at_hand(self) -> Link:
+    async def _idle_or_new(self) -> DatabaseConnection:
         while self._idle:
             link = self._idle.pop()
             if not link.is_closed():
@@ -91,35 +93,35 @@ class Database:
         while self._idle:
             await close(self._idle.pop())
 
-    def problem(self, error: BaseException) -> str:
-        """What went wrong, in words that name no secret."""
-        return problem(error, self._url)
+    def describe(self, error: BaseException) -> str:
+        """Error description without secrets."""
+        return describe_error(error, self._url)
 
 
-async def close(link: Link) -> None:
-    """Politely within a second, else at once."""
+async def close(link: DatabaseConnection) -> None:
+    """Closes the connection gracefully within one second, or terminates it if that fails."""
     try:
         await link.close(timeout=1.0)
-    except FAILURES:
+    except DATABASE_ERRORS:
         link.terminate()
 
 
-def problem(error: BaseException, url: str) -> str:
+def describe_error(error: BaseException, url: str) -> str:
     match error:
         case TimeoutError():
-            said = "it did not answer in time"
+            said = "no response in time"
         case asyncpg.InvalidPasswordError() | asyncpg.InvalidAuthorizationSpecificationError():
-            said = "it refuses the user or the password of database.url; correct them"
+            said = "user or password rejected; correct database.url"
         case asyncpg.InvalidCatalogNameError():
-            said = "there is no database of this name; create it, or correct database.url"
+            said = "the database does not exist; create it or correct database.url"
         case OSError() if error.strerror:
-            said = f"it cannot be reached ({error.strerror})"
+            said = f"connection failed ({error.strerror})"
         case _:
             lines = str(error).splitlines() or [type(error).__name__]
             said = lines[0]
     for secret in _secrets(url):
         said = said.replace(secret, "***")
-    return said[:TELL_CHARS_MAX]
+    return said[:ERROR_CHARS_MAX]
 
 
 def _secrets(url: str) -> list[str]:

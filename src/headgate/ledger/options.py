@@ -1,4 +1,4 @@
-"""Options of the database and of the ledger that is written to it."""
+"""Options for the database and the ledger."""
 
 from dataclasses import dataclass, field
 
@@ -9,28 +9,28 @@ MIB = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class DatabaseOptions:
-    """The database of tenants, keys and the ledger."""
+    """Options for the database that holds tenants, keys and the ledger."""
 
     url: str = field(repr=False)
-    """Complete address, with the password if there is one."""
-    url_shown: str
-    """The same address without the password."""
-    poll_ns: Duration = Duration(5 * SECOND)
-    """Interval at which the database is asked for changes whose notification was missed."""
+    """Complete URL, including the password if there is one."""
+    url_redacted: str
+    """The URL without the password."""
+    poll_interval_ns: Duration = Duration(5 * SECOND)
+    """Interval at which the database is polled, in case a change notification was missed."""
 
 
 @dataclass(frozen=True, slots=True)
 class LedgerOptions:
-    """The ledger, and the spool in which its rows wait while the database is away."""
+    """Options for the ledger, and for the spool that holds its rows while the database is unreachable."""
 
-    spool: str
-    """A folder of this machine, in which each process has files of its own."""
+    spool_directory: str
+    """Local directory in which each process has its own files."""
     spool_bytes_max: int = 1024 * MIB
     retention_days: int = 90
-    """Days that single rows are kept; their daily sums stay."""
-    metadata: tuple[str, ...] = ()
-    """Keys of the request metadata that are kept."""
-    shares_idle: bool = False
-    """Whether reports share the idle time of a pool among its tenants by their weights."""
-    refuses_unrecorded: bool = False
-    """Whether requests are rejected, instead of served without a record, while the disk of the spool hangs or fails."""
+    """How long individual rows are kept, in days. Daily totals are kept indefinitely."""
+    metadata_keys: tuple[str, ...] = ()
+    """Request metadata keys to store."""
+    share_idle_cost: bool = False
+    """Whether reports divide the cost of a pool's idle time among its tenants by weight."""
+    reject_unrecorded: bool = False
+    """Whether to reject requests, rather than serve them unrecorded, while the spool's disk hangs or fails."""

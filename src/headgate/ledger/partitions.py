@@ -1,8 +1,8 @@
-"""Where do rows of a day go, and when do they go away?
+"""Creates the daily partitions of the usage table and deletes old data.
 
-Usage has a partition for each day (UTC). Whoever writes makes those of today and tomorrow beforehand, and that of any
-other day when rows of it come, as they do from a spool. Once an hour one process drops what is too old, of every table
-that grows with traffic or with changes; sums by the day are few, and stay.
+The usage table has one partition per day (UTC). A writer creates the partitions for today and tomorrow in advance. It
+creates a partition for any other day when it has rows for that day, for example from the spool. Once an hour, one
+process deletes old data from every table that grows with traffic or with changes. Daily totals are small and are kept.
 """
 
 import logging
@@ -12,30 +12,32 @@ from typing import Final
 
 import asyncpg  # pyright: ignore[reportMissingTypeStubs]
 
-from headgate.ledger.link import Link
+from headgate.ledger.connection import DatabaseConnection
 
 log = logging.getLogger("headgate")
 
 DIRECTORY_DAYS: Final = 400
-"""So long the audit log, removed tenants, revoked keys and ended orders are kept; the database itself keeps the audit
-log as long."""
+"""Retention time of the audit log, removed tenants, revoked keys and ended overrides.
+
+The database also protects the audit log for this long.
+"""
 DAYS_KNOWN_MAX: Final = 1_000
 _LOCK: Final = 0x68656165
-"""Any number, the same in all who look for what is too old."""
-_LOCK_WAIT: Final = "set local lock_timeout = '200ms'"
+"""Advisory lock ID for deletion. The value is arbitrary but must be the same in all processes."""
+_SET_LOCK_TIMEOUT: Final = "set local lock_timeout = '200ms'"
 
 _PARTITIONS: Final = (
     "select child.relname as name from pg_inherits join pg_class child on child.oid = inhrelid"
     " where inhparent = 'headgate.usage'::regclass and child.relname ~ '^usage_[0-9]{8}$' order by 1"
 )
-_TOO_OLD: Final = (
+_DELETE_EXPIRED: Final = (
     "delete from headgate.endpoint_time where at < $1",
-    "delete from headgate.notices where period_began < $1::timestamptz - interval '31 days'",
+    "delete from headgate.budget_notifications where period_start < $1::timestamptz - interval '31 days'",
 )
-_OF_DIRECTORY: Final = (
+_DELETE_EXPIRED_DIRECTORY: Final = (
     "delete from headgate.audit where at < $1",
-    # By then whoever follows the directory has heard of their end.
-    "delete from headgate.orders where expires_at < $1",
+    # By then, all replicas have seen that they have ended.
+    "delete from headgate.overrides where expires_at < $1",
     "delete from headgate.keys where revoked_at < $1 or expires_at < $1",
     "delete from headgate.budgets where removed_at < $1",
     (
@@ -47,63 +49,66 @@ _OF_DIRECTORY: Final = (
 
 
 class Partitions:
-    """Of one writer, which asks before it writes."""
+    """Partitions that a writer knows exist."""
 
     def __init__(self, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
         self._now = now
         self._known: set[date] = set()
 
-    async def make(self, link: Link, days: set[date]) -> None:
-        """Sees to it that rows of these days can be written, and of tomorrow."""
+    async def ensure(self, link: DatabaseConnection, days: set[date]) -> None:
+        """Creates any missing partitions for these days, for today and for tomorrow."""
         today = self._now().date()
         wanted = days | {today, today + timedelta(days=1)}
         missing = sorted(wanted - self._known)
         for day in missing:
-            await link.execute("select headgate.make_usage_day($1)", day)
+            await link.execute("select headgate.create_usage_partition($1)", day)
         if len(self._known) > DAYS_KNOWN_MAX:
             self._known.clear()
         self._known.update(missing)
 
-    def forget(self) -> None:
-        """After a failure: what was there may be gone."""
+    def invalidate(self) -> None:
+        """Forgets all partitions. Called after a failure, because partitions may have been dropped."""
         self._known.clear()
 
 
 def first_kept(now: datetime, retention_days: int) -> date:
-    """Days before this one are dropped."""
+    """First day that is kept; earlier days are dropped."""
     return (now - timedelta(days=retention_days)).date()
 
 
-async def retire(link: Link, *, retention_days: int, now: datetime | None = None) -> int | None:
-    """Drops what is too old; how many days' rows those were. None where another process is at it."""
+async def drop_expired(link: DatabaseConnection, *, retention_days: int, now: datetime | None = None) -> int | None:
+    """Deletes old data. Returns the number of days dropped, or None if another process is deleting."""
     now = now or datetime.now(UTC)
     if not await link.fetchval("select pg_try_advisory_lock($1)", _LOCK):
         return None
     try:
         dropped = await _drop_days(link, first_kept(now, retention_days))
-        for statement in _TOO_OLD:
+        for statement in _DELETE_EXPIRED:
             await link.execute(statement, now - timedelta(days=retention_days))
-        for statement in _OF_DIRECTORY:
+        for statement in _DELETE_EXPIRED_DIRECTORY:
             await link.execute(statement, now - timedelta(days=DIRECTORY_DAYS + 1))
         return dropped
     finally:
         await link.execute("select pg_advisory_unlock($1)", _LOCK)
 
 
-async def _drop_days(link: Link, before: date) -> int:
-    """One at a time, each with little patience: a report that reads it has precedence, and it goes an hour later."""
+async def _drop_days(link: DatabaseConnection, before: date) -> int:
+    """Drops one day at a time with a short lock timeout.
+
+    If a report is reading a day, that day is dropped an hour later.
+    """
     rows = await link.fetch(_PARTITIONS)
     names: list[str] = [row["name"] for row in rows if row["name"] < f"usage_{before:%Y%m%d}"]
     dropped = 0
     for name in names:
         try:
             async with link.transaction():
-                await link.execute(_LOCK_WAIT)
-                # The name was matched above, and holds nothing but letters and digits.
+                await link.execute(_SET_LOCK_TIMEOUT)
+                # Safe to interpolate: `_PARTITIONS` only matches names that consist of letters, digits and _.
                 await link.execute(f"drop table headgate.{name}")
         except asyncpg.LockNotAvailableError:
-            log.info("rows of %s are too old, but somebody reads them; they go in an hour", name)
+            log.info("%s is older than the retention time but in use; retrying to drop it in an hour", name)
         else:
             dropped += 1
-            log.info("dropped %s: older than the retention", name)
+            log.info("dropped %s, which is older than the retention time", name)
     return dropped

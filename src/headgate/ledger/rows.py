@@ -1,8 +1,8 @@
-"""In which shape does a row stand in memory, in the spool and in the database?
+"""Formats of ledger rows in memory, in the spool and in the database.
 
-In the spool a row is the tuple of its fields, in their order; those of one request are one record, so that they are
-written together or not at all. In the database text has no NUL and numbers have bounds, so both are seen to when a row
-is made (`bounded`, `whole`): a row that the database refuses would come back for ever.
+In the spool, a row is a tuple of its fields. All rows for a request form one record, so that they are written
+atomically. PostgreSQL text cannot contain NUL, and its numbers have limits. `clamp_text` and `clamp_count` enforce both
+when a row is created, because a row that the database rejects would be retried forever.
 """
 
 from collections.abc import Iterable, Sequence
@@ -13,14 +13,14 @@ from typing import Any, Final
 
 import msgspec
 
-from headgate.model.money import PAYERS, Cause, NanoUsd
+from headgate.model.money import PAYER_BY_CAUSE, BillCause, NanoUsd
 from headgate.model.outcome import Outcome
 from headgate.model.units import SECOND, Instant
 from headgate.model.usage import UsageSource
 from headgate.ports.ledger import EndpointTimeRow, UsageRow
 
 TEXT_CHARS_MAX: Final = 200
-"""Of what a caller or an engine names."""
+"""Maximum length of a name from a client or an engine."""
 COUNT_MAX: Final = 2**31 - 1
 AMOUNT_MAX: Final = 2**63 - 1
 DAY_NS: Final = 86_400 * SECOND
@@ -29,35 +29,38 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _FIRST_DAY: Final = date(1970, 1, 1)
 
 USAGE_COLUMNS: Final = tuple("class" if each.name == "service_class" else each.name for each in fields(UsageRow))
-TIME_COLUMNS: Final = tuple(each.name for each in fields(EndpointTimeRow))
-_usage_fields: Final = attrgetter(*(each.name for each in fields(UsageRow)))
-_time_fields: Final = attrgetter(*TIME_COLUMNS)
+ENDPOINT_TIME_COLUMNS: Final = tuple(each.name for each in fields(EndpointTimeRow))
+_time_fields: Final = attrgetter(*ENDPOINT_TIME_COLUMNS)
 
-Key = tuple[datetime, str, int, int]
-"""What names a usage row: arrival, request, attempt, correction."""
+UsageKey = tuple[datetime, str, int, int]
+"""Primary key of a usage row: arrival, request, attempt, correction."""
 
 
-SentNote = tuple[Instant, str, int, str, str, str, str, str, str, str, bool, int, int, int, tuple[tuple[str, str], ...]]
-"""What is known of an attempt when it is sent: arrival, request, number, tenant, class, model, the one that serves it,
-pool, endpoint, api, stream, prompt tokens as estimated, queue µs, level, metadata."""
+JournalEntry = tuple[
+    Instant, str, int, str, str, str, str, str, str, str, bool, int, int, int, tuple[tuple[str, str], ...]
+]
+"""Journal entry for an attempt that is about to be sent: arrival, request, attempt number, tenant, class, requested
+model, served model, pool, endpoint, api, stream, estimated prompt tokens, queue time in µs, degradation level,
+metadata.
+"""
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
-    """What goes into the database together."""
+class RowBatch:
+    """Rows that are written to the database in one transaction."""
 
     usage: tuple[UsageRow, ...] = ()
-    times: tuple[EndpointTimeRow, ...] = ()
+    endpoint_times: tuple[EndpointTimeRow, ...] = ()
 
     def __len__(self) -> int:
-        return len(self.usage) + len(self.times)
+        return len(self.usage) + len(self.endpoint_times)
 
 
-# Bounds
+# Limits
 
 
-def bounded(text: str) -> str:
-    """As the database takes it."""
+def clamp_text(text: str) -> str:
+    """Truncates the text and replaces characters that the database does not accept."""
     if len(text) > TEXT_CHARS_MAX:
         text = f"{text[: TEXT_CHARS_MAX - 1]}…"
     if text.isascii() and "\0" not in text:
@@ -65,17 +68,17 @@ def bounded(text: str) -> str:
     return text.replace("\0", "�").encode("utf-8", "replace").decode()
 
 
-def whole(count: int) -> int:
-    """Of tokens: an engine may claim anything."""
+def clamp_count(count: int) -> int:
+    """Clamps a token count to the range of its column. Engines may report any number."""
     if 0 <= count <= COUNT_MAX:
         return count
     return 0 if count < 0 else COUNT_MAX
 
 
-# Of the database
+# Database format
 
 
-def moment(at: Instant) -> datetime:
+def to_datetime(at: Instant) -> datetime:
     return _EPOCH + timedelta(microseconds=at // 1_000)
 
 
@@ -87,19 +90,22 @@ def days_of(rows: Iterable[UsageRow]) -> set[date]:
     return {_FIRST_DAY + timedelta(days=number) for number in {row.at // DAY_NS for row in rows}}
 
 
-def time_record(row: EndpointTimeRow) -> tuple[object, ...]:
-    return (moment(row.at), *_time_fields(row)[1:])
+def endpoint_time_values(row: EndpointTimeRow) -> tuple[object, ...]:
+    return (to_datetime(row.at), *_time_fields(row)[1:])
 
 
-def key_of(row: UsageRow) -> Key:
-    return moment(row.at), row.request, row.attempt, row.correction
+def key_of(row: UsageRow) -> UsageKey:
+    return to_datetime(row.at), row.request, row.attempt, row.correction
 
 
 MODEL_UNKNOWN: Final = (
-    *(Outcome.INVALID.value, Outcome.FORBIDDEN.value, Outcome.UNAUTHORIZED.value, Outcome.UNVERIFIED.value),
+    *(Outcome.INVALID_REQUEST.value, Outcome.FORBIDDEN.value, Outcome.UNAUTHORIZED.value, Outcome.KEY_UNVERIFIED.value),
     Outcome.MODEL_NOT_FOUND.value,
 )
-"""Decided before the model is known to exist, as is everything that has no class. Sums then have no model."""
+"""Outcomes decided before the model is known to exist.
+
+Daily totals omit the model for these, and for requests without a class.
+"""
 SUM_KEYS: Final = ("day", "tenant", "class", "model", "pool", "payer", "cause", "outcome")
 SUM_AMOUNTS: Final = (
     *("requests", "attempts", "tokens_in", "tokens_cached", "tokens_out", "tokens_reasoning", "engine_us"),
@@ -107,8 +113,8 @@ SUM_AMOUNTS: Final = (
 )
 
 
-class Sums:
-    """What rows add to each day."""
+class DailySums:
+    """Amounts that rows add to each day's totals."""
 
     __slots__ = ("_sums",)
 
@@ -118,7 +124,7 @@ class Sums:
     def add(self, rows: Iterable[UsageRow]) -> None:
         sums = self._sums
         for row in rows:
-            # Callers may name as many models as they like that do not exist: those would be as many sums.
+            # Clients can send any number of nonexistent model names, each of which would create a total.
             unknown = not row.pool and (not row.service_class or row.outcome in MODEL_UNKNOWN)
             model = "" if unknown else row.model
             key = (row.at // DAY_NS, row.tenant, row.service_class, model, row.pool, row.payer, row.cause, row.outcome)
@@ -138,56 +144,72 @@ class Sums:
             found[9] += row.overhead_nano_usd
 
     def records(self) -> list[tuple[object, ...]]:
-        """Sorted: writers that take locks in the same order do not wait in a circle."""
+        """Records in sorted order, so that concurrent writers lock rows in the same order and cannot deadlock."""
         return [(_FIRST_DAY + timedelta(days=key[0]), *key[1:], *self._sums[key]) for key in sorted(self._sums)]
 
 
-# Of the spool
+# Spool format
 
 _ENCODER: Final = msgspec.msgpack.Encoder()
 _DECODER: Final = msgspec.msgpack.Decoder(tuple[int, list[tuple[Any, ...]]])
 _USAGE, _TIME = 0, 1
 
 
-def packed_usage(rows: Sequence[UsageRow]) -> bytes:
+# fmt: off
+def _usage_fields(row: UsageRow) -> tuple[object, ...]:
+    """Values in the order of the fields. Written out for speed, because it runs for every attempt."""
+    return (
+        row.at, row.request, row.attempt, row.correction, row.tenant, row.service_class, row.model, row.served_model,
+        row.pool, row.endpoint, row.api, row.stream, row.tokens_in, row.tokens_cached, row.tokens_out,
+        row.tokens_reasoning, row.usage_source, row.queue_us, row.ttft_us, row.duration_us, row.input_us,
+        row.output_us, row.overhead_us, row.outcome, row.ending, row.cause, row.payer, row.level, row.input_nano_usd,
+        row.output_nano_usd, row.overhead_nano_usd, row.reserved_nano_usd, row.metadata,
+    )
+# fmt: on
+
+
+def pack_usage(rows: Sequence[UsageRow]) -> bytes:
     return _ENCODER.encode((_USAGE, [_usage_fields(row) for row in rows]))
 
 
-def packed_times(rows: Sequence[EndpointTimeRow]) -> bytes:
+def pack_endpoint_times(rows: Sequence[EndpointTimeRow]) -> bytes:
     return _ENCODER.encode((_TIME, [_time_fields(row) for row in rows]))
 
 
-_PAIR: Final = 0x92
-"""How a list of two begins, and below how one of few and one of more do."""
-_FEW, _MORE = 0x90, 0xDC
+_FIXARRAY_2: Final = 0x92
+"""MessagePack: first byte of an array of two items.
+
+`_FIXARRAY` starts an array of up to 15 items, and `_ARRAY16` a longer one.
+"""
+_FIXARRAY, _ARRAY16 = 0x90, 0xDC
 
 
-def rows_in(record: bytes) -> int:
-    """How many rows a record has, by its first bytes alone; 0 where it is none."""
-    if len(record) < 3 or record[0] != _PAIR or record[1] not in (_USAGE, _TIME):
+def count_rows(record: bytes) -> int:
+    """Number of rows in a record, read from its first bytes; 0 if it is not a record."""
+    if len(record) < 3 or record[0] != _FIXARRAY_2 or record[1] not in (_USAGE, _TIME):
         return 0
-    if record[2] == _MORE:
+    if record[2] == _ARRAY16:
         return int.from_bytes(record[3:5], "big")
-    return record[2] - _FEW if _FEW <= record[2] < _FEW + 16 else 0
+    return record[2] - _FIXARRAY if _FIXARRAY <= record[2] < _FIXARRAY + 16 else 0
 
 
-def keys_in(record: bytes) -> list[tuple[str, int]]:
-    """Request and attempt of each usage row. Raises `ValueError` for what is no record."""
+def usage_keys(record: bytes) -> list[tuple[str, int]]:
+    """Request ID and attempt number of each usage row. Raises `ValueError` if the record cannot be decoded."""
     kind, rows = _DECODER.decode(record)
     return [(values[1], values[2]) for values in rows if len(values) > 2] if kind == _USAGE else []
 
 
-def unpacked(record: bytes) -> Batch:
-    """Raises `ValueError` for what is no record of this version."""
+def unpack_record(record: bytes) -> RowBatch:
+    """Decodes a record. Raises `ValueError` if the record has a different version."""
     kind, rows = _DECODER.decode(record)
     try:
         if kind == _USAGE:
-            return Batch(usage=tuple(_usage_row(values) for values in rows))
+            return RowBatch(usage=tuple(_usage_row(values) for values in rows))
         if kind == _TIME:
-            return Batch(times=tuple(EndpointTimeRow(*values) for values in rows))
+            return RowBatch(endpoint_times=tuple(EndpointTimeRow(*values) for values in rows))
     except TypeError as error:
         raise ValueError(str(error)) from None
-    raise ValueError(f"a record of kind {kind}")
+    raise ValueError(f"unknown record kind {kind}")
 
 
 def _usage_row(values: tuple[Any, ...]) -> UsageRow:
@@ -195,17 +217,20 @@ def _usage_row(values: tuple[Any, ...]) -> UsageRow:
     return UsageRow(*others, metadata=tuple((name, value) for name, value in metadata))
 
 
-# Of those that were under way
+# Journal format
 
-_NOTE_DECODER: Final = msgspec.msgpack.Decoder(SentNote)
+_NOTE_DECODER: Final = msgspec.msgpack.Decoder(JournalEntry)
 
 
-def packed_note(note: SentNote) -> bytes:
+def pack_entry(note: JournalEntry) -> bytes:
     return _ENCODER.encode(note)
 
 
-def row_of_note(record: bytes) -> UsageRow:
-    """Nobody knows how it ended: the process that had it was killed. The platform pays. Raises `ValueError`."""
+def row_of_entry(record: bytes) -> UsageRow:
+    """Row for an attempt whose process was killed. Its outcome is unknown, and the platform pays for it.
+
+    Raises `ValueError` if the record cannot be decoded.
+    """
     at, request, attempt, tenant, *names, api, stream, tokens, queue_us, level, metadata = _NOTE_DECODER.decode(record)
     service_class, model, served_model, pool, endpoint = names
     nothing = NanoUsd(0)
@@ -235,8 +260,8 @@ def row_of_note(record: bytes) -> UsageRow:
         overhead_us=0,
         outcome="",
         ending="",
-        cause=Cause.LEAVING.value,
-        payer=PAYERS[Cause.LEAVING].value,
+        cause=BillCause.SHUTDOWN.value,
+        payer=PAYER_BY_CAUSE[BillCause.SHUTDOWN].value,
         level=level,
         input_nano_usd=nothing,
         output_nano_usd=nothing,

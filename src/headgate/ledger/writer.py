@@ -1,13 +1,13 @@
-"""How do rows come into the database, each of them once?
+"""Writes rows from the spool to the database, each exactly once.
 
-One batch is one transaction: the rows by COPY, and what they add to the sums of their days. A batch that nobody has
-tried before goes straight in. After any doubt, such as a connection that broke while it was being committed, it is
-copied beside the table first, and only rows that are not there yet go in and are summed: rows are named by arrival,
-request, attempt and correction, so a second time changes nothing.
+Each batch is one transaction: a COPY for the rows, and an update of the daily totals. A new batch is copied directly
+into the table. If it is uncertain whether a batch was committed, for example because the connection broke, it is copied
+into a temporary table first, and only missing rows are inserted and summed. The primary key (arrival, request, attempt,
+correction) makes this idempotent.
 
-A database that is away costs nothing but waiting: rows stay in the spool. A row that it refuses for what is in it is
-left out, counted and logged, with its batch cut in halves until it stands alone, or it would hold up all others for
-ever. So is a doubtful one of a day that has been dropped: what the sums have of it cannot be told any more.
+While the database is unreachable, rows stay in the spool. A row that the database rejects would block all others
+forever, so it is skipped, counted and logged; it is found by repeatedly splitting its batch in half. An uncertain row
+for a day that has been dropped is skipped as well, because the totals may already include it.
 """
 
 import asyncio
@@ -20,67 +20,67 @@ from typing import Final
 
 import asyncpg  # pyright: ignore[reportMissingTypeStubs]
 
-from headgate.ledger.copying import COLUMNS, Unfit, chunks
-from headgate.ledger.database import FAILURES, Database, close
-from headgate.ledger.link import Link
-from headgate.ledger.migrate import Migration, migrations, mismatch
-from headgate.ledger.partitions import Partitions, first_kept, retire
+from headgate.ledger.connection import DatabaseConnection
+from headgate.ledger.database import DATABASE_ERRORS, Database, close
+from headgate.ledger.partitions import Partitions, drop_expired, first_kept
+from headgate.ledger.pg_copy import COLUMNS, PackError, copy_chunks
 from headgate.ledger.rows import (
+    ENDPOINT_TIME_COLUMNS,
     SUM_AMOUNTS,
     SUM_KEYS,
-    TIME_COLUMNS,
     USAGE_COLUMNS,
-    Batch,
-    Sums,
+    DailySums,
+    RowBatch,
     day_of,
     days_of,
+    endpoint_time_values,
     key_of,
-    time_record,
 )
+from headgate.ledger.schema_migration import Migration, migrations, schema_mismatch
 from headgate.ledger.spool.segment import Segment
 from headgate.ledger.spool.spool import Spool
 from headgate.ports.ledger import EndpointTimeRow, UsageRow
 
 log = logging.getLogger("headgate")
 
-FLUSH_S: Final = 0.5
+FLUSH_INTERVAL_S: Final = 0.5
 QUERY_S_MAX: Final = 30.0
-AGAIN_S_MIN: Final = 0.1
-AGAIN_S_MAX: Final = 5.0
-RETIRE_S: Final = 3600.0
-KEEP_S: Final = 1.0
-TAKE_OVER_S: Final = 30.0
-ROWS_PER_TURN: Final = 200
-"""So many are made ready for the database in one turn of the loop: two or three milliseconds, for streams wait."""
+RETRY_S_MIN: Final = 0.1
+RETRY_S_MAX: Final = 5.0
+EXPIRE_INTERVAL_S: Final = 3600.0
+MAINTAIN_INTERVAL_S: Final = 1.0
+TAKE_OVER_INTERVAL_S: Final = 30.0
+ROWS_PER_ITERATION: Final = 200
+"""Number of rows encoded before yielding to the event loop. Encoding them takes two to three milliseconds."""
 
 _TYPES: Final = {"day": "date", "at": "timestamptz"}
 _TEXTS: Final = (*SUM_KEYS[1:], "source", "endpoint", "price_kind")
 
 
 def _arrays(columns: Sequence[str]) -> str:
-    """The columns as parameters, each an array of all its values."""
+    """SQL parameters: one array per column, containing all of its values."""
     kinds = [_TYPES.get(name, "text" if name in _TEXTS else "bigint") for name in columns]
     return ", ".join(f"${number}::{kind}[]" for number, kind in enumerate(kinds, 1))
 
 
 _ADD_SUMS: Final = (
-    f"insert into headgate.usage_days ({', '.join((*SUM_KEYS, *SUM_AMOUNTS))})"  # noqa: S608
+    f"insert into headgate.usage_daily ({', '.join((*SUM_KEYS, *SUM_AMOUNTS))})"  # noqa: S608
     f" select * from unnest({_arrays((*SUM_KEYS, *SUM_AMOUNTS))}) on conflict ({', '.join(SUM_KEYS)}) do update set "
-    + ", ".join(f"{name} = usage_days.{name} + excluded.{name}" for name in SUM_AMOUNTS)
+    + ", ".join(f"{name} = usage_daily.{name} + excluded.{name}" for name in SUM_AMOUNTS)
 )
 _ADD_TIMES: Final = (
-    f"insert into headgate.endpoint_time ({', '.join(TIME_COLUMNS)})"  # noqa: S608
-    f" select * from unnest({_arrays(TIME_COLUMNS)}) on conflict do nothing"
+    f"insert into headgate.endpoint_time ({', '.join(ENDPOINT_TIME_COLUMNS)})"  # noqa: S608
+    f" select * from unnest({_arrays(ENDPOINT_TIME_COLUMNS)}) on conflict do nothing"
 )
-_BESIDE: Final = "create temporary table usage_beside (like headgate.usage) on commit drop"
+_CREATE_STAGING: Final = "create temporary table usage_staging (like headgate.usage) on commit drop"
 _ADD_NEW: Final = (
     f"insert into headgate.usage ({', '.join(USAGE_COLUMNS)}) select {', '.join(USAGE_COLUMNS)}"  # noqa: S608
-    " from usage_beside on conflict do nothing returning at, request, attempt, correction"
+    " from usage_staging on conflict do nothing returning at, request, attempt, correction"
 )
 
 
-class Writer:
-    """Empties the spool into the database for as long as `run` runs."""
+class LedgerWriter:
+    """Moves rows from the spool to the database while `run` is running."""
 
     def __init__(
         self,
@@ -88,43 +88,44 @@ class Writer:
         spool: Spool,
         *,
         retention_days: int,
-        flush_s: float = FLUSH_S,
-        keep_s: float = KEEP_S,
-        take_over_s: float = TAKE_OVER_S,
-        known: tuple[Migration, ...] | None = None,
+        flush_s: float = FLUSH_INTERVAL_S,
+        maintain_interval_s: float = MAINTAIN_INTERVAL_S,
+        take_over_s: float = TAKE_OVER_INTERVAL_S,
+        known_migrations: tuple[Migration, ...] | None = None,
     ) -> None:
         self._database = database
         self._spool = spool
         self._retention_days = retention_days
         self._flush_s = flush_s
-        self._keep_s = keep_s
+        self._keep_s = maintain_interval_s
         self._take_over_s = take_over_s
-        self._known = migrations() if known is None else known
+        self._known = migrations() if known_migrations is None else known_migrations
         self._partitions = Partitions()
         self._retired_at: float | None = None
         self._emptied = asyncio.Event()
-        self.problem: str | None = "it has not been reached yet"
+        self.problem: str | None = "not connected yet"
+        """Why the database is unavailable; None if it is available."""
         self.mismatch: str | None = None
-        """Why this version cannot work with the database; None where it can, or it could not be asked."""
-        self.written = 0
-        self.known_already = 0
-        """Rows that a doubtful batch turned out to have in the database."""
-        self.refused = 0
-        """Rows that the database refuses for what is in them."""
+        """Why this version cannot use the database; None if it can, or if compatibility is unknown."""
+        self.rows_written = 0
+        self.duplicates = 0
+        """Number of rows in uncertain batches that were already in the database."""
+        self.rows_rejected = 0
+        """Number of rows dropped because they were too old or the database rejected them."""
         self.batches = 0
         self.reconnects = 0
 
     async def run(self) -> None:
-        """For ever."""
+        """Writes rows until cancelled."""
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._keep_spool())
-            group.create_task(self._reach())
+            group.create_task(self._maintain_spool())
+            group.create_task(self._reconnect_loop())
 
     async def flush(self, limit_s: float) -> bool:
-        """Whether all that waits was written in this time."""
+        """Returns whether all waiting rows were written within `limit_s`."""
         try:
             async with asyncio.timeout(limit_s):
-                while self._spool.waiting:
+                while self._spool.rows_waiting:
                     self._emptied.clear()
                     self._spool.wake.set()
                     await self._emptied.wait()
@@ -132,56 +133,56 @@ class Writer:
             return False
         return True
 
-    async def _keep_spool(self) -> None:
+    async def _maintain_spool(self) -> None:
         looked_at: float | None = None
         while True:
             look = looked_at is None or time.monotonic() - looked_at > self._take_over_s
-            if await self._spool.keep(look=look) and look:
+            if await self._spool.maintain(take_over=look) and look:
                 looked_at = time.monotonic()
             await asyncio.sleep(self._keep_s)
 
-    async def _reach(self) -> None:
-        wait_s = AGAIN_S_MIN
+    async def _reconnect_loop(self) -> None:
+        wait_s = RETRY_S_MIN
         while True:
             began_at = time.monotonic()
             try:
-                await self._follow()
-            except FAILURES as error:
-                self._lost(self._database.problem(error))
-            self._partitions.forget()
-            if time.monotonic() - began_at > AGAIN_S_MAX:
-                wait_s = AGAIN_S_MIN
-            # Not all gateways come back in the same moment.
+                await self._write_until_closed()
+            except DATABASE_ERRORS as error:
+                self._mark_unavailable(self._database.describe(error))
+            self._partitions.invalidate()
+            if time.monotonic() - began_at > RETRY_S_MAX:
+                wait_s = RETRY_S_MIN
+            # Adds jitter, so that gateways do not all reconnect at the same time.
             await asyncio.sleep(wait_s * random.uniform(0.5, 1.0))  # noqa: S311
-            wait_s = min(AGAIN_S_MAX, 2 * wait_s)
+            wait_s = min(RETRY_S_MAX, 2 * wait_s)
             self.reconnects += 1
 
-    def _lost(self, problem: str) -> None:
+    def _mark_unavailable(self, problem: str) -> None:
         if self.problem != problem:
-            log.warning("the database of the ledger is away: %s; rows wait in the spool", problem)
+            log.warning("the ledger database is unavailable: %s; rows are kept in the spool", problem)
         self.problem = problem
 
-    async def _follow(self) -> None:
-        """Over one connection, until it ends."""
+    async def _write_until_closed(self) -> None:
+        """Writes rows over one connection until it is closed."""
         link = await self._database.connect()
         try:
-            self.mismatch = await mismatch(link, self._known)
+            self.mismatch = await schema_mismatch(link, self._known)
             if self.mismatch is not None:
-                self._lost(self.mismatch)
+                self._mark_unavailable(self.mismatch)
                 return
-            await self._partitions.make(link, set())
+            await self._partitions.ensure(link, set())
             if self.problem is not None:
-                log.info("the database of the ledger answers; %d rows wait", self._spool.waiting)
+                log.info("the ledger database is available; %d rows are waiting", self._spool.rows_waiting)
                 self.problem = None
             while not link.is_closed():
                 await self._empty(link)
-                await self._retire(link)
-                await self._rest()
-            self._lost("the connection was closed")
+                await self._drop_expired(link)
+                await self._wait_for_rows()
+            self._mark_unavailable("the connection was closed")
         finally:
             await close(link)
 
-    async def _rest(self) -> None:
+    async def _wait_for_rows(self) -> None:
         try:
             async with asyncio.timeout(self._flush_s):
                 await self._spool.wake.wait()
@@ -189,131 +190,139 @@ class Writer:
             pass
         self._spool.wake.clear()
 
-    async def _retire(self, link: Link) -> None:
+    async def _drop_expired(self, link: DatabaseConnection) -> None:
         now = time.monotonic()
-        if self._retired_at is None or now - self._retired_at > RETIRE_S:
+        if self._retired_at is None or now - self._retired_at > EXPIRE_INTERVAL_S:
             self._retired_at = now
-            # Tomorrow is made ready by the way, also where nothing is written.
-            self._partitions.forget()
-            await self._partitions.make(link, set())
+            # Create tomorrow's partition as well, even if nothing is written.
+            self._partitions.invalidate()
+            await self._partitions.ensure(link, set())
             try:
-                await retire(link, retention_days=self._retention_days)
+                await drop_expired(link, retention_days=self._retention_days)
             except asyncpg.PostgresError as error:
-                log.warning("what is too old could not be dropped: %s", self._database.problem(error))
+                log.warning("old ledger data could not be deleted: %s", self._database.describe(error))
 
-    # One batch
+    # Batches
 
-    async def _empty(self, link: Link) -> None:
-        while (taken := await self._take()) is not None:
+    async def _empty(self, link: DatabaseConnection) -> None:
+        while (taken := await self._next_batch()) is not None:
             segment, batch = taken
             try:
                 await self._write(link, segment, batch)
             except BaseException:
-                self._spool.give_back(segment)
+                self._spool.return_batch(segment)
                 raise
-            self._spool.done(segment)
+            self._spool.commit(segment)
             self.batches += 1
-        if not self._spool.waiting:
+        if not self._spool.rows_waiting:
             self._emptied.set()
 
-    async def _take(self) -> tuple[Segment, Batch] | None:
+    async def _next_batch(self) -> tuple[Segment, RowBatch] | None:
         try:
-            return await self._spool.take()
+            return await self._spool.next_batch()
         except OSError as error:
-            # That is no trouble of the database's.
-            self._spool.failed(error)
+            # A disk error is not a database problem.
+            self._spool.report_error(error)
             return None
 
-    async def _write(self, link: Link, segment: Segment, batch: Batch) -> None:
-        if not segment.sure:
-            batch = self._without_retired(batch)
+    async def _write(self, link: DatabaseConnection, segment: Segment, batch: RowBatch) -> None:
+        if not segment.untried:
+            batch = self._without_expired(batch)
         days = days_of(batch.usage)
-        await self._partitions.make(link, days)
-        if segment.sure:
+        await self._partitions.ensure(link, days)
+        if segment.untried:
             try:
                 await _add(link, batch)
-            except (asyncpg.UniqueViolationError, *_POISON) as error:
-                if not _refuses(error):
+            except (asyncpg.UniqueViolationError, *_WRITE_ERRORS) as error:
+                if not _is_data_error(error):
                     raise
             else:
-                self.written += len(batch)
+                self.rows_written += len(batch)
                 return
-        # Should a day's partition have gone meanwhile, its rows are not to blame.
-        self._partitions.forget()
-        await self._partitions.make(link, days)
-        await self._write_doubtful(link, batch.usage, batch.times)
+        # The error may mean that a partition has been dropped, so create missing partitions and retry.
+        self._partitions.invalidate()
+        await self._partitions.ensure(link, days)
+        await self._write_if_missing(link, batch.usage, batch.endpoint_times)
 
-    def _without_retired(self, batch: Batch) -> Batch:
-        """Whether a row of a day that has been dropped was there, and is in the sums for good, nobody can tell."""
+    def _without_expired(self, batch: RowBatch) -> RowBatch:
+        """Removes rows for days that have been dropped, because it is unknown whether the daily totals already include
+        them.
+        """
         kept_from = first_kept(datetime.now(UTC), self._retention_days)
         usage = tuple(row for row in batch.usage if day_of(row.at) >= kept_from)
         if gone := len(batch.usage) - len(usage):
-            self.refused += gone
-            log.error("%d rows are older than ledger.retention and may have been counted; they are left out", gone)
-        return Batch(usage, batch.times)
+            self.rows_rejected += gone
+            log.error("dropped %d rows older than ledger.retention, which may already be in the sums", gone)
+        return RowBatch(usage, batch.endpoint_times)
 
-    async def _write_doubtful(self, link: Link, usage: Sequence[UsageRow], times: Sequence[EndpointTimeRow]) -> None:
+    async def _write_if_missing(
+        self, link: DatabaseConnection, usage: Sequence[UsageRow], times: Sequence[EndpointTimeRow]
+    ) -> None:
         try:
-            added = await _add_new(link, usage, times)
-        except _POISON as error:
-            if not _refuses(error):
+            added = await _add_missing(link, usage, times)
+        except _WRITE_ERRORS as error:
+            if not _is_data_error(error):
                 raise
             if len(usage) + len(times) > 1:
                 middle, middle_time = (len(usage) + 1) // 2, len(times) // 2
-                await self._write_doubtful(link, usage[:middle], times[:middle_time])
-                await self._write_doubtful(link, usage[middle:], times[middle_time:])
+                await self._write_if_missing(link, usage[:middle], times[:middle_time])
+                await self._write_if_missing(link, usage[middle:], times[middle_time:])
                 return
-            self.refused += 1
+            self.rows_rejected += 1
             name = f"{usage[0].request}/{usage[0].attempt}" if usage else times[0].endpoint
-            # The error itself may tell what is in the row.
-            log.error("the database refuses row %s (%s); it is left out", name, type(error).__name__)  # noqa: TRY400
+            # The error text may contain data from the row.
+            log.error("dropped row %s, which the database rejects (%s)", name, type(error).__name__)  # noqa: TRY400
         else:
-            self.written += added
-            self.known_already += len(usage) + len(times) - added
+            self.rows_written += added
+            self.duplicates += len(usage) + len(times) - added
 
 
-_POISON: Final = (asyncpg.PostgresError, asyncpg.InterfaceError, ValueError, TypeError, OverflowError, Unfit)
+_WRITE_ERRORS: Final = (asyncpg.PostgresError, asyncpg.InterfaceError, ValueError, TypeError, OverflowError, PackError)
 
 
-def _refuses(error: BaseException) -> bool:
-    """Whether it is about what is in the rows, and would be the same next time."""
+def _is_data_error(error: BaseException) -> bool:
+    """Whether the error was caused by the content of the rows, so that a retry would fail again."""
     if isinstance(error, asyncpg.PostgresError):
-        # "Data exception", and "integrity constraint violation".
+        # SQLSTATE classes "data exception" and "integrity constraint violation".
         return str(getattr(error, "sqlstate", ""))[:2] in ("22", "23")
-    return isinstance(error, ValueError | TypeError | OverflowError | Unfit)
+    return isinstance(error, ValueError | TypeError | OverflowError | PackError)
 
 
-async def _add(link: Link, batch: Batch) -> None:
+async def _add(link: DatabaseConnection, batch: RowBatch) -> None:
     async with link.transaction():
         await _copy(link, batch.usage, "usage", "headgate")
-        await _add_beside(link, batch.usage, batch.times)
+        await _add_sums_and_times(link, batch.usage, batch.endpoint_times)
 
 
-async def _add_new(link: Link, usage: Sequence[UsageRow], times: Sequence[EndpointTimeRow]) -> int:
-    """How many usage rows were not there, and all times, which are never in the way."""
+async def _add_missing(link: DatabaseConnection, usage: Sequence[UsageRow], times: Sequence[EndpointTimeRow]) -> int:
+    """Inserts the missing rows. Returns the number of usage rows inserted plus all endpoint time rows."""
     async with link.transaction():
-        await link.execute(_BESIDE)
-        await _copy(link, usage, "usage_beside", None)
+        await link.execute(_CREATE_STAGING)
+        await _copy(link, usage, "usage_staging", None)
         added = {(row["at"], row["request"], row["attempt"], row["correction"]) for row in await link.fetch(_ADD_NEW)}
-        await _add_beside(link, [row for row in usage if key_of(row) in added], times)
+        await _add_sums_and_times(link, [row for row in usage if key_of(row) in added], times)
         return len(added) + len(times)
 
 
-async def _copy(link: Link, rows: Sequence[UsageRow], table: str, schema: str | None) -> None:
+async def _copy(link: DatabaseConnection, rows: Sequence[UsageRow], table: str, schema: str | None) -> None:
     if rows:
-        source = chunks(rows, ROWS_PER_TURN)
+        source = copy_chunks(rows, ROWS_PER_ITERATION)
         await link.copy_to_table(table, source=source, columns=COLUMNS, schema_name=schema, format="binary")
 
 
-async def _add_beside(link: Link, usage: Sequence[UsageRow], times: Sequence[EndpointTimeRow]) -> None:
-    """The sums, and how endpoints spent their time."""
-    summed = Sums()
-    for first in range(0, len(usage), ROWS_PER_TURN):
-        summed.add(usage[first : first + ROWS_PER_TURN])
+async def _add_sums_and_times(
+    link: DatabaseConnection, usage: Sequence[UsageRow], times: Sequence[EndpointTimeRow]
+) -> None:
+    """Adds the daily totals and the endpoint times."""
+    summed = DailySums()
+    for first in range(0, len(usage), ROWS_PER_ITERATION):
+        summed.add(usage[first : first + ROWS_PER_ITERATION])
         await asyncio.sleep(0)
     sums = summed.records()
-    for first in range(0, len(sums), ROWS_PER_TURN):
-        some = sums[first : first + ROWS_PER_TURN]
+    for first in range(0, len(sums), ROWS_PER_ITERATION):
+        some = sums[first : first + ROWS_PER_ITERATION]
         await link.execute(_ADD_SUMS, *(list(column) for column in zip(*some, strict=True)))
     if times:
-        await link.execute(_ADD_TIMES, *(list(column) for column in zip(*map(time_record, times), strict=True)))
+        await link.execute(
+            _ADD_TIMES, *(list(column) for column in zip(*map(endpoint_time_values, times), strict=True))
+        )

@@ -1,1 +1,1 @@
-"""How does a service hold up under traffic? An open-loop load test against any OpenAI-compatible address."""
+"""Open-loop load test for any OpenAI-compatible server."""

@@ -1,8 +1,8 @@
-"""How does one client behave, from its scheduled moment to its end?
+"""One simulated client: sends a request at its scheduled time, retries it, and gives up after a timeout.
 
-It asks, tries again as the official client does, and leaves if its patience ends before the first token. All its
-latencies count from the scheduled moment, over all tries and the waits between them: that is what a user feels. A user
-is not served sooner because the generator was late.
+The client retries like the OpenAI SDK, and gives up if its patience runs out before the first token. Latencies are
+measured from the scheduled time and include all attempts and the backoff between them, as a user would experience them.
+They therefore also include the generator's lateness.
 """
 
 import asyncio
@@ -13,128 +13,133 @@ from dataclasses import replace
 from random import Random
 from time import monotonic_ns, time
 
-from headgate.loadtest.answer import Answer
-from headgate.loadtest.connection import Connection
-from headgate.loadtest.connections import Connections
-from headgate.loadtest.endings import Ending, Story
-from headgate.loadtest.questions import Questions
+from headgate.loadtest.connection import LoadTestConnection
+from headgate.loadtest.connection_pool import ConnectionPool
+from headgate.loadtest.request import LoadTestOutcome, LoadTestRequest
+from headgate.loadtest.request_writer import RequestWriter
+from headgate.loadtest.response import LoadTestResponse
 from headgate.loadtest.retries import RETRIES, wait_before_retry_s
 
 
-class Client:
+class LoadTestClient:
     def __init__(
         self,
-        connections: Connections,
-        questions: Questions,
+        connections: ConnectionPool,
+        questions: RequestWriter,
         *,
         start_ns: int,
         seed: int = 0,
         patience_s: float | None = None,
-        retries_most: int = RETRIES,
-        ask_again_s: float | None = None,
+        retries_max: int = RETRIES,
+        duplicate_after_s: float | None = None,
     ) -> None:
         self._connections = connections
-        self._questions = questions
+        self._writer = questions
         self._start_ns = start_ns
         self._seed = seed
         self._patience_s = patience_s
-        self._retries_most = retries_most
-        self._ask_again_s = ask_again_s
+        self._retries_max = retries_max
+        self._duplicate_after_s = duplicate_after_s
 
-    async def live(self, story: Story) -> None:
-        """Lives through one request and writes it down. Cancelled, it leaves the request unfinished."""
+    async def run(self, story: LoadTestRequest) -> None:
+        """Runs one request and records it in `story`. If cancelled, the request counts as unfinished."""
         try:
             async with asyncio.timeout(self._patience_left_s(story)) as patience:
                 begun = asyncio.Event()
 
                 def begin() -> None:
                     begun.set()
-                    _end_patience(patience)
+                    _cancel_timeout(patience)
 
-                async with self._beside(story, begun):
+                async with self._with_duplicates(story, begun):
                     await self._ask(story, begin)
         except TimeoutError:
-            story.ending, story.code = Ending.ABANDONED, ""
+            story.outcome, story.code = LoadTestOutcome.ABANDONED, ""
             story.end_ns = self._now_ns()
         except asyncio.CancelledError:
-            story.ending, story.code = Ending.UNFINISHED, ""
+            story.outcome, story.code = LoadTestOutcome.UNFINISHED, ""
             story.end_ns = self._now_ns()
             raise
 
-    def _beside(self, story: Story, begun: asyncio.Event) -> "_Beside | nullcontext[None]":
-        return nullcontext() if self._ask_again_s is None else _Beside(self._ask_again(story, begun))
+    def _with_duplicates(self, story: LoadTestRequest, begun: asyncio.Event) -> "_BackgroundTask | nullcontext[None]":
+        return (
+            nullcontext() if self._duplicate_after_s is None else _BackgroundTask(self._send_duplicates(story, begun))
+        )
 
-    async def _ask_again(self, story: Story, begun: asyncio.Event) -> None:
-        """As a proxy does that gives up a try without telling: the same is asked once more, and then runs twice."""
-        assert self._ask_again_s is not None
+    async def _send_duplicates(self, story: LoadTestRequest, begun: asyncio.Event) -> None:
+        """Sends duplicates of a slow request, like a proxy that retries without cancelling the first attempt."""
+        assert self._duplicate_after_s is not None
         async with asyncio.TaskGroup() as tries:
-            for retries in range(1, self._retries_most + 1):
-                await asyncio.sleep(self._ask_again_s)
+            for retries in range(1, self._retries_max + 1):
+                await asyncio.sleep(self._duplicate_after_s)
                 if begun.is_set():
                     return
                 tries.create_task(self._try(replace(story, retries=retries), lambda: None))
 
-    def _patience_left_s(self, story: Story) -> float | None:
+    def _patience_left_s(self, story: LoadTestRequest) -> float | None:
         if self._patience_s is None:
             return None
         return self._patience_s - (self._now_ns() - story.scheduled_ns) / 1e9
 
-    async def _ask(self, story: Story, on_first_token: Callable[[], None]) -> None:
+    async def _ask(self, story: LoadTestRequest, on_first_token: Callable[[], None]) -> None:
         while True:
             headers = await self._try(story, on_first_token)
             wait_s = self._wait_before_retry_s(story, headers)
             if wait_s is None:
                 return
             story.retries += 1
-            story.retried_for += (story.code,)
+            story.retry_codes += (story.code,)
             await asyncio.sleep(wait_s)
 
-    def _wait_before_retry_s(self, story: Story, headers: dict[bytes, bytes]) -> float | None:
-        if story.ending not in (Ending.REFUSED, Ending.UNREACHED) or story.retries >= self._retries_most:
+    def _wait_before_retry_s(self, story: LoadTestRequest, headers: dict[bytes, bytes]) -> float | None:
+        if (
+            story.outcome not in (LoadTestOutcome.HTTP_ERROR, LoadTestOutcome.CONNECTION_FAILED)
+            or story.retries >= self._retries_max
+        ):
             return None
         return wait_before_retry_s(
             status=story.status,
             headers=headers,
             retries_taken=story.retries,
-            # Chance of its own for each try: the order in which answers come must not change anyone's wait.
+            # Each attempt has its own seed, so that the order of responses does not affect the backoff.
             chance=Random(f"{self._seed} retry {story.number} {story.retries}").random(),
             unix_s=time(),
         )
 
-    async def _try(self, story: Story, on_first_token: Callable[[], None]) -> dict[bytes, bytes]:
-        """One try, noted in the story; the answer's headers."""
-        connection: Connection | None = None
-        answer = Answer(asyncio.get_running_loop().create_future(), on_first_token)
-        await self._connections.turn()
+    async def _try(self, story: LoadTestRequest, on_first_token: Callable[[], None]) -> dict[bytes, bytes]:
+        """Makes one attempt, records it in `story` and returns the response headers."""
+        connection: LoadTestConnection | None = None
+        answer = LoadTestResponse(asyncio.get_running_loop().create_future(), on_first_token)
+        await self._connections.acquire()
         try:
-            if story.begun_ns is None:
-                story.begun_ns = self._now_ns()
+            if story.started_ns is None:
+                story.started_ns = self._now_ns()
             connection = await self._connect(story)
             if connection is not None:
                 story.sent_ns = self._now_ns()
-                connection.ask(self._questions.write(story.number, story.retries), answer)
+                connection.ask(self._writer.write(story.number, story.retries), answer)
                 await answer.ended
-                _note(story, answer)
+                _record_response(story, answer)
         finally:
             self._connections.release(connection)
         return answer.headers
 
-    async def _connect(self, story: Story) -> Connection | None:
+    async def _connect(self, story: LoadTestRequest) -> LoadTestConnection | None:
         try:
-            return await self._connections.take()
+            return await self._connections.connection()
         except TimeoutError:
             story.code = "connect_timeout"
         except OSError as error:
             story.code = _connect_code(error)
-        story.ending, story.status, story.end_ns = Ending.UNREACHED, None, self._now_ns()
+        story.outcome, story.status, story.end_ns = LoadTestOutcome.CONNECTION_FAILED, None, self._now_ns()
         return None
 
     def _now_ns(self) -> int:
         return monotonic_ns() - self._start_ns
 
 
-class _Beside:
-    """Work that goes on beside something else. It is waited for, and ends early where that was ended early."""
+class _BackgroundTask:
+    """Context manager that runs a task in the background. Awaits the task on exit, or cancels it on an exception."""
 
     def __init__(self, work: Coroutine[object, object, None]) -> None:
         self._work = work
@@ -159,29 +164,29 @@ def _connect_code(error: OSError) -> str:
             return "connect_failed"
 
 
-def _end_patience(patience: asyncio.Timeout) -> None:
+def _cancel_timeout(patience: asyncio.Timeout) -> None:
     if not patience.expired():
         patience.reschedule(None)
 
 
-def _note(story: Story, answer: Answer) -> None:
+def _record_response(story: LoadTestRequest, answer: LoadTestResponse) -> None:
     assert answer.end_ns is not None
     story.end_ns = answer.end_ns
     story.first_token_ns = answer.first_token_ns
     story.status = answer.status
     story.code = answer.code
     story.request_id = answer.headers.get(b"x-request-id", b"").decode("latin-1")
-    story.ending = _ending(answer)
+    story.outcome = _outcome(answer)
     if answer.status == 200:
         usage = answer.usage
-        story.tokens_told = usage is not None
-        story.prompt_tokens = story.prompt_tokens_asked if usage is None else usage.prompt_tokens
-        story.output_tokens = answer.texts if usage is None else usage.output_tokens
+        story.usage_reported = usage is not None
+        story.prompt_tokens = story.prompt_tokens_requested if usage is None else usage.prompt_tokens
+        story.output_tokens = answer.text_events if usage is None else usage.output_tokens
 
 
-def _ending(answer: Answer) -> Ending:
+def _outcome(answer: LoadTestResponse) -> LoadTestOutcome:
     if answer.completed:
-        return Ending.COMPLETED
+        return LoadTestOutcome.COMPLETED
     if answer.status is None:
-        return Ending.UNREACHED
-    return Ending.BROKEN if answer.status == 200 else Ending.REFUSED
+        return LoadTestOutcome.CONNECTION_FAILED
+    return LoadTestOutcome.INTERRUPTED if answer.status == 200 else LoadTestOutcome.HTTP_ERROR

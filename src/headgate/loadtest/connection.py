@@ -1,6 +1,6 @@
-"""How does one connection carry a request and its answer?
+"""One connection of the load test: HTTP/1.1, parsed by httptools, one request at a time.
 
-HTTP/1.1 by httptools, one request at a time. The moment of a read is taken before anything else is done with it.
+The time of each read is recorded before the data is parsed.
 """
 
 import asyncio
@@ -11,49 +11,49 @@ from typing import cast
 
 import httptools
 
-from headgate.loadtest.answer import HEADERS_MAX, Answer
+from headgate.loadtest.response import HEADERS_MAX, LoadTestResponse
 
 
-class Connection(asyncio.Protocol):
-    """Also the protocol of its parser."""
+class LoadTestConnection(asyncio.Protocol):
+    """asyncio protocol, and the callbacks of its parser."""
 
-    def __init__(self, start_ns: int, on_lost: "Callable[[Connection], None]") -> None:
+    def __init__(self, start_ns: int, on_lost: "Callable[[LoadTestConnection], None]") -> None:
         self._start_ns = start_ns
         self._on_lost = on_lost
         self._transport: asyncio.Transport
         self._parser: httptools.HttpResponseParser
-        self._answer: Answer | None = None
+        self._response: LoadTestResponse | None = None
         self._headers: dict[bytes, bytes] = {}
         self._until_close = False
-        """Whether the answer goes on until the server closes, having told no length."""
+        """Whether the response has no length and ends when the server closes the connection."""
         self.reusable = False
-        """Whether the last answer came to its end and the server keeps the connection."""
+        """Whether the last response is complete and the server is keeping the connection open."""
 
-    def ask(self, request: bytes, answer: Answer) -> None:
-        self._answer = answer
+    def ask(self, request: bytes, answer: LoadTestResponse) -> None:
+        self._response = answer
         self._headers = {}
         self.reusable = self._until_close = False
         self._parser = httptools.HttpResponseParser(self)
         self._transport.write(request)
 
     def abort(self) -> None:
-        """Leaves at once; the server sees the connection closed."""
-        self._answer = None
+        """Closes the connection immediately."""
+        self._response = None
         self._transport.abort()
 
     @property
     def is_open(self) -> bool:
         return not self._transport.is_closing()
 
-    # -- asyncio's side
+    # Callbacks from asyncio
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.Transport", transport)  # uvloop's is one in all but its bases.
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's transport class does not inherit from it.
         transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def data_received(self, data: bytes) -> None:
-        answer = self._answer
-        if answer is None:  # Nothing was asked: whatever this is, it cannot be followed by an answer.
+        answer = self._response
+        if answer is None:  # The server sent data without a request, so the connection is unusable.
             self._transport.abort()
             return
         answer.now_ns = monotonic_ns() - self._start_ns
@@ -64,12 +64,12 @@ class Connection(asyncio.Protocol):
             self._transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if self._answer is not None:
-            self._answer.now_ns = monotonic_ns() - self._start_ns
+        if self._response is not None:
+            self._response.now_ns = monotonic_ns() - self._start_ns
             self._end(whole=self._until_close and exc is None, lost="connection_lost")
         self._on_lost(self)
 
-    # -- the parser's side
+    # Callbacks from the parser
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if len(self._headers) < HEADERS_MAX:
@@ -77,23 +77,23 @@ class Connection(asyncio.Protocol):
 
     def on_headers_complete(self) -> None:
         status, headers = self._parser.get_status_code(), self._headers
-        if self._answer is None or status < 200:
+        if self._response is None or status < 200:
             return
         self._until_close = b"content-length" not in headers and b"transfer-encoding" not in headers
-        self._answer.head(status, headers)
+        self._response.on_head(status, headers)
 
     def on_body(self, body: bytes) -> None:
-        if self._answer is not None:
-            self._answer.body(body)
+        if self._response is not None:
+            self._response.on_body(body)
 
     def on_message_complete(self) -> None:
-        if self._parser.get_status_code() < 200:  # An interim answer; the real one follows.
+        if self._parser.get_status_code() < 200:  # An interim response; the final one follows.
             self._headers = {}
             return
         self.reusable = self._parser.should_keep_alive()
         self._end(whole=True)
 
     def _end(self, *, whole: bool, lost: str | None = None) -> None:
-        if self._answer is not None:
-            answer, self._answer = self._answer, None
+        if self._response is not None:
+            answer, self._response = self._response, None
             answer.end(whole=whole, lost=None if whole else lost)

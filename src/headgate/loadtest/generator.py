@@ -1,8 +1,8 @@
-"""How is the schedule carried out, whatever the server does?
+"""Load generator: starts each request at its scheduled time.
 
-An open loop: each request begins at its moment, no matter how many are still open. How late the generator itself was,
-through a busy processor or for want of a connection, is measured for every request. A run whose generator fell behind
-says little about the server, and says so.
+This is an open loop: requests start on schedule, no matter how many are still open. The generator's own lateness, due
+to a busy CPU or a lack of connections, is measured for every request. If the generator falls behind, the results say
+little about the server, and the report warns about it.
 """
 
 import asyncio
@@ -12,16 +12,16 @@ from dataclasses import dataclass, field
 from time import monotonic_ns, process_time
 from typing import Final
 
-from headgate.loadtest.client import Client
-from headgate.loadtest.connections import Connections
-from headgate.loadtest.endings import Ending, Story
+from headgate.loadtest.client import LoadTestClient
+from headgate.loadtest.connection_pool import ConnectionPool
+from headgate.loadtest.request import LoadTestOutcome, LoadTestRequest
 from headgate.loadtest.schedule import Schedule
-from headgate.simulation.report.spread import Spread
+from headgate.simulation.report.latency_summary import LatencySummary
 
 LATE_P99_NS_MAX: Final = 20_000_000
-"""Beyond this lateness at p99 the generator has fallen behind."""
+"""Maximum p99 lateness. Above this, the generator counts as having fallen behind."""
 _STARTS_AT_ONCE: Final = 32
-"""Overdue requests that begin before answers are read again."""
+"""Number of overdue requests to start before reading responses again."""
 
 
 def _nanoseconds() -> "array[int]":
@@ -29,27 +29,27 @@ def _nanoseconds() -> "array[int]":
 
 
 @dataclass(slots=True)
-class Course:
-    """How a run goes: counts that grow while it runs."""
+class RunCounts:
+    """Counts for a run, updated while it is in progress."""
 
     planned: int
-    begun: int = 0
+    started: int = 0
     ended: int = 0
-    endings: dict[Ending, int] = field(default_factory=lambda: dict.fromkeys(Ending, 0))
+    outcomes: dict[LoadTestOutcome, int] = field(default_factory=lambda: dict.fromkeys(LoadTestOutcome, 0))
     lateness_ns: "array[int]" = field(default_factory=_nanoseconds)
     elapsed_ns: int = 0
-    """From the start to the last ending."""
+    """Time from the start of the run to the end of the last request."""
     cpu_s: float = 0.0
     stopped_early: bool = False
-    connections: Connections | None = None
+    connections: ConnectionPool | None = None
 
     @property
     def open(self) -> int:
-        return self.begun - self.ended
+        return self.started - self.ended
 
     @property
-    def lateness(self) -> Spread | None:
-        return Spread.of(self.lateness_ns)
+    def lateness(self) -> LatencySummary | None:
+        return LatencySummary.of(self.lateness_ns)
 
     @property
     def connection_waits(self) -> int:
@@ -58,37 +58,37 @@ class Course:
     @property
     def is_behind(self) -> bool:
         spread = self.lateness
-        return self.connection_waits > 0 or (spread is not None and spread.at[99] > LATE_P99_NS_MAX)
+        return self.connection_waits > 0 or (spread is not None and spread.percentiles[99] > LATE_P99_NS_MAX)
 
 
 class Generator:
     def __init__(
         self,
         schedule: Schedule,
-        connections: Connections,
-        client: Client,
+        connections: ConnectionPool,
+        client: LoadTestClient,
         *,
         start_ns: int,
-        on_story: Callable[[Story], None],
+        on_request: Callable[[LoadTestRequest], None],
         drain_s: float = 120.0,
     ) -> None:
         self._schedule = schedule
         self._connections = connections
         self._client = client
         self._start_ns = start_ns
-        self._on_story = on_story
+        self._on_request = on_request
         self._drain_s = drain_s
         self._stopping = asyncio.Event()
         self._open: set[asyncio.Task[None]] = set()
-        self._mistake: BaseException | None = None
-        self.course = Course(len(schedule), connections=connections)
+        self._error: BaseException | None = None
+        self.counts = RunCounts(len(schedule), connections=connections)
 
     def stop(self) -> None:
-        """Begins nothing more and lets go of what is open; `run` returns with what there is."""
-        self.course.stopped_early = True
+        """Stops starting requests and cancels open ones. `run` returns with the results so far."""
+        self.counts.stopped_early = True
         self._stopping.set()
 
-    async def run(self) -> Course:
+    async def run(self) -> RunCounts:
         cpu_s = process_time()
         stopping = asyncio.create_task(self._stopping.wait())
         sending = asyncio.create_task(self._send())
@@ -102,53 +102,53 @@ class Generator:
             task.cancel()
         await asyncio.gather(*self._open, return_exceptions=True)
         stopping.cancel()
-        if self._mistake is not None:
-            raise self._mistake
+        if self._error is not None:
+            raise self._error
         self._connections.close()
-        await asyncio.sleep(0)  # Closed transports say so in the loop's next round.
-        self.course.elapsed_ns = self._now_ns()
-        self.course.cpu_s = process_time() - cpu_s
-        return self.course
+        await asyncio.sleep(0)  # Closed transports get their callback in the next iteration of the event loop.
+        self.counts.elapsed_ns = self._now_ns()
+        self.counts.cpu_s = process_time() - cpu_s
+        return self.counts
 
     async def _send(self) -> None:
         due_at_ns = self._schedule.at_ns
         for number in range(len(self._schedule)):
-            await self._until(due_at_ns[number])
+            await self._sleep_until(due_at_ns[number])
             self._begin(number)
             if number % _STARTS_AT_ONCE == 0:
                 await asyncio.sleep(0)
 
-    async def _until(self, due_ns: int) -> None:
-        # A timer has a grain of a millisecond and may fire early by half of one.
-        while (wait_ns := due_ns - self._now_ns()) > 0:  # noqa: ASYNC110 Time is what is waited for.
+    async def _sleep_until(self, due_ns: int) -> None:
+        # Timers have a resolution of 1 ms and may fire up to 0.5 ms early.
+        while (wait_ns := due_ns - self._now_ns()) > 0:  # noqa: ASYNC110 (waits for a time)
             await asyncio.sleep(wait_ns / 1e9)
 
     def _begin(self, number: int) -> None:
         schedule = self._schedule
-        story = Story(
+        story = LoadTestRequest(
             number=number,
             sender=schedule.sender[number],
-            prompt_tokens_asked=schedule.prompt_tokens[number],
-            output_tokens_asked=schedule.output_tokens[number],
+            prompt_tokens_requested=schedule.prompt_tokens[number],
+            output_tokens_requested=schedule.output_tokens[number],
             scheduled_ns=schedule.at_ns[number],
         )
-        self.course.begun += 1
-        task = asyncio.create_task(self._client.live(story))
+        self.counts.started += 1
+        task = asyncio.create_task(self._client.run(story))
         self._open.add(task)
         task.add_done_callback(lambda done: self._end(done, story))
 
-    def _end(self, task: asyncio.Task[None], story: Story) -> None:
+    def _end(self, task: asyncio.Task[None], story: LoadTestRequest) -> None:
         self._open.discard(task)
-        if task.cancelled():  # Perhaps before it took its first step.
+        if task.cancelled():  # The task may be cancelled before it has started.
             story.end_ns = self._now_ns()
         elif (mistake := task.exception()) is not None:
-            self._mistake = mistake
+            self._error = mistake
             self._stopping.set()
-        begun_ns = story.end_ns if story.begun_ns is None else story.begun_ns
-        self.course.lateness_ns.append(max(0, begun_ns - story.scheduled_ns))
-        self.course.ended += 1
-        self.course.endings[story.ending] += 1
-        self._on_story(story)
+        begun_ns = story.end_ns if story.started_ns is None else story.started_ns
+        self.counts.lateness_ns.append(max(0, begun_ns - story.scheduled_ns))
+        self.counts.ended += 1
+        self.counts.outcomes[story.outcome] += 1
+        self._on_request(story)
 
     def _now_ns(self) -> int:
         return monotonic_ns() - self._start_ns

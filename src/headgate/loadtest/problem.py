@@ -1,5 +1,7 @@
-"""What is wrong with what was asked for? The same as in a simulation: both read the same traces."""
+"""Error raised for invalid load test arguments or input files. The simulation also uses it, because it reads the same
+traces.
+"""
 
-from headgate.simulation.workload.problem import Problem
+from headgate.simulation.workload.error import WorkloadError
 
-__all__ = ["Problem"]
+__all__ = ["WorkloadError"]

@@ -1,22 +1,22 @@
-"""How far is the run?
+"""Progress display for a run.
 
-On a terminal one line that is written anew each second; elsewhere a line every five seconds, so that a log stays short.
+On a terminal, one line is updated every second. Otherwise a line is written every five seconds, to keep logs short.
 """
 
 import asyncio
 from collections.abc import Callable
 from typing import Final
 
-from headgate.loadtest.endings import Ending
-from headgate.loadtest.generator import Course
+from headgate.loadtest.generator import RunCounts
+from headgate.loadtest.request import LoadTestOutcome
 
 _TERMINAL_SECONDS: Final = 1.0
 _LOG_SECONDS: Final = 5.0
 _CLEAR_LINE: Final = "\r\x1b[K"
 
 
-class Progress:
-    def __init__(self, course: Course, write: Callable[[str], object], *, terminal: bool, width: int = 80) -> None:
+class LoadTestProgress:
+    def __init__(self, course: RunCounts, write: Callable[[str], object], *, terminal: bool, width: int = 80) -> None:
         self._course = course
         self._write = write
         self._terminal = terminal
@@ -24,7 +24,7 @@ class Progress:
         self._every_s = _TERMINAL_SECONDS if terminal else _LOG_SECONDS
 
     async def show(self) -> None:
-        """Until cancelled."""
+        """Shows the progress until cancelled."""
         seconds = 0.0
         try:
             while True:
@@ -37,8 +37,12 @@ class Progress:
                 self._write(_CLEAR_LINE)
 
 
-def describe(course: Course, seconds: float) -> str:
-    endings = course.endings
-    told = [f"{seconds:.0f} s", f"begun {course.begun} of {course.planned}", f"open {course.open}"]
-    told += [f"{ending} {endings[ending]}" for ending in Ending if endings[ending] or ending is Ending.COMPLETED]
+def describe(course: RunCounts, seconds: float) -> str:
+    endings = course.outcomes
+    told = [f"{seconds:.0f} s", f"started {course.started} of {course.planned}", f"open {course.open}"]
+    told += [
+        f"{ending} {endings[ending]}"
+        for ending in LoadTestOutcome
+        if endings[ending] or ending is LoadTestOutcome.COMPLETED
+    ]
     return ", ".join(told)

@@ -1,50 +1,51 @@
-"""What came of a run, for machines?
+"""Results of a run as JSON.
 
-Rates of requests are counted over the time in which requests were due to arrive, so a server that keeps up completes
-as many a second as it was offered, however long the last answers take. Tokens a second are counted to the last ending.
+Request rates are relative to the time during which requests were scheduled. A server that keeps up therefore completes
+requests at the offered rate, no matter how long the last responses take. Token rates are relative to the time until the
+last request ended.
 """
 
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from headgate.loadtest.endings import Ending
-from headgate.loadtest.generator import Course
+from headgate.loadtest.generator import RunCounts
+from headgate.loadtest.request import LoadTestOutcome
 from headgate.loadtest.senders import Sender
-from headgate.loadtest.tally import Tally, Targets, merge
-from headgate.simulation.report.spread import Spread
+from headgate.loadtest.tally import LoadTestTally, LoadTestTargets, merge
+from headgate.simulation.report.latency_summary import LatencySummary
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
-    """All that a report is made of."""
+class LoadTestResult:
+    """Results of a run, from which all reports are created."""
 
     url: str
     model: str
     seed: int
     run_id: str
     schedule_ns: int
-    """How long requests were due to arrive, cut short where the run was."""
-    targets: Targets
-    course: Course
+    """Time during which requests were scheduled. If the run was stopped early, it ends with the run."""
+    targets: LoadTestTargets
+    counts: RunCounts
     senders: Sequence[Sender]
-    tallies: Sequence[Tally]
-    """One for each sender."""
+    tallies: Sequence[LoadTestTally]
+    """The senders' tallies, in the same order."""
 
     @property
-    def total(self) -> Tally:
+    def total(self) -> LoadTestTally:
         return merge(self.tallies)
 
     @property
-    def classes(self) -> dict[str, Tally]:
+    def classes(self) -> dict[str, LoadTestTally]:
         return self._grouped(lambda sender: sender.class_label)
 
     @property
-    def tenants(self) -> dict[str, Tally]:
+    def tenants(self) -> dict[str, LoadTestTally]:
         return self._grouped(lambda sender: sender.tenant_label)
 
-    def _grouped(self, label: Callable[[Sender], str]) -> dict[str, Tally]:
-        groups: dict[str, list[Tally]] = {}
+    def _grouped(self, label: Callable[[Sender], str]) -> dict[str, LoadTestTally]:
+        groups: dict[str, list[LoadTestTally]] = {}
         for sender, tally in zip(self.senders, self.tallies, strict=True):
             if tally.offered:
                 groups.setdefault(label(sender), []).append(tally)
@@ -54,18 +55,18 @@ class Result:
         return count / (self.schedule_ns / 1e9) if self.schedule_ns > 0 else 0.0
 
     def tokens_per_second(self, tokens: int) -> float:
-        return tokens / (self.course.elapsed_ns / 1e9) if self.course.elapsed_ns > 0 else 0.0
+        return tokens / (self.counts.elapsed_ns / 1e9) if self.counts.elapsed_ns > 0 else 0.0
 
 
-def as_data(result: Result) -> dict[str, object]:
+def report_json(result: LoadTestResult) -> dict[str, object]:
     return {
         "url": result.url,
         "model": result.model,
         "seed": result.seed,
         "run_id": result.run_id,
         "schedule_s": _round(result.schedule_ns / 1e9),
-        "elapsed_s": _round(result.course.elapsed_ns / 1e9),
-        "stopped_early": result.course.stopped_early,
+        "elapsed_s": _round(result.counts.elapsed_ns / 1e9),
+        "stopped_early": result.counts.stopped_early,
         "slo": {
             "ttft_s": _seconds(result.targets.ttft_ns),
             "tpot_s": _seconds(result.targets.tpot_ns),
@@ -74,53 +75,53 @@ def as_data(result: Result) -> dict[str, object]:
         "total": _group(result.total, result),
         "classes": {name: _group(tally, result) for name, tally in result.classes.items()},
         "tenants": {name: _group(tally, result) for name, tally in result.tenants.items()},
-        "generator": _generator(result.course),
+        "generator": _generator(result.counts),
     }
 
 
-def _group(tally: Tally, result: Result) -> dict[str, object]:
-    counts: dict[str, object] = {str(ending): tally.endings[ending] for ending in Ending}
+def _group(tally: LoadTestTally, result: LoadTestResult) -> dict[str, object]:
+    counts: dict[str, object] = {str(ending): tally.outcomes[ending] for ending in LoadTestOutcome}
     return {
         "offered": tally.offered,
         "offered_per_s": _round(result.per_second(tally.offered)),
         **counts,
-        "completed_per_s": _round(result.per_second(tally.endings[Ending.COMPLETED])),
+        "completed_per_s": _round(result.per_second(tally.outcomes[LoadTestOutcome.COMPLETED])),
         "good": tally.good,
         "goodput_per_s": _round(result.per_second(tally.good)),
-        "ttft_s": _spread(Spread.of(tally.ttft_ns)),
-        "tpot_s": _spread(Spread.of(tally.tpot_ns)),
-        "e2e_s": _spread(Spread.of(tally.e2e_ns)),
+        "ttft_s": _spread(LatencySummary.of(tally.ttft_ns)),
+        "tpot_s": _spread(LatencySummary.of(tally.tpot_ns)),
+        "e2e_s": _spread(LatencySummary.of(tally.e2e_ns)),
         "prompt_tokens": tally.prompt_tokens,
         "output_tokens": tally.output_tokens,
         "output_tokens_per_s": _round(result.tokens_per_second(tally.output_tokens)),
-        "answers_without_usage": tally.tokens_untold,
-        "refused_by_code": _codes(tally, Ending.REFUSED),
-        "broken_by_code": _codes(tally, Ending.BROKEN),
-        "unreached_by_code": _codes(tally, Ending.UNREACHED),
+        "responses_without_usage": tally.without_usage,
+        "http_error_by_code": _codes(tally, LoadTestOutcome.HTTP_ERROR),
+        "interrupted_by_code": _codes(tally, LoadTestOutcome.INTERRUPTED),
+        "connection_failed_by_code": _codes(tally, LoadTestOutcome.CONNECTION_FAILED),
         "retries": tally.retries,
         "retries_by_code": dict(sorted(tally.retried_for.items())),
     }
 
 
-def _generator(course: Course) -> dict[str, object]:
+def _generator(course: RunCounts) -> dict[str, object]:
     return {
         "behind": course.is_behind,
         "lateness_s": _spread(course.lateness),
         "cpu_share": _round(course.cpu_s / (course.elapsed_ns / 1e9)) if course.elapsed_ns else 0.0,
-        "connections_open_most": course.connections.open_most if course.connections else 0,
+        "connections_open_peak": course.connections.open_peak if course.connections else 0,
         "connection_waits": course.connection_waits,
     }
 
 
-def _codes(tally: Tally, ending: Ending) -> dict[str, int]:
+def _codes(tally: LoadTestTally, ending: LoadTestOutcome) -> dict[str, int]:
     return dict(sorted(tally.codes.get(ending, Counter[str]()).items()))
 
 
-def _spread(spread: Spread | None) -> dict[str, float] | None:
+def _spread(spread: LatencySummary | None) -> dict[str, float] | None:
     if spread is None:
         return None
-    return {f"p{percent}": _round(value / 1e9) for percent, value in spread.at.items()} | {
-        "max": _round(spread.most / 1e9)
+    return {f"p{percent}": _round(value / 1e9) for percent, value in spread.percentiles.items()} | {
+        "max": _round(spread.max_ns / 1e9)
     }
 
 

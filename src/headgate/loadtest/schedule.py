@@ -1,7 +1,7 @@
-"""When does each request go out, who sends it, and how large is it?
+"""Load test schedule: the time, sender and size of each request.
 
-All of it is fixed before the first request is sent, so that a slow server cannot slow the arrivals down: a real crowd
-does not wait for the previous answer before its next member asks. The same seed gives the same schedule.
+The schedule is fixed before the first request is sent, so that a slow server cannot delay arrivals. Real users do not
+wait for each other's responses either. The same seed gives the same schedule.
 """
 
 from array import array
@@ -9,33 +9,33 @@ from collections.abc import Iterable
 from random import Random
 from typing import Final
 
-from headgate.loadtest.problem import Problem
-from headgate.loadtest.senders import TOKENS_MAX, Roster
-from headgate.simulation.workload.traces import Row
+from headgate.loadtest.problem import WorkloadError
+from headgate.loadtest.senders import TOKENS_MAX, SenderTable
+from headgate.simulation.workload.trace_files import TraceRow
 
 ARRIVALS_MAX: Final = 5_000_000
-"""The longest schedule; it is held in memory at 24 bytes each."""
+"""Maximum number of requests in a schedule. Each takes 24 bytes of memory."""
 
 
 class Schedule:
-    """Arrivals in the order of their moments, as columns."""
+    """Arrivals in chronological order, stored as columns."""
 
     def __init__(self, length_ns: int = 0, *, arrivals_max: int = ARRIVALS_MAX) -> None:
         self._arrivals_max = arrivals_max
         self.at_ns = array("q")
-        """Since the start of the run."""
+        """Arrival times, in nanoseconds since the start of the run."""
         self.prompt_tokens = array("l")
         self.output_tokens = array("l")
         self.sender = array("H")
         self.length_ns = length_ns
-        """How long arrivals go on; rates are counted over it."""
+        """Time during which requests arrive, in nanoseconds. Request rates are relative to it."""
 
     def __len__(self) -> int:
         return len(self.at_ns)
 
     def add(self, at_ns: int, *, prompt_tokens: int, output_tokens: int, sender: int) -> None:
         if len(self.at_ns) >= self._arrivals_max:
-            raise Problem(
+            raise WorkloadError(
                 f"the schedule has more than {self._arrivals_max} requests; use --limit or a shorter --duration"
             )
         self.at_ns.append(at_ns)
@@ -44,9 +44,9 @@ class Schedule:
         self.sender.append(sender)
 
 
-def poisson(roster: Roster, *, rate: float, duration_s: float, seed: int, limit: int | None = None) -> Schedule:
-    """Arrivals at random, `rate` a second on average, shared out between the senders."""
-    # Each question of chance has its own sequence, so that another mix does not move the arrivals.
+def poisson(roster: SenderTable, *, rate: float, duration_s: float, seed: int, limit: int | None = None) -> Schedule:
+    """Generates Poisson arrivals with an average of `rate` per second, distributed among the senders."""
+    # Times, senders and sizes have separate random sequences, so that changing the mix does not change the times.
     when, who, size = (Random(f"{seed} {purpose}") for purpose in ("when", "who", "size"))
     schedule = Schedule(round(duration_s * 1e9))
     numbers, shares = range(len(roster.senders)), [sender.share for sender in roster.senders]
@@ -67,8 +67,8 @@ def poisson(roster: Roster, *, rate: float, duration_s: float, seed: int, limit:
 
 
 def from_trace(
-    rows: Iterable[Row],
-    roster: Roster,
+    rows: Iterable[TraceRow],
+    roster: SenderTable,
     *,
     seed: int,
     speed_up: float = 1.0,
@@ -76,9 +76,10 @@ def from_trace(
     duration_s: float | None = None,
     limit: int | None = None,
 ) -> Schedule:
-    """The trace's own moments and sizes, from its first row on. Rows that name no class or tenant are shared out.
+    """Builds a schedule with the arrival times and sizes of a trace, starting at its first row.
 
-    Some traces tell their moments on a coarse grid; jitter spreads each over up to so many seconds of the trace.
+    Rows without a class and tenant are distributed among the senders. Some traces have coarse timestamps, so `jitter_s`
+    delays each row by a random time of up to that many seconds in the trace.
     """
     who, when = Random(f"{seed} who"), Random(f"{seed} when")
     given = len(roster.senders)
@@ -93,10 +94,10 @@ def from_trace(
         if row.service_class is None and row.tenant is None:
             [number] = who.choices(range(given), shares)
         else:
-            number = roster.named(row.service_class, row.tenant)
+            number = roster.index_for(row.service_class, row.tenant)
         schedule.add(
             at_ns,
-            # A trace has a few rows without a prompt or an answer; no server takes such a request.
+            # Some traces have rows with no prompt or output tokens, which servers reject.
             prompt_tokens=min(max(row.prompt_tokens, 1), TOKENS_MAX),
             output_tokens=min(max(row.output_tokens, 1), TOKENS_MAX),
             sender=number,

@@ -1,7 +1,7 @@
-"""Who sends the traffic, and what share of it?
+"""Senders of a load test.
 
-A sender is one kind of caller: its class, its tenant and key, its share of the arrivals, and the sizes of what it asks
-for. On the command line it is written as `class=interactive,tenant=acme,share=0.7,key=env:ACME_KEY,prompt=200:2000`.
+A sender is one kind of client, with its class, tenant, key, share of the arrivals, and prompt and output sizes. On the
+command line, it is written as `class=interactive,tenant=acme,share=0.7,key=env:ACME_KEY,prompt=200:2000`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -9,35 +9,37 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Final
 
-from headgate.loadtest.problem import Problem
+from headgate.loadtest.problem import WorkloadError
 
 TOKENS_MAX: Final = 1_000_000
-"""The largest prompt or answer that may be asked for."""
+"""Maximum prompt or output size of a request."""
 UNNAMED: Final = "unnamed"
-"""What a report calls a class or tenant that was not named."""
+"""Label in reports for a class or tenant without a name."""
 SENDERS_MAX: Final = 1_000
-"""How many kinds of callers a trace may name; the rest are reported as one."""
+"""Maximum number of senders from a trace. Any others are reported as one sender."""
 
 _FIELDS: Final = ("class", "tier", "tenant", "key", "share", "prompt", "output")
 
 
 @dataclass(frozen=True, slots=True)
-class Sizes:
-    """A number of tokens, evenly drawn between two bounds, both included."""
+class TokenRange:
+    """Uniform distribution of token counts between two inclusive limits."""
 
     least: int
     most: int
 
     @classmethod
-    def parse(cls, text: str) -> "Sizes":
-        """`200` or `200:2000`."""
+    def parse(cls, text: str) -> "TokenRange":
+        """Parses `200` or `200:2000`."""
         least, colon, most = text.partition(":")
         try:
             sizes = cls(int(least), int(most if colon else least))
         except ValueError:
-            raise Problem(f'"{text}" is no size in tokens; write 200 or 200:2000') from None
+            raise WorkloadError(f'"{text}" is not a number of tokens; use 200 or 200:2000') from None
         if not 1 <= sizes.least <= sizes.most <= TOKENS_MAX:
-            raise Problem(f'"{text}" is no size in tokens; write two numbers from 1 to {TOKENS_MAX}, the lesser first')
+            raise WorkloadError(
+                f'"{text}" is not a range of tokens; use two numbers from 1 to {TOKENS_MAX}, the smaller one first'
+            )
         return sizes
 
     def draw(self, random: Random) -> int:
@@ -46,14 +48,14 @@ class Sizes:
 
 @dataclass(frozen=True, slots=True)
 class Sender:
-    prompt: Sizes
-    output: Sizes
+    prompt: TokenRange
+    output: TokenRange
     service_class: str | None = None
-    """Goes out as `x-headgate-class`."""
+    """Value of the `x-headgate-class` header."""
     tier: str | None = None
-    """Goes out as `service_tier`."""
+    """Value of the `service_tier` field."""
     tenant: str | None = None
-    """What the report calls the tenant; the server knows it by the key."""
+    """Label for the tenant in reports. The server identifies the tenant by its key."""
     key: str | None = field(default=None, repr=False)
     share: float = 1.0
 
@@ -67,20 +69,20 @@ class Sender:
 
 
 def parse_sender(
-    text: str, environment: Mapping[str, str], *, prompt: Sizes, output: Sizes, key: str | None = None
+    text: str, environment: Mapping[str, str], *, prompt: TokenRange, output: TokenRange, key: str | None = None
 ) -> Sender:
-    """One `--mix`; what it does not say is as the arguments say."""
+    """Parses the value of `--mix`. The other arguments are the defaults."""
     fields: dict[str, str] = {}
     for part in text.split(","):
         name, equals, value = (piece.strip() for piece in part.partition("="))
         if not equals or not value or name not in _FIELDS:
-            raise Problem(f'--mix: "{part}" is not understood; write NAME=VALUE with one of {", ".join(_FIELDS)}')
+            raise WorkloadError(f'--mix: "{part}" is invalid; use NAME=VALUE with one of {", ".join(_FIELDS)}')
         if name in fields:
-            raise Problem(f'--mix: "{name}" stands twice in "{_without_key(text)}"')
+            raise WorkloadError(f'--mix: "{name}" is repeated in "{_without_key(text)}"')
         fields[name] = value
     return Sender(
-        prompt=Sizes.parse(fields["prompt"]) if "prompt" in fields else prompt,
-        output=Sizes.parse(fields["output"]) if "output" in fields else output,
+        prompt=TokenRange.parse(fields["prompt"]) if "prompt" in fields else prompt,
+        output=TokenRange.parse(fields["output"]) if "output" in fields else output,
         service_class=fields.get("class"),
         tier=fields.get("tier"),
         tenant=fields.get("tenant"),
@@ -90,13 +92,15 @@ def parse_sender(
 
 
 def read_key(text: str, environment: Mapping[str, str]) -> str:
-    """A key as it stands, or `env:NAME` for the one in the environment: others can read a command line."""
+    """Returns the key itself or, for `env:NAME`, the value of that environment variable, which does not appear in
+    process lists.
+    """
     name = text.removeprefix("env:")
     key = environment.get(name, "") if name != text else text
     if not key:
-        raise Problem(f"the environment holds no {name}; export the key under that name")
+        raise WorkloadError(f"environment variable {name} is not set; export the API key in it")
     if not key.isascii() or not key.isprintable():
-        raise Problem("a key holds characters that cannot stand in a header; check how it was exported")
+        raise WorkloadError("the API key has characters that a header must not contain; check how it was exported")
     return key
 
 
@@ -106,7 +110,7 @@ def _share(text: str) -> float:
     except ValueError:
         share = -1.0
     if not 0 < share < float("inf"):
-        raise Problem(f'--mix: share must be a number above 0, not "{text}"')
+        raise WorkloadError(f'--mix: share must be a number above 0, not "{text}"')
     return share
 
 
@@ -114,29 +118,29 @@ def _without_key(text: str) -> str:
     return ",".join("key=…" if part.strip().startswith("key=") else part for part in text.split(","))
 
 
-class Roster:
-    """All senders of a run, by number. A trace may name classes and tenants that `--mix` does not."""
+class SenderTable:
+    """All senders in a run, by index. A trace can add classes and tenants that are not in `--mix`."""
 
     def __init__(self, senders: Sequence[Sender], *, named_max: int = SENDERS_MAX) -> None:
         self._named_max = named_max
         self.senders = list(senders)
-        self._given = tuple(senders)
-        self._known: dict[tuple[str | None, str | None], int] = {}
+        self._configured = tuple(senders)
+        self._index_by_name: dict[tuple[str | None, str | None], int] = {}
 
-    def named(self, service_class: str | None, tenant: str | None) -> int:
-        """The number of the sender for a row of a trace that names its class, its tenant or both."""
-        known = self._known.get((service_class, tenant))
+    def index_for(self, service_class: str | None, tenant: str | None) -> int:
+        """Returns the sender index for a trace row with a class, a tenant or both."""
+        known = self._index_by_name.get((service_class, tenant))
         if known is None:
-            known = self._known[service_class, tenant] = self._find_or_add(service_class, tenant)
+            known = self._index_by_name[service_class, tenant] = self._find_or_add(service_class, tenant)
         return known
 
     def _find_or_add(self, service_class: str | None, tenant: str | None) -> int:
-        model = next((each for each in self._given if _matches(each, service_class, tenant)), None)
-        if len(self._known) >= self._named_max:
+        model = next((each for each in self._configured if _matches(each, service_class, tenant)), None)
+        if len(self._index_by_name) >= self._named_max:
             service_class, tenant = None, "other"
-            if (known := self._known.get((None, "other"))) is not None:
+            if (known := self._index_by_name.get((None, "other"))) is not None:
                 return known
-        base = model or self._given[0]
+        base = model or self._configured[0]
         self.senders.append(
             Sender(
                 prompt=base.prompt,

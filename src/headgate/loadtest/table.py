@@ -1,29 +1,39 @@
-"""What came of a run, for people?"""
+"""Text report of a load test."""
 
 from collections.abc import Iterator, Sequence
+from typing import Final
 
-from headgate.loadtest.endings import Ending
-from headgate.loadtest.generator import LATE_P99_NS_MAX, Course
-from headgate.loadtest.report import Result
-from headgate.loadtest.tally import Tally
-from headgate.simulation.report.layout import Table, duration, latency_table, lay_out, listed, rate
-from headgate.simulation.report.spread import Spread
+from headgate.loadtest.generator import LATE_P99_NS_MAX, RunCounts
+from headgate.loadtest.report import LoadTestResult
+from headgate.loadtest.request import LoadTestOutcome
+from headgate.loadtest.tally import LoadTestTally
+from headgate.simulation.report.latency_summary import LatencySummary
+from headgate.simulation.report.text_table import (
+    Table,
+    format_counts,
+    format_duration,
+    format_rate,
+    latency_table,
+    render_table,
+)
+
+_COUNTS_DROPPABLE: Final = ("connection_failed", "unfinished", "interrupted", "retries", "tokens/s")
 
 
-def render(result: Result, *, width: int) -> str:
+def render(result: LoadTestResult, *, width: int) -> str:
     rows = _named_tallies(result)
     parts = [
         [_summary(result)],
-        lay_out(_counts(rows, result), width, spare=("unreached", "unfinished", "broken", "retries", "tokens/s")),
-        lay_out(_latencies(rows), width, spare=("p90", "p95")),
+        render_table(_counts(rows, result), width, droppable=_COUNTS_DROPPABLE),
+        render_table(_latencies(rows), width, droppable=("p90", "p95")),
         list(_reasons(result.total)),
-        list(_generator(result.course)),
+        list(_generator(result.counts)),
     ]
     return "\n\n".join("\n".join(part) for part in parts if part)
 
 
-def _named_tallies(result: Result) -> list[tuple[str, Tally]]:
-    """A row for each class and tenant where there are several, and one for all."""
+def _named_tallies(result: LoadTestResult) -> list[tuple[str, LoadTestTally]]:
+    """One row per class and per tenant if there are several, and one row for all requests."""
     classes, tenants = result.classes, result.tenants
     rows = [(f"class {name}", tally) for name, tally in classes.items()] if len(classes) > 1 else []
     if len(tenants) > 1:
@@ -31,71 +41,77 @@ def _named_tallies(result: Result) -> list[tuple[str, Tally]]:
     return [*rows, ("all", result.total)]
 
 
-def _summary(result: Result) -> str:
+def _summary(result: LoadTestResult) -> str:
     total, seconds = result.total, result.schedule_ns / 1e9
-    early = ", stopped early" if result.course.stopped_early else ""
-    offered = f"{total.offered} requests in {seconds:.4g} s ({rate(result.per_second(total.offered))}/s){early}"
+    early = ", stopped early" if result.counts.stopped_early else ""
+    offered = f"{total.offered} requests in {seconds:.4g} s ({format_rate(result.per_second(total.offered))}/s){early}"
     targets = result.targets
     named = (("TTFT", targets.ttft_ns), ("TPOT", targets.tpot_ns), ("E2E", targets.e2e_ns))
-    wanted = ", ".join(f"{name} ≤ {duration(value)}" for name, value in named if value is not None)
+    wanted = ", ".join(f"{name} ≤ {format_duration(value)}" for name, value in named if value is not None)
     good = f"; good: {wanted}" if wanted else ""
     return f"{result.model} at {result.url}\n{offered}{good}"
 
 
-def _counts(rows: Sequence[tuple[str, Tally]], result: Result) -> Table:
-    # An ending that never came needs a column only if it is one that everybody looks for.
+def _counts(rows: Sequence[tuple[str, LoadTestTally]], result: LoadTestResult) -> Table:
+    # Results that no request had do not get a column, except for the two that readers expect.
     total = result.total
-    shown = [each for each in Ending if total.endings[each] or each in (Ending.COMPLETED, Ending.REFUSED)]
+    shown = [
+        each
+        for each in LoadTestOutcome
+        if total.outcomes[each] or each in (LoadTestOutcome.COMPLETED, LoadTestOutcome.HTTP_ERROR)
+    ]
     table = [["requests", "offered", *shown, "goodput/s", "tokens/s", "retries"]]
     for name, tally in rows:
         table.append(
             [
                 name,
                 str(tally.offered),
-                *(str(tally.endings[ending]) for ending in shown),
-                rate(result.per_second(tally.good)),
-                rate(result.tokens_per_second(tally.output_tokens)),
+                *(str(tally.outcomes[ending]) for ending in shown),
+                format_rate(result.per_second(tally.good)),
+                format_rate(result.tokens_per_second(tally.output_tokens)),
                 str(tally.retries),
             ]
         )
     return table
 
 
-def _latencies(rows: Sequence[tuple[str, Tally]]) -> Table:
+def _latencies(rows: Sequence[tuple[str, LoadTestTally]]) -> Table:
     kinds = [(name, (("TTFT", tally.ttft_ns), ("TPOT", tally.tpot_ns), ("E2E", tally.e2e_ns))) for name, tally in rows]
-    return latency_table([(name, [(kind, Spread.of(values)) for kind, values in each]) for name, each in kinds])
+    return latency_table([(name, [(kind, LatencySummary.of(values)) for kind, values in each]) for name, each in kinds])
 
 
-def _reasons(total: Tally) -> Iterator[str]:
+def _reasons(total: LoadTestTally) -> Iterator[str]:
     for ending, codes in sorted(total.codes.items()):
-        yield f"{ending}: {listed(codes)}"
+        yield f"{ending}: {format_counts(codes)}"
     if total.retried_for:
-        yield f"retried after: {listed(total.retried_for)}"
-    if total.tokens_untold:
-        yield f"{total.tokens_untold} answers came without usage; their tokens are counted by events"
+        yield f"retried after: {format_counts(total.retried_for)}"
+    if total.without_usage:
+        yield f"{total.without_usage} responses without usage; their tokens are counted from stream events"
 
 
-def _generator(course: Course) -> Iterator[str]:
+def _generator(course: RunCounts) -> Iterator[str]:
     spread = course.lateness
     if spread is None:
         return
     cpu = course.cpu_s / (course.elapsed_ns / 1e9) if course.elapsed_ns else 0.0
-    late = f"late by p50 {duration(spread.at[50])}, p99 {duration(spread.at[99])}, max {duration(spread.most)}"
-    most = course.connections.open_most if course.connections else 0
-    yield f"generator: {late}; {cpu:.0%} of a core; {most} connections at most"
+    p50, p99, longest = map(format_duration, (spread.percentiles[50], spread.percentiles[99], spread.max_ns))
+    late = f"start delay p50 {p50}, p99 {p99}, max {longest}"
+    most = course.connections.open_peak if course.connections else 0
+    yield f"generator: {late}; {cpu:.0%} of a core; up to {most} open connections"
     yield from warnings(course)
 
 
-def warnings(course: Course) -> Iterator[str]:
-    """Why the figures are not to be trusted."""
+def warnings(course: RunCounts) -> Iterator[str]:
+    """Reasons why the results are unreliable."""
     if course.connection_waits and course.connections is not None:
         yield (
-            f"WARNING: {course.connection_waits} requests waited for one of the {course.connections.most} connections; "
-            "raise --connections, lower --rate or set --patience"
+            f"WARNING: {course.connection_waits} requests waited for one of the {course.connections.connections_max}"
+            " connections; raise --connections-max, lower --rate or set --client-timeout"
         )
     spread = course.lateness
-    if spread is not None and spread.at[99] > LATE_P99_NS_MAX:
+    if spread is not None and spread.percentiles[99] > LATE_P99_NS_MAX:
         yield (
-            f"WARNING: the generator fell behind: 1 request in 100 began {duration(spread.at[99])} late or more. "
-            "The latencies hold that delay. Lower --rate, or give the generator a core of its own"
+            "WARNING: the generator fell behind: 1 request in 100 started at least"
+            f" {format_duration(spread.percentiles[99])} late."
+            " The latencies include this delay. Lower --rate, or give the generator a dedicated core"
         )

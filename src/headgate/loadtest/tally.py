@@ -1,7 +1,6 @@
-"""What do many requests add up to?
+"""Totals over many requests.
 
-Latencies are those of completed requests; what was refused, broken off or abandoned is counted beside them, never mixed
-in.
+Latencies cover only completed requests. Failed, interrupted and abandoned requests are counted separately.
 """
 
 from array import array
@@ -10,17 +9,17 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
-from headgate.loadtest.endings import Ending, Story
-from headgate.simulation.report.spread import nanoseconds
-from headgate.simulation.report.targets import met
+from headgate.loadtest.request import LoadTestOutcome, LoadTestRequest
+from headgate.simulation.report.latency_summary import empty_durations
+from headgate.simulation.report.targets import meets_targets
 
 CODES_MAX: Final = 50
-"""How many different codes are counted by name; a server could invent a new one each time."""
+"""Maximum number of codes counted separately, because a server could send a new one each time."""
 
 
 @dataclass(frozen=True, slots=True)
-class Targets:
-    """What makes a completed request a good one; None asks nothing."""
+class LoadTestTargets:
+    """Latency targets that a request must meet to be good. None means no target."""
 
     ttft_ns: int | None = None
     tpot_ns: int | None = None
@@ -28,40 +27,40 @@ class Targets:
 
 
 @dataclass(slots=True)
-class Tally:
-    """The sum of some requests."""
+class LoadTestTally:
+    """Totals over a group of requests."""
 
     offered: int = 0
-    endings: Counter[Ending] = field(default_factory=Counter[Ending])
-    codes: dict[Ending, Counter[str]] = field(default_factory=dict[Ending, Counter[str]])
+    outcomes: Counter[LoadTestOutcome] = field(default_factory=Counter[LoadTestOutcome])
+    codes: dict[LoadTestOutcome, Counter[str]] = field(default_factory=dict[LoadTestOutcome, Counter[str]])
     good: int = 0
     retries: int = 0
     retried_for: Counter[str] = field(default_factory=Counter[str])
     prompt_tokens: int = 0
     output_tokens: int = 0
-    """Of all answers, also those that broke off."""
-    tokens_untold: int = 0
-    """How many answers came without the server's own count."""
-    ttft_ns: "array[int]" = field(default_factory=nanoseconds)
-    tpot_ns: "array[int]" = field(default_factory=nanoseconds)
-    e2e_ns: "array[int]" = field(default_factory=nanoseconds)
+    """Output tokens in all responses, including interrupted ones."""
+    without_usage: int = 0
+    """Number of completed responses for which the server did not report usage."""
+    ttft_ns: "array[int]" = field(default_factory=empty_durations)
+    tpot_ns: "array[int]" = field(default_factory=empty_durations)
+    e2e_ns: "array[int]" = field(default_factory=empty_durations)
 
-    def add(self, story: Story, targets: Targets) -> None:
+    def add(self, story: LoadTestRequest, targets: LoadTestTargets) -> None:
         self.offered += 1
-        self.endings[story.ending] += 1
+        self.outcomes[story.outcome] += 1
         self.retries += story.retries
         self.prompt_tokens += story.prompt_tokens
         self.output_tokens += story.output_tokens
-        for code in story.retried_for:
+        for code in story.retry_codes:
             _count(self.retried_for, code)
         if story.code:
-            _count(self.codes.setdefault(story.ending, Counter()), story.code)
-        if story.ending is Ending.COMPLETED:
+            _count(self.codes.setdefault(story.outcome, Counter()), story.code)
+        if story.outcome is LoadTestOutcome.COMPLETED:
             self._add_completed(story, targets)
 
-    def _add_completed(self, story: Story, targets: Targets) -> None:
-        self.good += met(targets, ttft_ns=story.ttft_ns, tpot_ns=story.tpot_ns, e2e_ns=story.e2e_ns)
-        self.tokens_untold += not story.tokens_told
+    def _add_completed(self, story: LoadTestRequest, targets: LoadTestTargets) -> None:
+        self.good += meets_targets(targets, ttft_ns=story.ttft_ns, tpot_ns=story.tpot_ns, e2e_ns=story.e2e_ns)
+        self.without_usage += not story.usage_reported
         self.e2e_ns.append(story.e2e_ns)
         if story.ttft_ns is not None:
             self.ttft_ns.append(story.ttft_ns)
@@ -73,11 +72,11 @@ def _count(counter: Counter[str], code: str) -> None:
     counter[code if code in counter or len(counter) < CODES_MAX else "other"] += 1
 
 
-def merge(tallies: Iterable[Tally]) -> Tally:
-    total = Tally()
+def merge(tallies: Iterable[LoadTestTally]) -> LoadTestTally:
+    total = LoadTestTally()
     for tally in tallies:
         total.offered += tally.offered
-        total.endings.update(tally.endings)
+        total.outcomes.update(tally.outcomes)
         for ending, codes in tally.codes.items():
             total.codes.setdefault(ending, Counter()).update(codes)
         total.good += tally.good
@@ -85,7 +84,7 @@ def merge(tallies: Iterable[Tally]) -> Tally:
         total.retried_for.update(tally.retried_for)
         total.prompt_tokens += tally.prompt_tokens
         total.output_tokens += tally.output_tokens
-        total.tokens_untold += tally.tokens_untold
+        total.without_usage += tally.without_usage
         total.ttft_ns.extend(tally.ttft_ns)
         total.tpot_ns.extend(tally.tpot_ns)
         total.e2e_ns.extend(tally.e2e_ns)

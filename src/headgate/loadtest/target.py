@@ -1,16 +1,16 @@
-"""Where do the requests go?"""
+"""Address of the server under test."""
 
 from dataclasses import dataclass
 from typing import Self
 from urllib.parse import urlsplit
 
-from headgate.loadtest.problem import Problem
+from headgate.loadtest.problem import WorkloadError
 
 _PATH = "/chat/completions"
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class TargetUrl:
     host: str
     port: int
     path: str
@@ -18,16 +18,18 @@ class Target:
 
     @classmethod
     def parse(cls, url: str) -> Self:
-        """The address of a server, its `/v1`, or the whole path of its chat completions."""
+        """Parses the address of a server, of its `/v1` path, or of its chat completions path."""
         parts = urlsplit(url if "://" in url else f"http://{url}")
         try:
             port = parts.port
         except ValueError:
-            raise Problem(f'"{url}" names no port from 1 to 65535') from None
+            raise WorkloadError(f'"{url}" has an invalid port; use one from 1 to 65535') from None
         if parts.scheme not in ("http", "https") or not parts.hostname or not url.isascii():
-            raise Problem(f'"{url}" is no address of a server; write one such as http://127.0.0.1:8080')
+            raise WorkloadError(f'"{url}" is not a server URL; use one such as http://127.0.0.1:8080')
         if parts.username is not None or parts.query:
-            raise Problem(f'"{parts.hostname}" must stand without user and query; a key is given by --key')
+            raise WorkloadError(
+                f'the URL of "{parts.hostname}" must not contain a user or a query; use --api-key for a key'
+            )
         tls = parts.scheme == "https"
         return cls(parts.hostname, port or (443 if tls else 80), _whole_path(parts.path.rstrip("/")), tls)
 

@@ -1,1 +1,1 @@
-"""What do we talk about? The words of the domain: frozen values, no behaviour that touches the world."""
+"""Domain types shared by all layers: immutable values without I/O."""

@@ -1,8 +1,8 @@
-"""Caps: the largest values that a request may ask of an engine.
+"""Caps: upper limits on request parameters.
 
-A class may allow less than an engine can do. Values above a cap are lowered, not rejected, and the answer lists the
-lowered values. Only two cases are rejected: too many prompts in one array, and a prompt that is too long, unless the
-class trims its oldest turns.
+A class may allow less than an engine supports. Values above a cap are lowered, and the response lists the lowered
+values. Only two cases are rejected: too many prompts in one array, and a prompt that is too long, unless the class
+trims the oldest turns of a conversation.
 """
 
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from enum import StrEnum
 
 
 class ReasoningEffort(StrEnum):
-    """From least to most."""
+    """Reasoning effort, in ascending order."""
 
     NONE = "none"
     MINIMAL = "minimal"
@@ -21,7 +21,7 @@ class ReasoningEffort(StrEnum):
 
 
 class ImageDetail(StrEnum):
-    """From least to most. Whoever names none leaves it to the engine, as with auto."""
+    """Level of image detail, in ascending order. If a request sets none, the engine chooses, as with `auto`."""
 
     LOW = "low"
     AUTO = "auto"
@@ -30,20 +30,28 @@ class ImageDetail(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Caps:
-    """None means no limit."""
+    """Upper limits on request parameters. None means no limit."""
 
     prompt_tokens: int | None = None
-    trims_prompt: bool = False
-    """Whether the oldest turns of a conversation that is too long are left out, rather than the request refused."""
+    trim_prompt: bool = False
+    """Whether the gateway drops the oldest turns of an overlong conversation instead of rejecting the request."""
     output_tokens: int | None = None
     n: int | None = 8
     best_of: int | None = 8
     logprobs: int | None = 20
     prompt_logprobs: int | None = 0
-    """Engines keep a whole row of the vocabulary per token for these; one request can exhaust their memory."""
+    """Maximum number of candidates per prompt token whose log probabilities are returned.
+
+    To compute them, engines keep one row over the whole vocabulary per token, so a single request can exhaust engine
+    memory.
+    """
     reasoning_effort: ReasoningEffort | None = None
     image_detail: ImageDetail | None = None
     prompts: int | None = 64
-    """Prompts in one array of `/v1/completions`, times the answers to each. Requests with more are rejected."""
+    """Maximum number of prompts in one `/v1/completions` request, multiplied by the number of choices per prompt.
+
+    Requests with more are rejected.
+    """
     inputs: int | None = 2_048
-    """Inputs in one array of `/v1/embeddings`, as in OpenAI's own API. Requests with more are rejected."""
+    """Maximum number of inputs in one `/v1/embeddings` request, as in OpenAI's API. Requests with more inputs are
+    rejected."""

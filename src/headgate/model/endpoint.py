@@ -1,7 +1,7 @@
-"""Where can a request run?
+"""Endpoints as the scheduler knows them.
 
-An endpoint is one engine address as the scheduler knows it: a name, the pool it belongs to,
-and how much may be given to it at once. Its URL is the adapters' business.
+An endpoint is one engine address. The scheduler knows its name, its pool and its maximum number of requests in flight.
+Only the adapters know its URL.
 """
 
 from dataclasses import dataclass
@@ -17,38 +17,38 @@ class Endpoint:
     pool: PoolName
     in_flight_max: int
     device: str = ""
-    """Endpoints that name the same device share its capacity; empty means one of its own."""
+    """Device that the endpoint runs on. Endpoints on the same device share its capacity. Empty if not shared."""
     zone: str = ""
 
 
-NAME_UNRESOLVED: Final = "its host name does not resolve"
-"""The detail of a probe or an attempt that failed because the name of the endpoint's host has no address."""
+NAME_UNRESOLVED: Final = "the host name does not resolve"
+"""Detail of a probe or an attempt that failed because the endpoint's host name could not be resolved."""
 
 
-class EndpointTrouble(StrEnum):
-    """The reason why an endpoint does not serve, from its last probe or its last failed attempt."""
+class EndpointProblem(StrEnum):
+    """Why an endpoint is not ready, according to its last probe or its last failed attempt."""
 
-    REFUSED = "refused"
-    """Nothing listens at its address: the process is gone, or the address is wrong."""
+    CONNECTION_REFUSED = "connection_refused"
+    """No process is listening at the address: the engine has exited or the address is wrong."""
     UNREACHABLE = "unreachable"
-    """No connection: no route, no such host name, or connections are reset or time out."""
-    SILENT = "silent"
-    """It accepts connections and does not answer."""
+    """The connection failed: no route, unknown host name, connection reset or connection timeout."""
+    UNRESPONSIVE = "unresponsive"
+    """The endpoint accepts connections but does not respond."""
     LOADING = "loading"
-    """It answers that it cannot serve yet."""
+    """The endpoint responds that it is not ready yet."""
     ERRORS = "errors"
-    """It answers with errors, or its answers break off."""
+    """The endpoint responds with errors, or its responses are truncated."""
     KEY_REJECTED = "key_rejected"
-    """It rejects the key that the gateway sends."""
+    """The endpoint rejects the gateway's API key."""
     MODEL_UNKNOWN = "model_unknown"
-    """It does not serve the model that it is configured for."""
+    """The endpoint does not serve the model that it is configured for."""
 
 
 class EndpointState(StrEnum):
     WARMING = "warming"
-    """Known, but the engine has not yet said that it can serve."""
+    """The endpoint is known, but its engine has not yet reported that it is ready."""
     READY = "ready"
     EJECTED = "ejected"
-    """Failed or fell silent; nothing is sent until its time is over."""
+    """The endpoint failed or stopped responding. It receives no requests until its ejection time is over."""
     TRIAL = "trial"
-    """Back from ejection with one request at a time, until one succeeds."""
+    """The ejection time is over. The endpoint receives one request at a time until one succeeds."""

@@ -1,12 +1,12 @@
-"""How fast is an engine, and how much does it hold?
+"""Engine profiles: speed and memory parameters of an engine on its hardware.
 
-One step of the loop takes
+One step of the engine loop takes
 
     a + bp·prefill_tokens + bd·decoding_sequences + c·kv_tokens_read + q·Σ chunk·(done + chunk/2)
 
-where `done` is what had been computed of a prompt before its chunk, and a decoding sequence reads all of its tokens.
-The five parameters are whole picoseconds, so that sums of step times are exact; `docs/guides/simulated-engine.md` says
-where each number comes from.
+where `done` is the number of prompt tokens computed before the chunk. A decoding sequence reads all of its tokens. The
+five parameters are integer picoseconds, so that sums of step times are exact. `docs/guides/simulated-engine.md` lists
+the source of each value.
 """
 
 from collections.abc import Mapping
@@ -19,52 +19,52 @@ from typing import Final
 class EngineProfile:
     name: str
     step_ps: int
-    """a: what a step costs whatever is in it."""
+    """a: fixed time per step."""
     prefill_token_ps: int
-    """bp: each prompt token that is computed."""
+    """bp: time per computed prompt token."""
     decode_sequence_ps: int
-    """bd: each sequence that gets one more token."""
+    """bd: time per decoding sequence."""
     kv_token_ps: int
-    """c: each token of KV cache that decoding sequences read."""
+    """c: time per KV cache token that decoding sequences read."""
     attention_ps: int
-    """q: each pair of tokens of a prompt."""
+    """q: time per pair of prompt tokens."""
     chunk_tokens: int
-    """How many tokens one step may compute, decoding sequences included (vLLM: max_num_batched_tokens)."""
+    """Maximum number of tokens computed in one step, including decoding sequences (vLLM: max_num_batched_tokens)."""
     sequences_max: int
     kv_blocks: int
     block_tokens: int = 16
     watermark_blocks: int = 0
-    """Blocks that stay free when a waiting sequence is admitted."""
+    """Number of blocks that stay free when a waiting sequence is admitted."""
     context_tokens: int
-    """The longest prompt and answer together."""
-    by_priority: bool = False
-    """Lower priorities first, instead of first come, first served."""
+    """Maximum total number of prompt and output tokens."""
+    priority_scheduling: bool = False
+    """Whether the engine schedules by priority (lowest number first) instead of first come, first served."""
     prefix_cache: bool = True
-    asynchronous: bool = False
-    """A step is composed when the one before it starts, as vLLM 0.19 does unless told otherwise."""
+    async_scheduling: bool = False
+    """Whether a step is scheduled when the previous one starts, as in vLLM 0.19 by default."""
 
     def __post_init__(self) -> None:
-        assert self.chunk_tokens >= self.sequences_max, "every running sequence must get its token in each step"
-        assert self.step_ps > 0, "a step that takes no time never ends"
-        assert self.fits(self.context_tokens), "a single sequence of the longest context must fit into the KV cache"
+        assert self.chunk_tokens >= self.sequences_max, "each running sequence needs one token per step"
+        assert self.step_ps > 0, "step_ps must be positive"
+        assert self.fits(self.context_tokens), "a sequence of context_tokens must fit into the KV cache"
 
     def decode_ps(self, sequences: int, *, kv_tokens: int) -> int:
-        """A step in which so many sequences decode, and nothing else."""
+        """Returns the duration of a step in which only `sequences` sequences decode."""
         return self.step_ps + self.decode_sequence_ps * sequences + self.kv_token_ps * kv_tokens
 
-    def prefill_ps(self, chunk: int, *, done: int) -> int:
-        """What a chunk of a prompt adds to its step."""
-        return self.prefill_token_ps * chunk + self.attention_ps * chunk * (2 * done + chunk) // 2
+    def prefill_ps(self, chunk: int, *, computed: int) -> int:
+        """Returns the time that a prompt chunk adds to its step."""
+        return self.prefill_token_ps * chunk + self.attention_ps * chunk * (2 * computed + chunk) // 2
 
-    def blocks(self, tokens: int) -> int:
+    def blocks_for(self, tokens: int) -> int:
         return -(-tokens // self.block_tokens)
 
     def fits(self, tokens: int) -> bool:
-        """Whether a sequence may ever grow to so many tokens."""
-        return self.blocks(tokens) + self.watermark_blocks <= self.kv_blocks
+        """Returns whether a sequence of this length fits into the KV cache."""
+        return self.blocks_for(tokens) + self.watermark_blocks <= self.kv_blocks
 
     def with_kv_tokens(self, tokens: int) -> "EngineProfile":
-        """The same engine with a KV cache of this size; its context is cut to what fits."""
+        """Returns this profile with a KV cache of the given size. The context length is limited to what fits."""
         blocks = self.watermark_blocks + max(1, tokens // self.block_tokens)
         context = min(self.context_tokens, (blocks - self.watermark_blocks) * self.block_tokens)
         return replace(self, kv_blocks=blocks, context_tokens=context)

@@ -1,7 +1,7 @@
-"""Why did an attempt fail, and what caused the failure?
+"""Kinds of attempt failures, and their origins.
 
-A `Fault` is the engine adapter's observation. A `FaultOrigin` is the scheduler's conclusion, which also takes into
-account how the endpoint served other requests in the meantime (`core/routing/blame`).
+A `Fault` is what the engine adapter observed. A `FaultOrigin` is the scheduler's conclusion, which also takes into
+account how the endpoint served other requests at the time (`core/routing/fault_attribution`).
 """
 
 from enum import StrEnum
@@ -9,27 +9,27 @@ from enum import StrEnum
 
 class Fault(StrEnum):
     CONNECTION = "connection"
-    """The connection was refused, timed out, or was reset before the engine answered."""
+    """The connection was refused, timed out or was reset before the engine responded."""
     UNAVAILABLE = "unavailable"
-    """The engine answered that it cannot serve: overloaded, starting, or configured differently."""
-    ANSWER = "answer"
-    """The engine accepted the request and then failed: it answered with an error, or its answer broke off."""
-    LIMIT = "limit"
-    """The answer was not complete within its time limit, and no fault of the engine was seen."""
+    """The engine responded that it cannot serve the request: it is overloaded, starting or configured differently."""
+    RESPONSE = "response"
+    """The engine accepted the request but then failed: it responded with an error or truncated the response."""
+    TIME_LIMIT = "time_limit"
+    """The response was not complete before its timeout, and no engine fault was observed."""
     GATEWAY = "gateway"
-    """This process could not send the request: no file descriptors, memory, ports or name resolution."""
+    """This process could not send the request because it lacks file descriptors, memory, ports or name resolution."""
 
 
 class FaultOrigin(StrEnum):
-    """The cause of a failed attempt."""
+    """Cause of a failed attempt."""
 
     ENDPOINT = "endpoint"
     REQUEST = "request"
     """The request fails on several endpoints that serve other requests."""
     TENANT = "tenant"
-    """Only requests of this tenant fail at an endpoint that serves others."""
+    """Only requests from this tenant fail on an endpoint that serves others."""
     MODEL = "model"
-    """Only requests for this model fail at an endpoint that serves others."""
+    """Only requests for this model fail on an endpoint that serves others."""
     MEMBER = "member"
-    """The endpoint serves most other members of the cell that use it."""
+    """The endpoint serves most other members of the cell that use it. Only this member's requests fail there."""
     GATEWAY = "gateway"

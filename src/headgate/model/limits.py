@@ -1,4 +1,4 @@
-"""How much may a tenant ask, and how much of that is left?"""
+"""Rate and concurrency limits of a tenant."""
 
 from dataclasses import dataclass
 
@@ -8,32 +8,38 @@ from headgate.model.units import Duration
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """None means no limit. Rates are refilled evenly; a full minute of them may come at once."""
+    """Limits of a tenant. None means no limit.
+
+    Rates refill continuously. A full minute's allowance may be used at once.
+    """
 
     requests_per_minute: int | None = None
     tokens_per_minute: int | None = None
-    """Of prompts and answers together."""
+    """Prompt and output tokens together, per minute."""
     concurrency: int | None = None
-    """Requests that have not ended; each prompt of an array counts as one."""
-    tokens_whole: int | None = None
-    """Where these are a part of larger limits: all tokens per minute. A prompt that fits those may come again."""
-    concurrency_whole: int | None = None
-    """The concurrency of the larger limits, if these limits are a part of them."""
+    """Maximum number of open requests. Each prompt of an array counts as one."""
+    total_tokens_per_minute: int | None = None
+    """Undivided limit on tokens per minute, if these limits are a share of larger ones.
+
+    A prompt that exceeds the share but fits the undivided limit may be retried.
+    """
+    total_concurrency: int | None = None
+    """Undivided concurrency limit, if these limits are a share of larger ones."""
 
 
 @message
 class RateLeft:
-    """What is left of a rate: the level of the tenant's path at which least is."""
+    """Remaining amount of a rate limit, at the level of the tenant's path that has the least left."""
 
     limit: int
     remaining: int
     reset_ns: Duration
-    """Until it is whole again, if nothing else comes."""
+    """Time until the full amount is available again if no further requests arrive."""
 
 
 @message
 class LimitsLeft:
-    """What a caller is told of its limits; None where it has none."""
+    """Remaining rate limits reported to a caller. None means no limit."""
 
     requests: RateLeft | None
     tokens: RateLeft | None

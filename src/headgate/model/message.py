@@ -1,7 +1,7 @@
-"""How is that written which the scheduler and its hosts tell each other?
+"""Decorator for immutable messages between the scheduler and its hosts.
 
-Once, and read by many: nobody may change a message. The type checker sees to it. To freeze each one at run time as well
-would be felt: several are made for every request, and a frozen one takes longer to make for each of its fields.
+The type checker enforces immutability. Freezing messages at run time would have a measurable cost: each request creates
+several messages, and every field of a frozen dataclass makes it slower to create.
 """
 
 from dataclasses import dataclass, field
@@ -11,5 +11,5 @@ _Message = TypeVar("_Message")
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
-def message(of: type[_Message]) -> type[_Message]:
-    return dataclass(slots=True, unsafe_hash=True)(of)
+def message(cls: type[_Message]) -> type[_Message]:
+    return dataclass(slots=True, unsafe_hash=True)(cls)

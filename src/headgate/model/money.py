@@ -1,6 +1,7 @@
-"""What does it cost, who pays, and how much may be spent?
+"""Prices, bills and budgets.
 
-Money is whole billionths of a dollar, so that a request of a millisecond is not rounded to nothing and sums are exact.
+Amounts are integer billionths of a dollar, so that the cost of a one-millisecond request is not rounded to zero and
+sums are exact.
 """
 
 from collections.abc import Sequence
@@ -17,7 +18,7 @@ NANO_USD_PER_USD: Final = 1_000_000_000
 
 
 class PriceKind(StrEnum):
-    """How an endpoint-hour is bought."""
+    """Purchase type of an endpoint-hour."""
 
     ON_DEMAND = "on_demand"
     RESERVED = "reserved"
@@ -26,20 +27,22 @@ class PriceKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """What a pool costs from a moment on: by the hour of each endpoint, or by the token where others host it."""
+    """Price of a pool, starting at a given time: per endpoint-hour, or per token if a third party hosts the engines."""
 
     since: Instant = Instant(0)
-    hour: NanoUsd = NanoUsd(0)
-    """Of one endpoint."""
+    per_hour: NanoUsd = NanoUsd(0)
+    """Price per hour of one endpoint."""
     kind: PriceKind = PriceKind.ON_DEMAND
-    input_tokens: NanoUsd = NanoUsd(0)
-    """Of a million prompt tokens, as are those that follow."""
-    cached_tokens: NanoUsd = NanoUsd(0)
-    output_tokens: NanoUsd = NanoUsd(0)
+    input_per_1m_tokens: NanoUsd = NanoUsd(0)
+    """Price per million prompt tokens."""
+    cached_per_1m_tokens: NanoUsd = NanoUsd(0)
+    """Price per million prompt tokens found in the engine's prefix cache."""
+    output_per_1m_tokens: NanoUsd = NanoUsd(0)
+    """Price per million output tokens."""
 
 
 def price_at(prices: Sequence[Price], now: Instant) -> Price | None:
-    """The one that holds at a moment: the last that has begun. They stand in the order of their beginnings."""
+    """Returns the price in effect at a given time, or None. `prices` must be sorted by start time."""
     return next((each for each in reversed(prices) if each.since <= now), None)
 
 
@@ -48,70 +51,70 @@ class Payer(StrEnum):
     PLATFORM = "platform"
 
 
-class Cause(StrEnum):
-    """What an attempt's engine time was spent on."""
+class BillCause(StrEnum):
+    """Why an attempt used engine time."""
 
     ANSWER = "answer"
-    CLIENT_LEFT = "client_left"
+    CLIENT_DISCONNECTED = "client_disconnected"
     RETRY = "retry"
-    """It failed, and another attempt was made."""
+    """The attempt failed and was retried."""
     HEDGE = "hedge"
-    """Another attempt answered first."""
-    EXPIRED = "expired"
-    """The caller's own deadline passed after the attempt was sent. The tenant pays for the work done until then."""
-    ENGINE_FAILED = "engine_failed"
-    REFUSED = "refused"
-    """The engine judged the request itself to be wrong."""
-    LEAVING = "leaving"
-    """The process that held the request left."""
+    """Another attempt responded first."""
+    DEADLINE_EXCEEDED = "deadline_exceeded"
+    """The caller's deadline passed after the attempt was sent. The tenant pays for the work done until then."""
+    ENGINE_ERROR = "engine_error"
+    ENGINE_REJECTED = "engine_rejected"
+    """The engine rejected the request as invalid."""
+    SHUTDOWN = "shutdown"
+    """The process that held the request shut down."""
 
 
-PAYERS: Final = {
-    Cause.ANSWER: Payer.TENANT,
-    Cause.CLIENT_LEFT: Payer.TENANT,
-    Cause.EXPIRED: Payer.TENANT,
-    Cause.REFUSED: Payer.TENANT,
-    Cause.RETRY: Payer.PLATFORM,
-    Cause.HEDGE: Payer.PLATFORM,
-    Cause.ENGINE_FAILED: Payer.PLATFORM,
-    Cause.LEAVING: Payer.PLATFORM,
+PAYER_BY_CAUSE: Final = {
+    BillCause.ANSWER: Payer.TENANT,
+    BillCause.CLIENT_DISCONNECTED: Payer.TENANT,
+    BillCause.DEADLINE_EXCEEDED: Payer.TENANT,
+    BillCause.ENGINE_REJECTED: Payer.TENANT,
+    BillCause.RETRY: Payer.PLATFORM,
+    BillCause.HEDGE: Payer.PLATFORM,
+    BillCause.ENGINE_ERROR: Payer.PLATFORM,
+    BillCause.SHUTDOWN: Payer.PLATFORM,
 }
 
 
 @message
 class Bill:
-    """What one attempt took of its endpoint's time, and what that costs."""
+    """Engine time of one attempt and its cost."""
 
     attempt: int
-    cause: Cause
+    cause: BillCause
     input_ns: Duration
-    """Computing the prompt."""
+    """Time to compute the prompt."""
     output_ns: Duration
-    """Producing the answer."""
+    """Time to generate the output."""
     overhead_ns: Duration
-    """Its share of what a step takes whatever is in it."""
-    input: NanoUsd
-    output: NanoUsd
-    overhead: NanoUsd
+    """The attempt's share of the fixed step time."""
+    input_nano_usd: NanoUsd
+    output_nano_usd: NanoUsd
+    overhead_nano_usd: NanoUsd
 
 
 @message
 class EndpointTime:
-    """How the time of one endpoint was spent since it was last asked for. The parts come to the whole."""
+    """How one endpoint has spent its time since the last report. The parts add up to the total."""
 
     endpoint_id: str
     pool: str
-    whole_ns: Duration
+    total_ns: Duration
     starting_ns: Duration
-    """It had joined and never said that it was ready."""
+    """Time before the endpoint first reported that it was ready."""
     unready_ns: Duration
-    """It said that it was not ready, or was ejected, and nothing ran."""
+    """Time during which the endpoint was not ready or was ejected and had no running attempts."""
     idle_ns: Duration
-    """It was ready, and nothing ran."""
+    """Time during which the endpoint was ready and had no running attempts."""
     billed_ns: Duration
-    """It is in bills, or will be when those requests end."""
-    late_ns: Duration
-    """Attempts that were stopped took so long to end after their requests had."""
+    """Time included in bills, or in the future bills of open requests."""
+    abort_lag_ns: Duration
+    """Time that aborted attempts kept running after their requests had ended."""
 
 
 class Period(StrEnum):
@@ -121,31 +124,31 @@ class Period(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """How much may be spent in a period."""
+    """Spending limit for a period."""
 
     period: Period
     limit: NanoUsd
     hard: bool = True
-    """Whether nothing more is let in when it is spent; else those whom it is for give up quality instead."""
-    part: tuple[int, int] = (1, 1)
-    """Of what is left, so many of so many parts may be spent by the one whose budget this is."""
+    """Whether requests are rejected once the budget is spent. If false, they are degraded instead."""
+    share: tuple[int, int] = (1, 1)
+    """Share of the remaining amount that the budget's owner may spend, as numerator and denominator."""
 
     @property
-    def parted(self) -> bool:
-        return self.part[0] != self.part[1]
+    def is_shared(self) -> bool:
+        return self.share[0] != self.share[1]
 
 
 @message
-class BudgetLeft:
-    """Where a budget stands."""
+class BudgetStatus:
+    """Current state of a budget."""
 
     scope: str
-    """`tenant:acme/search` or `class:batch`."""
+    """Scope of the budget, such as `tenant:acme/search` or `class:batch`."""
     period: Period
     hard: bool
     limit: NanoUsd
     spent: NanoUsd
     reserved: NanoUsd
-    """By requests that have not ended."""
+    """Amount reserved by open requests."""
     reset_ns: Duration | None
-    """Until the period ends; None as long as nobody has told."""
+    """Time until the period ends. None if it is not known yet."""

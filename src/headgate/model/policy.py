@@ -1,8 +1,7 @@
-"""What rules does the scheduler follow?
+"""Policy: the rules that the scheduler follows.
 
-Policy is data: one frozen value, brought by the event `PolicyChanged`, logged and replayed
-like any other. It names classes, tenants, models and pools; endpoints come and go by events
-of their own.
+A policy is one immutable value. It is delivered by the event `PolicyChanged`, which is logged and replayed like any
+other event. It defines classes, tenants, models and pools. Endpoints join and leave through separate events.
 """
 
 from dataclasses import dataclass
@@ -11,92 +10,105 @@ from typing import Final
 
 from headgate.model.caps import Caps
 from headgate.model.money import Budget, NanoUsd, Price
-from headgate.model.orders import OperatorOrder
+from headgate.model.overrides import OperatorOverride
 from headgate.model.speed import EngineSpeed
 from headgate.model.tenant import Plan, Tenant
 from headgate.model.ticket import Api
 from headgate.model.units import MILLISECOND, MINUTE, SECOND, ClassName, Duration, ModelName, PoolName, TenantId
 
-NO_TIER_CHOICE: Final = ("auto", "default")
-"""Values of `service_tier` that leave the choice of the class to the gateway, like a missing value."""
-_USUAL_CAPS = Caps()
+AUTO_SERVICE_TIERS: Final = ("auto", "default")
+"""Values of `service_tier` that let the gateway choose the class, as if no value were given."""
+_DEFAULT_CAPS = Caps()
 _NO_CAPS = Caps(n=None, best_of=None, logprobs=None, prompt_logprobs=None, prompts=None, inputs=None)
-_USUAL_SPEED = EngineSpeed()
+_DEFAULT_SPEED = EngineSpeed()
 
 
-class Promise(StrEnum):
-    """What a class keeps when something has to give way."""
+class OptimizationGoal(StrEnum):
+    """Property that a class preserves under overload."""
 
     LATENCY = "latency"
-    """Stays quick: may lose length, or be sent to a smaller model."""
+    """Responses stay fast, but may be shorter or come from a smaller model."""
     QUALITY = "quality"
-    """Stays good: may only wait."""
+    """Responses do not change, but requests may wait longer."""
     COST = "cost"
-    """Stays cheap: gives way first."""
+    """The class is degraded first."""
 
 
 @dataclass(frozen=True, slots=True)
-class Variant:
-    """What a class gives up from a level of the ladder on. What it does not name stays as it is."""
+class DegradationStep:
+    """Caps and model of a class at a degradation level and above. Omitted settings stay unchanged."""
 
     level: int
     caps: Caps = _NO_CAPS
-    """Joined with the class's own: the stricter of the two counts."""
+    """Caps to combine with those of the class. The stricter value of each cap applies."""
     model: ModelName | None = None
-    """Served by the pools of this model instead."""
+    """Model whose pools serve the requests instead. None leaves the model unchanged."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServiceClass:
-    """How a kind of request is treated."""
+    """How one kind of request is treated."""
 
     name: ClassName
     band: int
-    """Classes of one band share a priority; the lowest number goes first."""
+    """Priority band of the class. The lowest number is served first."""
     queue_wait_ns_max: Duration = Duration(30 * SECOND)
     queue_length_max: int = 2_000
     queue_length_per_tenant_max: int = 500
     first_token_ns_max: Duration = Duration(60 * SECOND)
-    """How long a streamed attempt may stay silent before its first token."""
+    """Maximum time to the first token of a streaming attempt."""
     idle_ns_max: Duration = Duration(30 * SECOND)
-    """How long a streamed attempt may stay silent between tokens."""
+    """Maximum time between two tokens of a streaming attempt."""
     total_ns_max: Duration = Duration(10 * MINUTE)
-    """How long one attempt may last, streamed or not."""
+    """Maximum duration of one attempt, streaming or not."""
     service_tiers: tuple[str, ...] = ()
     """Values of `service_tier` that select this class."""
     prompt_tokens_max: int | None = None
-    """The longest prompt it takes when the caller named neither class nor tier."""
-    unnamed: bool = True
-    """Whether it takes requests of callers who named neither class nor tier."""
+    """Maximum prompt length, in tokens, that the class accepts from callers that specify neither a class nor a tier."""
+    accepts_unclassified: bool = True
+    """Whether the class accepts requests that specify neither a class nor a tier."""
     pools: tuple[PoolName, ...] = ()
-    """The pools it may use; empty means every pool of the model."""
-    caps: Caps = _USUAL_CAPS
-    """What its requests may ask of an engine, at most."""
+    """Pools that the class may use. Empty means all pools of the model."""
+    caps: Caps = _DEFAULT_CAPS
+    """Upper limits for request parameters."""
     ttft_ns: Duration | None = None
-    """By when a streamed answer should begin. What can no longer do so is not computed."""
+    """Time-to-first-token target for streaming responses.
+
+    Requests that can no longer meet it are not sent to an engine.
+    """
     tpot_ns: Duration | None = None
-    """How long each further token should take, on the mean."""
-    floor_percent: int = 0
-    """What its band is given of a pool's work, however much waits before it; of its classes the highest counts."""
+    """Target for the mean time per output token after the first (TPOT)."""
+    min_share_percent: int = 0
+    """Minimum share of a pool's engine time that the class's priority band gets while higher bands have work, in
+    percent.
+
+    If the classes of a band differ, the highest value applies.
+    """
     reserve_percent: int = 0
-    """What is kept free for it of each endpoint's places."""
-    promise: Promise = Promise.LATENCY
-    variants: tuple[Variant, ...] = ()
-    """In the order of their levels."""
-    hedges: bool = False
-    """Whether a second attempt may be made elsewhere while the first is silent for unusually long."""
-    start_wait_ns: Duration | None = None
-    """How long a request may be held for the first endpoint of a pool that has none; None refuses it at once."""
+    """Share of each endpoint's slots that is reserved for the class, in percent."""
+    optimize_for: OptimizationGoal = OptimizationGoal.LATENCY
+    degradation_steps: tuple[DegradationStep, ...] = ()
+    """Degradation steps, in ascending order of level."""
+    hedging: bool = False
+    """Whether the scheduler may send a second attempt elsewhere if the first is silent for an unusually long time."""
+    cold_start_wait_ns_max: Duration | None = None
+    """Maximum time that a request is held while the first endpoint of a pool without endpoints starts.
+
+    If None, the request is rejected immediately.
+    """
     budgets: tuple[Budget, ...] = ()
-    """For all of its requests together."""
-    cost_max: NanoUsd | None = None
-    """What one request may cost; for the promise of cost."""
-    unit_cost_max: NanoUsd | None = None
-    """What all requests of one unit of business may cost together within a day; for the promise of cost."""
+    """Budgets shared by all requests of the class."""
+    cost_per_request_max: NanoUsd | None = None
+    """Maximum cost of one request. Only for classes that optimize for cost."""
+    cost_per_unit_max: NanoUsd | None = None
+    """Maximum cost of all requests of one business unit per day. Only for classes that optimize for cost."""
     ttft_assumed: bool = False
     tpot_assumed: bool = False
-    """Whether the target is a default instead of a configured value. A default does not bind while the speed of the
-    engines is being learned, nor where they cannot keep it for a single request."""
+    """Whether the target is a default instead of a configured value.
+
+    A default does not apply while engine speeds are being learned, or if the engines cannot meet it even for a single
+    request.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,191 +117,220 @@ class Pool:
 
     name: PoolName
     warm_up_ns: Duration = Duration(30 * SECOND)
-    """How long an endpoint usually needs from its start to its first answer."""
-    speed: EngineSpeed = _USUAL_SPEED
+    """Typical time from the start of an endpoint to its first response."""
+    speed: EngineSpeed = _DEFAULT_SPEED
     kv_tokens: int | None = None
-    """What the KV cache of an endpoint holds; None where nobody said."""
+    """KV cache capacity of one endpoint, in tokens. None if not configured."""
     prompt_tokens_min: int = 0
     prompt_tokens_max: int | None = None
-    """The prompts it is meant for, as long as another pool of the model is meant for the rest."""
+    """Range of prompt lengths, in tokens, that the pool is intended for.
+
+    It applies only if another pool of the model is intended for the other lengths.
+    """
     output_tokens_min: int = 0
     output_tokens_max: int | None = None
-    """The answers it is meant for, by their predicted length."""
+    """Range of predicted response lengths, in tokens, that the pool is intended for."""
     hold_max: int = 0
-    """So many requests may be held for its first endpoint while it has none; 0 where it is meant to have one always."""
+    """Maximum number of requests held for the first endpoint. 0 if the pool always has at least one endpoint."""
     cold_start_ns: Duration = Duration(120 * SECOND)
-    """From when its first endpoint is asked for to when it serves, as long as that was not measured."""
+    """Cold start duration of the first endpoint. Used until a cold start has been measured."""
     prices: tuple[Price, ...] = ()
-    """In the order of their beginnings; empty where it costs nothing that anybody counts."""
+    """Prices, in ascending order of start time. Empty if the pool is free."""
     speed_assumed: bool = False
-    """Whether the speed is a guess instead of a configured value. Nothing is rejected by a guess."""
+    """Whether the speed is assumed instead of configured. An assumed speed does not cause rejections."""
+    scales: bool = False
+    """Whether the number of endpoints depends on the load (`scaling`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class BatchRules:
-    """When requests that were sent to one endpoint are asked together. The scheduler decides about each as ever."""
+    """Rules for combining requests to one endpoint into one call.
 
-    inputs_max: int = 32
-    """What one call asks for at most; a longer list is asked in several."""
-    preferred: tuple[int, ...] = ()
-    """When exactly so many wait they go at once."""
+    The scheduler still makes a separate decision for each request.
+    """
+
+    batch_size_max: int = 32
+    """Maximum number of inputs in one call. A longer list is split into several calls."""
+    preferred_batch_sizes: tuple[int, ...] = ()
+    """Batch sizes at which a batch is sent as soon as exactly that many inputs are waiting."""
     delay_ns_max: Duration = Duration(5 * MILLISECOND)
-    """How long a request waits for company while the engine is busy; while it is idle nobody waits."""
-    budget_percent: int = 10
-    """Of its class's time to the first token, and of what is left of its caller's deadline, it waits no more."""
+    """Maximum batch wait while the engine is busy. If the engine is idle, requests are sent immediately."""
+    delay_ttft_percent_max: int = 10
+    """Maximum batch wait, in percent of the class's TTFT target and of the time left until the deadline."""
     tokens_max: int = 8_192
-    """What the inputs of one call come to at most, by their bytes; one that is longer goes alone."""
-    parallel: int = 2
-    """In so many calls at a time a list longer than `inputs_max` is asked."""
+    """Maximum total size of the inputs in one call, in tokens estimated from bytes. A longer input is sent alone."""
+    calls_per_request_max: int = 2
+    """Maximum number of concurrent calls for one list that is longer than `batch_size_max`."""
     calls_max: int | None = None
-    """So many calls are made at a time; while they run all others wait, and go together. None sets no bound."""
+    """Maximum number of concurrent calls to an endpoint. None means no limit.
+
+    Once the limit is reached, further requests wait and are sent as a batch when a call completes.
+    """
 
 
 @dataclass(frozen=True, slots=True)
-class RungRule:
-    """Who is served by which rung of a model. What a rule does not name it does not ask for."""
+class ModelTierRule:
+    """Rule that assigns requests to pools of a model. An omitted criterion matches every request."""
 
     pools: tuple[PoolName, ...]
     classes: tuple[ClassName, ...] = ()
     plans: tuple[Plan, ...] = ()
     prompt_tokens_max: int | None = None
-    named: str | None = None
-    """What the caller says in `x-headgate-rung`."""
+    name: str | None = None
+    """Value of the header `x-headgate-model-tier` that the rule matches."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClassRule:
-    """The class of requests that name none. An omitted criterion matches every request."""
+    """Rule that chooses the class for requests that do not specify one. An omitted criterion matches every request."""
 
     service_class: ClassName
     plans: tuple[Plan, ...] = ()
     tenants: tuple[TenantId, ...] = ()
-    """These tenants, and all tenants below them."""
+    """Tenants that the rule matches, including all tenants below them."""
     stream: bool | None = None
-    """True matches streamed requests only; False matches the others only."""
+    """True matches only streaming requests, False only non-streaming ones."""
     apis: tuple[Api, ...] = ()
     metadata: tuple[tuple[str, tuple[str, ...]], ...] = ()
-    """Keys of the request's metadata, each with its accepted values."""
+    """Keys of the request metadata, each with its accepted values."""
     prompt_tokens_max: int | None = None
-    """The longest prompt that the rule matches."""
+    """Maximum prompt length that the rule matches, in tokens."""
 
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A public model name and the pools that serve it, from the smallest rung to the largest."""
+    """Public model name and the pools that serve it, from the smallest tier to the largest."""
 
     name: ModelName
     pools: tuple[PoolName, ...]
-    rungs: tuple[RungRule, ...] = ()
-    """The first that fits chooses the pools; where none does all of them may serve."""
+    tiers: tuple[ModelTierRule, ...] = ()
+    """Tier rules. The first rule that matches chooses the pools. If none matches, all pools may serve."""
     fallbacks: tuple[ModelName, ...] = ()
-    """Whose pools are tried, in this order, when no endpoint of its own can serve."""
+    """Models whose pools are tried, in this order, if no endpoint of this model's own pools is ready."""
 
 
 @dataclass(frozen=True, slots=True)
 class RetryRules:
-    """How many extra attempts may be made. Credit is counted in hundredths of a retry."""
+    """Limits on extra attempts. Credit is counted in hundredths of a retry."""
 
     attempts_max: int = 3
     credit_per_first_attempt: int = 10
     credit_burst: int = 1_000
     cost: int = 100
-    cost_after_silence: int = 200
-    pool_window_ns: Duration = Duration(10 * SECOND)
-    pool_percent: int = 20
-    """Extra attempts of a pool, in percent of its first attempts within the window."""
-    pool_extra_min: int = 10
-    """However few first attempts there are, so many extra ones are allowed within the window."""
+    timeout_cost: int = 200
+    pool_budget_window_ns: Duration = Duration(10 * SECOND)
+    pool_budget_percent: int = 20
+    """Maximum number of extra attempts in a pool, in percent of its first attempts within the window."""
+    pool_retries_min: int = 10
+    """Number of extra attempts allowed within the window regardless of the number of first attempts."""
 
 
 @dataclass(frozen=True, slots=True)
 class HealthRules:
-    """When an endpoint is ejected and when it may return."""
+    """Rules for ejecting and readmitting endpoints."""
 
-    failures_max: int = 3
-    """This many failures in a row eject it."""
+    consecutive_failures_max: int = 3
+    """Number of consecutive failures after which an endpoint is ejected."""
     stall_ns_max: Duration = Duration(30 * SECOND)
-    """Streams that have begun, and not a sign of life from any attempt for this long, eject it."""
-    eject_ns: Duration = Duration(10 * SECOND)
-    eject_ns_max: Duration = Duration(5 * MINUTE)
-    """Each ejection in a row lasts twice as long as the one before, up to this."""
+    """Time without any activity after which an endpoint with open streams is ejected."""
+    ejection_ns: Duration = Duration(10 * SECOND)
+    ejection_ns_max: Duration = Duration(5 * MINUTE)
+    """Maximum duration of an ejection. Each consecutive ejection lasts twice as long as the previous one."""
     slow_start_ns: Duration = Duration(10 * SECOND)
-    """So long it takes until an endpoint that joins others takes as much as they do."""
-    zone_percent: int = 60
-    """With so many of a zone's endpoints ejected, and at least two, the others there are too."""
+    """Ramp-up time of an endpoint that becomes ready while other endpoints are serving."""
+    zone_ejection_percent: int = 60
+    """Share of a zone's endpoints, in percent, whose ejection causes the others in the zone to be ejected.
+
+    At least two endpoints must be ejected.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class HeadroomRules:
-    """When an endpoint takes one more request. Percentages are of the strictest time per token promised at its pool."""
+    """Conditions under which an endpoint accepts another request.
 
-    pending_percent: int = 60
-    """Prompts that have yet to be computed there, in percent of what one step computes."""
-    measured_percent: int = 95
-    """Between two tokens, as measured."""
-    predicted_percent: int = 80
-    """A step in which nobody's prompt is computed, as predicted with the newcomer in it."""
+    Time limits are percentages of the strictest time-per-token target in the pool.
+    """
+
+    pending_prefill_percent: int = 60
+    """Limit on prompt tokens that the endpoint has yet to process, in percent of the tokens of one step."""
+    measured_tpot_percent: int = 95
+    """Limit on the measured inter-token latency, in percent of the target."""
+    predicted_tpot_percent: int = 80
+    """Limit on the predicted duration of a decode step that includes the new request, in percent of the target."""
     kv_percent: int = 95
-    """Of the KV cache, with what answers may grow to."""
-    long_tokens: int = 8_192
-    """A prompt from this length on is long: it keeps an endpoint from all others until it is computed."""
-    long_percent: int = 50
-    """At so many of a pool's endpoints, and at least at one, such prompts may be computed at the same time."""
+    """Limit on the reserved KV cache, including the expected growth of responses, in percent of its capacity."""
+    long_prompt_tokens: int = 8_192
+    """Minimum length, in tokens, of a prompt that counts as long.
+
+    A long prompt occupies an endpoint until it is computed.
+    """
+    long_lane_percent: int = 50
+    """Share of a pool's endpoints, in percent, that may compute long prompts concurrently. At least one always may."""
 
 
 @dataclass(frozen=True, slots=True)
 class AdmissionRules:
-    """When a request is refused at its arrival because it would come too late."""
+    """Rules for rejecting requests on arrival because they would miss their deadline."""
 
-    certainty_percent: int | None = 100
-    """Of the time that it may wait: a predicted wait beyond this refuses. None lets everybody wait and see."""
+    predicted_wait_percent_max: int | None = 100
+    """Maximum predicted wait, in percent of the time that the request may wait. None admits all requests."""
 
 
 @dataclass(frozen=True, slots=True)
 class RoutingRules:
-    """What counts, in seconds, when an endpoint is chosen."""
+    """Rules for choosing an endpoint."""
 
-    prefix: bool = True
-    """Whether it counts what an engine has probably computed of a prompt's beginning."""
-    other_zone_ns: Duration = Duration(5 * MILLISECOND)
-    """What an endpoint in another zone than the gateway's is behind one in the same."""
-    stale_ns: Duration = Duration(30 * SECOND)
-    """An engine that told of itself and has been silent for so long is not trusted, as long as most others talk."""
+    prefix_affinity: bool = True
+    """Whether the scheduler prefers endpoints that have probably cached the prefix of the prompt."""
+    cross_zone_penalty_ns: Duration = Duration(5 * MILLISECOND)
+    """Penalty for an endpoint outside the gateway's zone, added to its predicted time."""
+    metrics_stale_ns: Duration = Duration(30 * SECOND)
+    """Time without engine metrics after which the metrics of an endpoint are stale.
+
+    An endpoint with stale metrics gets no requests while most of the pool still reports metrics.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class SheddingRules:
-    """How much is refused at arrival under overload. Pressure is in thousandths: at 1,000 a target is being missed."""
+    """Rules for load shedding on arrival. Pressure is in thousandths; at 1,000 a target is being missed."""
 
     enabled: bool = False
     period_ns: Duration = Duration(100 * MILLISECOND)
-    """How often pressure is measured, by the shedder and by the ladder, as long as anything waits."""
-    pressure: int = 1_500
-    """What the fraction refused is steered towards: above it grows, below it shrinks."""
+    """Interval at which the shedder and the degradation measure pressure while requests are queued."""
+    target_pressure: int = 1_500
+    """Target pressure. The shedder rejects more requests above it and fewer below it."""
     proportional_gain: int = 100
     integral_gain: int = 10
-    """Millionths of arrivals per thousandth of pressure: by how much it changed, and every period by how far it is off.
+    """Gains of the controller, in millionths of arrivals per thousandth of pressure.
+
+    The proportional gain applies to changes in pressure, the integral gain to the distance from the target in each
+    period.
     """
-    percent_max: int = 95
-    """Of arrivals, never more than these are refused."""
-    arrivals: int = 1_000
-    """So many of the last are remembered, to know which rank divides them."""
+    shed_percent_max: int = 95
+    """Maximum share of arrivals that the shedder rejects, in percent."""
+    arrival_window: int = 1_000
+    """Number of recent arrivals that the shedder ranks to find the least important ones."""
 
 
 @dataclass(frozen=True, slots=True)
-class LadderRules:
-    """When more is given up, and when it is given back. Pressure is in thousandths."""
+class DegradationRules:
+    """Rules for raising and lowering the degradation level. Pressure is in thousandths."""
 
     enabled: bool = True
-    climb_above: int = 1_000
-    climb_after_ns: Duration = Duration(3 * SECOND)
-    """A step up when pressure was above for so long, and another for each time as long."""
-    descend_below: int = 700
-    descend_after_ns: Duration = Duration(30 * SECOND)
+    escalate_above: int = 1_000
+    escalate_after_ns: Duration = Duration(3 * SECOND)
+    """How long pressure must stay above `escalate_above` before the level rises by one.
+
+    It rises again after each further interval.
+    """
+    recover_below: int = 700
+    recover_after_ns: Duration = Duration(30 * SECOND)
     level_max: int = 6
-    """No more than this level allows is ever given up."""
-    easy_tokens: int = 1_000
-    """A prompt up to this length is easy enough for the next smaller rung of its model."""
+    """Maximum degradation level."""
+    downgrade_prompt_tokens_max: int = 1_000
+    """Maximum length, in tokens, of prompts that degradation moves to their model's next smaller tier."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,15 +345,17 @@ class Policy:
     admission: AdmissionRules = AdmissionRules()
     routing: RoutingRules = RoutingRules()
     shedding: SheddingRules = SheddingRules()
-    ladder: LadderRules = LadderRules()
+    degradation: DegradationRules = DegradationRules()
     fairness_depth: int = 1
-    """Of a tenant's path, how many steps name the one whom turns are counted for."""
-    orders: tuple[OperatorOrder, ...] = ()
-    """What operators have ordered, in the order of their orders."""
-    tenants_whole: bool = True
-    """Whether all tenants are here. While they have yet to be read, one that is not may exist all the same."""
-    unit: str | None = None
-    """Which key of a request's metadata names its unit of business."""
+    """Number of components of a tenant's path that identify an account for fair sharing."""
+    overrides: tuple[OperatorOverride, ...] = ()
+    """Operator overrides, oldest first."""
+    tenants_loaded: bool = True
+    """Whether `tenants` is complete. Until all tenants have been read, an unknown tenant may exist."""
+    unit_key: str | None = None
+    """Metadata key that names the business unit of a request."""
     class_rules: tuple[ClassRule, ...] = ()
-    """The classes of requests that name neither class nor tier: the first rule that matches decides. If none matches,
-    the size of the prompt decides."""
+    """Rules for classifying requests that specify neither a class nor a tier. The first matching rule decides.
+
+    If no rule matches, the prompt length decides.
+    """

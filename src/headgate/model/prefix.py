@@ -1,9 +1,9 @@
-"""How far does each hash of a prompt's beginning reach?
+"""Lengths of the prompt prefixes that a ticket's hashes cover.
 
-A ticket carries hashes of its prompt's beginning up to growing distances, at most 64 of them: fine steps first, where
-most prompts end, then steps of about a tenth of the way. Each stands for everything from the start up to its distance,
-so two prompts that share one share all before it. Whoever makes such hashes, a gateway of bytes or a simulation of the
-names of blocks, makes them at these distances.
+A ticket carries up to 64 rolling hashes of its prompt at increasing prefix lengths. The first steps are small because
+most prompts are short; later steps grow the prefix by about a tenth. Each hash covers the whole prefix, so two prompts
+that share a hash have the same prefix up to that length. Gateways hash bytes and the simulator hashes block names, both
+at these lengths.
 """
 
 from itertools import accumulate, chain, repeat
@@ -12,28 +12,28 @@ from typing import Final
 
 HASH_BYTES: Final = 8
 
-STEPS: Final = tuple(
+STEP_TOKENS: Final = tuple(
     chain([256, 256], repeat(512, 31), repeat(1_024, 8), repeat(2_048, 8), repeat(4_096, 8), repeat(8_192, 7))
 )
-"""Tokens from each distance to the next."""
+"""Tokens between consecutive prefix lengths."""
 
-DISTANCES: Final = tuple(accumulate(STEPS))
-"""Tokens of the beginning that the first, second, … hash stands for, up to 131,072."""
+PREFIX_LENGTHS: Final = tuple(accumulate(STEP_TOKENS))
+"""Prefix length in tokens that each hash covers, up to 131,072."""
 
-HASHES_MAX: Final = len(DISTANCES)
+HASHES_MAX: Final = len(PREFIX_LENGTHS)
 
-_PACKED: Final = tuple(Struct(f"<{count}Q") for count in range(HASHES_MAX + 1))
-
-
-def pack(hashes: list[int]) -> bytes:
-    """At most 64 of them, the shortest beginning first."""
-    return _PACKED[len(hashes)].pack(*hashes)
+_STRUCTS: Final = tuple(Struct(f"<{count}Q") for count in range(HASHES_MAX + 1))
 
 
-def unpack(prefix: bytes) -> tuple[int, ...]:
-    return _PACKED[len(prefix) // HASH_BYTES].unpack(prefix)
+def pack_hashes(hashes: list[int]) -> bytes:
+    """Packs at most 64 hashes, shortest prefix first."""
+    return _STRUCTS[len(hashes)].pack(*hashes)
 
 
-def reach(count: int) -> int:
-    """How many tokens the first so many hashes stand for."""
-    return DISTANCES[count - 1] if count else 0
+def unpack_hashes(prefix: bytes) -> tuple[int, ...]:
+    return _STRUCTS[len(prefix) // HASH_BYTES].unpack(prefix)
+
+
+def prefix_tokens(count: int) -> int:
+    """Returns the prefix length in tokens that the first `count` hashes cover."""
+    return PREFIX_LENGTHS[count - 1] if count else 0

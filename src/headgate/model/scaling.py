@@ -1,4 +1,4 @@
-"""How many endpoints may a pool have, and what decides between the bounds?"""
+"""Scaling rules for a pool."""
 
 from dataclasses import dataclass
 
@@ -6,55 +6,64 @@ from headgate.model.units import SECOND, Duration, Instant
 
 
 @dataclass(frozen=True, slots=True)
-class KnownEvent:
-    """A launch or the like: so many endpoints are wanted from its beginning to its end, whatever was forecast."""
+class ScheduledEvent:
+    """Scheduled event, such as a launch, that requires a minimum number of endpoints regardless of the forecast."""
 
     name: str
-    begins_at: Instant
+    starts_at: Instant
     ends_at: Instant
     endpoints_min: int
 
 
 @dataclass(frozen=True, slots=True)
 class ScalingRules:
-    """Of one pool."""
+    """Scaling rules for one pool."""
 
     endpoints_min: int = 1
-    """0 only where requests may wait for an endpoint to start."""
+    """Minimum number of endpoints. 0 requires a class whose requests may wait for a cold start."""
     endpoints_max: int = 1
-    warm_min: int = 1
-    """So many are kept whatever the demand, unless it has been nothing for `idle_ns`."""
-    load_percent: int = 100
-    """Of what an endpoint can do, so much is given to it on the mean; room for bursts is the forecast's headroom."""
-    kv_percent: int = 85
-    """Of its KV cache, so much may be in use."""
+    warm_endpoints_min: int = 1
+    """Minimum number of endpoints until the pool has had no demand for `scale_to_zero_after_ns`."""
+    target_utilization_percent: int = 100
+    """Target for the mean load of an endpoint, in percent of its capacity. The forecast adds headroom for bursts."""
+    target_kv_percent: int = 85
+    """Target utilization of the KV cache and of the slots, in percent."""
     period_ns: Duration = Duration(10 * SECOND)
     cold_start_ns: Duration = Duration(120 * SECOND)
-    """From the order to the first answer, as long as nothing has been measured."""
-    settle_ns: Duration = Duration(300 * SECOND)
-    """Only what was not needed for so long, and for twice the lead, is given back."""
-    step_percent: int = 10
-    """At most so much of the pool is given back in one step, and at least one endpoint."""
-    panic_percent: int = 130
-    """Demand above so much of what those can do that are ready is met at once, and nothing is given back meanwhile."""
-    idle_ns: Duration = Duration(1_800 * SECOND)
-    """After so long without any demand a pool whose `endpoints_min` is 0 is given up altogether."""
-    hold_max: int = 100
-    """So many requests may wait for the first endpoint of a pool that has none."""
-    hourly_microdollars: int = 0
-    """What an endpoint costs an hour; with a budget it bounds how many there may be."""
-    budget_microdollars: int | None = None
-    """What all endpoints of the pool may cost an hour."""
-    calendar: tuple[KnownEvent, ...] = ()
+    """Cold start duration, from a scale-up decision to the first response. Used until one has been measured."""
+    scale_down_stabilization_ns: Duration = Duration(300 * SECOND)
+    """How long an endpoint must have gone unneeded before it is removed.
+
+    The autoscaler also waits for at least twice the lead time.
+    """
+    scale_down_percent: int = 10
+    """Maximum share of the pool removed in one step, in percent. At least one endpoint may be removed."""
+    panic_threshold_percent: int = 130
+    """Demand, in percent of the capacity of the ready endpoints, that starts panic mode.
+
+    In panic mode the autoscaler uses the latest demand without averaging and removes no endpoints.
+    """
+    scale_to_zero_after_ns: Duration = Duration(1_800 * SECOND)
+    """Time without demand after which a pool with `endpoints_min` 0 is scaled to zero."""
+    held_requests_max: int = 100
+    """Maximum number of requests held while the first endpoint of a pool that is scaled to zero starts."""
+    endpoint_microdollars_per_hour: int = 0
+    """Cost of one endpoint per hour. With a budget, it limits the number of endpoints."""
+    microdollars_per_hour_max: int | None = None
+    """Maximum cost of all endpoints of the pool per hour."""
+    calendar: tuple[ScheduledEvent, ...] = ()
     objective_ppm: int = 990_000
-    """Share of the requests that should meet their target for the first token, in millionths."""
+    """Share of requests that should meet their time-to-first-token target, in millionths."""
     correction_percent_min: int = 60
     correction_percent_max: int = 200
-    """Bounds of the factor by which the measured attainment corrects the predicted work; both 100 turn it off."""
+    """Bounds on the correction factor for predicted work, which is derived from measured SLO attainment.
+
+    If both bounds are 100, there is no correction.
+    """
 
     @property
-    def affordable(self) -> int | None:
-        """How many endpoints the budget pays for; None where it does not bound them."""
-        if self.budget_microdollars is None or not self.hourly_microdollars:
+    def affordable_endpoints(self) -> int | None:
+        """Number of endpoints that the budget covers. None if there is no such limit."""
+        if self.microdollars_per_hour_max is None or not self.endpoint_microdollars_per_hour:
             return None
-        return self.budget_microdollars // self.hourly_microdollars
+        return self.microdollars_per_hour_max // self.endpoint_microdollars_per_hour

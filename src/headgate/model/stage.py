@@ -1,7 +1,7 @@
-"""Into which stages does the life of a request fall?
+"""Stages of a request.
 
-Each begins where the one before ended, so their lengths add up to the whole. What is tried more than once goes through
-its last stages more than once.
+Each stage starts when the previous one ends, so their durations add up to the total. If there are several attempts,
+`queue` and all later stages repeat.
 """
 
 from enum import StrEnum
@@ -9,33 +9,35 @@ from enum import StrEnum
 
 class Stage(StrEnum):
     INGRESS = "ingress"
-    """From the first of the request's head to the last byte of its body."""
+    """From the first byte of the request head to the last byte of its body."""
     AUTH = "auth"
-    """Whose key is it?"""
+    """Authentication of the key."""
     CLASSIFY = "classify"
-    """From the body to the ticket that the scheduler is told: parsing, measuring, hashing."""
+    """From when the body is complete until the ticket for the scheduler is ready: parsing, measuring and hashing."""
     QUEUE = "queue"
-    """Time in our queue, held for an endpoint to start included, before each attempt."""
+    """Time in the queue before each attempt, including holds for a cold start."""
     ROUTE = "route"
-    """What the scheduler and the way to it took, less the queue."""
+    """Time for the scheduler's decision and communication, excluding time in the queue."""
     CONNECT = "connect"
-    """From the order to send to the last byte of the question: shaping the body, a connection, writing."""
+    """From the dispatch to the last byte of the engine request: preparing the body, connecting and writing."""
     PREFILL = "prefill"
-    """From the question to the first byte of the answer."""
+    """From the engine request to the first byte of the response."""
     DECODE = "decode"
-    """From there to the last that the engine sent."""
+    """From the first to the last byte of the engine's response."""
     POST_PROCESSING = "post_processing"
-    """From there until the caller has been handed the end of its answer."""
+    """From the last byte of the engine's response until the caller has received the end of its response."""
     SETTLE = "settle"
-    """From there until the request is closed in the accounts of this process."""
+    """From the end of the response until this process has settled the request."""
 
 
-OUR_STAGES = tuple(Stage)
-SINCE_ARRIVAL = OUR_STAGES[OUR_STAGES.index(Stage.QUEUE) :]
-"""Those that pass once the scheduler has been told of a request. Goals are measured from there: how long a caller
-takes to send its body is its own affair."""
-TO_FIRST_TOKEN = SINCE_ARRIVAL[: SINCE_ARRIVAL.index(Stage.PREFILL) + 1]
-"""Of these, those that pass before the first of the answer has come."""
+GATEWAY_STAGES = tuple(Stage)
+STAGES_SINCE_ARRIVAL = GATEWAY_STAGES[GATEWAY_STAGES.index(Stage.QUEUE) :]
+"""Stages after the request's arrival at the scheduler.
+
+Objectives are measured from there, because the gateway cannot influence how long a caller takes to send its body.
+"""
+STAGES_TO_FIRST_TOKEN = STAGES_SINCE_ARRIVAL[: STAGES_SINCE_ARRIVAL.index(Stage.PREFILL) + 1]
+"""Stages from arrival to the first token of the response."""
 CALLER_STAGE_CHARS_MAX = 40
 CALLER_STAGES_MAX = 8
-"""What callers tell of their own stages, before they asked us."""
+"""Maximum number of stages that a caller may report for work it did before sending the request."""

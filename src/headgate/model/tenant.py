@@ -1,4 +1,4 @@
-"""Whose request is it?"""
+"""Tenants: accounts with limits, budgets and a share of capacity."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -9,12 +9,12 @@ from headgate.model.money import Budget
 from headgate.model.units import ClassName, ModelName, TenantId
 
 OTHER_TENANTS: Final = "other"
-"""How those are called together that are not told apart; none may be called so itself."""
+"""Name that groups tenants in metrics. No tenant may have this name."""
 _NO_LIMITS = Limits()
 
 
 class Plan(StrEnum):
-    """A tenant's commercial level, from the one that gives way first to the one that does so last."""
+    """A tenant's commercial plan, in order of ascending priority. Lower plans are degraded first."""
 
     FREE = "free"
     STANDARD = "standard"
@@ -23,18 +23,18 @@ class Plan(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Tenant:
-    """An account. Empty tuples mean no restriction.
+    """A tenant's account. Empty tuples mean no restriction.
 
-    Its id is a path such as `acme/search/nightly`: organisation, project, key. Limits hold at every level of the path
-    that the policy names.
+    The id is a path such as `acme/search/nightly`: organisation, project, key. Limits apply at every level of the path
+    that the policy defines.
     """
 
     id: TenantId
     classes: tuple[ClassName, ...] = ()
     models: tuple[ModelName, ...] = ()
     weight: int = 100
-    """Its share of what tenants of a band compete for, beside the weights of the others."""
+    """The tenant's weight when a priority band is shared fairly."""
     plan: Plan = Plan.STANDARD
     limits: Limits = _NO_LIMITS
     budgets: tuple[Budget, ...] = ()
-    """Like limits they hold at every level of the path."""
+    """Budgets. Like limits, they apply at every level of the path."""

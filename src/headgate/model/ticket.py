@@ -1,6 +1,6 @@
-"""What does the scheduler know of a request?
+"""Ticket: the scheduler's view of a request.
 
-The body never leaves its gateway; the ticket carries what decisions need.
+The request body never leaves its gateway. The ticket carries the information needed for decisions.
 """
 
 from enum import StrEnum
@@ -16,11 +16,11 @@ class Api(StrEnum):
     EMBEDDINGS = "embeddings"
     RESPONSES = "responses"
     INFER = "infer"
-    """Tensors in, tensors out, in KServe's protocol."""
+    """Tensor inference using the KServe protocol."""
 
 
-WITHOUT_OUTPUT: Final = (Api.EMBEDDINGS, Api.INFER)
-"""What is answered without producing any token: its size is that of what is asked."""
+APIS_WITHOUT_OUTPUT: Final = (Api.EMBEDDINGS, Api.INFER)
+"""APIs whose responses contain no generated tokens. Only the size of the input counts."""
 
 
 @message
@@ -31,67 +31,70 @@ class Ticket:
     tenant: TenantId
     stream: bool
     prompt_bytes: int
-    """Bytes of all fields that become tokens of the prompt; media counts by type."""
-    class_named: str | None = None
-    """The class the caller named outright in `x-headgate-class`."""
+    """Total size in bytes of all fields that become prompt tokens. Media counts as a fixed size per type."""
+    requested_class: str | None = None
+    """Class named in the header `x-headgate-class`."""
     service_tier: str | None = None
     client_retries: int = 0
-    """How many times the caller says it has tried this request before."""
-    prompt_bytes_kept: int = 0
-    """What trimming cannot take out of the prompt: its instructions and its last turn."""
+    """Number of earlier attempts at this request, as reported by the caller."""
+    untrimmable_bytes: int = 0
+    """Size in bytes of the prompt parts that trimming keeps: the instructions and the last turn."""
     first_token_ns_left: Duration | None = None
-    """What was left at arrival of the time that the caller allows up to the first token; None where it sets none."""
+    """Time left at arrival until the caller's deadline for the first token. None if there is no deadline."""
     completion_ns_left: Duration | None = None
-    """As above, up to the end of the answer."""
+    """Time left at arrival until the caller's deadline for the complete response. None if there is no deadline."""
     idempotency_key: str | None = None
-    """What the caller sent as `Idempotency-Key`."""
+    """Value of the header `Idempotency-Key`."""
     n: int = 1
-    """How many answers it asks for."""
+    """Number of responses requested for each prompt."""
     output_tokens_max: int | None = None
-    """What it asks for at most, of each answer."""
-    prefix: bytes = b""
-    """Hashes of the prompt's beginning up to growing distances, each of eight bytes, at most 64 of them.
+    """Requested maximum number of output tokens per response."""
+    prefix_hashes: bytes = b""
+    """Rolling hashes of the prompt prefix at increasing lengths: at most 64, of eight bytes each.
 
-    Equal hashes mean equal beginnings; the tenant's salt is in them, where caches of tenants are kept apart.
+    Equal hashes mean equal prefixes. If tenants do not share prefix caches, the hashes include the tenant's salt.
     """
-    rung: str | None = None
-    """What the caller named in `x-headgate-rung`."""
+    model_tier: str | None = None
+    """Model tier named in the header `x-headgate-model-tier`."""
     zone: str = ""
-    """Where the gateway stands that holds it."""
+    """Zone of the gateway that holds the request."""
     metadata: tuple[tuple[str, str], ...] = ()
-    """Of what the caller sent as metadata, the keys that the configuration keeps, in their order."""
+    """The request's metadata, restricted to the configured keys and in their order."""
     gateway: str = ""
-    """The cell member that holds the request and relays its answer; empty outside a cell."""
+    """Cell member that holds the request and relays its response. Empty outside a cell."""
     prompts: int = 1
-    """Number of prompts in its array. An engine computes each as a separate sequence."""
-    prompt_bytes_before: int = 0
-    """The part of `prompt_bytes` that comes before the hashed prefix, such as tools."""
+    """Number of prompts in the request. An engine computes each one as a separate sequence."""
+    prompt_bytes_before_prefix: int = 0
+    """Size in bytes of the prompt parts before the hashed prefix, such as tools. Part of `prompt_bytes`."""
     fingerprint: str = ""
-    """Hash of the tenant, the model and the body; empty if not computed."""
-    media: bool = False
-    """Whether the prompt has images, audio, video or files. Only the engine knows how many tokens these have."""
+    """Hash of the tenant, the model and the body. Empty if not computed."""
+    has_media: bool = False
+    """Whether the prompt contains images, audio, video or files. Only the engine knows how many tokens they take."""
 
     @property
     def sequences(self) -> int:
-        """Number of requests that it counts as in concurrency limits: one for each prompt to be answered.
+        """Number of requests that this one counts as in concurrency limits: one per prompt that gets a response.
 
-        Embedding inputs are computed one after the other and hold no place afterwards, so they count by their tokens
-        only.
+        Embedding inputs are computed one after another and do not keep a slot, so only their tokens count.
         """
-        return 1 if self.api in WITHOUT_OUTPUT else self.prompts
+        return 1 if self.api in APIS_WITHOUT_OUTPUT else self.prompts
 
-    def output_most(self, cap: int | None) -> int | None:
-        """The longest answer that caller and cap allow; None if neither sets a limit."""
+    def output_limit(self, cap: int | None) -> int | None:
+        """Returns the maximum length of a response, based on the caller's limit and the cap.
+
+        None if neither sets a limit.
+        """
         asked = self.output_tokens_max
         if cap is None or asked is None:
             return cap if asked is None else asked
         return min(cap, asked)
 
     def answers(self, n_max: int | None) -> int:
-        """Number of answers to all prompts together, with at most `n_max` to each."""
-        return self.sequences * (self.n if n_max is None else min(self.n, n_max))
+        """Returns the total number of responses to all prompts, with at most `n_max` for each prompt."""
+        n = self.n if n_max is None or self.n < n_max else n_max
+        return n if self.prompts == 1 else n * self.sequences
 
     @property
     def identity(self) -> str:
-        """Equal for all requests of a tenant with the same body; without a fingerprint, unique to the request."""
+        """Id shared by all requests of a tenant with the same body. Unique to the request if it has no fingerprint."""
         return self.fingerprint or self.request_id

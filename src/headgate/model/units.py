@@ -1,8 +1,7 @@
-"""What do the numbers count?
+"""Units and identifier types.
 
-Time is integer nanoseconds. An `Instant` is UTC, stamped by the deciding host and never
-decreasing; a `Duration` is the difference of two. Identifiers are strings that must not be
-mixed up, so each has a type of its own.
+Time is integer nanoseconds. An `Instant` is UTC, set by the deciding host, and never decreases. A `Duration` is the
+difference between two instants. Each kind of identifier has its own type, so that the type checker catches mix-ups.
 """
 
 from typing import NewType
@@ -18,7 +17,7 @@ ModelName = NewType("ModelName", str)
 EndpointId = NewType("EndpointId", str)
 
 BYTES_PER_TOKEN = 4
-"""Of text, where nobody has counted."""
+"""Assumed number of bytes of text per token if tokens were not counted."""
 
 MILLISECOND = Duration(1_000_000)
 SECOND = Duration(1_000_000_000)
@@ -29,7 +28,7 @@ def after(moment: Instant, wait: Duration) -> Instant:
     return Instant(moment + wait)
 
 
-def seconds(length: Duration) -> str:
-    """A duration as people read it: three digits, or all of the whole seconds where those are more."""
+def format_seconds(length: Duration) -> str:
+    """Formats a duration with three significant digits, or in whole seconds if it is at least 100 s."""
     value = length / SECOND
     return f"{value:.3g} s" if value < 100 else f"{value:.0f} s"

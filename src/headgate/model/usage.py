@@ -1,25 +1,25 @@
-"""How many tokens did an attempt use, and who says so?"""
+"""Token usage of an attempt, and plausibility checks for it."""
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from headgate.model.message import message
 from headgate.model.ticket import Ticket
 
-TEMPLATE_TOKENS: Final = 1_024
-"""Maximum tokens that a chat template may add to each prompt."""
-MEDIA_TOKENS_PER_BYTE: Final = 16
-"""Maximum tokens per byte of a prompt with media.
+TEMPLATE_TOKENS_MAX: Final = 1_024
+"""Maximum number of tokens that a chat template may add to each prompt."""
+MEDIA_TOKENS_PER_BYTE_MAX: Final = 16
+"""Maximum number of tokens per byte of a prompt with media.
 
-Media counts as a fixed number of bytes by type, an image as 4,096. So each image may have 65,536 tokens, and audio,
-video and files in proportion.
+Media counts as a fixed number of bytes that depends on its type; an image counts as 4,096. Each image may therefore
+have 65,536 tokens, and the limits for audio, video and files are proportional to their sizes.
 """
-MEDIA_TOKENS: Final = 65_536
-"""Maximum tokens that media may add to each prompt of an array if only the bytes of its URL are counted."""
-OUTPUT_SLACK: Final = 8
-"""Output tokens that an engine may report beyond the requested limit: some engines count the end-of-answer token."""
+MEDIA_TOKENS_MAX: Final = 65_536
+"""Maximum number of tokens that media may add to each prompt if only the bytes of its URL are counted."""
+OUTPUT_TOKENS_SLACK: Final = 8
+"""Output tokens that an engine may report beyond the requested limit. Some engines count the end-of-sequence token."""
 TOKENS_MAX: Final = 2**31
-"""More than this no attempt uses: an engine that claims more has not counted, and is not believed."""
+"""Maximum number of tokens per attempt. A larger value reported by an engine is ignored."""
 
 
 class UsageSource(StrEnum):
@@ -27,29 +27,29 @@ class UsageSource(StrEnum):
     ESTIMATED = "estimated"
 
 
-@dataclass(frozen=True, slots=True)
+@message
 class Usage:
     prompt_tokens: int
     output_tokens: int
     cached_tokens: int
     source: UsageSource
     reasoning_tokens: int = 0
-    """Of the output, what the caller does not see."""
+    """Output tokens that the caller does not see."""
 
 
-def impossible(usage: Usage, ticket: Ticket, *, answers: int, output_most: int | None) -> str | None:
-    """The reason why this usage cannot be right for the request; None if it can.
+def usage_problem(usage: Usage, ticket: Ticket, *, answers: int, output_limit: int | None) -> str | None:
+    """Returns why this usage cannot be correct for the request, or None.
 
-    A token of text has at least one byte; a byte of media may stand for many tokens. An engine stops each answer at the
-    requested length, `output_most`.
+    A token of text has at least one byte, but a byte of media may represent many tokens. An engine stops each response
+    at the requested length, `output_limit`.
     """
-    if min(usage.prompt_tokens, usage.output_tokens, usage.cached_tokens) < 0:
+    if usage.prompt_tokens < 0 or usage.output_tokens < 0 or usage.cached_tokens < 0:
         return "the engine reported a negative number of tokens"
-    prompt_most = ticket.prompt_bytes + TEMPLATE_TOKENS * ticket.prompts
-    if ticket.media:
-        prompt_most = MEDIA_TOKENS_PER_BYTE * ticket.prompt_bytes + MEDIA_TOKENS * ticket.prompts
+    prompt_most = ticket.prompt_bytes + TEMPLATE_TOKENS_MAX * ticket.prompts
+    if ticket.has_media:
+        prompt_most = MEDIA_TOKENS_PER_BYTE_MAX * ticket.prompt_bytes + MEDIA_TOKENS_MAX * ticket.prompts
     if usage.prompt_tokens > prompt_most:
         return f"the engine reported {usage.prompt_tokens} tokens for a prompt of {ticket.prompt_bytes} bytes"
-    if output_most is not None and usage.output_tokens > answers * (output_most + OUTPUT_SLACK):
-        return f"the engine reported {usage.output_tokens} output tokens and was asked for {answers * output_most}"
+    if output_limit is not None and usage.output_tokens > answers * (output_limit + OUTPUT_TOKENS_SLACK):
+        return f"the engine reported {usage.output_tokens} output tokens; the limit was {answers * output_limit}"
     return None

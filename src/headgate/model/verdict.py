@@ -1,8 +1,6 @@
-"""What is wrong, with whom, and what is to be done first?
+"""Verdicts: the diagnosis of a pool, or of the whole gateway if `pool` is None.
 
-A verdict is about one pool, or about the whole gateway where `pool` is None. `Cause` is the answer to the question of
-whoever is woken at night; `Incident` is the pattern by which it was recognised, and names the page that says what
-to do.
+`Cause` locates the problem. `Incident` is the recognised pattern and identifies its runbook.
 """
 
 from enum import StrEnum
@@ -14,27 +12,27 @@ from headgate.model.units import ClassName, Duration, Instant, PoolName, TenantI
 class Cause(StrEnum):
     HEALTHY = "healthy"
     COMPUTE = "compute"
-    """The engines have more to compute than they can."""
+    """The engines have more work than they can compute."""
     MEMORY = "memory"
-    """Their KV caches are what is short, or what they remembered is lost."""
+    """The engines' KV caches are full, or their cached prefixes were lost."""
     SCHEDULER = "scheduler"
-    """We ourselves fall behind: this process, its event loop, its processor."""
+    """The gateway is too slow: its process, event loop or CPU."""
     UPSTREAM = "upstream"
-    """Something that we depend on: an engine, the network to it, the store of the cell, the database."""
+    """A dependency is failing or slow: an engine, the network to it, the cell's store or the database."""
     CLIENT = "client"
-    """What callers do: one of them floods, all of them retry, or they ask for more than they did."""
+    """Client behaviour: one client is flooding the gateway, many are retrying, or requests have become larger."""
     CONFIGURATION = "configuration"
-    """What somebody set: places too few while engines idle, endpoints that are not there."""
+    """A setting is wrong: too few slots while engines are idle, or endpoints that do not exist."""
 
 
 class Incident(StrEnum):
-    """The patterns that are told apart. Each has a page of its own name in docs/operations/runbooks."""
+    """Recognised incident patterns. Each has a runbook with its name in docs/operations/runbooks."""
 
     HEALTHY = "healthy"
     LONG_PROMPTS = "long_prompts"
     PROMPT_DRIFT = "prompt_drift"
     OVERLOAD = "overload"
-    """More than can be computed, of no particular shape."""
+    """More work than the engines can compute, without a more specific pattern."""
     KV_EXHAUSTED = "kv_exhausted"
     NOISY_TENANT = "noisy_tenant"
     ENGINE_HANG = "engine_hang"
@@ -48,27 +46,27 @@ class Incident(StrEnum):
     SCHEDULER_BEHIND = "scheduler_behind"
     STORE_SLOW = "store_slow"
     NO_ENDPOINTS = "no_endpoints"
-    """Nobody is served, for there is nowhere to send anything."""
+    """No request is served because there is no endpoint to send it to."""
     ENGINE_FAILING = "engine_failing"
-    """Engines answer, but with errors."""
+    """Engines respond, but with errors."""
     ENGINE_DOWN = "engine_down"
-    """Nothing listens at an endpoint's address, it cannot be reached, or it restarts in a loop."""
+    """No process is listening at an endpoint's address, the endpoint is unreachable, or it is restarting in a loop."""
     ENGINE_MISCONFIGURED = "engine_misconfigured"
-    """An engine rejects the gateway's key, or does not serve the model that it is configured for."""
+    """An engine rejects the gateway's key or does not serve its configured model."""
     GATEWAY_RESOURCES = "gateway_resources"
-    """The gateway itself lacks file descriptors, memory, ports, disk space or name resolution."""
+    """The gateway lacks file descriptors, memory, ports, disk space or name resolution."""
     CLIENT_TIMEOUTS = "client_timeouts"
-    """Callers give up before they can be answered."""
+    """Clients are disconnecting before they get a response."""
 
 
 @message
 class Affected:
-    """Who suffers from it, and how."""
+    """Class or tenant that an incident affects."""
 
     service_class: ClassName | None
     tenant: TenantId | None
-    how: str
-    """Such as `p99 to first token 4.2 s, usually 0.3 s`."""
+    effect: str
+    """Effect on the requests, such as `p99 to first token 4.2 s, usually 0.3 s`."""
 
 
 @message
@@ -77,45 +75,45 @@ class Verdict:
     cause: Cause
     incident: Incident
     since: Instant
-    sentence: str
-    """One sentence for whoever is woken: what is wrong, and why we think so."""
+    summary: str
+    """One-sentence summary of the problem and the reason for the diagnosis."""
     evidence: tuple[str, ...] = ()
-    """Measured facts, each with what is usual, the strongest first."""
+    """Measured facts, each with its usual value, strongest first."""
     affected: tuple[Affected, ...] = ()
     action: str = ""
-    """What to do first."""
+    """First step to take."""
 
 
 @message
 class Shortage:
-    """A resource that a process lacks."""
+    """Resource shortage in a process."""
 
-    what: str
-    """Such as `fewer than 8 of 1,024 file descriptors are free`."""
+    description: str
+    """Description, such as `fewer than 8 of 1,024 file descriptors are free`."""
     remedy: str
-    """What to do about it, as a sentence."""
+    """Remedy, as a full sentence."""
     partial: bool = False
-    """Whether it affects only some endpoints. If so, findings about pools are reported as well."""
+    """Whether only some endpoints are affected. If so, pool findings are reported as well."""
 
 
 @message
 class HostReport:
-    """What a process tells of itself, about once a second."""
+    """State of a process, reported about once a second."""
 
     process: str
-    """Its name; in a cell that of the member."""
+    """Process name. In a cell, the member's name."""
     loop_lag_ns: Duration
-    """The most by which its event loop was late since the last report."""
+    """Maximum event-loop lag since the last report."""
     cpu_percent: int
-    """Of one processor, since the last report."""
+    """CPU use since the last report, in percent of one CPU."""
     decide_percent: int = 0
-    """Of the time since the last report, what the scheduler itself took."""
-    transport_ns: tuple[tuple[PoolName, Duration], ...] = ()
-    """How long it took to connect to endpoints of each pool of late, the median; pools without news are not there."""
+    """Share of the time since the last report spent in the scheduler, in percent."""
+    connect_ns: tuple[tuple[PoolName, Duration], ...] = ()
+    """Median recent connect time per pool. Pools without recent connections are omitted."""
     store_ns: Duration | None = None
-    """The slowest round trip to the store of the cell in the last two seconds; None without a cell."""
+    """Slowest round trip to the cell's store in the last two seconds. None if there is no cell."""
     store_up: bool = True
     database_up: bool | None = None
     shortages: tuple[Shortage, ...] = ()
-    wait_percent: int = 0
-    """Share of the time since the last report in which its event loop was ready to run and had no processor."""
+    cpu_wait_percent: int = 0
+    """Share of the time since the last report in which the event loop was ready to run but had no CPU, in percent."""

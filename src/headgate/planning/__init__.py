@@ -1,1 +1,1 @@
-"""What would it take, and how do we know? Calibrating, planning and tuning by simulation."""
+"""Calibrates the engine simulator against measured runs."""

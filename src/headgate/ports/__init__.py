@@ -1,1 +1,1 @@
-"""What do the parts promise each other? Protocols and the values they exchange; no code that runs."""
+"""Interfaces between the parts of Headgate, and the values that they exchange."""

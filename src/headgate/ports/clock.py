@@ -1,4 +1,4 @@
-"""What time is it?"""
+"""Clock interface."""
 
 from typing import Protocol
 
@@ -7,5 +7,5 @@ from headgate.model.units import Instant
 
 class Clock(Protocol):
     def now(self) -> Instant:
-        """UTC nanoseconds; never less than what it said before."""
+        """Returns the UTC time in nanoseconds. It never decreases."""
         ...

@@ -1,7 +1,7 @@
-"""Interfaces to tenants, keys, budgets and the orders of operators.
+"""Interfaces to tenants, keys, budgets and operator overrides.
 
-A `Directory` is a database; every process reads its changes into its own copy. It has only the keyed hashes of keys. An
-`OrderBook` has orders only, in the database or in the memory of one gateway.
+A `Directory` is a tenant, key and budget database. It stores keys only as keyed hashes. Each process keeps a replica
+and applies changes to it. An `OverrideStore` contains only overrides, in the database or in the memory of one gateway.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,21 +12,21 @@ from headgate.model.money import NanoUsd, Period
 from headgate.model.units import Instant
 
 
-class Unwritten(Exception):
-    """What was asked cannot be: the message says why, and what to do instead."""
+class ChangeRejected(Exception):
+    """The change is not possible. The message gives the reason and an alternative."""
 
 
-class Unknown(Exception):
-    """There is nothing of this name."""
+class NotFound(Exception):
+    """No object has this name."""
 
 
-class DirectoryAway(Exception):
-    """The database does not answer; nothing was changed, or it is not known whether."""
+class DirectoryUnavailable(Exception):
+    """The database is not responding. The change was not made, or its result is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
-class TenantTerms:
-    """What a tenant may do. What is left out is as the level above has it, and no restriction where none says."""
+class TenantSettings:
+    """Settings of a tenant. Omitted settings are inherited from the level above, or mean no restriction."""
 
     classes: tuple[str, ...] = ()
     models: tuple[str, ...] = ()
@@ -40,14 +40,14 @@ class TenantTerms:
 @dataclass(frozen=True, slots=True)
 class TenantRow:
     id: str
-    terms: TenantTerms
+    settings: TenantSettings
     created_at: Instant
     removed_at: Instant | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class KeyRow:
-    """One of the secrets by which a tenant is recognised."""
+    """Key of a tenant, stored as a hash."""
 
     tenant: str
     digest: bytes = field(repr=False)
@@ -58,7 +58,7 @@ class KeyRow:
 
 @dataclass(frozen=True, slots=True)
 class BudgetRow:
-    """What a tenant may spend in a period."""
+    """Spending limit of a tenant for a period."""
 
     tenant: str
     period: Period
@@ -69,15 +69,15 @@ class BudgetRow:
 
 
 @dataclass(frozen=True, slots=True)
-class OrderRow:
-    """What an operator has ordered, until when."""
+class OverrideRow:
+    """Operator override and its expiry time."""
 
     id: str
     verb: str
     target: str
-    terms: Mapping[str, int]
+    parameters: Mapping[str, int]
     reason: str
-    ordered_by: str
+    created_by: str
     created_at: Instant
     expires_at: Instant
     ended_at: Instant | None = None
@@ -97,69 +97,69 @@ class AuditRow:
 
 @dataclass(frozen=True, slots=True)
 class Actor:
-    """Who asks, and from where."""
+    """Who made a change, and from where."""
 
     name: str
     origin: str
 
 
-class OrderBook(Protocol):
-    """Store of operators' orders. Each method raises `DirectoryAway` if the store is a database that is unreachable."""
+class OverrideStore(Protocol):
+    """Store of operator overrides. Each method raises `DirectoryUnavailable` if it needs an unreachable database."""
 
-    async def orders(self, *, limit: int) -> Sequence[OrderRow]:
-        """The orders in force."""
+    async def overrides(self, *, limit: int) -> Sequence[OverrideRow]:
+        """Returns the active overrides."""
         ...
 
-    async def place_order(
-        self, verb: str, target: str, terms: Mapping[str, int], actor: Actor, *, reason: str, lasts_s: int
-    ) -> OrderRow: ...
+    async def create_override(
+        self, verb: str, target: str, terms: Mapping[str, int], actor: Actor, *, reason: str, duration_s: int
+    ) -> OverrideRow: ...
 
-    async def end_order(self, order_id: str, actor: Actor) -> OrderRow: ...
+    async def end_override(self, order_id: str, actor: Actor) -> OverrideRow: ...
 
     async def audit(self, *, before: int | None, limit: int) -> Sequence[AuditRow]:
-        """The entries of the audit log, newest first."""
+        """Returns entries from the audit log, newest first."""
         ...
 
 
-class Directory(OrderBook, Protocol):
-    """Each method raises `DirectoryAway` where the database does not answer in time."""
+class Directory(OverrideStore, Protocol):
+    """Tenants, keys and budgets. Each method raises `DirectoryUnavailable` if the database does not respond in time."""
 
     async def tenants(self, *, below: str, after: str, limit: int) -> Sequence[TenantRow]: ...
 
-    async def create_tenant(self, tenant_id: str, terms: TenantTerms, actor: Actor) -> TenantRow: ...
+    async def create_tenant(self, tenant_id: str, terms: TenantSettings, actor: Actor) -> TenantRow: ...
 
-    async def change_tenant(self, tenant_id: str, terms: TenantTerms, actor: Actor) -> TenantRow: ...
+    async def change_tenant(self, tenant_id: str, terms: TenantSettings, actor: Actor) -> TenantRow: ...
 
     async def remove_tenant(self, tenant_id: str, actor: Actor) -> int:
-        """With all below it and their keys; how many tenants that were."""
+        """Removes a tenant, all tenants below it and their keys. Returns the number of tenants removed."""
         ...
 
     async def keys(self, *, below: str, after: str, limit: int) -> Sequence[KeyRow]:
-        """Of as many tenants as `limit` says, all their keys, the newest first."""
+        """Returns all keys of up to `limit` tenants, newest first."""
         ...
 
     async def create_key(
-        self, tenant_id: str, digest: bytes, terms: TenantTerms, expires_at: Instant | None, actor: Actor
+        self, tenant_id: str, digest: bytes, terms: TenantSettings, expires_at: Instant | None, actor: Actor
     ) -> KeyRow: ...
 
     async def rotate_key(
         self, tenant_id: str, digest: bytes, expires_at: Instant | None, overlap_s: int, actor: Actor
     ) -> KeyRow:
-        """From here on the new one works; those before it go on for so long, and no longer."""
+        """Adds a key. Earlier keys remain valid for `overlap_s` more seconds."""
         ...
 
     async def revoke_key(self, tenant_id: str, actor: Actor) -> int:
-        """All that the tenant is recognised by; how many those were."""
+        """Revokes all keys of a tenant. Returns their number."""
         ...
 
     async def budgets(self, *, below: str, after: str, limit: int) -> Sequence[BudgetRow]:
-        """Of as many tenants as `limit` says, all their budgets."""
+        """Returns all budgets of up to `limit` tenants."""
         ...
 
     async def set_budget(
         self, tenant_id: str, period: Period, limit: NanoUsd, actor: Actor, *, hard: bool
     ) -> BudgetRow:
-        """In the place of the one that it had for this period."""
+        """Sets the budget for a period, replacing an earlier one."""
         ...
 
     async def remove_budget(self, tenant_id: str, period: Period, actor: Actor) -> BudgetRow: ...

@@ -1,7 +1,7 @@
-"""How is an engine asked, and what does it say of itself?
+"""Interface to engines.
 
-An engine takes a call and gives an answer whose bytes are in the OpenAI shape, whatever its
-own dialect is. What it can do is found out by probing, never assumed.
+An engine receives a call and returns a response in OpenAI format, whatever its own dialect. The gateway probes an
+engine's capabilities instead of assuming them.
 """
 
 from collections.abc import Callable, Mapping
@@ -10,158 +10,160 @@ from enum import StrEnum
 from typing import Protocol, runtime_checkable
 
 from headgate.model.fault import Fault
+from headgate.model.message import message
 from headgate.model.ticket import Api
 from headgate.model.units import ClassName, Duration, EndpointId, RequestId, TenantId
-from headgate.wire.request import RequestBody
+from headgate.wire.request_body import RequestBody
 
 
 @dataclass(frozen=True, slots=True)
-class Company:
-    """On which terms a request may be asked together with others."""
+class BatchHints:
+    """Conditions for sending a request in a batch with others."""
 
     tenant: TenantId
     service_class: ClassName
-    again: bool = False
-    """Whether it has been tried before; it then goes alone."""
+    is_retry: bool = False
+    """Whether an earlier attempt was made for the request. If so, the request is sent alone."""
     time_left_ns: Duration | None = None
-    """What is left of its caller's deadline; None where it has none."""
+    """Time left until the caller's deadline. None if there is no deadline."""
 
 
 class GenerationWatch(Protocol):
-    """Follows a whole answer that the engine streams to the gateway."""
+    """Receives the progress of a non-streaming response that the engine streams to the gateway."""
 
     def begin(self) -> None:
-        """Called when the engine is asked for a stream. From then on tokens are reported and silence is detected."""
+        """Called when the gateway requests a stream. From then on tokens are reported and stalls are detected."""
         ...
 
-    def heard(self, events: int) -> None:
-        """Called with the number of events received so far. Each counts as one token."""
+    def record_progress(self, events: int) -> None:
+        """Called with the number of events received so far. Each event counts as one token."""
         ...
 
     def end(self) -> None:
-        """Called when the engine is asked again for a whole answer, whose tokens are not reported."""
+        """Called when the gateway requests a non-streaming response instead. Its tokens are not reported."""
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@message
 class Call:
-    """One request as an engine is asked it."""
+    """One request to an engine."""
 
     request_id: RequestId
     api: Api
     body: RequestBody
     headers: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Headers of the caller that go along, such as `traceparent`."""
+    """Client headers to forward, such as `traceparent`."""
     cache_salt: str | None = None
-    """What keeps this tenant's cached prefixes apart from those of others, for engines that can."""
-    company: Company | None = None
-    """None where it is to be asked by itself."""
-    sent: Callable[[], None] | None = None
-    """Told when the question has been handed whole to a connection."""
+    """Salt that isolates this tenant's cached prefixes from those of others, for engines that support it."""
+    batch_hints: BatchHints | None = None
+    """Batching conditions. None sends the request alone."""
+    on_sent: Callable[[], None] | None = None
+    """Called when the complete request has been written to a connection."""
     watch: GenerationWatch | None = None
-    """Receives the progress of a whole answer if the engine is asked for a stream instead."""
+    """Receiver for the progress of a non-streaming response that the engine streams to the gateway."""
 
 
 class EngineFault(Exception):
-    """The engine could not be reached, or its answer broke off. The message says which."""
+    """The engine is unreachable, or its response was truncated. The message gives the details."""
 
-    def __init__(self, message: str, fault: Fault = Fault.ANSWER) -> None:
+    def __init__(self, message: str, fault: Fault = Fault.RESPONSE) -> None:
         super().__init__(message)
         self.fault = fault
 
 
-class Answer(Protocol):
-    """The answer to a call: its head at once, its bytes as they come."""
+class EngineResponse(Protocol):
+    """Response to a call. The head is available immediately, and the body as it arrives."""
 
     status: int
     content_type: str
     reports_progress: bool
-    """Whether a stream tells how far the prompt has been read, which the caller did not ask for."""
+    """Whether the stream contains prompt progress events that the caller did not request."""
     usage_estimated: bool
     """Whether the usage is a proportional share of a batch instead of a count."""
 
     async def read(self) -> bytes:
-        """The next bytes; empty at a clean end. Raises `EngineFault` where the answer breaks off."""
+        """Returns the next bytes, or empty bytes at a clean end. Raises `EngineFault` if the response is truncated."""
         ...
 
-    async def pour(self, take: Callable[[bytes], bool]) -> None:
-        """Hands over all further bytes the moment they come, without anybody waking up in between.
+    async def stream_to(self, sink: Callable[[bytes], bool]) -> None:
+        """Passes all further bytes to `sink` as soon as they arrive, without waking a task for each of them.
 
-        Ends when `take` says that it has enough, or at a clean end. Raises `EngineFault` where the answer breaks off.
+        Ends when `sink` returns that it has enough, or at a clean end. Raises `EngineFault` if the response is
+        truncated.
         """
         ...
 
     def pause(self) -> None:
-        """Takes no more from the engine than what is on its way; `resume` goes on."""
+        """Stops reading from the engine until `resume`. Bytes already in transit may still arrive."""
         ...
 
     def resume(self) -> None: ...
 
-    def blames_request(self, body: bytes) -> bool:
-        """Whether an error answer says that the request itself is wrong, rather than the engine or its setup."""
+    def is_request_error(self, body: bytes) -> bool:
+        """Returns whether an error response blames the request itself rather than the engine or its configuration."""
         ...
 
-    def let_end(self) -> None:
-        """All that matters has come. The connection is kept if the answer's end follows within a moment."""
+    def drain(self) -> None:
+        """Called when all relevant bytes have arrived. The connection is reused if the response ends soon after."""
         ...
 
     def close(self) -> None:
-        """Lets go. Unless the answer has come to its end the connection is cut, which tells the engine to stop."""
+        """Releases the response. If it is incomplete, the connection is closed, which makes the engine stop."""
         ...
 
 
 @runtime_checkable
-class FramedAnswer(Answer, Protocol):
-    """An answer that came over a connection, of which more is known than its bytes."""
+class FramedResponse(EngineResponse, Protocol):
+    """Response received over a connection, with details about its framing."""
 
-    kept_headers: tuple[tuple[bytes, bytes], ...]
-    """Headers without which the body cannot be read, such as where in it JSON ends and data begin."""
+    body_headers: tuple[tuple[bytes, bytes], ...]
+    """Headers needed to read the body, such as the length of the JSON part before binary data."""
     is_framed: bool
-    """Whether its end is told, so that a connection that breaks does not look like it."""
+    """Whether the end of the body is marked, so that a lost connection cannot be mistaken for the end."""
 
 
 class Engine(Protocol):
-    """One endpoint's engine."""
+    """Engine at one endpoint."""
 
-    async def ask(self, call: Call) -> Answer:
-        """Sends the call and waits for the head of the answer. Raises `EngineFault`."""
+    async def ask(self, call: Call) -> EngineResponse:
+        """Sends the call and waits for the response head. Raises `EngineFault`."""
         ...
 
 
 class ProbeState(StrEnum):
     READY = "ready"
     LOADING = "loading"
-    """The engine answers and says that it cannot serve yet."""
+    """The engine responds that it is not ready yet."""
     UNREACHABLE = "unreachable"
 
 
 @dataclass(frozen=True, slots=True)
 class Telemetry:
-    """What an engine's metrics page last said; None where the engine does not tell."""
+    """Values from the last scrape of an engine's metrics. None if the engine does not report a value."""
 
     running: int | None = None
     waiting: int | None = None
     kv_used_fraction: float | None = None
     preemptions: int | None = None
-    further: Mapping[str, float] = field(default_factory=dict[str, float])
-    """What else it tells, for whoever looks; no decision is made by it."""
+    extra: Mapping[str, float] = field(default_factory=dict[str, float])
+    """Further values, for display only. No decision depends on them."""
 
 
 @dataclass(frozen=True, slots=True)
 class EngineLimits:
-    """Limits that an engine reports of itself; None if it does not report one."""
+    """Limits reported by an engine. None if the engine does not report a limit."""
 
     kv_tokens: int | None = None
-    """Tokens that its KV cache holds."""
+    """KV cache capacity in tokens."""
     sequences_max: int | None = None
-    """Requests that it runs at once."""
+    """Maximum number of requests that run concurrently."""
     context_tokens: int | None = None
-    """Longest prompt and answer together."""
+    """Maximum total number of prompt and output tokens."""
 
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What probing one endpoint has shown."""
+    """Result of probing one endpoint."""
 
     endpoint_id: EndpointId
     dialect: str
@@ -169,9 +171,11 @@ class Capabilities:
     version: str | None = None
     models: tuple[str, ...] = ()
     signals: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Signal -> the metric of the engine that it comes from."""
+    """Source metric of each signal, by signal name."""
     signals_missing: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
-    """What an operator should know, each with its next step."""
+    """Problems for the operator, each with the next step."""
     telemetry: Telemetry = Telemetry()
+    """Load according to the last scrape. Empty if the values are stale."""
     telemetry_age_s: float | None = None
+    """Age of the last values, even if they are stale. None if there are none."""

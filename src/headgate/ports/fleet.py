@@ -1,12 +1,12 @@
-"""Where do endpoints come from, and how is a fleet made larger or smaller?
+"""Interface to fleets, which supply the endpoints of a pool.
 
-A fleet says which endpoints there are and tells when that changes. Its owner brings the scheduler to it: whoever is
-new joins, whoever is no longer there is leaving. Health is nobody's business here: an endpoint that a fleet names may
-be ill, and the watch over the engines and the scheduler find that out as with any other.
+A fleet lists its endpoints and reports changes. Its owner informs the scheduler: new endpoints join, and endpoints that
+are no longer listed leave. A fleet does not check health. A listed endpoint may be unhealthy; the engine watch and the
+scheduler detect this as they would for any other endpoint.
 
-Nothing is severed by a fleet. An endpoint that is given up is first not named any more, so that the scheduler sends
-nothing new there; what runs it goes away only when the scheduler has forgotten it, which is when its last attempt has
-ended.
+A fleet does not interrupt attempts. It first removes an endpoint from its list, so that the scheduler sends no new
+requests there. It stops the engine only after the scheduler has removed the endpoint, which happens when the endpoint's
+last attempt has ended.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -23,99 +23,108 @@ from headgate.ports.engine import ProbeState
 class FleetEndpoint:
     id: EndpointId
     url: str
-    """Scheme, host and port; no path, no trailing slash."""
+    """Scheme, host and port, without a path or trailing slash."""
     in_flight_max: int
     device: str = ""
     zone: str = ""
     started: bool = True
-    """False while its engine starts. The scheduler then knows that one is coming, which lets requests wait for it; only
-    the fleet looks at it so far."""
+    """False while the engine is starting.
+
+    While it is False, the scheduler knows that an endpoint is expected, so requests may wait for it, and only the fleet
+    probes it.
+    """
 
 
 class Phase(StrEnum):
-    """What an endpoint's start is made of, in this order."""
+    """Phases of an endpoint's start, in order."""
 
     PENDING = "pending"
-    """Wanted, and waiting for a place to run in. The pause after a crash is none of its phases."""
+    """The endpoint is waiting for a place to run. The backoff after a crash is not included."""
     PROCESS = "process"
-    """It runs, and nothing listens yet."""
+    """The process is running but not yet listening."""
     WEIGHTS = "weights"
-    """It listens, and says that it cannot serve yet. Engines that listen only when they have loaded, such as vLLM, have
-    this time in the phase before."""
+    """The engine is listening but responds that it is not ready.
+
+    Engines that listen only after loading, such as vLLM, spend this time in the previous phase.
+    """
     WARM_UP = "warm_up"
-    """It answers its first request, which is ours."""
+    """The engine is processing its first request, which the gateway sent."""
     JOIN = "join"
-    """It is known to be well, and the scheduler has yet to hear it."""
+    """The engine is ready, but the scheduler has not been told yet."""
 
 
-PLACEHOLDERS: Final = ("port", "model", "pool", "slot")
-"""What a command to start an engine may hold in braces: where to listen, what to call the model, the pool's name, and
-which of the pool's endpoints this is, from 0 on, such as for the number of a GPU."""
+COMMAND_PLACEHOLDERS: Final = ("port", "model", "pool", "slot")
+"""Placeholders of a start command: the port to listen on, the model name, the pool name and the slot.
+
+The slot is the number of the endpoint in its pool, from 0, for example to choose a GPU.
+"""
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
-    """What one look at an engine shows."""
+class ProbeResult:
+    """Result of one probe of an engine."""
 
     state: ProbeState
     problem: str = ""
-    """Why it does not serve, with the next step where there is one."""
+    """Why the engine is not ready, with the next step if there is one."""
 
 
-Look = Callable[[str], Awaitable[Seen]]
-"""Looks at the engine at this address: does it answer, and does it serve the model it should?"""
+ProbeEngine = Callable[[str], Awaitable[ProbeResult]]
+"""Checks whether the engine at an address responds and serves the expected model."""
 
 WarmUp = Callable[[str], Awaitable[str | None]]
-"""Has the engine at this address answer one small request; a text says why it did not."""
+"""Sends one small request to the engine at an address. Returns an error message, or None."""
 
-Lookup = Callable[[EndpointId], EndpointSummary | None]
-"""What the scheduler knows of an endpoint; None once it has forgotten it, or where it has never heard of it."""
+EndpointLookup = Callable[[EndpointId], EndpointSummary | None]
+"""Returns the scheduler's view of an endpoint, or None if the scheduler does not know it."""
 
 
 class FleetObserver(Protocol):
-    """Told what a fleet does. Called on the fleet's path: it is quick and does not raise."""
+    """Receives fleet events. Called synchronously by the fleet: must be fast and must not raise."""
 
     def started(self, endpoint_id: EndpointId, took_ns: Mapping[Phase, Duration]) -> None:
-        """An endpoint serves, after so long in each phase; all phases are there."""
+        """An endpoint is ready. `took_ns` has the duration of every phase."""
         ...
 
     def drained(self, endpoint_id: EndpointId, took_ns: Duration) -> None:
-        """An endpoint was given up so long ago, and its last attempt has ended."""
+        """The last attempt of a removed endpoint has ended, `took_ns` after its removal."""
         ...
 
-    def troubled(self, what: str, problem: str) -> None:
-        """Something the operator should see to, told once while it lasts: what it befell, and the next step."""
+    def problem_found(self, subject: str, problem: str) -> None:
+        """Reports, once while it lasts, a problem that needs the operator. `problem` includes the next step."""
         ...
 
-    def recovered(self, what: str) -> None:
-        """What was last told of this trouble no longer holds."""
+    def problem_cleared(self, what: str) -> None:
+        """The problem last reported for `what` has been resolved."""
         ...
 
 
 class Fleet(Protocol):
-    """Where the endpoints of one pool come from."""
+    """Source of the endpoints of one pool."""
 
     def endpoints(self) -> tuple[FleetEndpoint, ...]:
-        """Those that take work or will."""
+        """Returns the endpoints that are in use or starting."""
         ...
 
     async def start(self, changed: Callable[[], None]) -> None:
-        """Begins, without waiting for anybody to be ready. `changed` is called after every change of `endpoints`, and
-        when one that was given up has gone."""
+        """Starts the fleet without waiting for endpoints to be ready.
+
+        `changed` is called after every change to `endpoints`, and when a removed endpoint has stopped.
+        """
         ...
 
     async def stop(self, *, drain: bool = False) -> None:
-        """Gives up everything it brought: at once, or with `drain` when the last attempts have ended."""
+        """Stops all engines that the fleet started: immediately or, with `drain`, after their last attempts."""
         ...
 
 
 @runtime_checkable
 class ScalableFleet(Fleet, Protocol):
-    """A fleet that can start endpoints and give them up."""
+    """Fleet that can start and stop endpoints."""
 
     async def scale(self, endpoints: int) -> None:
-        """Wants so many from here on, within its bounds. Returns once that is known, not once it is true."""
+        """Sets the desired number of endpoints, within the fleet's bounds. Does not wait until it is reached."""
         ...
 
     @property
-    def wanted(self) -> int: ...
+    def desired(self) -> int: ...

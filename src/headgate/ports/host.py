@@ -1,15 +1,14 @@
-"""How does a gateway talk to the scheduler, wherever that runs?
+"""Interface between a gateway and its scheduler, which may run in this process or in another.
 
-The door opens a line for each request and follows it: it awaits the next order, carries it
-out, and reports what happened. What cannot wait until an order has been carried out comes beside
-the line: that an attempt is to stop, or that a second is to be made while the first is silent. A
-host may answer at once, in this process, or later, from another one.
+The gateway opens a command channel for each request. It waits for the next command, carries it out and reports the
+result. Commands that cannot wait, such as an abort or a hedge while the first attempt is running, are passed to a
+callback. A host may deliver commands immediately from this process, or later from another one.
 """
 
 from collections.abc import Callable
 from typing import Protocol
 
-from headgate.core.admission.limits import Shortage
+from headgate.core.admission.limits import QuotaShortage
 from headgate.core.commands import Abort, Dispatch, End
 from headgate.core.events import Event
 from headgate.core.summary import Summary
@@ -18,44 +17,47 @@ from headgate.model.money import EndpointTime
 from headgate.model.ticket import Ticket
 from headgate.model.units import TenantId
 
-Aside = Callable[[Abort | Dispatch], None]
-"""Takes what comes beside the line. It tells the host nothing before it returns."""
+InterruptHandler = Callable[[Abort | Dispatch], None]
+"""Receives aborts and hedges outside the command channel. Must not report events to the host before it returns."""
 
 
-class RequestLine(Protocol):
+class CommandChannel(Protocol):
     async def next(self) -> Dispatch | End:
-        """The next order for this request; after `End` there is none."""
+        """Returns the next command for this request. `End` is the last one."""
         ...
 
     def close(self) -> Dispatch | None:
-        """The door has no more to do with this request. What the scheduler still says of it goes nowhere.
+        """Closes the channel. Later commands for this request are dropped.
 
-        Gives back an order that was never taken: its place is still to be freed, by an `AttemptEnded`.
+        Returns a command that was not received. The caller must free its slot with an `AttemptEnded` event.
         """
         ...
 
 
 class Host(Protocol):
-    def open(self, ticket: Ticket, aside: Aside) -> RequestLine:
-        """Brings a request before the scheduler. `aside` is called when an attempt must stop, and with a hedge."""
+    def open(self, ticket: Ticket, on_interrupt: InterruptHandler) -> CommandChannel:
+        """Submits a request to the scheduler. `on_interrupt` is called with aborts and hedges."""
         ...
 
-    def tell(self, event: Event) -> None:
-        """Reports what happened."""
+    def report(self, event: Event) -> None:
+        """Reports an event."""
         ...
 
     def summary(self) -> Summary:
-        """The state of things as last known."""
+        """Returns the last known state."""
         ...
 
-    def limit_reached(self, tenant: TenantId) -> Shortage | None:
-        """The limit that any request of the tenant would exceed now; None if there is none or it is not known here."""
+    def limit_reached(self, tenant: TenantId) -> QuotaShortage | None:
+        """Returns the limit that any request from the tenant would exceed now.
+
+        None if there is no such limit or it is not known in this process.
+        """
         ...
 
     def limits_left(self, tenant: TenantId) -> LimitsLeft | None:
-        """The remaining rates of the tenant; None if it has no rates or they are not known here."""
+        """Returns the tenant's remaining rate limits. None if it has none or they are not known in this process."""
         ...
 
-    def take_endpoint_times(self) -> tuple[EndpointTime, ...]:
-        """How endpoints have spent their time since this was last asked, as far as it is decided in this process."""
+    def collect_endpoint_times(self) -> tuple[EndpointTime, ...]:
+        """Returns how the endpoints that this process schedules have spent their time since the last call."""
         ...

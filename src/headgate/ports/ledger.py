@@ -1,6 +1,6 @@
-"""What is written down of every attempt and every endpoint, and by whom?
+"""Interface to the usage ledger, which has one row per attempt and rows for endpoint time.
 
-Rows are only ever added. One that is wrong is corrected by another, whose amounts are differences.
+Rows are never changed. A wrong row is corrected by adding another row whose amounts are the differences.
 """
 
 from collections.abc import Sequence
@@ -13,21 +13,25 @@ from headgate.model.units import Instant, RequestId
 
 @message
 class UsageRow:
-    """One attempt of a request, or a request that was never sent (attempt 0). Named by arrival, request and attempt."""
+    """Usage of one attempt, or of a request that was never sent (attempt 0).
+
+    The key consists of arrival time, request and attempt.
+    """
 
     at: Instant
-    """When the request arrived."""
+    """Arrival time of the request."""
     request: str
     attempt: int
     correction: int
-    """0 for what was seen; each correction of it has the next number."""
+    """0 for the original row. Each correction has the next number."""
     tenant: str
     service_class: str
-    """Empty where it was refused before it had one, as are pool and endpoint where it was never sent."""
+    """Class of the request. Empty if the request was rejected before it had one."""
     model: str
-    """As the caller named it."""
+    """Model name in the request."""
     served_model: str
     pool: str
+    """Pool of the attempt. Like `endpoint`, empty if the request was never sent."""
     endpoint: str
     api: str
     stream: bool
@@ -36,19 +40,19 @@ class UsageRow:
     tokens_out: int
     tokens_reasoning: int
     usage_source: str
-    """`engine`, `estimated`, or empty where it was never sent."""
+    """`engine`, `estimated`, or empty if the request was never sent."""
     queue_us: int
     ttft_us: int | None
     duration_us: int
-    """Of the attempt; of the request where it was never sent."""
+    """Duration of the attempt, or of the request if it was never sent."""
     input_us: int
     output_us: int
     overhead_us: int
-    """Engine time, in the parts of its bill."""
+    """Parts of the billed engine time."""
     outcome: str
-    """How the request ended."""
+    """Outcome of the request."""
     ending: str
-    """How the attempt did; empty where it was never sent."""
+    """How the attempt ended. Empty if the request was never sent."""
     cause: str
     payer: str
     level: int
@@ -56,42 +60,42 @@ class UsageRow:
     output_nano_usd: NanoUsd
     overhead_nano_usd: NanoUsd
     reserved_nano_usd: NanoUsd
-    """Of the request, at its last attempt; 0 at the others."""
+    """Amount reserved for the request, stored in the row of its last attempt. 0 in all other rows."""
     metadata: tuple[tuple[str, str], ...]
 
 
 @message
 class EndpointTimeRow:
-    """How the time of one endpoint was spent up to a moment, and what that cost."""
+    """How one endpoint spent its time up to a given time, and the cost."""
 
     at: Instant
     source: str
-    """The process that decided, by a name of its own for each start."""
+    """Id of the process that schedules the endpoint. It is different after each start."""
     pool: str
     endpoint: str
-    whole_us: int
+    total_us: int
     starting_us: int
     unready_us: int
     idle_us: int
     billed_us: int
-    late_us: int
+    abort_lag_us: int
     hour_nano_usd: NanoUsd
-    """The price of an hour at that moment."""
+    """Price per endpoint-hour at that time."""
     price_kind: str
 
 
 class AttemptJournal(Protocol):
-    async def noted(self, request_id: RequestId, attempt: int) -> str | None:
-        """Waits until the note of an attempt that is about to be sent is on disk or could not be written.
+    async def wait_journaled(self, request_id: RequestId, attempt: int) -> str | None:
+        """Waits until the journal entry for an attempt that is about to be sent is on disk or has failed.
 
-        Takes at most a second, even if the disk hangs. Returns why the attempt must not be sent, or None.
+        Takes at most one second, even if the disk hangs. Returns why the attempt must not be sent, or None.
         """
         ...
 
 
 class Ledger(Protocol):
     def add(self, rows: Sequence[UsageRow]) -> None:
-        """Takes rows to be written. Quick, without any wait, and never raises."""
+        """Queues rows for writing. Returns immediately and never raises."""
         ...
 
-    def add_time(self, rows: Sequence[EndpointTimeRow]) -> None: ...
+    def add_endpoint_times(self, rows: Sequence[EndpointTimeRow]) -> None: ...

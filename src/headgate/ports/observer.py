@@ -1,4 +1,4 @@
-"""Who watches what is decided?"""
+"""Observer of scheduler decisions."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -9,6 +9,6 @@ from headgate.model.units import Instant
 
 
 class Observer(Protocol):
-    def saw(self, event: Event, commands: Sequence[Command], now: Instant) -> None:
-        """Called after each decision, on the deciding path: it must be quick and must not raise."""
+    def observe(self, event: Event, commands: Sequence[Command], now: Instant) -> None:
+        """Called after each decision, before the next one. Must be fast and must not raise."""
         ...

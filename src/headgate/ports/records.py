@@ -1,11 +1,11 @@
-"""When did what happen to a request, as the gateway that carried it saw it?
+"""Request records: times and facts as seen by the gateway.
 
-One record per request, written while it is carried: moments and a few facts, nothing else is done with them on its way.
-When it has ended the record is handed to whoever keeps them (`Records.take`), which must be quick; spans, sums and
-files are made of it later, elsewhere. Moments are nanoseconds of a clock that never goes back (`time.monotonic_ns`);
-one pair of readings ties it to the calendar. A moment that never came is 0.
+There is one record per request. The gateway only writes times and a few facts to it while it handles the request. When
+the request has ended, `RecordSink.add` receives the record and must return quickly. Spans, sums and files are produced
+from it later. Times are nanoseconds of a monotonic clock (`time.monotonic_ns`). One pair of readings relates that clock
+to calendar time. A time of 0 means that the step did not happen.
 
-Neither prompts nor answers nor keys are in it.
+Records contain no prompts, responses or keys.
 """
 
 import time
@@ -17,26 +17,26 @@ from headgate.model.ticket import Api
 from headgate.model.units import ClassName, EndpointId, Instant, PoolName, RequestId, TenantId
 
 _SPAN_STRIDE: Final = 0x9E3779B97F4A7C15
-"""Odd, so that numbers below 2**64 give as many spans."""
+"""Stride between span ids. It is odd, so that all numbers below 2**64 yield different span ids."""
 
 
 class AttemptRecord:
-    """One try at one endpoint."""
+    """Record of one attempt."""
 
     __slots__ = (
-        "connected_at",
+        "buffered",
         "detail",
+        "dispatched_at",
         "ended_at",
         "ending",
         "endpoint_id",
         "first_byte_at",
         "hedge",
-        "held_back",
         "last_byte_at",
         "number",
-        "ordered_at",
         "pool",
         "reason",
+        "sent_at",
         "waited_ns",
     )
 
@@ -57,53 +57,53 @@ class AttemptRecord:
         self.reason = reason
         self.hedge = hedge
         self.waited_ns = waited_ns
-        """As its `Dispatch` has it: in the queue so far, over all attempts."""
-        self.ordered_at = now
-        """When the order to send it was taken up here."""
-        self.connected_at = 0
-        """When the question had been handed whole to its connection."""
+        """Total queue time of the request so far, over all attempts, as given by `Dispatch`."""
+        self.dispatched_at = now
+        """Time at which the gateway received the dispatch."""
+        self.sent_at = 0
+        """Time at which the complete engine request had been written to the connection."""
         self.first_byte_at = 0
-        """When the first event of the answer arrived, or its head if the engine did not stream it."""
+        """Time at which the first event of the response arrived, or the response head if the engine does not stream."""
         self.last_byte_at = 0
-        self.held_back = False
-        """Whether received tokens are held back until the answer is complete. Until then another attempt may follow."""
+        self.buffered = False
+        """Whether tokens are buffered until the response is complete. Until then the request may be retried."""
         self.ended_at = 0
         self.ending: AttemptEnding | None = None
         self.detail = ""
 
-    def sent(self) -> None:
-        """The question has gone. Of one that is asked in several calls the first counts."""
-        if not self.connected_at:
-            self.connected_at = time.monotonic_ns()
+    def mark_sent(self) -> None:
+        """Records that the request was sent. If it is split into several calls, the first one counts."""
+        if not self.sent_at:
+            self.sent_at = time.monotonic_ns()
 
 
 class RequestRecord:
     __slots__ = (
         "api",
-        "arrived",
+        "arrived_at",
         "attempts",
-        "authorised_at",
+        "authenticated_at",
+        "body_received_at",
         "cached_tokens",
         "caller_stages",
         "class_name",
         "client_retries",
         "degraded",
         "ended_at",
-        "headed_at",
+        "head_received_at",
         "held_ns",
         "model",
         "model_served",
         "outcome",
         "output_tokens",
-        "parent",
+        "parent_span_id",
         "prompt_bytes",
         "prompt_tokens",
         "queued_at",
         "reason",
-        "received_at",
         "replied_at",
         "request_id",
-        "span",
+        "span_seed",
         "started_at",
         "status",
         "stream",
@@ -116,72 +116,76 @@ class RequestRecord:
 
     def __init__(self, request_id: RequestId, arrived: Instant, started_at: int) -> None:
         self.request_id = request_id
-        self.arrived = arrived
-        """By the calendar, at the moment that `started_at` has by the other clock."""
+        self.arrived_at = arrived
+        """Calendar time that corresponds to `started_at`."""
         self.started_at = started_at
-        """When the head of the request began to come."""
-        self.headed_at = 0
-        """When its head had come and the door looked at it."""
-        self.authorised_at = 0
-        """When it was known whose it is."""
-        self.received_at = 0
-        """When its body had come whole. Authorisation lies between its head and its body, and counts as `auth`."""
+        """Time at which the request head started to arrive."""
+        self.head_received_at = 0
+        """Time at which the request head was complete and the gateway started to process it."""
+        self.authenticated_at = 0
+        """Time at which the tenant was known."""
+        self.body_received_at = 0
+        """Time at which the body was complete. Authentication between head and body counts toward the `auth` stage."""
         self.queued_at = 0
-        """When the scheduler was told of it."""
+        """Time at which the request was submitted to the scheduler."""
         self.replied_at = 0
-        """When the end of an answer was handed to the caller's connection."""
+        """Time at which the end of the response was written to the client connection."""
         self.ended_at = 0
         self.tenant: TenantId | None = None
         self.api: Api | None = None
         self.model: str | None = None
-        """As it was asked for."""
+        """Model name in the request."""
         self.model_served: str | None = None
-        """The one that served it, where that is another."""
+        """Model that served the request, if different."""
         self.stream = False
         self.prompt_bytes = 0
         self.client_retries = 0
         self.class_name: ClassName | None = None
         self.outcome: Outcome | None = None
-        """None only where a mistake of our own cut it off."""
+        """Outcome of the request. None only if an internal error ended it."""
         self.reason = ""
         self.status = 0
-        """The HTTP status that the caller got; 0 where it got none."""
+        """HTTP status sent to the client. 0 if none was sent."""
         self.waited_ns = 0
-        """In the queue, over all attempts, as the scheduler tells with the end."""
+        """Total queue time over all attempts, as reported by the scheduler when the request ended."""
         self.held_ns = 0
         self.degraded: tuple[str, ...] = ()
         self.prompt_tokens = self.cached_tokens = self.output_tokens = 0
-        """As the engine told; where it told nothing, the events that came."""
+        """Tokens reported by the engine, or else the number of events received."""
         self.attempts: list[AttemptRecord] = []
         self.caller_stages: tuple[tuple[str, int], ...] = ()
-        """What the caller told of its own work before: name and nanoseconds, in its order."""
+        """Stages of the caller's own work before the request, as reported: name and nanoseconds, in the caller's order.
+        """
         self.trace_id = b""
-        """Sixteen bytes; empty where nothing is traced and the caller sent none."""
-        self.parent = b""
-        """The caller's span, eight bytes; empty where it has none."""
+        """Trace id of sixteen bytes. Empty if the request is not traced and the caller sent no trace id."""
+        self.parent_span_id = b""
+        """The caller's span id of eight bytes. Empty if there is none."""
         self.trace_sampled = False
-        """Whether engines are told that this trace is kept."""
+        """Sampling flag sent to engines."""
         self.trace_state = ""
-        self.span = 0
-        """From which the spans of this request have their ids: 64 bits of chance, where it is traced."""
+        self.span_seed = 0
+        """Random 64-bit seed for the span ids of this request, if it is traced."""
 
     def span_id(self, number: int) -> bytes:
-        """The span of the attempt of this number, or of the request itself as number 0: never the same for two.
+        """Returns the unique span id of an attempt by its number. Number 0 is the request itself.
 
-        It is told to engines before anybody knows whether the trace is kept, so it follows from one number."""
-        return ((self.span + number * _SPAN_STRIDE) % (1 << 64) or 1).to_bytes(8, "big")
+        The id is sent to engines before the sampling decision, so it is derived from a single number.
+        """
+        return ((self.span_seed + number * _SPAN_STRIDE) % (1 << 64) or 1).to_bytes(8, "big")
 
 
-class Records(Protocol):
-    def take(self, record: RequestRecord) -> None:
-        """The request has ended; nothing writes to its record any more. Called on the event loop: it must be quick."""
+class RecordSink(Protocol):
+    def add(self, record: RequestRecord) -> None:
+        """Accepts the record of an ended request, which no longer changes. Must be fast, because it runs on the event
+        loop.
+        """
         ...
 
 
-class NoRecords:
-    """Keeps none."""
+class NullRecordSink:
+    """Discards all records."""
 
     __slots__ = ()
 
-    def take(self, record: RequestRecord) -> None:
+    def add(self, record: RequestRecord) -> None:
         pass

@@ -1,1 +1,1 @@
-"""What would a fleet do? An engine that behaves like vLLM without a GPU, as pure code and behind HTTP."""
+"""Simulates engines and fleets without GPUs, either in virtual time or as an HTTP server that behaves like vLLM."""

@@ -1,4 +1,4 @@
 """Prometheus rules, Grafana dashboards and SLO reports.
 
-Everything here works on plain values: no clock, no files, no network.
+All functions work on plain values, without a clock, files or network access.
 """

@@ -4,19 +4,19 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
-from headgate.slo.lengths import Length
+from headgate.slo.durations import DurationFormat
 
 RUNBOOKS: Final = "docs/operations/runbooks"
-"""Default location of the runbooks."""
-OF_THE_INCIDENT: Final = "{{ $labels.incident }}"
-"""Runbook named by the alert's own label."""
+"""Path of the runbooks, in the repository and on the admin listener."""
+INCIDENT_RUNBOOK: Final = "{{ $labels.incident }}"
+"""Runbook identified by the alert's own label."""
 
 Rule = dict[str, object]
 
 
 class Severity(StrEnum):
     PAGE = "page"
-    """Needs immediate attention: callers are affected, or will be within the hour."""
+    """Needs immediate attention, because callers are affected or will be within an hour."""
     TICKET = "ticket"
     """Can wait for working hours."""
 
@@ -31,15 +31,15 @@ class Alert:
     summary: str
     description: str
     """Meaning of the alert and the next command."""
-    lasting_s: int = 0
-    """Time in seconds for which the expression must hold before the alert fires."""
+    for_s: int = 0
+    """Time in seconds for which the expression must be true before the alert fires."""
     labels: tuple[tuple[str, str], ...] = field(default=())
 
 
-def rule_of(alert: Alert, length: Length, runbooks: str) -> Rule:
+def alert_rule(alert: Alert, duration: DurationFormat, runbooks: str) -> Rule:
     rule: Rule = {"alert": alert.name, "expr": alert.expr}
-    if alert.lasting_s:
-        rule["for"] = length(alert.lasting_s)
+    if alert.for_s:
+        rule["for"] = duration(alert.for_s)
     rule["labels"] = {"severity": alert.severity.value, **dict(alert.labels)}
     rule["annotations"] = {
         "summary": alert.summary,
@@ -49,7 +49,7 @@ def rule_of(alert: Alert, length: Length, runbooks: str) -> Rule:
     return rule
 
 
-def recorded(name: str, expr: str, **labels: str) -> Rule:
+def recording_rule(name: str, expr: str, **labels: str) -> Rule:
     rule: Rule = {"record": name, "expr": expr}
     if labels:
         rule["labels"] = labels

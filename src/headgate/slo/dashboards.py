@@ -1,6 +1,6 @@
 """All Grafana dashboards.
 
-Every metric of the catalogue is on a panel or in `NOT_SHOWN` with the reason.
+Every metric in the catalogue is either shown on a panel or listed in `NOT_SHOWN` with a reason.
 """
 
 from collections.abc import Mapping
@@ -10,14 +10,14 @@ from typing import Final
 from headgate.slo.boards.fleet import FLEET
 from headgate.slo.boards.gateway import CELL, GATEWAY
 from headgate.slo.boards.requests import OVERVIEW, QUEUES
-from headgate.slo.boards.spent import COST, STAGES
+from headgate.slo.boards.stages_and_cost import COST, STAGES
 
 DASHBOARDS: Final = (OVERVIEW, QUEUES, FLEET, STAGES, COST, CELL, GATEWAY)
 
 NOT_SHOWN: Final[Mapping[str, str]] = MappingProxyType(
     {
         "headgate_cell_epoch": "only increases; the panel `Leader` shows a change of scheduler",
-        "headgate_directory_tenants": "no sign of health; `headgate status` shows it",
-        "headgate_directory_keys": "no sign of health; `headgate status` shows it",
+        "headgate_directory_tenants": "not a health signal; `headgate status` shows it",
+        "headgate_directory_keys": "not a health signal; `headgate status` shows it",
     }
 )

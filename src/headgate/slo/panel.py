@@ -6,7 +6,7 @@ from typing import Final
 
 SCHEMA_VERSION: Final = 39
 WIDTH: Final = 24
-"""Width of a dashboard in Grafana's columns."""
+"""Width of a dashboard, in Grafana columns."""
 _HEIGHT: Final = 8
 _DATASOURCE: Final = {"type": "prometheus", "uid": "${datasource}"}
 
@@ -17,11 +17,11 @@ Json = dict[str, object]
 class Panel:
     title: str
     queries: tuple[tuple[str, str], ...]
-    """Expressions with their legends in Grafana's format: `{{class}}`."""
+    """Expressions and their legends, in Grafana's format: `{{class}}`."""
     unit: str = "short"
     kind: str = "timeseries"
-    says: str = ""
-    """Description of the panel: what to look for."""
+    description: str = ""
+    """Panel description that explains what to look for."""
     width: int = 8
 
 
@@ -46,12 +46,12 @@ def dashboard_json(dashboard: Dashboard) -> Json:
         "timezone": "utc",
         "templating": {"list": [{"name": "datasource", "type": "datasource", "query": "prometheus"}]},
         "annotations": {"list": []},
-        "panels": _placed(dashboard.panels),
+        "panels": _layout(dashboard.panels),
     }
 
 
-def _placed(panels: Sequence[Panel]) -> list[Json]:
-    """Panels laid out from left to right, then in the next row."""
+def _layout(panels: Sequence[Panel]) -> list[Json]:
+    """Panels laid out from left to right, row by row."""
     placed: list[Json] = []
     x = y = 0
     for number, panel in enumerate(panels, start=1):
@@ -67,7 +67,7 @@ def _panel_json(panel: Panel, number: int, place: dict[str, int]) -> Json:
         "id": number,
         "type": panel.kind,
         "title": panel.title,
-        "description": panel.says,
+        "description": panel.description,
         "gridPos": place,
         "datasource": _DATASOURCE,
         "fieldConfig": {"defaults": {"unit": panel.unit, "min": 0}, "overrides": []},

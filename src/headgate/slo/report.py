@@ -1,6 +1,6 @@
 """SLO report: whether each class met its objectives.
 
-A class protects one of latency, quality and cost under overload. The report judges that one and shows the other two
+Under overload, a class protects one of latency, quality and cost. The report evaluates that one and shows the other two
 for information.
 """
 
@@ -8,89 +8,93 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from headgate.slo.measured import Measured, quantile
-from headgate.slo.promises import SERVED, ClassPromises, percent
+from headgate.slo.measurements import ClassMeasurements, quantile
+from headgate.slo.objectives import AVAILABILITY, ClassObjectives, percent
 
 LATENCY: Final = "latency"
 QUALITY: Final = "quality"
 COST: Final = "cost"
-_TAIL: Final = 0.95
+_TAIL_QUANTILE: Final = 0.95
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class ObjectiveResult:
     """Result for one objective."""
 
     objective: str
-    promised: str
+    target: str
     measured: str
     requests: int
-    kept: bool | None
-    """None if not measured."""
+    met: bool | None
+    """Whether the objective was met; None if it was not measured."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClassReport:
     name: str
-    promise: str
-    kept: bool | None
-    """None if the class has no objectives or nothing was measured."""
+    optimize_for: str
+    met: bool | None
+    """Whether all objectives were met; None if the class has no objectives or nothing was measured."""
     requests: int
-    findings: tuple[Finding, ...]
+    results: tuple[ObjectiveResult, ...]
     """Results for the objectives of the class."""
-    consequences: tuple[tuple[str, str], ...]
-    """Measured values of the other two, as text."""
+    tradeoffs: tuple[tuple[str, str], ...]
+    """Measured values, as text, of the properties that the class does not protect."""
 
 
-def report(promises: Sequence[ClassPromises], found: Mapping[str, Measured]) -> list[ClassReport]:
-    """Reports of all classes with objectives or requests."""
-    made = (_of_class(each, found.get(each.name, Measured())) for each in promises)
-    return [each for each in made if each.requests or each.findings]
+def report(objectives: Sequence[ClassObjectives], measurements: Mapping[str, ClassMeasurements]) -> list[ClassReport]:
+    """Reports for all classes that have objectives or requests."""
+    made = (_of_class(each, measurements.get(each.name, ClassMeasurements())) for each in objectives)
+    return [each for each in made if each.requests or each.results]
 
 
-def _of_class(promises: ClassPromises, found: Measured) -> ClassReport:
-    kept_by = {LATENCY: _latency, QUALITY: _quality, COST: _cost}
-    findings = (*kept_by[promises.promise](promises, found), *_served(promises, found))
-    verdicts = [each.kept for each in findings if each.kept is not None]
-    said = {LATENCY: _say_latency(promises, found), QUALITY: _say_quality(found), COST: _say_cost(found)}
+def _of_class(promises: ClassObjectives, found: ClassMeasurements) -> ClassReport:
+    kept_by = {LATENCY: _latency_results, QUALITY: _quality_results, COST: _cost_results}
+    findings = (*kept_by[promises.optimize_for](promises, found), *_availability_results(promises, found))
+    verdicts = [each.met for each in findings if each.met is not None]
+    said = {LATENCY: _latency_text(promises, found), QUALITY: _quality_text(found), COST: _cost_text(found)}
     return ClassReport(
         name=promises.name,
-        promise=promises.promise,
-        kept=all(verdicts) if verdicts else None,
+        optimize_for=promises.optimize_for,
+        met=all(verdicts) if verdicts else None,
         requests=round(found.requests),
-        findings=findings,
-        consequences=tuple((name, words) for name, words in said.items() if name != promises.promise),
+        results=findings,
+        tradeoffs=tuple((name, words) for name, words in said.items() if name != promises.optimize_for),
     )
 
 
-def _latency(promises: ClassPromises, found: Measured) -> Iterator[Finding]:
-    for objective in promises.objectives():
-        if objective.name != SERVED:
-            yield _share(objective.name, f"{objective.meaning} for {percent(objective.ppm)}", objective.share, found)
+def _latency_results(promises: ClassObjectives, found: ClassMeasurements) -> Iterator[ObjectiveResult]:
+    for objective in promises.ratio_objectives():
+        if objective.name != AVAILABILITY:
+            yield _ratio_result(
+                objective.name, f"{objective.description} for {percent(objective.ppm)}", objective.target_ratio, found
+            )
 
 
-def _served(promises: ClassPromises, found: Measured) -> Iterator[Finding]:
+def _availability_results(promises: ClassObjectives, found: ClassMeasurements) -> Iterator[ObjectiveResult]:
     """Result for the availability objective, which applies to every class that sets it."""
-    for objective in promises.objectives():
-        if objective.name == SERVED:
-            yield _share(SERVED, f"{objective.meaning} for {percent(objective.ppm)}", objective.share, found)
+    for objective in promises.ratio_objectives():
+        if objective.name == AVAILABILITY:
+            yield _ratio_result(
+                AVAILABILITY, f"{objective.description} for {percent(objective.ppm)}", objective.target_ratio, found
+            )
 
 
-def _share(objective: str, promised: str, least: float, found: Measured) -> Finding:
+def _ratio_result(objective: str, promised: str, least: float, found: ClassMeasurements) -> ObjectiveResult:
     share = found.good_share(objective)
-    return Finding(
+    return ObjectiveResult(
         objective,
         promised,
         "n/a" if share is None else f"{share:.2%}",
-        round(found.asked.get(objective, 0.0)),
+        round(found.eligible.get(objective, 0.0)),
         None if share is None else share >= least,
     )
 
 
-def _quality(promises: ClassPromises, found: Measured) -> Iterator[Finding]:
+def _quality_results(promises: ClassObjectives, found: ClassMeasurements) -> Iterator[ObjectiveResult]:
     del promises
     share = found.degraded_share
-    yield Finding(
+    yield ObjectiveResult(
         "not degraded",
         "all requests as requested",
         "n/a" if share is None else f"{1 - share:.2%}",
@@ -99,12 +103,12 @@ def _quality(promises: ClassPromises, found: Measured) -> Iterator[Finding]:
     )
 
 
-def _cost(promises: ClassPromises, found: Measured) -> Iterator[Finding]:
+def _cost_results(promises: ClassObjectives, found: ClassMeasurements) -> Iterator[ObjectiveResult]:
     promised = promises.cost_usd_per_1k_tokens
     if promised is None:
         return
     cost = found.cost_usd_per_1k_tokens
-    yield Finding(
+    yield ObjectiveResult(
         "cost",
         f"${promised:.4g} per 1k tokens",
         "n/a" if cost is None else f"${cost:.4g}",
@@ -113,25 +117,25 @@ def _cost(promises: ClassPromises, found: Measured) -> Iterator[Finding]:
     )
 
 
-def _say_latency(promises: ClassPromises, found: Measured) -> str:
+def _latency_text(promises: ClassObjectives, found: ClassMeasurements) -> str:
     tails = (
-        ("first token", quantile(found.ttft, _TAIL)),
-        ("complete response", quantile(found.duration, _TAIL)),
+        ("first token", quantile(found.ttft_buckets, _TAIL_QUANTILE)),
+        ("complete response", quantile(found.duration_buckets, _TAIL_QUANTILE)),
     )
     said = [f"{what} within {tail_s:.3g} s for 95 %" for what, tail_s in tails if tail_s is not None]
-    for each in promises.objectives():
+    for each in promises.ratio_objectives():
         share = found.good_share(each.name)
-        if each.name != SERVED and share is not None:
-            said.append(f"{each.meaning} for {share:.2%}")
+        if each.name != AVAILABILITY and share is not None:
+            said.append(f"{each.description} for {share:.2%}")
     return ", ".join(said) or "not measured"
 
 
-def _say_quality(found: Measured) -> str:
+def _quality_text(found: ClassMeasurements) -> str:
     share = found.degraded_share
     return "not measured" if share is None else f"{share:.2%} degraded"
 
 
-def _say_cost(found: Measured) -> str:
+def _cost_text(found: ClassMeasurements) -> str:
     cost = found.cost_usd_per_1k_tokens
     if cost is None:
         return "not measured"

@@ -1,1 +1,1 @@
-"""What is told to those who watch? Observers of events and commands: metrics, logs, traces."""
+"""Observability: metrics, logs, traces and request records."""

@@ -1,21 +1,22 @@
 """Catalogue of all metrics: name, kind, labels and help text.
 
-This is the only list of metrics. `page.py` creates each family from its row here, `just docs` generates
-docs/reference/metrics.md from it, and rules and dashboards are checked against it. A new metric is one more row.
+This is the only list of metrics. `exposition.py` creates each family from its row here, `just docs` generates
+docs/reference/metrics.md from it, and rules and dashboards are checked against it. To add a metric, add a row.
 """
 
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-from headgate.telemetry.account_metrics import ACCOUNTS
-from headgate.telemetry.described import Described, counter, gauge, histogram
+from headgate.telemetry.account_catalogue import ACCOUNTS
+from headgate.telemetry.metric_definition import MetricDefinition, counter, gauge, histogram
+from headgate.telemetry.stage_catalogue import STAGES, TRACES
 
-_DECIDES: Final = "the process is a scheduler or an island"
+_SCHEDULER_ONLY: Final = "the process is a scheduler or an island"
 _SCALED: Final = "the process is a scheduler or an island and the pool is [scaled](../concepts/scaling.md)"
-_CELL: Final = "the process is in a [cell](../concepts/cell.md)"
+_IN_CELL: Final = "the process is in a [cell](../concepts/cell.md)"
 _LEADS: Final = "the process is its cell's scheduler"
-_STARTS: Final = "the gateway itself starts the pool's endpoints"
+_STARTS_ENDPOINTS: Final = "the gateway itself starts the pool's endpoints"
 _TO_ZERO: Final = (
     "the process is a scheduler or an island and the pool can be [scaled to zero](../concepts/scaling.md#scale-to-zero)"
 )
@@ -31,12 +32,12 @@ _TRAFFIC: Final = (
         "headgate_requests_admitted_total",
         "class",
         "Requests admitted to the queue.",
-        "A request counts when it is first sent to an engine, or when it ends after waiting without being sent.",
+        "A request is counted when it is first sent to an engine or, if it is never sent, when it ends.",
     ),
     counter(
         "headgate_requests_degraded_total",
         "class",
-        "Requests sent at a degradation level above 0 or to another model than requested.",
+        "Requests sent at a degradation level above 0 or to a model other than the one requested.",
         "See [degradation levels](policy.md#degradation-levels).",
     ),
     counter(
@@ -46,80 +47,84 @@ _TRAFFIC: Final = (
         "`direction` is `prompt` or `output`.",
     ),
     counter(
-        "headgate_useful_tokens_total",
+        "headgate_goodput_tokens_total",
         "class direction",
         "Tokens used by the attempts that completed a request.",
-        "Failed attempts, losing hedges and truncated streams count in `headgate_tokens_total` only.",
+        "Failed attempts, losing hedges and truncated streams are counted only in `headgate_tokens_total`.",
     ),
     counter(
         "headgate_goodput_requests_total",
         "class",
         "Requests completed within all latency targets of their class.",
-        "The targets are `ttft` and `tpot`. They apply to streams only; every completed non-streaming request counts.",
+        "The targets are `ttft` and `tpot`, which apply only to streams. All completed non-streaming requests count.",
     ),
     counter(
         "headgate_cost_usd_total",
         "class",
-        "Cost of all attempts of finished requests, in US dollars.",
-        "Includes cost that no tenant pays. Attempts on pools without a [price](../concepts/cost.md) cost 0.",
+        "Cost of finished requests across all attempts, in US dollars.",
+        "Includes costs not charged to any tenant. Attempts on pools without a [price](../concepts/cost.md) cost 0.",
     ),
-    histogram("headgate_queue_wait_seconds", "class", "Time in the gateway's queue before the first attempt."),
+    histogram("headgate_queue_wait_seconds", "class", "Time spent in the gateway's queue before the first attempt."),
     histogram(
         "headgate_time_to_first_token_seconds",
-        "class size",
+        "class prompt_size",
         "Time from arrival to the first token of a stream.",
-        "`size` is the [prompt size](#prompt-sizes): `small`, `medium` or `large`.",
+        "`prompt_size` is the [prompt size](#prompt-sizes): `small`, `medium` or `large`.",
     ),
     histogram("headgate_inter_token_latency_seconds", "class", "Time between consecutive tokens of a stream."),
-    histogram("headgate_request_duration_seconds", "class size", "Time from arrival to the end of completed requests."),
+    histogram(
+        "headgate_request_duration_seconds",
+        "class prompt_size",
+        "Time from arrival to completion, for completed requests.",
+    ),
 )
 
 _TENANTS: Final = (
     counter(
         "headgate_tenant_requests_total",
-        "tenant outcome",
-        "Finished requests of each tenant by result.",
-        "`outcome` is `completed`, `refused` (a 4xx status), `failed` (a 5xx status) or `cancelled`. The number of "
+        "tenant result",
+        "Finished requests by tenant and result.",
+        "`result` is `completed`, `rejected` (a 4xx status), `failed` (a 5xx status) or `cancelled`. The number of "
         "`tenant` values is [limited](#tenant-labels).",
     ),
-    counter("headgate_tenant_tokens_total", "tenant direction", "Tokens used by the attempts of each tenant."),
+    counter("headgate_tenant_tokens_total", "tenant direction", "Tokens used by each tenant, across all attempts."),
     counter(
         "headgate_tenant_cost_usd_total",
         "tenant",
-        "Cost of the attempts that each tenant pays for, in US dollars.",
-        "The cost of the gateway's own retries and hedges is in `headgate_cost_usd_total` only.",
+        "Cost charged to each tenant, in US dollars.",
+        "The cost of the gateway's own retries and hedges is included only in `headgate_cost_usd_total`.",
     ),
-    gauge("headgate_tenant_queue_depth", "tenant", "Queued requests of each tenant.", when=_DECIDES),
+    gauge("headgate_tenant_queue_depth", "tenant", "Queued requests by tenant.", exposed_when=_SCHEDULER_ONLY),
 )
 
 _OBJECTIVES: Final = (
     counter(
         "headgate_objective_requests_total",
         "class objective",
-        "Requests measured against an objective of their class.",
-        "`ttft` counts streams, including those rejected or failed before their first token. `duration` counts "
-        "completed requests. `served` counts all requests except those that ended because of a caller error, a "
-        "cancellation or a limit.",
-        when="the class has a `ttft` or [objectives](configuration.md#classesnameobjectives)",
+        "Requests that count toward an objective of their class.",
+        "`ttft` counts streams, including those that were rejected or failed before their first token. `duration` "
+        "counts completed requests. `availability` counts all requests except those that ended because of a caller "
+        "error, a cancellation or a limit.",
+        exposed_when="the class has a `ttft` or [objectives](configuration.md#classesnameobjectives)",
     ),
     counter(
-        "headgate_objective_good_total",
+        "headgate_objective_good_requests_total",
         "class objective",
         "Requests that met an objective of their class.",
-        "Each request is compared with the exact target, not with histogram buckets.",
-        when="the class has a `ttft` or objectives",
+        "Each request is compared with the exact target rather than with histogram buckets.",
+        exposed_when="the class has a `ttft` or objectives",
     ),
     gauge(
-        "headgate_objective_ratio",
+        "headgate_objective_target_ratio",
         "class objective",
-        "Share of requests that must meet an objective, from 0 to 1.",
-        when="the class has objectives",
+        "Target share of requests that meet an objective, from 0 to 1.",
+        exposed_when="the class has objectives",
     ),
     gauge(
         "headgate_cost_objective_usd_per_1k_tokens",
         "class",
-        "Maximum hourly average cost of 1,000 prompt and output tokens, in US dollars.",
-        when="the class has a cost objective",
+        "Maximum cost per 1,000 prompt and output tokens, averaged over an hour, in US dollars.",
+        exposed_when="the class has a cost objective",
     ),
 )
 
@@ -127,50 +132,53 @@ _POOLS: Final = (
     counter(
         "headgate_attempts_total",
         "pool ending",
-        "Finished attempts by ending.",
-        "`silent` attempts timed out. `refused` attempts were rejected by the engine. `aborted` attempts were stopped "
-        "by the scheduler.",
+        "Finished attempts by how they ended.",
+        "`timeout`: the attempt timed out. `rejected`: the engine rejected the attempt. `aborted`: the scheduler "
+        "stopped the attempt.",
     ),
     counter(
         "headgate_attempt_faults_total",
         "pool fault",
-        "Failed attempts by kind of fault.",
+        "Failed attempts by fault type.",
         "See [how failures are attributed](../guides/fleets.md#how-failures-are-attributed).",
     ),
     counter("headgate_retries_total", "pool", "Attempts sent after an earlier attempt of the same request had ended."),
     counter("headgate_hedges_total", "pool", "Attempts sent while another attempt of the same request was running."),
-    counter("headgate_endpoint_ejections_total", "pool", "Ejections of endpoints."),
-    counter("headgate_usage_disbelieved_total", "pool", "Attempts whose engine reported implausible token usage."),
+    counter("headgate_endpoint_ejections_total", "pool", "Endpoint ejections."),
+    counter(
+        "headgate_usage_implausible_total", "pool", "Attempts for which the engine reported implausible token usage."
+    ),
     histogram("headgate_batch_size", "pool", "Inputs per engine call in pools with batching."),
-    histogram("headgate_batch_wait_seconds", "pool", "Time that each request waited for its batch to fill."),
+    histogram("headgate_batch_wait_seconds", "pool", "Time each request spent waiting for its batch to fill."),
     gauge(
         "headgate_demand_endpoints",
         "pool",
         "Demand for engine time, in units of one endpoint's capacity.",
-        when=_DECIDES,
+        exposed_when=_SCHEDULER_ONLY,
     ),
     gauge(
-        "headgate_demand_over_capacity",
+        "headgate_demand_to_capacity_ratio",
         "pool",
         "Demand for engine time divided by the capacity of the ready endpoints.",
-        "The queue grows while the value is above 1. Without a ready endpoint, the divisor is the capacity of one "
-        "endpoint.",
-        when=_DECIDES,
+        "The queue grows while the value is above 1. If no endpoint is ready, the demand is divided by the capacity "
+        "of one endpoint.",
+        exposed_when=_SCHEDULER_ONLY,
     ),
-    gauge("headgate_endpoints_wanted", "pool", "Number of endpoints desired by the autoscaler.", when=_SCALED),
+    gauge("headgate_endpoints_desired", "pool", "Number of endpoints desired by the autoscaler.", exposed_when=_SCALED),
     gauge(
         "headgate_endpoints",
         "pool state",
         "Number of endpoints by state.",
-        "Every pool has a series for every state, including those with the value 0.",
-        when=_DECIDES,
+        "Every pool has a series for every state, even if no endpoint is in that state.",
+        exposed_when=_SCHEDULER_ONLY,
     ),
     gauge(
         "headgate_scaling_correction_ratio",
         "pool",
-        "Factor by which measured latency attainment corrects the predicted work.",
-        "Far from 1, the configured `speed` is [wrong](../concepts/scaling.md#when-the-speed-is-wrong).",
-        when=_SCALED,
+        "Correction factor for predicted work, derived from measured latency attainment.",
+        "A value far from 1 means that the configured `speed` is "
+        "[wrong](../concepts/scaling.md#when-the-speed-is-wrong).",
+        exposed_when=_SCALED,
     ),
     gauge(
         "headgate_endpoints_starting",
@@ -178,150 +186,177 @@ _POOLS: Final = (
         "Number of starting endpoints by phase.",
         "`phase` is `not_scheduled`, `starting`, `loading` or `warming`. See [how cold starts are "
         "measured](../concepts/scaling.md#how-cold-starts-are-measured).",
-        when=_DECIDES,
+        exposed_when=_SCHEDULER_ONLY,
     ),
     gauge(
         "headgate_endpoint_start_age_seconds",
         "pool",
-        "Age of the oldest endpoint start in progress, or 0 if none is.",
-        "Starts older than one hour are considered stuck and do not count.",
-        when=_DECIDES,
+        "Age of the oldest endpoint start in progress, or 0 if there is none.",
+        "Starts older than one hour are considered stuck and are excluded.",
+        exposed_when=_SCHEDULER_ONLY,
     ),
     gauge(
-        "headgate_scaling_lead_seconds",
+        "headgate_scaling_lead_time_seconds",
         "pool",
         "Forecast horizon of the autoscaler.",
-        "The horizon is the cold-start time plus the scaling period, or the age of an older start in progress.",
-        when=_SCALED,
+        "The cold-start time plus the scaling period, or the age of the oldest start in progress if that is longer.",
+        exposed_when=_SCALED,
     ),
-    histogram("headgate_cold_start_seconds", "pool", "Time from a scale-up until an endpoint is ready.", when=_SCALED),
+    histogram(
+        "headgate_cold_start_seconds", "pool", "Time from a scale-up until an endpoint is ready.", exposed_when=_SCALED
+    ),
     histogram(
         "headgate_endpoint_warming_seconds",
         "pool",
-        "Time until a joined or unready endpoint became ready.",
-        "Measured from the moment when the endpoint joined or stopped being ready, regardless of what started it.",
+        "Time an endpoint took to become ready.",
+        "Measured from when the endpoint joined or stopped being ready, regardless of how it was started.",
     ),
     histogram(
-        "headgate_endpoint_start_seconds",
+        "headgate_endpoint_start_phase_seconds",
         "pool phase",
         "Duration of each phase of an endpoint start.",
         "`phase` is `pending`, `process`, `weights`, `warm_up` or `join`. See [how an endpoint "
         "starts](../guides/fleets.md#how-an-endpoint-starts).",
-        when=_STARTS,
+        exposed_when=_STARTS_ENDPOINTS,
     ),
     histogram(
         "headgate_endpoint_drain_seconds",
         "pool",
-        "Time that an endpoint removed by scale-down took to finish its attempts.",
-        when=_STARTS,
+        "Time an endpoint took to finish its attempts after being removed by a scale-down.",
+        exposed_when=_STARTS_ENDPOINTS,
     ),
 )
 
 _QUEUES: Final = (
-    gauge("headgate_queue_depth", "class", "Queued requests, excluding held requests.", when=_DECIDES),
+    gauge("headgate_queue_depth", "class", "Queued requests, excluding held requests.", exposed_when=_SCHEDULER_ONLY),
     counter(
         "headgate_requests_held_total",
         "class pool",
-        "Requests held until an endpoint of an empty pool was ready.",
-        when=_TO_ZERO,
+        "Requests held while an empty pool started its first endpoint.",
+        exposed_when=_TO_ZERO,
     ),
     gauge(
         "headgate_hold_depth",
         "class pool",
-        "Held requests waiting for the first endpoint of an empty pool.",
-        "`scaling.hold_max` limits the number per pool.",
-        when=_TO_ZERO,
+        "Requests currently held while an empty pool starts its first endpoint.",
+        "`scaling.held_requests_max` limits the number per pool.",
+        exposed_when=_TO_ZERO,
     ),
     gauge(
-        "headgate_ladder_level",
+        "headgate_degradation_level",
         "pool",
         "Degradation level of a pool, from 0 (none) to 6.",
         "See [degradation levels](policy.md#degradation-levels).",
-        when=_DECIDES,
+        exposed_when=_SCHEDULER_ONLY,
     ),
-    gauge("headgate_shed_fraction", "pool", "Share of arrivals rejected by load shedding, from 0 to 1.", when=_DECIDES),
-    gauge("headgate_in_flight", "pool endpoint", "Attempts in flight.", when=_DECIDES),
     gauge(
-        "headgate_prefix_hashes",
+        "headgate_shed_ratio",
         "pool",
-        "Hashes in the index of prompt prefixes cached by endpoints.",
+        "Share of arrivals rejected by load shedding, from 0 to 1.",
+        exposed_when=_SCHEDULER_ONLY,
+    ),
+    gauge("headgate_attempts_in_flight", "pool endpoint", "Attempts in flight.", exposed_when=_SCHEDULER_ONLY),
+    gauge(
+        "headgate_prefix_index_entries",
+        "pool",
+        "Hashes in the prefix index, which tracks the prompt prefixes cached on each endpoint.",
         "The limit is 262,144 hashes per pool. See [prefix-aware routing](policy.md#prefix-aware-routing).",
-        when=_DECIDES,
+        exposed_when=_SCHEDULER_ONLY,
     ),
     gauge(
         "headgate_quarantined_requests",
         "",
-        "Requests in quarantine.",
+        "Quarantined requests.",
         "The limit is 1,024. See [quarantined](errors/quarantined.md).",
-        when=_DECIDES,
+        exposed_when=_SCHEDULER_ONLY,
     ),
 )
 
-_ENGINE_TELLS: Final = "the engine exports it"
-_GPU_TELLS: Final = "the engine or a DCGM exporter exports it"
+_ENGINE_REPORTS: Final = "the engine exports it"
+_GPU_REPORTED: Final = "the engine or a DCGM exporter exports it"
 _ENGINES: Final = (
     gauge(
-        "headgate_endpoint_signal_missing",
-        "endpoint signal",
+        "headgate_engine_metric_missing",
+        "endpoint metric",
         "1 if an expected engine metric is missing, otherwise 0.",
-        "`signal` names the metric. Each kind of engine has its own set of expected metrics.",
+        "`metric` is the name of the engine metric. The set of expected metrics depends on the engine type.",
     ),
     gauge(
-        "headgate_endpoint_telemetry_age_seconds",
+        "headgate_engine_metrics_age_seconds",
         "endpoint",
-        "Time since the gateway last read the engine's load metrics.",
-        "Absent until the first successful read.",
+        "Time since the gateway last scraped the engine's load metrics.",
+        "Absent until the first successful scrape.",
     ),
     gauge(
-        "headgate_engine_running",
+        "headgate_engine_requests_running",
         "pool endpoint",
         "Requests running in the engine, including those from other clients.",
-        when=_ENGINE_TELLS,
+        exposed_when=_ENGINE_REPORTS,
     ),
-    gauge("headgate_engine_waiting", "pool endpoint", "Requests waiting in the engine's queue.", when=_ENGINE_TELLS),
     gauge(
-        "headgate_engine_kv_used_ratio",
+        "headgate_engine_requests_waiting",
+        "pool endpoint",
+        "Requests waiting in the engine's queue.",
+        exposed_when=_ENGINE_REPORTS,
+    ),
+    gauge(
+        "headgate_engine_kv_cache_usage_ratio",
         "pool endpoint",
         "Share of the engine's KV cache in use, from 0 to 1.",
-        when=_ENGINE_TELLS,
+        exposed_when=_ENGINE_REPORTS,
     ),
     counter(
         "headgate_engine_preemptions_total",
         "pool endpoint",
         "Requests preempted by the engine because its KV cache was full.",
-        when=_ENGINE_TELLS,
+        exposed_when=_ENGINE_REPORTS,
     ),
     counter(
-        "headgate_engine_prefix_queries_total",
+        "headgate_engine_prefix_cache_queries_total",
         "pool endpoint",
         "Prompt tokens looked up in the engine's prefix cache.",
-        when=_ENGINE_TELLS,
+        exposed_when=_ENGINE_REPORTS,
     ),
     counter(
-        "headgate_engine_prefix_hits_total",
+        "headgate_engine_prefix_cache_hits_total",
         "pool endpoint",
         "Prompt tokens found in the engine's prefix cache.",
-        when=_ENGINE_TELLS,
+        exposed_when=_ENGINE_REPORTS,
     ),
-    gauge("headgate_gpu_utilisation_ratio", "pool endpoint", "Mean GPU utilization, from 0 to 1.", when=_GPU_TELLS),
-    gauge("headgate_gpu_memory_used_bytes", "pool endpoint", "Memory in use on the endpoint's GPUs.", when=_GPU_TELLS),
-    gauge("headgate_gpu_memory_total_bytes", "pool endpoint", "Total memory of the endpoint's GPUs.", when=_GPU_TELLS),
+    gauge(
+        "headgate_gpu_utilization_ratio",
+        "pool endpoint",
+        "Mean GPU utilization, from 0 to 1.",
+        exposed_when=_GPU_REPORTED,
+    ),
+    gauge(
+        "headgate_gpu_memory_used_bytes",
+        "pool endpoint",
+        "Memory in use on the endpoint's GPUs.",
+        exposed_when=_GPU_REPORTED,
+    ),
+    gauge(
+        "headgate_gpu_memory_total_bytes",
+        "pool endpoint",
+        "Total memory on the endpoint's GPUs.",
+        exposed_when=_GPU_REPORTED,
+    ),
 )
 
 _VERDICTS: Final = (
     gauge(
         "headgate_verdict",
         "pool cause",
-        "1 for the current cause in the pool's verdict, 0 for all other causes.",
-        "A pool without a problem has the cause `healthy`. The verdict of the gateway as a whole has the pool "
-        "`gateway`.",
-        when=_DECIDES,
+        "1 for the cause in the pool's current verdict, 0 for all other causes.",
+        "If a pool has no problem, its cause is `healthy`. The verdict on the gateway as a whole is reported under the "
+        "pool `gateway`.",
+        exposed_when=_SCHEDULER_ONLY,
     ),
     gauge(
         "headgate_incident",
         "pool incident",
-        "1 for the recognized incident of the pool, 0 for all other incidents.",
-        when=_DECIDES,
+        "1 for the incident recognized in the pool, 0 for all other incidents.",
+        exposed_when=_SCHEDULER_ONLY,
     ),
 )
 
@@ -329,154 +364,104 @@ _CELLS: Final = (
     gauge(
         "headgate_cell_mode",
         "mode",
-        "1 for the current mode of the process, 0 for the other modes.",
-        "`following`: a scheduler decides. `island`: the process decides alone, within its share. `seeking`: the "
-        "process looks for a scheduler.",
-        when=_CELL,
+        "1 for the process's current mode, 0 for all other modes.",
+        "`following`: the process follows a scheduler. `island`: the process makes its own decisions within its share. "
+        "`seeking`: the process is looking for a scheduler.",
+        exposed_when=_IN_CELL,
     ),
-    gauge("headgate_cell_leads", "", "1 if the process is its cell's scheduler, otherwise 0.", when=_CELL),
-    gauge("headgate_cell_epoch", "", "Epoch of the current scheduler.", "Rises with every new scheduler.", when=_CELL),
     gauge(
-        "headgate_cell_share_of",
+        "headgate_cell_is_leader",
         "",
-        "Divisor N of an island's share, which is 1/N of all slots and limits.",
-        when=_CELL,
+        "1 if the process is its cell's leader, which runs the scheduler, otherwise 0.",
+        exposed_when=_IN_CELL,
     ),
-    gauge("headgate_cell_members", "", "Members known to the scheduler.", when=_LEADS),
+    gauge(
+        "headgate_cell_epoch",
+        "",
+        "Epoch of the current scheduler.",
+        "Increases each time a new scheduler takes over.",
+        exposed_when=_IN_CELL,
+    ),
+    gauge(
+        "headgate_cell_share_divisor",
+        "",
+        "Divisor N for an island's share, which is 1/N of all slots and limits.",
+        exposed_when=_IN_CELL,
+    ),
+    gauge("headgate_cell_members", "", "Members known to the scheduler.", exposed_when=_LEADS),
     gauge(
         "headgate_cell_members_absent",
         "",
-        "Members that do not respond to the scheduler.",
-        "The scheduler keeps their shares free.",
-        when=_LEADS,
+        "Members that are not responding to the scheduler.",
+        "The scheduler keeps their shares reserved.",
+        exposed_when=_LEADS,
     ),
-    gauge("headgate_cell_unacknowledged", "", "Messages that the scheduler has not acknowledged yet.", when=_CELL),
-    gauge("headgate_cell_store_up", "", "1 if the cell's store responds, otherwise 0.", when=_CELL),
+    gauge(
+        "headgate_cell_unacknowledged_messages",
+        "",
+        "Messages not yet acknowledged by the scheduler.",
+        exposed_when=_IN_CELL,
+    ),
+    gauge("headgate_cell_store_up", "", "1 if the cell's store is responding, otherwise 0.", exposed_when=_IN_CELL),
     gauge(
         "headgate_cell_store_round_trip_seconds",
         "",
         "Slowest round trip to the cell's store in the last two seconds.",
-        when=_CELL,
+        exposed_when=_IN_CELL,
     ),
-    counter("headgate_cell_store_reconnects_total", "", "Reconnections to the cell's store.", when=_CELL),
-    counter("headgate_cell_store_timeouts_total", "", "Timeouts of the cell's store.", when=_CELL),
+    counter("headgate_cell_store_reconnects_total", "", "Reconnections to the cell's store.", exposed_when=_IN_CELL),
     counter(
-        "headgate_cell_entries_passed_over_total",
+        "headgate_cell_store_timeouts_total", "", "Timeouts when accessing the cell's store.", exposed_when=_IN_CELL
+    ),
+    counter(
+        "headgate_cell_entries_skipped_total",
         "",
-        "Entries skipped because this version cannot read them.",
-        when=_CELL,
+        "Cell entries skipped because this version cannot read them.",
+        exposed_when=_IN_CELL,
     ),
 )
 
 _PROCESS: Final = (
-    histogram("headgate_loop_lag_seconds", "", "Delay of due callbacks in the event loop, which delays every stream."),
+    histogram(
+        "headgate_event_loop_lag_seconds",
+        "",
+        "Delay before the event loop runs due callbacks, which holds up every stream.",
+    ),
     gauge(
-        "headgate_loop_turn_longest_seconds",
-        "clock since",
+        "headgate_event_loop_iteration_max_seconds",
+        "clock window",
         "Longest iteration of the event loop.",
-        "`clock` is `cpu` (CPU time of the loop's thread) or `wall` (elapsed time). `since` is `start` (process "
-        "lifetime) or `recent` (the last one to two minutes). The value is sampled; the true maximum can be 10 ms "
-        "higher.",
+        "`clock` is `cpu` (CPU time of the loop's thread) or `wall` (elapsed time). `window` is `lifetime` "
+        "(of the process) or `recent` (the last one to two minutes). The value is sampled; the true maximum can "
+        "be up to 10 ms higher.",
     ),
     counter("headgate_process_cpu_seconds_total", "", "CPU time used by this process."),
     gauge(
-        "headgate_process_resident_bytes",
+        "headgate_process_resident_memory_bytes",
         "",
         "Resident memory of this process.",
-        when="the operating system provides `/proc/self/statm`",
+        exposed_when="the operating system provides `/proc/self/statm`",
     ),
     counter(
-        "headgate_decide_seconds_total",
+        "headgate_scheduler_busy_seconds_total",
         "",
         "Time spent in the scheduler.",
-        "Extrapolated from one event in 17. In a cell, the value includes handling the cell's messages.",
+        "Extrapolated from one event in 17. In a cell, includes the time spent handling the cell's messages.",
     ),
-    gauge("headgate_held", "what", "Objects kept in memory, by kind.", "The counts fall when traffic does."),
+    gauge(
+        "headgate_tracked_objects", "kind", "Objects kept in memory, by kind.", "The counts rise and fall with traffic."
+    ),
     gauge("headgate_config_info", "hash", "Constant 1, labeled with the hash of the active configuration."),
     gauge("headgate_build_info", "version", "Constant 1, labeled with the running version."),
 )
 
-_RECORDS: Final = "the gateway keeps [request records](configuration.md#records)"
-_STAGES: Final = (
-    histogram(
-        "headgate_stage_seconds",
-        "class stage",
-        "Time that requests spent in each stage, summed over their attempts.",
-        "A request counts once for each [stage](../guides/explain.md#stages) that it passed through.",
-    ),
-    counter(
-        "headgate_stage_over_budget_total",
-        "class stage",
-        "Requests that exceeded the time budget of a stage.",
-        when="the class has [stage budgets](configuration.md#classesnamestage_budget)",
-    ),
-    gauge(
-        "headgate_stage_budget_seconds",
-        "class stage",
-        "Time budget of each stage.",
-        when="the class has stage budgets",
-    ),
-    counter(
-        "headgate_late_requests_total",
-        "class goal stage",
-        "Requests that missed a latency target, by their longest stage.",
-        "`goal` is `ttft` (streams) or `duration` (completed requests). Both are measured from the moment when the "
-        "scheduler receives the request, like the objectives. A stream that ended without a response counts for "
-        "`ttft`, under the stage in which it ended.",
-        when="the class has a `ttft` or a `duration` objective",
-    ),
-    counter("headgate_records_written_total", "", "Request records written to disk.", when=_RECORDS),
-    counter(
-        "headgate_records_dropped_total",
-        "",
-        "Request records lost.",
-        "Either the record queue was full or writing to disk failed.",
-    ),
-    gauge("headgate_records_waiting", "", "Request records waiting to be processed and written."),
-    gauge(
-        "headgate_records_bytes",
-        "",
-        "Disk space used by the request records of all processes that share the directory.",
-        when=_RECORDS,
-    ),
-    gauge(
-        "headgate_records_oldest_seconds",
-        "",
-        "Time since the last write to the oldest file of request records.",
-        when=_RECORDS,
-    ),
-)
-
-_TRACING: Final = "the gateway exports [traces](../guides/tracing.md)"
-_TRACES: Final = (
-    counter(
-        "headgate_traces_kept_total",
-        "why",
-        "Traces selected for export, by reason.",
-        "`refused` and `failed`: the request was rejected or failed. `slow`: the request was among the slowest of its "
-        "class. `sampled`: the trace was selected at random or its caller's trace is sampled.",
-        when=_TRACING,
-    ),
-    counter(
-        "headgate_traces_dropped_total",
-        "why",
-        "Traces lost before export, by reason.",
-        "`too_many`: more traces than `kept_per_second_max`. `behind`: the record queue was full. `collector`: the "
-        "collector rejected them or was unreachable. `mistake`: internal error of the gateway.",
-        when=_TRACING,
-    ),
-    counter("headgate_traces_sent_total", "", "Traces accepted by the collector.", when=_TRACING),
-    counter("headgate_trace_posts_failed_total", "", "Export requests that failed.", when=_TRACING),
-    gauge("headgate_traces_waiting", "", "Traces waiting for export.", when=_TRACING),
-)
-
-PARTS: Final[Mapping[str, tuple[Described, ...]]] = MappingProxyType(
+SECTIONS: Final[Mapping[str, tuple[MetricDefinition, ...]]] = MappingProxyType(
     {
         "Requests": _TRAFFIC,
         "Tenants": _TENANTS,
         "Objectives": _OBJECTIVES,
-        "Stages and records": _STAGES,
-        "Traces": _TRACES,
+        "Stages and records": STAGES,
+        "Traces": TRACES,
         "Queues": _QUEUES,
         "Pools": _POOLS,
         "Engines": _ENGINES,
@@ -487,6 +472,6 @@ PARTS: Final[Mapping[str, tuple[Described, ...]]] = MappingProxyType(
     }
 )
 """Metrics by section of the reference page."""
-METRICS: Final = tuple(each for part in PARTS.values() for each in part)
-BY_NAME: Final[Mapping[str, Described]] = MappingProxyType({each.name: each for each in METRICS})
+METRICS: Final = tuple(each for part in SECTIONS.values() for each in part)
+BY_NAME: Final[Mapping[str, MetricDefinition]] = MappingProxyType({each.name: each for each in METRICS})
 assert len(BY_NAME) == len(METRICS), "the catalogue has two metrics with the same name"

@@ -1,8 +1,8 @@
-"""How often did a value fall between which bounds?
+"""Histograms with fixed buckets.
 
-Requests have the dense bounds: from 10 ms to 60 s each is at most a quarter above the one before, so a percentile
-that is read from the buckets is wrong by a quarter at most, and mostly by far less. What happens rarely, such as the
-start of an endpoint, has the coarse ones.
+Request latencies use dense buckets: from 10 ms to 60 s each bound is at most 25% above the previous one. Percentiles
+computed from these buckets are off by at most 25%, and usually by much less. Rare events such as endpoint starts use
+coarse buckets.
 """
 
 from bisect import bisect_left
@@ -10,13 +10,13 @@ from typing import Final
 
 from headgate.model.units import SECOND
 
-_STEPS: Final = (1.0, 1.25, 1.5, 1.8, 2.2, 2.7, 3.3, 4.0, 5.0, 6.0, 7.5, 9.0)
-"""Each at most a quarter above the one before, and the first of the next ten likewise."""
+_DECADE_STEPS: Final = (1.0, 1.25, 1.5, 1.8, 2.2, 2.7, 3.3, 4.0, 5.0, 6.0, 7.5, 9.0)
+"""Bounds within one decade, each at most 25% above the previous one."""
 LATENCY_BOUNDS_S: Final = (
     *(0.001, 0.0025, 0.005, 0.0075),
-    *(round(step / 100, 5) for step in _STEPS),
-    *(round(step / 10, 5) for step in _STEPS),
-    *_STEPS,
+    *(round(step / 100, 5) for step in _DECADE_STEPS),
+    *(round(step / 10, 5) for step in _DECADE_STEPS),
+    *_DECADE_STEPS,
     *(10.0, 12.5, 15.0, 18.0, 22.0, 27.0, 33.0, 40.0, 50.0, 60.0),
     *(90.0, 120.0, 180.0, 300.0, 600.0),
 )
@@ -26,38 +26,44 @@ COARSE_BOUNDS_S: Final = (
 )
 
 
-class Scale:
-    """The bounds of a histogram: as values are compared with them, and as they are shown."""
+class Buckets:
+    """Bucket bounds of a histogram, as integers for comparison and as text for exposition."""
 
-    __slots__ = ("bounds", "shown", "unit")
+    __slots__ = ("bounds", "labels", "unit")
 
     def __init__(self, bounds: tuple[float, ...], unit: int) -> None:
         self.bounds = tuple(round(bound * unit) for bound in bounds)
-        self.shown = (*(str(float(bound)) for bound in bounds), "+Inf")
+        self.labels = (*(str(float(bound)) for bound in bounds), "+Inf")
         self.unit = unit
-        """So many of what is counted make one of what is shown."""
+        """Recorded units per exposed unit, for example nanoseconds per second."""
 
 
-LATENCY: Final = Scale(LATENCY_BOUNDS_S, SECOND)
-COARSE: Final = Scale(COARSE_BOUNDS_S, SECOND)
-BATCH: Final = Scale((1, 2, 4, 8, 16, 32, 64, 128, 256, 512), 1)
-"""Of batches, in inputs."""
+LATENCY_BUCKETS: Final = Buckets(LATENCY_BOUNDS_S, SECOND)
+COARSE_BUCKETS: Final = Buckets(COARSE_BOUNDS_S, SECOND)
+BATCH_SIZE_BUCKETS: Final = Buckets((1, 2, 4, 8, 16, 32, 64, 128, 256, 512), 1)
+"""Batch sizes, in inputs."""
 
 
 class Histogram:
-    """How often a value fell between each bound and the one before; the last has no bound. By default a duration."""
+    """Histogram with a count per bucket. The last bucket is unbounded. By default values are durations in
+    nanoseconds.
+    """
 
-    __slots__ = ("_bounds", "counts", "form", "shown_bounds", "total", "unit")
+    __slots__ = ("_bounds", "bucket_labels", "counts", "template", "total", "unit")
 
-    def __init__(self, scale: Scale = COARSE) -> None:
-        self._bounds = scale.bounds
-        self.shown_bounds = scale.shown
-        self.unit = scale.unit
-        self.counts = [0] * (len(scale.bounds) + 1)
+    def __init__(self, buckets: Buckets = COARSE_BUCKETS) -> None:
+        self._bounds = buckets.bounds
+        self.bucket_labels = buckets.labels
+        self.unit = buckets.unit
+        self.counts = [0] * (len(buckets.bounds) + 1)
         self.total = 0
-        self.form: tuple[object, str] | None = None
-        """Its lines on the page without the figures, and under which name and labels; kept by `page.py`."""
+        self.template: tuple[object, str] | None = None
+        """Cached exposition format string, including the metric name and labels. Set by `page.py`."""
 
-    def add(self, value: int, times: int = 1) -> None:
+    def add(self, value: int) -> None:
+        self.counts[bisect_left(self._bounds, value)] += 1
+        self.total += value
+
+    def add_several(self, value: int, times: int) -> None:
         self.counts[bisect_left(self._bounds, value)] += times
         self.total += value * times

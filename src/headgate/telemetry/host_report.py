@@ -1,7 +1,7 @@
-"""How is this process, about once a second?
+"""Reports the health of this process about once a second.
 
-Its event loop asks to be woken ten times a second; the most by which it was late counts. Its processor time and that of
-the scheduler are differences since the last report. The rest is told by those who know.
+The event loop lag is the maximum of ten measurements per second. CPU time and scheduler time are differences since the
+last report. All other values come from `HostSources`.
 """
 
 import asyncio
@@ -14,15 +14,17 @@ from typing import Final
 from headgate.model.units import SECOND, Duration, PoolName
 from headgate.model.verdict import HostReport, Shortage
 
-REPORT_S: Final = 0.99
-"""Time between reports, less the rounding of ten waits. A loop that is late wakes less often within it."""
-_WAKE_S: Final = 0.1
+REPORT_INTERVAL_S: Final = 0.99
+"""Seconds between reports: ten measurement intervals minus a margin for rounding. If the event loop is late, it
+completes fewer measurements in this time.
+"""
+_WAKE_INTERVAL_S: Final = 0.1
 _SCHEDSTAT: Final = Path("/proc/thread-self/schedstat")
 _NS_PER_S: Final = 1_000_000_000
 
 
 def processor_wait_s() -> float:
-    """Time that this thread was ready to run and waited for a processor; 0 where the system does not measure it."""
+    """Time that this thread spent runnable but waiting for a CPU; 0 if the system does not measure it."""
     try:
         return int(_SCHEDSTAT.read_text().split()[1]) / _NS_PER_S
     except (OSError, ValueError, IndexError):
@@ -30,14 +32,14 @@ def processor_wait_s() -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class StoreSeen:
-    """How the store of the cell was when it was last asked."""
+class StoreHealth:
+    """State of the cell's store as of the last probe."""
 
     round_trip_ns: Duration
     up: bool
 
 
-def _nothing() -> tuple[tuple[PoolName, Duration], ...]:
+def _no_transport() -> tuple[tuple[PoolName, Duration], ...]:
     return ()
 
 
@@ -45,23 +47,23 @@ def _no_shortages() -> tuple[Shortage, ...]:
     return ()
 
 
-def _none() -> None:
+def _not_measured() -> None:
     return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostSources:
-    """What a report is made of, asked at its moment."""
+    """Functions that return the values of a report."""
 
     process: Callable[[], str]
     cpu_s: Callable[[], float] = time.process_time
-    wait_s: Callable[[], float] = processor_wait_s
-    """Time that the event loop has waited for a processor since the process started."""
-    decide_s: Callable[[], float]
-    """What the scheduler took since the process started."""
-    transport: Callable[[], Sequence[tuple[PoolName, Duration]]] = _nothing
-    store: Callable[[], StoreSeen | None] = _none
-    database_up: Callable[[], bool | None] = _none
+    cpu_wait_s: Callable[[], float] = processor_wait_s
+    """Time that the event loop has waited for a CPU since the process started."""
+    scheduler_busy_s: Callable[[], float]
+    """Time spent in the scheduler since the process started."""
+    transport: Callable[[], Sequence[tuple[PoolName, Duration]]] = _no_transport
+    store: Callable[[], StoreHealth | None] = _not_measured
+    database_up: Callable[[], bool | None] = _not_measured
     shortages: Callable[[], Iterable[Shortage]] = _no_shortages
 
 
@@ -69,27 +71,30 @@ class HostReporter:
     def __init__(self, sources: HostSources, *, now_s: Callable[[], float] = time.monotonic) -> None:
         self._sources = sources
         self._now_s = now_s
-        self._at_s, self._cpu_s, self._decide_s = now_s(), sources.cpu_s(), sources.decide_s()
-        self._wait_s = sources.wait_s()
-        self._short = dict[Shortage, None]()
+        self._at_s, self._cpu_s, self._decide_s = now_s(), sources.cpu_s(), sources.scheduler_busy_s()
+        self._wait_s = sources.cpu_wait_s()
+        self._shortages = dict[Shortage, None]()
         """Shortages seen since the last report."""
 
-    def look(self) -> None:
-        """Note shortages of this moment: descriptors may be used up and free again many times a second."""
-        self._short |= dict.fromkeys(self._sources.shortages())
+    def sample_shortages(self) -> None:
+        """Collects current shortages. File descriptors may run out and become available again many times a second."""
+        self._shortages |= dict.fromkeys(self._sources.shortages())
 
     def report(self, lag_ns: Duration) -> HostReport:
-        """Since the last one the loop was late by at most so much."""
+        """Creates a report covering the time since the last one.
+
+        `lag_ns` is the maximum event loop lag in that time.
+        """
         sources = self._sources
-        at_s, cpu_s, decide_s = self._now_s(), sources.cpu_s(), sources.decide_s()
+        at_s, cpu_s, decide_s = self._now_s(), sources.cpu_s(), sources.scheduler_busy_s()
         passed_s = max(1e-9, at_s - self._at_s)
         cpu_percent = round(100 * (cpu_s - self._cpu_s) / passed_s)
         decide_percent = round(100 * (decide_s - self._decide_s) / passed_s)
-        wait_s = sources.wait_s()
+        wait_s = sources.cpu_wait_s()
         wait_percent = round(100 * (wait_s - self._wait_s) / passed_s)
         self._at_s, self._cpu_s, self._decide_s, self._wait_s = at_s, cpu_s, decide_s, wait_s
         store = sources.store()
-        self.look()
+        self.sample_shortages()
         report = HostReport(
             sources.process(),
             lag_ns,
@@ -99,20 +104,20 @@ class HostReporter:
             None if store is None else store.round_trip_ns,
             store_up=store is None or store.up,
             database_up=sources.database_up(),
-            shortages=tuple(self._short),
-            wait_percent=wait_percent,
+            shortages=tuple(self._shortages),
+            cpu_wait_percent=wait_percent,
         )
-        self._short.clear()
+        self._shortages.clear()
         return report
 
 
-async def report_for_ever(reporter: HostReporter, told: Callable[[HostReport], None]) -> None:
+async def run_reporter(reporter: HostReporter, send: Callable[[HostReport], None]) -> None:
     loop = asyncio.get_running_loop()
     while True:
-        lag_ns, until = 0, loop.time() + REPORT_S
+        lag_ns, until = 0, loop.time() + REPORT_INTERVAL_S
         while loop.time() < until:
-            due = loop.time() + _WAKE_S
-            await asyncio.sleep(_WAKE_S)
+            due = loop.time() + _WAKE_INTERVAL_S
+            await asyncio.sleep(_WAKE_INTERVAL_S)
             lag_ns = max(lag_ns, round((loop.time() - due) * SECOND))
-            reporter.look()
-        told(reporter.report(Duration(max(0, lag_ns))))
+            reporter.sample_shortages()
+        send(reporter.report(Duration(max(0, lag_ns))))

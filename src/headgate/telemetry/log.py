@@ -1,12 +1,12 @@
-"""The log for operators.
+"""Operator log.
 
-It contains changes in the fleet and how requests ended: failures of engines as warnings, rejections as information,
-completions only at debug level. Each line has a text and structured fields, such as the id of the request. Prompts,
-answers and keys are never logged.
+It contains fleet changes and request outcomes: engine failures at warning level, rejections at info level, and
+completions at debug level. Each line has a text and structured fields such as the request id. Prompts, responses and
+keys are never logged.
 
-The log stays bounded under a flood of rejections: at most `REFUSALS_PER_TENANT_S_MAX` lines per second and tenant, and
-`ENDINGS_PER_S_MAX` per second in total, are written; the rest are counted. Some text in a line comes from callers and
-engines (names of models and classes, error texts), so control characters are escaped and reasons are truncated.
+The volume is limited during a flood of rejections: at most `REJECTIONS_PER_TENANT_S_MAX` lines per tenant per second
+and `ENDINGS_PER_S_MAX` lines per second in total; the rest are only counted. Model and class names come from clients
+and error texts from engines, so control characters are escaped and reasons are truncated.
 """
 
 import logging
@@ -17,28 +17,33 @@ from typing import cast
 
 import msgspec
 
-from headgate.core.admission.budgets import dollars
+from headgate.core.admission.budgets import format_usd
 from headgate.core.commands import BudgetCrossed, Command, Dispatch, Eject, End, Readmit
 from headgate.core.events import (
     AttemptEnded,
+    AttemptsProgressed,
     EndpointJoined,
     EndpointLeaving,
-    EndpointUnreadied,
+    EndpointNotReady,
     Event,
     FirstToken,
     PolicyChanged,
     RequestArrived,
 )
 from headgate.model.outcome import Outcome
-from headgate.model.units import MILLISECOND, SECOND, Duration, Instant, TenantId, seconds
+from headgate.model.units import MILLISECOND, SECOND, Duration, Instant, TenantId, format_seconds
 from headgate.wire.escape import escaped, printable
 
 ENDINGS_PER_S_MAX = 50
-REFUSALS_PER_TENANT_S_MAX = 10
-"""Log lines per second and tenant for requests rejected on arrival."""
+REJECTIONS_PER_TENANT_S_MAX = 10
+"""Maximum number of log lines per tenant per second for requests rejected on arrival."""
 REASON_CHARS_MAX = 200
 
-_LET_DOWN = (Outcome.ENGINE_FAILED, Outcome.ENGINE_SILENT, Outcome.GATEWAY_FAILED, Outcome.EVICTED)
+# Looked up once: in Python 3.11, access to a member through its enum takes as long as several function calls.
+_COMPLETED = Outcome.COMPLETED
+_WARNING_OUTCOMES = (Outcome.ENGINE_ERROR, Outcome.ENGINE_TIMEOUT, Outcome.INTERNAL_ERROR, Outcome.EVICTED)
+
+_UNLOGGED_EVENTS = frozenset({RequestArrived, FirstToken, AttemptEnded, AttemptsProgressed})
 
 log = logging.getLogger("headgate")
 
@@ -46,53 +51,65 @@ log = logging.getLogger("headgate")
 class LogObserver:
     def __init__(self) -> None:
         self._second = 0
-        self._in_second = self._left_out = 0
-        """Endings in this second: those logged, and those only counted."""
-        self._refused: Counter[TenantId] = Counter()
-        """Rejections on arrival that were logged in this second; at most `ENDINGS_PER_S_MAX` tenants."""
+        self._logged = self._suppressed = 0
+        """Number of requests finished in the current second that were logged (`_logged`) or only counted
+        (`_suppressed`).
+        """
+        self._rejected: Counter[TenantId] = Counter()
+        """Rejections on arrival that have been logged in this second, for at most `ENDINGS_PER_S_MAX` tenants."""
 
-    def saw(self, event: Event, commands: Sequence[Command], now: Instant) -> None:
+    def observe(self, event: Event, commands: Sequence[Command], now: Instant) -> None:
+        if type(event) not in _UNLOGGED_EVENTS:
+            self._log_event(event)
+        if commands:
+            tenant = event.ticket.tenant if type(event) is RequestArrived else None
+            for command in commands:
+                if type(command) is End:
+                    self._log_end(command, tenant, now)
+                elif type(command) is not Dispatch:
+                    self._log_command(command, now)
+
+    def _log_event(self, event: Event) -> None:
         match event:
-            case RequestArrived() | FirstToken() | AttemptEnded():
-                pass
             case EndpointJoined(endpoint):
-                tell(logging.INFO, "endpoint joined", endpoint=endpoint.id, in_flight_max=endpoint.in_flight_max)
-            case EndpointUnreadied(endpoint_id):
-                tell(logging.WARNING, "endpoint says that it cannot serve yet", endpoint=endpoint_id)
+                log_event(logging.INFO, "endpoint joined", endpoint=endpoint.id, in_flight_max=endpoint.in_flight_max)
+            case EndpointNotReady(endpoint_id):
+                log_event(logging.WARNING, "endpoint is not ready", endpoint=endpoint_id)
             case EndpointLeaving(endpoint_id):
-                tell(logging.INFO, "endpoint is leaving", endpoint=endpoint_id)
+                log_event(logging.INFO, "endpoint is leaving", endpoint=endpoint_id)
             case PolicyChanged(_, policy_hash):
-                tell(logging.INFO, "policy is in force", hash=policy_hash)
+                log_event(logging.INFO, "policy applied", hash=policy_hash)
             case _:
                 pass
-        tenant = event.ticket.tenant if isinstance(event, RequestArrived) else None
-        for command in commands:
-            self._command(command, tenant, now)
 
-    def _command(self, command: Command, tenant: TenantId | None, now: Instant) -> None:
+    def _log_command(self, command: Command, now: Instant) -> None:
         match command:
-            case Dispatch():
-                pass
-            case End():
-                self._end(command, tenant, now)
             case Eject(endpoint_id, until, reason):
-                wait = seconds(Duration(until - now))
-                tell(logging.WARNING, "endpoint ejected", endpoint=endpoint_id, wait=wait, reason=reason)
+                wait = format_seconds(Duration(until - now))
+                log_event(logging.WARNING, "endpoint ejected", endpoint=endpoint_id, wait=wait, reason=reason)
             case BudgetCrossed(budget, percent):
                 level = logging.WARNING if percent >= 100 else logging.INFO
-                limit, spent = dollars(budget.limit), dollars(budget.spent)
+                limit, spent = format_usd(budget.limit), format_usd(budget.spent)
                 scope, period = budget.scope, budget.period
-                tell(level, "budget spent", scope=scope, period=period, percent=percent, limit=limit, spent=spent)
+                log_event(
+                    level,
+                    "budget threshold reached",
+                    scope=scope,
+                    period=period,
+                    percent=percent,
+                    limit=limit,
+                    spent=spent,
+                )
             case Readmit(endpoint_id, reason):
-                tell(logging.INFO, "endpoint may serve", endpoint=endpoint_id, reason=reason)
+                log_event(logging.INFO, "endpoint readmitted", endpoint=endpoint_id, reason=reason)
             case _:
                 pass
 
-    def _end(self, end: End, tenant: TenantId | None, now: Instant) -> None:
-        level = _level(end.outcome)
-        if not log.isEnabledFor(level) or not self._has_room(tenant, now):
+    def _log_end(self, end: End, tenant: TenantId | None, now: Instant) -> None:
+        level = logging.DEBUG if end.outcome is _COMPLETED else _level(end.outcome)
+        if not log.isEnabledFor(level) or not self._may_log(tenant, now):
             return
-        tell(
+        log_event(
             level,
             "request ended",
             request=end.request_id,
@@ -104,49 +121,51 @@ class LogObserver:
             reason=printable(end.reason, REASON_CHARS_MAX),
         )
 
-    def _has_room(self, tenant: TenantId | None, now: Instant) -> bool:
-        """Counts an ending; true if it may be logged in this second. `tenant` is set if it was rejected on arrival."""
+    def _may_log(self, tenant: TenantId | None, now: Instant) -> bool:
+        """Counts a finished request and returns whether it may be logged.
+
+        `tenant` is set if it was rejected on arrival.
+        """
         second = now // SECOND
         if second != self._second:
-            if self._left_out:
-                tell(logging.WARNING, "endings not logged one by one", count=self._left_out)
-            self._second, self._in_second, self._left_out = second, 0, 0
-            self._refused.clear()
-        full = self._in_second >= ENDINGS_PER_S_MAX
-        if full or (tenant is not None and self._refused[tenant] >= REFUSALS_PER_TENANT_S_MAX):
-            self._left_out += 1
+            if self._suppressed:
+                log_event(logging.WARNING, "suppressed request log lines", count=self._suppressed)
+            self._second, self._logged, self._suppressed = second, 0, 0
+            self._rejected.clear()
+        full = self._logged >= ENDINGS_PER_S_MAX
+        if full or (tenant is not None and self._rejected[tenant] >= REJECTIONS_PER_TENANT_S_MAX):
+            self._suppressed += 1
             return False
-        self._in_second += 1
+        self._logged += 1
         if tenant is not None:
-            self._refused[tenant] += 1
+            self._rejected[tenant] += 1
         return True
 
 
 def _level(outcome: Outcome) -> int:
-    if outcome is Outcome.COMPLETED:
-        return logging.DEBUG
-    return logging.WARNING if outcome in _LET_DOWN else logging.INFO
+    """Log level of a request that did not complete."""
+    return logging.WARNING if outcome in _WARNING_OUTCOMES else logging.INFO
 
 
-def tell(level: int, message: str, **fields: object) -> None:
+def log_event(level: int, message: str, **fields: object) -> None:
     log.log(level, message, extra={"fields": fields})
 
 
 class TextFormatter(logging.Formatter):
-    """For people: the time, the text, and the fields as name=value."""
+    """Human-readable format: time, text, and fields as name=value."""
 
     def format(self, record: logging.LogRecord) -> str:
-        text = f"{_moment(record)} {record.levelname} {record.name}: {escaped(record.getMessage())}"
+        text = f"{_timestamp(record)} {record.levelname} {record.name}: {escaped(record.getMessage())}"
         fields = " ".join(f"{name}={_value(value)}" for name, value in _fields(record).items())
-        return _with_trace(self, record, f"{text} {fields}".rstrip())
+        return _with_traceback(self, record, f"{text} {fields}".rstrip())
 
 
 class JsonFormatter(logging.Formatter):
-    """For machines: one object per line."""
+    """JSON format: one object per line."""
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, object] = {
-            "time": _moment(record),
+            "time": _timestamp(record),
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),
@@ -157,7 +176,7 @@ class JsonFormatter(logging.Formatter):
         return msgspec.json.encode(line, enc_hook=str).decode()
 
 
-def _moment(record: logging.LogRecord) -> str:
+def _timestamp(record: logging.LogRecord) -> str:
     return datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
 
 
@@ -173,5 +192,5 @@ def _value(value: object) -> str:
     return f'"{quoted}"'
 
 
-def _with_trace(formatter: logging.Formatter, record: logging.LogRecord, text: str) -> str:
+def _with_traceback(formatter: logging.Formatter, record: logging.LogRecord, text: str) -> str:
     return f"{text}\n{formatter.formatException(record.exc_info)}" if record.exc_info else text

@@ -1,7 +1,7 @@
-"""Does the event loop keep up?
+"""Measures event loop lag.
 
-A task that asks to be woken at a fixed pace and notes how late it was. Whatever delays it has
-delayed every stream by as much.
+A task sleeps for a fixed interval and records how late it wakes. Every stream in the process is delayed by the same
+amount.
 """
 
 import asyncio
@@ -9,12 +9,12 @@ import asyncio
 from headgate.model.units import SECOND
 from headgate.telemetry.histogram import Histogram
 
-_EVERY_S = 0.1
+_INTERVAL_S = 0.1
 
 
-async def measure_for_ever(lag: Histogram) -> None:
+async def measure_loop_lag(lag: Histogram) -> None:
     loop = asyncio.get_running_loop()
     while True:
-        due = loop.time() + _EVERY_S
-        await asyncio.sleep(_EVERY_S)
+        due = loop.time() + _INTERVAL_S
+        await asyncio.sleep(_INTERVAL_S)
         lag.add(max(0, round((loop.time() - due) * SECOND)))

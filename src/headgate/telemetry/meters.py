@@ -1,9 +1,9 @@
-"""How many, how long: what has been counted since this process started?
+"""Counters and histograms for this process since it started.
 
-Plain integers, raised where a decision is observed; making a page of them is somebody else's work. Every name under
-which something is counted comes from a closed set: the classes and pools of the present policy, a bounded number of its
-tenants, the outcomes, the endings. What carries another name, such as a class that a reload took away while its
-requests ran, counts as `other`, so no traffic and no number of reloads or tenants can grow what is kept here.
+An observer updates them with every decision; `prometheus.py` renders them. Label cardinality is bounded, because every
+label value comes from a fixed set: the classes and pools of the current policy, a bounded number of its tenants, the
+outcomes and the attempt endings. Any other name counts as `other`, for example a class that a reload removed while its
+requests were running. Memory use therefore does not grow with traffic, reloads or the number of tenants.
 """
 
 from collections.abc import Callable, Container, Mapping, Sequence
@@ -15,162 +15,204 @@ from headgate.core.commands import Command, Dispatch, Eject, End, Hold
 from headgate.core.events import (
     AttemptEnded,
     AttemptEnding,
+    AttemptsProgressed,
     EndpointJoined,
     EndpointLeaving,
-    EndpointReadied,
-    EndpointUnreadied,
+    EndpointNotReady,
+    EndpointReady,
     Event,
     FirstToken,
     PolicyChanged,
-    Progressed,
     RequestArrived,
 )
 from headgate.core.rules import Rules
+from headgate.model.money import PAYER_BY_CAUSE, Payer
 from headgate.model.outcome import Outcome
 from headgate.model.policy import Policy
 from headgate.model.ticket import Ticket
 from headgate.model.units import Duration, EndpointId, Instant, PoolName, RequestId
 from headgate.model.usage import Usage
 from headgate.ports.fleet import Phase
-from headgate.telemetry.counts import (
-    ENDED,
-    NOT_SERVED,
-    ClassMeter,
-    PoolMeter,
-    Size,
-    Targets,
-    TenantMeter,
-    size_of,
-)
 from headgate.telemetry.histogram import LATENCY_BOUNDS_S
+from headgate.telemetry.meter_types import (
+    OTHER,
+    OUTCOME_GROUPS,
+    UNAVAILABLE_OUTCOMES,
+    ClassMeter,
+    ClassTargets,
+    PoolMeter,
+    PromptSize,
+    TenantMeter,
+    prompt_size,
+)
 from headgate.telemetry.options import Objectives
+from headgate.telemetry.tenant_activity import TENANTS_MAX as ACTIVE_TENANTS_MAX
+from headgate.telemetry.tenant_activity import TenantActivities
 
 NO_CLASS = "none"
-"""The class of requests that were refused before they had one."""
-OTHER = "other"
+"""Class label of requests that were rejected before they were classified."""
 
-# Each request is remembered until it ends. More than one process can hold at once.
 REQUESTS_MAX = 262_144
+"""Maximum number of open requests tracked. One process never has this many."""
 TENANTS_MAX = 100
-"""So many tenants of the policy are told apart, those with the most weight; all others are `other`."""
+"""Maximum number of tenants with their own metrics. The tenants with the highest weights get them; all others count as
+`other`.
+"""
+
+# Looked up once: in Python 3.11, access to a member through its enum takes as long as several function calls.
+_ATTEMPT_COMPLETED = AttemptEnding.COMPLETED
+_COMPLETED = Outcome.COMPLETED
+_TENANT_PAYS = Payer.TENANT
 
 _Meter = TypeVar("_Meter")
 
 
-class _Open:
-    """What is known of a request until it and its last attempt have ended."""
+class _OpenRequest:
+    """A request, tracked until it and its last attempt have ended."""
 
     __slots__ = (
-        "arrived",
+        "activity",
+        "arrived_at",
         "class_meter",
         "ended",
-        "first_at",
-        "heard",
+        "first_token_at",
         "hedge",
         "pool_meter",
+        "progress_at",
         "running",
         "size",
         "stream",
+        "tenant",
         "tenant_meter",
         "usage",
     )
 
-    def __init__(
-        self, ticket: Ticket, now: Instant, class_meter: ClassMeter, pool_meter: PoolMeter, tenant_meter: TenantMeter
-    ) -> None:
-        self.arrived = now
+    def __init__(self, ticket: Ticket, now: Instant, meters: "Meters") -> None:
+        self.arrived_at = now
         self.stream = ticket.stream
-        self.size: Size = size_of(ticket.prompt_bytes)
-        self.class_meter = class_meter
-        self.pool_meter = pool_meter
-        self.tenant_meter = tenant_meter
-        self.first_at: Instant | None = None
-        """When the first token of a stream came."""
-        self.heard: Instant | None = None
-        """When its tokens were last reported."""
+        self.size: PromptSize = prompt_size(ticket.prompt_bytes)
+        self.tenant = ticket.tenant
+        # Class and pool are not known before the request is sent.
+        self.class_meter = meters.classes[OTHER]
+        self.pool_meter = meters.pools[OTHER]
+        self.tenant_meter = meters.of_tenant(ticket.tenant)
+        self.activity = meters.activities.of_tenant(ticket.tenant)
+        self.first_token_at: Instant | None = None
+        """Arrival time of a stream's first token."""
+        self.progress_at: Instant | None = None
+        """Time of the last progress report."""
         self.usage: Usage | None = None
-        """Of the attempt that completed."""
+        """Usage of the completed attempt."""
         self.running = 0
-        """How many attempts are under way."""
+        """Number of attempts in flight."""
         self.hedge: tuple[int, PoolMeter] | None = None
-        """The number of the attempt that was made beside another, and its pool."""
+        """Attempt number and pool of the hedge."""
         self.ended = False
 
 
 class Meters:
-    """An observer that counts."""
+    """Observer that updates the counters and histograms."""
 
-    def __init__(self, *, requests_max: int = REQUESTS_MAX) -> None:
+    def __init__(
+        self,
+        *,
+        counts_bills: bool = False,
+        requests_max: int = REQUESTS_MAX,
+        active_tenants_max: int = ACTIVE_TENANTS_MAX,
+    ) -> None:
+        """With `counts_bills`, costs are counted from the bills in the commands that end requests. Otherwise another
+        observer must count them.
+        """
+        self._counts_bills = counts_bills
         self._requests_max = requests_max
         self.classes = {name: ClassMeter() for name in (NO_CLASS, OTHER)}
         self.pools = {OTHER: PoolMeter()}
         self.tenants = {OTHER: TenantMeter()}
-        self.promised: Mapping[str, Objectives] = {}
-        """By class; only those of which something is promised."""
-        self.held: dict[tuple[str, str], int] = {}
-        """How many were held for an endpoint to start, by class and pool."""
+        self.activities = TenantActivities(tenants_max=active_tenants_max)
+        """Queued and in-flight requests of each tenant."""
+        self.objectives: Mapping[str, Objectives] = {}
+        """Objectives by class, for classes that have any."""
+        self.held_requests: dict[tuple[str, str], int] = {}
+        """Number of requests held for a cold start, by class and pool."""
         self._rules: Rules | None = None
-        """Those of the present policy: what classes arrivals by."""
-        self._open: dict[RequestId, _Open] = {}
+        """Rules of the current policy, used to classify new requests."""
+        self._open: dict[RequestId, _OpenRequest] = {}
         self._pool_of: dict[EndpointId, PoolName] = {}
         self.warming_since: dict[EndpointId, Instant] = {}
-        """Since when those endpoints are known that do not serve, or since when they have not."""
+        """When each unready endpoint joined or stopped being ready."""
 
     @property
     def open_requests(self) -> int:
         return len(self._open)
 
-    def promise(self, promised: Mapping[str, Objectives]) -> None:
-        """From here on requests are judged by these, and by the targets of their classes."""
-        self.promised = dict(promised)
+    def set_objectives(self, objectives: Mapping[str, Objectives]) -> None:
+        """Replaces the objectives against which completed requests are measured."""
+        self.objectives = dict(objectives)
         for name, meter in self.classes.items():
-            duration_ns = self.promised.get(name, Objectives()).duration_ns
-            meter.targets = Targets(meter.targets.ttft_ns, meter.targets.tpot_ns, duration_ns)
+            duration_ns = self.objectives.get(name, Objectives()).duration_ns
+            meter.targets = ClassTargets(meter.targets.ttft_ns, meter.targets.tpot_ns, duration_ns)
 
-    def turned_away(self, outcome: Outcome) -> None:
-        """Counts a request that ended at the door, before the scheduler heard of it."""
+    def count_rejected(self, outcome: Outcome) -> None:
+        """Counts a request that was rejected before it reached the scheduler."""
         self.classes[NO_CLASS].requests[outcome] += 1
 
-    def batched(self, pool: PoolName, size: int, waits_ns: Sequence[int]) -> None:
-        """Counts a call of so many inputs; the requests whose first call it is waited for so long."""
-        meter = self._pool(pool)
+    def count_batch(self, pool: PoolName, size: int, waits_ns: Sequence[int]) -> None:
+        """Counts an engine call with `size` inputs.
+
+        `waits_ns` contains the batch wait of each request for which this is the first call.
+        """
+        meter = self.of_pool(pool)
         meter.batch_size.add(size)
         for wait_ns in waits_ns:
             meter.batch_wait.add(wait_ns)
 
-    def started(self, pool: PoolName, took_ns: Mapping[Phase, Duration]) -> None:
-        """Counts the start of an endpoint, by its phases."""
-        starts = self._pool(pool).starts
+    def count_endpoint_start(self, pool: PoolName, took_ns: Mapping[Phase, Duration]) -> None:
+        """Records the duration of each phase of an endpoint's cold start."""
+        starts = self.of_pool(pool).start_phases
         for phase, length in took_ns.items():
             starts[phase].add(length)
 
-    def drained(self, pool: PoolName, took_ns: Duration) -> None:
-        self._pool(pool).drains.add(took_ns)
+    def count_endpoint_drain(self, pool: PoolName, took_ns: Duration) -> None:
+        self.of_pool(pool).drains.add(took_ns)
 
-    def saw(self, event: Event, commands: Sequence[Command], now: Instant) -> None:
-        # What is frequent comes first, and is not matched by its fields: this is on the path of every decision.
-        if isinstance(event, RequestArrived):
-            self._arrived(event.ticket, now)
-        elif isinstance(event, AttemptEnded):
-            self._attempt_ended(event)
-        elif isinstance(event, Progressed):
+    def count_bills(self, end: End, tenant: str) -> None:
+        """Adds the costs of a request that has ended."""
+        class_meter, tenant_meter = self.of_class(end.service_class), self.of_tenant(tenant)
+        for bill in end.bills:
+            nano_usd = bill.input_nano_usd + bill.output_nano_usd + bill.overhead_nano_usd
+            class_meter.nano_usd += nano_usd
+            if PAYER_BY_CAUSE[bill.cause] is _TENANT_PAYS:
+                tenant_meter.nano_usd += nano_usd
+
+    def observe(self, event: Event, commands: Sequence[Command], now: Instant) -> None:
+        # This runs on every decision, so frequent events come first, and types are compared instead of using pattern
+        # matching or `isinstance`, which take several times as long for each type that does not match.
+        if type(event) is RequestArrived:
+            self._arrived(event.ticket, commands, now)
+        elif type(event) is AttemptEnded:
+            self._attempt_ended(event, now)
+        elif type(event) is AttemptsProgressed:
             self._progress(event, now)
-        elif isinstance(event, FirstToken):
+        elif type(event) is FirstToken:
             self._first_token(event.request_id, now)
         else:
-            self._happened(event, now)
+            self._other_event(event, now)
         for command in commands:
-            if isinstance(command, Dispatch):
+            if type(command) is Dispatch:
                 self._dispatched(command)
-            elif isinstance(command, End):
+            elif type(command) is End:
                 self._ended(command, now)
-            elif isinstance(command, Hold):
-                if (key := (command.service_class, command.pool)) in self.held:
-                    self.held[key] += 1
-            elif isinstance(command, Eject):
-                self._pool(self._pool_of.get(command.endpoint_id)).ejections += 1
+            else:
+                self._other_command(command)
 
-    def _happened(self, event: Event, now: Instant) -> None:
+    def _other_command(self, command: Command) -> None:
+        if isinstance(command, Hold):
+            if (key := (command.service_class, command.pool)) in self.held_requests:
+                self.held_requests[key] += 1
+        elif isinstance(command, Eject):
+            self.of_pool(self._pool_of.get(command.endpoint_id)).ejections += 1
+
+    def _other_event(self, event: Event, now: Instant) -> None:
         match event:
             case PolicyChanged(policy, policy_hash):
                 self._rules = Rules(policy, policy_hash)
@@ -179,115 +221,132 @@ class Meters:
                 if endpoint.id not in self._pool_of:
                     self.warming_since[endpoint.id] = now
                 self._pool_of[endpoint.id] = endpoint.pool
-            case EndpointUnreadied(endpoint_id):
-                self._unreadied(endpoint_id, now)
-            case EndpointReadied(endpoint_id):
-                self._readied(endpoint_id, now)
+            case EndpointNotReady(endpoint_id):
+                self._endpoint_not_ready(endpoint_id, now)
+            case EndpointReady(endpoint_id):
+                self._endpoint_ready(endpoint_id, now)
             case EndpointLeaving(endpoint_id):
                 self._pool_of.pop(endpoint_id, None)
                 self.warming_since.pop(endpoint_id, None)
             case _:
                 pass
 
-    def _unreadied(self, endpoint_id: EndpointId, now: Instant) -> None:
+    def _endpoint_not_ready(self, endpoint_id: EndpointId, now: Instant) -> None:
         if endpoint_id in self._pool_of:
             self.warming_since.setdefault(endpoint_id, now)
 
-    def _readied(self, endpoint_id: EndpointId, now: Instant) -> None:
+    def _endpoint_ready(self, endpoint_id: EndpointId, now: Instant) -> None:
         if (since := self.warming_since.pop(endpoint_id, None)) is not None:
-            self._pool(self._pool_of.get(endpoint_id)).warmings.add(Duration(now - since))
+            self.of_pool(self._pool_of.get(endpoint_id)).warmings.add(Duration(now - since))
 
-    def _arrived(self, ticket: Ticket, now: Instant) -> None:
-        # Nobody tells the class of a request before it is sent or over, and it may wait long until then.
-        service_class = None if self._rules is None else classify(ticket, self._rules)
-        self.of_class(None if service_class is None else service_class.name).asked += 1
+    def _arrived(self, ticket: Ticket, commands: Sequence[Command], now: Instant) -> None:
+        self.of_class(self._class_on_arrival(ticket, commands)).arrived += 1
         if len(self._open) < self._requests_max:
-            other = self.classes[OTHER], self.pools[OTHER]
-            self._open[ticket.request_id] = _Open(ticket, now, *other, self.of_tenant(ticket.tenant))
+            request = self._open[ticket.request_id] = _OpenRequest(ticket, now, self)
+            request.activity.arrived += 1
+            request.activity.queued += 1
+
+    def _class_on_arrival(self, ticket: Ticket, commands: Sequence[Command]) -> str | None:
+        """Class of a request that has just arrived; None if it has none."""
+        if commands:
+            command = commands[0]
+            if type(command) is Dispatch and command.request_id == ticket.request_id:
+                return command.service_class
+        # The scheduler reports the class only when the request is sent or ends, which may be much later.
+        service_class = None if self._rules is None else classify(ticket, self._rules)
+        return None if service_class is None else service_class.name
 
     def _dispatched(self, command: Dispatch) -> None:
-        class_meter, pool_meter = self.of_class(command.service_class), self._pool(command.pool)
+        class_meter, pool_meter = self.of_class(command.service_class), self.of_pool(command.pool)
         if command.hedge:
             pool_meter.hedges += 1
         elif command.attempt == 1:
-            class_meter.wait.add(command.waited_ns)
+            class_meter.queue_wait.add(command.waited_ns)
             class_meter.admitted += 1
             class_meter.degraded += command.level > 0 or command.model is not None
         else:
             pool_meter.retries += 1
-        if (found := self._open.get(command.request_id)) is not None:
-            found.running += 1
-            if command.hedge:
-                found.hedge = (command.attempt, pool_meter)
-            else:
-                found.class_meter, found.pool_meter = class_meter, pool_meter
+        if (found := self._open.get(command.request_id)) is None:
+            return
+        found.running += 1
+        if command.hedge:
+            found.hedge = (command.attempt, pool_meter)
+        else:
+            found.class_meter, found.pool_meter = class_meter, pool_meter
+        if found.running == 1 and not found.ended:
+            found.activity.queued -= 1
+            found.activity.in_flight += 1
 
     def _first_token(self, request_id: RequestId, now: Instant) -> None:
         found = self._open.get(request_id)
-        if found is not None and found.stream and found.first_at is None:
-            found.first_at = now
-            found.class_meter.first_token(found.size, now - found.arrived)
+        if found is not None and found.stream and found.first_token_at is None:
+            found.first_token_at = now
+            found.class_meter.record_first_token(found.size, now - found.arrived_at)
 
-    def _progress(self, event: Progressed, now: Instant) -> None:
+    def _progress(self, event: AttemptsProgressed, now: Instant) -> None:
         for report in event.attempts:
             found = self._open.get(report.request_id)
             if found is None or not found.stream or report.tokens < 1:
                 continue
-            if found.heard is not None:
-                found.class_meter.between_tokens.add((now - found.heard) // report.tokens, report.tokens)
-            found.heard = now
+            if found.progress_at is not None:
+                took_ns = (now - found.progress_at) // report.tokens
+                found.class_meter.inter_token_latency.add_several(took_ns, report.tokens)
+            found.progress_at = now
 
-    def _attempt_ended(self, event: AttemptEnded) -> None:
+    def _attempt_ended(self, event: AttemptEnded, now: Instant) -> None:
         found = self._open.get(event.request_id)
-        class_meter = found.class_meter if found else self.classes[OTHER]
-        pool_meter = found.pool_meter if found else self.pools[OTHER]
-        if found is not None and found.hedge is not None and found.hedge[0] == event.attempt:
+        if found is None:
+            _count_attempt(event, self.classes[OTHER], self.pools[OTHER], self.tenants[OTHER])
+            return
+        if event.first_token and found.stream:
+            self._first_token(event.request_id, now)
+        pool_meter = found.pool_meter
+        if found.hedge is not None and found.hedge[0] == event.attempt:
             pool_meter = found.hedge[1]
-        pool_meter.endings[event.ending] += 1
-        if event.fault is not None:
-            pool_meter.faults[event.fault] += 1
-        pool_meter.disbelieved += event.disbelieved
-        tenant_meter = found.tenant_meter if found else self.tenants[OTHER]
-        if (usage := event.usage) is not None:
-            # A counter may never fall, whatever an engine claims.
-            prompt_tokens, output_tokens = max(0, usage.prompt_tokens), max(0, usage.output_tokens)
-            class_meter.prompt_tokens += prompt_tokens
-            class_meter.output_tokens += output_tokens
-            tenant_meter.prompt_tokens += prompt_tokens
-            tenant_meter.output_tokens += output_tokens
-        if found is not None:
-            if event.ending is AttemptEnding.COMPLETED:
-                found.usage = usage
-            found.running -= 1
-            self._forget_if_over(event.request_id, found)
+        _count_attempt(event, found.class_meter, pool_meter, found.tenant_meter)
+        if event.ending is _ATTEMPT_COMPLETED:
+            found.usage = event.usage
+        if not found.running:
+            return
+        found.running -= 1
+        if found.running:
+            return
+        if found.ended:
+            del self._open[event.request_id]
+        else:
+            found.activity.in_flight -= 1
+            found.activity.queued += 1
 
     def _ended(self, command: End, now: Instant) -> None:
         meter, outcome = self.of_class(command.service_class), command.outcome
         meter.requests[outcome] += 1
         if not command.attempts and command.waited_ns:
-            # It was let in, and was never sent.
+            # The request was admitted but never sent.
             meter.admitted += 1
         found = self._open.get(command.request_id)
-        tenant_meter = found.tenant_meter if found else self.tenants[OTHER]
-        tenant_meter.requests[ENDED[outcome]] += 1
+        if command.bills and self._counts_bills:
+            self.count_bills(command, OTHER if found is None else found.tenant)
         if found is None:
+            self.tenants[OTHER].requests[OUTCOME_GROUPS[outcome]] += 1
             return
-        if outcome is Outcome.COMPLETED:
-            _completed(found, meter, now)
-        elif found.stream and found.first_at is None and outcome in NOT_SERVED:
-            meter.unserved()
-        found.ended = True
-        self._forget_if_over(command.request_id, found)
+        found.tenant_meter.requests[OUTCOME_GROUPS[outcome]] += 1
+        if outcome is _COMPLETED:
+            _count_completed(found, meter, now)
+        elif found.stream and found.first_token_at is None and outcome in UNAVAILABLE_OUTCOMES:
+            meter.record_unserved()
+        if not found.running:
+            found.activity.queued -= 1
+            del self._open[command.request_id]
+        elif not found.ended:
+            # Keep the request until its attempt has ended.
+            found.activity.in_flight -= 1
+            found.ended = True
 
-    def _forget_if_over(self, request_id: RequestId, found: _Open) -> None:
-        if found.ended and not found.running:
-            del self._open[request_id]
-
-    def figures(self) -> dict[str, object]:
-        """What has been counted, as plain data; whoever wants rates or percentiles compares two of these."""
+    def snapshot(self) -> dict[str, object]:
+        """All counters as plain data. Rates and percentiles are computed from the difference between two snapshots."""
         return {
             "latency_bounds_s": LATENCY_BOUNDS_S,
-            "classes": {name: meter.figures() for name, meter in self.classes.items()},
+            "classes": {name: meter.snapshot() for name, meter in self.classes.items()},
             "pools": {
                 name: {"retries": meter.retries, "hedges": meter.hedges, "ejections": meter.ejections}
                 for name, meter in self.pools.items()
@@ -295,48 +354,73 @@ class Meters:
         }
 
     def of_class(self, name: str | None) -> ClassMeter:
-        return self.classes.get(NO_CLASS if name is None else name) or self.classes[OTHER]
+        found = self.classes.get(NO_CLASS if name is None else name)
+        return self.classes[OTHER] if found is None else found
 
     def of_tenant(self, name: str) -> TenantMeter:
-        """Its own, or that of the nearest above it that is told apart."""
-        return self.tenants.get(name) or self.tenants[told_apart(name, self.tenants)]
+        """The tenant's meter, or that of its nearest ancestor with its own metrics."""
+        found = self.tenants.get(name)
+        return self.tenants[nearest_known_tenant(name, self.tenants)] if found is None else found
 
-    def _pool(self, name: str | None) -> PoolMeter:
-        return self.pools.get(OTHER if name is None else name) or self.pools[OTHER]
+    def of_pool(self, name: str | None) -> PoolMeter:
+        found = self.pools.get(OTHER if name is None else name)
+        return self.pools[OTHER] if found is None else found
 
     def _change_policy(self, policy: Policy) -> None:
-        _keep(self.classes, (NO_CLASS, OTHER, *(each.name for each in policy.classes)), ClassMeter)
-        _keep(self.pools, (OTHER, *(each.name for each in policy.pools)), PoolMeter)
+        _replace_keys(self.classes, (NO_CLASS, OTHER, *(each.name for each in policy.classes)), ClassMeter)
+        _replace_keys(self.pools, (OTHER, *(each.name for each in policy.pools)), PoolMeter)
         known = nlargest(TENANTS_MAX, policy.tenants, key=lambda each: each.weight)
-        _keep(self.tenants, (OTHER, *(each.id for each in known)), TenantMeter)
+        _replace_keys(self.tenants, (OTHER, *(each.id for each in known)), TenantMeter)
         for each in policy.classes:
-            self.classes[each.name].targets = Targets(each.ttft_ns, each.tpot_ns)
-        self.promise(self.promised)
-        self.held = _held(self.held, policy)
+            self.classes[each.name].targets = ClassTargets(each.ttft_ns, each.tpot_ns)
+        self.set_objectives(self.objectives)
+        self.held_requests = _held_counters(self.held_requests, policy)
 
 
-def _completed(found: _Open, meter: ClassMeter, now: Instant) -> None:
-    meter.completed(found.size, now - found.arrived)
+def _count_attempt(
+    event: AttemptEnded, class_meter: ClassMeter, pool_meter: PoolMeter, tenant_meter: TenantMeter
+) -> None:
+    pool_meter.endings[event.ending] += 1
+    if event.fault is not None:
+        pool_meter.faults[event.fault] += 1
+    if event.usage_implausible:
+        pool_meter.usage_implausible += 1
+    usage = event.usage
+    if usage is None:
+        return
+    # A counter must never decrease, even if an engine reports negative usage.
+    if (prompt_tokens := usage.prompt_tokens) > 0:
+        class_meter.prompt_tokens += prompt_tokens
+        tenant_meter.prompt_tokens += prompt_tokens
+    if (output_tokens := usage.output_tokens) > 0:
+        class_meter.output_tokens += output_tokens
+        tenant_meter.output_tokens += output_tokens
+
+
+def _count_completed(found: _OpenRequest, meter: ClassMeter, now: Instant) -> None:
+    meter.record_completion(found.size, now - found.arrived_at)
     if (usage := found.usage) is not None:
-        meter.useful_prompt_tokens += max(0, usage.prompt_tokens)
-        meter.useful_output_tokens += max(0, usage.output_tokens)
+        if usage.prompt_tokens > 0:
+            meter.useful_prompt_tokens += usage.prompt_tokens
+        if usage.output_tokens > 0:
+            meter.useful_output_tokens += usage.output_tokens
     if not found.stream or _within_targets(found, meter.targets, now):
-        meter.good += 1
+        meter.goodput += 1
 
 
-def _within_targets(found: _Open, targets: Targets, now: Instant) -> bool:
-    """Whether the first token of a stream came in time, and those after it fast enough on the mean."""
-    first_at = found.first_at
+def _within_targets(found: _OpenRequest, targets: ClassTargets, now: Instant) -> bool:
+    """Whether a stream met its TTFT target and its target for the mean time per output token."""
+    first_at = found.first_token_at
     if first_at is None:
         return targets.ttft_ns is None
-    if targets.ttft_ns is not None and first_at - found.arrived > targets.ttft_ns:
+    if targets.ttft_ns is not None and first_at - found.arrived_at > targets.ttft_ns:
         return False
     further = 0 if found.usage is None else found.usage.output_tokens - 1
     return targets.tpot_ns is None or further < 1 or now - first_at <= targets.tpot_ns * further
 
 
-def told_apart(tenant: str, names: Container[str]) -> str:
-    """The nearest above a tenant that is told apart: of `acme/search/nightly` perhaps `acme`."""
+def nearest_known_tenant(tenant: str, names: Container[str]) -> str:
+    """Nearest ancestor in `names`, or `other` if there is none. For `acme/search/nightly`, this may be `acme`."""
     while "/" in tenant:
         tenant = tenant.rpartition("/")[0]
         if tenant in names:
@@ -344,18 +428,21 @@ def told_apart(tenant: str, names: Container[str]) -> str:
     return OTHER
 
 
-def _held(counted: Mapping[tuple[str, str], int], policy: Policy) -> dict[tuple[str, str], int]:
-    """Every class that may be held at every pool that may be empty is there; what is counted of others is dropped."""
+def _held_counters(counted: Mapping[tuple[str, str], int], policy: Policy) -> dict[tuple[str, str], int]:
+    """One counter for each class and pool that allow holds. Counters for other pairs are dropped."""
     return {
         (each.name, pool.name): counted.get((each.name, pool.name), 0)
         for each in policy.classes
         for pool in policy.pools
-        if each.start_wait_ns is not None and pool.hold_max and (not each.pools or pool.name in each.pools)
+        if each.cold_start_wait_ns_max is not None and pool.hold_max and (not each.pools or pool.name in each.pools)
     }
 
 
-def _keep(meters: dict[str, _Meter], names: Sequence[str], new: Callable[[], _Meter]) -> None:
-    """Leaves a meter for each of the names and no other; those that stay keep what they counted."""
+def _replace_keys(meters: dict[str, _Meter], names: Sequence[str], new: Callable[[], _Meter]) -> None:
+    """Adds and removes meters so that there is exactly one for each name in `names`.
+
+    Meters that remain keep their counts.
+    """
     for gone in [name for name in meters if name not in names]:
         del meters[gone]
     for name in names:

@@ -1,4 +1,4 @@
-"""Objectives of a class, which metrics and alerts measure."""
+"""Objectives of a class, used by metrics and alerts."""
 
 from dataclasses import dataclass
 
@@ -8,14 +8,14 @@ from headgate.model.units import Duration
 
 @dataclass(frozen=True, slots=True)
 class Objectives:
-    """Monthly objectives in parts per million of requests; None if there is no such objective."""
+    """Monthly objectives in parts per million of requests. None if the class has no such objective."""
 
     ttft_ppm: int | None = None
-    """Streams whose first token arrives within the class's `ttft`."""
+    """Share of streams whose first token arrives within the class's `ttft`."""
     duration_ns: Duration | None = None
     duration_ppm: int | None = None
-    """Completed requests that took no longer than `duration_ns`."""
-    served_ppm: int | None = None
-    """Requests that were served, of those that were not rejected for a mistake of the client."""
+    """Share of completed requests that took no longer than `duration_ns`."""
+    availability_ppm: int | None = None
+    """Share of requests that were served. Client errors are excluded."""
     cost_per_1k_tokens: NanoUsd | None = None
-    """Average cost of a thousand tokens, prompt and output, over an hour."""
+    """Mean cost over an hour per 1,000 prompt and output tokens."""

@@ -1,1 +1,1 @@
-"""What do the bytes mean? The OpenAI shapes and event streams: bytes in, bytes out, no I/O."""
+"""Wire formats: OpenAI and KServe bodies and event streams. Converts bytes to bytes without doing any I/O."""

@@ -1,10 +1,10 @@
-"""Measures a conversation, and leaves out its oldest turns.
+"""Measures a conversation and trims its oldest turns.
 
-A turn is a message of the user with everything up to the next one; messages before the first turn belong to it. The
-oldest turns are left out first. Instructions (system and developer messages), the last turn, and the call of every tool
-result that stays are never left out. The bytes of the remaining messages do not change.
+A turn is a user message and everything up to the next user message. Messages before the first turn belong to it. The
+oldest turns are removed first. Instructions (system and developer messages), the last turn, and the tool calls whose
+results are kept are never removed. The bytes of the remaining messages do not change.
 
-Images and audio count by type (`media.py`), not by their encoded length.
+Images and audio are counted by type (`media.py`), not by their encoded length.
 """
 
 from collections.abc import Iterable
@@ -20,12 +20,12 @@ from headgate.wire.media import has_media, part_bytes
 _T = TypeVar("_T")
 _NULL: Final = msgspec.Raw(b"null")
 
-_STAYS: Final = frozenset({"system", "developer"})
-_RESULTS: Final = frozenset({"tool", "function"})
+_KEPT_ROLES: Final = frozenset({"system", "developer"})
+_TOOL_ROLES: Final = frozenset({"tool", "function"})
 
 
 class _Head(msgspec.Struct, gc=False):
-    """What of a message decides where it belongs."""
+    """Message fields that determine its turn."""
 
     role: str = ""
     tool_calls: msgspec.Raw = _NULL
@@ -44,34 +44,43 @@ _OBJECTS: Final = msgspec.json.Decoder(list[Fields])
 
 
 def measure(raw: bytes, *, media: bool) -> tuple[int, int]:
-    """Length of the messages of a chat, and how much of it trimming cannot remove. `media`: they may contain media."""
-    heads = _decode(_HEADS, raw, "messages")
+    """Returns the length of the chat messages, and the length that would remain after maximum trimming.
+
+    `media` indicates whether the messages may contain media.
+    """
+    try:
+        heads = _HEADS.decode(raw)
+    except msgspec.DecodeError:
+        raise _not_messages("messages") from None
     roles = [head.role for head in heads]
-    if media or not _RESULTS.isdisjoint(roles):
-        return _measure_closely(raw, heads, media=media)
+    if media or not _TOOL_ROLES.isdisjoint(roles):
+        return _measure_messages(raw, heads, media=media)
     turns = roles.count("user")
     if turns < 2:
         return len(raw), len(raw)
     messages = _MESSAGES.decode(raw)
     last_turn = len(roles) - 1 - roles[::-1].index("user")
-    # A comma or bracket goes with each message, and one bracket more.
+    # Each message is followed by a comma or bracket, and the array has an opening bracket.
     kept = 1
     for message in messages[last_turn:]:
         kept += len(bytes(message)) + 1
     for index, role in enumerate(roles[:last_turn]):
-        if role in _STAYS:
+        if role in _KEPT_ROLES:
             kept += len(bytes(messages[index])) + 1
     return len(raw), kept
 
 
-def _measure_closely(raw: bytes, heads: list[_Head], *, media: bool) -> tuple[int, int]:
+def _measure_messages(raw: bytes, heads: list[_Head], *, media: bool) -> tuple[int, int]:
     outline = _outline(heads, [_text_bytes(each, "messages") for each in _MESSAGES.decode(raw)])
     length = outline.length if media else len(raw)
     return length, outline.length_without(outline.cuts[-1]) if outline.cuts else length
 
 
 def trim(raw: bytes, length_max: int) -> tuple[bytes, int, int]:
-    """The messages without as many of the oldest turns as it takes, or as can be; their length; the turns left out."""
+    """Removes the oldest turns until the messages fit `length_max` or no more can be removed.
+
+    Returns the remaining messages, their length and the number of removed turns.
+    """
     messages = [bytes(each) for each in _decode(_MESSAGES, raw, "messages")]
     media = has_media(raw)
     lengths = [_text_bytes(each, "messages") if media else len(each) for each in messages]
@@ -86,20 +95,20 @@ def trim(raw: bytes, length_max: int) -> tuple[bytes, int, int]:
 
 
 def text_bytes(raw: bytes, name: str) -> int:
-    """Length of an array of objects; some of them may contain media."""
+    """Returns the length of an array of objects that may contain media."""
     return sum(_text_bytes(each, name) + 1 for each in _decode(_MESSAGES, raw, name)) + 1
 
 
 @dataclass(frozen=True, slots=True)
 class _Outline:
-    """How a conversation divides into turns."""
+    """Division of a conversation into turns."""
 
     turns: list[int | None]
-    """For each message the turn it goes with, counted from 0; None stays."""
+    """Turn that each message belongs to, counted from 0. None for messages that are always kept."""
     removed: list[int]
-    """How much shorter the text is without the first so many turns."""
+    """Bytes saved by removing the first n turns, indexed by n."""
     cuts: list[int]
-    """How many of the oldest turns may be left out."""
+    """Allowed values for the number of oldest turns to remove."""
     length: int
 
     def length_without(self, turns: int) -> int:
@@ -115,24 +124,26 @@ def _outline(heads: list[_Head], lengths: list[int]) -> _Outline:
             turn += 1
             if turn > 0:
                 removed.append(removed[-1])
-        if head.role in _STAYS:
+        if head.role in _KEPT_ROLES:
             turns.append(None)
         else:
             turns.append(max(turn, 0))
             removed[-1] += length + 1
-    cuts = [cut for cut, bonds in enumerate(_bonds(heads, turns, turn + 2)) if 1 <= cut <= turn and not bonds]
+    cuts = [
+        cut for cut, bonds in enumerate(_split_tool_results(heads, turns, turn + 2)) if 1 <= cut <= turn and not bonds
+    ]
     return _Outline(turns, removed, cuts, sum(lengths) + len(lengths) + 1)
 
 
-def _bonds(heads: list[_Head], turns: list[int | None], count: int) -> Iterable[int]:
-    """For each cut, how many tool results it would part from their calls."""
+def _split_tool_results(heads: list[_Head], turns: list[int | None], count: int) -> Iterable[int]:
+    """Returns, for each cut, the number of tool results that it would separate from their calls."""
     changes = [0] * (count + 1)
     called_in: dict[bytes, int] = {}
     last_answer = 0
     for head, turn in zip(heads, turns, strict=True):
         if turn is None:
             continue
-        if head.role in _RESULTS:
+        if head.role in _TOOL_ROLES:
             changes[called_in.get(bytes(head.tool_call_id), last_answer) + 1] += 1
             changes[turn + 1] -= 1
         elif head.role == "assistant":
@@ -145,12 +156,12 @@ def _call_ids(tool_calls: msgspec.Raw) -> Iterable[bytes]:
     try:
         return [bytes(call.id) for call in _TOOL_CALLS.decode(tool_calls)]
     except msgspec.DecodeError:
-        # Null, or nothing that an engine would accept.
+        # Null, or a value that engines will reject.
         return ()
 
 
 _CONTENT: Final = frozenset({"content", "output"})
-"""Where the parts of a message, or of what a tool has found, stand."""
+"""Fields that contain the parts of a message or of a tool's output."""
 
 
 def _text_bytes(message: bytes | msgspec.Raw, name: str) -> int:
@@ -174,5 +185,9 @@ def _decode(decoder: msgspec.json.Decoder[_T], raw: bytes, name: str) -> _T:
     try:
         return decoder.decode(raw)
     except msgspec.DecodeError:
-        kind = 'an array of objects, each with a string as "role" and a string or an array of parts as "content"'
-        raise BadRequest(f'"{name}" must be {kind}', name) from None
+        raise _not_messages(name) from None
+
+
+def _not_messages(name: str) -> BadRequest:
+    kind = 'an array of objects, each with a string "role" and a "content" that is a string or an array of parts'
+    return BadRequest(f'"{name}" must be {kind}', name)

@@ -1,4 +1,4 @@
-"""Escapes text from callers and engines for the log and the terminal."""
+"""Escapes text from clients and engines for logs and terminals."""
 
 import re
 from typing import Final
@@ -11,14 +11,14 @@ _CUT: Final = "…"
 
 
 def printable(text: str, chars_max: int) -> str:
-    """The text on one line, with control characters escaped, truncated to `chars_max`."""
+    """Returns the text on one line, truncated to `chars_max` and with control characters escaped."""
     if len(text) > chars_max:
         text = text[: chars_max - 1] + _CUT
     return _UNPRINTABLE.sub(_escaped, text)
 
 
 def escaped(text: str) -> str:
-    """The whole text on one line, with control characters escaped."""
+    """Returns the complete text on one line, with control characters escaped."""
     return _UNPRINTABLE.sub(_escaped, text)
 
 

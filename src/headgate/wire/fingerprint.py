@@ -1,21 +1,21 @@
 """Fingerprint of a request: a hash of its tenant, model and body.
 
-Two tenants never share a fingerprint, so no tenant can get another tenant's requests rejected.
+Two tenants never share a fingerprint, so no tenant can cause another tenant's requests to be rejected.
 """
 
 from hashlib import blake2b
 from typing import Final
 
 HASHED_AT_ONCE_BYTES: Final = 128 * 1024
-"""Bodies up to this size are hashed in the event loop, in about 0.2 ms. Longer ones are to be hashed in a thread."""
+"""Maximum size of a body that is hashed in the event loop, which takes about 0.2 ms.
+
+Larger bodies are hashed in a thread.
+"""
 _DIGEST_BYTES: Final = 16
 
 
 def body_digest(body: bytes | bytearray) -> bytes:
-    """A hash of every byte: two requests share it only if they are the same.
-
-    The interpreter is free for other threads meanwhile, since `hashlib` does not hold it.
-    """
+    """Returns a hash of the complete body. Releases the interpreter lock, so that other threads can run."""
     return blake2b(body, digest_size=_DIGEST_BYTES).digest()
 
 

@@ -1,8 +1,8 @@
-"""Estimates the prompt tokens of images, audio, video and files.
+"""Estimates the prompt tokens for images, audio, video and files.
 
-The number of tokens of an image has little to do with the length of its encoding, and only the model's own processor
-could compute it. So each part counts as a fixed number of tokens by type (`MEDIA_TOKENS`). The engine reports the
-actual number when the answer has ended.
+An image's token count has little to do with its encoded length, and only the model's own processor can compute it. Each
+part therefore counts as a fixed number of tokens by type (`MEDIA_TOKENS`). The engine reports the actual number at the
+end of the response.
 """
 
 import re
@@ -29,20 +29,23 @@ MEDIA_TOKENS: Final[Mapping[str, int]] = {
     "file_id": FILE_TOKENS,
     "file_url": FILE_TOKENS,
 }
-"""Fields of a content part that contain media, with the number of tokens that each counts as."""
+"""Content part fields that contain media, with the number of tokens that each counts as."""
 
-_KINDS: Final = (*MEDIA_TOKENS, "input_image", "input_file")
-_MEDIA: Final = re.compile(rb'"(?:%b)"' % b"|".join(kind.encode() for kind in _KINDS))
+MEDIA_KINDS: Final = (*MEDIA_TOKENS, "input_image", "input_file")
+# Finds the names above. Few branches at each quote make it twice as fast as a list of the names.
+_MEDIA: Final = re.compile(
+    rb'"(?:i(?:mage_(?:url|embeds)|nput_(?:audio|image|file))|(?:audio|video)_url|file(?:_(?:data|id|url))?)"'
+)
 _KIND: Final = "type"
 
 
 def has_media(raw: bytes | memoryview) -> bool:
-    """Whether parts of this JSON may contain media, often as megabytes of base64."""
+    """Returns whether this JSON may contain media parts."""
     return _MEDIA.search(raw) is not None
 
 
 def part_bytes(part: Mapping[str, msgspec.Raw]) -> int:
-    """Length of one content part: media counts by type, everything else in bytes."""
+    """Returns the length of one content part. Media is counted by type, everything else in bytes."""
     length = 0
     for name, value in part.items():
         if (tokens := MEDIA_TOKENS.get(name)) is not None:

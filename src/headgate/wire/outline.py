@@ -1,8 +1,7 @@
-"""Where in a body does each of its fields stand?
+"""Outline of a request body: the result of parsing it, with positions instead of bytes.
 
-An outline is what reading a body has found, without the bytes: whoever holds the same bytes makes the same
-`RequestBody` of it, without reading them again. So a large body can be read in another process
-(`edge/large_bodies/client.py`) and only a small answer comes back.
+A process that has the same bytes can build the `RequestBody` from the outline without parsing again. A large body can
+therefore be parsed in another process (`edge/large_bodies/client.py`), which returns only the small outline.
 """
 
 import re
@@ -10,10 +9,10 @@ from typing import Final
 
 import msgspec
 
-from headgate.wire.measure import PromptLength
+from headgate.wire.prompt_length import PromptLength
 
 Span = tuple[int, int]
-"""From the first byte up to the one after the last."""
+"""Start and end of a value, in bytes. The end is exclusive."""
 
 
 class Outline(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -28,7 +27,7 @@ class Outline(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class _Name:
-    """A field's name that equals no other, so that of a field given twice both values are seen."""
+    """Field name that compares unequal to all others, so that both values of a duplicate field are kept."""
 
     __slots__ = ("text",)
 
@@ -44,27 +43,32 @@ _ALL_FIELDS: Final = msgspec.json.Decoder(dict[_Name, msgspec.Raw], dec_hook=_ma
 _UP_TO_VALUE: Final = re.compile(rb'[ \t\n\r]*+[{,][ \t\n\r]*+"(?:[^"\\]++|\\.)*+"[ \t\n\r]*+:[ \t\n\r]*+')
 
 
-def spans(raw: bytes, span: Span | None = None) -> dict[str, Span]:
-    """The values of a JSON object that is known to be one; it may stand inside of `raw`. Of a field given twice the
-    last value counts, as everywhere."""
+def value_spans(raw: bytes, span: Span | None = None) -> dict[str, Span]:
+    """Returns the spans of the values in a valid JSON object, which may be only part of `raw`.
+
+    For a duplicate field, the last value is used.
+    """
     at, end = span or (0, len(raw))
     found: dict[str, Span] = {}
     for name, value in _ALL_FIELDS.decode(memoryview(raw)[at:end]).items():
         before = _UP_TO_VALUE.match(raw, at, end)
-        assert before is not None, "what the decoder took for an object is none"
+        assert before is not None, "the decoder accepted an invalid object"
         start, at = before.end(), before.end() + len(memoryview(value))
         found[name.text] = start, at
     return found
 
 
-def fields_once(raw: bytes | msgspec.Raw) -> dict[str, msgspec.Raw] | None:
-    """The fields of a JSON object; None where one is given twice. Raises `DecodeError` where it is no object."""
+def unique_fields(raw: bytes | msgspec.Raw) -> dict[str, msgspec.Raw] | None:
+    """Returns the fields of a JSON object, or None if it has duplicates.
+
+    Raises `DecodeError` if the JSON is not an object.
+    """
     given = _ALL_FIELDS.decode(raw)
     fields = {name.text: value for name, value in given.items()}
     return fields if len(fields) == len(given) else None
 
 
-def cut(raw: bytes | bytearray, places: dict[str, Span]) -> dict[str, msgspec.Raw]:
-    """The values at these places; no byte of them is copied."""
+def slice_fields(raw: bytes | bytearray, places: dict[str, Span]) -> dict[str, msgspec.Raw]:
+    """Returns the values at these spans without copying them."""
     view = memoryview(raw)
     return {name: msgspec.Raw(view[start:end]) for name, (start, end) in places.items()}

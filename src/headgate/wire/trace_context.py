@@ -1,9 +1,9 @@
-"""To which trace does a request belong, and what did its caller do before?
+"""Reads W3C Trace Context headers and the client's own stages.
 
-W3C Trace Context, read strictly: what is not exactly in its shape is as if it had not been sent, since whoever follows
-a trace believes every part of it. A version that is not known yet may have more behind what is known, and is read as
-far as that. Callers may also tell which stages of their own went before (`x-headgate-stages`), in the words of
-Server-Timing: `prompt_building;dur=12.5, retrieval;dur=80`, in milliseconds. It too is taken whole or not at all.
+Headers are parsed strictly, and malformed ones are ignored, because a trace must not contain wrong data. For an unknown
+version, only the known part is used. Clients may also report the stages that preceded the request, in the header
+`x-headgate-client-stages`. It uses the Server-Timing format, in milliseconds: `prompt_building;dur=12.5,
+retrieval;dur=80`. The header is ignored if any part of it is malformed.
 """
 
 import re
@@ -14,14 +14,14 @@ from headgate.model.units import MINUTE
 
 TRACEPARENT: Final = "traceparent"
 TRACESTATE: Final = "tracestate"
-CALLER_STAGES: Final = "x-headgate-stages"
+CALLER_STAGES_HEADER: Final = "x-headgate-client-stages"
 
 STATE_BYTES_MAX: Final = 512
-"""As many must be passed on; what is longer may be let go whole, and is."""
+"""Maximum size of `tracestate`. The standard requires forwarding up to this size. Larger values are dropped."""
 _STATE_MEMBERS_MAX: Final = 32
 _STAGES_BYTES_MAX: Final = CALLER_STAGES_MAX * (CALLER_STAGE_CHARS_MAX + 24)
 _STAGES_NS_MAX: Final = 24 * 60 * MINUTE
-"""More than a day before a request was no work for it."""
+"""Maximum total duration of the client's stages: one day. Anything longer cannot belong to the request."""
 _MILLION: Final = 1_000_000
 _SAMPLED: Final = 1
 
@@ -36,14 +36,14 @@ _STAGE: Final = re.compile(
 
 class TraceParent(NamedTuple):
     trace_id: bytes
-    """Sixteen bytes."""
+    """Trace ID, 16 bytes."""
     span_id: bytes
-    """Eight bytes: what of the caller's work asked us."""
+    """The client's span ID, 8 bytes."""
     sampled: bool
 
 
 def read_traceparent(value: bytes | None) -> TraceParent | None:
-    """None where there is none, or none that can be believed."""
+    """Returns the parsed header, or None if it is missing or malformed."""
     found = None if value is None else _PARENT.fullmatch(value.strip(b" \t"))
     if found is None:
         return None
@@ -54,13 +54,13 @@ def read_traceparent(value: bytes | None) -> TraceParent | None:
 
 
 def read_tracestate(value: bytes | None) -> str:
-    """What goes along to engines as it came, without what is empty in it; nothing where any of it is malformed."""
+    """Returns the state to forward to engines, without empty members. Empty if any member is malformed."""
     if value is None or len(value) > STATE_BYTES_MAX:
         return ""
     members = [stripped for each in value.split(b",") if (stripped := each.strip(b" \t"))]
     found = [_MEMBER.fullmatch(member) for member in members]
     keys = {each[1] for each in found if each is not None}
-    # A key that stands twice, or does not match, is missing here.
+    # If members are duplicate or malformed, the counts differ.
     if len(members) > _STATE_MEMBERS_MAX or len(keys) != len(members):
         return ""
     return b",".join(members).decode("ascii")
@@ -71,15 +71,15 @@ def write_traceparent(trace_id: bytes, span_id: bytes, *, sampled: bool) -> str:
 
 
 def is_sampled(trace_id: bytes, sample_ppm: int) -> bool:
-    """Whether so many of a million traces include this one: the same answer wherever it is asked.
+    """Returns whether a trace is sampled at this rate, in parts per million. The result is the same in every process.
 
-    As OpenTelemetry's `TraceIdRatioBased` has it: the lower half of the id is below the rate's share of all of them.
+    Like OpenTelemetry's `TraceIdRatioBased`, this compares the lower half of the trace ID with the rate.
     """
     return int.from_bytes(trace_id[8:], "big") * _MILLION < sample_ppm << 64
 
 
 def read_caller_stages(value: bytes | None) -> tuple[tuple[str, int], ...]:
-    """The name and the nanoseconds of each, in their order; nothing where any of it is malformed or too much."""
+    """Returns the name and duration in nanoseconds of each stage, in order. Empty if malformed or above the limits."""
     if value is None or len(value) > _STAGES_BYTES_MAX:
         return ()
     parts = value.split(b",")

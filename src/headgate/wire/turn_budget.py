@@ -1,8 +1,8 @@
-"""Bounds the time spent on parsing in one turn of the event loop.
+"""Limits the time spent on parsing in one event loop iteration, here called a turn.
 
-Bytes that a peer may have split into tiny pieces are parsed in slices. When the slices of one turn have used up their
-time, the remaining bytes wait for the next turn, and their connection is not read until then. The time and the number
-of waiting bytes are bounded for all connections together, so that many peers cannot do more than one.
+Bytes that a peer may have split into tiny pieces are parsed in slices. Once a turn's time is used up, the remaining
+bytes are buffered until the next turn, and their connection is not read until then. Time and buffered bytes are limited
+across all connections, so that many peers cannot cause more delay than one.
 """
 
 from collections import deque
@@ -10,23 +10,23 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 SLICE_BYTES: Final = 16 * 1024
-"""Maximum bytes that are parsed without checking the clock: less than 3 ms of work for any input."""
+"""Maximum bytes parsed without checking the clock. Parsing them takes less than 3 ms for any input."""
 UNTIMED_BYTES: Final = 1024
-"""Reads up to this size are parsed at once, because checking the clock would cost more than parsing them."""
-UNTIMED_BYTES_IN_ALL: Final = 16 * 1024
-"""Once all connections together have had this many bytes parsed untimed, each further read of the turn is timed."""
+"""Maximum size of a read that is parsed untimed, because checking the clock would take longer than the parsing."""
+UNTIMED_BYTES_TOTAL: Final = 16 * 1024
+"""Maximum bytes parsed untimed in one turn, across all connections. Beyond this, all reads are timed."""
 READ_BYTES: Final = 256
-"""Bytes added to the size of each read, because even the shortest request takes work."""
+"""Bytes added to the size of each read, because even the shortest request takes time to parse."""
 REQUEST_NS: Final = 100_000
-"""Time charged for each request that starts in a read: its key is checked in the next turn."""
+"""Time charged for each request that starts in a read, because its key is checked in the next turn."""
 TURN_NS_MAX: Final = 10_000_000
-"""Time for slices in one turn of the loop."""
+"""Maximum time for slices in one turn."""
 WAITING_BYTES_MAX: Final = 64 * 1024 * 1024
-"""Maximum waiting bytes of all connections: a slice for each connection that has not sent a valid key yet."""
+"""Maximum bytes buffered across all connections: one slice for each allowed unauthenticated connection."""
 
 
 class TurnBudget:
-    """Time left in this turn, and the connections whose bytes wait for the next one."""
+    """Time left in this turn, and the callbacks waiting for the next one."""
 
     def __init__(
         self,
@@ -36,21 +36,24 @@ class TurnBudget:
         ns_max: int = TURN_NS_MAX,
         waiting_bytes_max: int = WAITING_BYTES_MAX,
     ) -> None:
-        """`clock` returns nanoseconds; `call_soon` schedules a function for the next turn of the loop."""
+        """`clock` returns nanoseconds. `call_soon` schedules a function for the next turn."""
         self._call_soon = call_soon
         self._clock = clock
         self._ns_max = ns_max
         self._waiting_bytes_max = waiting_bytes_max
         self._waiting: deque[tuple[Callable[[], None], int]] = deque()
         self._began_ns: int | None = None
-        """Time of the first slice of this turn; None if there was none."""
+        """Start time of the first slice in this turn. None if there has been none."""
         self.waiting_bytes = 0
         self.untimed_bytes = 0
-        """Bytes parsed without checking the clock. Connections add to it directly, and call `allows` once it exceeds
-        the bound. Only then does the budget track the turn, and it resets this to 0 at the end of the turn."""
+        """Bytes parsed without checking the clock.
+
+        Connections increase it directly and call `allows` when it exceeds its limit. From then on, the turn is timed,
+        and the value is reset when it ends.
+        """
 
     def allows(self) -> bool:
-        """Whether another slice may be parsed in this turn."""
+        """Returns whether another slice may be parsed in this turn."""
         now = self._clock()
         if self._began_ns is None:
             self._began_ns = now
@@ -58,12 +61,12 @@ class TurnBudget:
         return now - self._began_ns < self._ns_max
 
     def charge(self, ns: int) -> None:
-        """Deducts time from the rest of this turn, if the turn is timed."""
+        """Deducts time from this turn, if it is timed."""
         if self._began_ns is not None:
             self._began_ns -= ns
 
     def wait(self, resume: Callable[[], None], size: int) -> bool:
-        """Schedules `resume` for one of the next turns. False if too many bytes wait already."""
+        """Schedules `resume` for one of the next turns. Returns False if too many bytes are buffered."""
         if self.waiting_bytes + size > self._waiting_bytes_max:
             return False
         self.waiting_bytes += size
@@ -86,23 +89,23 @@ class TurnBudget:
 
 
 class SlicedConnection(Protocol):
-    """A connection whose reads may be parsed in slices."""
+    """Connection whose reads may be parsed in slices."""
 
     def parse(self, data: bytes) -> bool:
-        """Returns whether more bytes should be passed to it."""
+        """Parses a slice. Returns whether to continue with the next one."""
         ...
 
-    def stop_reading(self) -> None: ...
+    def pause_reading(self) -> None: ...
 
-    def go_on_reading(self) -> None: ...
+    def resume_reading(self) -> None: ...
 
-    def give_up_reading(self) -> None:
-        """Called when too many bytes wait already, so the bytes of this connection were dropped."""
+    def reject_overflow(self) -> None:
+        """Called when this connection's bytes were dropped because too many are buffered."""
         ...
 
 
 class SlicedReads:
-    """Passes the reads of one connection to its parser, in slices and within the budget of the turn."""
+    """Passes one connection's reads to its parser, in slices and within the turn's budget."""
 
     __slots__ = ("_at", "_budget", "_connection", "unparsed")
 
@@ -110,17 +113,17 @@ class SlicedReads:
         self._budget = budget
         self._connection = connection
         self.unparsed = b""
-        """A read that is being parsed or waits for the next turn. Until then the connection must not be read."""
+        """Read that is being parsed or waiting for the next turn. Until it is done, the connection must not be read."""
         self._at = 0
 
     @property
     def unparsed_bytes(self) -> int:
-        """Waiting bytes, without the slice that is being parsed."""
+        """Number of buffered bytes, excluding the slice that is being parsed."""
         return max(0, len(self.unparsed) - self._at)
 
-    def take(self, data: bytes) -> None:
+    def feed(self, data: bytes) -> None:
         if self.unparsed:
-            # A transport may deliver one more read after it was paused.
+            # A transport may deliver one more read after it has been paused.
             self.unparsed, self._at = self.unparsed[self._at :] + data, 0
             return
         self.unparsed, self._at = data, 0
@@ -146,13 +149,13 @@ class SlicedReads:
 
     def _wait(self) -> None:
         if self._budget.wait(self._resume, len(self.unparsed) - self._at):
-            self._connection.stop_reading()
+            self._connection.pause_reading()
         else:
             self.unparsed = b""
-            self._connection.give_up_reading()
+            self._connection.reject_overflow()
 
     def _resume(self) -> None:
         if self.unparsed:
             self._run()
             if not self.unparsed:
-                self._connection.go_on_reading()
+                self._connection.resume_reading()

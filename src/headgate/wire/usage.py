@@ -1,7 +1,8 @@
-"""How many tokens does an engine say an answer used?
+"""Reads engine-reported usage.
 
-`read_usage` reads one usage object. `UsageFinder` finds it in an answer that is passed on whole, piece by piece, and
-holds no more of it than one such object: an answer with embeddings may be megabytes, with its usage at either end.
+`read_usage` parses one usage object. `UsageFinder` finds it in the pieces of a non-streaming response while they are
+forwarded, and buffers at most one usage object. An embeddings response can be several megabytes long, with its usage at
+either end.
 """
 
 import re
@@ -12,29 +13,34 @@ import msgspec
 from headgate.model.usage import TOKENS_MAX, Usage, UsageSource
 
 OBJECT_BYTES_MAX: Final = 4096
-"""The longest `"usage": {…}` that is read; real ones have a few hundred bytes."""
+"""Maximum size of a usage object. Real ones have a few hundred bytes."""
 
 SPACES_MAX: Final = 16
-"""Maximum white space on either side of the colon after `"usage"`; real answers have at most one space."""
+"""Maximum white space on either side of the colon after `"usage"`. Real responses have at most one space."""
 TAIL_BYTES_MAX: Final = len(b'"usage"') + 2 * SPACES_MAX + 2
-"""Length of the longest incomplete `"usage": {` that is kept until more bytes arrive, with the byte before it."""
+"""Maximum length of an incomplete `"usage": {` and the byte before it, which are buffered until more bytes arrive."""
 
 _KEY: Final = b'"usage"'
 _KEY_STEP: Final = len(_KEY) - 1
-"""The last quote of one key may be the first of the next."""
+"""Bytes to advance after a key: its last quote may be the first quote of the next key."""
+_BACKSLASH: Final = ord("\\")
 _SPACES: Final = rb"\s{0,%d}" % SPACES_MAX
 _OPENING: Final = re.compile(rb'"usage"%b:%b\{' % (_SPACES, _SPACES))
+_LAST: Final = re.compile(rb'"usage"%b:%b(\{[^{}]*+(?:\{[^{}]*+\}[^{}]*+)*+\})' % (_SPACES, _SPACES))
+"""Complete usage object with at most one level of objects in it."""
 _UNFINISHED: Final = re.compile(rb'"(?:u(?:s(?:a(?:g(?:e(?:"%b(?::%b)?)?)?)?)?)?)?\Z' % (_SPACES, _SPACES))
-_BRACE: Final = re.compile(rb"[{}]")
+# In Python 3.11, access to a member through its enum takes as long as several function calls.
+_ESTIMATED: Final = UsageSource.ESTIMATED
+_ENGINE: Final = UsageSource.ENGINE
 
 
-class _Details(msgspec.Struct):
+class _Details(msgspec.Struct, gc=False):
     cached_tokens: int | None = None
     reasoning_tokens: int | None = None
 
 
-class _UsageObject(msgspec.Struct):
-    """The names of chat and completions, and those of responses."""
+class _UsageObject(msgspec.Struct, gc=False):
+    """Usage object, with the field names used by chat, completions and responses."""
 
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
@@ -45,14 +51,14 @@ class _UsageObject(msgspec.Struct):
     input_tokens_details: _Details | None = None
     output_tokens_details: _Details | None = None
     usage_source: str | None = None
-    """Ours, where no engine has told it: an answer that was put into the OpenAI shape here says so."""
+    """Headgate's own field. Set in responses that Headgate converted to OpenAI format without usage from the engine."""
 
 
 _DECODER: Final = msgspec.json.Decoder(_UsageObject)
 
 
 def read_usage(raw: bytes | msgspec.Raw) -> Usage | None:
-    """What a usage object says; None where it is not one, or says what cannot be."""
+    """Parses a usage object. Returns None if it is malformed or has impossible values."""
     try:
         said = _DECODER.decode(raw)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
@@ -65,22 +71,26 @@ def read_usage(raw: bytes | msgspec.Raw) -> Usage | None:
     cached = (details.cached_tokens if details else None) or 0
     of_output = said.completion_tokens_details or said.output_tokens_details
     reasoning = (of_output.reasoning_tokens if of_output else None) or 0
-    counts = prompt, output, cached, reasoning
-    if min(counts) < 0 or max(counts) > TOKENS_MAX:
+    if not (
+        0 <= prompt <= TOKENS_MAX
+        and 0 <= output <= TOKENS_MAX
+        and 0 <= cached <= TOKENS_MAX
+        and 0 <= reasoning <= TOKENS_MAX
+    ):
         return None
-    source = UsageSource.ESTIMATED if said.usage_source == UsageSource.ESTIMATED else UsageSource.ENGINE
-    return Usage(prompt, output, cached, source, reasoning)
+    return Usage(prompt, output, cached, _ESTIMATED if said.usage_source == _ESTIMATED else _ENGINE, reasoning)
 
 
 class UsageFinder:
-    """Looks for the usage object in the pieces of a JSON answer.
+    """Finds the usage object in the pieces of a JSON response.
 
-    Quotes inside a JSON string are escaped, so the bytes `"usage":` cannot occur in the text of an answer: a backslash
-    precedes the opening or the closing quote. If there are several usage objects, the last one counts, and the
-    innermost of nested ones.
+    Quotes inside a JSON string are escaped, so the bytes `"usage":` cannot occur in the text of a response without a
+    backslash before one of the quotes. If there are several usage objects, the last one is used, and the innermost if
+    they are nested.
 
-    Each byte is scanned once, however the answer is split: an incomplete object is collected while its braces are
-    counted; only an incomplete key of at most `TAIL_BYTES_MAX` bytes is scanned again with the next piece.
+    Most responses arrive in one piece, and their last usage object is found from the end. In all others, each byte is
+    scanned once, however the response is split. An incomplete object is collected while its braces are counted. Only an
+    incomplete key of at most `TAIL_BYTES_MAX` bytes is scanned again with the next piece.
     """
 
     __slots__ = ("_depth", "_object", "_tail", "_tail_scanned", "usage")
@@ -88,17 +98,39 @@ class UsageFinder:
     def __init__(self) -> None:
         self.usage: Usage | None = None
         self._depth = 0
-        """Open braces of the object that is being collected; 0 if none is."""
+        """Number of open braces in the object being collected. 0 if there is none."""
         self._object = bytearray()
         self._tail = b""
         self._tail_scanned = 0
-        """Scanned bytes at the start of the tail, kept to show whether a backslash precedes the rest."""
+        """Number of bytes at the start of the tail that have already been scanned, kept to detect a backslash before
+        the rest.
+        """
 
     @property
     def held_bytes(self) -> int:
         return len(self._object) + len(self._tail)
 
     def feed(self, data: bytes) -> None:
+        # The first piece of a response usually ends with its last brace. No key can be incomplete there.
+        if self._tail or not data.endswith(b"}") or not self._read_last(data):
+            self._scan(data)
+
+    def _read_last(self, data: bytes) -> bool:
+        """Reads the last usage object of a first piece that ends with a brace. Returns False if that is not possible.
+
+        Earlier objects do not matter if the last one is valid.
+        """
+        key = data.rfind(_KEY)
+        if key < 0 or data[key - 1] == _BACKSLASH or (found := _LAST.match(data, key)) is None:
+            return False
+        last: bytes = found[1]
+        if len(last) > OBJECT_BYTES_MAX or (usage := read_usage(last)) is None:
+            return False
+        self.usage = usage
+        self._tail, self._tail_scanned = b"}", 1
+        return True
+
+    def _scan(self, data: bytes) -> None:
         buffer = self._tail + data
         unfinished = _UNFINISHED.search(buffer, max(self._tail_scanned, len(buffer) - TAIL_BYTES_MAX))
         at, end = self._tail_scanned, unfinished.start() if unfinished else len(buffer)
@@ -108,13 +140,13 @@ class UsageFinder:
         self._tail_scanned = min(end, 1)
 
     def _search(self, buffer: bytes, at: int, end: int) -> int:
-        """Looks for the next usage object. Returns where to continue."""
+        """Searches for the next usage object. Returns where to continue."""
         key = buffer.find(_KEY, at, end)
         return end if key < 0 else self._open(buffer, key)
 
     def _open(self, buffer: bytes, key: int) -> int:
-        """Starts to collect an object if one opens at this key. Returns where to continue."""
-        opening = None if key > 0 and buffer[key - 1] == ord("\\") else _OPENING.match(buffer, key)
+        """Starts collecting an object if one opens at this key. Returns where to continue."""
+        opening = None if key > 0 and buffer[key - 1] == _BACKSLASH else _OPENING.match(buffer, key)
         if opening is None:
             return key + _KEY_STEP
         self._depth = 1
@@ -122,16 +154,22 @@ class UsageFinder:
         return opening.end()
 
     def _collect(self, buffer: bytes, at: int, end: int) -> int:
-        """Collects up to the end of the object, or to a key that may open another. Returns where to continue."""
+        """Collects bytes up to the end of the object, or up to a key that may open another.
+
+        Returns where to continue.
+        """
         limit = min(end, at + OBJECT_BYTES_MAX - len(self._object))
         key = buffer.find(_KEY, at, limit)
         stop = limit if key < 0 else key
-        for brace in _BRACE.finditer(buffer, at, stop):
-            self._depth += 1 if brace[0] == b"{" else -1
+        scanned = at
+        while (brace := buffer.find(b"}", scanned, stop)) >= 0:
+            self._depth += buffer.count(b"{", scanned, brace) - 1
+            scanned = brace + 1
             if not self._depth:
-                self._object += buffer[at : brace.end()]
+                self._object += buffer[at:scanned]
                 self._read()
-                return brace.end()
+                return scanned
+        self._depth += buffer.count(b"{", scanned, stop)
         if key >= 0:
             after = self._open(buffer, key)
             if after > key + _KEY_STEP:
@@ -140,14 +178,14 @@ class UsageFinder:
         self._object += buffer[at:stop]
         if len(self._object) < OBJECT_BYTES_MAX:
             return stop
-        self._forget()
+        self._reset()
         # A key may span the position at which the object became too long.
         return stop if key >= 0 else max(at, stop - _KEY_STEP)
 
     def _read(self) -> None:
         self.usage = read_usage(bytes(self._object)) or self.usage
-        self._forget()
+        self._reset()
 
-    def _forget(self) -> None:
+    def _reset(self) -> None:
         self._depth = 0
         self._object = bytearray()

@@ -1,4 +1,4 @@
-"""Which engines must keep the contract? The fake and the simulated one in this process, and the real ones."""
+"""Engines that the contract tests run against: fake and simulated engines in this process, and real ones."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
@@ -10,12 +10,12 @@ import aiohttp
 
 from headgate.engines.dialect import Signal
 from headgate.engines.dialects import DIALECTS
-from headgate.engines.http import HttpEngine, metrics_url
+from headgate.engines.http_engine import HttpEngine, metrics_url
 from headgate.engines.metrics_page import read_metrics
 from headgate.engines.page import open_session
 from headgate.hosts.local.clock import SystemClock
 from headgate.model.engine_profile import PROFILES
-from headgate.simulation.server.listener import EngineServer
+from headgate.simulation.server.engine_server import EngineServer
 from headgate.simulation.server.options import EngineOptions
 from testing.fake_engine import Behaviour, FakeEngine
 from testing.fake_triton import FakeTriton
@@ -31,7 +31,7 @@ DIALECT_OF: dict[Kind, str] = {
     "triton": "triton_trtllm",
 }
 
-# Slow enough that a test can leave in the middle of an answer.
+# Slow enough that a test can disconnect in the middle of a response.
 A_STEP_PS = 20_000_000_000
 
 
@@ -50,13 +50,13 @@ def a_real_engine(kind: Kind) -> Iterator[RealEngine | None]:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """One engine under the contract."""
+    """One engine that the contract applies to."""
 
     kind: Kind
     url: str
     model: str
     session: aiohttp.ClientSession
-    """For pages."""
+    """Session for probes and metrics."""
     engines: Engines
     fake: FakeEngine | None = None
     simulated: EngineServer | None = None
@@ -74,16 +74,16 @@ class Subject:
         return self.engines(self.url, dialect=self.dialect, served_model=self.model)
 
     def would_answer(self, behaviour: Behaviour) -> None:
-        """What a real engine does by itself, the fake one is told."""
+        """Queues a behaviour for a fake engine. Has no effect on other engines."""
         if self.fake is not None:
             self.fake.script.append(behaviour)
 
     async def running(self) -> int:
-        """How many requests the engine says it runs or holds."""
+        """Returns the number of running and queued requests according to the engine's metrics."""
         metrics = DIALECTS[self.dialect].metrics
         names = [metrics[signal][0] for signal in (Signal.RUNNING, Signal.WAITING)]
         page = f"{metrics_url(self.url, DIALECTS[self.dialect])}/metrics"
-        # Not by the session under test: its pool is looked at.
+        # Uses a separate session, because the tests check the connection pool of the session under test.
         async with aiohttp.ClientSession() as own, own.get(page) as answer:
             found = read_metrics(await answer.read(), names)
         return int(sum(found[name].total for name in names))
@@ -96,13 +96,13 @@ class Subject:
 
 @asynccontextmanager
 async def a_subject(kind: Kind, real: RealEngine | None) -> AsyncIterator[Subject]:
-    """The engine, with connections of its own."""
+    """Yields the engine with its own connections."""
     async with open_session() as session, Engines() as engines:
         if real is not None:
             yield Subject(kind, real.url, real.model, session, engines)
         elif kind == "simulated":
             profile = replace(PROFILES["tiny"], step_ps=A_STEP_PS)
-            options = EngineOptions(profile=profile, model="sim", embeds=False)
+            options = EngineOptions(profile=profile, model="sim", serves_embeddings=False)
             async with EngineServer(options, SystemClock()) as simulated:
                 yield Subject(kind, simulated.url, "sim", session, engines, simulated=simulated)
         else:

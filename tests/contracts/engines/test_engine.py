@@ -1,18 +1,18 @@
-"""Does every engine, real or fake, keep what the port promises?"""
+"""Contract tests for the engine port, against fake, simulated and real engines."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
 import pytest
 
-from headgate.core.events import EndpointMeasured, EndpointProbed, EndpointReadied, Event
+from headgate.core.events import EndpointMetricsReported, EndpointProbed, EndpointReady, Event
 from headgate.engines.dialects import DIALECTS
-from headgate.engines.http import HttpAnswer
-from headgate.engines.watch import EngineWatch
+from headgate.engines.engine_watch import EngineWatch
+from headgate.engines.http_engine import HttpResponse
 from headgate.model.ticket import Api
 from headgate.model.units import EndpointId
 from headgate.model.usage import UsageSource
-from headgate.ports.engine import Answer, Call, Engine, EngineFault, ProbeState
+from headgate.ports.engine import Call, Engine, EngineFault, EngineResponse, ProbeState
 from headgate.wire.sse import StreamScanner
 from headgate.wire.usage import UsageFinder
 from testing.fake_engine import Behaviour
@@ -25,18 +25,18 @@ KINDS = [
     pytest.param("fake"),
     pytest.param("simulated"),
     pytest.param("fake_triton"),
-    # The start of a real engine counts as time of the first test that needs it.
+    # Starting a real engine counts towards the timeout of the first test that needs it.
     pytest.param("llamacpp", marks=[pytest.mark.llamacpp, pytest.mark.timeout(600)]),
     pytest.param("triton", marks=[pytest.mark.triton, pytest.mark.timeout(600)]),
     pytest.param("vllm", marks=[pytest.mark.vllm, pytest.mark.timeout(1200)]),
 ]
 LONG = {"max_tokens": 1500, "ignore_eos": True}
 EARLY_S = 10.0
-"""Much more than an engine takes to stop, and less than a long answer takes."""
+"""Timeout in seconds. Much longer than an engine needs to stop, and shorter than a `LONG` response."""
 TRIES = 4
-"""A pause of the machine may use up `EARLY_S`, or let an answer end before the test leaves it."""
+"""Number of attempts. If the machine stalls, `EARLY_S` may pass or a response may complete before it is cancelled."""
 PATIENT_S = 60.0
-"""Time limit for a page, long enough that a pause does not count as a failed probe."""
+"""Probe timeout in seconds, long enough that a stall on the machine does not count as a failed probe."""
 IMAGE = {
     "type": "image_url",
     "image_url": {
@@ -64,13 +64,13 @@ async def subject(kind_and_real: tuple[Kind, RealEngine | None]) -> AsyncIterato
 
 
 async def until_none_is_in_use(subject: Subject) -> None:
-    """A connection that was cut, or let end, is gone a moment later."""
+    """Waits until closed and drained connections are released."""
     async with asyncio.timeout(60):
         while subject.engines.in_use:
             await asyncio.sleep(0.01)
 
 
-async def scanned(answer: Answer) -> StreamScanner:
+async def scanned(answer: EngineResponse) -> StreamScanner:
     scanner = StreamScanner(keep_usage_chunk=False)
     while data := await answer.read():
         scanner.feed(data)
@@ -78,16 +78,16 @@ async def scanned(answer: Answer) -> StreamScanner:
     return scanner
 
 
-async def test_the_adapter_is_what_the_port_asks_for(subject: Subject) -> None:
+async def test_http_adapter_implements_the_engine_port(subject: Subject) -> None:
     engine: Engine = subject.engine
-    asks: type[Answer] = HttpAnswer
+    asks: type[EngineResponse] = HttpResponse
 
     assert engine.ask
     assert asks.read
 
 
 @pytest.mark.parametrize("api", [Api.CHAT, Api.COMPLETIONS])
-async def test_a_stream_ends_with_done_and_says_its_usage(subject: Subject, api: Api) -> None:
+async def test_stream_ends_with_done_and_reports_usage(subject: Subject, api: Api) -> None:
     answer = await subject.engine.ask(a_call(api, stream=True, max_tokens=8, temperature=0, ignore_eos=True))
     scanner = await scanned(answer)
 
@@ -100,7 +100,7 @@ async def test_a_stream_ends_with_done_and_says_its_usage(subject: Subject, api:
 
 
 @pytest.mark.parametrize("api", [Api.CHAT, Api.COMPLETIONS])
-async def test_the_same_request_uses_the_same_tokens_streamed_or_not(subject: Subject, api: Api) -> None:
+async def test_streaming_and_non_streaming_responses_report_the_same_tokens(subject: Subject, api: Api) -> None:
     settings = {"max_tokens": 8, "temperature": 0, "ignore_eos": True}
     streamed = (await scanned(await subject.engine.ask(a_call(api, stream=True, **settings)))).usage
     answer = await subject.engine.ask(a_call(api, **settings))
@@ -114,7 +114,7 @@ async def test_the_same_request_uses_the_same_tokens_streamed_or_not(subject: Su
     assert (streamed.prompt_tokens, streamed.output_tokens) == (whole.prompt_tokens, whole.output_tokens)
 
 
-async def test_a_stream_that_is_poured_is_whole_and_leaves_its_connection_to_the_next(subject: Subject) -> None:
+async def test_relayed_stream_is_complete_and_its_connection_is_reused(subject: Subject) -> None:
     for _ in range(3):
         scanner = StreamScanner(keep_usage_chunk=False)
 
@@ -123,8 +123,8 @@ async def test_a_stream_that_is_poured_is_whole_and_leaves_its_connection_to_the
             return scanner.closed
 
         answer = await subject.engine.ask(a_call(stream=True, max_tokens=8, temperature=0, ignore_eos=True))
-        await answer.pour(take)
-        answer.let_end()
+        await answer.stream_to(take)
+        answer.drain()
         assert (scanner.done, scanner.error) == (True, None)
         assert scanner.usage is not None
         assert scanner.usage.output_tokens == 8
@@ -134,7 +134,7 @@ async def test_a_stream_that_is_poured_is_whole_and_leaves_its_connection_to_the
     assert subject.engines.idle == kept
 
 
-async def test_requests_follow_each_other_at_once_on_the_connections_that_are_kept(subject: Subject) -> None:
+async def test_sequential_requests_reuse_kept_connections(subject: Subject) -> None:
     for stream in (True, True, False, True, True, False, False, True):
         answer = await subject.engine.ask(a_call(stream=stream, max_tokens=2))
         await read_all(answer)
@@ -145,17 +145,21 @@ async def test_requests_follow_each_other_at_once_on_the_connections_that_are_ke
 
 
 MISTAKES = [
-    pytest.param(a_call(stream=True, temperature="hot"), Behaviour(status=400), id="a field of another type"),
-    pytest.param(a_call(messages=[{"role": "user", "content": [IMAGE]}]), Behaviour(status=400), id="an image"),
-    pytest.param(a_call(messages=[{"role": "user", "content": "word " * 6000}]), Behaviour(status=400), id="too long"),
+    pytest.param(a_call(stream=True, temperature="hot"), Behaviour(status=400), id="wrong-field-type"),
     pytest.param(
-        a_call(Api.EMBEDDINGS), Behaviour(status=404, body=b'{"detail":"Not Found"}'), id="embeddings of a chat model"
+        a_call(messages=[{"role": "user", "content": [IMAGE]}]), Behaviour(status=400), id="unsupported-image"
+    ),
+    pytest.param(
+        a_call(messages=[{"role": "user", "content": "word " * 6000}]), Behaviour(status=400), id="prompt-too-long"
+    ),
+    pytest.param(
+        a_call(Api.EMBEDDINGS), Behaviour(status=404, body=b'{"detail":"Not Found"}'), id="embeddings-of-chat-model"
     ),
 ]
 
 
 @pytest.mark.parametrize(("call", "behaviour"), MISTAKES)
-async def test_a_mistake_in_the_request_is_blamed_on_the_request(
+async def test_invalid_request_rejection_is_attributed_to_the_request(
     subject: Subject, call: Call, behaviour: Behaviour
 ) -> None:
     subject.would_answer(behaviour)
@@ -164,7 +168,7 @@ async def test_a_mistake_in_the_request_is_blamed_on_the_request(
     body = await read_all(answer)
 
     assert answer.status >= 400
-    assert answer.blames_request(body), (answer.status, body)
+    assert answer.is_request_error(body), (answer.status, body)
 
 
 async def in_one_of_some_tries(subject: Subject, attempt: Callable[[], Awaitable[None]]) -> None:
@@ -179,7 +183,7 @@ async def in_one_of_some_tries(subject: Subject, attempt: Callable[[], Awaitable
     return None
 
 
-async def test_closing_a_stream_stops_the_engine_before_its_answer_is_complete(subject: Subject) -> None:
+async def test_closing_a_stream_stops_generation_early(subject: Subject) -> None:
     async def attempt() -> None:
         answer = await subject.engine.ask(a_call(stream=True, **LONG))
         try:
@@ -195,7 +199,7 @@ async def test_closing_a_stream_stops_the_engine_before_its_answer_is_complete(s
     await in_one_of_some_tries(subject, attempt)
 
 
-async def test_cancelling_a_question_stops_the_engine(subject: Subject) -> None:
+async def test_cancelling_a_request_stops_generation(subject: Subject) -> None:
     async def attempt() -> None:
         asking = asyncio.create_task(subject.engine.ask(a_call(**LONG)))
         try:
@@ -206,19 +210,19 @@ async def test_cancelling_a_question_stops_the_engine(subject: Subject) -> None:
             if not isinstance(ended, BaseException):
                 ended.close()
         if not isinstance(ended, asyncio.CancelledError):
-            raise TimeoutError(f"it was answered before it was cancelled: {ended!r}")
+            raise TimeoutError(f"the request completed before it was cancelled: {ended!r}")
 
         await until_none_is_in_use(subject)
         assert subject.engines.idle == 0
-        # llama.cpp checks for clients that have left only after a second without requests.
+        # llama.cpp checks for disconnected clients only once it has been idle for a second.
         await subject.until_running(0, seconds_max=EARLY_S, every_s=1.5 if subject.kind == "llamacpp" else 0.05)
 
     await in_one_of_some_tries(subject, attempt)
 
 
-# vLLM takes a minute to start; that its death shows likewise is seen by the acceptance tests, which kill one too.
+# vLLM takes a minute to start, and the acceptance tests already kill a vLLM engine.
 @pytest.mark.parametrize("kind", KINDS[:-1])
-async def test_an_engine_killed_in_the_middle_is_a_fault(kind: Kind) -> None:
+async def test_engine_killed_during_a_stream_raises_engine_fault(kind: Kind) -> None:
     with a_real_engine(kind) as real:
         async with a_subject(kind, real) as subject:
             subject.would_answer(Behaviour(tokens=1500, pace_s=0.02))
@@ -231,20 +235,20 @@ async def test_an_engine_killed_in_the_middle_is_a_fault(kind: Kind) -> None:
                 assert subject.in_process is not None
                 await subject.in_process.kill()
 
-            with pytest.raises(EngineFault, match="the engine's answer broke off"):
+            with pytest.raises(EngineFault, match="the engine's response was truncated"):
                 await scanned(answer)
             answer.close()
             await until_none_is_in_use(subject)
 
 
-async def test_the_watch_readies_it_and_finds_its_signals(subject: Subject) -> None:
+async def test_watch_reports_a_ready_engine_and_its_signals(subject: Subject) -> None:
     told: asyncio.Queue[Event] = asyncio.Queue()
     dialect = DIALECTS[subject.dialect]
     watch = EngineWatch(subject.session, told.put_nowait, interval_s=0.2, timeout_s=PATIENT_S)
     watch.watch(E1, subject.url, dialect=dialect, served_model=subject.model, api_key=None)
 
-    assert await told.get() == EndpointReadied(E1)
-    # What an earlier test asked of the engine may still be on its first page.
+    assert await told.get() == EndpointReady(E1)
+    # The first scrape may still show requests from an earlier test.
     while (
         (found := watch.capabilities()[0]).telemetry_age_s is None or found.telemetry.running or found.telemetry.waiting
     ):
@@ -257,7 +261,7 @@ async def test_the_watch_readies_it_and_finds_its_signals(subject: Subject) -> N
     assert (found.telemetry.running, found.telemetry.waiting) == (0, 0)
 
 
-async def test_the_watch_says_what_it_serves_instead_of_our_model(subject: Subject) -> None:
+async def test_watch_reports_the_served_model_on_a_mismatch(subject: Subject) -> None:
     told: list[Event] = []
     watch = EngineWatch(subject.session, told.append, timeout_s=PATIENT_S)
     watch.watch(E1, subject.url, dialect=DIALECTS[subject.dialect], served_model="another", api_key=None)
@@ -265,11 +269,11 @@ async def test_the_watch_says_what_it_serves_instead_of_our_model(subject: Subje
         await asyncio.sleep(0.01)
     await watch.stop()
 
-    assert found.problems == (f'it serves {subject.model}, not "another"; set served_model to a name it serves',)
+    assert found.problems == (f'the engine serves {subject.model}, not "another"; correct served_model',)
     assert told == []
 
 
-async def test_an_engine_that_stands_still_is_unreachable_but_stays_ready(
+async def test_frozen_engine_is_unreachable_but_its_endpoint_stays_ready(
     kind_and_real: tuple[Kind, RealEngine | None], subject: Subject
 ) -> None:
     _, real = kind_and_real
@@ -290,14 +294,16 @@ async def test_an_engine_that_stands_still_is_unreachable_but_stays_ready(
     await until(ProbeState.READY)
     await watch.stop()
 
-    assert [each for each in told if not isinstance(each, EndpointMeasured | EndpointProbed)] == [EndpointReadied(E1)]
+    assert [each for each in told if not isinstance(each, EndpointMetricsReported | EndpointProbed)] == [
+        EndpointReady(E1)
+    ]
 
 
 async def freeze(subject: Subject, real: RealEngine | None) -> None:
     if real is not None:
         real.process.freeze()
     elif subject.in_process is not None:
-        # It cannot stand still without this test; being away is the next best.
+        # An engine in this process cannot be frozen separately from the test, so it is killed instead.
         await subject.in_process.kill()
 
 

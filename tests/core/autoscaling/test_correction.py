@@ -1,11 +1,11 @@
-"""By how much does the measured attainment correct predicted work?"""
+"""Tests for the factor by which measured attainment corrects predicted work."""
 
 from headgate.core.autoscaling.correction import JUDGED_MIN, PPM, Correction
 from headgate.model.scaling import ScalingRules
-from testing.builders import at, lasting
+from testing.builders import at, duration
 
 RULES = ScalingRules(endpoints_max=20)
-LEAD = lasting(130)
+LEAD = duration(130)
 
 
 def stepped(
@@ -19,7 +19,7 @@ def stepped(
     may_fall: bool = True,
     since: float = 0,
 ) -> float:
-    """The factor after so many windows with so many misses."""
+    """Returns the factor after this many windows with this many misses each."""
     for number in range(windows + 1):
         if number:
             correction.add(judged=judged, missed=missed)
@@ -28,26 +28,26 @@ def stepped(
     return correction.factor_ppm / PPM
 
 
-def test_factor_rises_while_more_requests_miss_their_target_than_aimed_at() -> None:
+def test_factor_rises_while_more_requests_miss_their_target_than_allowed() -> None:
     assert stepped(Correction(), missed=17) == 1.0005
     assert stepped(Correction(), missed=27) == 1.001
 
 
 def test_factor_falls_slowly_while_no_request_misses_its_target() -> None:
     assert stepped(Correction(), missed=0) == 0.99965
-    assert stepped(Correction(), missed=7) == 1.0, "at the aim it stays"
+    assert stepped(Correction(), missed=7) == 1.0, "at the objective the factor does not change"
 
 
-def test_one_window_raises_the_factor_by_one_percent_at_most() -> None:
+def test_one_window_raises_the_factor_by_at_most_one_percent() -> None:
     assert stepped(Correction(), missed=1_000) == 1.01
 
 
-def test_factor_stays_within_its_bounds() -> None:
+def test_factor_stays_within_its_limits() -> None:
     assert stepped(Correction(), missed=1_000, windows=200) == 2.0
     assert stepped(Correction(), missed=0, windows=3_000) == 0.6
 
 
-def test_changed_bounds_apply_at_once() -> None:
+def test_changed_limits_apply_immediately() -> None:
     correction = Correction()
     stepped(correction, missed=1_000, windows=50)
     fixed = ScalingRules(endpoints_max=20, correction_percent_min=100, correction_percent_max=100)
@@ -55,7 +55,7 @@ def test_changed_bounds_apply_at_once() -> None:
     assert stepped(correction, missed=1_000, rules=fixed) == 1.0
 
 
-def test_stricter_objective_corrects_by_fewer_misses() -> None:
+def test_stricter_objective_raises_the_factor_at_fewer_misses() -> None:
     strict = ScalingRules(endpoints_max=20, objective_ppm=999_000)
 
     assert stepped(Correction(), missed=2, rules=strict) > 1
@@ -63,7 +63,7 @@ def test_stricter_objective_corrects_by_fewer_misses() -> None:
     assert stepped(Correction(), missed=1, rules=ScalingRules(endpoints_max=20, objective_ppm=PPM)) == 1.01
 
 
-def test_window_lasts_for_the_lead_and_has_enough_requests() -> None:
+def test_window_requires_one_lead_and_enough_requests() -> None:
     correction = Correction()
     correction.step(RULES, at(0), lead_ns=LEAD, may_rise=True, may_fall=True)
     correction.add(judged=JUDGED_MIN - 1, missed=JUDGED_MIN - 1)
@@ -79,6 +79,6 @@ def test_window_lasts_for_the_lead_and_has_enough_requests() -> None:
     assert correction.factor_ppm == 1_010_000, "the lead has not passed"
 
 
-def test_factor_neither_rises_nor_falls_if_that_would_not_change_the_attainment() -> None:
+def test_factor_changes_only_if_the_change_would_affect_attainment() -> None:
     assert stepped(Correction(), missed=100, may_rise=False) == 1.0
     assert stepped(Correction(), missed=0, may_fall=False) == 1.0

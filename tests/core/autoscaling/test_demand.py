@@ -1,14 +1,14 @@
-"""How much engine time is counted as asked of each pool?"""
+"""Tests for demand measurement: the engine time that arriving requests need in each pool."""
 
 from collections.abc import Iterable
 from dataclasses import replace
 
-from headgate.core.autoscaling.autoscaler import Figures
-from headgate.core.autoscaling.signal import REQUESTS_MAX, Demand
+from headgate.core.autoscaling.autoscaler import ScalingMetrics
+from headgate.core.autoscaling.demand import REQUESTS_MAX, DemandObserver
 from headgate.core.cost import MEAN_BATCH, cost_ns
 from headgate.core.events import AttemptEnded, AttemptEnding, Event, RequestArrived, TimerFired
 from headgate.core.scheduler import Scheduler
-from headgate.core.summary import EndpointSummary, Summary, Waiting
+from headgate.core.summary import EndpointSummary, Summary, WaitingWork
 from headgate.model.caps import Caps
 from headgate.model.endpoint import EndpointState
 from headgate.model.outcome import Outcome
@@ -26,14 +26,14 @@ from testing.builders import (
     aborted,
     arrived,
     at,
-    client_left,
+    client_disconnected,
     completed,
     dispatch,
+    duration,
     end,
     failed,
     first_token,
     joined,
-    lasting,
     leaving,
     policy_changed,
     readied,
@@ -42,7 +42,7 @@ from testing.builders import (
 
 SPEED = EngineSpeed()
 PROMPT, ANSWER = 25, 150
-"""What a builder's request is predicted to be, before anything was learned."""
+"""Predicted prompt and response tokens for a builder's request before anything has been learned."""
 
 
 def work_ns(*, batch: int = MEAN_BATCH, prompt: int = PROMPT, answer: int = ANSWER, cached: int = 0) -> int:
@@ -50,26 +50,26 @@ def work_ns(*, batch: int = MEAN_BATCH, prompt: int = PROMPT, answer: int = ANSW
 
 
 class Watched:
-    """A scheduler, and what is counted beside it."""
+    """A scheduler whose demand is measured."""
 
     def __init__(self, *events: Event, policy: Policy | None = None) -> None:
-        self.scheduler, self.demand = Scheduler(), Demand()
+        self.scheduler, self.demand = Scheduler(), DemandObserver()
         self.tell(0, policy_changed(policy or a_policy()), *events)
 
     def tell(self, second: float, *events: Event) -> None:
         for event in events:
-            self.demand.saw(event, self.scheduler.handle(event, at(second)), at(second))
+            self.demand.observe(event, self.scheduler.handle(event, at(second)), at(second))
 
-    def figures(self, second: float) -> dict[str, Figures]:
-        return {each.pool: each for each in self.demand.figures(self.scheduler.summary(), at(second))}
+    def figures(self, second: float) -> dict[str, ScalingMetrics]:
+        return {each.pool: each for each in self.demand.collect(self.scheduler.summary(), at(second))}
 
     def asked_ns(self, second: float, pool: str = "p") -> int:
-        """What was asked each second, in nanoseconds of one endpoint, over the ten seconds before this one."""
+        """Returns the engine time in nanoseconds needed by requests that arrived in the ten seconds before this one."""
         return self.figures(second)[pool].demand_ppm * 10 * 1_000
 
 
 def near(found: int, expected: int) -> bool:
-    """Up to the millionths of an endpoint in which it is told."""
+    """Returns whether the values are equal up to rounding to millionths of an endpoint."""
     return abs(found - expected) <= 10_000
 
 
@@ -86,10 +86,10 @@ def told_usage(request: str, *, prompt: int, output: int, cached: int = 0, attem
     return AttemptEnded(RequestId(request), attempt, AttemptEnding.COMPLETED, usage=usage)
 
 
-# What counts
+# Which requests count
 
 
-def test_what_is_served_counts_by_what_it_is_predicted_to_take() -> None:
+def test_served_requests_are_counted_by_predicted_engine_time() -> None:
     watched = Watched(*ready("e1"))
     watched.tell(1, *(arrived(name) for name in names(3)))
 
@@ -97,11 +97,11 @@ def test_what_is_served_counts_by_what_it_is_predicted_to_take() -> None:
     assert watched.asked_ns(20) == 0
 
 
-def test_a_request_may_count_for_several_or_be_passed_over_and_so_do_its_retries() -> None:
+def test_request_weight_also_applies_to_retries() -> None:
     watched = Watched(*ready("e1"), *ready("e2"), policy=a_policy(retry=RetryRules(credit_per_first_attempt=100)))
     for name, weight in (("a", 8), ("b", 0)):
         event = arrived(name)
-        watched.demand.saw(event, watched.scheduler.handle(event, at(1)), at(1), weight=weight)
+        watched.demand.observe(event, watched.scheduler.handle(event, at(1)), at(1), weight=weight)
     assert near(watched.asked_ns(10), 8 * work_ns())
 
     watched.tell(11, failed("a"), failed("b"))
@@ -109,7 +109,7 @@ def test_a_request_may_count_for_several_or_be_passed_over_and_so_do_its_retries
     assert near(watched.asked_ns(20), 8 * work_ns())
 
 
-def test_what_waits_counts_once_when_it_arrives() -> None:
+def test_queued_request_is_counted_once_on_arrival() -> None:
     watched = Watched(*ready("e1", places=1))
     watched.tell(1, arrived("a"), arrived("b"))
     assert near(watched.asked_ns(10), 2 * work_ns(batch=1))
@@ -118,7 +118,7 @@ def test_what_waits_counts_once_when_it_arrives() -> None:
     assert watched.asked_ns(20) == 0
 
 
-def test_a_step_is_shared_among_no_more_than_an_endpoint_takes() -> None:
+def test_step_time_is_shared_among_at_most_as_many_requests_as_the_endpoint_has_slots() -> None:
     watched = Watched(*ready("e1", places=4))
     watched.tell(1, arrived("a"))
 
@@ -126,7 +126,7 @@ def test_a_step_is_shared_among_no_more_than_an_endpoint_takes() -> None:
     assert work_ns(batch=4) > 10 * work_ns()
 
 
-def test_what_is_refused_for_want_of_room_counts() -> None:
+def test_request_rejected_for_lack_of_capacity_is_counted() -> None:
     policy = a_policy(classes=(a_class(queue_length_max=1),))
     watched = Watched(*ready("e1", places=1), policy=policy)
     watched.tell(1, *(arrived(name) for name in names(5)))
@@ -134,7 +134,7 @@ def test_what_is_refused_for_want_of_room_counts() -> None:
     assert near(watched.asked_ns(10), 5 * work_ns(batch=1))
 
 
-def test_a_retry_that_is_refused_again_asks_for_nothing_more() -> None:
+def test_rejected_client_retry_is_not_counted_again() -> None:
     policy = a_policy(classes=(a_class(queue_length_max=1),))
     watched = Watched(*ready("e1", places=1), policy=policy)
     watched.tell(1, *(arrived(name) for name in names(2)), arrived("again", client_retries=1))
@@ -142,37 +142,37 @@ def test_a_retry_that_is_refused_again_asks_for_nothing_more() -> None:
     assert near(watched.asked_ns(10), 2 * work_ns(batch=1))
 
 
-def test_what_nobody_can_serve_at_the_moment_counts_for_the_pool_that_would() -> None:
+def test_request_without_an_available_endpoint_is_counted_for_its_pool() -> None:
     watched = Watched()
     watched.tell(1, arrived("a"))
 
     assert near(watched.asked_ns(10), work_ns())
 
 
-def test_what_is_refused_for_its_own_fault_does_not_count() -> None:
+def test_invalid_request_is_not_counted() -> None:
     watched = Watched(*ready("e1"))
     watched.tell(1, arrived("a", tenant="nobody"), arrived("b", model="none"), arrived("c", service_class="none"))
 
     assert watched.asked_ns(10) == 0
 
 
-def test_what_another_observer_would_refuse_is_not_counted_either() -> None:
-    """The policy changed between the decision and this observer: what it does not know it does not count."""
-    demand = Demand()
-    demand.saw(arrived("a"), [end("a", Outcome.QUEUE_FULL)], at(0))
-    demand.saw(policy_changed(a_policy()), [], at(1))
+def test_request_arriving_before_the_policy_is_not_counted() -> None:
+    """Without a policy, the observer cannot classify the request."""
+    demand = DemandObserver()
+    demand.observe(arrived("a"), [end("a", Outcome.QUEUE_FULL)], at(0))
+    demand.observe(policy_changed(a_policy()), [], at(1))
 
-    assert [each.demand_ppm for each in demand.figures(Scheduler().summary(), at(10))] == [0]
+    assert [each.demand_ppm for each in demand.collect(Scheduler().summary(), at(10))] == [0]
 
 
-def test_what_is_ordered_for_others_at_the_same_moment_is_theirs() -> None:
+def test_commands_for_other_requests_do_not_change_the_count() -> None:
     watched = Watched(*ready("e1"))
-    watched.demand.saw(arrived("a"), [end("b", Outcome.EXPIRED), dispatch("c")], at(1))
+    watched.demand.observe(arrived("a"), [end("b", Outcome.QUEUE_TIMEOUT), dispatch("c")], at(1))
 
     assert near(watched.asked_ns(10), work_ns())
 
 
-def test_a_further_attempt_is_more_work() -> None:
+def test_retry_is_counted_as_additional_work() -> None:
     watched = Watched(*ready("e1"), *ready("e2"))
     watched.tell(1, arrived("a"))
     watched.tell(2, failed("a"))
@@ -180,7 +180,7 @@ def test_a_further_attempt_is_more_work() -> None:
     assert near(watched.asked_ns(10), 2 * work_ns())
 
 
-def test_what_one_caps_at_costs_no_more() -> None:
+def test_output_caps_limit_the_counted_work() -> None:
     policy = a_policy(classes=(a_class(caps=Caps(output_tokens=20, n=2)),))
     watched = Watched(*ready("e1"), policy=policy)
     asked = arrived("a").ticket
@@ -191,7 +191,7 @@ def test_what_one_caps_at_costs_no_more() -> None:
     assert near(watched.asked_ns(20), work_ns(answer=7))
 
 
-def test_as_many_answers_as_are_asked_for_count() -> None:
+def test_requested_number_of_choices_is_counted() -> None:
     policy = a_policy(classes=(a_class(caps=Caps(n=None)),))
     watched = Watched(*ready("e1"), policy=policy)
     watched.tell(1, RequestArrived(replace(arrived("a").ticket, n=3)))
@@ -199,13 +199,13 @@ def test_as_many_answers_as_are_asked_for_count() -> None:
     assert near(watched.asked_ns(10), work_ns(answer=3 * ANSWER))
 
 
-# Where it counts
+# Which pools requests count towards
 
 
 TWO_POOLS = a_policy(pools=("p", "q"))
 
 
-def test_who_waits_for_several_pools_counts_by_how_many_endpoints_each_has() -> None:
+def test_queued_request_is_divided_among_pools_by_their_endpoints() -> None:
     watched = Watched(*ready("e1", places=1), policy=TWO_POOLS)
     watched.tell(0, *(each for name in ("f1", "f2", "f3") for each in ready(name, places=1, pool="q")))
     watched.tell(0, *(arrived(name) for name in names(4)))
@@ -217,7 +217,7 @@ def test_who_waits_for_several_pools_counts_by_how_many_endpoints_each_has() -> 
     assert near(found[PoolName("q")].demand_ppm * 10_000, 6 * work_ns(batch=1))
 
 
-def test_where_no_pool_has_any_the_first_is_asked() -> None:
+def test_queued_request_is_counted_for_the_first_pool_if_no_pool_has_endpoints() -> None:
     watched = Watched(policy=TWO_POOLS)
     watched.tell(1, arrived("a"))
     found = watched.figures(10)
@@ -226,7 +226,7 @@ def test_where_no_pool_has_any_the_first_is_asked() -> None:
     assert found[PoolName("q")].demand_ppm == 0
 
 
-def test_who_falls_back_counts_where_it_is_served_and_where_it_wanted_to_go() -> None:
+def test_fallback_request_is_counted_for_the_serving_pool_and_for_its_own_pool() -> None:
     policy = a_policy(
         pools=("p", "q"),
         models=(Model(ModelName("m"), (PoolName("p"),), fallbacks=(ModelName("o"),)), a_model("o", "q")),
@@ -238,10 +238,10 @@ def test_who_falls_back_counts_where_it_is_served_and_where_it_wanted_to_go() ->
     assert found[PoolName("p")].demand_ppm == found[PoolName("q")].demand_ppm > 0
 
 
-# What is learned
+# Learned values
 
 
-def test_lengths_are_learned_from_what_engines_say() -> None:
+def test_response_lengths_are_learned_from_engine_usage() -> None:
     watched = Watched(*ready("e1"))
     for name in names(600):
         watched.tell(1, arrived(name, prompt_bytes=200), told_usage(name, prompt=100, output=10))
@@ -251,7 +251,7 @@ def test_lengths_are_learned_from_what_engines_say() -> None:
     assert near(watched.asked_ns(20), work_ns(prompt=100, answer=10))
 
 
-def test_what_engines_held_of_prompts_is_learned() -> None:
+def test_cached_share_of_prompts_is_learned_from_engine_usage() -> None:
     watched = Watched(*ready("e1"))
     for name in names(20):
         watched.tell(1, arrived(name, prompt_bytes=4_000), told_usage(name, prompt=1_000, output=10, cached=400))
@@ -261,7 +261,7 @@ def test_what_engines_held_of_prompts_is_learned() -> None:
     assert near(watched.asked_ns(20), work_ns(prompt=1_000, answer=10, cached=400))
 
 
-def test_what_was_held_is_forgotten_slowly() -> None:
+def test_cached_share_of_prompts_decays_slowly() -> None:
     watched = Watched(*ready("e1"))
     for name in names(4):
         usage = told_usage(name, prompt=40_000_000, output=10, cached=99_000_000)
@@ -271,7 +271,7 @@ def test_what_was_held_is_forgotten_slowly() -> None:
     assert cached.tokens == cached.cached_tokens <= 100_000_000
 
 
-def test_nothing_is_learned_from_what_was_estimated_or_did_not_end_well() -> None:
+def test_nothing_is_learned_from_estimated_or_missing_usage() -> None:
     watched = Watched(*ready("e1"))
     for name in names(20):
         estimated = Usage(9, 9, 0, UsageSource.ESTIMATED)
@@ -284,14 +284,14 @@ def test_nothing_is_learned_from_what_was_estimated_or_did_not_end_well() -> Non
     assert near(watched.asked_ns(20), work_ns())
 
 
-def test_nothing_is_remembered_of_a_request_that_has_ended() -> None:
+def test_ended_requests_are_forgotten() -> None:
     watched = Watched(*ready("e1"))
-    watched.tell(1, arrived("a"), arrived("b"), completed("a"), client_left("b"), aborted("b"))
+    watched.tell(1, arrived("a"), arrived("b"), completed("a"), client_disconnected("b"), aborted("b"))
 
     assert not watched.demand._open
 
 
-def test_no_more_requests_are_remembered_than_one_process_holds() -> None:
+def test_number_of_tracked_requests_is_bounded() -> None:
     watched = Watched(*ready("e1"), policy=a_policy(retry=RetryRules(attempts_max=3)))
     watched.demand._open = dict.fromkeys(map(RequestId, map(str, range(REQUESTS_MAX))))  # type: ignore[assignment]
     watched.tell(1, arrived("a"))
@@ -300,7 +300,7 @@ def test_no_more_requests_are_remembered_than_one_process_holds() -> None:
     assert near(watched.asked_ns(10), work_ns())
 
 
-def test_a_pool_that_a_reload_took_away_is_forgotten() -> None:
+def test_removed_pool_is_forgotten() -> None:
     watched = Watched(*ready("e1"))
     watched.tell(1, arrived("a"), told_usage("a", prompt=9, output=9))
     assert list(watched.demand._cached) == ["p"]
@@ -310,7 +310,7 @@ def test_a_pool_that_a_reload_took_away_is_forgotten() -> None:
     assert list(watched.figures(10)) == ["q"]
 
 
-# What is there
+# Endpoints and backlog
 
 
 def an_endpoint_seen(
@@ -330,20 +330,20 @@ def an_endpoint_seen(
 
 
 def seen(
-    *endpoints: EndpointSummary, queued: dict[str, int] | None = None, waiting: tuple[Waiting, ...] = ()
+    *endpoints: EndpointSummary, queued: dict[str, int] | None = None, waiting: tuple[WaitingWork, ...] = ()
 ) -> Summary:
     counts = {ClassName(name): count for name, count in (queued or {}).items()}
-    return Summary("h1", counts, 0, endpoints, waiting=waiting)
+    return Summary("h1", counts, 0, endpoints, waiting_work=waiting)
 
 
-def told_of(summary: Summary, policy: Policy | None = None) -> Figures:
-    demand = Demand()
-    demand.saw(policy_changed(policy or a_policy()), [], at(0))
-    [figures] = demand.figures(summary, at(10))
+def told_of(summary: Summary, policy: Policy | None = None) -> ScalingMetrics:
+    demand = DemandObserver()
+    demand.observe(policy_changed(policy or a_policy()), [], at(0))
+    [figures] = demand.collect(summary, at(10))
     return figures
 
 
-def test_endpoints_are_counted_by_their_state() -> None:
+def test_endpoints_are_counted_by_state() -> None:
     summary = seen(
         an_endpoint_seen("a"),
         an_endpoint_seen("b", EndpointState.TRIAL),
@@ -353,7 +353,7 @@ def test_endpoints_are_counted_by_their_state() -> None:
     )
     pool = replace(a_pool(), kv_tokens=5_000)
 
-    assert told_of(summary, a_policy(pools=(pool,))) == Figures(
+    assert told_of(summary, a_policy(pools=(pool,))) == ScalingMetrics(
         PoolName("p"),
         demand_ppm=0,
         backlog_ns=0,
@@ -368,44 +368,44 @@ def test_endpoints_are_counted_by_their_state() -> None:
     )
 
 
-def test_a_scheduler_with_nothing_has_figures_of_nothing() -> None:
-    assert told_of(Scheduler().summary()) == Figures(PoolName("p"), 0, 0, None, 0, None, 0, 0, 0)
+def test_empty_scheduler_reports_zero_figures() -> None:
+    assert told_of(Scheduler().summary()) == ScalingMetrics(PoolName("p"), 0, 0, None, 0, None, 0, 0, 0)
 
 
-def test_endpoints_that_are_slower_than_was_said_are_asked_for_more() -> None:
-    demand, watched = Demand(), Watched(*ready("e1"))
+def test_demand_is_higher_if_endpoints_are_slower_than_configured() -> None:
+    demand, watched = DemandObserver(), Watched(*ready("e1"))
     for event in (policy_changed(a_policy()), arrived("a")):
-        demand.saw(event, watched.scheduler.handle(event, at(1)), at(0))
-    [figures] = demand.figures(seen(an_endpoint_seen("a", percent=100), an_endpoint_seen("b", percent=300)), at(10))
+        demand.observe(event, watched.scheduler.handle(event, at(1)), at(0))
+    [figures] = demand.collect(seen(an_endpoint_seen("a", percent=100), an_endpoint_seen("b", percent=300)), at(10))
 
     assert near(figures.demand_ppm * 10_000, 2 * work_ns())
 
 
-def test_what_waits_counts_by_the_strictest_target_of_those_that_wait() -> None:
-    quick, slow = replace(INTERACTIVE, ttft_ns=lasting(2)), replace(BATCH, ttft_ns=lasting(40))
+def test_backlog_is_scaled_to_the_strictest_target_of_the_queued_classes() -> None:
+    quick, slow = replace(INTERACTIVE, ttft_ns=duration(2)), replace(BATCH, ttft_ns=duration(40))
     policy = a_policy(classes=(quick, slow))
-    both = (Waiting((PoolName("p"),), 0, lasting(6)), Waiting((PoolName("p"),), 1, lasting(100)))
+    both = (WaitingWork((PoolName("p"),), 0, duration(6)), WaitingWork((PoolName("p"),), 1, duration(100)))
 
     told = told_of(seen(queued={"interactive": 3, "batch": 9}, waiting=both), policy)
-    assert (told.backlog_ns, told.ttft_ns) == (lasting(6 + 5), lasting(2))
+    assert (told.backlog_ns, told.ttft_ns) == (duration(6 + 5), duration(2))
     told = told_of(seen(queued={"interactive": 0, "batch": 9}, waiting=both[1:]), policy)
-    assert (told.backlog_ns, told.ttft_ns) == (lasting(100), lasting(40))
+    assert (told.backlog_ns, told.ttft_ns) == (duration(100), duration(40))
 
 
-def test_a_class_without_a_target_has_as_long_as_it_may_wait() -> None:
-    waits = (Waiting((PoolName("p"),), 0, lasting(6)),)
+def test_class_without_a_target_uses_its_maximum_queue_wait() -> None:
+    waits = (WaitingWork((PoolName("p"),), 0, duration(6)),)
     told = told_of(seen(queued={"interactive": 3}, waiting=waits))
 
-    assert (told.backlog_ns, told.ttft_ns) == (lasting(6), INTERACTIVE.queue_wait_ns_max)
+    assert (told.backlog_ns, told.ttft_ns) == (duration(6), INTERACTIVE.queue_wait_ns_max)
 
 
-def test_what_waits_in_a_band_of_which_no_class_is_known_is_not_counted() -> None:
-    waits = (Waiting((PoolName("p"),), 7, lasting(6)),)
+def test_backlog_in_a_band_without_known_classes_is_not_counted() -> None:
+    waits = (WaitingWork((PoolName("p"),), 7, duration(6)),)
 
     assert told_of(seen(queued={"interactive": 3}, waiting=waits)).backlog_ns == 0
 
 
-def test_asked_twice_at_one_moment_it_forgets_nothing() -> None:
+def test_figures_at_the_start_of_a_period_do_not_reset_the_counts() -> None:
     watched = Watched(*ready("e1"))
     watched.tell(0, arrived("a"))
 
@@ -413,11 +413,11 @@ def test_asked_twice_at_one_moment_it_forgets_nothing() -> None:
     assert near(watched.asked_ns(10), work_ns())
 
 
-def test_before_anything_has_happened_there_is_nothing_to_tell() -> None:
-    assert Demand().figures(Scheduler().summary(), Instant(5)) == ()
+def test_figures_are_empty_before_the_first_policy() -> None:
+    assert DemandObserver().collect(Scheduler().summary(), Instant(5)) == ()
 
 
-def test_endpoints_that_come_and_go_are_seen_beside_a_real_scheduler() -> None:
+def test_figures_follow_endpoint_changes_in_a_real_scheduler() -> None:
     watched = Watched(*ready("e1"), *ready("e2"), *ready("e3"))
     watched.tell(1, arrived("a"), arrived("b"), arrived("c"), unreadied("e2"), leaving("e3"))
     found = watched.figures(10)[PoolName("p")]
@@ -430,28 +430,28 @@ def test_endpoints_that_come_and_go_are_seen_beside_a_real_scheduler() -> None:
 # Between two periods
 
 
-def test_a_glance_takes_what_came_so_far_for_that_of_a_whole_period_and_forgets_nothing() -> None:
-    """By the little time that has passed, a single request would look like a crowd."""
+def test_peek_uses_a_full_period_and_does_not_reset_the_counts() -> None:
+    """Over the short time since the last period, a single request would look like a burst."""
     watched = Watched(*ready("e"))
     watched.figures(10)
     watched.tell(10, arrived("r"))
-    glanced = {each.pool: each for each in watched.demand.glance(watched.scheduler.summary(), at(10.1), lasting(10))}
+    glanced = {each.pool: each for each in watched.demand.peek(watched.scheduler.summary(), at(10.1), duration(10))}
 
     assert near(glanced["p"].demand_ppm * 10 * 1_000, work_ns())
     assert near(watched.asked_ns(20), work_ns())
 
 
-# Pools that have no endpoint
+# Pools without endpoints
 
 
 def with_a_pool_that_may_be_empty() -> Policy:
-    """The pool "own" has endpoints or should; "rented" has one when it is asked for."""
-    patient = replace(a_class("interactive", queue_wait=20), start_wait_ns=lasting(100))
+    """Returns a policy with the pool "own" and the pool "rented", which starts an endpoint on demand."""
+    patient = replace(a_class("interactive", queue_wait=20), cold_start_wait_ns_max=duration(100))
     pools = (a_pool("own"), replace(a_pool("rented"), hold_max=9))
     return a_policy(classes=(patient,), pools=pools, models=(a_model("m", "own", "rented"),))
 
 
-def test_where_nobody_is_ready_the_pool_that_can_be_started_is_asked() -> None:
+def test_demand_is_counted_for_the_startable_pool_if_no_pool_is_ready() -> None:
     watched = Watched(joined("dead", pool="own"), policy=with_a_pool_that_may_be_empty())
     watched.tell(1, arrived("a"))
 
@@ -459,11 +459,11 @@ def test_where_nobody_is_ready_the_pool_that_can_be_started_is_asked() -> None:
 
     assert figures["own"].demand_ppm == figures["own"].backlog_ns == 0
     assert figures["rented"].demand_ppm > 0
-    assert figures["rented"].backlog_ns > 0, "who is held waits"
-    assert figures["rented"].ttft_ns == lasting(20)
+    assert figures["rented"].backlog_ns > 0, "held requests are part of the backlog"
+    assert figures["rented"].ttft_ns == duration(20)
 
 
-def test_where_one_is_ready_the_others_are_asked_as_ever() -> None:
+def test_demand_is_counted_for_the_ready_pool_rather_than_the_startable_one() -> None:
     watched = Watched(*ready("e1", pool="own", places=1), policy=with_a_pool_that_may_be_empty())
     watched.tell(1, arrived("a"), arrived("b"))
 
@@ -476,16 +476,16 @@ def test_where_one_is_ready_the_others_are_asked_as_ever() -> None:
 # Attainment
 
 
-WITH_TARGET = a_policy(classes=(replace(a_class(queue_length_max=1), ttft_ns=lasting(2)),))
+WITH_TARGET = a_policy(classes=(replace(a_class(queue_length_max=1), ttft_ns=duration(2)),))
 
 
 def attainment(watched: Watched, second: float, pool: str = "p") -> tuple[int, int]:
-    """Requests with a target in the period that ends here, and those of them that missed it."""
+    """Returns how many requests had a target in the period that ends here, and how many of those missed it."""
     found = watched.figures(second)[pool]
     return found.judged, found.missed
 
 
-def test_first_token_is_compared_with_the_target_of_the_class() -> None:
+def test_first_token_is_compared_with_the_class_target() -> None:
     watched = Watched(*ready("e1"), policy=WITH_TARGET)
     watched.tell(1, arrived("a"), arrived("b"))
     watched.tell(3, first_token("a"))
@@ -495,7 +495,15 @@ def test_first_token_is_compared_with_the_target_of_the_class() -> None:
     assert attainment(watched, 20) == (0, 0)
 
 
-def test_class_without_a_target_and_whole_answers_are_not_judged() -> None:
+def test_first_token_reported_with_the_end_is_compared_with_the_class_target() -> None:
+    watched = Watched(*ready("e1"), policy=WITH_TARGET)
+    watched.tell(1, arrived("a"), arrived("b"))
+    watched.tell(3.1, completed("a", first_token=True), completed("b"))
+
+    assert attainment(watched, 10) == (1, 1)
+
+
+def test_requests_without_a_target_and_non_streaming_requests_are_not_evaluated() -> None:
     untargeted = Watched(*ready("e1"))
     untargeted.tell(1, arrived("a"))
     untargeted.tell(9, first_token("a"))
@@ -507,33 +515,33 @@ def test_class_without_a_target_and_whole_answers_are_not_judged() -> None:
     assert attainment(whole, 10) == (0, 0)
 
 
-def test_request_rejected_for_lack_of_capacity_misses_its_target() -> None:
+def test_request_rejected_for_lack_of_capacity_is_counted_as_a_missed_target() -> None:
     watched = Watched(*ready("e1", places=1), policy=WITH_TARGET)
     watched.tell(1, *(arrived(name) for name in names(5)))
     judged, missed = attainment(watched, 2)
-    assert judged == missed == 3, "one runs and one waits"
+    assert judged == missed == 3, "one request runs and one is queued"
 
-    watched.tell(60, client_left("r0"))
-    assert attainment(watched, 70) == (1, 1), "the waiting one has expired"
+    watched.tell(60, client_disconnected("r0"))
+    assert attainment(watched, 70) == (1, 1), "the queued request has expired"
 
 
-def test_rejected_request_of_a_model_that_the_policy_no_longer_has_is_not_judged() -> None:
+def test_rejected_request_for_a_removed_model_is_not_evaluated() -> None:
     watched = Watched(*ready("e1"), policy=WITH_TARGET)
-    watched.demand.saw(arrived("a"), [], at(1))
+    watched.demand.observe(arrived("a"), [], at(1))
     watched.tell(2, policy_changed(replace(WITH_TARGET, models=())))
-    watched.demand.saw(TimerFired(), [end("a", Outcome.EXPIRED)], at(60))
+    watched.demand.observe(TimerFired(), [end("a", Outcome.QUEUE_TIMEOUT)], at(60))
 
     assert attainment(watched, 70) == (0, 0)
 
 
-def test_rejection_for_another_reason_than_capacity_is_not_judged() -> None:
+def test_only_rejections_caused_by_capacity_are_evaluated() -> None:
     empty = Watched(policy=WITH_TARGET)
     empty.tell(1, arrived("a"))
 
     assert attainment(empty, 10) == (0, 0)
 
 
-def test_request_that_needed_another_attempt_is_not_judged() -> None:
+def test_retried_request_is_not_evaluated() -> None:
     policy = replace(WITH_TARGET, retry=RetryRules(credit_per_first_attempt=100))
     watched = Watched(*ready("e1"), *ready("e2"), policy=policy)
     watched.tell(1, arrived("a"))
@@ -543,8 +551,8 @@ def test_request_that_needed_another_attempt_is_not_judged() -> None:
     assert attainment(watched, 10) == (0, 0)
 
 
-def test_request_that_was_held_for_a_start_is_not_judged() -> None:
-    patient = replace(a_class(), ttft_ns=lasting(2), start_wait_ns=lasting(300))
+def test_held_request_is_not_evaluated() -> None:
+    patient = replace(a_class(), ttft_ns=duration(2), cold_start_wait_ns_max=duration(300))
     held = a_policy(classes=(patient,), pools=(replace(a_pool(), hold_max=5),))
     watched = Watched(policy=held)
     watched.tell(1, arrived("a"))

@@ -1,1 +1,1 @@
-"""Does the diagnosis see what is wrong, and nothing else?"""
+"""Tests for the diagnosis."""

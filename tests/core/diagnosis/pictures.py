@@ -1,22 +1,22 @@
-"""How do the tests of the diagnosis say what they arrange? A pool "p" that is well, but for what a test says."""
+"""Builders for the diagnosis tests: the healthy pool "p", with the deviations that a test specifies."""
 
 from typing import Any
 
-from headgate.core.diagnosis.endpoint_seen import EndpointSeen
-from headgate.core.diagnosis.picture import EndpointLook, Picture
-from headgate.core.diagnosis.seconds_seen import COUNTS, Seen
+from headgate.core.diagnosis.endpoint_stats import EndpointStats
+from headgate.core.diagnosis.pool_observation import EndpointObservation, PoolObservation
+from headgate.core.diagnosis.window_counts import COUNTS, WindowCounts
 from headgate.core.summary import EndpointSummary
-from headgate.model.endpoint import EndpointState, EndpointTrouble
+from headgate.model.endpoint import EndpointProblem, EndpointState
 from headgate.model.speed import EngineSpeed
 from headgate.model.units import ClassName, Duration, EndpointId, PoolName
-from testing.builders import at, lasting
+from testing.builders import at, duration
 
 POOL = PoolName("p")
 
 
-def seen(seconds: int, **counts: Any) -> Seen:
-    """As much as a pool of ten requests a second sees in so long, but for what is named."""
-    whole = Seen()
+def seen(seconds: int, **counts: Any) -> WindowCounts:
+    """Returns a pool's counts at ten requests per second over this period. `counts` overrides individual values."""
+    whole = WindowCounts()
     whole.seconds = seconds
     usual = {
         "arrivals": 10 * seconds,
@@ -36,7 +36,7 @@ def seen(seconds: int, **counts: Any) -> Seen:
     for name, count in tenants.items():
         whole.tenants.add(name, count)
         whole.tenants_work.add(name, 1_000 * count)
-    lengths = whole.of(ClassName("interactive"))
+    lengths = whole.lengths_of(ClassName("interactive"))
     lengths.asked, lengths.count, lengths.tokens = 10 * seconds, 10 * seconds, 1_000 * seconds
     lengths.squares = 150_000 * seconds
     whole.ttft_by[ClassName("interactive")] = (10 * seconds, 2_000_000_000 * seconds)
@@ -51,17 +51,17 @@ def endpoint(
     in_flight_max: int = 64,
     leaving: bool = False,
     silent: float = 0,
-    trouble: EndpointTrouble | None = None,
+    trouble: EndpointProblem | None = None,
     detail: str = "",
     probe_fails: bool = False,
     **facts: Any,
-) -> EndpointLook:
-    watched = EndpointSeen(EndpointId(name), POOL, at(0))
-    watched.open = watched.decoding = 5
+) -> EndpointObservation:
+    watched = EndpointStats(EndpointId(name), POOL, at(0))
+    watched.open_streams = watched.decoding = 5
     watched.tpot_ns, watched.pace_percent, watched.kv_percent = Duration(20_000_000), 100, 40
     watched.readied_at = at(0)
     for _ in range(facts.pop("paced", 10)):
-        watched.pace_usual.add(facts.get("pace_usual_percent", 100))
+        watched.pace_baseline.add(facts.get("pace_usual_percent", 100))
     facts.pop("pace_usual_percent", None)
     for fact, value in facts.items():
         setattr(watched, fact, value)
@@ -76,35 +76,36 @@ def endpoint(
         trouble_detail=detail,
         probe_fails=probe_fails,
     )
-    return EndpointLook(summary, watched, lasting(silent))
+    return EndpointObservation(summary, watched, duration(silent))
 
 
-HARM: dict[str, Any] = {"late": 20, "refused": 10}
+HARM: dict[str, Any] = {"late": 20, "rejected": 10}
 
 
-def picture(*, harm: bool = True, late: dict[str, Any] | None = None, **facts: Any) -> Picture:
-    counted = (HARM if harm else {}) | (late or {})
+def picture(*, harm: bool = True, recent: dict[str, Any] | None = None, **facts: Any) -> PoolObservation:
+    counted = (HARM if harm else {}) | (recent or {})
     given: dict[str, Any] = {
         "pool": POOL,
         "now": at(1_000),
-        "late": seen(10, **counted),
-        "latest": seen(3, **counted),
-        "later": seen(20),
-        "usual": seen(100),
+        "recent": seen(10, **counted),
+        "last_seconds": seen(3, **counted),
+        "longer_window": seen(20),
+        "baseline": seen(100),
         "endpoints": (endpoint("p/1"), endpoint("p/2")),
         "queued": 5,
         "level": 0,
         "speed": EngineSpeed(),
-        "tpot_ns": lasting(0.1),
-        "ttft_ns": lasting(2),
-        "transport_ns": lasting(0.001),
-        "transport_usual_ns": lasting(0.001),
-        "prompts_before": 1_000,
-        "told": None,
+        "tpot_ns": duration(0.1),
+        "ttft_ns": duration(2),
+        "transport_ns": duration(0.001),
+        "transport_usual_ns": duration(0.001),
+        "earlier_prompt_tokens": 1_000,
+        "reported": None,
         "backlog": 0,
-        "began": at(0),
-        "cold_start_ns": lasting(120),
-        "unsent_why": "",
-        "operable": False,
+        "first_look_at": at(0),
+        "cold_start_ns": duration(120),
+        "scales": False,
+        "unsent_reason": "",
+        "overrides_enabled": False,
     }
-    return Picture(**(given | facts))
+    return PoolObservation(**(given | facts))

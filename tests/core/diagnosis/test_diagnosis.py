@@ -1,15 +1,15 @@
-"""Is what was found told when it is sure, kept while it lasts, and taken back when it is over?"""
+"""Tests for verdicts: when a finding is reported, kept, replaced and withdrawn."""
 
 from headgate.core.diagnosis.diagnosis import (
     CAUSES,
-    CHANGED_AFTER,
-    FOLLOWED_AFTER,
-    GROWN_AFTER,
-    TOLD_AFTER,
-    WELL_AFTER,
+    CLEAR_AFTER_LOOKS,
+    CONSEQUENCE_AFTER_LOOKS,
+    COST_DRIFT_AFTER_LOOKS,
+    REPLACE_AFTER_LOOKS,
+    REPORT_AFTER_LOOKS,
     Diagnosis,
 )
-from headgate.core.diagnosis.seconds_seen import FIRST_SECONDS, KEPT_SECONDS, LATE_SECONDS
+from headgate.core.diagnosis.window_counts import KEPT_SECONDS, RECENT_SECONDS, SKIPPED_SECONDS
 from headgate.core.scheduler import Scheduler
 from headgate.core.summary import Summary
 from headgate.model.endpoint import Endpoint
@@ -22,10 +22,10 @@ from testing.builders import (
     at,
     completed,
     dispatch,
+    duration,
     end,
     first_token,
     joined,
-    lasting,
     policy_changed,
     progressed,
     readied,
@@ -33,11 +33,11 @@ from testing.builders import (
 from tests.core.diagnosis.pictures import POOL
 
 STUCK = ("stuck 1", "stuck 2", "stuck 3")
-USUAL_S = FIRST_SECONDS + LATE_SECONDS + 20
+USUAL_S = SKIPPED_SECONDS + RECENT_SECONDS + 20
 
 
 class Life:
-    """A gateway with one pool and one endpoint, second by second."""
+    """A gateway with one pool and one endpoint that a test advances second by second."""
 
     def __init__(self, *pools: str) -> None:
         self.diagnosis = Diagnosis()
@@ -45,39 +45,39 @@ class Life:
         self.second = 0
         self.number = 0
         for event in (policy_changed(a_policy(pools=pools or ("p",))), joined("e1", places=64), readied("e1")):
-            self.diagnosis.saw(event, self.scheduler.handle(event, self.now), self.now)
+            self.diagnosis.observe(event, self.scheduler.handle(event, self.now), self.now)
 
     @property
     def now(self) -> Instant:
         return at(self.second)
 
     def serve(self, count: int = 10, *, tokens: int = 100) -> None:
-        """So many ask and are answered at once."""
+        """Serves `count` requests immediately."""
         for _ in range(count):
             self.number += 1
             name = f"r{self.number}"
-            self.diagnosis.saw(arrived(name), [dispatch(name)], self.now)
-            self.diagnosis.saw(first_token(name), [], self.now)
-            self.diagnosis.saw(progressed(name), [], self.now)
-            self.diagnosis.saw(completed(name, tokens=tokens), [end(name, Outcome.COMPLETED)], self.now)
+            self.diagnosis.observe(arrived(name), [dispatch(name)], self.now)
+            self.diagnosis.observe(first_token(name), [], self.now)
+            self.diagnosis.observe(progressed(name), [], self.now)
+            self.diagnosis.observe(completed(name, tokens=tokens), [end(name, Outcome.COMPLETED)], self.now)
 
     def refuse(self, count: int = 10, *, known: bool = True) -> None:
         for _ in range(count):
             self.number += 1
             name = f"r{self.number}"
             refused = end(name, Outcome.SHED, service_class="interactive" if known else None)
-            self.diagnosis.saw(arrived(name), [refused], self.now)
+            self.diagnosis.observe(arrived(name), [refused], self.now)
 
     def hang(self) -> None:
-        """Streams begin, and nothing more is heard of them."""
+        """Starts streams that send nothing after their first token."""
         for name in STUCK:
-            self.diagnosis.saw(arrived(name), [dispatch(name)], self.now)
-            self.diagnosis.saw(first_token(name), [], self.now)
+            self.diagnosis.observe(arrived(name), [dispatch(name)], self.now)
+            self.diagnosis.observe(first_token(name), [], self.now)
 
     def look(self, lag: float = 0.0) -> tuple[Verdict, ...]:
         self.second += 1
-        self.diagnosis.reported(HostReport("g", lasting(lag), 10, 1, ((POOL, Duration(10**6)),)), self.now)
-        return self.diagnosis.look(self.scheduler.summary(), self.now)
+        self.diagnosis.record_host_report(HostReport("g", duration(lag), 10, 1, ((POOL, Duration(10**6)),)), self.now)
+        return self.diagnosis.diagnose(self.scheduler.summary(), self.now)
 
     def go_on(
         self,
@@ -89,7 +89,7 @@ class Life:
         known: bool = True,
         lag: float = 0.0,
     ) -> tuple[Verdict, ...]:
-        """What is told at the end of so many such seconds."""
+        """Advances this many seconds and returns the verdicts from the last check."""
         verdicts: tuple[Verdict, ...] = ()
         for _ in range(seconds):
             self.serve(serve, tokens=tokens)
@@ -108,15 +108,15 @@ def incidents(verdicts: tuple[Verdict, ...]) -> list[tuple[PoolName | None, Inci
 WELL = [("p", Incident.HEALTHY), (None, Incident.HEALTHY)]
 
 
-def test_a_pool_that_serves_is_healthy() -> None:
+def test_serving_pool_is_healthy() -> None:
     verdicts = Life().learn()
 
     assert incidents(verdicts) == WELL
-    assert verdicts[0].sentence == "Pool p is healthy."
-    assert verdicts[1].sentence == "The gateway is healthy."
+    assert verdicts[0].summary == "Pool p is healthy."
+    assert verdicts[1].summary == "The gateway is healthy."
 
 
-def test_a_healthy_state_begins_with_the_first_look() -> None:
+def test_healthy_state_begins_at_first_check() -> None:
     life = Life()
     life.learn()
     first = life.second - USUAL_S + 1
@@ -128,39 +128,39 @@ def test_every_incident_has_a_cause() -> None:
     assert list(CAUSES) == sorted(Incident, key=list(CAUSES).index)
 
 
-def test_an_overload_is_told_after_a_few_looks_and_taken_back_after_more() -> None:
+def test_overload_is_reported_after_a_few_checks_and_withdrawn_after_several_more() -> None:
     life = Life()
     life.learn()
     told = list[Incident]()
-    for _ in range(TOLD_AFTER + 1):
+    for _ in range(REPORT_AFTER_LOOKS + 1):
         life.serve()
         life.refuse()
         told.append(life.look()[0].incident)
-    assert told[: TOLD_AFTER - 1] == [Incident.HEALTHY] * (TOLD_AFTER - 1)
+    assert told[: REPORT_AFTER_LOOKS - 1] == [Incident.HEALTHY] * (REPORT_AFTER_LOOKS - 1)
     assert told[-1] is Incident.OVERLOAD
 
-    for _ in range(LATE_SECONDS + WELL_AFTER - 2):
+    for _ in range(RECENT_SECONDS + CLEAR_AFTER_LOOKS - 2):
         life.serve()
         assert life.look()[0].incident is Incident.OVERLOAD
     assert incidents(life.go_on(3, serve=10)) == WELL
 
 
-def test_a_verdict_says_since_when_who_and_what_to_do() -> None:
+def test_verdict_includes_start_time_affected_callers_evidence_and_action() -> None:
     life = Life()
     life.learn()
     verdict = life.go_on(5, serve=10, refuse=10)[0]
 
     assert verdict.cause is Cause.COMPUTE
-    assert verdict.since == at(USUAL_S + TOLD_AFTER)
+    assert verdict.since == at(USUAL_S + REPORT_AFTER_LOOKS)
     assert verdict.affected[0].tenant == "acme"
-    assert verdict.affected[0].how == (
-        "50 requests late or not served in the last 10 s; 0 s to the first token on the mean, usually 0 s"
+    assert verdict.affected[0].effect == (
+        "50 requests late or not served in the last 10 s; mean time to first token 0 s, usually 0 s"
     )
     assert verdict.evidence
     assert verdict.action
 
 
-def test_who_was_refused_without_a_class_is_named_by_tenant() -> None:
+def test_requests_rejected_without_class_are_reported_by_tenant() -> None:
     life = Life()
     life.learn()
     verdict = life.go_on(5, refuse=10, known=False)[0]
@@ -168,7 +168,7 @@ def test_who_was_refused_without_a_class_is_named_by_tenant() -> None:
     assert (verdict.affected[0].service_class, verdict.affected[0].tenant) == (None, "acme")
 
 
-def test_answers_that_grew_are_told_of_their_class() -> None:
+def test_cost_drift_identifies_the_affected_class() -> None:
     life = Life()
     life.learn()
     verdict = life.go_on(20, serve=10, tokens=300)[0]
@@ -177,7 +177,7 @@ def test_answers_that_grew_are_told_of_their_class() -> None:
     assert [(each.service_class, each.tenant) for each in verdict.affected] == [("interactive", None)]
 
 
-def test_that_answers_grew_is_told_for_a_while_and_then_they_are_usual() -> None:
+def test_cost_drift_ends_when_longer_responses_become_normal() -> None:
     life = Life()
     life.learn()
     told = [life.go_on(60, serve=5, tokens=220)[0].incident for _ in range(20)]
@@ -187,7 +187,7 @@ def test_that_answers_grew_is_told_for_a_while_and_then_they_are_usual() -> None
     assert life.go_on(30, serve=5, tokens=400)[0].incident is Incident.COST_DRIFT
 
 
-def test_an_outage_is_told_though_answers_grew_before_it() -> None:
+def test_overload_replaces_an_earlier_cost_drift() -> None:
     life = Life()
     life.learn()
     assert life.go_on(30, serve=5, tokens=220)[0].incident is Incident.COST_DRIFT
@@ -202,39 +202,44 @@ def after_an_overload_with_long_answers() -> Life:
     return life
 
 
-def test_long_answers_of_an_incident_are_not_reported_as_cost_drift_after_it() -> None:
+def test_long_responses_during_an_incident_are_not_reported_as_cost_drift_afterwards() -> None:
     life = after_an_overload_with_long_answers()
     seen = [life.go_on(1, serve=10)[0].incident for _ in range(60)]
 
     assert set(seen) == {Incident.OVERLOAD, Incident.HEALTHY}
-    assert seen.count(Incident.OVERLOAD) < LATE_SECONDS + WELL_AFTER
+    assert seen.count(Incident.OVERLOAD) < RECENT_SECONDS + CLEAR_AFTER_LOOKS
 
 
-def test_answers_that_stay_long_after_an_incident_are_reported_as_cost_drift() -> None:
+def test_responses_that_stay_long_after_an_incident_are_reported_as_cost_drift() -> None:
     life = after_an_overload_with_long_answers()
-    seen = [life.go_on(1, serve=10, tokens=400)[0].incident for _ in range(LATE_SECONDS + KEPT_SECONDS + TOLD_AFTER)]
+    seen = [
+        life.go_on(1, serve=10, tokens=400)[0].incident
+        for _ in range(RECENT_SECONDS + KEPT_SECONDS + REPORT_AFTER_LOOKS)
+    ]
 
     assert list(dict.fromkeys(seen)) == [Incident.OVERLOAD, Incident.HEALTHY, Incident.COST_DRIFT]
 
 
-def test_incident_stays_while_callers_are_harmed_and_its_long_answers_are_in_the_window() -> None:
+def test_incident_stays_open_while_callers_are_harmed_and_its_long_responses_are_in_the_window() -> None:
     life = after_an_overload_with_long_answers()
-    seen = [life.go_on(1, serve=9, refuse=1, tokens=400)[0].incident for _ in range(LATE_SECONDS + GROWN_AFTER)]
+    seen = [
+        life.go_on(1, serve=9, refuse=1, tokens=400)[0].incident for _ in range(RECENT_SECONDS + COST_DRIFT_AFTER_LOOKS)
+    ]
 
     assert list(dict.fromkeys(seen)) == [Incident.OVERLOAD, Incident.COST_DRIFT]
-    assert seen.count(Incident.OVERLOAD) >= GROWN_AFTER
+    assert seen.count(Incident.OVERLOAD) >= COST_DRIFT_AFTER_LOOKS
 
 
-def test_long_answers_are_no_cost_drift_as_soon_as_another_incident_is_reported() -> None:
+def test_long_responses_are_not_cost_drift_while_another_incident_is_reported() -> None:
     life = Life()
     life.learn()
-    assert life.go_on(TOLD_AFTER, serve=10, refuse=20, tokens=400)[0].incident is Incident.OVERLOAD
+    assert life.go_on(REPORT_AFTER_LOOKS, serve=10, refuse=20, tokens=400)[0].incident is Incident.OVERLOAD
     seen = [life.go_on(1, serve=9, refuse=1, tokens=400)[0].incident for _ in range(20)]
 
     assert set(seen) == {Incident.OVERLOAD}
 
 
-def test_prompts_that_grew_at_once_are_told_so_for_as_long_as_it_lasts() -> None:
+def test_sudden_prompt_growth_is_reported_as_long_prompts_while_it_lasts() -> None:
     life = Life()
     life.learn()
     told = set[Incident]()
@@ -242,7 +247,7 @@ def test_prompts_that_grew_at_once_are_told_so_for_as_long_as_it_lasts() -> None
         for _ in range(20):
             life.number += 1
             name = f"r{life.number}"
-            life.diagnosis.saw(arrived(name, prompt_bytes=4_000), [end(name, Outcome.SHED)], life.now)
+            life.diagnosis.observe(arrived(name, prompt_bytes=4_000), [end(name, Outcome.SHED)], life.now)
         incident = life.look()[0].incident
         if second > 10:
             told.add(incident)
@@ -250,30 +255,30 @@ def test_prompts_that_grew_at_once_are_told_so_for_as_long_as_it_lasts() -> None
     assert told == {Incident.LONG_PROMPTS}
 
 
-def test_name_that_does_not_resolve_hides_no_incident_of_a_pool() -> None:
+def test_unresolved_name_does_not_hide_a_pool_incident() -> None:
     life = Life()
     life.learn()
-    shortage = Shortage("no answer for a.test", "Check it.", partial=True)
+    shortage = Shortage("no answer for a.test", "Check the name server.", partial=True)
     for _ in range(12):
-        life.diagnosis.reported(HostReport("other", lasting(0.001), 10, 1, shortages=(shortage,)), life.now)
+        life.diagnosis.record_host_report(HostReport("other", duration(0.001), 10, 1, shortages=(shortage,)), life.now)
         verdicts = life.go_on(1, serve=10, refuse=20)
 
     assert incidents(verdicts) == [(None, Incident.GATEWAY_RESOURCES), ("p", Incident.OVERLOAD)]
 
 
-def test_other_incident_is_found_while_cost_drift_is_held_back() -> None:
+def test_other_incident_is_reported_while_cost_drift_is_suppressed() -> None:
     life = after_an_overload_with_long_answers()
-    for _ in range(LATE_SECONDS + WELL_AFTER):
+    for _ in range(RECENT_SECONDS + CLEAR_AFTER_LOOKS):
         verdicts = life.go_on(1, serve=10, tokens=400)
     assert verdicts[0].incident is Incident.HEALTHY
 
-    # Fewer requests than usual come, so that long answers would be the first finding.
-    seen = [life.go_on(1, serve=5, refuse=5, tokens=400)[0].incident for _ in range(LATE_SECONDS)]
+    # With fewer arrivals than usual, the pattern for long responses would match first.
+    seen = [life.go_on(1, serve=5, refuse=5, tokens=400)[0].incident for _ in range(RECENT_SECONDS)]
 
     assert Incident.OVERLOAD in seen
 
 
-def test_a_process_that_falls_behind_is_told_first_and_for_the_pools_it_harms() -> None:
+def test_lagging_process_is_reported_first_and_for_the_pools_it_harms() -> None:
     life = Life()
     life.learn()
     verdicts = life.go_on(12, serve=10, refuse=10, lag=1.0)
@@ -285,40 +290,40 @@ def test_a_process_that_falls_behind_is_told_first_and_for_the_pools_it_harms() 
     assert incidents(verdicts) == [(None, Incident.SCHEDULER_BEHIND), ("p", Incident.HEALTHY)]
 
 
-def test_a_hang_gives_way_to_what_follows_from_it_only_after_long() -> None:
+def test_engine_hang_is_replaced_by_its_consequences_only_after_a_long_delay() -> None:
     life = Life()
     life.learn()
     life.hang()
     assert life.go_on(9)[0].incident is Incident.ENGINE_HANG
 
     for name in STUCK:
-        life.diagnosis.saw(completed(name), [end(name, Outcome.COMPLETED)], life.now)
+        life.diagnosis.observe(completed(name), [end(name, Outcome.COMPLETED)], life.now)
     told = list[Incident]()
-    for _ in range(FOLLOWED_AFTER + 2):
+    for _ in range(CONSEQUENCE_AFTER_LOOKS + 2):
         life.refuse()
         told.append(life.look()[0].incident)
-    assert told[CHANGED_AFTER + 2] is Incident.ENGINE_HANG
+    assert told[REPLACE_AFTER_LOOKS + 2] is Incident.ENGINE_HANG
     assert told[-1] is Incident.OVERLOAD
 
 
-def test_another_incident_replaces_the_one_told_after_a_few_looks() -> None:
+def test_different_incident_replaces_the_reported_one_after_a_few_checks() -> None:
     life = Life()
     life.learn()
     verdict = life.go_on(5, refuse=10)[0]
     assert verdict.incident is Incident.OVERLOAD
     since = verdict.since
     life.hang()
-    verdict = life.go_on(5 + CHANGED_AFTER, refuse=10)[0]
+    verdict = life.go_on(5 + REPLACE_AFTER_LOOKS, refuse=10)[0]
 
     assert (verdict.incident, verdict.since) == (Incident.ENGINE_HANG, since)
 
 
-def test_of_two_pools_the_one_that_harms_comes_first() -> None:
+def test_pool_with_an_incident_is_listed_before_a_healthy_pool() -> None:
     life = Life("a", "p")
     life.scheduler = Scheduler()
     for event in (policy_changed(a_policy(pools=("a", "p"))), joined("e1", places=64), readied("e1")):
         life.scheduler.handle(event, life.now)
-    # The first pool of the model is at home; what was sent counts where it was.
+    # Arrivals count towards the model's first pool, dispatched requests towards the pool they were sent to.
     for _ in range(USUAL_S):
         life.serve()
         life.look()
@@ -328,7 +333,7 @@ def test_of_two_pools_the_one_that_harms_comes_first() -> None:
     assert incidents(verdicts) == [("p", Incident.ENGINE_HANG), ("a", Incident.HEALTHY), (None, Incident.HEALTHY)]
 
 
-def test_an_endpoint_that_nobody_followed_is_left_out() -> None:
+def test_endpoint_unknown_to_the_diagnosis_is_ignored() -> None:
     life = Life()
     for event in (joined("e2"), readied("e2")):
         life.scheduler.handle(event, life.now)
@@ -336,17 +341,17 @@ def test_an_endpoint_that_nobody_followed_is_left_out() -> None:
     assert incidents(life.look()) == WELL
 
 
-def test_a_process_that_decides_nothing_speaks_of_itself_alone() -> None:
+def test_process_without_pools_reports_only_the_gateway() -> None:
     diagnosis = Diagnosis()
     nothing = Summary(policy_hash="", queued={}, requests=0, endpoints=())
 
-    assert incidents(diagnosis.look(nothing, at(1))) == [(None, Incident.HEALTHY)]
+    assert incidents(diagnosis.diagnose(nothing, at(1))) == [(None, Incident.HEALTHY)]
 
 
-def test_an_endpoint_of_another_pool_is_not_looked_at() -> None:
+def test_endpoint_in_another_pool_is_ignored() -> None:
     life = Life("p", "q")
     event = joined("e3", pool="q")
-    life.diagnosis.saw(event, [], life.now)
+    life.diagnosis.observe(event, [], life.now)
     life.scheduler.handle(event, life.now)
     assert Endpoint(EndpointId("e3"), PoolName("q"), 1) == event.endpoint
 

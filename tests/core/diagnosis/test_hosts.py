@@ -1,12 +1,12 @@
-"""Is it seen that a process falls behind, or that what it depends on does?"""
+"""Tests for the checks on gateway processes, the store and the database."""
 
 from dataclasses import replace
 
-from headgate.core.diagnosis.hosts_seen import PROCESSES_MAX, HostsSeen
-from headgate.core.diagnosis.usual import Usual
+from headgate.core.diagnosis.baseline import LearnedBaseline
+from headgate.core.diagnosis.host_monitor import PROCESSES_MAX, HostMonitor
 from headgate.model.units import Duration
 from headgate.model.verdict import HostReport, Incident, Shortage
-from testing.builders import at, lasting
+from testing.builders import at, duration
 from tests.core.diagnosis.pictures import POOL
 
 
@@ -21,42 +21,44 @@ def report(
     database_up: bool | None = None,
     short: str | None = None,
 ) -> HostReport:
-    way = () if transport is None else ((POOL, lasting(transport)),)
-    store_ns = None if store is None else lasting(store)
-    shortages = () if short is None else (Shortage(short, "Get more of it."),)
+    way = () if transport is None else ((POOL, duration(transport)),)
+    store_ns = None if store is None else duration(store)
+    shortages = () if short is None else (Shortage(short, "Raise the limit."),)
     return HostReport(
-        process, lasting(lag), cpu, 5, way, store_ns, store_up=store_up, database_up=database_up, shortages=shortages
+        process, duration(lag), cpu, 5, way, store_ns, store_up=store_up, database_up=database_up, shortages=shortages
     )
 
 
-def hosts(*reports: HostReport, usual: int = 20) -> HostsSeen:
-    """After so many reports in which all was well."""
-    seen = HostsSeen()
+def hosts(*reports: HostReport, usual: int = 20) -> HostMonitor:
+    """Returns the state after `usual` healthy reports, followed by `reports`."""
+    seen = HostMonitor()
     for _ in range(usual):
-        seen.reported(report(transport=0.001), at(0))
+        seen.record(report(transport=0.001), at(0))
         seen.learn()
         seen.learn_transport(POOL)
     for each in reports:
-        seen.reported(each, at(1))
+        seen.record(each, at(1))
     return seen
 
 
 def told(*reports: HostReport, usual: int = 20) -> Incident | None:
-    one = hosts(*reports, usual=usual).found(at(1))
+    one = hosts(*reports, usual=usual).find_incident(at(1))
     return None if one is None else one.incident
 
 
-def test_names_that_do_not_resolve_are_reported_after_all_else() -> None:
-    unresolved = replace(report(), shortages=(Shortage("no answer for a.test", "Check it.", partial=True),))
-    one = hosts(*[unresolved] * 5).found(at(1))
+def test_unresolved_names_are_reported_last() -> None:
+    unresolved = replace(
+        report(), shortages=(Shortage("no answer for a.test", "Check the name server.", partial=True),)
+    )
+    one = hosts(*[unresolved] * 5).find_incident(at(1))
 
     assert one is not None
     assert one.partial
     assert one.sentence == "Process g1 cannot resolve names: no answer for a.test."
-    assert told(*[replace(unresolved, loop_lag_ns=lasting(0.4))] * 5) is Incident.SCHEDULER_BEHIND
+    assert told(*[replace(unresolved, loop_lag_ns=duration(0.4))] * 5) is Incident.SCHEDULER_BEHIND
 
 
-def test_a_loop_that_is_late_again_and_again_falls_behind() -> None:
+def test_repeated_loop_lag_is_reported_as_scheduler_behind() -> None:
     late = report(lag=0.4)
 
     assert told(late, late, late) is None
@@ -64,21 +66,21 @@ def test_a_loop_that_is_late_again_and_again_falls_behind() -> None:
     assert told(late, late, late, late, usual=0) is Incident.SCHEDULER_BEHIND
 
 
-def test_a_process_that_others_keep_from_running_is_told_when_that_is_long() -> None:
+def test_lag_in_a_process_with_low_cpu_usage_is_reported_only_if_it_is_long() -> None:
     starved, long = report(lag=0.4, cpu=20), report(lag=1.5, cpu=20)
 
     assert told(*[starved] * 5) is None
     assert told(*[long] * 5) is Incident.SCHEDULER_BEHIND
 
 
-def test_process_that_waits_for_a_processor_is_as_busy_as_one_that_uses_it() -> None:
-    starved = replace(report(lag=0.3, cpu=30), wait_percent=45)
+def test_time_waiting_for_a_cpu_is_counted_as_cpu_usage() -> None:
+    starved = replace(report(lag=0.3, cpu=30), cpu_wait_percent=45)
 
     assert told(*[starved] * 5) is Incident.SCHEDULER_BEHIND
-    assert told(*[replace(starved, wait_percent=30)] * 5) is None
+    assert told(*[replace(starved, cpu_wait_percent=30)] * 5) is None
 
 
-def test_saturated_process_falls_behind_at_a_shorter_lag() -> None:
+def test_saturated_process_is_reported_at_a_shorter_lag() -> None:
     full = report(lag=0.12, cpu=96)
 
     assert told(full, full, full) is None
@@ -87,7 +89,7 @@ def test_saturated_process_falls_behind_at_a_shorter_lag() -> None:
     assert told(*[report(lag=0.05, cpu=96)] * 5) is None
 
 
-def test_a_store_that_is_slow_or_away_is_told() -> None:
+def test_slow_or_unreachable_store_is_reported() -> None:
     slow, away = report(store=0.1), report(store=None, store_up=False)
 
     assert told(slow, slow) is None
@@ -95,7 +97,7 @@ def test_a_store_that_is_slow_or_away_is_told() -> None:
     assert told(away, away, away) is Incident.STORE_SLOW
 
 
-def test_round_trips_of_a_process_that_reads_late_do_not_make_the_store_slow() -> None:
+def test_round_trips_from_a_lagging_process_do_not_make_the_store_look_slow() -> None:
     late = report(store=0.11, lag=0.1, cpu=50)
     late_before = report(store=0.11, lag=0.001)
 
@@ -105,82 +107,82 @@ def test_round_trips_of_a_process_that_reads_late_do_not_make_the_store_slow() -
     assert told(late, *[late_before] * 4) is Incident.STORE_SLOW
 
 
-def test_a_store_that_has_always_been_far_away_is_not_slow() -> None:
-    far, seen = report(store=0.025), HostsSeen()
+def test_store_with_constant_high_latency_is_not_reported_as_slow() -> None:
+    far, seen = report(store=0.025), HostMonitor()
     for second in range(60):
-        seen.reported(far, at(second))
-        assert seen.found(at(second)) is None
+        seen.record(far, at(second))
+        assert seen.find_incident(at(second)) is None
         seen.learn()
     for _ in range(3):
-        seen.reported(report(store=0.11), at(61))
-    assert seen.found(at(61)) is None
+        seen.record(report(store=0.11), at(61))
+    assert seen.find_incident(at(61)) is None
     assert told(*[report(store=0.25)] * 3, usual=0) is Incident.STORE_SLOW
 
 
-def test_a_process_that_lacks_a_resource_names_it_and_the_remedy() -> None:
+def test_resource_shortage_is_reported_with_its_remedy() -> None:
     short = report(short="no file descriptors are left")
 
     assert told(short, short) is None
-    one = hosts(short, short, short, report()).found(at(1))
+    one = hosts(short, short, short, report()).find_incident(at(1))
 
     assert one is not None
     assert one.incident is Incident.GATEWAY_RESOURCES
     assert one.sentence == "Process g1 lacks a resource: no file descriptors are left."
     assert one.evidence == ("no file descriptors are left",)
-    assert one.action == "Get more of it."
+    assert one.action == "Raise the limit."
 
 
-def test_a_database_that_does_not_answer_for_long_is_told() -> None:
+def test_unreachable_database_is_reported_after_several_reports() -> None:
     gone = report(database_up=False)
 
     assert told(gone, gone, gone, gone) is None
     assert told(gone, gone, gone, gone, gone) is Incident.STORE_SLOW
 
 
-def test_who_has_gone_is_forgotten() -> None:
+def test_reports_from_a_stopped_process_expire() -> None:
     seen = hosts(*[report(lag=1)] * 5)
 
-    assert seen.found(at(10)) is not None
-    assert seen.found(at(100)) is None
+    assert seen.find_incident(at(10)) is not None
+    assert seen.find_incident(at(100)) is None
 
 
-def test_of_too_many_processes_those_that_have_gone_make_room() -> None:
-    seen = HostsSeen()
+def test_stopped_processes_make_room_for_new_ones_at_the_limit() -> None:
+    seen = HostMonitor()
     for number in range(PROCESSES_MAX + 1):
-        seen.reported(report(f"g{number}"), at(0))
+        seen.record(report(f"g{number}"), at(0))
     for _ in range(5):
-        seen.reported(report("late", lag=1), at(0))
-    assert seen.found(at(1)) is None
+        seen.record(report("late", lag=1), at(0))
+    assert seen.find_incident(at(1)) is None
     for _ in range(5):
-        seen.reported(report("late", lag=1), at(50))
-    assert seen.found(at(50)) is not None
+        seen.record(report("late", lag=1), at(50))
+    assert seen.find_incident(at(50)) is not None
 
 
-def test_the_way_to_a_pool_is_that_of_the_worst_process() -> None:
+def test_pool_connection_time_is_taken_from_the_slowest_process() -> None:
     seen = hosts(*[report("g2", transport=0.2)] * 3, report("g3", transport=0.1), report("g4"))
 
-    assert seen.transport_ns(POOL) == lasting(0.199)
+    assert seen.transport_ns(POOL) == duration(0.199)
     assert seen.transport_usual_ns(POOL) == 0
 
 
-def test_connections_are_not_slow_because_the_event_loop_is_late() -> None:
+def test_event_loop_lag_is_not_counted_as_connection_time() -> None:
     late = report("g2", transport=0.06, lag=0.05)
 
-    assert hosts(*[late] * 5).transport_ns(POOL) == lasting(0.01)
+    assert hosts(*[late] * 5).transport_ns(POOL) == duration(0.01)
 
 
-def test_connections_that_were_slow_for_a_moment_do_not_become_usual() -> None:
+def test_temporarily_slow_connections_do_not_become_the_normal_value() -> None:
     seen = hosts()
     for _ in range(30):
-        seen.reported(report(transport=1.03), at(1))
+        seen.record(report(transport=1.03), at(1))
         seen.learn_transport(POOL)
     usual = seen.transport_usual_ns(POOL)
 
     assert usual is not None
-    assert usual < lasting(0.005)
+    assert usual < duration(0.005)
 
 
-def test_of_a_pool_without_news_nothing_is_known() -> None:
+def test_connection_time_is_unknown_without_reports() -> None:
     seen = hosts(report(store=None), usual=0)
     seen.learn()
     seen.learn_transport(POOL)
@@ -189,8 +191,8 @@ def test_of_a_pool_without_news_nothing_is_known() -> None:
     assert seen.transport_usual_ns(POOL) is None
 
 
-def test_what_is_usual_follows_slowly() -> None:
-    usual = Usual()
+def test_normal_value_adapts_slowly() -> None:
+    usual = LearnedBaseline()
     for _ in range(400):
         usual.add(100)
     for _ in range(300):

@@ -1,20 +1,20 @@
-"""How do the tests of the cell say what they arrange?
+"""Builders for the cell tests.
 
-A small cell without a network: members and one scheduler that hand each other their entries when a test says so, as
-bytes, each by a clock of its own.
+A `Cell` consists of members and one scheduler without a network. They exchange encoded entries when a test calls
+`talk`.
 """
 
 from typing import Any
 
 from headgate.core.commands import Dispatch, End
-from headgate.core.events import EndpointJoined, EndpointReadied, PolicyChanged
+from headgate.core.events import EndpointJoined, EndpointReady, PolicyChanged
 from headgate.hosts.cell.leader.leader import Leader
+from headgate.hosts.cell.member.commands import MemberCommand, ModeChanged
 from headgate.hosts.cell.member.member import Member
-from headgate.hosts.cell.member.orders import ModeChanged, Order
-from headgate.hosts.cell.protocol.codec import encoded, member_entry, scheduler_entry
-from headgate.hosts.cell.protocol.endpoints import KnownEndpoints
+from headgate.hosts.cell.protocol.codec import decode_member_entry, decode_scheduler_entry, encode_entry
+from headgate.hosts.cell.protocol.known_endpoints import KnownEndpoints
 from headgate.hosts.cell.protocol.messages import Epoch, MemberEntry, SchedulerEntry, Share, Snapshot
-from headgate.hosts.cell.timing import Bounds, Timing
+from headgate.hosts.cell.timing import CellBounds, Timing
 from headgate.model.ticket import Ticket
 from headgate.model.units import Duration, EndpointId, Instant
 from testing.builders import a_policy, an_endpoint, arrived, at
@@ -28,11 +28,11 @@ def a_ticket(name: str, **more: Any) -> Ticket:
     return arrived(name, **more).ticket
 
 
-def a_member(name: str = "g1", *, bounds: Bounds | None = None, share: Share | None = None) -> Member:
-    member = Member(name, 1, at(0), bounds=bounds or Bounds(), share=share or Share(0, 2))
-    member.tell(PolicyChanged(POLICY, "first"), at(0))
-    member.tell(EndpointJoined(an_endpoint(places=4)), at(0))
-    member.tell(EndpointReadied(EndpointId("e1")), at(0))
+def a_member(name: str = "g1", *, bounds: CellBounds | None = None, share: Share | None = None) -> Member:
+    member = Member(name, 1, at(0), bounds=bounds or CellBounds(), share=share or Share(0, 2))
+    member.handle(PolicyChanged(POLICY, "first"), at(0))
+    member.handle(EndpointJoined(an_endpoint(places=4)), at(0))
+    member.handle(EndpointReady(EndpointId("e1")), at(0))
     return member
 
 
@@ -45,27 +45,27 @@ def a_leader(
     **timing: Duration,
 ) -> Leader:
     endpoints = KnownEndpoints()
-    endpoints.note(EndpointJoined(an_endpoint(places=places)))
-    endpoints.note(EndpointReadied(EndpointId("e1")))
+    endpoints.apply_event(EndpointJoined(an_endpoint(places=places)))
+    endpoints.apply_event(EndpointReady(EndpointId("e1")))
     rules = PolicyChanged(POLICY, "first")
     return Leader(epoch, rules, endpoints, snapshot, at(0) if now is None else now, timing=Timing(**timing))
 
 
 class Cell:
-    """Members around one scheduler, and what the members were ordered to do."""
+    """Members, their scheduler, and the orders that each member has received."""
 
     def __init__(self, leader: Leader, *members: Member) -> None:
         self.leader = leader
         self.members = {member.name: member for member in members}
-        self.orders: dict[str, list[Order]] = {name: [] for name in self.members}
+        self.orders: dict[str, list[MemberCommand]] = {name: [] for name in self.members}
         self.heard = dict.fromkeys(self.members, True)
-        """Which of them are within hearing."""
+        """Whether each member is connected to the scheduler."""
 
     def open(self, name: str, ticket: Ticket, now: Instant) -> None:
         self.orders[name] += self.members[name].open(ticket, now)
 
     def talk(self, now: Instant, *, rounds: int = 4) -> None:
-        """Everybody does what is due, and all that is said reaches everybody within hearing, there and back."""
+        """Runs all due work and exchanges entries between the scheduler and the connected members."""
         for _ in range(rounds):
             for name, member in self.members.items():
                 self.orders[name] += member.tick(now)
@@ -78,7 +78,7 @@ class Cell:
                     self.orders[name] += self.members[name].receive(as_heard(entry), now)
 
     def pass_time(self, start: float, end: float, *, step: float = 0.1) -> None:
-        """From one moment to another, talking all the while."""
+        """Calls `talk` every `step` seconds from `start` to `end`."""
         moment = start
         while moment <= end:
             self.talk(at(moment), rounds=2)
@@ -95,7 +95,7 @@ class Cell:
 
 
 def a_cell(*names: str, places: int = 4, **timing: Duration) -> Cell:
-    """One that has gathered all its members."""
+    """Returns a cell whose scheduler has adopted all members' reports."""
     members = [a_member(name, share=Share(rank, len(names))) for rank, name in enumerate(names or ("g1", "g2"))]
     cell = Cell(a_leader(places=places, **timing), *members)
     cell.talk(at(0))
@@ -104,10 +104,10 @@ def a_cell(*names: str, places: int = 4, **timing: Duration) -> Cell:
 
 
 def as_sent(entry: MemberEntry) -> MemberEntry:
-    (written,) = encoded(entry)
-    return member_entry(written)
+    (written,) = encode_entry(entry)
+    return decode_member_entry(written)
 
 
 def as_heard(entry: SchedulerEntry) -> SchedulerEntry:
-    (written,) = encoded(entry)
-    return scheduler_entry(written)
+    (written,) = encode_entry(entry)
+    return decode_scheduler_entry(written)

@@ -1,8 +1,8 @@
-"""What is the smallest thing that keeps the promises of a store?
+"""In-memory fake of the cell's store.
 
-A `FakeServer` stands for the Redis of one cell, and each process has a `FakeStore` around it. It takes the same faults
-as a real one: it is killed, comes back empty or with what it kept, is paused and resumed. What a paused one was sent is
-lost, as a parcel that is not answered in time. The contract suite (test_store.py) runs on it as on the real ones.
+A `FakeServer` replaces one cell's Redis server, and each process uses its own `FakeStore`. The server supports the same
+faults as a real one: it can be killed, restarted empty or with saved data, paused and resumed. A batch sent to a paused
+server times out and is lost. The contract tests in protocol/test_store.py cover the fake and the real stores.
 """
 
 import asyncio
@@ -10,22 +10,22 @@ from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from headgate.hosts.cell.protocol.lease import claimed, released
-from headgate.hosts.cell.protocol.messages import Lease, Snapshots
-from headgate.hosts.cell.protocol.store import Parcel, Receiver
+from headgate.hosts.cell.protocol.lease import claim_lease, release_lease
+from headgate.hosts.cell.protocol.messages import Lease, SnapshotId
+from headgate.hosts.cell.protocol.store import Receiver, StoreBatch
 from headgate.model.units import Duration, Instant
 
-PARCEL_S_MAX = 0.5
+BATCH_S_MAX = 0.5
 
 
 @dataclass
 class Kept:
-    """What a server has in its memory."""
+    """A server's data."""
 
     inbox: list[bytes] = field(default_factory=list)
     outboxes: dict[str, list[bytes]] = field(default_factory=lambda: defaultdict(list))
     lease: Lease | None = None
-    snapshot: tuple[Snapshots, bytes] | None = None
+    snapshot: tuple[SnapshotId, bytes] | None = None
 
     def copy(self) -> "Kept":
         outboxes = defaultdict(list, {name: list(entries) for name, entries in self.outboxes.items()})
@@ -53,7 +53,7 @@ class FakeServer:
         for store in self.stores:
             store.look()
 
-    def keep(self) -> None:
+    def save_snapshot(self) -> None:
         self._saved = self.kept.copy()
 
     def restart(self, *, empty: bool = True) -> None:
@@ -68,7 +68,7 @@ class FakeStore:
     def __init__(self, server: FakeServer, member: str) -> None:
         self._server = server
         self._member = member
-        self._parcel: Parcel | None = None
+        self._batch: StoreBatch | None = None
         self._leading = False
         self._inbox_at: int | None = None
         self._outbox_at: int | None = None
@@ -87,22 +87,22 @@ class FakeStore:
         self._later(self.look)
 
     async def stop(self) -> None:
-        while self._parcel is not None:
+        while self._batch is not None:
             await asyncio.sleep(0.001)
         self._stopped, self.up = True, False
         self._server.stores.remove(self)
 
     @property
-    def free(self) -> bool:
-        return self.up and self._parcel is None
+    def is_idle(self) -> bool:
+        return self.up and self._batch is None
 
-    def lead(self, leading: bool) -> None:
+    def set_leading(self, leading: bool) -> None:
         self._leading, self._inbox_at = leading, None
 
-    def send(self, parcel: Parcel) -> None:
-        assert self.free, "a parcel is sent only while the store is free"
-        self._parcel = parcel
-        sent = [*parcel.inbox, *(entry for _, entry in parcel.outboxes)]
+    def send(self, batch: StoreBatch) -> None:
+        assert self.is_idle, "the store is not idle"
+        self._batch = batch
+        sent = [*batch.inbox, *(entry for _, entry in batch.outboxes)]
         self.entries_sent += len(sent)
         self.bytes_sent += sum(map(len, sent))
         self._later(self._answer)
@@ -110,56 +110,58 @@ class FakeStore:
     def _later(self, action: Callable[[], None], seconds: float = 0.0) -> None:
         self._loop.call_later(seconds, action)
 
-    # What the server does with a parcel
+    # Processing a batch
 
     def _answer(self) -> None:
-        parcel, server = self._parcel, self._server
-        if parcel is None or not server.alive:
+        batch, server = self._batch, self._server
+        if batch is None or not server.alive:
             return
         if server.paused:
-            self._later(self._time_out, PARCEL_S_MAX)
+            self._later(self._time_out, BATCH_S_MAX)
             return
         kept = server.kept
         if self._leading and self._inbox_at is None:
             self._inbox_at = len(kept.inbox)
-        self._parcel = None
-        self._take(parcel, kept, Instant(int(self._loop.time() * 1e9)))
-        if self.free:
-            self._receiver.store_free()
+        self._batch = None
+        self._take(batch, kept, Instant(int(self._loop.time() * 1e9)))
+        if self.is_idle:
+            self._receiver.store_idle()
         for store in server.stores:
             store.look()
 
-    def _take(self, parcel: Parcel, kept: Kept, now: Instant) -> None:
-        if parcel.claim is not None:
-            kept.lease = claimed(kept.lease, parcel.claim, now)
-        kept.inbox.extend(parcel.inbox)
-        for member, entry in parcel.outboxes:
+    def _take(self, batch: StoreBatch, kept: Kept, now: Instant) -> None:
+        if batch.claim is not None:
+            kept.lease = claim_lease(kept.lease, batch.claim, now)
+        kept.inbox.extend(batch.inbox)
+        for member, entry in batch.outboxes:
             kept.outboxes[member].append(entry)
-        written = parcel.write is not None and (kept.snapshot is None or _order(kept.snapshot) <= _order(parcel.write))
+        written = batch.snapshot is not None and (
+            kept.snapshot is None or _order(kept.snapshot) <= _order(batch.snapshot)
+        )
         if written:
-            kept.snapshot = parcel.write
+            kept.snapshot = batch.snapshot
         snapshot, lease = kept.snapshot, kept.lease
-        if parcel.release is not None:
-            kept.lease = released(kept.lease, parcel.release, now)
-        if parcel.claim is not None and lease is not None:
-            self._receiver.lease_answered(parcel.claim, lease)
-        if parcel.write is not None and snapshot is not None:
-            self._receiver.snapshot_kept(parcel.write[0], snapshot[0])
-        if parcel.read:
+        if batch.release is not None:
+            kept.lease = release_lease(kept.lease, batch.release, now)
+        if batch.claim is not None and lease is not None:
+            self._receiver.lease_received(batch.claim, lease)
+        if batch.snapshot is not None and snapshot is not None:
+            self._receiver.snapshot_stored(batch.snapshot[0], snapshot[0])
+        if batch.read_snapshot:
             self._receiver.snapshot_read(None if snapshot is None else snapshot[1])
 
     def _time_out(self) -> None:
-        if self._server.paused and self._parcel is not None:
+        if self._server.paused and self._batch is not None:
             self.timeouts += 1
-            self._parcel = None
-            self._change(up=False, problem="the store does not answer in time; it is paused")
+            self._batch = None
+            self._change(up=False, problem="the store did not respond in time; it may be paused")
         else:
             self._answer()
 
-    # What is read, and whether it is there
+    # Reading and availability
 
     def restarted(self) -> None:
-        """What is shorter than what was read is another stream, and is read from its beginning."""
+        """Rewinds the read position of a stream that is shorter than before, because it is a new stream."""
         kept = self._server.kept
         if self._outbox_at is not None and len(kept.outboxes[self._member]) < self._outbox_at:
             self._outbox_at = 0
@@ -171,9 +173,9 @@ class FakeStore:
         self._later(self._lose)
 
     def _lose(self) -> None:
-        self._parcel = None
+        self._batch = None
         if not self._stopped:
-            self._change(up=False, problem="the store is not there; start it")
+            self._change(up=False, problem="the store is not running; start it")
 
     def look(self) -> None:
         self._later(self._look)
@@ -185,7 +187,7 @@ class FakeStore:
             return
         if not self.up:
             self._change(up=True, problem=None)
-            self._receiver.store_free()
+            self._receiver.store_idle()
         outbox = self._server.kept.outboxes[self._member]
         if self._outbox_at is not None and len(outbox) > self._outbox_at:
             entries, self._outbox_at = outbox[self._outbox_at :], len(outbox)
@@ -208,5 +210,5 @@ class FakeStore:
             self._receiver.store_changed(up, problem)
 
 
-def _order(snapshot: tuple[Snapshots, bytes]) -> tuple[int, int]:
+def _order(snapshot: tuple[SnapshotId, bytes]) -> tuple[int, int]:
     return snapshot[0].epoch, snapshot[0].number

@@ -1,4 +1,4 @@
-"""On which stores does the contract suite run, and how does a test look at what one tells?"""
+"""Stores for the contract tests, with a receiver that records all calls."""
 
 import asyncio
 import os
@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 
 from headgate.hosts.cell.protocol.lease import Claim
-from headgate.hosts.cell.protocol.messages import Lease, Snapshots
-from headgate.hosts.cell.protocol.store import Parcel, Store
-from headgate.hosts.cell.redis import connect, intake
+from headgate.hosts.cell.protocol.messages import Lease, SnapshotId
+from headgate.hosts.cell.protocol.store import Store, StoreBatch
+from headgate.hosts.cell.redis import connector, stream_reader
 from headgate.hosts.cell.redis import store as store_module
 from headgate.hosts.cell.redis.store import RedisStore
-from testing.processes import MissingPart
-from testing.stores import Sentinels, Server, made_certificates, redis, sentinels, valkey
+from testing.processes import MissingProgram
+from testing.stores import Sentinels, Server, make_certificates, redis, sentinels, valkey
 from tests.hosts.cell.fake_store import FakeServer, FakeStore
 
 WAIT_SECONDS_MAX = 90.0
@@ -29,13 +29,13 @@ _numbers = count()
 
 @dataclass
 class Recorder:
-    """A receiver that writes everything down."""
+    """Receiver that records all calls."""
 
     outbox: list[bytes] = field(default_factory=list)
     inbox: list[bytes] = field(default_factory=list)
     batches: list[int] = field(default_factory=list)
     leases: list[tuple[Claim, Lease]] = field(default_factory=list)
-    kept: list[Snapshots] = field(default_factory=list)
+    kept: list[SnapshotId] = field(default_factory=list)
     read: list[bytes | None] = field(default_factory=list)
     freed: int = 0
     changes: list[tuple[bool, str | None]] = field(default_factory=list)
@@ -48,16 +48,16 @@ class Recorder:
         self.inbox += entries
         self.batches.append(len(entries))
 
-    def lease_answered(self, claim: Claim, lease: Lease) -> None:
+    def lease_received(self, claim: Claim, lease: Lease) -> None:
         self.leases.append((claim, lease))
 
-    def snapshot_kept(self, at: Snapshots, kept: Snapshots) -> None:
+    def snapshot_stored(self, at: SnapshotId, kept: SnapshotId) -> None:
         self.kept.append(kept)
 
     def snapshot_read(self, written: bytes | None) -> None:
         self.read.append(written)
 
-    def store_free(self) -> None:
+    def store_idle(self) -> None:
         self.freed += 1
 
     def store_changed(self, up: bool, problem: str | None) -> None:
@@ -66,27 +66,27 @@ class Recorder:
 
 @dataclass
 class Member:
-    """One process's store, and what it was told."""
+    """One process's store and its recorded calls."""
 
     name: str
     store: Store
     told: Recorder
 
-    async def send(self, parcel: Parcel) -> None:
-        """Returns when it was answered, or lost and the store is back."""
-        await until(lambda: self.store.free, f"the store of {self.name} is free")
+    async def send(self, batch: StoreBatch) -> None:
+        """Sends a batch and waits until the store is idle again, even if the batch is lost."""
+        await until(lambda: self.store.is_idle, f"store of member {self.name} is idle")
         freed = self.told.freed
-        self.store.send(parcel)
-        await until(lambda: self.told.freed > freed, f"the store of {self.name} is free again")
+        self.store.send(batch)
+        await until(lambda: self.told.freed > freed, f"store of member {self.name} is idle again")
 
 
 @dataclass
 class StorePlace:
-    """A store of some kind, its faults, and members around it."""
+    """Store server of one kind, with its faults and members."""
 
     kind: str
     server: Any
-    """FakeServer, Server or Sentinels."""
+    """A `FakeServer`, `Server` or `Sentinels`."""
     cell: str = field(default_factory=lambda: f"cell-{next(_numbers)}-{os.getpid()}")
 
     @asynccontextmanager
@@ -103,7 +103,7 @@ class StorePlace:
             await store.stop()
 
     async def befall(self, fault: str, **how: Any) -> None:
-        """What is done to a process takes a moment, in which the event loop goes on."""
+        """Injects a fault. Faults on real servers run in a thread, so that the event loop is not blocked."""
         hurt = getattr(self.server, fault)
         if isinstance(self.server, FakeServer):
             hurt(**how)
@@ -116,7 +116,7 @@ class StorePlace:
 
 @contextmanager
 def store_place(kind: str, folder: Path) -> Generator[StorePlace]:
-    """A store that is not installed fails the test in CI, and skips it elsewhere."""
+    """Yields a store. If it is not installed, the test fails in CI and is skipped elsewhere."""
     try:
         match kind:
             case "fake":
@@ -125,11 +125,11 @@ def store_place(kind: str, folder: Path) -> Generator[StorePlace]:
                 with (redis if kind == "redis" else valkey)(password="open-sesame") as server:
                     yield StorePlace(kind, server)
             case "tls":
-                with redis(certificates=made_certificates(folder), password="open-sesame") as server:
+                with redis(certificates=make_certificates(folder), password="open-sesame") as server:
                     yield StorePlace(kind, server)
             case _:
                 raise AssertionError(kind)
-    except MissingPart as missing:
+    except MissingProgram as missing:
         absent(missing)
 
 
@@ -138,7 +138,7 @@ def sentinel_set(**how: Any) -> Generator[Sentinels]:
     try:
         with sentinels(**how) as these:
             yield these
-    except MissingPart as missing:
+    except MissingProgram as missing:
         absent(missing)
 
 
@@ -147,31 +147,31 @@ def started(begin: Callable[[], AbstractContextManager[Server]]) -> Generator[Se
     try:
         with begin() as server:
             yield server
-    except MissingPart as missing:
+    except MissingProgram as missing:
         absent(missing)
 
 
-def absent(missing: MissingPart) -> None:
+def absent(missing: MissingProgram) -> None:
     if os.environ.get("CI"):
         pytest.fail(str(missing))
     pytest.skip(str(missing))
 
 
 def be_patient(monkeypatch: pytest.MonkeyPatch, seconds: float = 60.0) -> None:
-    """A store counts as away when its connection breaks, and not for being slow."""
+    """Raises all timeouts, so that only a broken connection makes a store unavailable."""
     for module, names in (
-        (store_module, ("PARCEL_S_MAX", "SLOW_S", "CONNECT_S_MAX")),
-        (intake, ("ANSWER_S_MAX",)),
-        (connect, ("CONNECT_S_MAX", "SENTINEL_S_MAX", "SILENCE_S_MAX", "REPLACEABLE_S_MAX")),
+        (store_module, ("BATCH_S_MAX", "SLOW_S", "CONNECT_S_MAX")),
+        (stream_reader, ("ANSWER_S_MAX",)),
+        (connector, ("CONNECT_S_MAX", "SENTINEL_S_MAX", "SILENCE_S_MAX", "SENTINEL_SILENCE_S_MAX")),
     ):
         for name in names:
             monkeypatch.setattr(module, name, seconds)
 
 
 async def until(true: Callable[[], bool], what: str, seconds_max: float = WAIT_SECONDS_MAX) -> float:
-    """How long it took."""
+    """Waits for a condition and returns the elapsed time in seconds."""
     began = time.monotonic()
     while not true():
-        assert time.monotonic() - began < seconds_max, f"not within {seconds_max:g} s: {what}"
+        assert time.monotonic() - began < seconds_max, f"timed out after {seconds_max:g} s; expected: {what}"
         await asyncio.sleep(0.002)
     return time.monotonic() - began

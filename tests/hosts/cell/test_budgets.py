@@ -1,20 +1,30 @@
-"""Is every request of a cell spent from its budget once, whoever dies meanwhile?"""
+"""Every request in a cell counts once towards its budget, even if the scheduler or a member fails."""
 
 from dataclasses import replace
 
 import pytest
 
 from headgate.core.commands import End
-from headgate.core.events import BudgetsTold, EndpointJoined, EndpointReadied, PolicyChanged, Spent
+from headgate.core.events import BudgetSpent, BudgetsSynced, EndpointJoined, EndpointReady, PolicyChanged
 from headgate.hosts.cell.leader.leader import Leader
+from headgate.hosts.cell.member.commands import BillsReceived
 from headgate.hosts.cell.member.member import Member, MemberEvent
-from headgate.hosts.cell.member.orders import Billed
-from headgate.hosts.cell.protocol.endpoints import KnownEndpoints
+from headgate.hosts.cell.protocol.known_endpoints import KnownEndpoints
 from headgate.hosts.cell.protocol.messages import Epoch, Share, Snapshot
-from headgate.hosts.cell.protocol.shares import rest_policy
-from headgate.hosts.cell.protocol.views import Mode, Standing
+from headgate.hosts.cell.protocol.shares import remaining_policy
+from headgate.hosts.cell.protocol.views import MemberMode, MemberPresence
 from headgate.hosts.cell.timing import Timing
-from headgate.model.money import NANO_USD_PER_USD, PAYERS, Bill, Budget, Cause, NanoUsd, Payer, Period, Price
+from headgate.model.money import (
+    NANO_USD_PER_USD,
+    PAYER_BY_CAUSE,
+    Bill,
+    BillCause,
+    Budget,
+    NanoUsd,
+    Payer,
+    Period,
+    Price,
+)
 from headgate.model.outcome import Outcome
 from headgate.model.tenant import Tenant
 from headgate.model.units import EndpointId, Instant, TenantId
@@ -25,7 +35,7 @@ from testing.builders import (
     aborted,
     an_endpoint,
     at,
-    client_left,
+    client_disconnected,
     completed,
     failed,
     first_token,
@@ -33,7 +43,7 @@ from testing.builders import (
 from tests.hosts.cell.builders import FIRST, SECOND_EPOCH, Cell, a_ticket
 
 USD = NANO_USD_PER_USD
-PRICE = Price(input_tokens=NanoUsd(1_000_000 * USD), output_tokens=NanoUsd(2_000_000 * USD))
+PRICE = Price(input_per_1m_tokens=NanoUsd(1_000_000 * USD), output_per_1m_tokens=NanoUsd(2_000_000 * USD))
 DAILY = Budget(Period.DAY, NanoUsd(100_000 * USD))
 POLICY = a_policy(
     tenants=(Tenant(TenantId("acme"), budgets=(DAILY,)), "bolt"), pools=(replace(a_pool(), prices=(PRICE,)),)
@@ -41,22 +51,22 @@ POLICY = a_policy(
 RULES = PolicyChanged(POLICY, "first")
 
 
-def it_is(spent_usd: int | None = None) -> BudgetsTold:
-    spent = () if spent_usd is None else (Spent("tenant:acme", Period.DAY, NanoUsd(spent_usd * USD)),)
-    return BudgetsTold(at(-3_600), at(82_800), at(-3_600), at(2_000_000), spent)
+def it_is(spent_usd: int | None = None) -> BudgetsSynced:
+    spent = () if spent_usd is None else (BudgetSpent("tenant:acme", Period.DAY, NanoUsd(spent_usd * USD)),)
+    return BudgetsSynced(at(-3_600), at(82_800), at(-3_600), at(2_000_000), spent)
 
 
 def a_member(name: str, rank: int, of: int) -> Member:
     member = Member(name, 1, at(0), share=Share(rank, of))
-    for event in (RULES, EndpointJoined(an_endpoint(places=16)), EndpointReadied(EndpointId("e1")), it_is()):
-        member.tell(event, at(0))
+    for event in (RULES, EndpointJoined(an_endpoint(places=16)), EndpointReady(EndpointId("e1")), it_is()):
+        member.handle(event, at(0))
     return member
 
 
-def a_leader(epoch: Epoch, now: Instant, snapshot: Snapshot | None = None, told: BudgetsTold | None = None) -> Leader:
+def a_leader(epoch: Epoch, now: Instant, snapshot: Snapshot | None = None, told: BudgetsSynced | None = None) -> Leader:
     endpoints = KnownEndpoints()
-    endpoints.note(EndpointJoined(an_endpoint(places=16)))
-    endpoints.note(EndpointReadied(EndpointId("e1")))
+    endpoints.apply_event(EndpointJoined(an_endpoint(places=16)))
+    endpoints.apply_event(EndpointReady(EndpointId("e1")))
     return Leader(epoch, RULES, endpoints, snapshot, now, timing=Timing(), budgets=told or it_is())
 
 
@@ -74,38 +84,42 @@ def stands(leader: Leader, now: float) -> tuple[int, int]:
 
 
 def paid(bills: tuple[Bill, ...]) -> int:
-    return sum(each.input + each.output + each.overhead for each in bills if PAYERS[each.cause] is Payer.TENANT)
+    return sum(
+        each.input_nano_usd + each.output_nano_usd + each.overhead_nano_usd
+        for each in bills
+        if PAYER_BY_CAUSE[each.cause] is Payer.TENANT
+    )
 
 
 def billed(cell: Cell) -> int:
-    """What the members were told that their requests cost."""
-    orders = [order for told in cell.orders.values() for order in told if isinstance(order, Billed | End)]
+    """Returns the total cost in the bills that members have received."""
+    orders = [order for told in cell.orders.values() for order in told if isinstance(order, BillsReceived | End)]
     return sum(paid(order.bills) for order in orders)
 
 
 STORY = (
     lambda cell: [cell.open(name, a_ticket(request), at(1)) for name, request in zip("abab", "rstu", strict=True)],
-    lambda cell: cell.members["a"].tell(completed("r", tokens=7), at(2)),
-    lambda cell: cell.members["b"].tell(first_token("s"), at(3)),
-    lambda cell: cell.members["b"].tell(client_left("s"), at(4)),
-    lambda cell: cell.members["b"].tell(aborted("s"), at(5)),
-    lambda cell: cell.members["a"].tell(completed("t", tokens=3), at(6)),
+    lambda cell: cell.members["a"].handle(completed("r", tokens=7), at(2)),
+    lambda cell: cell.members["b"].handle(first_token("s"), at(3)),
+    lambda cell: cell.members["b"].handle(client_disconnected("s"), at(4)),
+    lambda cell: cell.members["b"].handle(aborted("s"), at(5)),
+    lambda cell: cell.members["a"].handle(completed("t", tokens=3), at(6)),
 )
 
 
 @pytest.mark.parametrize("told_at", range(len(STORY) + 1))
-def test_a_successor_has_spent_what_its_predecessor_had_whenever_that_was_last_told(told_at: int) -> None:
+def test_successor_restores_spending_from_any_snapshot(told_at: int) -> None:
     cell = a_cell("a", "b")
-    snapshot = cell.leader.last_snapshot(at(0.5))
+    snapshot = cell.leader.final_snapshot(at(0.5))
     for step, happens in enumerate(STORY):
         cell.pass_time(step + 0.6, step + 1)
         happens(cell)
         cell.pass_time(step + 1, step + 1.5)
         if step + 1 == told_at:
-            snapshot = cell.leader.last_snapshot(at(step + 1.5))
+            snapshot = cell.leader.final_snapshot(at(step + 1.5))
     before = stands(cell.leader, 6.5)
     assert before[0] == billed(cell) > 0
-    assert before[1] > 0, "one is still in flight"
+    assert before[1] > 0, "one request is still in flight"
 
     cell.leader = a_leader(SECOND_EPOCH, at(6.6), snapshot)
     cell.pass_time(6.6, 8)
@@ -113,50 +127,50 @@ def test_a_successor_has_spent_what_its_predecessor_had_whenever_that_was_last_t
     assert not cell.leader.gathering
     spent, reserved = stands(cell.leader, 8)
     assert spent == before[0]
-    assert reserved > 0, "by what has been learned of prompts meanwhile it may be another amount"
+    assert reserved > 0, "the amount may differ because prompt predictions have changed"
 
 
-def test_what_is_in_the_ledger_and_in_a_report_is_spent_once() -> None:
+def test_spending_in_both_the_ledger_and_a_report_is_counted_once() -> None:
     cell = a_cell("a")
-    snapshot = cell.leader.last_snapshot(at(0.5))
+    snapshot = cell.leader.final_snapshot(at(0.5))
     cell.open("a", a_ticket("r"), at(0.6))
     cell.pass_time(0.6, 1.5)
-    cell.members["a"].tell(completed("r", tokens=7), at(1.5))
+    cell.members["a"].handle(completed("r", tokens=7), at(1.5))
     cell.pass_time(1.5, 2)
     assert stands(cell.leader, 2) == (15 * USD, 0)
 
     cell.leader = a_leader(SECOND_EPOCH, at(2.1), snapshot, told=it_is(15))
     cell.pass_time(2.1, 4)
     assert stands(cell.leader, 4) == (15 * USD, 0)
-    cell.leader.tell(it_is(21), at(4))
+    cell.leader.handle(it_is(21), at(4))
     assert stands(cell.leader, 4) == (21 * USD, 0)
 
 
 def tell(cell: Cell, name: str, event: MemberEvent, now: float) -> None:
-    cell.orders[name] += cell.members[name].tell(event, at(now))
+    cell.orders[name] += cell.members[name].handle(event, at(now))
 
 
-def test_what_ended_on_an_island_is_spent_when_it_returns_and_once_where_the_ledger_has_it() -> None:
+def test_island_spending_is_counted_once_when_the_island_returns() -> None:
     for away_until, told in ((4, None), (20, it_is(15)), (20, None)):
         cell = a_cell("a", "b")
         cell.open("a", a_ticket("r"), at(0.6))
         cell.pass_time(0.6, 1.5)
         cell.heard["a"] = False
         cell.pass_time(1.6, 4)
-        assert cell.members["a"].mode is Mode.ISLAND
+        assert cell.members["a"].mode is MemberMode.ISLAND
         tell(cell, "a", completed("r", tokens=7), 4.1)
         cell.pass_time(4.2, away_until)
         if told is not None:
-            cell.leader.tell(told, at(away_until))
+            cell.leader.handle(told, at(away_until))
         assert stands(cell.leader, away_until)[0] == (0 if told is None else 15 * USD)
 
         cell.heard["a"] = True
         cell.pass_time(away_until + 0.2, away_until + 2)
-        assert cell.members["a"].mode is Mode.FOLLOWING
+        assert cell.members["a"].mode is MemberMode.FOLLOWING
         assert stands(cell.leader, away_until + 2) == (15 * USD, 0) == (billed(cell), 0)
 
 
-def test_what_ended_while_its_member_was_not_heard_is_spent_as_reckoned() -> None:
+def test_request_ending_while_its_member_is_absent_is_charged_its_computed_cost() -> None:
     cell = a_cell("a")
     cell.open("a", a_ticket("r"), at(0.6))
     cell.pass_time(0.6, 1.5)
@@ -164,18 +178,18 @@ def test_what_ended_while_its_member_was_not_heard_is_spent_as_reckoned() -> Non
         cell.members["a"].outgoing(at(moment))
         cell.leader.tick(at(moment))
         cell.leader.outgoing(at(moment))
-    assert cell.leader.standings() == {"a": Standing.ABSENT}
-    assert cell.members["a"].mode is Mode.FOLLOWING
+    assert cell.leader.presences() == {"a": MemberPresence.ABSENT}
+    assert cell.members["a"].mode is MemberMode.FOLLOWING
     tell(cell, "a", completed("r", tokens=7), 2.41)
     cell.pass_time(2.42, 6)
 
     assert stands(cell.leader, 6) == (15 * USD, 0)
-    assert billed(cell) == 0, "the scheduler had ended it, and has no bill for it"
+    assert billed(cell) == 0, "the scheduler has ended the request without a bill"
 
 
-def test_one_who_reports_when_the_ledger_was_heard_is_not_counted_beside_it() -> None:
+def test_late_report_does_not_add_to_spending_from_the_ledger() -> None:
     cell = a_cell("a", "b")
-    snapshot = cell.leader.last_snapshot(at(0.5))
+    snapshot = cell.leader.final_snapshot(at(0.5))
     cell.open("b", a_ticket("r"), at(1))
     cell.pass_time(0.6, 1.5)
     tell(cell, "b", completed("r", tokens=7), 1.5)
@@ -190,14 +204,14 @@ def test_one_who_reports_when_the_ledger_was_heard_is_not_counted_beside_it() ->
     assert stands(cell.leader, 5) == (15 * USD, 0)
 
 
-def test_what_a_caller_left_is_spent_by_a_successor_while_its_attempt_is_still_at_the_engine() -> None:
+def test_successor_counts_a_cancelled_request_while_its_attempt_is_still_running() -> None:
     cell = a_cell("a")
-    snapshot = cell.leader.last_snapshot(at(0.5))
+    snapshot = cell.leader.final_snapshot(at(0.5))
     cell.open("a", a_ticket("r"), at(0.6))
     cell.pass_time(0.6, 1.5)
     tell(cell, "a", first_token("r"), 1.5)
     cell.pass_time(1.5, 2)
-    tell(cell, "a", client_left("r"), 2)
+    tell(cell, "a", client_disconnected("r"), 2)
     cell.pass_time(2, 2.5)
     assert stands(cell.leader, 2.5)[0] == billed(cell) > 0
 
@@ -205,7 +219,7 @@ def test_what_a_caller_left_is_spent_by_a_successor_while_its_attempt_is_still_a
         cell.leader = a_leader(Epoch(number, f"e{number}"), at(began), snapshot)
         cell.pass_time(began, began + 1.5)
         assert stands(cell.leader, began + 1.5) == (billed(cell), 0)
-        snapshot = cell.leader.last_snapshot(at(began + 1.5))
+        snapshot = cell.leader.final_snapshot(at(began + 1.5))
     tell(cell, "a", aborted("r"), 7)
     cell.pass_time(7, 8)
     cell.leader = a_leader(Epoch(5, "e5"), at(8.1), snapshot)
@@ -213,9 +227,9 @@ def test_what_a_caller_left_is_spent_by_a_successor_while_its_attempt_is_still_a
     assert stands(cell.leader, 10) == (billed(cell), 0)
 
 
-def test_what_an_engine_wasted_is_not_its_tenants_when_the_bill_is_lost() -> None:
+def test_tenant_does_not_pay_for_a_failed_attempt_if_the_bill_is_lost() -> None:
     cell = a_cell("a")
-    snapshot = cell.leader.last_snapshot(at(0.5))
+    snapshot = cell.leader.final_snapshot(at(0.5))
     cell.open("a", a_ticket("r"), at(0.6))
     cell.pass_time(0.6, 1.5)
     tell(cell, "a", first_token("r"), 1.5)
@@ -232,14 +246,14 @@ def test_what_an_engine_wasted_is_not_its_tenants_when_the_bill_is_lost() -> Non
 @pytest.mark.parametrize(
     ("events", "causes"),
     [
-        ((completed("r", tokens=7),), [Cause.ANSWER]),
-        ((client_left("r"), aborted("r")), [Cause.CLIENT_LEFT]),
-        ((client_left("r"),), [Cause.CLIENT_LEFT]),
+        ((completed("r", tokens=7),), [BillCause.ANSWER]),
+        ((client_disconnected("r"), aborted("r")), [BillCause.CLIENT_DISCONNECTED]),
+        ((client_disconnected("r"),), [BillCause.CLIENT_DISCONNECTED]),
         ((failed("r"),), []),
     ],
 )
-def test_what_a_scheduler_hears_of_with_a_report_is_billed_as_any_other(
-    events: tuple[MemberEvent, ...], causes: list[Cause]
+def test_request_that_ended_before_a_report_is_billed_normally(
+    events: tuple[MemberEvent, ...], causes: list[BillCause]
 ) -> None:
     cell = a_cell("a")
     cell.open("a", a_ticket("r"), at(0.6))
@@ -249,38 +263,40 @@ def test_what_a_scheduler_hears_of_with_a_report_is_billed_as_any_other(
     member = cell.members["a"]
     for event in events:
         tell(cell, "a", event, 2)
-    # What was said of it is lost with the session.
-    member._authority.restart(at(2))
+    # The messages about the request are lost when the session is lost.
+    member._authority.restart_session(at(2))
     cell.pass_time(2, 3)
     tell(cell, "a", aborted("r"), 3)
     cell.pass_time(3, 4)
 
-    told = [order for order in cell.orders["a"] if isinstance(order, Billed)]
+    told = [order for order in cell.orders["a"] if isinstance(order, BillsReceived)]
     assert [bill.cause for order in told for bill in order.bills] == causes
     assert stands(cell.leader, 4) == (billed(cell), 0)
-    snapshot = cell.leader.last_snapshot(at(4))
+    snapshot = cell.leader.final_snapshot(at(4))
     cell.leader = a_leader(SECOND_EPOCH, at(4.1), snapshot)
     cell.pass_time(4.1, 6)
     assert stands(cell.leader, 6) == (billed(cell), 0)
 
 
-def test_one_that_decides_alone_spends_its_part_of_what_the_ledger_said_was_left() -> None:
+def test_island_spends_its_share_of_the_remaining_budget() -> None:
     member = a_member("a", 0, 4)
-    member.tell(it_is(100_000 - 400), at(0))
+    member.handle(it_is(100_000 - 400), at(0))
     orders = member.tick(at(60))
     assert member.island_share == Share(0, 4)
 
     asked = [replace(a_ticket(f"r{number}", prompt_bytes=40), output_tokens_max=20) for number in range(3)]
     orders = [order for ticket in asked for order in member.open(ticket, at(61))]
-    assert [each.outcome for each in orders if isinstance(each, End)] == [Outcome.OVER_BUDGET]
-    member.tell(it_is(100_000), at(62))
-    ended = [order for order in member.tell(completed("r0", tokens=2), at(63)) if isinstance(order, Billed | End)]
+    assert [each.outcome for each in orders if isinstance(each, End)] == [Outcome.BUDGET_EXCEEDED]
+    member.handle(it_is(100_000), at(62))
+    ended = [
+        order for order in member.handle(completed("r0", tokens=2), at(63)) if isinstance(order, BillsReceived | End)
+    ]
     assert sum(paid(each.bills) for each in ended) == 5 * USD
 
 
-def test_of_those_who_may_be_alone_the_scheduler_leaves_their_part() -> None:
-    rest = rest_policy(POLICY, taken=1, of=4)
-    assert [each.part for each in rest.tenants[0].budgets] == [(3, 4)]
+def test_scheduler_reserves_budget_shares_for_absent_members() -> None:
+    rest = remaining_policy(POLICY, taken=1, of=4)
+    assert [each.share for each in rest.tenants[0].budgets] == [(3, 4)]
     with_class = replace(POLICY, classes=(replace(POLICY.classes[0], budgets=(DAILY,)), *POLICY.classes[1:]))
-    assert [each.part for each in rest_policy(with_class, taken=4, of=4).classes[0].budgets] == [(0, 4)]
-    assert rest_policy(with_class, taken=0, of=4) == with_class
+    assert [each.share for each in remaining_policy(with_class, taken=4, of=4).classes[0].budgets] == [(0, 4)]
+    assert remaining_policy(with_class, taken=0, of=4) == with_class

@@ -1,4 +1,4 @@
-"""What does a live process of a cell do, with a store that fails and others beside it?"""
+"""Tests for cell hosts that share a store that can fail."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -12,17 +12,17 @@ from headgate.core.events import (
     AttemptEnded,
     AttemptEnding,
     EndpointJoined,
-    EndpointReadied,
+    EndpointReady,
     Event,
     FirstToken,
     PolicyChanged,
     RequestArrived,
 )
-from headgate.hosts.cell.host import CellHost, LeaderWatch
+from headgate.hosts.cell.host import CellHost, LeaderObserver
 from headgate.hosts.cell.node import Node
-from headgate.hosts.cell.protocol.messages import Covered, Declined
-from headgate.hosts.cell.protocol.views import Mode, Standing
-from headgate.hosts.cell.timing import USUAL_TIMING, Timing
+from headgate.hosts.cell.protocol.messages import GrantDeclined, SnapshotCoverage
+from headgate.hosts.cell.protocol.views import MemberMode, MemberPresence
+from headgate.hosts.cell.timing import DEFAULT_TIMING, Timing
 from headgate.hosts.local.clock import SystemClock
 from headgate.model.endpoint import Endpoint
 from headgate.model.outcome import Outcome
@@ -30,7 +30,7 @@ from headgate.model.policy import Model, Policy, Pool, ServiceClass
 from headgate.model.tenant import Tenant
 from headgate.model.ticket import Api, Ticket
 from headgate.model.units import SECOND, ClassName, Duration, EndpointId, ModelName, PoolName, RequestId, TenantId
-from testing.stalls import again_if_stalled
+from testing.stalls import rerun_if_stalled
 from tests.hosts.cell.fake_store import FakeServer, FakeStore
 
 POOL, ENDPOINT = PoolName("p"), EndpointId("p/e")
@@ -47,14 +47,14 @@ PATIENT = Timing(
     island_after_ns=Duration(40 * SECOND),
     lease_ns=Duration(20 * SECOND),
 )
-"""A machine on which much else runs may stop a test for longer than a cell waits for its members."""
+"""Long timeouts, because a busy machine may stall a test for longer than the default timeouts."""
 
 
 class Watcher:
     def __init__(self) -> None:
         self.seen: list[tuple[Event, list[Command]]] = []
 
-    def saw(self, event: Event, commands: Sequence[Command], now: int) -> None:
+    def observe(self, event: Event, commands: Sequence[Command], now: int) -> None:
         self.seen.append((event, list(commands)))
 
     def events(self, kind: type) -> int:
@@ -74,13 +74,13 @@ class Member:
     faults: list[BaseException] = field(default_factory=list)
 
     async def serve(self, name: str) -> tuple[Dispatch, End]:
-        """One request from its arrival to its end."""
+        """Serves one request and returns its dispatch and its end."""
         line = self.host.open(a_ticket(name), lambda _: None)
         async with asyncio.timeout(60):
             order = await line.next()
             assert isinstance(order, Dispatch)
-            self.host.tell(FirstToken(order.request_id, order.attempt))
-            self.host.tell(AttemptEnded(order.request_id, order.attempt, AttemptEnding.COMPLETED))
+            self.host.report(FirstToken(order.request_id, order.attempt))
+            self.host.report(AttemptEnded(order.request_id, order.attempt, AttemptEnding.COMPLETED))
             end = await line.next()
         assert isinstance(end, End)
         line.close()
@@ -95,7 +95,7 @@ def a_member(
     server: FakeServer, name: str, *, candidate: bool = True, incarnation: int = 1, timing: Timing = PATIENT
 ) -> Member:
     clock, watcher, of_scheduler = SystemClock(), Watcher(), Watcher()
-    watching = (of_scheduler, LeaderWatch([watcher]))
+    watching = (of_scheduler, LeaderObserver([watcher]))
     node = Node(
         name,
         incarnation,
@@ -109,22 +109,26 @@ def a_member(
     agreed: list[str] = []
     faults: list[BaseException] = []
     store = FakeStore(server, name)
-    host = CellHost(node, store, clock, (watcher,), faults.append, on_duty=duties.append, on_agreed=agreed.append)
-    host.tell(PolicyChanged(POLICY, "first"))
-    host.tell(EndpointJoined(Endpoint(ENDPOINT, POOL, in_flight_max=4)))
+    host = CellHost(
+        node, store, clock, (watcher,), faults.append, on_engine_watch=duties.append, on_policy_agreed=agreed.append
+    )
+    host.report(PolicyChanged(POLICY, "first"))
+    host.report(EndpointJoined(Endpoint(ENDPOINT, POOL, in_flight_max=4)))
     return Member(host, watcher, of_scheduler, duties, agreed, faults)
 
 
 @asynccontextmanager
 async def a_cell(server: FakeServer, *names: str, timing: Timing = PATIENT) -> AsyncIterator[list[Member]]:
-    """The first of them is the scheduler."""
+    """Yields the members of a cell. The first one is the scheduler."""
     members = [a_member(server, name, candidate=not at, timing=timing) for at, name in enumerate(names)]
     for member in members:
         member.host.start()
     first = members[0].host
-    await until(lambda: [each.standing for each in first.view().members.values()] == [Standing.PRESENT] * len(names))
-    await until(lambda: all(member.host.view().mode is Mode.FOLLOWING for member in members))
-    first.tell(EndpointReadied(ENDPOINT))
+    await until(
+        lambda: [each.presence for each in first.view().members.values()] == [MemberPresence.PRESENT] * len(names)
+    )
+    await until(lambda: all(member.host.view().mode is MemberMode.FOLLOWING for member in members))
+    first.report(EndpointReady(ENDPOINT))
     yield members
     for member in members:
         member.host.stop()
@@ -138,16 +142,16 @@ async def until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
             await asyncio.sleep(0.005)
 
 
-async def test_a_request_is_served_by_the_word_of_another_process() -> None:
+async def test_request_is_scheduled_by_another_process() -> None:
     async with a_cell(FakeServer(), "a", "b") as (scheduler, other):
         order, end = await other.serve("r1")
 
         assert (order.endpoint_id, end.outcome) == (ENDPOINT, Outcome.COMPLETED)
-        assert scheduler.host.leads
-        assert not other.host.leads
+        assert scheduler.host.is_leader
+        assert not other.host.is_leader
 
 
-async def test_each_gateway_counts_its_own_requests_and_the_scheduler_sees_all() -> None:
+async def test_gateway_observes_its_own_requests_and_the_scheduler_all_requests() -> None:
     async with a_cell(FakeServer(), "a", "b") as (scheduler, other):
         await scheduler.serve("r1")
         await other.serve("r2")
@@ -160,41 +164,41 @@ async def test_each_gateway_counts_its_own_requests_and_the_scheduler_sees_all()
 
 
 @pytest.mark.timing
-@again_if_stalled
-async def test_only_the_scheduler_looks_at_the_engines_and_an_island_for_itself() -> None:
+@rerun_if_stalled
+async def test_only_the_scheduler_and_islands_probe_engines() -> None:
     server = FakeServer()
-    async with a_cell(server, "a", "b", timing=USUAL_TIMING) as (scheduler, other):
+    async with a_cell(server, "a", "b", timing=DEFAULT_TIMING) as (scheduler, other):
         assert (scheduler.duties, other.duties) == ([True], [])
         await until(lambda: other.host.ready_endpoints() == [ENDPOINT])
 
         server.kill()
-        await until(lambda: other.host.view().mode is Mode.ISLAND)
+        await until(lambda: other.host.view().mode is MemberMode.ISLAND)
         assert other.duties == [True]
 
         server.restart()
-        await until(lambda: other.host.view().mode is Mode.FOLLOWING)
+        await until(lambda: other.host.view().mode is MemberMode.FOLLOWING)
         assert other.duties == [True, False]
 
 
-async def test_a_request_that_comes_while_the_store_is_away_is_served_by_the_island() -> None:
+async def test_island_serves_requests_while_the_store_is_unreachable() -> None:
     server = FakeServer()
-    async with a_cell(server, "a", "b", timing=USUAL_TIMING) as (_, other):
+    async with a_cell(server, "a", "b", timing=DEFAULT_TIMING) as (_, other):
         await until(lambda: other.host.ready_endpoints() == [ENDPOINT])
         server.kill()
 
         _, end = await other.serve("r1")
 
         assert end.outcome is Outcome.COMPLETED
-        assert other.host.view().mode is Mode.ISLAND
+        assert other.host.view().mode is MemberMode.ISLAND
         server.restart()
-        await until(lambda: other.host.view().mode is Mode.FOLLOWING)
+        await until(lambda: other.host.view().mode is MemberMode.FOLLOWING)
         await other.serve("r2")
 
 
-async def test_a_policy_comes_into_force_when_all_have_read_it() -> None:
+async def test_policy_is_applied_when_all_members_have_read_it() -> None:
     async with a_cell(FakeServer(), "a", "b") as (scheduler, other):
         scheduler.host.stage("second")
-        # Both have heard of each other since.
+        # Both members have exchanged messages since then.
         await scheduler.serve("r1")
         await other.serve("r2")
         assert (scheduler.agreed, other.agreed) == ([], [])
@@ -202,21 +206,21 @@ async def test_a_policy_comes_into_force_when_all_have_read_it() -> None:
         other.host.stage("second")
         await until(lambda: scheduler.agreed == ["second"])
         assert other.agreed == []
-        scheduler.host.tell(PolicyChanged(POLICY, "second"))
+        scheduler.host.report(PolicyChanged(POLICY, "second"))
         await until(lambda: other.agreed == ["second"])
 
 
-async def test_a_scheduler_that_resigns_is_followed_by_another_before_its_lease_is_over() -> None:
+async def test_scheduler_stepping_down_is_replaced_before_its_lease_expires() -> None:
     server = FakeServer()
     async with a_cell(server, "a", "b") as (scheduler, other):
         third = a_member(server, "c")
         third.host.start()
-        await until(lambda: third.host.view().mode is Mode.FOLLOWING)
+        await until(lambda: third.host.view().mode is MemberMode.FOLLOWING)
         await until(lambda: third.host.ready_endpoints() == [ENDPOINT])
 
-        scheduler.host.resign()
+        scheduler.host.step_down()
 
-        await until(lambda: third.host.leads, seconds=15)
+        await until(lambda: third.host.is_leader, seconds=15)
         await scheduler.serve("r1")
         await other.serve("r2")
         await scheduler.host.leave()
@@ -226,56 +230,56 @@ async def test_a_scheduler_that_resigns_is_followed_by_another_before_its_lease_
         assert third.faults == []
 
 
-async def test_an_entry_that_cannot_be_read_is_passed_over_and_counted(caplog: pytest.LogCaptureFixture) -> None:
+async def test_undecodable_entry_is_skipped_and_counted(caplog: pytest.LogCaptureFixture) -> None:
     async with a_cell(FakeServer(), "a") as (alone,):
         alone.host.receiver.from_inbox([b"nonsense"])
         alone.host.receiver.from_outbox([b"\x92\x80\x90", b""])
         alone.host.receiver.snapshot_read(b"old")
 
-        assert alone.host.unintelligible == 4
-        assert len([record for record in caplog.records if "passed over" in record.getMessage()]) == 1
+        assert alone.host.unreadable_entries == 4
+        assert len([record for record in caplog.records if "skipped a cell entry" in record.getMessage()]) == 1
         await alone.serve("r1")
 
 
-async def test_unwritable_entry_for_a_member_is_dropped_and_the_member_is_served(
+async def test_unencodable_entry_for_a_member_is_dropped_and_the_member_is_served(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with a_cell(FakeServer(), "a", "b") as (scheduler, other):
         leader = scheduler.host._node.leader
         assert leader is not None
-        leader._book.say(leader._roster.peers["b"], Covered(1 << 70), SystemClock().now())
+        leader._assignments.send(leader._roster.peers["b"], SnapshotCoverage(1 << 70), SystemClock().now())
         await other.serve("r1")
         await scheduler.serve("r2")
 
-    (told,) = [record.getMessage() for record in caplog.records if "and is dropped" in record.getMessage()]
-    assert told.startswith('an entry for member "b" cannot be written and is dropped: OverflowError')
+    (told,) = [record.getMessage() for record in caplog.records if "dropped an entry" in record.getMessage()]
+    assert told.startswith('dropped an entry for member "b" that cannot be encoded: OverflowError')
 
 
-async def test_unwritable_entry_of_a_member_is_dropped_and_the_member_is_served(
+async def test_unencodable_entry_from_a_member_is_dropped_and_the_member_is_served(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with a_cell(FakeServer(), "a", "b") as (_, other):
-        beyond = Declined(RequestId("r0"), 1, False, Duration(1 << 70), "late")
-        other.host._node.member._conversation.say(beyond, SystemClock().now())
+        beyond = GrantDeclined(RequestId("r0"), 1, False, Duration(1 << 70), "late")
+        other.host._node.member._connection.send(beyond, SystemClock().now())
         await other.serve("r1")
 
-    (told,) = [record.getMessage() for record in caplog.records if "and is dropped" in record.getMessage()]
-    assert told.startswith("an entry for the scheduler cannot be written and is dropped: OverflowError")
+    (told,) = [record.getMessage() for record in caplog.records if "dropped an entry" in record.getMessage()]
+    assert told.startswith("dropped an entry for the scheduler that cannot be encoded: OverflowError")
 
 
-async def test_a_mistake_of_ours_in_what_others_say_ends_the_process() -> None:
+async def test_internal_error_while_receiving_is_reported_as_a_fault() -> None:
     member = a_member(FakeServer(), "a")
 
     def wrong(*_: object) -> None:
-        raise AssertionError("a mistake")
+        raise AssertionError("simulated bug")
 
-    member.host._node.snapshot_read = wrong
-    with pytest.raises(AssertionError, match="a mistake"):
+    member.host._node.handle_read_snapshot = wrong
+    with pytest.raises(AssertionError, match="simulated bug"):
         member.host.receiver.snapshot_read(None)
     assert len(member.faults) == 1
 
 
-async def test_that_two_processes_have_one_name_is_told_to_both(caplog: pytest.LogCaptureFixture) -> None:
+async def test_two_processes_with_the_same_name_both_report_it(caplog: pytest.LogCaptureFixture) -> None:
     server = FakeServer()
     async with a_cell(server, "a", "twin") as (_, first):
         assert first.host.name_problem is None
@@ -288,16 +292,18 @@ async def test_that_two_processes_have_one_name_is_told_to_both(caplog: pytest.L
 
     told = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
     assert len(told) == 2
-    assert all('is called "twin" too' in each and "another cell.member" in each for each in told)
+    assert all('is also named "twin"' in each and "different cell.member_name" in each for each in told)
 
 
-async def test_a_clock_that_was_put_back_between_two_lives_is_no_twin(caplog: pytest.LogCaptureFixture) -> None:
+async def test_restart_after_a_clock_moved_backwards_is_not_reported_as_a_duplicate_name(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     server = FakeServer()
     async with a_cell(server, "a") as (scheduler,):
         for incarnation in (9, 3):
             life = a_member(server, "b", candidate=False, incarnation=incarnation)
             life.host.start()
-            await until(lambda life=life: life.host.view().mode is Mode.FOLLOWING)
+            await until(lambda life=life: life.host.view().mode is MemberMode.FOLLOWING)
             await life.serve(f"r{incarnation}")
             life.host.stop()
             await life.host.store.stop()
@@ -306,7 +312,7 @@ async def test_a_clock_that_was_put_back_between_two_lives_is_no_twin(caplog: py
     assert [record for record in caplog.records if record.levelname == "ERROR"] == []
 
 
-async def test_who_leaves_with_something_under_way_says_nothing_and_goes() -> None:
+async def test_leaving_during_a_running_attempt_keeps_the_member_registered() -> None:
     async with a_cell(FakeServer(), "a", "b") as (scheduler, other):
         line = other.host.open(a_ticket("r1"), lambda _: None)
         assert isinstance(await line.next(), Dispatch)

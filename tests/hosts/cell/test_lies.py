@@ -1,4 +1,4 @@
-"""A process that sends wrong messages harms only itself."""
+"""A process that sends invalid messages affects only itself."""
 
 from random import Random
 
@@ -8,24 +8,29 @@ from headgate.edge.options import EdgeLimits
 from headgate.hosts.cell.leader.leader import Leader
 from headgate.hosts.cell.member.member import Member
 from headgate.hosts.cell.protocol.codec import (
-    Unintelligible,
-    UntrustedMember,
-    UntrustedScheduler,
-    encoded,
-    member_entry,
-    scheduler_entry,
+    InvalidMemberEntry,
+    InvalidSchedulerEntry,
+    UnreadableEntry,
+    decode_member_entry,
+    decode_scheduler_entry,
+    encode_entry,
 )
+from headgate.hosts.cell.protocol.messages import SchedulerEntry, Share
 from headgate.model.outcome import Outcome
 from testing.builders import at, completed, first_token, progressed
-from testing.cell_world.corruption import lying, mangled
+from testing.cell_world.corruption import with_damaged_bytes, with_false_content
 from tests.hosts.cell.builders import Cell, a_cell, a_leader, a_member, a_ticket
 
 SEEDS = 20
 LIAR = "g3"
 
 
+def shares_in(entry: SchedulerEntry) -> set[Share]:
+    return {message for _, message in entry.messages if isinstance(message, Share)}
+
+
 class LyingCell(Cell):
-    """A cell in which all messages to and from one member may be altered in transit."""
+    """Cell in which all messages to and from one member may be altered in transit."""
 
     def __init__(self, seed: int, leader: Leader, *members: Member) -> None:
         super().__init__(leader, *members)
@@ -34,49 +39,59 @@ class LyingCell(Cell):
 
     def said_by(self, name: str, written: bytes, now: float) -> None:
         try:
-            self.leader.receive(member_entry(self._changed(name, written)), at(now))
-        except UntrustedMember as untrusted:
-            self.leader.refuse(untrusted.head, str(untrusted), at(now))
-        except Unintelligible:
+            self.leader.receive(decode_member_entry(self._changed(name, written)), at(now))
+        except InvalidMemberEntry as untrusted:
+            self.leader.reject_entry(untrusted.head, str(untrusted), at(now))
+        except UnreadableEntry:
             pass
 
     def told_to(self, name: str, written: bytes, now: float) -> None:
         member = self.members[name]
         try:
-            self.orders[name] += member.receive(scheduler_entry(self._changed(name, written)), at(now))
-        except UntrustedScheduler as untrusted:
-            member.refuse(untrusted.head, at(now))
-        except Unintelligible:
+            entry = decode_scheduler_entry(self._changed(name, written))
+            if shares_in(entry) != shares_in(decode_scheduler_entry(written)):
+                # A member reports the share it received, and the scheduler reserves that share while the member is
+                # absent. A false share therefore affects others, just as an altered head does.
+                entry = decode_scheduler_entry(written)
+            self.orders[name] += member.receive(entry, at(now))
+        except InvalidSchedulerEntry as untrusted:
+            member.reject_entry(untrusted.head, at(now))
+        except UnreadableEntry:
             pass
 
     def _changed(self, name: str, written: bytes) -> bytes:
         if name != LIAR or self.random.random() < 0.5:
             return written
         self.lies += 1
-        # The head names the sender and its scheduler; a changed head would be a message of another process.
-        change = mangled if self.random.random() < 0.1 else lying
-        return change(written, self.random) if change is mangled else lying(written, self.random, head=False)
+        # The head identifies the sender and its scheduler. With an altered head, the message would belong to another
+        # process.
+        change = with_damaged_bytes if self.random.random() < 0.1 else with_false_content
+        return (
+            change(written, self.random)
+            if change is with_damaged_bytes
+            else with_false_content(written, self.random, head=False)
+        )
 
     def exchange(self, now: float) -> None:
         for name, member in self.members.items():
             self.orders[name] += member.tick(at(now))
             for entry in member.outgoing(at(now)):
-                for written in encoded(entry):
+                for written in encode_entry(entry):
                     self.said_by(name, written, now)
         self.leader.tick(at(now))
         for name, entry in self.leader.outgoing(at(now)):
             if name in self.members:
-                for written in encoded(entry):
+                for written in encode_entry(entry):
                     self.told_to(name, written, now)
 
     def work(self, now: float) -> None:
-        """Each member makes progress with some of its last three requests."""
+        """Sends random events for each member's last three requests."""
         for name, member in self.members.items():
             for order in self.begun(name)[-3:]:
                 if self.random.random() < 0.5:
                     continue
                 event = self.random.choice((first_token, progressed, completed))(order.request_id)
-                self.orders[name] += member.tell(event, at(now))
+                self.orders[name] += member.handle(event, at(now))
 
 
 def test_request_with_a_long_model_name_is_rejected_and_its_gateway_keeps_serving() -> None:
@@ -91,7 +106,7 @@ def test_request_with_a_long_model_name_is_rejected_and_its_gateway_keeps_servin
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
-def test_altered_messages_of_one_member_raise_nothing_and_other_members_are_served(seed: int) -> None:
+def test_altered_messages_from_one_member_do_not_affect_other_members(seed: int) -> None:
     cell = LyingCell(seed, a_leader(places=12), a_member("g1"), a_member("g2"), a_member(LIAR))
     for step in range(240):
         now = step / 20
@@ -105,7 +120,7 @@ def test_altered_messages_of_one_member_raise_nothing_and_other_members_are_serv
         cell.exchange(now)
         for name in ("g1", "g2"):
             for order in cell.begun(name):
-                cell.orders[name] += cell.members[name].tell(completed(order.request_id, order.attempt), at(now))
+                cell.orders[name] += cell.members[name].handle(completed(order.request_id, order.attempt), at(now))
 
     assert cell.lies > 20
     for name in ("g1", "g2"):

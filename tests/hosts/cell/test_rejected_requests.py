@@ -1,4 +1,4 @@
-"""How many requests does a cell gateway reject for one tenant before it stops reading request bodies?"""
+"""Tests for the rate limit on rejected requests in a cell gateway."""
 
 from headgate.core.events import PolicyChanged, RequestRejected
 from headgate.hosts.cell.host import CellHost
@@ -16,7 +16,7 @@ T, FREE = TenantId("t"), TenantId("free")
 POLICY = Policy(tenants=(Tenant(T, limits=Limits(requests_per_minute=2)), Tenant(FREE)))
 
 
-def test_rejected_requests_are_limited_by_the_request_rate_of_the_tenant() -> None:
+def test_rejected_requests_count_towards_the_tenants_rate_limit() -> None:
     rejected = RejectedRequests()
     rejected.change_rules(POLICY, Instant(0))
     rejected.count(T, Instant(0))
@@ -32,7 +32,7 @@ def test_rejected_requests_are_limited_by_the_request_rate_of_the_tenant() -> No
     assert rejected.limit_reached(FREE, Instant(0)) is None
 
 
-async def test_gateway_of_a_cell_counts_the_requests_that_it_rejects() -> None:
+async def test_cell_gateway_counts_the_requests_it_rejects() -> None:
     clock = SystemClock()
     host = CellHost(
         Node("a", 1, clock.now(), lambda: "id"),
@@ -40,14 +40,14 @@ async def test_gateway_of_a_cell_counts_the_requests_that_it_rejects() -> None:
         clock,
         (),
         _fail,
-        on_duty=lambda _: None,
-        on_agreed=lambda _: None,
+        on_engine_watch=lambda _: None,
+        on_policy_agreed=lambda _: None,
     )
     try:
-        host.tell(PolicyChanged(POLICY, "1"))
+        host.report(PolicyChanged(POLICY, "1"))
         assert host.limit_reached(T) is None
         for _ in range(2):
-            host.tell(RequestRejected(T))
+            host.report(RequestRejected(T))
 
         assert host.limit_reached(T) is not None
         assert host.limit_reached(FREE) is None

@@ -1,4 +1,4 @@
-"""Do the two sides of a cell know of each other only by the protocol?"""
+"""A cell's member, leader and Redis code depend only on the protocol, not on each other."""
 
 import ast
 from pathlib import Path
@@ -11,7 +11,7 @@ ROLES = ("protocol", "member", "leader", "redis")
 
 
 def imports(role: str) -> set[str]:
-    """The roles that the modules of one role import."""
+    """Returns the roles that one role's modules import."""
     found: set[str] = set()
     for path in (Path(cell.__file__).parent / role).glob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -21,7 +21,7 @@ def imports(role: str) -> set[str]:
 
 
 @pytest.mark.parametrize("role", ["member", "leader", "redis"])
-def test_role_imports_the_protocol_and_itself_only(role: str) -> None:
+def test_role_imports_only_the_protocol_and_itself(role: str) -> None:
     assert imports(role) == {"protocol", role}
 
 

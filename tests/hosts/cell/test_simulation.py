@@ -1,4 +1,4 @@
-"""Does a whole cell keep its promises under faults of all kinds, and would its simulation show it if it did not?"""
+"""A simulated cell keeps its guarantees under faults, and the simulation detects broken code."""
 
 import hashlib
 import os
@@ -18,12 +18,12 @@ from testing.cell_world.faults import HOSTILE
 from testing.cell_world.world import World
 
 SEEDS = 12
-"""A first look; `just sim-cell` looks at thousands."""
+"""Number of seeds to run. `just sim-cell` runs thousands."""
 BROKEN_SEEDS = 300
-"""Among so many, one shows that a machine is broken."""
+"""Number of seeds to search for one that detects broken code."""
 
 
-def test_seeds_with_many_faults_break_no_promise() -> None:
+def test_seeds_with_many_faults_violate_no_guarantee() -> None:
     findings = {seed: World(seed).run() for seed in range(1, SEEDS + 1)}
 
     assert [f"just sim-cell --seed {seed} --trace" for seed, each in findings.items() if each.violations] == []
@@ -41,7 +41,7 @@ def test_seeds_with_hostile_faults_violate_no_guarantee() -> None:
 def _check_that_much_went_wrong(findings: list[Findings]) -> None:
     assert sum(each.islands for each in findings) > 6
     assert sum(each.epochs for each in findings) > 15
-    ended = [story.ended for each in findings for story in each.stories.values()]
+    ended = [story.ended for each in findings for story in each.traces.values()]
     assert 2 * ended.count("completed") > len(ended)
     assert max(each.worst_percent for each in findings) > 100
 
@@ -62,12 +62,12 @@ def trace_of(seed: int) -> str:
     return "\n".join(lines)
 
 
-def test_a_seed_is_the_same_run_to_the_byte() -> None:
+def test_seed_reproduces_the_same_trace() -> None:
     assert trace_of(7) == trace_of(7)
 
 
 @pytest.mark.process
-def test_it_is_the_same_under_any_hash_seed() -> None:
+def test_trace_does_not_depend_on_the_hash_seed() -> None:
     script = "from tests.hosts.cell.test_simulation import *; print(hashlib.sha256(trace_of(11).encode()).hexdigest())"
     digests = {
         subprocess.run(
@@ -83,22 +83,22 @@ def test_it_is_the_same_under_any_hash_seed() -> None:
     assert digests == {hashlib.sha256(trace_of(11).encode()).hexdigest()}
 
 
-# What would be seen if a machine were broken: methods are replaced on purpose, to show that the simulation finds it.
+# These patches break the state machines on purpose, to prove that the simulation detects such bugs.
 
 
 def start_any_grant(patch: pytest.MonkeyPatch) -> None:
-    real = member.Member._granted
-    patch.setattr(member.Member, "_granted", lambda self, granted, _, now: real(self, granted, Duration(0), now))
+    real = member.Member._apply_grant
+    patch.setattr(member.Member, "_apply_grant", lambda self, granted, _, now: real(self, granted, Duration(0), now))
 
 
 def follow_anybody(patch: pytest.MonkeyPatch) -> None:
     def binds(self: member.Member, epoch: object, now: Instant) -> bool:
-        if epoch != self.bound:
-            self._conversation.follow(epoch)
-            self._authority.restart(now)
+        if epoch != self.followed_epoch:
+            self._connection.follow(epoch)
+            self._authority.restart_session(now)
         return True
 
-    patch.setattr(member.Member, "_binds", binds)
+    patch.setattr(member.Member, "_follows", binds)
 
 
 def believe_in_the_lease_for_ever(patch: pytest.MonkeyPatch) -> None:
@@ -112,22 +112,22 @@ def never_send_again(patch: pytest.MonkeyPatch) -> None:
 def take_in_repetitions(patch: pytest.MonkeyPatch) -> None:
     def take(self: link.Inbound[object], first: int, messages: object) -> list[object]:
         new = [(number, age_ns, heard) for number, (age_ns, heard) in enumerate(messages, first)]
-        self.taken = max([self.taken, *(number for number, _, _ in new)])
+        self.last_received = max([self.last_received, *(number for number, _, _ in new)])
         return new
 
-    patch.setattr(link.Inbound, "take", take)
+    patch.setattr(link.Inbound, "accept", take)
 
 
 def keep_no_share(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(roster.Roster, "places_left", lambda self, endpoint: endpoint.in_flight_max)
+    patch.setattr(roster.MemberRoster, "places_left", lambda self, endpoint: endpoint.in_flight_max)
 
 
 def miss_nobody(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(peers.Peer, "alone_from", lambda self: Instant(2**62))
+    patch.setattr(peers.Peer, "island_at", lambda self: Instant(2**62))
 
 
 def take_all_as_an_island(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(island, "own_endpoint", lambda share, endpoint: endpoint)
+    patch.setattr(island, "island_endpoint", lambda share, endpoint: endpoint)
 
 
 def forget_what_runs_as_an_island(patch: pytest.MonkeyPatch) -> None:
@@ -140,13 +140,11 @@ def forget_what_runs_as_an_island(patch: pytest.MonkeyPatch) -> None:
 
 
 def wait_for_no_reports(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(
-        leader.Leader, "_end_gathering_if_all_are_here", lambda self, now: self.gathering and self._begin(now)
-    )
+    patch.setattr(leader.Leader, "_end_gathering_if_complete", lambda self, now: self.gathering and self._begin(now))
 
 
 def cover_nothing(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(leader.Leader, "snapshot_written", lambda self, at, now: None)
+    patch.setattr(leader.Leader, "snapshot_stored", lambda self, at, now: None)
 
 
 def go_by_rules_when_they_are_read(patch: pytest.MonkeyPatch) -> None:
@@ -157,11 +155,11 @@ def go_by_rules_when_they_are_read(patch: pytest.MonkeyPatch) -> None:
 
 
 def ask_nobody_before_rules_change(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(leader.Leader, "all_are_ready_for", lambda self, policy_hash: not self.gathering)
+    patch.setattr(leader.Leader, "all_have_policy", lambda self, policy_hash: not self.gathering)
 
 
 def tell_nobody_of_new_rules(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(rules.MemberRules, "agree", lambda self: [])
+    patch.setattr(rules.MemberRules, "apply_staged", lambda self: [])
 
 
 @pytest.mark.parametrize(
@@ -183,10 +181,10 @@ def tell_nobody_of_new_rules(patch: pytest.MonkeyPatch) -> None:
         (tell_nobody_of_new_rules, 5),
     ],
 )
-def test_a_broken_machine_is_found(
+def test_simulation_detects_a_broken_state_machine(
     broken: Callable[[pytest.MonkeyPatch], None], seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By this seed, the first that shows it; where the simulation has changed since, by another."""
+    """`seed` was the first to detect the bug. Other seeds are tried in case the simulation has changed since then."""
     broken(monkeypatch)
 
     assert any(World(each).run().violations for each in (seed, *range(1, BROKEN_SEEDS)))

@@ -1,4 +1,4 @@
-"""How do the tests of the baselines say what they arrange?"""
+"""Builders for the baseline scheduler tests."""
 
 from dataclasses import replace
 
@@ -8,14 +8,14 @@ from headgate.model.units import EndpointId, Instant
 from headgate.simulation.baselines.saturation_gate import SaturationGate
 from headgate.simulation.engine.state import EngineState
 from headgate.simulation.virtual.scenario import Decider
-from testing.builders import a_policy, an_endpoint, at, dispatch, policy_changed, readied, told
+from testing.builders import a_policy, an_endpoint, at, commands_for, dispatch, policy_changed, readied
 
 
 def with_endpoints(decider: Decider, *names: str) -> Decider:
-    """The stand-in, knowing a policy and so many ready endpoints."""
-    told(decider, at(0), policy_changed(a_policy()))
+    """Gives the baseline a policy and ready endpoints with these names."""
+    commands_for(decider, at(0), policy_changed(a_policy()))
     for name in names:
-        told(decider, at(0), EndpointJoined(an_endpoint(name)), readied(name))
+        commands_for(decider, at(0), EndpointJoined(an_endpoint(name)), readied(name))
     return decider
 
 
@@ -26,7 +26,7 @@ def sent(
 
 
 def shows(gate: SaturationGate, endpoint: str, *, waiting: int, kv_used: float, now: Instant) -> None:
-    """A scrape of one endpoint."""
+    """Reports one endpoint's scraped metrics to the gate."""
     state = EngineState(
         running=0,
         waiting=waiting,
@@ -40,4 +40,4 @@ def shows(gate: SaturationGate, endpoint: str, *, waiting: int, kv_used: float, 
         steps=0,
         worked_ps=0,
     )
-    gate.scraped(EndpointId(endpoint), state, now)
+    gate.on_scrape(EndpointId(endpoint), state, now)

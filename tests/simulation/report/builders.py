@@ -1,4 +1,4 @@
-"""How does a test get a report without a run? From stories made up by hand, or by chance from a seed."""
+"""Builders for reports from hand-made or random request traces."""
 
 from collections.abc import Iterator
 from random import Random
@@ -19,25 +19,29 @@ from headgate.model.units import (
     PoolName,
     TenantId,
 )
-from headgate.simulation.report.report import Report
-from headgate.simulation.virtual.scenario import Callers, Crash, EngineSpec, Fault, Scenario, Slow
-from headgate.simulation.virtual.story import Ending, EndpointSample, EngineAccount, Sample, Story
+from headgate.simulation.report.report import SimulationReport
+from headgate.simulation.virtual.run_observer import EndpointSample, EngineTotals, FleetSample, RequestTrace, RunSummary
+from headgate.simulation.virtual.scenario import CallerBehaviour, Crash, EngineSpec, Scenario, ScenarioFault, Slowdown
 from headgate.simulation.workload.arrival import Arrival
 
 MS, S = MILLISECOND, SECOND
 
 CALLERS = {
-    ClassName("interactive"): Callers(ttft_ns=Duration(2 * S), tpot_ns=Duration(100 * MS), leave_ns=Duration(10 * S)),
-    ClassName("batch"): Callers(ttft_ns=Duration(60 * S), e2e_ns=Duration(90 * S), retries=2),
-    ClassName("whole"): Callers(e2e_ns=Duration(20 * S), stream=False),
+    ClassName("interactive"): CallerBehaviour(
+        ttft_ns=Duration(2 * S), tpot_ns=Duration(100 * MS), client_timeout_ns=Duration(10 * S)
+    ),
+    ClassName("batch"): CallerBehaviour(ttft_ns=Duration(60 * S), e2e_ns=Duration(90 * S), retries=2),
+    ClassName("whole"): CallerBehaviour(e2e_ns=Duration(20 * S), stream=False),
 }
-FAULTS: tuple[Fault, ...] = (
+FAULTS: tuple[ScenarioFault, ...] = (
     Crash(EndpointId("main/1"), Instant(30 * S), Duration(20 * S)),
-    Slow(EndpointId("main/0"), Instant(2 * S), Duration(5 * S), 300),
+    Slowdown(EndpointId("main/0"), Instant(2 * S), Duration(5 * S), 300),
 )
 
 
-def a_scenario(*, engines: int = 2, span_s: float = 120, faults: tuple[Fault, ...] = (), **fields: Any) -> Scenario:
+def a_scenario(
+    *, engines: int = 2, span_s: float = 120, faults: tuple[ScenarioFault, ...] = (), **fields: Any
+) -> Scenario:
     given: dict[str, Any] = {
         "title": "A <made-up> run",
         "seed": 7,
@@ -60,15 +64,15 @@ def no_arrivals() -> Iterator[Arrival]:
     return iter(())
 
 
-def a_story(**fields: Any) -> Story:
-    """Good as it stands: a first token after 1 s, ten more of 50 ms each."""
+def a_story(**fields: Any) -> RequestTrace:
+    """Returns a request that meets its objectives: first token after 1 s, then ten tokens at 50 ms each."""
     given: dict[str, Any] = {
         "number": 0,
         "service_class": ClassName("interactive"),
         "tenant": TenantId("acme"),
         "arrived_at": Instant(10 * S),
         "prompt_tokens": 100,
-        "answer_tokens": 11,
+        "full_output_tokens": 11,
         "tries": 1,
         "attempts": 1,
         "waited_ns": 400 * MS,
@@ -80,34 +84,34 @@ def a_story(**fields: Any) -> Story:
         "output_tokens_computed": 11,
         "engine_ps": 3 * 10**11,
     }
-    return Story(**(given | fields))
+    return RequestTrace(**(given | fields))
 
 
-def refused(outcome: Outcome = Outcome.QUEUE_FULL, **fields: Any) -> Story:
+def refused(outcome: Outcome = Outcome.QUEUE_FULL, **fields: Any) -> RequestTrace:
     nothing: dict[str, Any] = {"attempts": 0, "waited_ns": 0, "first_token_at": None, "ended_at": Instant(10 * S)}
     nothing |= {"output_tokens": 0, "prompt_tokens_computed": 0, "output_tokens_computed": 0, "engine_ps": 0}
     return a_story(outcome=outcome, **(nothing | fields))
 
 
-def chance_stories(seed: int, count: int, *, tenants: int = 9, span_s: int = 120) -> list[Story]:
+def chance_stories(seed: int, count: int, *, tenants: int = 9, span_s: int = 120) -> list[RequestTrace]:
     chance = Random(f"{seed} stories")
     return [_chance_story(chance, number, tenants=tenants, span_s=span_s) for number in range(count)]
 
 
-def _chance_story(chance: Random, number: int, *, tenants: int, span_s: int) -> Story:
+def _chance_story(chance: Random, number: int, *, tenants: int, span_s: int) -> RequestTrace:
     arrived = chance.randrange(span_s * S)
     outcome = chance.choice([Outcome.COMPLETED] * 12 + list(Outcome))
     attempts = chance.choice([1, 1, 1, 2, 3]) if outcome is Outcome.COMPLETED else chance.choice([0, 0, 1, 2])
     began = outcome is Outcome.COMPLETED or (attempts > 0 and chance.random() < 0.3)
     first = arrived + round(chance.lognormvariate(0, 1.3) * S)
     tokens = chance.choice([0, 1, 2, chance.randrange(400)]) if began else 0
-    return Story(
+    return RequestTrace(
         number=number,
         service_class=ClassName(chance.choice(["interactive"] * 3 + ["batch", "whole", "unheard-of"])),
         tenant=TenantId(f"t{min(chance.randrange(tenants), chance.randrange(tenants))}"),
         arrived_at=Instant(arrived),
         prompt_tokens=chance.randrange(1, 4000),
-        answer_tokens=400,
+        full_output_tokens=400,
         tries=chance.choice([1, 1, 1, 2, 3]),
         attempts=attempts,
         waited_ns=chance.randrange(3 * S),
@@ -121,27 +125,27 @@ def _chance_story(chance: Random, number: int, *, tenants: int, span_s: int) -> 
     )
 
 
-def chance_samples(seed: int, count: int, *, engines: int = 2, span_s: int = 120) -> list[Sample]:
+def chance_samples(seed: int, count: int, *, engines: int = 2, span_s: int = 120) -> list[FleetSample]:
     chance = Random(f"{seed} samples")
-    samples: list[Sample] = []
+    samples: list[FleetSample] = []
     for number in range(count):
         queued = {ClassName("batch"): chance.randrange(40)}
-        if number >= count // 3:  # A class may be heard of late.
+        if number >= count // 3:  # A class can appear later than others.
             queued[ClassName("interactive")] = chance.randrange(9)
         endpoints = tuple(
             EndpointSample(chance.randrange(8), chance.randrange(4), chance.random()) for _ in range(engines)
         )
-        samples.append(Sample(Instant(round(number * span_s * S / count)), queued, endpoints))
+        samples.append(FleetSample(Instant(round(number * span_s * S / count)), queued, endpoints))
     return samples
 
 
-def an_ending(scenario: Scenario, *, at_s: float = 130, busy: float = 0.75) -> Ending:
+def an_ending(scenario: Scenario, *, at_s: float = 130, busy: float = 0.75) -> RunSummary:
     up_ns = round(at_s * S)
-    return Ending(
+    return RunSummary(
         Instant(up_ns),
         events=1234,
         engines=tuple(
-            EngineAccount(
+            EngineTotals(
                 spec.id, spec.pool, spec.profile.name, up_ns, round(up_ns * 1000 * busy), 500, 9000, 4000, 80, 20, 3
             )
             for spec in scenario.engines
@@ -149,17 +153,21 @@ def an_ending(scenario: Scenario, *, at_s: float = 130, busy: float = 0.75) -> E
     )
 
 
-def a_report(*stories: Story, samples: int = 0, scenario: Scenario | None = None, **fields: Any) -> Report:
+def a_report(
+    *stories: RequestTrace, samples: int = 0, scenario: Scenario | None = None, **fields: Any
+) -> SimulationReport:
     scenario = scenario or a_scenario()
-    report = Report(scenario, **fields)
+    report = SimulationReport(scenario, **fields)
     for story in stories:
-        report.ended(story)
+        report.request_ended(story)
     for sample in chance_samples(1, samples, engines=len(scenario.engines)):
-        report.sampled(sample)
-    report.over(an_ending(scenario))
+        report.sample_taken(sample)
+    report.run_ended(an_ending(scenario))
     return report
 
 
-def a_full_report(seed: int = 1, *, count: int = 1500, tenants: int = 9, engines: int = 2, **fields: Any) -> Report:
+def a_full_report(
+    seed: int = 1, *, count: int = 1500, tenants: int = 9, engines: int = 2, **fields: Any
+) -> SimulationReport:
     scenario = a_scenario(engines=engines, faults=FAULTS)
     return a_report(*chance_stories(seed, count, tenants=tenants), samples=150, scenario=scenario, **fields)

@@ -1,4 +1,4 @@
-"""What would the figures be, computed slowly and plainly from all stories at once?"""
+"""Reference computation of report statistics from the complete list of requests."""
 
 import math
 from collections import Counter
@@ -7,16 +7,31 @@ from fractions import Fraction
 from typing import Any
 
 from headgate.model.outcome import Outcome
-from headgate.simulation.virtual.scenario import Callers, Scenario
-from headgate.simulation.virtual.story import Story
+from headgate.simulation.virtual.run_observer import RequestTrace
+from headgate.simulation.virtual.scenario import CallerBehaviour, Scenario
 
-REFUSALS = {"invalid", "model_not_found", "too_large", "unauthorized", "forbidden", "duplicate", "rate_limited"}
-REFUSALS |= {"over_budget", "queue_full", "unreachable", "shed", "retry_refused", "no_endpoints", "draining"}
-REFUSALS |= {"unverified", "quarantined"}
-GIVEN_UP = {"expired", "too_late", "evicted"}
+REJECTED = {
+    "invalid_request",
+    "model_not_found",
+    "request_too_large",
+    "unauthorized",
+    "forbidden",
+    "duplicate_request",
+    "rate_limited",
+    "budget_exceeded",
+    "queue_full",
+    "deadline_infeasible",
+    "shed",
+    "retry_budget_exhausted",
+    "no_endpoints",
+    "draining",
+    "key_unverified",
+    "quarantined",
+}
+DROPPED = {"queue_timeout", "deadline_exceeded", "evicted"}
 
 
-def figures_of(stories: Sequence[Story], scenario: Scenario) -> dict[str, Any]:
+def figures_of(stories: Sequence[RequestTrace], scenario: Scenario) -> dict[str, Any]:
     fates = [fate(each, callers(each, scenario)) for each in stories]
     good = [each for each, what in zip(stories, fates, strict=True) if what == "good"]
     bad = [each for each, what in zip(stories, fates, strict=True) if what != "good"]
@@ -33,14 +48,14 @@ def figures_of(stories: Sequence[Story], scenario: Scenario) -> dict[str, Any]:
         "good": len(good),
         "goodput_per_s": six(Fraction(len(good)) / span_s),
         "attainment": part(len(good), len(stories)),
-        "fates": {name: fates.count(name) for name in ("good", "late", "refused", "given_up", "left", "failed")},
+        "results": {name: fates.count(name) for name in ("good", "late", "rejected", "dropped", "cancelled", "failed")},
         "outcomes": dict(outcomes),
-        "refusals": {name: count for name, count in outcomes.items() if name in REFUSALS | GIVEN_UP},
+        "rejections": {name: count for name, count in outcomes.items() if name in REJECTED | DROPPED},
         "failed_after_first_token": sum(
             what == "failed" and each.first_token_at is not None for each, what in zip(stories, fates, strict=True)
         ),
         "retries": sum(each.tries - 1 for each in stories),
-        "sent": len(sent),
+        "dispatched": len(sent),
         "attempts": sum(each.attempts for each in stories),
         "amplification": part(sum(each.attempts for each in stories), len(sent)),
         "ttft_s": spread([each.first_token_at - each.arrived_at for each in seen]),  # type: ignore[operator]
@@ -58,7 +73,7 @@ def figures_of(stories: Sequence[Story], scenario: Scenario) -> dict[str, Any]:
     }
 
 
-def fairness(stories: Sequence[Story], scenario: Scenario) -> dict[str, Any]:
+def fairness(stories: Sequence[RequestTrace], scenario: Scenario) -> dict[str, Any]:
     names = sorted({str(each.tenant) for each in stories})
     of = {name: [each for each in stories if each.tenant == name] for name in names}
     good = {name: sum(fate(each, callers(each, scenario)) == "good" for each in of[name]) for name in names}
@@ -75,16 +90,16 @@ def fairness(stories: Sequence[Story], scenario: Scenario) -> dict[str, Any]:
     }
 
 
-def callers(story: Story, scenario: Scenario) -> Callers:
-    return scenario.callers.get(story.service_class, Callers())
+def callers(story: RequestTrace, scenario: Scenario) -> CallerBehaviour:
+    return scenario.callers.get(story.service_class, CallerBehaviour())
 
 
-def fate(story: Story, wishes: Callers) -> str:
+def fate(story: RequestTrace, wishes: CallerBehaviour) -> str:
     name = str(story.outcome)
     if name != "completed":
-        if name in REFUSALS | GIVEN_UP:
-            return "refused" if name in REFUSALS else "given_up"
-        return "left" if name == "cancelled" else "failed"
+        if name in REJECTED | DROPPED:
+            return "rejected" if name in REJECTED else "dropped"
+        return "cancelled" if name == "cancelled" else "failed"
     ttft_met = tpot_met = True
     if wishes.stream and story.first_token_at is not None:
         ttft_met = wishes.ttft_ns is None or story.first_token_at - story.arrived_at <= wishes.ttft_ns
@@ -94,12 +109,12 @@ def fate(story: Story, wishes: Callers) -> str:
     return "good" if ttft_met and tpot_met and e2e_met else "late"
 
 
-def pace(story: Story) -> int:
+def pace(story: RequestTrace) -> int:
     assert story.first_token_at is not None
     return (story.ended_at - story.first_token_at) // (story.output_tokens - 1)
 
 
-def tokens(story: Story) -> int:
+def tokens(story: RequestTrace) -> int:
     return story.prompt_tokens_computed + story.output_tokens_computed
 
 

@@ -1,4 +1,4 @@
-"""Does a report read well in a terminal?"""
+"""Tests for the text report."""
 
 import re
 from dataclasses import replace
@@ -9,66 +9,66 @@ from inline_snapshot import snapshot
 from headgate.model.outcome import Outcome
 from headgate.model.units import ClassName, TenantId
 from headgate.simulation.baselines.no_queue import RoundRobin
-from headgate.simulation.report.table import text
-from headgate.simulation.virtual.scenario import Callers
+from headgate.simulation.report.text_report import render_text
+from headgate.simulation.virtual.scenario import CallerBehaviour
 from tests.simulation.report.builders import a_full_report, a_report, a_scenario, a_story, refused
 
 
-def test_a_small_run_is_told_in_a_few_lines() -> None:
+def test_report_for_a_single_class_has_only_a_total_row() -> None:
     stories = [a_story(number=number) for number in range(3)]
 
-    assert text(a_report(*stories, refused(), samples=20, scheduler="headgate"), 99) == snapshot("""\
+    assert render_text(a_report(*stories, refused(), samples=20, scheduler="headgate"), 99) == snapshot("""\
 A <made-up> run
 scheduler headgate, seed 7; 2 x tiny in main
-4 requests in 120 s (0.0333/s), over after 130 s
-interactive is good with TTFT ≤ 2 s, TPOT ≤ 100 ms; callers leave after 10 s
+4 requests in 120 s (0.0333/s); run ended after 130 s
+interactive: good if TTFT ≤ 2 s, TPOT ≤ 100 ms; clients disconnect after 10 s
 
-What became of the requests
-class  arrivals  arrivals/s  good  late  refused  left  goodput/s  attained  retries
-all           4      0.0333     3     0        1     0      0.025     75.0%        0
+Requests by result
+class  arrivals  arrivals/s  good  late  rejected  cancelled  goodput/s  attained  retries
+all           4      0.0333     3     0         1          0      0.025     75.0%        0
 
-How long it took
+Latency
 latency                 p50     p90     p95     p99    mean     max
 all            TTFT     1 s     1 s     1 s     1 s     1 s     1 s
                TPOT   50 ms   50 ms   50 ms   50 ms   50 ms   50 ms
                 E2E   1.5 s   1.5 s   1.5 s   1.5 s   1.5 s   1.5 s
          queue wait  400 ms  400 ms  400 ms  400 ms  400 ms  400 ms
 
-What it cost
-class  tokens  tokens wasted  engine-s  engine-s wasted  sent  attempts each
-all       333           0.0%       0.9             0.0%     3          1.000
+Tokens and engine time
+class  tokens  tokens wasted  engine-s  engine-s wasted  dispatched  attempts mean
+all       333           0.0%       0.9             0.0%           3          1.000
 
 Engines
 engine     up   busy  generated  prefix hits  preempted  in flight  max  KV mean  KV max
 main/0  130 s  75.0%       4000        25.0%          3        4.5   10      41%     83%
 main/1  130 s  75.0%       4000        25.0%          3        3.7    7      61%     99%
-main/0 held more than in_flight_max: callers that left count until their step ends
+main/0 exceeded in_flight_max: cancelled requests are counted until the step ends
 
-refused: queue_full 1
-engine-seconds: 260 up, of which good 0.3%, unassigned 74.7%, idle 25.0%
-the fullest engine held 1.10 times the mean of those up with it\
+rejected: queue_full 1
+engine time: 260 s, of which good 0.3%, unattributed 74.7%, idle 25.0%
+most loaded engine: 1.10 times the mean requests in flight per engine\
 """)
 
 
-def test_a_run_of_several_classes_and_tenants_has_a_row_for_each_class() -> None:
-    assert text(a_full_report(), 99) == snapshot("""\
+def test_report_has_one_row_per_class() -> None:
+    assert render_text(a_full_report(), 99) == snapshot("""\
 A <made-up> run
 scheduler Scheduler, seed 7; 2 x tiny in main
-1500 requests in 120 s (12.5/s), over after 130 s
-interactive is good with TTFT ≤ 2 s, TPOT ≤ 100 ms; callers leave after 10 s
-batch is good with TTFT ≤ 60 s, E2E ≤ 90 s; callers retry up to 2 times
-whole is good with E2E ≤ 20 s
-unheard-of is good with any complete answer
+1500 requests in 120 s (12.5/s); run ended after 130 s
+interactive: good if TTFT ≤ 2 s, TPOT ≤ 100 ms; clients disconnect after 10 s
+batch: good if TTFT ≤ 60 s, E2E ≤ 90 s; clients retry up to 2 times
+whole: good if E2E ≤ 20 s
+unheard-of: good if completed
 
-What became of the requests
-class        arrivals  good  late  refused  given up  left  failed  goodput/s  attained  retries
-interactive       757   142   110      333        72    26      74       1.18     18.8%      470
-batch             251    77     0      120        17     8      29      0.642     30.7%      138
-whole             267    70     7      137        24     2      27      0.583     26.2%      153
-unheard-of        225    84     0       89        22     3      27        0.7     37.3%      140
-all              1500   373   117      679       135    39     157       3.11     24.9%      901
+Requests by result
+class        arrivals  good  late  rejected  dropped  cancelled  failed  attained  retries
+interactive       757   142   110       333       72         26      74     18.8%      470
+batch             251    77     0       120       17          8      29     30.7%      138
+whole             267    70     7       137       24          2      27     26.2%      153
+unheard-of        225    84     0        89       22          3      27     37.3%      140
+all              1500   373   117       679      135         39     157     24.9%      901
 
-How long it took
+Latency
 latency                      p50     p90     p95     p99    mean     max
 interactive        TTFT   957 ms  4.26 s  6.95 s  12.6 s  1.85 s  16.7 s
                    TPOT  90.5 ms  220 ms  244 ms  265 ms  109 ms  267 ms
@@ -89,24 +89,24 @@ all                TTFT   1.01 s  4.31 s  7.47 s  16.3 s  2.09 s  66.2 s
                     E2E   1.78 s  21.4 s  32.2 s  43.9 s   6.6 s  46.3 s
              queue wait   1.49 s   2.7 s  2.85 s  2.98 s  1.47 s  2.99 s
 
-What it cost
-class        tokens  tokens wasted  engine-s  engine-s wasted  sent  attempts each
-interactive   1.53M          71.2%      36.9            74.2%   495          1.545
-batch        502422          44.6%      12.8            46.8%   161          1.528
-whole        634065          58.1%      14.4            55.7%   179          1.598
-unheard-of   504107          41.6%      12.1            39.3%   153          1.627
-all           3.17M          59.7%      76.1            60.6%   988          1.565
+Tokens and engine time
+class        tokens  tokens wasted  engine-s  engine-s wasted  dispatched  attempts mean
+interactive   1.53M          71.2%      36.9            74.2%         495          1.545
+batch        502422          44.6%      12.8            46.8%         161          1.528
+whole        634065          58.1%      14.4            55.7%         179          1.598
+unheard-of   504107          41.6%      12.1            39.3%         153          1.627
+all           3.17M          59.7%      76.1            60.6%         988          1.565
 
-How evenly tenants were served
-class        tenants  Jain of attainment  Jain of engine-s  worst tenant  attained
-interactive        9               0.929             0.737            t5     13.9%
-batch              9               0.945             0.679            t5     25.0%
-whole              9               0.838             0.769            t2     17.0%
-unheard-of         9               0.827             0.701            t2     27.3%
-all                9               0.970             0.740            t8     15.0%
-Jain of engine-s measures how even the amounts are, and so follows what tenants ask for
+Fairness among tenants
+class        tenants  Jain attainment  Jain engine-s  worst tenant  attained
+interactive        9            0.929          0.737            t5     13.9%
+batch              9            0.945          0.679            t5     25.0%
+whole              9            0.838          0.769            t2     17.0%
+unheard-of         9            0.827          0.701            t2     27.3%
+all                9            0.970          0.740            t8     15.0%
+Jain engine-s compares absolute amounts, so it also reflects differences in demand
 
-The worst-off tenants with at least 20 requests of a class
+Worst-served tenants (at least 20 requests per class)
 tenant        class  arrivals  good  attained  p50 TTFT  p99 TTFT  engine-s
 t5      interactive        72    10     13.9%    877 ms    13.4 s      2.82
 t4      interactive        86    13     15.1%    892 ms    12.2 s       4.1
@@ -121,103 +121,104 @@ Engines
 engine     up   busy  generated  prefix hits  preempted  in flight  max  KV mean  KV max
 main/0  130 s  75.0%       4000        25.0%          3       4.98   10      43%     96%
 main/1  130 s  75.0%       4000        25.0%          3       4.57   10      55%     99%
-main/0 and 1 more held more than in_flight_max: callers that left count until their step ends
+main/0 and 1 more exceeded in_flight_max: cancelled requests are counted until the step ends
 
-refused: forbidden 55, unauthorized 53, unverified 53, rate_limited 47, retry_refused 46,
-  model_not_found 45, quarantined 45, over_budget 44, shed 41, duplicate 39, no_endpoints 39,
-  invalid 38, queue_full 37, too_large 37, draining 33, unreachable 27
-given up: evicted 57, expired 39, too_late 39
-failed: engine_refused 45, engine_silent 38, engine_failed 37, gateway_failed 37; 26 of them after
-  the first token, and so not retried
-engine-seconds: 260 up, of which good 11.5%, late 3.6%, refused 9.8%, given up 1.2%, left 0.7%,
-  failed 2.5%, unassigned 45.7%, idle 25.0%
-the fullest engine held 1.04 times the mean of those up with it\
+rejected: forbidden 55, key_unverified 53, unauthorized 53, rate_limited 47, retry_budget_exhausted
+  46, model_not_found 45, quarantined 45, budget_exceeded 44, shed 41, duplicate_request 39,
+  no_endpoints 39, invalid_request 38, queue_full 37, request_too_large 37, draining 33,
+  deadline_infeasible 27
+dropped: evicted 57, deadline_exceeded 39, queue_timeout 39
+failed: engine_rejected 45, engine_timeout 38, engine_error 37, internal_error 37; 26 of them not
+  retried because the response had started
+engine time: 260 s, of which good 11.5%, late 3.6%, rejected 9.8%, dropped 1.2%, cancelled 0.7%,
+  failed 2.5%, unattributed 45.7%, idle 25.0%
+most loaded engine: 1.04 times the mean requests in flight per engine\
 """)
 
 
-def test_an_empty_run_says_so() -> None:
-    assert text(a_report(scenario=a_scenario(engines=0)), 99) == snapshot("""\
+def test_report_for_an_empty_run_omits_latency_and_engines() -> None:
+    assert render_text(a_report(scenario=a_scenario(engines=0)), 99) == snapshot("""\
 A <made-up> run
 scheduler Scheduler, seed 7; no engines
-0 requests in 120 s (0/s), over after 130 s
+0 requests in 120 s (0/s); run ended after 130 s
 
-What became of the requests
-class  arrivals  arrivals/s  good  late  refused  left  goodput/s  attained  retries
-all           0           0     0     0        0     0          0         -        0
+Requests by result
+class  arrivals  arrivals/s  good  late  rejected  cancelled  goodput/s  attained  retries
+all           0           0     0     0         0          0          0         -        0
 
-What it cost
-class  tokens  tokens wasted  engine-s  engine-s wasted  sent  attempts each
-all         0              -         0                -     0              -\
+Tokens and engine time
+class  tokens  tokens wasted  engine-s  engine-s wasted  dispatched  attempts mean
+all         0              -         0                -           0              -\
 """)
 
 
 @pytest.mark.parametrize("width", [60, 72, 80, 99])
-def test_lines_fit_the_width(width: int) -> None:
-    told = text(a_full_report(engines=3), width)
+def test_lines_fit_within_the_width(width: int) -> None:
+    told = render_text(a_full_report(engines=3), width)
 
     assert max(map(len, told.splitlines())) <= width
     assert len(told.split("\n\n")) == 8
 
 
 @pytest.mark.parametrize("width", range(44, 100, 4))
-def test_fates_add_up_in_any_width(width: int) -> None:
-    lines = text(a_full_report(), width).splitlines()
+def test_results_sum_to_arrivals_at_any_width(width: int) -> None:
+    lines = render_text(a_full_report(), width).splitlines()
     heading = next(place for place, line in enumerate(lines) if line.startswith("class"))
     names = re.split("  +", lines[heading])
-    fates = ("good", "late", "refused", "given up", "left", "failed", "other")
+    fates = ("good", "late", "rejected", "dropped", "cancelled", "failed", "other")
     for line in lines[heading + 1 : heading + 6]:
         row = dict(zip(names, line.split(), strict=True))
         assert sum(int(row.get(fate, 0)) for fate in fates) == int(row["arrivals"])
 
 
-def test_rates_go_before_fates_do() -> None:
-    lines = text(a_full_report(), 66 + len("  attained")).splitlines()
+def test_rate_columns_are_dropped_before_result_columns() -> None:
+    lines = render_text(a_full_report(), 71 + len("  attained")).splitlines()
 
-    assert "class        arrivals  good  late  refused  given up  left  failed  attained" in lines
+    assert "class        arrivals  good  late  rejected  dropped  cancelled  failed  attained" in lines
 
 
-def test_where_everybody_gets_everything_nobody_is_worst_off() -> None:
+def test_report_names_no_worst_tenant_if_all_attained_100_percent() -> None:
     stories = [a_story(tenant=TenantId(name)) for name in ("acme", "globex") for _ in range(20)]
 
-    everybody = text(a_report(*stories), 99)
-    most = text(a_report(*stories, refused(tenant=TenantId("tiny"))), 99)
-    acme_not = text(a_report(*stories, refused(tenant=TenantId("acme"))), 99)
+    everybody = render_text(a_report(*stories), 99)
+    most = render_text(a_report(*stories, refused(tenant=TenantId("tiny"))), 99)
+    acme_not = render_text(a_report(*stories, refused(tenant=TenantId("acme"))), 99)
 
-    assert "\nall tenants at 100 %\n" in everybody
-    assert "\nall tenants with at least 20 requests of a class at 100 %\n" in most
-    assert "worst-off" not in everybody + most
-    assert "worst-off" in acme_not
+    assert "\nall tenants attained 100 %\n" in everybody
+    assert "\nall tenants with at least 20 requests per class attained 100 %\n" in most
+    assert "Worst-served" not in everybody + most
+    assert "Worst-served" in acme_not
     assert "100 %" not in acme_not
     assert [line.split()[-2:] for line in everybody.splitlines() if line.startswith("all  ")][-1] == ["-", "100.0%"]
 
 
-def test_failures_that_nobody_can_retry_are_told() -> None:
-    failed = a_story(outcome=Outcome.ENGINE_FAILED)
-    told = text(a_report(failed, failed, a_story(outcome=Outcome.ENGINE_FAILED, first_token_at=None)), 99)
+def test_report_counts_failures_after_the_response_has_started() -> None:
+    failed = a_story(outcome=Outcome.ENGINE_ERROR)
+    told = render_text(a_report(failed, failed, a_story(outcome=Outcome.ENGINE_ERROR, first_token_at=None)), 99)
 
-    assert "failed: engine_failed 3; 2 of them after the first token, and so not retried" in told
-    assert "failed: engine_failed 1; all of them" in text(a_report(failed), 99)
+    assert "failed: engine_error 3; 2 of them not retried because the response had started" in told
+    assert "failed: engine_error 1; all of them" in render_text(a_report(failed), 99)
 
 
 @pytest.mark.parametrize(("retries", "manners"), [(1, "retry once"), (3, "retry up to 3 times")])
-def test_retries_are_those_of_the_file(retries: int, manners: str) -> None:
-    scenario = a_scenario(callers={ClassName("interactive"): Callers(retries=retries)})
+def test_report_shows_the_configured_client_retries(retries: int, manners: str) -> None:
+    scenario = a_scenario(callers={ClassName("interactive"): CallerBehaviour(retries=retries)})
 
-    assert f"callers {manners}\n" in text(a_report(a_story(), scenario=scenario), 99)
+    assert f"clients {manners}\n" in render_text(a_report(a_story(), scenario=scenario), 99)
 
 
-def test_an_engine_that_held_more_than_its_limit_is_explained() -> None:
-    note = "held more than in_flight_max: callers that left count until their step ends"
+def test_report_explains_engines_above_their_in_flight_limit() -> None:
+    note = "exceeded in_flight_max: cancelled requests are counted until the step ends"
     roomy = tuple(replace(spec, in_flight_max=11) for spec in a_scenario().engines)
-    told = text(a_report(a_story(), samples=150), 99)
+    told = render_text(a_report(a_story(), samples=150), 99)
 
     assert f"main/0 and 1 more {note}" in told
-    assert note not in text(a_report(a_story(), samples=150, scenario=replace(a_scenario(), engines=roomy)), 99)
-    assert note not in text(a_report(a_story(), samples=150, scenario=a_scenario(decider=RoundRobin)), 99)
+    assert note not in render_text(a_report(a_story(), samples=150, scenario=replace(a_scenario(), engines=roomy)), 99)
+    assert note not in render_text(a_report(a_story(), samples=150, scenario=a_scenario(decider=RoundRobin)), 99)
 
 
-def test_of_many_engines_some_are_shown() -> None:
-    told = text(a_full_report(engines=20, count=50), 99)
+def test_report_lists_at_most_sixteen_engines() -> None:
+    told = render_text(a_full_report(engines=20, count=50), 99)
 
     assert "main/15 " in told
     assert "main/16 " not in told

@@ -1,6 +1,6 @@
-"""What scenario does a seed draw? Anything that a small fleet and its callers may meet.
+"""Random scenarios with a small fleet and its clients, generated from a seed.
 
-Run as a program this runs one and prints the fingerprint of all that happened: `python -m ... SEED`.
+`python -m tests.simulation.virtual.random_scenarios SEED` runs one scenario and prints a fingerprint of the run.
 """
 
 import sys
@@ -15,9 +15,9 @@ from headgate.model.engine_profile import TINY, EngineProfile
 from headgate.model.limits import Limits
 from headgate.model.policy import (
     AdmissionRules,
+    DegradationRules,
     HeadroomRules,
     HealthRules,
-    LadderRules,
     Model,
     Policy,
     Pool,
@@ -29,7 +29,15 @@ from headgate.model.policy import (
 from headgate.model.speed import EngineSpeed
 from headgate.model.tenant import Tenant
 from headgate.model.units import SECOND, ClassName, Duration, EndpointId, Instant, ModelName, PoolName, TenantId
-from headgate.simulation.virtual.scenario import Callers, Crash, EngineSpec, Fault, Hang, Scenario, Slow
+from headgate.simulation.virtual.scenario import (
+    CallerBehaviour,
+    Crash,
+    EngineSpec,
+    Hang,
+    Scenario,
+    ScenarioFault,
+    Slowdown,
+)
 from headgate.simulation.workload.arrival import Arrival
 from tests.properties.model_host import ModelHost
 from tests.simulation.virtual.scenes import run
@@ -40,7 +48,7 @@ MODEL = ModelName("m")
 
 
 class CheckedScheduler:
-    """The scheduler, with every one of its answers compared with books that are kept in the plainest way."""
+    """Scheduler whose commands are checked against a reference model after every event."""
 
     def __init__(self, policy: Policy) -> None:
         self.model = ModelHost(policy, Instant(0))
@@ -70,8 +78,8 @@ def draw(seed: int) -> Scenario:
         span_ns=_s(span_s),
         faults=tuple(_fault(random, engines, span_s) for _ in range(random.choice((0, 0, 1, 2, 5)))),
         decider=lambda: CheckedScheduler(policy),
-        probe_every_ns=_s(random.choice((0.25, 1.0, 5.0))),
-        progress_every_ns=_s(random.choice((0.25, 1.0))),
+        probe_interval_ns=_s(random.choice((0.25, 1.0, 5.0))),
+        progress_interval_ns=_s(random.choice((0.25, 1.0))),
     )
 
 
@@ -113,9 +121,9 @@ def _policy(random: Random, tenants: list[TenantId], pools: list[PoolName]) -> P
             caps=Caps(output_tokens=random.choice((None, 5, 60))),
             ttft_ns=_maybe(random, 0.5, 2, 20),
             tpot_ns=_maybe(random, 0.02, 0.05, 0.3),
-            floor_percent=random.choice((0, 0, 10, 30)),
+            min_share_percent=random.choice((0, 0, 10, 30)),
             reserve_percent=random.choice((0, 0, 0, 20)),
-            hedges=random.random() < 0.3,
+            hedging=random.random() < 0.3,
         )
         for name in CLASSES
     )
@@ -124,16 +132,16 @@ def _policy(random: Random, tenants: list[TenantId], pools: list[PoolName]) -> P
         tenants=tuple(Tenant(each, weight=random.choice((50, 100, 400)), limits=_limits(random)) for each in tenants),
         pools=tuple(_pool(random, each) for each in pools),
         models=(Model(MODEL, tuple(pools)),),
-        retry=RetryRules(attempts_max=random.randint(1, 4), pool_extra_min=random.choice((0, 10))),
+        retry=RetryRules(attempts_max=random.randint(1, 4), pool_retries_min=random.choice((0, 10))),
         health=HealthRules(
-            failures_max=random.randint(1, 4),
+            consecutive_failures_max=random.randint(1, 4),
             stall_ns_max=_s(random.choice((1, 5, 30))),
-            eject_ns=_s(random.choice((0.5, 10))),
+            ejection_ns=_s(random.choice((0.5, 10))),
         ),
-        headroom=HeadroomRules(long_tokens=random.choice((250, 1_000, 8_192))),
+        headroom=HeadroomRules(long_prompt_tokens=random.choice((250, 1_000, 8_192))),
         admission=AdmissionRules(random.choice((None, 50, 100))),
-        routing=RoutingRules(stale_ns=_s(random.choice((2, 30))), prefix=random.random() < 0.8),
-        ladder=LadderRules(enabled=random.random() < 0.3, climb_after_ns=_s(0.5), descend_after_ns=_s(2)),
+        routing=RoutingRules(metrics_stale_ns=_s(random.choice((2, 30))), prefix_affinity=random.random() < 0.8),
+        degradation=DegradationRules(enabled=random.random() < 0.3, escalate_after_ns=_s(0.5), recover_after_ns=_s(2)),
         shedding=SheddingRules(enabled=random.random() < 0.2),
     )
 
@@ -147,7 +155,7 @@ def _limits(random: Random) -> Limits:
 
 
 def _pool(random: Random, name: PoolName) -> Pool:
-    """What is said of its engines is seldom true of them."""
+    """The pool's configured speed usually differs from that of its engines."""
     speed = EngineSpeed(
         step_ps=random.choice((1, 10, 40)) * 10**9,
         prefill_token_ps=random.choice((2, 100, 1_000)) * 10**6,
@@ -157,17 +165,17 @@ def _pool(random: Random, name: PoolName) -> Pool:
     return Pool(name, _s(random.choice((1, 30))), speed, kv_tokens)
 
 
-def _callers(random: Random) -> Callers:
+def _callers(random: Random) -> CallerBehaviour:
     leave_s = random.choice((None, None, 0.3, 5.0))
-    return Callers(
-        leave_ns=None if leave_s is None else _s(leave_s),
+    return CallerBehaviour(
+        client_timeout_ns=None if leave_s is None else _s(leave_s),
         retries=random.choice((0, 0, 2, 5)),
         stream=random.random() < 0.7,
     )
 
 
 def _arrivals(random: Random, tenants: list[TenantId], span_s: float) -> list[Arrival]:
-    """Bursts: many come at one and the same instant."""
+    """Many requests arrive at the same time."""
     arrivals: list[Arrival] = []
     prefixes = [tuple(random.randrange(1_000) * 10 + part for part in range(2)) for _ in range(3)]
     for _ in range(random.choice((10, 60, 150))):
@@ -175,7 +183,7 @@ def _arrivals(random: Random, tenants: list[TenantId], span_s: float) -> list[Ar
         arrivals.append(
             Arrival(
                 moment,
-                # A few are longer than any engine takes.
+                # Some prompts are longer than any engine accepts.
                 prompt_tokens=random.choice((1, 20, 300, 1_100, 1_600)),
                 output_tokens=random.choice((1, 2, 15, 100, 300)),
                 service_class=random.choice(CLASSES),
@@ -186,7 +194,7 @@ def _arrivals(random: Random, tenants: list[TenantId], span_s: float) -> list[Ar
     return sorted(arrivals, key=lambda each: each.at)
 
 
-def _fault(random: Random, engines: tuple[EngineSpec, ...], span_s: float) -> Fault:
+def _fault(random: Random, engines: tuple[EngineSpec, ...], span_s: float) -> ScenarioFault:
     endpoint_id, at = random.choice(engines).id, Instant(_s(random.uniform(0, span_s)))
     match random.choice(("crash", "hang", "slow")):
         case "crash":
@@ -194,7 +202,7 @@ def _fault(random: Random, engines: tuple[EngineSpec, ...], span_s: float) -> Fa
         case "hang":
             return Hang(endpoint_id, at, _s(random.uniform(0, 40)))
         case _:
-            return Slow(endpoint_id, at, _s(random.uniform(0, 20)), random.choice((50, 500, 3_000)))
+            return Slowdown(endpoint_id, at, _s(random.uniform(0, 20)), random.choice((50, 500, 3_000)))
 
 
 def fingerprint(seed: int) -> str:

@@ -1,4 +1,4 @@
-"""Which scenarios do the tests of the virtual host run?"""
+"""Scenarios for the virtual host tests."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -21,14 +21,14 @@ from headgate.model.units import (
     TenantId,
 )
 from headgate.simulation.virtual.host import VirtualHost
-from headgate.simulation.virtual.scenario import Callers, EngineSpec, Fault, Scenario
-from headgate.simulation.virtual.story import Ending, Sample, Story
+from headgate.simulation.virtual.run_observer import FleetSample, RequestTrace, RunSummary
+from headgate.simulation.virtual.scenario import CallerBehaviour, EngineSpec, Scenario, ScenarioFault
 from headgate.simulation.workload.arrival import Arrival
 
 MODEL, POOL = ModelName("m"), PoolName("main")
 INTERACTIVE, BATCH = ClassName("interactive"), ClassName("batch")
 SLOW = replace(TINY, step_ps=10_000_000_000)
-"""A step of 10 ms and a little more."""
+"""A step takes slightly more than 10 ms."""
 
 
 def seconds(value: float) -> Duration:
@@ -51,8 +51,8 @@ def a_scenario(
     arrivals: Sequence[Arrival],
     *,
     engines: Sequence[EngineSpec] = (engine(0),),
-    callers: Callers | None = None,
-    faults: tuple[Fault, ...] = (),
+    callers: CallerBehaviour | None = None,
+    faults: tuple[ScenarioFault, ...] = (),
     health: HealthRules | None = None,
     **class_settings: object,
 ) -> Scenario:
@@ -69,7 +69,7 @@ def a_scenario(
         policy=policy,
         model=MODEL,
         engines=tuple(engines),
-        callers={INTERACTIVE: callers or Callers(), BATCH: Callers()},
+        callers={INTERACTIVE: callers or CallerBehaviour(), BATCH: CallerBehaviour()},
         arrivals=lambda: iter(arrivals),
         span_ns=Duration(max(each.at for each in arrivals) + 100 * MILLISECOND),
         faults=faults,
@@ -79,23 +79,23 @@ def a_scenario(
 
 @dataclass
 class Seen:
-    """Who listens to a run, and remembers everything."""
+    """Records everything that happens in a run."""
 
-    stories: list[Story] = field(default_factory=list)
-    samples: list[Sample] = field(default_factory=list)
-    ending: Ending | None = None
+    stories: list[RequestTrace] = field(default_factory=list)
+    samples: list[FleetSample] = field(default_factory=list)
+    ending: RunSummary | None = None
     log: list[tuple[Event, list[Command], Instant]] = field(default_factory=list)
 
-    def ended(self, story: Story) -> None:
+    def request_ended(self, story: RequestTrace) -> None:
         self.stories.append(story)
 
-    def sampled(self, sample: Sample) -> None:
+    def sample_taken(self, sample: FleetSample) -> None:
         self.samples.append(sample)
 
-    def over(self, ending: Ending) -> None:
+    def run_ended(self, ending: RunSummary) -> None:
         self.ending = ending
 
-    def saw(self, event: Event, commands: Sequence[Command], now: Instant) -> None:
+    def observe(self, event: Event, commands: Sequence[Command], now: Instant) -> None:
         self.log.append((event, list(commands), now))
 
     def events(self, kind: type) -> list[tuple[Event, Instant]]:

@@ -1,4 +1,4 @@
-"""What if two simulated engines are asked at once, and when does it pay?"""
+"""Tests for hedged requests in the simulator and for how much they help."""
 
 from dataclasses import replace
 from random import Random
@@ -11,8 +11,8 @@ from headgate.model.caps import Caps
 from headgate.model.engine_profile import PROFILES
 from headgate.model.outcome import Outcome
 from headgate.model.units import Duration, EndpointId, Instant, RequestId
-from headgate.simulation.virtual.scenario import Callers, Slow
-from headgate.simulation.virtual.story import Story
+from headgate.simulation.virtual.run_observer import RequestTrace
+from headgate.simulation.virtual.scenario import CallerBehaviour, Slowdown
 from headgate.simulation.workload.arrival import Arrival
 from tests.simulation.virtual.scenes import INTERACTIVE, POOL, Seen, a_scenario, arrival, at, engine, run, seconds
 
@@ -20,14 +20,14 @@ ENDPOINTS = EndpointId("main/0"), EndpointId("main/1")
 
 
 class AsksBoth:
-    """A decider that asks both engines at once, and keeps whichever speaks first."""
+    """Decider that sends each request to both engines and keeps the attempt that responds first."""
 
     def handle(self, event: Event, now: Instant) -> list[Command]:
         match event:
             case RequestArrived(ticket):
                 return [_dispatch(ticket.request_id, number) for number in (1, 2)]
             case FirstToken(request_id, number):
-                return [Abort(request_id, 3 - number, ENDPOINTS[2 - number], "the other spoke first")]
+                return [Abort(request_id, 3 - number, ENDPOINTS[2 - number], "the other attempt responded first")]
             case AttemptEnded(request_id, _, AttemptEnding.COMPLETED):
                 return [End(request_id, Outcome.COMPLETED, INTERACTIVE, 2, Duration(0), None, "")]
             case _:
@@ -44,14 +44,14 @@ def _dispatch(request_id: RequestId, number: int) -> Dispatch:
 
 
 def both_asked(output: int, *, stream: bool = True) -> Seen:
-    callers, engines = Callers(stream=stream), (engine(0), engine(1))
+    callers, engines = CallerBehaviour(stream=stream), (engine(0), engine(1))
     scenario = a_scenario([arrival(0, output=output)], engines=engines, callers=callers)
     return run(replace(scenario, decider=AsksBoth))
 
 
 @pytest.mark.parametrize("output", [1, 20])
 @pytest.mark.parametrize("stream", [True, False])
-def test_of_two_that_speak_at_the_same_instant_only_one_is_heard(output: int, stream: bool) -> None:
+def test_only_one_of_two_simultaneous_attempts_reports_a_first_token(output: int, stream: bool) -> None:
     seen = both_asked(output, stream=stream)
 
     [(spoken, _)] = seen.events(FirstToken)
@@ -61,7 +61,7 @@ def test_of_two_that_speak_at_the_same_instant_only_one_is_heard(output: int, st
     assert endings[spoken.attempt] is AttemptEnding.COMPLETED  # type: ignore[attr-defined]
 
 
-def test_the_caller_gets_one_answer_and_the_story_tells_of_both_attempts() -> None:
+def test_hedged_request_has_one_response_but_costs_both_attempts() -> None:
     story = both_asked(20).stories[0]
 
     assert (story.outcome, story.attempts, story.output_tokens) == (Outcome.COMPLETED, 2, 20)
@@ -69,11 +69,11 @@ def test_the_caller_gets_one_answer_and_the_story_tells_of_both_attempts() -> No
     assert story.output_tokens_computed >= 20
 
 
-# Whether it pays
+# Benefit of hedging
 
 
 def traffic() -> list[Arrival]:
-    """A minute at 20 requests a second, less than half of what four engines can do."""
+    """One minute of traffic at 20 requests per second, less than half the capacity of four engines."""
     chance = Random("1 arrivals")
     arrivals: list[Arrival] = []
     now = 0.0
@@ -83,21 +83,21 @@ def traffic() -> list[Arrival]:
     return arrivals
 
 
-def one_slow_engine(*, hedges: bool) -> list[Story]:
-    """After 20 s one of four engines goes at a fifth of its speed."""
+def one_slow_engine(*, hedges: bool) -> list[RequestTrace]:
+    """Runs four engines, one of which drops to a fifth of its speed after 20 s."""
     profile = PROFILES["rtxpro6000-llama-8b"]
     engines = [engine(number, profile=profile, places=256) for number in range(4)]
-    slow = Slow(ENDPOINTS[0], at(20), seconds(60), 200)
-    return run(a_scenario(traffic(), engines=engines, faults=(slow,), hedges=hedges)).stories
+    slow = Slowdown(ENDPOINTS[0], at(20), seconds(60), 200)
+    return run(a_scenario(traffic(), engines=engines, faults=(slow,), hedging=hedges)).stories
 
 
-def p99_ttft_ns(stories: list[Story]) -> int:
+def p99_ttft_ns(stories: list[RequestTrace]) -> int:
     waits = sorted(story.first_token_at - story.arrived_at for story in stories if story.first_token_at is not None)
     assert len(waits) == len(stories)
     return waits[len(waits) * 99 // 100]
 
 
-def test_with_one_slow_engine_the_slowest_answers_begin_sooner_at_few_extra_attempts() -> None:
+def test_hedging_lowers_p99_ttft_with_one_slow_engine() -> None:
     alone, hedged = one_slow_engine(hedges=False), one_slow_engine(hedges=True)
 
     assert {story.outcome for story in (*alone, *hedged)} == {Outcome.COMPLETED}

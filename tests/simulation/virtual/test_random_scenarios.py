@@ -1,6 +1,6 @@
-"""Does every property hold whatever happens? Scenarios drawn by chance, each checked event by event.
+"""Property tests with random scenarios, each checked after every event.
 
-A failing one names its seed: `draw(SEED)` of random_scenarios.py makes it again.
+A failure includes its seed. `draw(SEED)` in random_scenarios.py rebuilds the scenario.
 """
 
 import os
@@ -28,7 +28,7 @@ SEEDS, NIGHTLY_SEEDS = 30, 200
         *(pytest.param(first, marks=pytest.mark.nightly) for first in range(SEEDS, NIGHTLY_SEEDS, AT_ONCE)),
     ],
 )
-def test_random_scenarios_keep_every_property(first: int) -> None:
+def test_random_scenarios_satisfy_every_property(first: int) -> None:
     for seed in range(first, first + AT_ONCE):
         try:
             run_one(seed)
@@ -45,13 +45,13 @@ def run_one(seed: int) -> None:
     # Every request ended exactly once.
     assert sorted(each.number for each in seen.stories) == list(range(len(list(scenario.arrivals()))))
     assert all(each.outcome is not None for each in seen.stories)
-    # Nothing is left behind: neither in the scheduler, nor at an engine but for the step that goes on.
+    # The scheduler has no requests left, and no endpoint has a request in flight.
     summary = checked.model.scheduler.summary()
     assert summary.requests == 0
     assert all(each.in_flight == 0 for each in summary.endpoints)
-    # What was spent on requests is what engines worked, but for the steps in which attempts were cut off, and for what
-    # is lost where a step's fixed cost is shared in whole picoseconds. Who left in the very step that a crash ends was
-    # charged for what the engine did not do.
+    # The time spent on requests equals the engine work, with three exceptions. Steps in which attempts were aborted are
+    # not charged. Dividing a step's fixed cost into whole picoseconds loses a remainder. A request cancelled during a
+    # step that was cut short by a crash was charged for work that the engine did not finish.
     assert seen.ending is not None
     worked = sum(each.worked_ps for each in seen.ending.engines)
     spent = sum(each.engine_ps for each in seen.stories)
@@ -65,13 +65,13 @@ def longest_step_ps(scenario: Scenario) -> int:
     profiles = [each.profile for each in scenario.engines]
     return max(
         each.decode_ps(each.sequences_max, kv_tokens=each.kv_blocks * each.block_tokens)
-        + each.prefill_ps(each.chunk_tokens, done=each.context_tokens)
+        + each.prefill_ps(each.chunk_tokens, computed=each.context_tokens)
         for each in profiles
     )
 
 
-def test_the_scenarios_are_worth_running() -> None:
-    """Together they end requests in every way that traffic can."""
+def test_random_scenarios_cover_the_outcomes() -> None:
+    """Together, the scenarios produce every outcome that traffic can cause."""
     outcomes: Counter[Outcome | None] = Counter()
     for seed in range(40):
         outcomes.update(each.outcome for each in run(replace(draw(seed), decider=Scheduler)).stories)
@@ -80,20 +80,20 @@ def test_the_scenarios_are_worth_running() -> None:
         Outcome.COMPLETED,
         Outcome.CANCELLED,
         Outcome.QUEUE_FULL,
-        Outcome.EXPIRED,
-        Outcome.UNREACHABLE,
+        Outcome.QUEUE_TIMEOUT,
+        Outcome.DEADLINE_INFEASIBLE,
         Outcome.RATE_LIMITED,
-        Outcome.ENGINE_FAILED,
-        Outcome.ENGINE_SILENT,
-        Outcome.ENGINE_REFUSED,
+        Outcome.ENGINE_ERROR,
+        Outcome.ENGINE_TIMEOUT,
+        Outcome.ENGINE_REJECTED,
         Outcome.NO_ENDPOINTS,
-        Outcome.RETRY_REFUSED,
+        Outcome.RETRY_BUDGET_EXHAUSTED,
     }
 
 
 @pytest.mark.process
 @pytest.mark.parametrize("hash_seed", ["0", "random"])
-def test_the_hash_seed_changes_nothing(hash_seed: str) -> None:
+def test_run_does_not_depend_on_the_hash_seed(hash_seed: str) -> None:
     said = subprocess.run(
         [sys.executable, "-m", "tests.simulation.virtual.random_scenarios", "7"],
         env={**os.environ, "PYTHONHASHSEED": hash_seed},
@@ -105,5 +105,5 @@ def test_the_hash_seed_changes_nothing(hash_seed: str) -> None:
     assert said.strip() == fingerprint(7)
 
 
-def test_another_seed_is_another_run() -> None:
+def test_different_seed_produces_a_different_run() -> None:
     assert fingerprint(7) != fingerprint(8)

@@ -1,4 +1,4 @@
-"""Where are the recorded traces? Without them a test is skipped, but never in CI."""
+"""Fixture for the directory of recorded traces. If HEADGATE_DATA is not set, tests are skipped, except in CI."""
 
 import os
 from pathlib import Path
@@ -10,6 +10,6 @@ import pytest
 def traces() -> Path:
     folder = os.environ.get("HEADGATE_DATA")
     if folder is None and "CI" not in os.environ:
-        pytest.skip("HEADGATE_DATA does not name a folder with recorded traces")
-    assert folder is not None, "CI must name the folder with recorded traces in HEADGATE_DATA"
+        pytest.skip("HEADGATE_DATA is not set to the directory of recorded traces")
+    assert folder is not None, "CI must set HEADGATE_DATA to the directory of recorded traces"
     return Path(folder) / "traces"

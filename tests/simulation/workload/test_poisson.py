@@ -1,4 +1,4 @@
-"""Does plain chance keep its rate and its lengths?"""
+"""Tests for Poisson traffic: rate, lengths, labels and seed."""
 
 from itertools import pairwise
 from statistics import fmean, median, pstdev
@@ -10,15 +10,15 @@ from headgate.simulation.workload.traffic import LogNormal, PoissonTraffic, Unif
 
 TRAFFIC = PoissonTraffic(
     rate=50.0,
-    length_ns=Duration(200 * SECOND),
-    prompt=LogNormal(median=1_000, p95=4_000, most=8_000),
+    duration_ns=Duration(200 * SECOND),
+    prompt=LogNormal(median=1_000, p95=4_000, max=8_000),
     output=Uniform(100, 200),
     classes=(("interactive", 1.0), ("batch", 1.0)),
     tenants=(("acme", 9.0), ("zeta", 1.0)),
 )
 
 
-def test_requests_come_at_the_rate_and_owe_nothing_to_each_other() -> None:
+def test_arrivals_form_a_poisson_process_at_the_configured_rate() -> None:
     moments = [each.at for each in arrivals([TRAFFIC], seed=1)]
     gaps = [later - sooner for sooner, later in pairwise(moments)]
 
@@ -40,13 +40,13 @@ def test_lengths_follow_their_distributions() -> None:
     assert fmean(outputs) == pytest.approx(150, rel=0.02)
 
 
-def test_labels_come_as_often_as_their_shares() -> None:
+def test_labels_occur_in_proportion_to_their_weights() -> None:
     requests = list(arrivals([TRAFFIC], seed=1))
 
     assert sum(each.tenant == "zeta" for each in requests) / len(requests) == pytest.approx(0.1, abs=0.015)
     assert sum(each.service_class == "batch" for each in requests) / len(requests) == pytest.approx(0.5, abs=0.025)
 
 
-def test_the_seed_decides_all() -> None:
+def test_traffic_depends_only_on_the_seed() -> None:
     assert list(arrivals([TRAFFIC], seed=1)) == list(arrivals([TRAFFIC], seed=1))
     assert list(arrivals([TRAFFIC], seed=1)) != list(arrivals([TRAFFIC], seed=2))

@@ -1,4 +1,4 @@
-"""Do the published traces become the requests that were measured, with their prefixes and tenants?"""
+"""Tests for published traces: request counts, prefixes and tenants."""
 
 import json
 from functools import cache
@@ -9,18 +9,18 @@ import pytest
 from headgate.model.engine_profile import PROFILES
 from headgate.model.units import SECOND, Duration
 from headgate.simulation.workload.arrival import PREFIX_BLOCK_TOKENS, Arrival
-from headgate.simulation.workload.traffic import TraceTraffic, Traffic, arrivals, client_shares, span_ns
+from headgate.simulation.workload.traffic import TraceTraffic, Traffic, arrivals, span_ns, tenant_shares
 
 ALL = (("all", 1.0),)
 
 
 def overload(traces: Path, speed_up: float) -> list[Traffic]:
-    """E1's workload, as the policy defines it."""
+    """Workload of experiment E1."""
     return [
         TraceTraffic(
             path=traces / "azure2023_conv.csv",
             classes=(("interactive", 0.7), ("batch", 0.3)),
-            tenants=client_shares(traces / "lmsys_arena_27clients.csv"),
+            tenants=tenant_shares(traces / "lmsys_arena_27clients.csv"),
             speed_up=speed_up,
         ),
         TraceTraffic(
@@ -35,11 +35,11 @@ def overload(traces: Path, speed_up: float) -> list[Traffic]:
 
 @cache
 def overload_requests(traces: Path, speed_up: float) -> tuple[Arrival, ...]:
-    """Drawn once: reading both traces takes a while."""
+    """Generates the requests once, because reading both traces is slow."""
     return tuple(arrivals(overload(traces, speed_up), seed=1))
 
 
-def test_the_overload_workload_has_28185_requests_in_439_seconds_at_8(traces: Path) -> None:
+def test_overload_workload_has_28185_requests_in_439_seconds_at_speed_up_8(traces: Path) -> None:
     traffic = overload(traces, 8)
     requests = overload_requests(traces, 8)
     moments = [each.at for each in requests]
@@ -51,11 +51,11 @@ def test_the_overload_workload_has_28185_requests_in_439_seconds_at_8(traces: Pa
     assert round(span_ns(overload(traces, 17.5)) / SECOND, 1) == 200.7
 
 
-def test_the_overload_workload_has_the_labels_that_the_policy_names(traces: Path) -> None:
+def test_overload_workload_matches_the_classes_and_tenants_of_experiment_e1(traces: Path) -> None:
     requests = overload_requests(traces, 8)
     code = [each for each in requests if each.service_class == "code"]
     conversations = [each for each in requests if each.service_class != "code"]
-    largest, share = client_shares(traces / "lmsys_arena_27clients.csv")[0]
+    largest, share = tenant_shares(traces / "lmsys_arena_27clients.csv")[0]
 
     assert len(code) == 8_819
     assert {each.tenant for each in code} == {"code"}
@@ -68,7 +68,7 @@ def test_the_overload_workload_has_the_labels_that_the_policy_names(traces: Path
 @pytest.mark.parametrize(
     ("speed_up", "profile", "load"), [(8, "rtxpro6000-llama-8b", 1.51), (17.5, "h200-llama-8b", 1.37)]
 )
-def test_the_overload_workload_offers_the_load_that_the_policy_names(
+def test_overload_workload_matches_the_load_of_experiment_e1(
     traces: Path, speed_up: float, profile: str, load: float
 ) -> None:
     traffic, engine = overload(traces, speed_up), PROFILES[profile]
@@ -78,7 +78,7 @@ def test_the_overload_workload_offers_the_load_that_the_policy_names(
         kv_ps = engine.kv_token_ps * (each.prompt_tokens + each.output_tokens / 2)
         work_ps += engine.prefill_token_ps * each.prompt_tokens + each.output_tokens * (per_token_ps + kv_ps)
 
-    # The policy's figures leave out what grows with the square of a prompt: 0.01 and 0.07 more.
+    # These loads exclude the attention cost, which is quadratic in the prompt length. It would add 0.01 and 0.07.
     assert work_ps / 1_000 / span_ns(traffic) / 4 == pytest.approx(load, abs=0.005)
 
 
@@ -91,25 +91,25 @@ def test_only_labels_depend_on_the_seed(traces: Path) -> None:
     assert [each.service_class for each in one] != [each.service_class for each in other]
 
 
-def test_client_shares_are_how_often_each_client_occurs(traces: Path) -> None:
-    shares = client_shares(traces / "lmsys_arena_27clients.csv")
+def test_client_shares_are_sorted_relative_frequencies(traces: Path) -> None:
+    shares = tenant_shares(traces / "lmsys_arena_27clients.csv")
 
     assert len(shares) == 27
     assert [share for _, share in shares] == sorted((share for _, share in shares), reverse=True)
     assert sum(share for _, share in shares) == pytest.approx(1)
 
 
-def test_the_trace_with_clients_names_its_own_tenants(traces: Path) -> None:
+def test_trace_with_clients_uses_them_as_tenants(traces: Path) -> None:
     path = traces / "lmsys_arena_27clients.csv"
     requests = list(arrivals([TraceTraffic(path=path, classes=ALL)], seed=1))
-    counted = dict(client_shares(path))
+    counted = dict(tenant_shares(path))
 
     assert len(requests) == 1_500
     assert sum(each.tenant == "0" for each in requests) == round(1_500 * counted["0"])
 
 
 @pytest.mark.parametrize(("name", "rows"), [("conversation", 12_031), ("synthetic", 3_993), ("arxiv_first1000", 1_000)])
-def test_prefixes_are_shared_as_the_trace_says(traces: Path, name: str, rows: int) -> None:
+def test_prefixes_are_the_hash_ids_in_the_trace(traces: Path, name: str, rows: int) -> None:
     path = traces / f"mooncake_{name}.jsonl"
     requests = list(arrivals([TraceTraffic(path=path, classes=ALL, tenants=ALL)], seed=1))
 
@@ -120,7 +120,7 @@ def test_prefixes_are_shared_as_the_trace_says(traces: Path, name: str, rows: in
     assert all(len(each.prefix) == -(-each.prompt_tokens // PREFIX_BLOCK_TOKENS) for each in requests)
 
 
-def test_a_block_names_all_that_stands_before_it(traces: Path) -> None:
+def test_block_name_determines_the_preceding_block(traces: Path) -> None:
     path = traces / "mooncake_conversation.jsonl"
     behind: dict[int, tuple[int, ...]] = {}
     for each in arrivals([TraceTraffic(path=path, classes=ALL, tenants=ALL)], seed=1):
@@ -133,7 +133,7 @@ def test_a_block_names_all_that_stands_before_it(traces: Path) -> None:
     assert len(behind) == 182_790
 
 
-def test_names_of_blocks_of_two_traces_never_meet(traces: Path) -> None:
+def test_block_names_in_two_traces_are_disjoint(traces: Path) -> None:
     names = ("conversation", "synthetic")
     paths = [traces / f"mooncake_{name}.jsonl" for name in names]
     tenants = [((name, 1.0),) for name in names]
@@ -146,7 +146,7 @@ def test_names_of_blocks_of_two_traces_never_meet(traces: Path) -> None:
     assert not blocks["conversation"] & blocks["synthetic"]
 
 
-def test_jitter_spreads_the_grid_of_three_seconds(traces: Path) -> None:
+def test_jitter_spreads_arrivals_on_a_three_second_grid(traces: Path) -> None:
     def in_same_second(jitter_ns: int) -> int:
         traffic = TraceTraffic(
             path=traces / "mooncake_conversation.jsonl", classes=ALL, tenants=ALL, jitter_ns=Duration(jitter_ns)

@@ -1,4 +1,4 @@
-"""Do ServeGen's clients send as often, as unevenly and as much as was measured of them?"""
+"""Tests for ServeGen traffic: rates, burstiness and lengths match the measured clients."""
 
 import csv
 import gzip
@@ -14,7 +14,7 @@ import pytest
 
 from headgate.model.units import SECOND, Duration
 from headgate.simulation.workload.arrival import Arrival
-from headgate.simulation.workload.traffic import Problem, ServeGenTraffic, arrivals, span_ns
+from headgate.simulation.workload.traffic import ServeGenTraffic, WorkloadError, arrivals, span_ns
 
 HOUR = 3_600 * SECOND
 START_S, LENGTH_S = 36_000, 7_200
@@ -28,7 +28,7 @@ def traffic(traces: Path, model: str = "deepseek-r1", **options: Any) -> ServeGe
         **{
             "classes": CLASSES,
             "start_ns": Duration(START_S * SECOND),
-            "length_ns": Duration(LENGTH_S * SECOND),
+            "duration_ns": Duration(LENGTH_S * SECOND),
             **options,
         },
     )
@@ -53,7 +53,7 @@ def by_client_and_window(requests: Iterable[Arrival]) -> dict[tuple[str, int], l
     return moments
 
 
-def test_each_client_sends_in_each_window_what_was_measured(
+def test_each_client_sends_at_its_measured_rate_in_each_window(
     two_hours: list[Arrival], measured: list[dict[str, str]]
 ) -> None:
     moments = by_client_and_window(two_hours)
@@ -64,7 +64,9 @@ def test_each_client_sends_in_each_window_what_was_measured(
     assert all(abs(len(moments[key]) - count) < 1.01 for key, count in expected.items())
 
 
-def test_gaps_vary_as_was_measured(two_hours: list[Arrival], measured: list[dict[str, str]]) -> None:
+def test_gaps_between_requests_have_the_measured_variation(
+    two_hours: list[Arrival], measured: list[dict[str, str]]
+) -> None:
     moments = by_client_and_window(two_hours)
     ratios = [
         variation(moments[row["client"], int(row["window_start_s"])]) / float(row["iat_cv"])
@@ -82,7 +84,7 @@ def variation(moments: list[int]) -> float:
     return pstdev(gaps) / fmean(gaps)
 
 
-def test_lengths_are_the_clients_own(traces: Path, two_hours: list[Arrival]) -> None:
+def test_lengths_follow_each_clients_distribution(traces: Path, two_hours: list[Arrival]) -> None:
     with gzip.open(traces / "servegen_deepseek-r1_lengths.jsonl.gz", "rt") as text:
         told = {(str(said["client"]), said["window_start_s"]): said for said in map(json.loads, text)}
     prompts, outputs = defaultdict[str, list[int]](list), defaultdict[str, list[int]](list)
@@ -93,14 +95,14 @@ def test_lengths_are_the_clients_own(traces: Path, two_hours: list[Arrival]) -> 
 
     assert len(large) >= 5
     for client in large:
-        # Ten to noon lies in the six hours that begin at six.
+        # The period from 10:00 to 12:00 is in the six-hour window that starts at 6:00.
         said = told[client, 21_600]
         assert median(prompts[client]) == pytest.approx(said["input_tokens"][7], rel=0.15)
         assert median(outputs[client]) == pytest.approx(said["output_tokens"][7], rel=0.15)
         assert max(prompts[client]) <= said["input_tokens"][-1]
 
 
-def test_requests_come_in_the_order_of_time_inside_the_window(two_hours: list[Arrival]) -> None:
+def test_requests_are_sorted_by_time_and_within_the_window(two_hours: list[Arrival]) -> None:
     moments = [each.at for each in two_hours]
 
     assert moments == sorted(moments)
@@ -108,15 +110,15 @@ def test_requests_come_in_the_order_of_time_inside_the_window(two_hours: list[Ar
     assert LENGTH_S * SECOND - SECOND < moments[-1] < LENGTH_S * SECOND
 
 
-def test_classes_come_as_often_as_their_shares(two_hours: list[Arrival]) -> None:
+def test_classes_occur_in_proportion_to_their_weights(two_hours: list[Arrival]) -> None:
     batch = sum(each.service_class == "batch" for each in two_hours)
 
     assert batch / len(two_hours) == pytest.approx(0.3, abs=0.01)
 
 
-def test_a_shorter_stretch_is_a_part_of_a_longer_one(traces: Path, two_hours: list[Arrival]) -> None:
+def test_shorter_range_is_a_subset_of_a_longer_one(traces: Path, two_hours: list[Arrival]) -> None:
     later, length = Duration(1_000 * SECOND), Duration(500 * SECOND)
-    part = arrivals([traffic(traces, start_ns=START_S * SECOND + later, length_ns=length)], seed=1)
+    part = arrivals([traffic(traces, start_ns=START_S * SECOND + later, duration_ns=length)], seed=1)
     same = [each for each in two_hours if later <= each.at < later + length]
 
     assert [(each.at + later, each.tenant, each.prompt_tokens, each.service_class) for each in part] == [
@@ -124,7 +126,7 @@ def test_a_shorter_stretch_is_a_part_of_a_longer_one(traces: Path, two_hours: li
     ]
 
 
-def test_a_kept_share_of_every_clients_rate_is_exact_over_time(traces: Path, two_hours: list[Arrival]) -> None:
+def test_keep_scales_each_clients_request_count(traces: Path, two_hours: list[Arrival]) -> None:
     kept = list(arrivals([traffic(traces, keep=0.01)], seed=1))
     whole, part = (len(each) for each in (two_hours, kept))
 
@@ -134,27 +136,28 @@ def test_a_kept_share_of_every_clients_rate_is_exact_over_time(traces: Path, two
         assert abs(sent - 0.01 * expected) < 1.1
 
 
-def test_speed_divides_times_and_nothing_else(traces: Path) -> None:
+def test_speed_up_only_divides_times(traces: Path) -> None:
     plain, fast = (
-        list(arrivals([traffic(traces, length_ns=600 * SECOND, speed_up=speed_up)], seed=1)) for speed_up in (1.0, 4.0)
+        list(arrivals([traffic(traces, duration_ns=600 * SECOND, speed_up=speed_up)], seed=1))
+        for speed_up in (1.0, 4.0)
     )
 
     assert [each.at // 4 for each in plain] == [each.at for each in fast]
     assert [each.prompt_tokens for each in plain] == [each.prompt_tokens for each in fast]
 
 
-def test_the_span_is_what_was_asked_for_or_the_whole_file(traces: Path) -> None:
+def test_span_is_the_requested_length_or_the_rest_of_the_file(traces: Path) -> None:
     assert span_ns([traffic(traces, speed_up=2.0)]) == HOUR
-    assert span_ns([traffic(traces, start_ns=0, length_ns=None)]) == 24 * HOUR
-    assert span_ns([traffic(traces, start_ns=22 * HOUR, length_ns=5 * HOUR)]) == 2 * HOUR
+    assert span_ns([traffic(traces, start_ns=0, duration_ns=None)]) == 24 * HOUR
+    assert span_ns([traffic(traces, start_ns=22 * HOUR, duration_ns=5 * HOUR)]) == 2 * HOUR
 
 
 @pytest.mark.parametrize(
     ("count_most", "tenants_min"), [(50_000, 60), pytest.param(1_000_000, 96, marks=pytest.mark.nightly)]
 )
-def test_a_day_is_a_stream_in_the_order_of_time(traces: Path, count_most: int, tenants_min: int) -> None:
+def test_requests_over_a_complete_day_are_sorted_by_time(traces: Path, count_most: int, tenants_min: int) -> None:
     day, keep = 24 * HOUR, 0.0553426 * count_most / 1_000_000
-    requests = arrivals([traffic(traces, "m-large", start_ns=day, length_ns=day, keep=keep)], seed=1)
+    requests = arrivals([traffic(traces, "m-large", start_ns=day, duration_ns=day, keep=keep)], seed=1)
     count, last, tenants = 0, 0, set[str]()
     for each in requests:
         assert each.at >= last
@@ -163,7 +166,7 @@ def test_a_day_is_a_stream_in_the_order_of_time(traces: Path, count_most: int, t
 
     assert count == pytest.approx(count_most, rel=0.01)
     assert day - 60 * SECOND < last < day
-    # On this day 97 clients send; of the least, with 12 requests, a twentieth may be none.
+    # 97 clients send requests on this day. The smallest has 12 requests, so it may have none after sampling.
     assert tenants_min <= len(tenants) <= 97
 
 
@@ -182,30 +185,31 @@ def small(folder: Path, rates: str, lengths: str | None = None, **options: Any) 
     return list(arrivals([source], seed=1))
 
 
-def test_fractions_of_a_request_are_carried_on(tmp_path: Path) -> None:
+def test_fractional_requests_carry_over_to_the_next_window(tmp_path: Path) -> None:
     rows = "".join(f"0,{600 * window},0.0005,1,Gamma,1,2000\n" for window in range(100))
 
     assert len(small(tmp_path, RATES + rows)) == 30
 
 
-def test_the_smallest_shapes_give_bursts_and_no_faults(tmp_path: Path) -> None:
+def test_very_small_shape_parameters_produce_bursts(tmp_path: Path) -> None:
     requests = small(tmp_path, RATES + "0,0,1,99,Weibull,0.0001,1\n1,0,1,99,Gamma,0.0001,1\n")
 
     for client in ("0", "1"):
         moments = [each.at for each in requests if each.tenant == client]
         assert len(moments) == 600
-        # Of u ** (1 / 0.006), u even in 0..1, one in seven is more than a nanosecond in ten minutes.
+        # For u uniform in 0..1, one in seven values of u ** (1 / 0.006) is longer than a nanosecond relative to ten
+        # minutes.
         assert len(set(moments)) < 150
 
 
-def test_a_window_without_requests_is_silent(tmp_path: Path) -> None:
+def test_window_with_rate_zero_has_no_requests(tmp_path: Path) -> None:
     requests = small(tmp_path, RATES + "0,0,0,,,,\n0,600,1,1,Gamma,1,1\n")
 
     assert len(requests) == 600
     assert min(each.at for each in requests) >= 600 * SECOND
 
 
-def test_a_client_known_at_another_time_takes_its_nearest_lengths(tmp_path: Path) -> None:
+def test_client_uses_the_lengths_of_its_nearest_window(tmp_path: Path) -> None:
     lines = [
         f'{{"client":{client},"window_start_s":{window},"input_tokens":{[size] * 16},"output_tokens":{SIXTEEN}}}'
         for client, window, size in [(0, 0, 10), (0, 86_400, 20), (1, 43_200, 99)]
@@ -215,7 +219,7 @@ def test_a_client_known_at_another_time_takes_its_nearest_lengths(tmp_path: Path
     assert {each.prompt_tokens for each in requests} == {20}
 
 
-def test_a_client_without_lengths_takes_those_of_all_by_their_requests(tmp_path: Path) -> None:
+def test_client_without_lengths_uses_the_lengths_of_all_clients_weighted_by_requests(tmp_path: Path) -> None:
     rows = "0,0,3,1,Gamma,1,1\n1,21600,1,1,Gamma,1,1\n2,43200,5,1,Gamma,1,1\n"
     lines = [
         f'{{"client":{client},"window_start_s":{window},"input_tokens":{[size] * 16},"output_tokens":{SIXTEEN}}}'
@@ -226,17 +230,17 @@ def test_a_client_without_lengths_takes_those_of_all_by_their_requests(tmp_path:
 
     assert len(borrowed) == 3_000
     assert (min(borrowed), max(borrowed)) == (100, 900)
-    # Between the quantiles at 0.7 and 0.8 lengths rise from the one to the other.
+    # Lengths are interpolated between the quantiles at 0.7 and 0.8.
     assert sum(size == 100 for size in borrowed) / 3_000 == pytest.approx(0.7, abs=0.05)
 
 
-def test_lengths_of_clients_that_never_send_are_pooled_evenly(tmp_path: Path) -> None:
+def test_lengths_from_clients_without_requests_are_weighted_equally(tmp_path: Path) -> None:
     line = f'{{"client":9,"window_start_s":0,"input_tokens":{SIXTEEN},"output_tokens":{SIXTEEN}}}\n'
 
     assert {each.prompt_tokens for each in small(tmp_path, RATES + "0,0,1,1,Gamma,1,1\n", line)} == {7}
 
 
-def test_an_answer_of_no_tokens_counts_as_one(tmp_path: Path) -> None:
+def test_zero_token_lengths_become_one(tmp_path: Path) -> None:
     nothing = f'{{"client":0,"window_start_s":0,"input_tokens":{[0] * 16},"output_tokens":{[0] * 16}}}\n'
 
     assert {
@@ -247,34 +251,36 @@ def test_an_answer_of_no_tokens_counts_as_one(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("rates", "lengths", "message"),
     [
-        ("", None, r"rates\.csv:1: its columns are not known, for it has none; name ServeGen's rates"),
-        ("client,rate\n", None, r'rates\.csv:1: its columns are not known: "client", "rate"; name ServeGen'),
-        (RATES, None, r"rates\.csv holds no rates"),
+        ("", None, r"rates\.csv:1: the file has no columns; expected a ServeGen rates file"),
+        ("client,rate\n", None, r'rates\.csv:1: unknown columns: "client", "rate"; expected a ServeGen'),
+        (RATES, None, r"rates\.csv contains no rates"),
         (RATES + "0,0,many,1,Gamma,1,1\n", None, r"rates\.csv:2: could not convert"),
-        (RATES + "0,0,-1,1,Gamma,1,1\n", None, r'rates\.csv:2: "-1" is no rate'),
-        (RATES + "0,0,1,1,Gamma,nan,1\n", None, r'rates\.csv:2: "nan" is no shape'),
-        (RATES + "0,0,1,1,Pareto,1,1\n", None, r'rates\.csv:2: gaps of the kind "Pareto" are not known'),
-        (RATES + "0,7,1,1,Gamma,1,1\n", None, r"rates\.csv:2: a window begins at 7 s"),
+        (RATES + "0,0,-1,1,Gamma,1,1\n", None, r'rates\.csv:2: "-1" is not a valid rate'),
+        (RATES + "0,0,1,1,Gamma,nan,1\n", None, r'rates\.csv:2: "nan" is not a valid shape'),
+        (RATES + "0,0,1,1,Pareto,1,1\n", None, r'rates\.csv:2: unknown iat_dist "Pareto"; use Gamma'),
+        (RATES + "0,7,1,1,Gamma,1,1\n", None, r"rates\.csv:2: window_start_s is 7; it must be"),
         (RATES + "0,0\n", None, r"rates\.csv:2: list index out of range"),
-        (RATES + "0,0,1,1,Gamma,1,1\n", "", r"lengths\.jsonl holds no lengths"),
-        (RATES + "0,0,1,1,Gamma,1,1\n", "{}\n", r"lengths\.jsonl:1: .*client.*; name ServeGen's lengths"),
+        (RATES + "0,0,1,1,Gamma,1,1\n", "", r"lengths\.jsonl contains no lengths"),
+        (RATES + "0,0,1,1,Gamma,1,1\n", "{}\n", r"lengths\.jsonl:1: .*client.*; expected a ServeGen lengths"),
         (
             RATES + "0,0,1,1,Gamma,1,1\n",
             '{"client":0,"window_start_s":0,"input_tokens":[2,1],"output_tokens":[]}\n',
-            r"lengths\.jsonl:1: these are not 16 rising quantiles",
+            r"lengths\.jsonl:1: the quantiles are not 16 increasing values",
         ),
     ],
 )
-def test_what_cannot_be_read_says_where(tmp_path: Path, rates: str, lengths: str | None, message: str) -> None:
-    with pytest.raises(Problem, match=message):
+def test_invalid_file_error_names_the_line(tmp_path: Path, rates: str, lengths: str | None, message: str) -> None:
+    with pytest.raises(WorkloadError, match=message):
         small(tmp_path, rates, lengths)
 
 
-def test_a_missing_file_names_the_variable_that_leads_to_it(tmp_path: Path) -> None:
-    with pytest.raises(Problem, match="cannot be read: No such file or directory; HEADGATE_DATA must be the folder"):
+def test_missing_file_error_names_the_environment_variable(tmp_path: Path) -> None:
+    with pytest.raises(
+        WorkloadError, match="cannot be read: No such file or directory; set HEADGATE_DATA to the directory"
+    ):
         arrivals([traffic(tmp_path)], seed=1)
 
 
-def test_a_start_behind_the_files_end_is_a_problem(tmp_path: Path) -> None:
-    with pytest.raises(Problem, match=r"rates\.csv ends after 600 s; start before that"):
+def test_start_after_the_end_of_the_file_is_rejected(tmp_path: Path) -> None:
+    with pytest.raises(WorkloadError, match=r"rates\.csv ends at 600 s; the start must be earlier"):
         small(tmp_path, RATES + "0,0,1,1,Gamma,1,1\n", start_ns=Duration(600 * SECOND))

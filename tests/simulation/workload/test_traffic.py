@@ -1,4 +1,4 @@
-"""Are several kinds of traffic merged in the order of time, by the seed alone?"""
+"""Tests for merged traffic: order in time and dependence on the seed."""
 
 import os
 import subprocess
@@ -13,7 +13,7 @@ from headgate.simulation.workload.traffic import PoissonTraffic, TraceTraffic, T
 
 POISSON = PoissonTraffic(
     rate=20.0,
-    length_ns=Duration(10 * SECOND),
+    duration_ns=Duration(10 * SECOND),
     prompt=Uniform(10, 20),
     output=Uniform(10, 20),
     classes=(("interactive", 1.0),),
@@ -26,7 +26,7 @@ def own_trace(folder: Path, name: str = "own.csv", at_s: tuple[float, ...] = (0,
     return TraceTraffic(path=folder / name, classes=(("batch", 1.0),), tenants=(("one", 1.0), ("two", 1.0)))
 
 
-def test_several_kinds_are_merged_in_the_order_of_time(tmp_path: Path) -> None:
+def test_several_sources_are_merged_in_time_order(tmp_path: Path) -> None:
     traffic: list[Traffic] = [POISSON, own_trace(tmp_path), replace(POISSON, tenants=(("zeta", 1.0),))]
     requests = list(arrivals(traffic, seed=1))
     moments = [each.at for each in requests]
@@ -36,13 +36,13 @@ def test_several_kinds_are_merged_in_the_order_of_time(tmp_path: Path) -> None:
     assert sum(each.service_class == "batch" for each in requests) == 3
 
 
-def test_at_one_instant_the_traffic_named_first_goes_first(tmp_path: Path) -> None:
+def test_simultaneous_arrivals_keep_the_order_of_their_sources(tmp_path: Path) -> None:
     one, other = own_trace(tmp_path), replace(own_trace(tmp_path, "other.csv"), classes=(("late", 1.0),))
 
     assert [each.service_class for each in arrivals([one, other], seed=1)] == ["batch", "late"] * 3
 
 
-def test_a_further_traffic_moves_nothing_of_the_others(tmp_path: Path) -> None:
+def test_adding_a_source_does_not_change_other_sources(tmp_path: Path) -> None:
     trace = own_trace(tmp_path, at_s=tuple(range(50)))
     alone = list(arrivals([trace], seed=1))
     among = [each for each in arrivals([POISSON, trace], seed=1) if each.service_class == "batch"]
@@ -50,7 +50,7 @@ def test_a_further_traffic_moves_nothing_of_the_others(tmp_path: Path) -> None:
     assert among == alone
 
 
-def test_a_further_traffic_of_the_same_kind_moves_nothing_of_those_before_it() -> None:
+def test_adding_a_source_of_the_same_kind_does_not_change_earlier_sources() -> None:
     busier = replace(POISSON, rate=30.0, tenants=(("zeta", 1.0),))
     alone = list(arrivals([POISSON], seed=1))
     among = [each for each in arrivals([POISSON, busier], seed=1) if each.tenant == "acme"]
@@ -58,7 +58,7 @@ def test_a_further_traffic_of_the_same_kind_moves_nothing_of_those_before_it() -
     assert among == alone
 
 
-def test_the_same_traffic_twice_draws_twice() -> None:
+def test_duplicate_source_draws_different_arrivals() -> None:
     once = [each.at for each in arrivals([POISSON], seed=1)]
     twice = [each.at for each in arrivals([POISSON, POISSON], seed=1)]
 
@@ -66,17 +66,17 @@ def test_the_same_traffic_twice_draws_twice() -> None:
     assert len(set(twice)) > 1.5 * len(once)
 
 
-def test_no_traffic_is_no_requests() -> None:
+def test_empty_traffic_has_no_requests() -> None:
     assert list(arrivals([], seed=1)) == []
     assert span_ns([]) == 0
 
 
-def test_the_span_is_the_longest(tmp_path: Path) -> None:
+def test_span_equals_that_of_the_longest_source(tmp_path: Path) -> None:
     assert span_ns([POISSON, own_trace(tmp_path)]) == 10 * SECOND
 
 
 @pytest.mark.process
-def test_any_hash_seed_gives_the_same_bytes(traces: Path) -> None:
+def test_traffic_does_not_depend_on_the_hash_seed(traces: Path) -> None:
     program = """if True:
         import sys
         from hashlib import sha256
@@ -87,10 +87,10 @@ def test_any_hash_seed_gives_the_same_bytes(traces: Path) -> None:
         servegen = (traces / "servegen_deepseek-r1_rates.csv.gz", traces / "servegen_deepseek-r1_lengths.jsonl.gz")
         traffic = [
             TraceTraffic(path=traces / "azure2023_code.csv", classes=mix, keep=0.3,
-                         tenants=client_shares(traces / "lmsys_arena_27clients.csv")),
+                         tenants=tenant_shares(traces / "lmsys_arena_27clients.csv")),
             TraceTraffic(path=traces / "mooncake_synthetic.jsonl", classes=mix, tenants=mix, jitter_ns=3 * second),
-            ServeGenTraffic(rates=servegen[0], lengths=servegen[1], classes=mix, keep=0.5, length_ns=1200 * second),
-            PoissonTraffic(rate=5.0, length_ns=600 * second, prompt=LogNormal(median=100, p95=900, most=1000),
+            ServeGenTraffic(rates=servegen[0], lengths=servegen[1], classes=mix, keep=0.5, duration_ns=1200 * second),
+            PoissonTraffic(rate=5.0, duration_ns=600 * second, prompt=LogNormal(median=100, p95=900, max=1000),
                            output=Uniform(1, 9), classes=mix, tenants=mix),
         ]
         made = list(arrivals(traffic, seed=7))

@@ -1,13 +1,13 @@
-"""Which metrics and labels does an expression of PromQL name?"""
+"""Finds the metrics and labels in PromQL expressions."""
 
 import re
 from collections.abc import Iterable
 
 from headgate.telemetry.catalogue import BY_NAME
-from headgate.telemetry.described import Kind
+from headgate.telemetry.metric_definition import MetricType
 
 OF_PROMETHEUS = frozenset({"instance", "le"})
-"""Labels that no metric has by itself."""
+"""Labels that the catalogue does not list because Prometheus or a histogram adds them."""
 
 _SERIES = re.compile(r"(?<![\w:])(headgate_\w+)(\{[^}]*\})?")
 _RECORDED = re.compile(r"(?<![\w:])(\w+:headgate_\w+:\w+)")
@@ -15,7 +15,7 @@ _GROUPED = re.compile(r"\b(?:by|on|ignoring|group_left)\s*\(([^)]*)\)")
 
 
 def metrics_in(expr: str) -> set[str]:
-    """By the names of the catalogue where it has them, else as they stand."""
+    """Metric names, excluding the histogram suffixes if the catalogue lists the histogram."""
     return {_metric(name) for name, _ in _SERIES.findall(expr)}
 
 
@@ -26,18 +26,18 @@ def recorded_in(expr: str) -> set[str]:
 def _metric(series: str) -> str:
     for ending in ("_bucket", "_sum", "_count"):
         name = series.removesuffix(ending)
-        if name != series and name in BY_NAME and BY_NAME[name].kind is Kind.HISTOGRAM:
+        if name != series and name in BY_NAME and BY_NAME[name].type is MetricType.HISTOGRAM:
             return name
     return series
 
 
 def problems_in(expr: str) -> list[str]:
-    """Metrics that do not exist, and labels that no metric of the expression has."""
+    """Unknown metrics, and labels that none of the expression's metrics have."""
     found: list[str] = []
     for series, selector in _SERIES.findall(expr):
         name = _metric(series)
         if name not in BY_NAME:
-            found.append(f"there is no metric {name}")
+            found.append(f"unknown metric {name}")
         else:
             asked = set(re.findall(r'(\w+)\s*(?:=~|!~|!=|=)\s*"', selector))
             found += _strange(asked, {*BY_NAME[name].labels}, name)

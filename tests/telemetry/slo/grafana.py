@@ -1,7 +1,7 @@
-"""What does Grafana need of a dashboard?
+"""JSON schema for the Grafana dashboards.
 
-Written from its public documentation of the JSON model: the fields that we use and no others, so that a misspelt one
-is found.
+It follows Grafana's public documentation of the JSON model. It contains only the fields that we use, so that misspelt
+fields are caught.
 """
 
 from typing import Any

@@ -1,4 +1,4 @@
-"""How are rules held against series, by the tool that comes with Prometheus?"""
+"""Tests rules against metric series with promtool, which is part of Prometheus."""
 
 import shutil
 import subprocess
@@ -9,19 +9,19 @@ from typing import Any
 
 import yaml
 
-from headgate.slo.lengths import MINUTE, lengths
+from headgate.slo.durations import MINUTE, duration_format
 from tests.telemetry.slo.incidents import HEALTHY, Trouble
 
 FIRING = 'count by (alertname) (ALERTS{alertstate="firing"})'
 
 File = Mapping[str, Any]
 
-text = lengths()
+text = duration_format()
 
 
 def promtool(*arguments: str | Path) -> "subprocess.CompletedProcess[str]":
     found = shutil.which("promtool")
-    assert found is not None, "promtool is missing; `scripts/observers` says where it comes from"
+    assert found is not None, "promtool is missing; run `scripts/install_observability` to install it"
     return subprocess.run([found, *arguments], capture_output=True, text=True, check=False, timeout=50)
 
 
@@ -39,7 +39,7 @@ def _values(value: str, steps: int, changed: str | None = None, at: int = 0) -> 
 
 
 def case_of(trouble: Trouble) -> dict[str, Any]:
-    """One group of a file of tests: the alert fires, whatever else does."""
+    """A test group in which the incident's alert must fire. Other alerts may fire too."""
     steps, at = trouble.after_s // trouble.step_s + 1, trouble.changed_at_step
     told: dict[str, str] = {}
     for name, value in {**HEALTHY, **trouble.changed}.items():
@@ -58,7 +58,7 @@ def case_of(trouble: Trouble) -> dict[str, Any]:
 
 
 def quiet(name: str, values: Mapping[str, str], *, after_s: int, step_s: int = MINUTE) -> dict[str, Any]:
-    """No alert fires at all."""
+    """A test group in which no alert may fire."""
     return {
         "name": name,
         "interval": text(step_s),
@@ -69,7 +69,7 @@ def quiet(name: str, values: Mapping[str, str], *, after_s: int, step_s: int = M
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """Rules, and what is held against them."""
+    """Rules and the test groups for them."""
 
     rules: File
     cases: Sequence[Mapping[str, Any]]
@@ -77,7 +77,7 @@ class Held:
 
 
 def hold(folder: Path, *held: Held) -> str:
-    """What the tool complains about; empty where every case holds."""
+    """promtool's output; empty if every test group passes."""
     files = [_written(each, folder, number) for number, each in enumerate(held)]
     done = promtool("test", "rules", *files)
     return "" if done.returncode == 0 else done.stdout + done.stderr
@@ -85,7 +85,7 @@ def hold(folder: Path, *held: Held) -> str:
 
 def _written(held: Held, folder: Path, number: int) -> Path:
     (folder / f"rules-{number}.yaml").write_text(yaml.safe_dump(held.rules))
-    # What is recorded comes first, as it is there first where rules are evaluated all the time.
+    # Recording rules are evaluated first, because in production their results already exist.
     tests = {
         "rule_files": [f"rules-{number}.yaml"],
         "evaluation_interval": text(held.step_s),
@@ -98,14 +98,14 @@ def _written(held: Held, folder: Path, number: int) -> Path:
 
 
 def _with_what_is_asked_for(case: Mapping[str, Any], rules: File) -> dict[str, Any]:
-    """Series that no rule names only take time."""
+    """Drop series that no rule uses, to save time."""
     asked = " ".join(rule["expr"] for group in rules["groups"] for rule in group["rules"])
     told = [each for each in case["input_series"] if each["series"].partition("{")[0] in asked]
     return {**case, "input_series": told}
 
 
 def only(rules: File, *alerts: str) -> File:
-    """These alerts, and what is recorded for them: all others cost time and say nothing about them."""
+    """Keep only these alerts and their recording rules, to save time."""
     wanted = [rule for group in rules["groups"] for rule in group["rules"] if rule.get("alert") in alerts]
     asked = " ".join(rule["expr"] for rule in wanted)
     recorded = [rule for group in rules["groups"] for rule in group["rules"] if rule.get("record", "-") in asked]

@@ -1,4 +1,4 @@
-"""Does every alert fire on its incident, and none in health? Judged by promtool."""
+"""Every alert fires in its incident, and no alert fires on a healthy gateway. promtool evaluates the rules."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from headgate.slo.alert import RUNBOOKS
-from headgate.slo.lengths import DAY, HOUR, MINUTE
+from headgate.slo.durations import DAY, HOUR, MINUTE
 from headgate.slo.rules import rules
 from tests.telemetry.slo.incidents import DAY_STEP_S, FEW_REQUESTS, HEALTHY, PROMISES, TROUBLES, YOUNG, day_and_night
 from tests.telemetry.slo.promtool import Held, case_of, hold, only, promtool, quiet, text
@@ -19,13 +19,13 @@ def alerts() -> set[str]:
     return {str(rule["alert"]) for group in RULES["groups"] for rule in group["rules"] if "alert" in rule}  # type: ignore[attr-defined]
 
 
-def test_every_alert_has_an_incident_that_raises_it() -> None:
+def test_every_alert_has_an_incident_that_triggers_it() -> None:
     assert {trouble.alert for trouble in TROUBLES} == alerts()
 
 
 @pytest.mark.process
-def test_every_alert_fires_on_its_incident(tmp_path: Path) -> None:
-    # Over days it is enough to look every hour.
+def test_every_alert_fires_in_its_incident(tmp_path: Path) -> None:
+    # Over several days, hourly evaluation is enough.
     looks_s = {each.alert: HOUR if each.after_s > DAY else each.step_s for each in TROUBLES}
     held = [Held(only(RULES, each.alert), [case_of(each)], looks_s[each.alert]) for each in TROUBLES]
 
@@ -33,39 +33,39 @@ def test_every_alert_fires_on_its_incident(tmp_path: Path) -> None:
 
 
 @pytest.mark.process
-def test_no_alert_fires_in_health(tmp_path: Path) -> None:
+def test_no_alert_fires_on_a_healthy_gateway(tmp_path: Path) -> None:
     assert hold(tmp_path, Held(RULES, [quiet("healthy", HEALTHY, after_s=40 * MINUTE)])) == ""
 
 
 @pytest.mark.process
-def test_no_promise_is_in_danger_and_nothing_dearer_in_a_healthy_week(tmp_path: Path) -> None:
-    asked = only(RULES, "HeadgateObjectiveBurnsSlowly", "HeadgateTokensCostMore", "HeadgateRequestsCostMore")
+def test_no_slow_burn_or_cost_alert_fires_in_a_healthy_week(tmp_path: Path) -> None:
+    asked = only(RULES, "HeadgateErrorBudgetBurnSlow", "HeadgateTokenCostDrift", "HeadgateRequestCostDrift")
     week = quiet("a week", HEALTHY, after_s=8 * DAY, step_s=30 * MINUTE)
 
     assert hold(tmp_path, Held(asked, [week], HOUR)) == ""
 
 
 @pytest.mark.process
-def test_what_became_dearer_is_told_from_the_first_day_on(tmp_path: Path) -> None:
+def test_cost_increase_fires_an_alert_on_the_first_day(tmp_path: Path) -> None:
     held = [Held(only(RULES, each.alert), [case_of(each)], each.step_s) for each in YOUNG]
 
     assert hold(tmp_path, *held) == ""
 
 
 def dearer(days: int, cost_of_one: Callable[[int], float], firing: Mapping[int, bool]) -> Held:
-    """Whether a request is told to cost more, at these hours."""
-    one = 'count(ALERTS{alertname="HeadgateRequestsCostMore",alertstate="firing"})'
+    """Expect `HeadgateRequestCostDrift` to fire, or not to fire, at these hours."""
+    one = 'count(ALERTS{alertname="HeadgateRequestCostDrift",alertstate="firing"})'
     case = quiet("day and night", day_and_night(days, cost_of_one), after_s=days * DAY, step_s=DAY_STEP_S)
     case["promql_expr_test"] = [
         {"expr": one, "eval_time": text(hour * HOUR), "exp_samples": [{"labels": "{}", "value": 1}] if fires else []}
         for hour, fires in firing.items()
     ]
-    return Held(only(RULES, "HeadgateRequestsCostMore"), [case], DAY_STEP_S)
+    return Held(only(RULES, "HeadgateRequestCostDrift"), [case], DAY_STEP_S)
 
 
 @pytest.mark.process
-def test_what_became_dearer_is_told_by_day_and_by_night(tmp_path: Path) -> None:
-    """Hour 51 is in the third night, 60 at noon of it; dearer from hour 49 on."""
+def test_cost_increase_fires_an_alert_by_day_and_by_night(tmp_path: Path) -> None:
+    """The cost rises at hour 49. Hour 52 is in the third night and hour 60 is noon on the third day."""
     from_then_on = dearer(3, lambda hour: 0.002 if hour >= 49 else 0.001, {48: False, 52: True, 60: True, 71: True})
     never = dearer(3, lambda _: 0.001, dict.fromkeys(range(2, 72, 2), False))
 
@@ -73,31 +73,31 @@ def test_what_became_dearer_is_told_by_day_and_by_night(tmp_path: Path) -> None:
 
 
 @pytest.mark.process
-def test_what_is_dearer_every_night_is_told_in_the_first_week_alone(tmp_path: Path) -> None:
+def test_nightly_cost_increase_fires_an_alert_only_in_the_first_week(tmp_path: Path) -> None:
     nightly = dearer(9, lambda hour: 0.002 if hour % 24 < 4 else 0.001, {27: True, 8 * 24 + 3: False})
 
     assert hold(tmp_path, nightly) == ""
 
 
 @pytest.mark.process
-def test_three_requests_that_all_fail_wake_nobody(tmp_path: Path) -> None:
+def test_three_failed_requests_fire_no_alert(tmp_path: Path) -> None:
     few = {**HEALTHY, **FEW_REQUESTS}
-    asked = only(RULES, "HeadgateObjectiveBurnsFast", "HeadgateObjectiveBurns", "HeadgateRequestsFail")
+    asked = only(RULES, "HeadgateErrorBudgetBurnFast", "HeadgateErrorBudgetBurn", "HeadgateErrorRateHigh")
 
     assert hold(tmp_path, *(Held(asked, [quiet("few", few, after_s=at * MINUTE)]) for at in (13, 20, 90))) == ""
 
 
 @pytest.mark.process
-def test_a_case_that_does_not_hold_is_found(tmp_path: Path) -> None:
-    [trouble] = [each for each in TROUBLES if each.alert == "HeadgateShedding"]
+def test_failing_test_group_is_reported(tmp_path: Path) -> None:
+    [trouble] = [each for each in TROUBLES if each.alert == "HeadgateLoadShedding"]
     wrong = case_of(trouble)
     wrong["promql_expr_test"][0]["exp_samples"] = []
 
-    assert "HeadgateShedding" in hold(tmp_path, Held(RULES, [wrong]))
+    assert "HeadgateLoadShedding" in hold(tmp_path, Held(RULES, [wrong]))
 
 
 @pytest.mark.process
-def test_an_alert_says_whom_it_is_about_and_where_its_page_is(tmp_path: Path) -> None:
+def test_alert_names_its_subject_and_runbook(tmp_path: Path) -> None:
     [trouble] = [each for each in TROUBLES if each.alert == "HeadgateIncident"]
     case = case_of(trouble)
     del case["promql_expr_test"]
@@ -116,14 +116,14 @@ def test_an_alert_says_whom_it_is_about_and_where_its_page_is(tmp_path: Path) ->
 
 
 @pytest.mark.process
-def test_what_is_wrong_with_a_gateway_names_the_process(tmp_path: Path) -> None:
+def test_gateway_incident_names_the_instance(tmp_path: Path) -> None:
     told = {
         f'headgate_incident{{pool="{pool}",incident="{incident}",instance="{instance}"}}': value
         for pool, incident, instance, value in (
             ("gateway", "scheduler_behind", "a:9090", "1"),
             ("gateway", "scheduler_behind", "b:9090", "0"),
             ("gateway", "healthy", "b:9090", "1"),
-            # Two tell the same of one pool.
+            # Both instances report the same incident in one pool.
             ("small", "engine_hang", "a:9090", "1"),
             ("small", "engine_hang", "b:9090", "1"),
         )
@@ -143,8 +143,8 @@ def test_what_is_wrong_with_a_gateway_names_the_process(tmp_path: Path) -> None:
 
 
 @pytest.mark.process
-def test_what_an_alert_says_is_filled_in(tmp_path: Path) -> None:
-    """The tool shows what it got where none was expected."""
+def test_alert_templates_are_filled_in(tmp_path: Path) -> None:
+    """promtool prints the alerts that it did not expect."""
     held: list[Held] = []
     for trouble in (each for each in TROUBLES if each.step_s == MINUTE):
         case = case_of(trouble)
@@ -161,7 +161,7 @@ def test_what_an_alert_says_is_filled_in(tmp_path: Path) -> None:
 
 
 @pytest.mark.process
-def test_promtool_finds_nothing_wrong_with_the_rules(tmp_path: Path) -> None:
+def test_rules_pass_promtool_check(tmp_path: Path) -> None:
     for name, made in (("whole", RULES), ("scaled", rules(PROMISES, scale=1 / 60)), ("bare", rules(()))):
         (tmp_path / name).write_text(yaml.safe_dump(made))
         done = promtool("check", "rules", tmp_path / name)

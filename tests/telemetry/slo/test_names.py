@@ -1,4 +1,4 @@
-"""Does every rule and every panel name only what exists, and is every metric on some panel?"""
+"""Rules and panels use only existing metrics and labels, and every metric is on a panel."""
 
 import json
 import re
@@ -8,9 +8,9 @@ import pytest
 import yaml
 from jsonschema import Draft202012Validator
 
-from headgate.cli.dashboards import files
+from headgate.cli.generate import dashboard_files
 from headgate.slo.dashboards import DASHBOARDS, NOT_SHOWN
-from headgate.slo.measured import NEEDED
+from headgate.slo.measurements import REQUIRED_SERIES
 from headgate.slo.rules import rules
 from headgate.telemetry.catalogue import BY_NAME
 from tests.house.small_tree import PROJECT
@@ -28,25 +28,25 @@ QUERIES = [
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.get("alert") or rule["record"])
-def test_a_rule_names_only_metrics_and_labels_that_exist(rule: dict[str, str]) -> None:
+def test_rule_uses_only_existing_metrics_and_labels(rule: dict[str, str]) -> None:
     assert problems_in(rule["expr"]) == []
     assert recorded_in(rule["expr"]) <= RECORDED.keys()
 
 
 @pytest.mark.parametrize("rule", ALERTS, ids=lambda rule: rule["alert"])
-def test_an_alert_speaks_only_of_labels_that_it_has(rule: dict[str, str]) -> None:
+def test_alert_annotations_use_only_its_own_labels(rule: dict[str, str]) -> None:
     spoken = set(re.findall(r"\$labels\.(\w+)", json.dumps(rule["annotations"])))
     of_recorded = {label for name in recorded_in(rule["expr"]) for label in grouped_in(RECORDED[name])} - {"le"}
 
     assert spoken <= grouped_in(rule["expr"]) | of_recorded
 
 
-def test_every_query_of_a_panel_names_only_metrics_and_labels_that_exist() -> None:
+def test_panel_queries_use_only_existing_metrics_and_labels() -> None:
     assert [(*query, problems_in(query[2])) for query in QUERIES if problems_in(query[2])] == []
     assert {name for *_, expr in QUERIES for name in recorded_in(expr)} <= RECORDED.keys()
 
 
-def test_every_metric_is_on_a_panel_or_named_with_the_reason_why_not() -> None:
+def test_every_metric_appears_on_a_panel_or_is_exempted_with_a_reason() -> None:
     shown = {name for *_, expr in QUERIES for name in metrics_in(expr)}
 
     assert sorted(BY_NAME.keys() - shown - NOT_SHOWN.keys()) == []
@@ -54,22 +54,22 @@ def test_every_metric_is_on_a_panel_or_named_with_the_reason_why_not() -> None:
     assert sorted(NOT_SHOWN.keys() - BY_NAME.keys()) == []
 
 
-def test_every_series_of_a_report_exists_with_its_labels() -> None:
-    queries = [f"sum by ({', '.join(labels)}) ({series})" for series, labels in NEEDED.items()]
+def test_report_uses_only_existing_series_and_labels() -> None:
+    queries = [f"sum by ({', '.join(labels)}) ({series})" for series, labels in REQUIRED_SERIES.items()]
 
     assert [problem for query in queries for problem in problems_in(query)] == []
 
 
-def test_what_does_not_exist_is_found() -> None:
+def test_unknown_metrics_and_labels_are_detected() -> None:
     assert problems_in('sum by (colour) (rate(headgate_nothing_total{class="a"}[5m]))') == [
-        "there is no metric headgate_nothing_total",
+        "unknown metric headgate_nothing_total",
         'sum by (colour) (rate(headgate_nothing_total{class="a"}[5m])) has no label colour',
     ]
     assert problems_in('headgate_queue_depth{colour="red"}') == ["headgate_queue_depth has no label colour"]
 
 
 @pytest.mark.process
-def test_promtool_can_read_every_query(tmp_path: Path) -> None:
+def test_every_panel_query_passes_promtool_check(tmp_path: Path) -> None:
     made = [{"record": f"query_{number}", "expr": expr} for number, (*_, expr) in enumerate(QUERIES)]
     (tmp_path / "queries.yaml").write_text(yaml.safe_dump({"groups": [{"name": "queries", "rules": made}]}))
 
@@ -78,14 +78,16 @@ def test_promtool_can_read_every_query(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize(("name", "text"), list(files()), ids=[name for name, _ in files()])
-def test_a_dashboard_is_what_grafana_reads_and_as_it_is_kept(name: str, text: str) -> None:
+@pytest.mark.parametrize(("name", "text"), list(dashboard_files()), ids=[name for name, _ in dashboard_files()])
+def test_dashboard_matches_the_schema_and_the_committed_file(name: str, text: str) -> None:
     made = json.loads(text)
 
     assert [error.message for error in Draft202012Validator(DASHBOARD).iter_errors(made)] == []
     assert len({panel["id"] for panel in made["panels"]}) == len(made["panels"])
-    assert (PROJECT / "deploy/grafana" / name).read_text() == text, "run `just docs`"
+    assert (PROJECT / "deploy/grafana" / name).read_text() == text, "the file is out of date; run `just docs`"
 
 
-def test_no_other_dashboard_is_kept() -> None:
-    assert {path.name for path in (PROJECT / "deploy/grafana").glob("*.json")} == {name for name, _ in files()}
+def test_no_other_dashboards_are_committed() -> None:
+    assert {path.name for path in (PROJECT / "deploy/grafana").glob("*.json")} == {
+        name for name, _ in dashboard_files()
+    }

@@ -1,6 +1,6 @@
-"""What does a small model of embeddings cost? A fixed time for each batch, however many texts are in it.
+"""Small embedding model that takes a fixed time per batch, regardless of the number of texts.
 
-The parameter `delay_ms` of a request has its batch take so much longer.
+The request parameter `delay_ms` increases the time its batch takes.
 """
 
 import json

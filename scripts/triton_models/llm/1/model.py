@@ -1,6 +1,6 @@
-"""What would a large model say? One word after the other, at an even pace, until it is told to stop.
+"""Streaming text model that sends words at a constant rate until the output limit or cancellation.
 
-The word `fail` in a prompt has it fail after three words, and `refuse` before the first.
+If the prompt contains the word `fail`, the model fails after three words; if it contains `refuse`, before the first.
 """
 
 import threading

@@ -1,4 +1,4 @@
-"""What does a model say that has no settings? What it was told, and with which parameters."""
+"""Text model that returns its prompt and the request parameters."""
 
 import numpy as np
 import triton_python_backend_utils as triton

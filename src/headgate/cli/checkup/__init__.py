@@ -1,1 +1,1 @@
-"""Does a configuration fit reality? One file per thing that is compared with it."""
+"""Checks run by `headgate doctor`, one file per subject."""

@@ -1,7 +1,6 @@
-"""Do the clocks around us agree with ours?
+"""Compare the clocks of other servers with the local clock.
 
-Servers that say the time do so by the whole second, so two clocks that differ by less than two seconds cannot be told
-apart.
+Servers report whole seconds, so differences of less than two seconds cannot be detected.
 """
 
 import time
@@ -9,27 +8,29 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 
-from headgate.cli.checkup.finding import Finding, note, ok
+from headgate.cli.checkup.finding import CheckFinding, note, ok
 
 SKEW_S_MAX = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
-    """What the clock of someone showed, and ours at that moment."""
+class ClockReading:
+    """The time on another server's clock, and the local time when it was read."""
 
-    who: str
-    theirs_s: float
-    ours_s: float
+    source: str
+    remote_s: float
+    local_s: float
 
     @property
     def skew_s(self) -> float:
-        """How far theirs is ahead of ours; the fraction of the second that they did not say is taken as half."""
-        return self.theirs_s + 0.5 - self.ours_s
+        """Seconds by which the other clock is ahead. Half a second is added, because the server does not report
+        fractions.
+        """
+        return self.remote_s + 0.5 - self.local_s
 
 
-def heard_at(who: str, headers: Mapping[str, str]) -> Heard | None:
-    """What an answer that has just come says of the time; None where it says nothing."""
+def clock_reading(who: str, headers: Mapping[str, str]) -> ClockReading | None:
+    """Clock reading taken from a response that has just arrived; None if it has no valid Date header."""
     said = headers.get("date")
     if said is None:
         return None
@@ -37,18 +38,16 @@ def heard_at(who: str, headers: Mapping[str, str]) -> Heard | None:
         theirs_s = parsedate_to_datetime(said).timestamp()
     except ValueError:
         return None
-    return Heard(who, theirs_s, time.time())
+    return ClockReading(who, theirs_s, time.time())
 
 
-def clock_findings(heard: Iterable[Heard | None]) -> Iterator[Finding]:
-    """Nothing is said where nobody said the time."""
-    told = [each for each in heard if each is not None]
+def clock_findings(readings: Iterable[ClockReading | None]) -> Iterator[CheckFinding]:
+    """Findings about clock skew; empty if no server reported the time."""
+    told = [each for each in readings if each is not None]
     wrong = [each for each in told if abs(each.skew_s) > SKEW_S_MAX]
     for each in wrong:
         direction = "ahead of" if each.skew_s > 0 else "behind"
-        message = (
-            f"its clock is {abs(each.skew_s):.0f} s {direction} ours: times in logs and records cannot be compared"
-        )
-        yield note(each.who, message, then="set both by NTP")
+        message = f"its clock is {abs(each.skew_s):.0f} s {direction} the local clock; timestamps cannot be compared"
+        yield note(each.source, message, next_step="synchronize both with NTP")
     if told and not wrong:
-        yield ok("clock", f"agrees within {SKEW_S_MAX:g} s with {len(told)} of those that were asked")
+        yield ok("clock", f"within {SKEW_S_MAX:g} s of the clocks of other servers (compared: {len(told)})")

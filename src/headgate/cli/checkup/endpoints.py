@@ -1,4 +1,4 @@
-"""Does each endpoint answer, serve the model, show its load, and run as much as it is to be given?"""
+"""Check the endpoints: health, served model, metrics, and concurrency."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable
@@ -6,49 +6,49 @@ from dataclasses import dataclass, field
 
 import aiohttp
 
-from headgate.cli.checkup.clock import Heard, heard_at
-from headgate.cli.checkup.finding import Finding, note, ok, problem
+from headgate.cli.checkup.clock import ClockReading, clock_reading
+from headgate.cli.checkup.finding import CheckFinding, note, ok, problem
 from headgate.config.settings import PoolSettings, Settings
 from headgate.engines.dialect import Dialect
 from headgate.engines.dialects import DIALECTS
-from headgate.engines.http import authorization
+from headgate.engines.engine_detection import DetectionError, detect_engine
+from headgate.engines.http_engine import authorization
 from headgate.engines.openai_compatible import OPENAI_COMPATIBLE
-from headgate.engines.page import PAGE_BYTES_MAX, Unheard, get_page
-from headgate.engines.probe import MODELS_SHOWN_MAX, Health, Probe, Scrape, Verdict
-from headgate.engines.recognise import Unrecognised, recognise
+from headgate.engines.page import PAGE_BYTES_MAX, PageUnavailable, get_page
+from headgate.engines.probe import MODELS_SHOWN_MAX, Health, Probe, ProbeVerdict, Scrape
 from headgate.fleets.options import EndpointOptions
 from headgate.model.endpoint import NAME_UNRESOLVED
 from headgate.model.units import PoolName
 from headgate.ports.engine import EngineLimits
 
 ENDPOINT_S_MAX = 2.0
-"""How long one endpoint is looked at, whatever it does."""
+"""Timeout for all checks of one endpoint."""
 
 
 @dataclass(slots=True)
-class Look:
-    """What looking at one endpoint has brought so far."""
+class EndpointCheck:
+    """Check results so far for one endpoint."""
 
     pool: PoolName
-    findings: list[Finding] = field(default_factory=list[Finding])
-    heard: Heard | None = None
-    """What its clock said, if it said so."""
+    findings: list[CheckFinding] = field(default_factory=list[CheckFinding])
+    clock: ClockReading | None = None
+    """Reading of the endpoint's clock, if the endpoint reported the time."""
     limits: EngineLimits = field(default_factory=EngineLimits)
-    """The limits that its engine reports."""
+    """Limits reported by the endpoint's engine."""
 
 
-async def look_at_all(
+async def check_endpoints(
     settings: Settings, session: aiohttp.ClientSession, *, seconds_max: float = ENDPOINT_S_MAX
-) -> list[Look]:
-    """All at once; in the order of the file."""
+) -> list[EndpointCheck]:
+    """Checks all endpoints concurrently. Results are in configuration file order."""
     endpoints = [
-        _Endpoint(session, pool, endpoint, seconds_max) for pool in settings.pools for endpoint in pool.endpoints
+        _EndpointChecker(session, pool, endpoint, seconds_max) for pool in settings.pools for endpoint in pool.endpoints
     ]
-    return await asyncio.gather(*(each.look() for each in endpoints))
+    return await asyncio.gather(*(each.check() for each in endpoints))
 
 
-def reported_kv_tokens(looks: Iterable[Look]) -> dict[PoolName, int]:
-    """The least KV capacity that an engine of each pool reports."""
+def reported_kv_tokens(looks: Iterable[EndpointCheck]) -> dict[PoolName, int]:
+    """Lowest KV capacity reported by any engine in each pool."""
     found: dict[PoolName, int] = {}
     for look in looks:
         if (kv_tokens := look.limits.kv_tokens) is not None:
@@ -56,16 +56,16 @@ def reported_kv_tokens(looks: Iterable[Look]) -> dict[PoolName, int]:
     return found
 
 
-def _reported(limits: EngineLimits) -> str | None:
+def _limits_text(limits: EngineLimits) -> str | None:
     said: list[str] = []
     if limits.kv_tokens is not None:
-        said.append(f"its KV cache holds {limits.kv_tokens:,} tokens")
+        said.append(f"KV cache of {limits.kv_tokens:,} tokens")
     if limits.context_tokens is not None:
-        said.append(f"its context is {limits.context_tokens:,} tokens")
+        said.append(f"context of {limits.context_tokens:,} tokens")
     return ", ".join(said) or None
 
 
-class _Endpoint:
+class _EndpointChecker:
     def __init__(
         self, session: aiohttp.ClientSession, pool: PoolSettings, endpoint: EndpointOptions, seconds_max: float
     ) -> None:
@@ -74,7 +74,7 @@ class _Endpoint:
         self._pool = pool
         self._endpoint = endpoint
         self._dialect: Dialect = DIALECTS[pool.engine]
-        self._look = Look(pool.name)
+        self._look = EndpointCheck(pool.name)
         self._probe = Probe(
             session,
             endpoint.url,
@@ -85,57 +85,57 @@ class _Endpoint:
             page_bytes_max=PAGE_BYTES_MAX,
         )
 
-    async def look(self) -> Look:
+    async def check(self) -> EndpointCheck:
         try:
             async with asyncio.timeout(self._seconds_max):
                 async for finding in self._findings():
                     self._look.findings.append(finding)
         except TimeoutError:
-            message = f"not all of its pages came within {self._seconds_max:g} s"
-            self._look.findings.append(self._problem(message, then="look at the engine's load and its log"))
+            message = f"the checks did not finish within {self._seconds_max:g} s"
+            self._look.findings.append(self._problem(message, then="check the engine's load and its log"))
         return self._look
 
-    async def _findings(self) -> AsyncIterator[Finding]:
+    async def _findings(self) -> AsyncIterator[CheckFinding]:
         health = await self._probe.health()
-        if health.verdict is not Verdict.SERVES:
+        if health.verdict is not ProbeVerdict.SERVING:
             yield self._not_serving(health)
             return
-        took_ms = await self._ask_for_time()
+        took_ms = await self._measure_latency()
         version, places, scrape, limits = await asyncio.gather(
-            self._probe.version(), self._probe.places(), self._probe.scrape(), self._probe.limits()
+            self._probe.version(), self._probe.concurrency(), self._probe.scrape(), self._probe.limits()
         )
         self._look.limits = limits
         engine = self._dialect.name if version is None else f"{self._dialect.name} {version}"
         yield ok(
-            self._endpoint.id, f"{engine} serves {self._pool.served_model}; it answers in {max(1, round(took_ms))} ms"
+            self._endpoint.id, f"{engine} serves {self._pool.served_model}; response time {max(1, round(took_ms))} ms"
         )
         if version is None and self._dialect.version is not None:
-            yield self._note("does not say its version", then="nothing; only messages about it are less exact")
-        yield await self._load(scrape)
-        yield self._places(places if limits.sequences_max is None else limits.sequences_max)
-        if (reported := _reported(limits)) is not None:
+            yield self._note("does not report its version", then="no action needed; messages are less specific")
+        yield await self._metrics_finding(scrape)
+        yield self._in_flight_finding(places if limits.sequences_max is None else limits.sequences_max)
+        if (reported := _limits_text(limits)) is not None:
             yield ok(self._endpoint.id, reported)
 
-    def _not_serving(self, health: Health) -> Finding:
+    def _not_serving(self, health: Health) -> CheckFinding:
         if health.models:
             models = ", ".join(health.models[:MODELS_SHOWN_MAX]) + (
                 ", …" if len(health.models) > MODELS_SHOWN_MAX else ""
             )
-            then = f"set served_model of pool {self._pool.name} to a name that it serves"
+            then = f"set pools.{self._pool.name}.served_model to one of these names"
             return self._problem(f'serves {models}, not "{self._pool.served_model}"', then=then)
         match health.verdict:
-            case Verdict.UNHEARD if NAME_UNRESOLVED in (health.problem or ""):
-                then = "check the DNS record of its host, or correct its url; nothing is sent there until it answers"
-            case Verdict.UNHEARD:
-                then = "start the engine, or correct its url; nothing is sent there until it answers"
-            case Verdict.SAYS_NO:
-                then = "wait until the engine has loaded its model, and look again"
+            case ProbeVerdict.NO_RESPONSE if NAME_UNRESOLVED in (health.problem or ""):
+                then = "check the DNS record of its host, or correct its url; it gets no requests until it responds"
+            case ProbeVerdict.NO_RESPONSE:
+                then = "start the engine, or correct its url; it gets no requests until it responds"
+            case ProbeVerdict.NOT_SERVING:
+                then = "wait until the engine has loaded its model, then run this again"
             case _:
-                then = "see whether this is the address of an engine, and api_key its key"
-        return self._problem(health.problem or "does not serve", then=then)
+                then = "check that this is the address of an engine and that api_key is its key"
+        return self._problem(health.problem or "is not ready", then=then)
 
-    async def _ask_for_time(self) -> float:
-        """Milliseconds for one small page; its clock is read on the way."""
+    async def _measure_latency(self) -> float:
+        """Response time for a small page, in milliseconds. Also reads the engine's clock."""
         loop = asyncio.get_running_loop()
         started = loop.time()
         headers = authorization(self._pool.api_key)
@@ -147,54 +147,52 @@ class _Endpoint:
                 headers=headers,
                 timeout_s=self._seconds_max,
             )
-        except Unheard:
-            # It answered a moment ago; the rest of the look says how it is.
+        except PageUnavailable:
+            # The health check passed a moment ago, so the other checks will report the problem.
             return 1000 * (loop.time() - started)
-        self._look.heard = heard_at(self._endpoint.id, page.headers)
+        self._look.clock = clock_reading(self._endpoint.id, page.headers)
         return 1000 * (loop.time() - started)
 
-    async def _load(self, scrape: Scrape) -> Finding:
-        cost = "its load does not show in status and metrics, and dispatch goes by our own counts alone"
+    async def _metrics_finding(self, scrape: Scrape) -> CheckFinding:
+        cost = "its load is missing from status and metrics, and dispatch uses the gateway's own counts"
         if self._dialect.metrics_path is None:
-            return self._note(
-                f"shows no metrics that {self._dialect.name} could read: {cost}", then=self._other_engine()
-            )
+            return self._note(f"engine type {self._dialect.name} has no metrics: {cost}", then=self._other_engine())
         if scrape.signals and scrape.problem is None:
             return ok(self._endpoint.id, f"metrics: {', '.join(scrape.signals)}")
-        if not scrape.signals and (seen := await self._seen_dialect()) is not None:
+        if not scrape.signals and (seen := await self._detected_dialect()) is not None:
             message = f"is {seen}, not {self._dialect.name}"
-            return self._problem(message, then=f"set engine of pool {self._pool.name} to {seen}")
+            return self._problem(message, then=f"set pools.{self._pool.name}.engine to {seen}")
         why, _, then = (scrape.problem or "").rpartition("; ")
         return self._note(f"metrics are missing ({why.rstrip(': ')}): {cost}", then=then)
 
     def _other_engine(self) -> str:
         known = ", ".join(name for name in DIALECTS if name != OPENAI_COMPATIBLE.name)
-        return f"if it is one of {known}, name that as engine of pool {self._pool.name}"
+        return f"if it is one of {known}, set pools.{self._pool.name}.engine to that name"
 
-    async def _seen_dialect(self) -> str | None:
-        """What it is by its own pages, where that is another engine than the file says."""
+    async def _detected_dialect(self) -> str | None:
+        """Engine type suggested by the responses, if it differs from the configured one."""
         try:
-            seen = await recognise(self._session, self._endpoint.url, api_key=self._pool.api_key)
-        except Unrecognised:
+            seen = await detect_engine(self._session, self._endpoint.url, api_key=self._pool.api_key)
+        except DetectionError:
             return None
         return None if seen.dialect in (OPENAI_COMPATIBLE, self._dialect) else seen.dialect.name
 
-    def _places(self, places: int | None) -> Finding:
+    def _in_flight_finding(self, places: int | None) -> CheckFinding:
         given = self._endpoint.in_flight_max
         if places is None:
-            why = self._dialect.places_hint or "the engine does not say how many it runs at once"
-            then = "compare it with the engine's own limit yourself"
+            why = self._dialect.concurrency_hint or "the engine does not report how many requests it runs concurrently"
+            then = "compare in_flight_max with the engine's own limit"
             return self._note(f"in_flight_max {given} cannot be checked: {why}", then=then)
         if given > places:
-            message = f"is given up to {given} requests but runs {places} at once: the rest waits there, out of order"
+            message = f"in_flight_max is {given}; the engine runs {places} requests concurrently and queues the rest"
             return self._problem(message, then=f"set in_flight_max to {places}")
         if given < places:
-            message = f"runs {places} requests at once and is given {given} at most"
+            message = f"in_flight_max is {given}; the engine runs up to {places} requests concurrently"
             return self._note(message, then=f"raise in_flight_max to {places}, unless others use the engine too")
-        return ok(self._endpoint.id, f"runs {places} requests at once, as many as in_flight_max gives it")
+        return ok(self._endpoint.id, f"runs {places} requests concurrently, equal to in_flight_max")
 
-    def _note(self, message: str, *, then: str) -> Finding:
-        return note(self._endpoint.id, message, then=then)
+    def _note(self, message: str, *, then: str) -> CheckFinding:
+        return note(self._endpoint.id, message, next_step=then)
 
-    def _problem(self, message: str, *, then: str) -> Finding:
-        return problem(self._endpoint.id, message, then=then)
+    def _problem(self, message: str, *, then: str) -> CheckFinding:
+        return problem(self._endpoint.id, message, next_step=then)

@@ -1,4 +1,4 @@
-"""What was found, how bad is it, and what is to be done about it?"""
+"""Findings from `headgate doctor`, each with a level and a next step."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -7,28 +7,28 @@ from enum import StrEnum
 class Level(StrEnum):
     OK = "ok"
     NOTE = "note"
-    """It works, but somebody should know."""
+    """The setup works, but needs attention."""
     PROBLEM = "problem"
-    """It does not work, or will not under load."""
+    """The setup does not work, or will fail under load."""
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class CheckFinding:
     level: Level
     about: str
-    """The thing: a file, an endpoint, an address, a setting."""
+    """Subject: a file, an endpoint, an address or a setting."""
     message: str
-    next: str = ""
-    """What to do; empty where nothing is to be done."""
+    next_step: str = ""
+    """Next step; empty if none is needed."""
 
 
-def ok(about: str, message: str) -> Finding:
-    return Finding(Level.OK, about, message)
+def ok(about: str, message: str) -> CheckFinding:
+    return CheckFinding(Level.OK, about, message)
 
 
-def note(about: str, message: str, *, then: str) -> Finding:
-    return Finding(Level.NOTE, about, message, then)
+def note(about: str, message: str, *, next_step: str) -> CheckFinding:
+    return CheckFinding(Level.NOTE, about, message, next_step)
 
 
-def problem(about: str, message: str, *, then: str) -> Finding:
-    return Finding(Level.PROBLEM, about, message, then)
+def problem(about: str, message: str, *, next_step: str) -> CheckFinding:
+    return CheckFinding(Level.PROBLEM, about, message, next_step)

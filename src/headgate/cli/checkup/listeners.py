@@ -1,36 +1,36 @@
-"""Are the addresses to listen on free, or does a gateway already run there, and with this configuration?"""
+"""Check that the listen addresses are free or in use by a gateway with this configuration."""
 
 import errno
 from dataclasses import dataclass, field
 
 import aiohttp
 
-from headgate.cli.checkup.clock import Heard, heard_at
-from headgate.cli.checkup.finding import Finding, note, ok, problem
-from headgate.cli.output.status import EndpointState, GatewayStatus, NotAGateway, ask, url_of
+from headgate.cli.checkup.clock import ClockReading, clock_reading
+from headgate.cli.checkup.finding import CheckFinding, note, ok, problem
+from headgate.cli.output.status import EndpointStatus, GatewayNotFound, StatusPage, base_url, fetch_status
 from headgate.config.quantities import address_text
 from headgate.config.settings import Address, Settings
-from headgate.edge.server import bind
-from headgate.engines.page import Unheard, get_page
+from headgate.edge.listener import bind
+from headgate.engines.page import PageUnavailable, get_page
 
 _TIMEOUT_S = 2.0
 _REASONS = {
-    errno.EADDRNOTAVAIL: ("no network of this machine has it", "use an address of this machine, or 0.0.0.0 for all"),
-    errno.EACCES: ("this user may not listen there", "use a port above 1023"),
+    errno.EADDRNOTAVAIL: ("this machine has no such address", "use an address of this machine, or 0.0.0.0 for all"),
+    errno.EACCES: ("permission denied", "use a port above 1023"),
 }
 
 
 @dataclass(slots=True)
-class Listeners:
-    findings: list[Finding] = field(default_factory=list[Finding])
-    heard: Heard | None = None
-    """What the clock of the gateway that runs there said."""
+class ListenerCheck:
+    findings: list[CheckFinding] = field(default_factory=list[CheckFinding])
+    clock: ClockReading | None = None
+    """Clock reading of the gateway running there."""
 
 
-async def look_at_listeners(settings: Settings, session: aiohttp.ClientSession) -> Listeners:
-    found = Listeners()
-    admin_why, door_why = _why_not(settings.admin_listen), _why_not(settings.listen)
-    running: GatewayStatus | None = None
+async def check_listeners(settings: Settings, session: aiohttp.ClientSession) -> ListenerCheck:
+    found = ListenerCheck()
+    admin_why, door_why = _bind_error(settings.admin_listen), _bind_error(settings.listen)
+    running: StatusPage | None = None
     if admin_why == errno.EADDRINUSE:
         running = await _running(settings.admin_listen, session)
     if running is not None:
@@ -38,14 +38,14 @@ async def look_at_listeners(settings: Settings, session: aiohttp.ClientSession) 
     else:
         found.findings.append(_address("admin_listen", settings.admin_listen, admin_why))
     if running is not None and door_why == errno.EADDRINUSE:
-        found.findings.append(await _door(settings.listen, session, found))
+        found.findings.append(await _api_listener(settings.listen, session, found))
     else:
         found.findings.append(_address("listen", settings.listen, door_why))
     return found
 
 
-def _why_not(address: Address) -> int | None:
-    """Why we could not listen there, as the number of an error; None if we could."""
+def _bind_error(address: Address) -> int | None:
+    """Error number from an attempt to listen on the address; None if it succeeded."""
     try:
         bind(*address).close()
     except OSError as error:
@@ -53,58 +53,58 @@ def _why_not(address: Address) -> int | None:
     return None
 
 
-def _address(setting: str, address: Address, why: int | None) -> Finding:
+def _address(setting: str, address: Address, why: int | None) -> CheckFinding:
     text = address_text(*address)
     if why is None:
         return ok(setting, f"{text} is free")
-    taken = ("another program listens there", "stop it, or choose another address")
+    taken = ("another process is using it", "stop it, or choose another address")
     reason, then = taken if why == errno.EADDRINUSE else _REASONS.get(why, (errno.errorcode.get(why, str(why)), ""))
-    return problem(setting, f"cannot listen on {text}: {reason}", then=then or "choose another address")
+    return problem(setting, f"cannot listen on {text}: {reason}", next_step=then or "choose another address")
 
 
-async def _running(address: Address, session: aiohttp.ClientSession) -> GatewayStatus | None:
+async def _running(address: Address, session: aiohttp.ClientSession) -> StatusPage | None:
     try:
-        status, _ = await ask(session, url_of(*address), timeout_s=_TIMEOUT_S)
-    except NotAGateway:
+        status, _ = await fetch_status(session, base_url(*address), timeout_s=_TIMEOUT_S)
+    except GatewayNotFound:
         return None
     return status
 
 
-def _gateway(status: GatewayStatus, settings: Settings) -> list[Finding]:
+def _gateway(status: StatusPage, settings: Settings) -> list[CheckFinding]:
     about = "running gateway"
     findings = [
-        problem(about, f"could not reload: {text}", then="mend the file, then send SIGHUP")
+        problem(about, f"could not reload: {text}", next_step="fix the file, then send SIGHUP")
         for text in status.reload_problems
     ]
     if status.draining:
-        findings.append(note(about, "is draining and will be gone soon", then="nothing, if that is meant"))
+        findings.append(note(about, "is draining and will stop", next_step="no action needed if this is intended"))
     if status.config_hash == settings.hash:
-        findings.append(ok(about, f"headgate {status.version} runs with this configuration, {settings.hash}"))
+        findings.append(ok(about, f"headgate {status.version} is running with this configuration, {settings.hash}"))
     else:
-        message = f"has configuration {status.config_hash}, the file is {settings.hash}"
-        then = "send it SIGHUP to take up the file; if it was started with other environment variables, that is why"
-        findings.append(note(about, message, then=then))
+        message = f"has configuration {status.config_hash}; the file is {settings.hash}"
+        then = "send it SIGHUP to load the file; it may also have been started with different environment variables"
+        findings.append(note(about, message, next_step=then))
     return [*findings, *map(_sequence_limit, filter(_is_limited, status.endpoints))]
 
 
-def _is_limited(endpoint: EndpointState) -> bool:
+def _is_limited(endpoint: EndpointStatus) -> bool:
     return endpoint.sequences_max is not None and endpoint.sequences_max < endpoint.in_flight_max
 
 
-def _sequence_limit(endpoint: EndpointState) -> Finding:
+def _sequence_limit(endpoint: EndpointStatus) -> CheckFinding:
     learned = endpoint.sequences_max
-    message = f"requests waited in its engine while {learned} ran, so it gets only some more than that at once"
+    message = f"requests queued in its engine while {learned} were running, so the gateway sends only a few more"
     then = "compare in_flight_max with the engine's own limit (vLLM: --max-num-seqs)"
-    return note(endpoint.id, message, then=then)
+    return note(endpoint.id, message, next_step=then)
 
 
-async def _door(address: Address, session: aiohttp.ClientSession, found: Listeners) -> Finding:
-    """A gateway runs beside: is it the one that listens here?"""
+async def _api_listener(address: Address, session: aiohttp.ClientSession, found: ListenerCheck) -> CheckFinding:
+    """Whether the running gateway is the process listening on this address."""
     try:
-        page = await get_page(session, url_of(*address), "/v1/models", headers={}, timeout_s=_TIMEOUT_S)
-    except Unheard:
+        page = await get_page(session, base_url(*address), "/v1/models", headers={}, timeout_s=_TIMEOUT_S)
+    except PageUnavailable:
         return _address("listen", address, errno.EADDRINUSE)
     if not page.headers.get("x-request-id", "").startswith("req_"):
         return _address("listen", address, errno.EADDRINUSE)
-    found.heard = heard_at("running gateway", page.headers)
+    found.clock = clock_reading("running gateway", page.headers)
     return ok("listen", f"{address_text(*address)} is served by a gateway")

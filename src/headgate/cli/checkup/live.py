@@ -1,12 +1,12 @@
-"""What does a running gateway say is wrong?"""
+"""Verdicts reported by a running gateway."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from msgspec import DecodeError, Struct, field, json
 
-from headgate.cli.output.status import NotAGateway
-from headgate.engines.page import Unheard, get_page
+from headgate.cli.output.status import GatewayNotFound
+from headgate.engines.page import PageUnavailable, get_page
 
 if TYPE_CHECKING:
     import aiohttp
@@ -16,91 +16,103 @@ HEALTHY = "healthy"
 TIMEOUT_S = 5.0
 
 
-class AffectedSaid(Struct, frozen=True):
+class ReportedAffected(Struct, frozen=True):
     service_class: str | None = field(name="class", default=None)
     tenant: str | None = None
-    how: str = ""
+    effect: str = ""
 
 
-class VerdictSaid(Struct, frozen=True):
+class ReportedVerdict(Struct, frozen=True):
     pool: str | None
     cause: str
     incident: str
     since_s: int
     sentence: str
     evidence: tuple[str, ...] = ()
-    affected: tuple[AffectedSaid, ...] = ()
+    affected: tuple[ReportedAffected, ...] = ()
     action: str = ""
     runbook: str = ""
 
 
-class Scheduler(Struct, frozen=True):
+class CellScheduler(Struct, frozen=True):
     name: str
     admin: str
-    """Where its own page is."""
+    """Address of the gateway's admin listener."""
 
 
-class Said(Struct, frozen=True):
-    verdicts: tuple[VerdictSaid, ...]
+class VerdictPage(Struct, frozen=True):
+    verdicts: tuple[ReportedVerdict, ...]
     decides: bool = True
-    scheduler: Scheduler | None = None
-    """Who decides in its cell."""
+    scheduler: CellScheduler | None = None
+    """Scheduler of the gateway's cell."""
 
     @property
-    def well(self) -> bool:
+    def healthy(self) -> bool:
         return all(each.cause == HEALTHY for each in self.verdicts)
 
 
-async def ask(session: "aiohttp.ClientSession", url: str, *, timeout_s: float = TIMEOUT_S) -> tuple[Said, bytes]:
-    """What it says, and the page that it was read from. Raises `NotAGateway`."""
+async def fetch_verdicts(
+    session: "aiohttp.ClientSession", url: str, *, timeout_s: float = TIMEOUT_S
+) -> tuple[VerdictPage, bytes]:
+    """The verdicts, and the page that they were read from. Raises `GatewayNotFound`."""
     try:
         page = await get_page(session, url, PATH, headers={}, timeout_s=timeout_s)
-    except Unheard as unheard:
-        raise NotAGateway(f"no gateway answers at {url}: {unheard}") from unheard
+    except PageUnavailable as unheard:
+        raise GatewayNotFound(f"no gateway is responding at {url}: {unheard}") from unheard
     try:
-        return json.decode(page.body, type=Said), page.body
+        return json.decode(page.body, type=VerdictPage), page.body
     except (DecodeError, RecursionError, UnicodeDecodeError) as error:
-        raise NotAGateway(f"what answers at {url} is not the admin listener of a gateway") from error
+        raise GatewayNotFound(f"the server at {url} is not the admin listener of a gateway") from error
 
 
-def lines(said: Said) -> Iterator[str]:
+def lines(said: VerdictPage, url: str) -> Iterator[str]:
+    """All verdicts from the gateway at `url`."""
     if not said.verdicts:
-        yield "the gateway has yet to look; ask again in a second"
+        yield "no verdict yet; try again in a second"
     for each in said.verdicts:
-        yield from _lines(each)
+        yield from _lines(each, url)
     if not said.decides:
         where = said.scheduler
-        yield "of pools the scheduler of the cell knows" + ("; nobody knows it at the moment" if where is None else ":")
+        yield "only the cell's scheduler issues verdicts on pools" + ("; none is known" if where is None else ":")
         if where is not None:
-            yield f"  -> headgate doctor --live --gateway {where.admin}   ({where.name} is the scheduler)"
+            yield f"  -> headgate doctor --live --url {where.admin}   (scheduler {where.name})"
 
 
-def summary(said: Said) -> Iterator[str]:
-    """Every verdict that is not healthy, with its advice; one line if all are healthy."""
+def summary(said: VerdictPage, url: str | None = None) -> Iterator[str]:
+    """Every unhealthy verdict with its advice, or one line if all verdicts are healthy. If the gateway's address is
+    passed as `url`, each verdict has a link to its runbook.
+    """
     if not said.verdicts:
-        yield "verdict: not known yet"
-    elif said.well and not said.decides and all(each.pool is None for each in said.verdicts):
-        asked = "no scheduler is known" if said.scheduler is None else f"ask the scheduler at {said.scheduler.admin}"
+        yield "verdict: none yet"
+    elif said.healthy and not said.decides and all(each.pool is None for each in said.verdicts):
+        asked = "no scheduler is known" if said.scheduler is None else f"see the scheduler at {said.scheduler.admin}"
         yield f"verdict: this gateway is {HEALTHY}; the state of the pools is unknown here, {asked}"
-    elif said.well:
+    elif said.healthy:
         yield f"verdict: {HEALTHY}"
     for each in said.verdicts:
         if each.cause != HEALTHY:
             yield f"verdict: {each.incident} for {each.since_s} s: {each.sentence}"
             yield f"  -> {each.action}"
+            if url is not None:
+                yield f"  -> see {_runbook_url(each, url)}"
 
 
-def _lines(verdict: VerdictSaid) -> Iterator[str]:
+def _lines(verdict: ReportedVerdict, url: str) -> Iterator[str]:
     if verdict.cause == HEALTHY:
         yield f"{HEALTHY:<14}{verdict.sentence}"
         return
     yield f"{verdict.cause:<14}{verdict.sentence}"
-    yield f"{'':<14}since {verdict.since_s} s ({verdict.incident})"
+    yield f"{'':<14}for {verdict.since_s} s ({verdict.incident})"
     for fact in verdict.evidence:
         yield f"{'':<14}- {fact}"
     for each in verdict.affected:
         named = (("class", each.service_class), ("tenant", each.tenant))
         who = ", ".join(f"{what} {name}" for what, name in named if name)
-        yield f"{'':<14}affected: {who or 'all'}: {each.how}"
+        yield f"{'':<14}affected: {who or 'all'}: {each.effect}"
     yield f"{'':<14}-> {verdict.action}"
-    yield f"{'':<14}-> read {verdict.runbook}"
+    yield f"{'':<14}-> see {_runbook_url(verdict, url)}"
+
+
+def _runbook_url(verdict: ReportedVerdict, url: str) -> str:
+    """Link to the runbook on the admin listener, which serves the documentation under the same path."""
+    return f"{url}/{verdict.runbook.removesuffix('.md')}"

@@ -1,4 +1,4 @@
-"""Can this machine, and this shell, hold what the configuration allows?"""
+"""Check this machine and this shell: open files, secrets, directories, optional libraries."""
 
 import math
 import os
@@ -6,73 +6,75 @@ import resource
 from collections.abc import Iterator
 from pathlib import Path
 
-from headgate.cli.checkup.finding import Finding, note, ok, problem
+from headgate.cli.checkup.finding import CheckFinding, note, ok, problem
 from headgate.config.extras import missing_extras
 from headgate.config.settings import Settings
 
-# Listeners, logs, probes of engines, the event loop's own.
-_FILES_BESIDE = 64
+# Listeners, logs, engine probes, and the event loop's own files.
+_FILES_RESERVED = 64
 _BITS_GUESSABLE = 64
 _BITS_STRONG = 128
 
 
-def machine_findings(settings: Settings) -> Iterator[Finding]:
-    # The gateway raises its own limit as far as it may, so only that far counts.
+def machine_findings(settings: Settings) -> Iterator[CheckFinding]:
+    # The gateway raises its own soft limit to the hard limit.
     _, files_max = resource.getrlimit(resource.RLIMIT_NOFILE)
     yield open_files(settings, files_max)
     yield from secret_strength(settings.key_secret)
     if settings.records is not None:
-        yield records_folder(Path(settings.records.folder))
-    if settings.state_folder is not None and settings.cell is None:
-        yield state_folder(Path(settings.state_folder))
-    yield from (problem(each.place, each.message, then=each.fix) for each in missing_extras(settings))
+        yield check_records_directory(Path(settings.records.directory))
+    if settings.state_directory is not None and settings.cell is None:
+        yield check_state_directory(Path(settings.state_directory))
+    yield from (problem(each.place, each.message, next_step=each.fix) for each in missing_extras(settings))
 
 
-def records_folder(folder: Path) -> Finding:
-    return _folder(folder, "records.folder", "no records are kept")
+def check_records_directory(folder: Path) -> CheckFinding:
+    return _check_directory(folder, "records.directory", "no records are stored")
 
 
-def state_folder(folder: Path) -> Finding:
-    return _folder(folder, "state_folder", "learned speeds are lost with a restart")
+def check_state_directory(folder: Path) -> CheckFinding:
+    return _check_directory(folder, "state_directory", "learned speeds are lost on restart")
 
 
-def _folder(folder: Path, about: str, so: str) -> Finding:
-    """Whether the user of this command may write there; nothing is written."""
-    # What is not there yet is made, so the nearest that is there counts.
+def _check_directory(folder: Path, about: str, consequence: str) -> CheckFinding:
+    """Checks whether the current user may write to the directory, without writing anything."""
+    # Missing directories will be created, so check the nearest existing one.
     there = next(each for each in (folder.absolute(), *folder.absolute().parents) if each.exists())
-    then = f"make {folder} a folder that the user of the gateway may write to, or name another in {about}"
+    then = f"make {folder} a directory that the gateway's user can write to, or set {about} to another path"
     if not there.is_dir():
-        return problem(about, f"{there} is no folder, so {so}", then=then)
+        return problem(about, f"{there} is not a directory, so {consequence}", next_step=then)
     if not os.access(there, os.W_OK | os.X_OK):
-        return problem(about, f"{there} may not be written to by this user, so {so}", then=then)
-    return ok(about, f"{folder} can be written to" if there == folder.absolute() else f"{folder} can be made")
+        return problem(about, f"this user cannot write to {there}, so {consequence}", next_step=then)
+    return ok(about, f"{folder} is writable" if there == folder.absolute() else f"{folder} can be created")
 
 
-def open_files(settings: Settings, files_max: int) -> Finding:
-    """Each connection of a caller is a file, and each request in flight another, to an engine."""
+def open_files(settings: Settings, files_max: int) -> CheckFinding:
+    """Checks the open file limit. Each client connection and each request in flight to an engine needs a file
+    descriptor.
+    """
     about = "open files"
     places = sum(endpoint.in_flight_max for pool in settings.pools for endpoint in pool.endpoints)
     open_max = settings.limits.connections_open_max
-    if files_max == resource.RLIM_INFINITY or files_max >= open_max + places + _FILES_BESIDE:
-        return ok(about, f"the limit here allows {open_max:,} connections and {places:,} in flight")
-    room = max(0, files_max - places - _FILES_BESIDE)
-    message = (
-        f"{files_max:,} may be open here: room for {room:,} connections, not for connections_open_max {open_max:,}"
+    if files_max == resource.RLIM_INFINITY or files_max >= open_max + places + _FILES_RESERVED:
+        return ok(about, f"the limit allows {open_max:,} connections and {places:,} requests in flight")
+    room = max(0, files_max - places - _FILES_RESERVED)
+    message = f"the limit is {files_max:,}, enough for {room:,} connections; connections_open_max is {open_max:,}"
+    then = (
+        f"raise the hard limit (`ulimit -Hn`) to {open_max + places + _FILES_RESERVED}, or lower connections_open_max"
     )
-    then = f"raise the hard limit (`ulimit -Hn`) to {open_max + places + _FILES_BESIDE}, or lower connections_open_max"
-    # With fewer connections than places the engines cannot even be filled.
-    return problem(about, message, then=then) if room < places else note(about, message, then=then)
+    # If connections are limited to fewer than the sum of in_flight_max, the engines cannot be fully loaded.
+    return problem(about, message, next_step=then) if room < places else note(about, message, next_step=then)
 
 
-def secret_strength(secret: bytes | None) -> Iterator[Finding]:
+def secret_strength(secret: bytes | None) -> Iterator[CheckFinding]:
     if secret is None:
         return
-    about, then = "key_secret", "`headgate keys secret` makes a better one; keys made before must be made again"
-    # At most so many: what people choose is worth less than its length and variety.
+    about, then = "key_secret", "create one with `headgate keys secret`; existing keys must then be recreated"
+    # This is an upper bound: secrets chosen by people have less entropy than their length and variety suggest.
     bits = len(secret) * math.log2(max(2, len(set(secret))))
     if bits < _BITS_GUESSABLE:
-        yield problem(about, f"can be guessed: it is worth {bits:.0f} bits at most", then=then)
+        yield problem(about, f"can be guessed: at most {bits:.0f} bits of entropy", next_step=then)
     elif bits < _BITS_STRONG:
-        yield note(about, f"is weaker than it could be: {bits:.0f} bits at most", then=then)
+        yield note(about, f"is weak: at most {bits:.0f} bits of entropy", next_step=then)
     else:
-        yield ok(about, "is long and varied enough")
+        yield ok(about, "is strong")

@@ -1,1 +1,1 @@
-"""What verbs read from the command line and the environment, and send to a gateway."""
+"""Command-line arguments and requests to a running gateway."""

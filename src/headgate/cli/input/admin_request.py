@@ -1,63 +1,54 @@
-"""How does a verb ask a running gateway to change something?
+"""Requests to a running gateway's admin API.
 
-By its admin listener, with the operator's key from the environment: a key on the command line would stand in the
-history of the shell and in the list of processes.
+The operator's key is read from the environment. On the command line it would be visible in the shell history and in the
+process list.
 """
 
 import argparse
 import os
 import sys
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, cast
 
 from headgate.cli.status import admin_url
 
-VARIABLE = "HEADGATE_ADMIN_KEY"
-_ANSWER_S_MAX = 15.0
-_LENGTHS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
+ADMIN_KEY_VARIABLE = "HEADGATE_ADMIN_KEY"
+_RESPONSE_TIMEOUT_S = 15.0
+_UNIT_SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 
 
-class NotDone(Exception):
-    """The message says why, and the next step."""
+class AdminRequestFailed(Exception):
+    """The admin API request failed. The message gives the reason and the next step."""
 
 
-def add_place(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--config", type=Path, default=Path("headgate.yaml"), metavar="FILE", help="its configuration")
-    parser.add_argument("--url", help="its admin listener, such as http://127.0.0.1:9090, instead of the file's")
-    parser.add_argument("--json", action="store_true", help="print what the gateway said as it is")
-
-
-def length_s(text: str) -> int:
-    """A length of time such as 90s, 15m, 12h or 30d."""
+def duration_s(text: str) -> int:
+    """Parses a duration such as 90s, 15m, 12h or 30d into seconds."""
     number, unit = text[:-1], text[-1:]
-    if unit not in _LENGTHS or not (number.isascii() and number.isdigit()) or not int(number):
-        raise argparse.ArgumentTypeError(
-            f'"{text}" is no length of time; write a number with s, m, h or d, such as 12h'
-        )
-    return int(number) * _LENGTHS[unit]
+    if unit not in _UNIT_SECONDS or not (number.isascii() and number.isdigit()) or not int(number):
+        raise argparse.ArgumentTypeError(f'"{text}" is not a duration; use a number with s, m, h or d, such as 12h')
+    return int(number) * _UNIT_SECONDS[unit]
 
 
-def ask(
-    args: argparse.Namespace, path: str, body: Mapping[str, object], *, answer_s_max: float = _ANSWER_S_MAX
+def call_admin_api(
+    args: argparse.Namespace, path: str, body: Mapping[str, object], *, response_timeout_s: float = _RESPONSE_TIMEOUT_S
 ) -> dict[str, Any]:
-    """What the gateway answers. Raises `NotDone`."""
+    """Calls the admin API and returns the response. Raises `AdminRequestFailed`."""
     url = admin_url(args.url, args.config)
     if url is None:
-        raise NotDone("")
-    key = os.environ.get(VARIABLE)
+        raise AdminRequestFailed("")
+    key = os.environ.get(ADMIN_KEY_VARIABLE)
     if not key:
-        raise NotDone(
-            f"no operator key is set; `export {VARIABLE}=$(headgate keys operator --write)` creates one and writes its "
-            "hash into the configuration (then SIGHUP the gateway)"
+        raise AdminRequestFailed(
+            f"{ADMIN_KEY_VARIABLE} is not set; `export {ADMIN_KEY_VARIABLE}=$(headgate keys operator --write)` creates "
+            "a key and writes its hash to the configuration; then send SIGHUP to the gateway"
         )
     import asyncio
 
     given = {name: value for name, value in body.items() if value is not None}
-    return asyncio.run(_asked(f"{url}/admin/v1/{path}", given, key, answer_s_max))
+    return asyncio.run(_post(f"{url}/admin/v1/{path}", given, key, response_timeout_s))
 
 
-async def _asked(url: str, body: Mapping[str, object], key: str, answer_s_max: float) -> dict[str, Any]:
+async def _post(url: str, body: Mapping[str, object], key: str, answer_s_max: float) -> dict[str, Any]:
     import aiohttp
 
     timeout, place = aiohttp.ClientTimeout(total=answer_s_max), url.partition("/admin/")[0]
@@ -67,37 +58,37 @@ async def _asked(url: str, body: Mapping[str, object], key: str, answer_s_max: f
             async with session.post(url, json=body, headers=headers, allow_redirects=False) as answer:
                 status, said = answer.status, await answer.read()
     except TimeoutError:
-        what = f"the gateway at {place} did not answer within {answer_s_max:.0f} s"
-        raise NotDone(f"{what}; look at its log, and whether its database answers") from None
+        what = f"the gateway at {place} did not respond within {answer_s_max:.0f} s"
+        raise AdminRequestFailed(f"{what}; check its log and its database") from None
     except (aiohttp.ClientError, OSError) as error:
-        why = f"no gateway answers at {place}: {error}"
-        raise NotDone(f"{why}; start one, or name its admin listener by --url") from None
-    return _read(status, said)
+        why = f"no gateway is responding at {place}: {error}"
+        raise AdminRequestFailed(f"{why}; start one, or specify its admin listener with --url") from None
+    return _parse_response(status, said)
 
 
-def _read(status: int, said: bytes) -> dict[str, Any]:
+def _parse_response(status: int, said: bytes) -> dict[str, Any]:
     import msgspec
 
     try:
         answer = msgspec.json.decode(said, type=dict[str, Any])
     except msgspec.DecodeError:
-        no_keys = "its configuration has no admin_keys; run `headgate keys operator --write`, then SIGHUP the gateway"
-        hint = no_keys if status == 404 else "is this its admin listener?"
-        raise NotDone(f"the gateway has no such interface (status {status}); {hint}") from None
+        no_keys = "its configuration has no admin_keys; run `headgate keys operator --write` and send it SIGHUP"
+        hint = no_keys if status == 404 else "check that this is its admin listener"
+        raise AdminRequestFailed(f"the gateway has no admin API (status {status}); {hint}") from None
     if status != 200:
         error: dict[str, Any] = answer.get("error", {})
-        raise NotDone(str(error.get("message", f"the gateway answered with status {status}; look at its log")))
+        raise AdminRequestFailed(str(error.get("message", f"the gateway responded with status {status}; see its log")))
     return answer
 
 
-def show_json(answer: Mapping[str, object]) -> None:
+def print_json(answer: Mapping[str, object]) -> None:
     import msgspec
 
     print(msgspec.json.format(msgspec.json.encode(answer), indent=2).decode())
 
 
-def table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], *, empty: str) -> None:
-    """The named columns of each row, those that say anything."""
+def print_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], *, empty: str) -> None:
+    """Prints the named columns of each row. Columns that are empty in all rows are omitted."""
     if not rows:
         print(empty, file=sys.stderr)
         return
@@ -114,12 +105,24 @@ def _cell(value: object) -> str:
             return "-"
         case list():
             return ",".join(str(each) for each in value) or "-"  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+        case dict():
+            return " ".join(_pairs(cast("dict[str, object]", value))) or "-"
         case _:
-            # What others have written cannot command a terminal.
+            # Control characters could change the terminal's behaviour.
             return "".join(sign if sign.isprintable() else "?" for sign in str(value))
 
 
-def failed(problem: NotDone) -> int:
+def _pairs(values: Mapping[str, object], prefix: str = "") -> Iterator[str]:
+    """`key=value` for each value, omitting empty ones. Values with spaces are quoted, and nested keys have a prefix."""
+    for name, value in values.items():
+        if isinstance(value, dict):
+            yield from _pairs(cast("dict[str, object]", value), f"{prefix}{name}.")
+        elif value not in (None, "", []):
+            text = _cell(value)
+            yield f'{prefix}{name}="{text}"' if " " in text else f"{prefix}{name}={text}"
+
+
+def print_failure(problem: AdminRequestFailed) -> int:
     if str(problem):
         print(f"headgate: {problem}", file=sys.stderr)
     return 1

@@ -1,1 +1,1 @@
-"""What verbs print."""
+"""Command output."""

@@ -1,4 +1,4 @@
-"""What part does a gateway take in its cell, in words for people?"""
+"""Text that describes a gateway's role in its cell."""
 
 from collections.abc import Iterator
 
@@ -28,27 +28,27 @@ class CellState(Struct, frozen=True):
 
 
 def cell_lines(cell: CellState) -> Iterator[str]:
-    """What matters first: who decides, and what is wrong."""
-    yield f"cell {cell.name}, member {cell.member}: {_part(cell)}"
+    """The gateway's role, followed by any problems."""
+    yield f"cell {cell.name}, member {cell.member}: {_role_text(cell)}"
     if cell.name_problem is not None:
         yield f"  {cell.name_problem}"
     if cell.store != "up":
-        yield f"  the store is away: {cell.store_problem or 'it has yet to answer'}"
+        yield f"  store unreachable: {cell.store_problem or 'no response yet'}"
     others = [f"{name} is {each.standing}" for name, each in cell.members.items() if each.standing != "present"]
     if others:
-        yield f"  {'; '.join(others)}: what they may take is kept free"
+        yield f"  {'; '.join(others)}; their shares stay reserved"
     if cell.staged is not None:
         behind = [name for name, each in cell.members.items() if cell.staged not in (each.staged, each.policy_hash)]
-        whom = f", not yet by {', '.join(behind)}" if behind else ""
-        yield f"  configuration {cell.staged} has been read here{whom}; it comes into force for all at once"
+        whom = f", waiting for {', '.join(behind)}" if behind else ""
+        yield f"  configuration {cell.staged} is staged{whom}; all members activate it together"
 
 
-def _part(cell: CellState) -> str:
+def _role_text(cell: CellState) -> str:
     if cell.leads:
-        return f"it is the scheduler, epoch {cell.epoch}, of {len(cell.members)} gateways"
+        return f"scheduler of {len(cell.members)} gateways, epoch {cell.epoch}"
     if cell.mode == "following":
-        who = f"it follows the scheduler {cell.scheduler}, epoch {cell.epoch}"
-        return f"{who}; what waits and runs is told of its own requests alone"
+        who = f"follows scheduler {cell.scheduler}, epoch {cell.epoch}"
+        return f"{who}; the request counts cover only this gateway"
     if cell.mode == "island":
-        return f"an ISLAND; no scheduler answers, so it decides by itself over share {cell.share} of places and limits"
-    return "no scheduler has answered yet"
+        return f"ISLAND; no scheduler is responding, so it schedules its {cell.share} share of slots and limits"
+    return "no scheduler has responded yet"

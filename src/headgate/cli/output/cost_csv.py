@@ -1,7 +1,7 @@
-"""How is a report written for another program to read?
+"""Cost reports as CSV.
 
-One header line, then one line each. Dollars have all nine digits of a billionth, so that whoever adds them up comes to
-exactly the same totals.
+The output has a header line followed by one line per row. Dollar amounts have nine decimals, so that the rows add up
+exactly to the totals.
 """
 
 import csv
@@ -42,39 +42,39 @@ _ATTEMPT = (
 def lines(name: str, answer: Mapping[str, Any]) -> list[str]:
     match name:
         case "statement":
-            return _written(_STATEMENT, _statement_rows(answer["data"]))
+            return _csv_lines(_STATEMENT, _statement_rows(answer["data"]))
         case "forecast":
-            return _written(_FORECAST, answer["forecasts"])
+            return _csv_lines(_FORECAST, answer["forecasts"])
         case "drift":
             total = {"cause": "total", "change_nano_usd": answer["change_nano_usd"], "percent": answer["percent"]}
-            return _written(_DRIFT, [*answer["parts"], total])
+            return _csv_lines(_DRIFT, [*answer["parts"], total])
         case "request":
-            return _written(_ATTEMPT, answer["attempts"])
+            return _csv_lines(_ATTEMPT, answer["attempts"])
         case _:
-            return _written(("name", *_LINE), _report_rows(answer))
+            return _csv_lines(("name", *_LINE), _report_rows(answer))
 
 
 def usd(nano: int) -> str:
-    """Every digit."""
+    """Dollar amount with nine decimals."""
     sign, amount = ("-" if nano < 0 else ""), abs(nano)
     return f"{sign}{amount // 1_000_000_000}.{amount % 1_000_000_000:09}"
 
 
 def _report_rows(answer: Mapping[str, Any]) -> Iterable[Mapping[str, Any]]:
     yield from answer["lines"]
-    if answer["left_out"]:
-        yield {"name": f"({answer['left_out']} more)", **_rest(answer["total"], answer["lines"])}
+    if answer["lines_omitted"]:
+        yield {"name": f"({answer['lines_omitted']} more)", **_rest(answer["total"], answer["lines"])}
     yield {**answer["total"], "name": "total"}
 
 
 def _rest(total: Mapping[str, Any], shown: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """What was left out comes to, so that the lines come to the total."""
+    """Sum of the omitted rows, so that all rows add up to the total."""
     added = [name for name in total if name not in ("name", "request_nano_usd", "thousand_tokens_nano_usd")]
     return {name: total[name] - sum(line[name] for line in shown) for name in added}
 
 
 def _statement_rows(statements: Sequence[Mapping[str, Any]]) -> Iterable[Mapping[str, Any]]:
-    """A total below the lines of each tenant; with several tenants, one of all below those."""
+    """Each tenant's rows, followed by their total. If there are several tenants, a grand total follows."""
     for statement in statements:
         about = {"month": statement["month"], "tenant": statement["tenant"]}
         yield from (
@@ -92,7 +92,7 @@ def _sums(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {name: sum(row[name] for row in rows) for name in (*names, *amounts)}
 
 
-def _written(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> list[str]:
+def _csv_lines(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> list[str]:
     page = io.StringIO()
     writer = csv.writer(page, lineterminator="\n")
     writer.writerow(columns)
@@ -112,5 +112,5 @@ def _cell(row: Mapping[str, Any], column: str) -> str:
     if isinstance(value, float):
         return f"{value:.6f}"
     text = "" if value is None else str(value)
-    # A spreadsheet would take these for a formula.
+    # A spreadsheet would evaluate these as formulas.
     return f"'{text}" if isinstance(value, str) and text[:1] in "=+-@\t\r" and text else text

@@ -1,22 +1,22 @@
-"""Output of the demo: addresses and keys, commands to try, and a summary at the end."""
+"""Demo output: addresses and keys, commands to try, and a final summary."""
 
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from headgate.cli.output.view import Status, served_since
+from headgate.cli.output.top_screen import Status, served_since
 
 
 @dataclass(frozen=True, slots=True)
 class DemoAccess:
-    """Addresses, keys and commands of a running demo."""
+    """Addresses, keys and commands for a running demo."""
 
     url: str
     admin_url: str
     caller_key: str = field(repr=False)
     operator_key: str = field(repr=False)
     environment: str
-    """File that sets the environment variables for the commands."""
+    """File that sets the environment variables that the commands need."""
     commands: tuple[str, ...] = ()
 
     @property
@@ -30,21 +30,21 @@ def introduction(access: DemoAccess) -> list[str]:
         f"  admin     {access.admin_url}   operator key {access.operator_key}",
         f"  console   {access.console}",
         *commands_to_try(access),
-        "Ctrl-C ends the demo and prints a summary.",
+        "Press q or Ctrl-C to stop the demo and print a summary.",
     ]
 
 
 def commands_to_try(access: DemoAccess) -> list[str]:
-    return [f"Try in another terminal, after `. {access.environment}`:", *(f"  {each}" for each in access.commands)]
+    return [f"In another terminal, run `. {access.environment}`, then try:", *(f"  {each}" for each in access.commands)]
 
 
 def environment_file(variables: Mapping[str, str], programs: str) -> str:
-    """Shell script that sets the variables; `programs` is the folder of the `headgate` command."""
+    """Shell script that sets the variables; `programs` is the directory of the `headgate` command."""
     lines = [f"export {name}={shlex.quote(value)}" for name, value in variables.items()]
     return "\n".join([*lines, f"export PATH={shlex.quote(programs)}:$PATH"]) + "\n"
 
 
 def summary(first: Status, last: Status) -> Sequence[str]:
-    """Results of the requests between two statuses of the gateway."""
+    """Results of the requests between two gateway statuses."""
     seconds = max(0.0, last["uptime_s"] - first["uptime_s"])
     return [f"Summary of {seconds:.0f} s, measured by the gateway:", "", *served_since(last, first)]

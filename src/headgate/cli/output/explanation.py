@@ -1,7 +1,6 @@
-"""What does a running gateway say of one request, or of many?
+"""Responses from /explain/REQUEST_ID and /requests on the admin listener.
 
-What its admin listener's /explain/REQUEST_ID and /requests show, as far as people are told of it. Fields that this
-version does not know are left alone, so that a gateway may be newer than whoever asks.
+Unknown fields are ignored, so that the command works with newer gateways.
 """
 
 from collections.abc import Mapping
@@ -10,8 +9,8 @@ from urllib.parse import urlencode
 
 from msgspec import DecodeError, Struct, field, json
 
-from headgate.cli.output.status import NotAGateway
-from headgate.engines.page import Page, Unheard, get_page
+from headgate.cli.output.status import GatewayNotFound
+from headgate.engines.page import Page, PageUnavailable, get_page
 
 if TYPE_CHECKING:
     import aiohttp
@@ -19,29 +18,29 @@ if TYPE_CHECKING:
 PATH = "/explain/"
 SEARCH_PATH = "/requests"
 SEARCH_S_MAX = 15.0
-"""It may look through millions of records, and others of its cell after that."""
+"""Response timeout. The gateway may search millions of records and then query other members of its cell."""
 _SEARCH_BYTES_MAX = 16 * 1024 * 1024
 
 
 class Step(Struct, frozen=True):
     at_ms: float
-    what: str
-    why: str = ""
+    event: str
+    reason: str = ""
 
 
-class StageSpan(Struct, frozen=True):
+class ExplainedStage(Struct, frozen=True):
     stage: str
     at_ms: float
-    took_ms: float
+    duration_ms: float
     attempt: int | None = None
 
 
 class CallerStage(Struct, frozen=True):
     stage: str
-    took_ms: float
+    duration_ms: float
 
 
-class Budget(Struct, frozen=True):
+class ExplainedBudget(Struct, frozen=True):
     stages: dict[str, float] = {}
     ttft_ms: float | None = None
     duration_ms: float | None = None
@@ -54,75 +53,75 @@ class Explanation(Struct, frozen=True):
     summary: str
     arrived_at: str
     steps: tuple[Step, ...]
-    stages: tuple[StageSpan, ...] = ()
+    stages: tuple[ExplainedStage, ...] = ()
     caller_stages: tuple[CallerStage, ...] = ()
-    budget: Budget = Budget()
-    late: dict[str, str] = {}
-    """What it was too late for, and the stage that took the most of that time."""
-    told_by: str | None = None
-    """The member of the cell that knows it, where that is another."""
+    budget: ExplainedBudget = ExplainedBudget()
+    missed_targets: dict[str, str] = {}
+    """Missed targets, each with its slowest stage."""
+    reported_by: str | None = None
+    """Cell member that has the record, if it is not the one that was queried."""
 
 
-class Listed(Struct, frozen=True):
+class RequestSummary(Struct, frozen=True):
     request_id: str
     arrived_at: str
     total_ms: float
     tenant: str | None = None
     service_class: str | None = field(default=None, name="class")
     outcome: str | None = None
-    stages: tuple[StageSpan, ...] = ()
+    stages: tuple[ExplainedStage, ...] = ()
     over_budget: tuple[str, ...] = ()
 
 
-class FoundRequests(Struct, frozen=True):
-    requests: tuple[Listed, ...]
-    whole: bool = True
-    """False if the search ran out of time, or records of the time asked for are no longer kept."""
-    not_heard: tuple[str, ...] = ()
+class RequestList(Struct, frozen=True):
+    requests: tuple[RequestSummary, ...]
+    complete: bool = True
+    """False if the search timed out or some records in the time range have been deleted."""
+    unreachable_members: tuple[str, ...] = ()
 
 
-class _Refusal(Struct, frozen=True):
+class _ErrorReply(Struct, frozen=True):
     error: str
 
 
-class NotAsked(Exception):
-    """The gateway does not understand the question. The message is the gateway's own."""
+class InvalidQuery(Exception):
+    """The gateway rejected the query. The message comes from the gateway."""
 
 
-class NotKnown(Exception):
-    """The gateway knows nothing of the request. The message is the gateway's own."""
+class RequestNotFound(Exception):
+    """The gateway does not know the request. The message comes from the gateway."""
 
 
-async def ask(
+async def fetch_explanation(
     session: "aiohttp.ClientSession", url: str, request_id: str, *, timeout_s: float
 ) -> tuple[Explanation, bytes]:
-    """The explanation, and the page that it was read from. Raises `NotAGateway` and `NotKnown`."""
+    """The explanation, and the response that it was read from. Raises `GatewayNotFound` and `RequestNotFound`."""
     try:
         page = await get_page(session, url, PATH + request_id, headers={}, timeout_s=timeout_s)
-    except Unheard as unheard:
-        raise NotAGateway(f"no gateway answers at {url}: {unheard}") from unheard
+    except PageUnavailable as unheard:
+        raise GatewayNotFound(f"no gateway is responding at {url}: {unheard}") from unheard
     try:
         if page.status == 404:
-            raise NotKnown(json.decode(page.body, type=_Refusal).error)
+            raise RequestNotFound(json.decode(page.body, type=_ErrorReply).error)
         return json.decode(page.body, type=Explanation), page.body
     except (DecodeError, RecursionError, UnicodeDecodeError) as error:
-        raise NotAGateway(f"what answers at {url} explains no requests{_why(page)}") from error
+        raise GatewayNotFound(f"the server at {url} cannot explain requests{_hint(page)}") from error
 
 
-async def search(session: "aiohttp.ClientSession", url: str, query: Mapping[str, str]) -> tuple[FoundRequests, bytes]:
-    """The requests that were found, and the page that they were read from. Raises `NotAGateway` and `NotAsked`."""
+async def search(session: "aiohttp.ClientSession", url: str, query: Mapping[str, str]) -> tuple[RequestList, bytes]:
+    """The requests found, and the response that they were read from. Raises `GatewayNotFound` and `InvalidQuery`."""
     path = f"{SEARCH_PATH}?{urlencode(query)}" if query else SEARCH_PATH
     try:
         page = await get_page(session, url, path, headers={}, timeout_s=SEARCH_S_MAX, page_bytes_max=_SEARCH_BYTES_MAX)
-    except Unheard as unheard:
-        raise NotAGateway(f"no gateway answers at {url}: {unheard}") from unheard
+    except PageUnavailable as unheard:
+        raise GatewayNotFound(f"no gateway is responding at {url}: {unheard}") from unheard
     try:
         if page.status == 400:
-            raise NotAsked(json.decode(page.body, type=_Refusal).error)
-        return json.decode(page.body, type=FoundRequests), page.body
+            raise InvalidQuery(json.decode(page.body, type=_ErrorReply).error)
+        return json.decode(page.body, type=RequestList), page.body
     except (DecodeError, RecursionError, UnicodeDecodeError) as error:
-        raise NotAGateway(f"what answers at {url} lists no requests{_why(page)}") from error
+        raise GatewayNotFound(f"the server at {url} cannot list requests{_hint(page)}") from error
 
 
-def _why(page: Page) -> str:
-    return "; is it a gateway's admin listener, of this version or newer?" if page.status == 404 else ""
+def _hint(page: Page) -> str:
+    return "; check that it is the admin listener of a gateway of this version or newer" if page.status == 404 else ""

@@ -1,6 +1,5 @@
-"""How far is a simulation?
-
-On a terminal one line that is written anew; elsewhere a line every five seconds, so that a log stays short.
+"""Progress display for a simulation. On a terminal, one line is overwritten. Otherwise, a line is printed every five
+seconds.
 """
 
 from collections.abc import Callable
@@ -13,8 +12,8 @@ _BAR_WIDTH: Final = 10
 _SECOND: Final = 1_000_000_000
 
 
-class Progress:
-    """`clock` counts seconds of real time from anywhere."""
+class SimulationProgress:
+    """Progress display. `clock` returns real time in seconds, from any origin."""
 
     def __init__(
         self,
@@ -31,18 +30,18 @@ class Progress:
         self._terminal = terminal
         self._width = width
         self._every_s = _TERMINAL_SECONDS if terminal else _LOG_SECONDS
-        self._started = self._told = clock()
+        self._started = self._last_written = clock()
         self.now_ns = 0
 
     def __call__(self, now_ns: int, ended: int) -> None:
         self.now_ns = now_ns
         moment = self._clock()
-        if moment - self._told < self._every_s:
+        if moment - self._last_written < self._every_s:
             return
-        self._told = moment
+        self._last_written = moment
         told = describe(now_ns, self._span_ns, ended, moment - self._started)
         if self._terminal:
-            self._write(_CLEAR_LINE + _fitted(f"{_bar(now_ns / self._span_ns)} ", told, self._width - 1))
+            self._write(_CLEAR_LINE + _fit_to_width(f"{_bar(now_ns / self._span_ns)} ", told, self._width - 1))
         else:
             self._write(", ".join(told) + "\n")
 
@@ -52,24 +51,24 @@ class Progress:
 
 
 def describe(now_ns: int, span_ns: int, ended: int, elapsed_s: float) -> list[str]:
-    """What people want to know most comes first: how long it will take."""
-    told = [f"{clock_time(now_ns / _SECOND)} of {clock_time(span_ns / _SECOND)}", f"{ended:,} requests ended"]
+    """Parts of the progress line, starting with the remaining time."""
+    told = [f"{clock_time(now_ns / _SECOND)} of {clock_time(span_ns / _SECOND)}", f"{ended:,} requests done"]
     if now_ns > 0 and elapsed_s > 0:
-        told.append(f"{now_ns / _SECOND / elapsed_s:,.0f} times real time")
+        told.append(f"{now_ns / _SECOND / elapsed_s:,.0f}x real time")
         left_s = elapsed_s * (span_ns - now_ns) / now_ns
-        told.insert(0, f"about {clock_time(left_s)} left" if left_s > 0 else "last answers")
+        told.insert(0, f"about {clock_time(left_s)} left" if left_s > 0 else "last responses")
     return told
 
 
 def clock_time(seconds: float) -> str:
-    """`4:05`, or `1:04:05` from an hour on."""
+    """Formats a time as `4:05`, or as `1:04:05` if it is an hour or more."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
-def _fitted(bar: str, told: list[str], width: int) -> str:
-    """As much as there is room for: whole parts, and no bar where not even the first fits beside it."""
+def _fit_to_width(bar: str, told: list[str], width: int) -> str:
+    """As many parts as fit into the width. The bar is omitted if the first part does not fit next to it."""
     if len(bar) + len(told[0]) > width:
         return told[0][:width]
     line = bar + told[0]

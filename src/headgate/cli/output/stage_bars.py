@@ -1,20 +1,19 @@
-"""How is it drawn where the time of a request went?
-
-In letters alone, so that it reads the same without colour, in a log and in a mail.
+"""Text charts of the time a request spent in each stage. They use only letters, so that they are readable without
+colour.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from headgate.cli.output.explanation import Budget, Listed, StageSpan
+    from headgate.cli.output.explanation import ExplainedBudget, ExplainedStage, RequestSummary
 
-WITHIN: Final = "#"
-BEYOND: Final = "!"
+WITHIN_BUDGET: Final = "#"
+OVER_BUDGET: Final = "!"
 _LABEL_MAX: Final = 22
 _BAR_MIN: Final = 10
 _COLUMNS: Final = 20
-"""What the numbers take, with the space around them."""
+"""Width of the number columns, including the space around them."""
 _LETTERS: Final = {
     "ingress": "i",
     "auth": "a",
@@ -27,14 +26,14 @@ _LETTERS: Final = {
     "post_processing": "o",
     "settle": "s",
 }
-"""One for each stage, where there is room for a line only."""
+"""Letter for each stage in a one-line chart."""
 _UNKNOWN: Final = "?"
-"""The stage of another version."""
+"""Letter for a stage that this version does not know."""
 
 
-def bars(stages: "Sequence[StageSpan]", budget: "Budget", width: int) -> Iterator[str]:
-    """A line for each stage, at its place in the whole, with what it took and what it may take."""
-    total = max((each.at_ms + each.took_ms for each in stages), default=0.0)
+def bars(stages: "Sequence[ExplainedStage]", budget: "ExplainedBudget", width: int) -> Iterator[str]:
+    """One line per stage with its duration, its budget, and a bar at its position in the request."""
+    total = max((each.at_ms + each.duration_ms for each in stages), default=0.0)
     tries = {each.attempt for each in stages if each.attempt is not None}
     labels = [_label(each, several=len(tries) > 1) for each in stages]
     label_width = max(len("STAGE"), *(len(label) for label in labels))
@@ -46,55 +45,55 @@ def bars(stages: "Sequence[StageSpan]", budget: "Budget", width: int) -> Iterato
         allowed = left.get(each.stage)
         bar = _bar(each, allowed, total=total, room=room)
         if allowed is not None:
-            # What is tried again has what its first try left.
-            left[each.stage] = max(0.0, allowed - each.took_ms)
+            # A retry gets what the first attempt left of the budget.
+            left[each.stage] = max(0.0, allowed - each.duration_ms)
         told = budget.stages.get(each.stage)
         may = "" if told is None else f"{told / 1000:.3f}"
-        yield f"{label.ljust(label_width)}  {each.took_ms / 1000:>7.3f}  {may:>7}  {bar}".rstrip()
+        yield f"{label.ljust(label_width)}  {each.duration_ms / 1000:>7.3f}  {may:>7}  {bar}".rstrip()
 
 
-def _label(span: "StageSpan", *, several: bool) -> str:
-    name = _plain(span.stage)[:_LABEL_MAX]
-    return f"{name}, try {span.attempt}" if several and span.attempt is not None else name
+def _label(span: "ExplainedStage", *, several: bool) -> str:
+    name = _printable(span.stage)[:_LABEL_MAX]
+    return f"{name}, attempt {span.attempt}" if several and span.attempt is not None else name
 
 
-def _bar(span: "StageSpan", allowed: float | None, *, total: float, room: int) -> str:
+def _bar(span: "ExplainedStage", allowed: float | None, *, total: float, room: int) -> str:
     if total <= 0:
         return ""
     begin = min(room - 1, round(span.at_ms / total * room))
-    length = max(1, min(room - begin, round(span.took_ms / total * room)))
+    length = max(1, min(room - begin, round(span.duration_ms / total * room)))
     beyond = 0
-    if allowed is not None and span.took_ms > allowed:
-        beyond = max(1, min(length, round((span.took_ms - allowed) / total * room)))
-    return " " * begin + WITHIN * (length - beyond) + BEYOND * beyond
+    if allowed is not None and span.duration_ms > allowed:
+        beyond = max(1, min(length, round((span.duration_ms - allowed) / total * room)))
+    return " " * begin + WITHIN_BUDGET * (length - beyond) + OVER_BUDGET * beyond
 
 
-def line_bar(listed: "Listed", *, slowest_ms: float, room: int) -> str:
-    """The whole request on one line, a letter for each stage; capitals took longer than they may."""
+def line_bar(listed: "RequestSummary", *, slowest_ms: float, room: int) -> str:
+    """The request on one line, with one letter per stage. Stages that exceeded their budget are in capitals."""
     if slowest_ms <= 0 or not listed.stages:
         return ""
     length = max(1, round(listed.total_ms / slowest_ms * room))
     drawn = ""
     for each in listed.stages:
         letter = _LETTERS.get(each.stage, _UNKNOWN)
-        upto = round((each.at_ms + each.took_ms) / max(listed.total_ms, 0.001) * length)
+        upto = round((each.at_ms + each.duration_ms) / max(listed.total_ms, 0.001) * length)
         drawn += (letter.upper() if each.stage in listed.over_budget else letter) * max(0, upto - len(drawn))
     return drawn[:room]
 
 
 def legend() -> str:
     named = ", ".join(f"{letter} {stage}" for stage, letter in _LETTERS.items())
-    return f"{named}; capitals took longer than their budget."
+    return f"{named}; stages in capitals exceeded their budget."
 
 
-def lateness(late: Mapping[str, str], budget: "Budget") -> Iterator[str]:
-    """One sentence for each goal that was missed."""
+def lateness(late: Mapping[str, str], budget: "ExplainedBudget") -> Iterator[str]:
+    """One sentence per missed target."""
     for goal, stage in late.items():
         allowed = budget.ttft_ms if goal == "ttft" else budget.duration_ms
         within = "" if allowed is None else f" ({allowed / 1000:.3f} s)"
-        what = "Its first token" if goal == "ttft" else "Its end"
-        yield f"{what} came later than its class allows{within}: {_plain(stage)} took the most of that time."
+        what = "time to first token" if goal == "ttft" else "duration"
+        yield f"The {what} missed the class's target{within}; the slowest stage was {_printable(stage)}."
 
 
-def _plain(text: str) -> str:
+def _printable(text: str) -> str:
     return "".join(letter if letter.isprintable() else "?" for letter in text)

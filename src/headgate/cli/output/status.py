@@ -1,7 +1,6 @@
-"""What does a running gateway say of itself?
+"""Response from /status on the admin listener.
 
-What its admin listener's /status shows, as far as people are told of it. Fields that this version does not know are
-left alone, so that a gateway may be newer than whoever asks.
+Unknown fields are ignored, so that the command works with newer gateways.
 """
 
 from typing import TYPE_CHECKING
@@ -10,25 +9,25 @@ from msgspec import DecodeError, Struct, json
 
 from headgate.cli.output.cell_status import CellState
 from headgate.config.quantities import address_text
-from headgate.engines.page import Unheard, get_page
+from headgate.engines.page import PageUnavailable, get_page
 
 if TYPE_CHECKING:
     import aiohttp
 
 PATH = "/status"
 
-_EVERY_NETWORK = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 (what to ask where it listens everywhere)
+_WILDCARD_HOSTS = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 (addresses to connect to, not to listen on)
 
 
 class Load(Struct, frozen=True):
-    """What the engine's metrics last said."""
+    """Load according to the engine's latest metrics."""
 
     running: int | None = None
     waiting: int | None = None
     kv_used_fraction: float | None = None
 
 
-class EngineFound(Struct, frozen=True):
+class EngineStatus(Struct, frozen=True):
     endpoint_id: str
     dialect: str
     version: str | None = None
@@ -37,7 +36,7 @@ class EngineFound(Struct, frozen=True):
     telemetry_age_s: float | None = None
 
 
-class EndpointState(Struct, frozen=True):
+class EndpointStatus(Struct, frozen=True):
     id: str
     state: str
     leaving: bool
@@ -47,16 +46,16 @@ class EndpointState(Struct, frozen=True):
     sequences_max: int | None = None
 
 
-class OrderState(Struct, frozen=True):
+class OverrideState(Struct, frozen=True):
     verb: str
     target: str
-    left_s: int
+    remaining_s: int
 
 
 class DatabaseState(Struct, frozen=True):
     tenants: int = 0
     keys: int = 0
-    orders: int = 0
+    overrides: int = 0
     problem: str | None = None
     shadowed_by_file: tuple[str, ...] = ()
 
@@ -65,14 +64,14 @@ class LedgerState(Struct, frozen=True):
     rows_written: int = 0
     rows_waiting: int = 0
     rows_lost: int = 0
-    rows_refused: int = 0
+    rows_rejected: int = 0
     attempts_unrecorded: int = 0
     oldest_s: float = 0.0
     problem: str | None = None
     spool_problem: str | None = None
 
 
-class GatewayStatus(Struct, frozen=True):
+class StatusPage(Struct, frozen=True):
     version: str
     config_hash: str
     uptime_s: float
@@ -80,32 +79,33 @@ class GatewayStatus(Struct, frozen=True):
     requests_open: int
     attempts_open: int
     queued: dict[str, int]
-    endpoints: tuple[EndpointState, ...]
-    engines: tuple[EngineFound, ...] = ()
+    endpoints: tuple[EndpointStatus, ...]
+    engines: tuple[EngineStatus, ...] = ()
+    build: str = ""
     reload_problems: tuple[str, ...] = ()
     held_for_start: dict[str, int] = {}
-    orders: tuple[OrderState, ...] = ()
+    overrides: tuple[OverrideState, ...] = ()
     cell: CellState | None = None
     database: DatabaseState | None = None
     ledger: LedgerState | None = None
 
 
-def url_of(host: str, port: int) -> str:
-    """Where to ask whoever listens on this address."""
-    return f"http://{address_text(_EVERY_NETWORK.get(host, host), port)}"
+def base_url(host: str, port: int) -> str:
+    """URL of the server that listens on this address."""
+    return f"http://{address_text(_WILDCARD_HOSTS.get(host, host), port)}"
 
 
-class NotAGateway(Exception):
-    """Nothing answers there, or not as a gateway's admin listener does. The message says which."""
+class GatewayNotFound(Exception):
+    """No server responds at the address, or the server is not an admin listener. The message gives the reason."""
 
 
-async def ask(session: "aiohttp.ClientSession", url: str, *, timeout_s: float) -> tuple[GatewayStatus, bytes]:
-    """The status, and the page that it was read from. Raises `NotAGateway`."""
+async def fetch_status(session: "aiohttp.ClientSession", url: str, *, timeout_s: float) -> tuple[StatusPage, bytes]:
+    """The status, and the response that it was read from. Raises `GatewayNotFound`."""
     try:
         page = await get_page(session, url, PATH, headers={}, timeout_s=timeout_s)
-    except Unheard as unheard:
-        raise NotAGateway(f"no gateway answers at {url}: {unheard}") from unheard
+    except PageUnavailable as unheard:
+        raise GatewayNotFound(f"no gateway is responding at {url}: {unheard}") from unheard
     try:
-        return json.decode(page.body, type=GatewayStatus), page.body
+        return json.decode(page.body, type=StatusPage), page.body
     except (DecodeError, RecursionError, UnicodeDecodeError) as error:
-        raise NotAGateway(f"what answers at {url} is not the admin listener of a gateway") from error
+        raise GatewayNotFound(f"the server at {url} is not the admin listener of a gateway") from error

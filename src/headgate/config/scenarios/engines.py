@@ -1,61 +1,63 @@
-"""Which engines are simulated, and how large is each?
+"""Simulated engines and their sizes.
 
-An engine is as its profile says, but for what the file says of its size. What could not run as a real engine would
-refuse to start is told here, with the line. What the scheduler knows of a pool follows from its engines, unless the
-file says otherwise: a scheduler that is told wrongly is worth simulating too.
+An engine takes its values from its profile, except for sizes set in the file. Sizes with which a real engine would fail
+to start are reported as problems. The scheduler's view of a pool is derived from its engines, unless the file overrides
+it, for example to simulate a wrong configuration.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from headgate.config.pools import check_ranges
-from headgate.config.problems import Place, Report
-from headgate.config.references import A_NAME, is_name
+from headgate.config.problems import ConfigReport, SettingPath
+from headgate.config.references import NAME_RULE, is_name
 from headgate.config.scenarios.schema import EnginesSection, ScenarioFile, SimulatedPoolSection
 from headgate.config.scenarios.settings import EngineFigures, EngineSettings, EngineSize
-from headgate.config.shape import suggestion
-from headgate.config.speeds import USUAL, engine_speed
+from headgate.config.schema_reader import suggestion
+from headgate.config.speeds import DEFAULT_SPEED, engine_speed
 from headgate.model.policy import Pool
 from headgate.model.units import Duration, EndpointId, Instant, PoolName
 
 TRACE_BLOCK_TOKENS = 512
-"""How many tokens one name of a prefix stands for in a trace."""
+"""Number of tokens per prefix block in a trace."""
 
 
 def engine_settings(
-    file: ScenarioFile, profiles: Mapping[str, EngineFigures], report: Report
+    file: ScenarioFile, profiles: Mapping[str, EngineFigures], report: ConfigReport
 ) -> tuple[EngineSettings, ...]:
     if not file.pools:
-        report.problem(("pools",), "names no pool; name at least one, with its engines")
-    reading = _Engines(profiles, report)
+        report.add_problem(("pools",), "has no pools; define at least one, with its engines")
+    reading = _EngineReader(profiles, report)
     return tuple(each for name, section in file.pools.items() for each in reading.pool(name, section))
 
 
-def known_pools(
-    file: ScenarioFile, engines: Sequence[EngineSettings], profiles: Mapping[str, EngineFigures], report: Report
+def policy_pools(
+    file: ScenarioFile, engines: Sequence[EngineSettings], profiles: Mapping[str, EngineFigures], report: ConfigReport
 ) -> tuple[Pool, ...]:
-    """What the scheduler knows of the pools."""
+    """The pools as part of the scheduler's policy."""
     return tuple(
-        _known(name, section, [each for each in engines if each.pool == name], profiles, report)
+        _policy_pool(name, section, [each for each in engines if each.pool == name], profiles, report)
         for name, section in file.pools.items()
     )
 
 
-def _known(
+def _policy_pool(
     name: str,
     section: SimulatedPoolSection,
     engines: Sequence[EngineSettings],
     profiles: Mapping[str, EngineFigures],
-    report: Report,
+    report: ConfigReport,
 ) -> Pool:
-    """Where the engines of a pool differ: the speed of the first, and room as in the smallest."""
+    """Policy for a pool. If its engines differ, the policy uses the first engine's speed and the smallest engine's
+    sizes.
+    """
     place = ("pools", name)
     check_ranges(section, place, report)
-    first = profiles.get(engines[0].profile, USUAL) if engines else USUAL
+    first = profiles.get(engines[0].profile, DEFAULT_SPEED) if engines else DEFAULT_SPEED
     sizes = [each.size for each in engines]
-    chunk_tokens = min((each.chunk_tokens for each in sizes), default=USUAL.chunk_tokens)
-    speed = engine_speed(section.speed, profiles, (*place, "speed"), report, otherwise=first)
-    if section.speed.like is None and section.speed.chunk_tokens is None:
+    chunk_tokens = min((each.chunk_tokens for each in sizes), default=DEFAULT_SPEED.chunk_tokens)
+    speed = engine_speed(section.speed, profiles, (*place, "speed"), report, default=first)
+    if section.speed.profile is None and section.speed.chunk_tokens is None:
         speed = replace(speed, chunk_tokens=chunk_tokens)
     return Pool(
         PoolName(name),
@@ -70,16 +72,16 @@ def _known(
 
 
 @dataclass(frozen=True, slots=True)
-class _Engines:
+class _EngineReader:
     profiles: Mapping[str, EngineFigures]
-    report: Report
+    report: ConfigReport
 
     def pool(self, name: str, section: SimulatedPoolSection) -> list[EngineSettings]:
         place = ("pools", name)
         if not is_name(name):
-            self.report.problem(place, A_NAME, read=True)
+            self.report.add_problem(place, NAME_RULE, contents_valid=True)
         if not section.engines:
-            self.report.problem((*place, "engines"), "names no engine; list at least one by its profile")
+            self.report.add_problem((*place, "engines"), "has no engines; list at least one by its profile")
         found: list[EngineSettings] = []
         for number, group in enumerate(section.engines):
             size = self._size(group, (*place, "engines", number))
@@ -90,7 +92,7 @@ class _Engines:
                     pool=PoolName(name),
                     profile=group.profile,
                     size=size,
-                    asynchronous=group.asynchronous,
+                    async_scheduling=group.async_scheduling,
                     in_flight_max=in_flight_max,
                     starts_at=Instant(group.starts_at),
                     cold_start_ns=Duration(group.cold_start),
@@ -99,19 +101,21 @@ class _Engines:
             ]
         return found
 
-    def _in_flight_max(self, section: SimulatedPoolSection, group: EnginesSection, place: Place) -> int:
+    def _in_flight_max(self, section: SimulatedPoolSection, group: EnginesSection, place: SettingPath) -> int:
         limit = group.in_flight_max or section.in_flight_max
         if limit is None:
-            problem = "missing; say how many requests an engine may hold at once, such as 64"
-            self.report.problem((*place, "in_flight_max"), problem)
+            problem = "missing; set the number of concurrent requests per engine, such as 64"
+            self.report.add_problem((*place, "in_flight_max"), problem)
         return limit or 1
 
-    def _size(self, group: EnginesSection, place: Place) -> EngineSize:
+    def _size(self, group: EnginesSection, place: SettingPath) -> EngineSize:
         profile = self.profiles.get(group.profile)
         if profile is None:
             known = f"; the profiles are {', '.join(self.profiles)}"
-            problem = f'profile "{group.profile}" does not exist{suggestion(group.profile, self.profiles, quiet=known)}'
-            self.report.problem((*place, "profile"), problem)
+            problem = (
+                f'profile "{group.profile}" does not exist{suggestion(group.profile, self.profiles, otherwise=known)}'
+            )
+            self.report.add_problem((*place, "profile"), problem)
             return EngineSize(chunk_tokens=1, sequences_max=1, kv_blocks=1, block_tokens=1, context_tokens=1)
         block_tokens = group.block_tokens or profile.block_tokens
         size = EngineSize(
@@ -124,20 +128,22 @@ class _Engines:
         self._check(size, place)
         return size
 
-    def _check(self, size: EngineSize, place: Place) -> None:
+    def _check(self, size: EngineSize, place: SettingPath) -> None:
         if size.chunk_tokens < size.sequences_max:
             problem = (
-                f"is {size.chunk_tokens}, less than sequences_max {size.sequences_max}, and every running sequence "
-                "needs its token in each step; raise it, or lower sequences_max"
+                f"is {size.chunk_tokens}, less than sequences_max {size.sequences_max}, but every running sequence "
+                "needs a token in each step; raise it, or lower sequences_max"
             )
-            self.report.problem((*place, "chunk_tokens"), problem)
+            self.report.add_problem((*place, "chunk_tokens"), problem)
         if TRACE_BLOCK_TOKENS % size.block_tokens:
-            problem = f"must divide {TRACE_BLOCK_TOKENS}, which prefixes of traces are counted in, such as 16 or 32"
-            self.report.problem((*place, "block_tokens"), problem)
+            problem = (
+                f"must divide {TRACE_BLOCK_TOKENS}, the size of prefix blocks in traces; use 16 or 32, for example"
+            )
+            self.report.add_problem((*place, "block_tokens"), problem)
         held = size.kv_blocks * size.block_tokens
         if held < size.context_tokens:
             problem = (
-                f"holds {held} tokens, less than the longest context of {size.context_tokens}; "
-                f"set context_tokens to {held} or less beside it, or raise it"
+                f"is {held} tokens, less than context_tokens {size.context_tokens}; "
+                f"raise it, or lower context_tokens to {held}"
             )
-            self.report.problem((*place, "kv_tokens"), problem)
+            self.report.add_problem((*place, "kv_tokens"), problem)

@@ -1,8 +1,8 @@
-"""What may stand in a scenario's file?
+"""Schema of a scenario file.
 
-As in the gateway's schema: one struct per section, one field per setting; docs/reference/scenarios.md says what each
-means, and a test holds the two together. `classes`, `models`, `retry`, `health` and others are the gateway's own
-sections, so that they mean the same in both files.
+As in the gateway's schema, each section is a struct and each setting a field. They are documented in
+docs/reference/scenarios.md, and a test checks that the page is complete. `classes`, `models`, `retry`, `health` and
+others are sections of the gateway's schema and have the same meaning.
 """
 
 from typing import Annotated, ClassVar
@@ -12,9 +12,9 @@ from msgspec import Meta, field
 from headgate.config.schema import (
     AdmissionSection,
     ClassSection,
+    DegradationSection,
     HeadroomSection,
     HealthSection,
-    LadderSection,
     ModelSection,
     RetrySection,
     RoutingSection,
@@ -23,36 +23,36 @@ from headgate.config.schema import (
     SpeedSection,
     TenantLimitsSection,
 )
-from headgate.config.setting_types import Count, Lasting, LastingOrNone, Positive
+from headgate.config.setting_types import Count, DurationOrZero, Positive, PositiveDuration
 from headgate.model.units import MILLISECOND, MINUTE, SECOND
 
 ENGINES_MAX = 1_000
-"""How many engines one entry of a pool may stand for."""
+"""Maximum number of engines in one pool entry."""
 
 FAULTS_MAX = 1_000
-"""How many faults of one kind an entry may draw."""
+"""Maximum number of random faults of one type per entry."""
 
 Number = Annotated[float, Meta(gt=0)]
 Weight = Annotated[float, Meta(gt=0, extra={"reads": "share"})]
 Share = Annotated[float, Meta(gt=0, le=1, extra={"reads": "share"})]
-# A name alone has all of it.
+# A single name gets the whole share.
 Shares = Annotated[dict[str, Weight], Meta(extra={"alone": "1"})]
-Between = Annotated[tuple[int, int], Meta(extra={"reads": "range"})]
+TokenRange = Annotated[tuple[int, int], Meta(extra={"reads": "range"})]
 EngineCount = Annotated[int, Meta(ge=1, le=ENGINES_MAX)]
 FaultCount = Annotated[int, Meta(ge=0, le=FAULTS_MAX)]
-ProfileName = Annotated[str, Meta(extra={"next": "name what these engines are, such as h200-llama-8b"})]
+ProfileName = Annotated[str, Meta(extra={"next": "set the profile of the engines, such as h200-llama-8b"})]
 
 
 class SchedulerSection(Section, frozen=True):
-    SHORT: ClassVar[str | None] = "name"
+    SHORTHAND: ClassVar[str | None] = "name"
 
     name: str = "headgate"
     cap: Positive | None = None
-    waiting_max: Count = 0
+    queue_length_max: Count = 0
 
 
 class EnginesSection(Section, frozen=True):
-    SHORT: ClassVar[str | None] = "profile"
+    SHORTHAND: ClassVar[str | None] = "profile"
 
     profile: ProfileName
     count: EngineCount = 1
@@ -62,15 +62,15 @@ class EnginesSection(Section, frozen=True):
     sequences_max: Positive | None = None
     chunk_tokens: Positive | None = None
     block_tokens: Positive | None = None
-    asynchronous: bool = False
-    cold_start: LastingOrNone = 0
-    starts_at: LastingOrNone = 0
+    async_scheduling: bool = False
+    cold_start: DurationOrZero = 0
+    starts_at: DurationOrZero = 0
 
 
 class SimulatedPoolSection(Section, frozen=True):
     engines: Annotated[list[EnginesSection], Meta(extra={"next": "list its engines by their profile"})]
     in_flight_max: Positive | None = None
-    warm_up: LastingOrNone = 30 * SECOND
+    warm_up: DurationOrZero = 30 * SECOND
     speed: SpeedSection = SpeedSection()
     kv_tokens: Positive | None = None
     prompt_tokens_min: Count = 0
@@ -86,21 +86,21 @@ class SimulatedTenantSection(Section, frozen=True):
 
 
 class CallersSection(Section, frozen=True):
-    ttft: Lasting | None = None
-    tpot: Lasting | None = None
-    e2e: Lasting | None = None
-    leave_after: Lasting | None = None
+    ttft: PositiveDuration | None = None
+    tpot: PositiveDuration | None = None
+    e2e: PositiveDuration | None = None
+    client_timeout: PositiveDuration | None = None
     retries: Count = 0
     stream: bool = True
 
 
 class LengthsSection(Section, frozen=True):
-    SHORT: ClassVar[str | None] = "between"
+    SHORTHAND: ClassVar[str | None] = "uniform"
 
-    between: Between | None = None
+    uniform: TokenRange | None = None
     median: Positive | None = None
     p95: Positive | None = None
-    most: Positive | None = None
+    max: Positive | None = None
 
 
 class TrafficSection(Section, frozen=True):
@@ -109,13 +109,13 @@ class TrafficSection(Section, frozen=True):
     rate: Number | None = None
     classes: Shares | None = None
     tenants: Shares | None = None
-    tenants_like: str | None = None
-    start: LastingOrNone = 0
-    lasts: Lasting | None = field(default=None, name="for")
-    shift: LastingOrNone = 0
-    jitter: LastingOrNone = 0
+    tenants_from: str | None = None
+    start: DurationOrZero = 0
+    duration: PositiveDuration | None = None
+    shift: DurationOrZero = 0
+    jitter: DurationOrZero = 0
     speed_up: Number = 1.0
-    keep: Share = 1.0
+    sample: Share = 1.0
     prompt: LengthsSection | None = None
     output: LengthsSection | None = None
 
@@ -124,8 +124,8 @@ class RandomFaultsSection(Section, frozen=True):
     crash: FaultCount = 0
     hang: FaultCount = 0
     slow: FaultCount = 0
-    for_min: Lasting = 5 * SECOND
-    for_max: Lasting = MINUTE
+    duration_min: PositiveDuration = 5 * SECOND
+    duration_max: PositiveDuration = MINUTE
     speed_min: Share = 0.1
     speed_max: Share = 0.5
 
@@ -135,18 +135,18 @@ class FaultSection(Section, frozen=True):
     hang: list[str] | None = None
     slow: list[str] | None = None
     random: RandomFaultsSection | None = None
-    at: LastingOrNone | None = None
-    back_after: Lasting | None = None
-    lasts: Lasting | None = field(default=None, name="for")
+    at: DurationOrZero | None = None
+    recover_after: PositiveDuration | None = None
+    duration: PositiveDuration | None = None
     speed: Share | None = None
 
 
 class ScenarioFile(Section, frozen=True):
-    pools: Annotated[dict[str, SimulatedPoolSection], Meta(extra={"next": "name at least one pool of engines"})]
+    pools: Annotated[dict[str, SimulatedPoolSection], Meta(extra={"next": "define at least one pool of engines"})]
     traffic: Annotated[list[TrafficSection], Meta(extra={"next": "list at least one source of requests"})]
     title: str | None = None
     scheduler: SchedulerSection = SchedulerSection()
-    duration: Lasting | None = None
+    duration: PositiveDuration | None = None
     classes: dict[str, ClassSection] | None = None
     models: dict[str, ModelSection] = field(default_factory=dict[str, ModelSection])
     tenants: dict[str, SimulatedTenantSection] = field(default_factory=dict[str, SimulatedTenantSection])
@@ -158,8 +158,8 @@ class ScenarioFile(Section, frozen=True):
     admission: AdmissionSection = AdmissionSection()
     routing: RoutingSection = RoutingSection()
     shedding: SheddingSection = SheddingSection()
-    ladder: LadderSection = LadderSection()
+    degradation: DegradationSection = DegradationSection()
     fairness_depth: Positive = 1
-    probe_every: Lasting = 5 * SECOND
-    scrape_every: Lasting = 150 * MILLISECOND
-    progress_every: Lasting = 250 * MILLISECOND
+    probe_interval: PositiveDuration = 5 * SECOND
+    scrape_interval: PositiveDuration = 150 * MILLISECOND
+    progress_interval: PositiveDuration = 250 * MILLISECOND

@@ -1,7 +1,4 @@
-"""What does a scenario's file come to, once it has been read and found right?
-
-Plain values for whoever composes the simulation; nothing here knows about YAML or units in text any more.
-"""
+"""Scenario settings: the validated file as plain values, independent of YAML and textual units."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,11 +10,11 @@ from headgate.model.policy import Policy
 from headgate.model.units import ClassName, Duration, EndpointId, Instant, ModelName, PoolName
 
 Shares = tuple[tuple[str, float], ...]
-"""Names and weights; the weights need not add up to anything."""
+"""Names with relative weights."""
 
 
 class EngineFigures(SpeedFigures, Protocol):
-    """What a profile of an engine says of its speed and its size."""
+    """Speed and sizes of an engine profile."""
 
     @property
     def sequences_max(self) -> int: ...
@@ -31,7 +28,7 @@ class EngineFigures(SpeedFigures, Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSize:
-    """What an engine holds at once."""
+    """Capacity of an engine."""
 
     chunk_tokens: int
     sequences_max: int
@@ -46,7 +43,7 @@ class EngineSettings:
     pool: PoolName
     profile: str
     size: EngineSize
-    asynchronous: bool
+    async_scheduling: bool
     in_flight_max: int
     starts_at: Instant
     cold_start_ns: Duration
@@ -57,17 +54,17 @@ class CallerSettings:
     ttft_ns: Duration | None
     tpot_ns: Duration | None
     e2e_ns: Duration | None
-    leave_ns: Duration | None
+    timeout_ns: Duration | None
     retries: int
     stream: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LengthSettings:
-    """Evenly drawn from the least to the most, unless a median and a p95 are given."""
+    """Distribution of token counts: uniform between two bounds, or lognormal with a given median and p95."""
 
-    least: int
-    most: int
+    tokens_min: int
+    tokens_max: int
     median: int | None = None
     p95: int | None = None
 
@@ -75,12 +72,12 @@ class LengthSettings:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceSettings:
     place: str
-    """Where the file says it, as messages begin."""
+    """Location in the file, used as the prefix of messages."""
     path: Path
     classes: Shares | None
-    """None: the trace's own."""
+    """Classes to assign. None to use the classes in the trace."""
     tenants: Shares | None
-    """None: those of `tenants_like`, and without it the trace's own."""
+    """Tenants to assign. None to use the tenants in `tenants_from` or, failing that, in the trace."""
     tenants_like: Path | None
     speed_up: float
     shift_ns: Duration
@@ -127,14 +124,14 @@ class CrashSettings:
 class HangSettings:
     endpoint_id: EndpointId
     at: Instant
-    lasts_ns: Duration
+    duration_ns: Duration
 
 
 @dataclass(frozen=True, slots=True)
 class SlowSettings:
     endpoint_id: EndpointId
     at: Instant
-    lasts_ns: Duration
+    duration_ns: Duration
     speed: float
 
 
@@ -143,8 +140,8 @@ class RandomFaultSettings:
     crashes: int
     hangs: int
     slows: int
-    lasts_ns_min: Duration
-    lasts_ns_max: Duration
+    duration_ns_min: Duration
+    duration_ns_max: Duration
     speed_min: float
     speed_max: float
 
@@ -157,19 +154,19 @@ class ScenarioSettings:
     title: str
     scheduler: str
     cap: int | None
-    """How much the scheduler `static-cap` gives to an engine at once. None: the least `in_flight_max`."""
-    waiting_max: int
-    """How many `static-cap` lets wait."""
+    """Concurrency limit per engine for the `static-cap` scheduler. If None, the smallest `in_flight_max` is used."""
+    queue_length_max: int
+    """Maximum queue length for the `static-cap` scheduler."""
     policy: Policy
-    """Its tenants are those that the file names: who else asks, traces may have to be asked."""
+    """Policy with the tenants in the file. Traces may add more tenants."""
     model: ModelName
-    """What every request asks for."""
+    """Model used in all requests."""
     engines: tuple[EngineSettings, ...]
     callers: Mapping[ClassName, CallerSettings]
     traffic: tuple[TrafficSettings, ...]
     faults: tuple[FaultSettings, ...]
     duration_ns: Duration | None
-    """No request arrives later. None: as long as there are any."""
+    """Time after which no more requests arrive. None means no limit."""
     probe_every_ns: Duration
     scrape_every_ns: Duration
     progress_every_ns: Duration

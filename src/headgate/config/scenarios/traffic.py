@@ -1,7 +1,7 @@
-"""Which requests come, of which classes and whose?
+"""Traffic of a scenario.
 
-An entry says where its requests come from by one of three settings: `trace`, `servegen` or `rate`. The others mean
-something with some of these and nothing with the rest, which is said rather than passed over.
+Each entry has one source: `trace`, `servegen` or `rate`. Settings that have no effect with that source are reported as
+problems.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
-from headgate.config.problems import Place, Report
-from headgate.config.references import A_PATH, is_path
+from headgate.config.problems import ConfigReport, SettingPath
+from headgate.config.references import TENANT_PATH_RULE, is_tenant_path
 from headgate.config.scenarios.schema import LengthsSection, ScenarioFile, TrafficSection
 from headgate.config.scenarios.settings import (
     LengthSettings,
@@ -20,48 +20,50 @@ from headgate.config.scenarios.settings import (
     TraceSettings,
     TrafficSettings,
 )
-from headgate.config.scenarios.traces import Library
-from headgate.config.shape import suggestion
+from headgate.config.scenarios.traces import TraceLibrary
+from headgate.config.schema_reader import available, suggestion
 from headgate.model.units import Duration
 
-KINDS: Mapping[str, frozenset[str]] = MappingProxyType(
+SETTINGS_BY_SOURCE: Mapping[str, frozenset[str]] = MappingProxyType(
     {
         "trace": frozenset(
-            {"classes", "tenants", "tenants_like", "start", "for", "shift", "jitter", "speed_up", "keep"}
+            {"classes", "tenants", "tenants_from", "start", "duration", "shift", "jitter", "speed_up", "sample"}
         ),
-        "servegen": frozenset({"classes", "start", "for", "speed_up", "keep"}),
-        "rate": frozenset({"classes", "tenants", "tenants_like", "for", "shift", "prompt", "output"}),
+        "servegen": frozenset({"classes", "start", "duration", "speed_up", "sample"}),
+        "rate": frozenset({"classes", "tenants", "tenants_from", "duration", "shift", "prompt", "output"}),
     }
 )
-"""Where requests come from -> what else may be said of them."""
+"""Settings that are valid for each source."""
 
-EVERYONE: Shares = (("everyone", 1.0),)
-"""Whose requests are, where neither the file nor a trace says."""
+DEFAULT_TENANTS: Shares = (("everyone", 1.0),)
+"""Tenant used for requests if neither the file nor a trace specifies one."""
 
 
 def traffic_settings(
-    file: ScenarioFile, classes: Collection[str], library: Library, report: Report
+    file: ScenarioFile, classes: Collection[str], library: TraceLibrary, report: ConfigReport
 ) -> tuple[TrafficSettings, ...]:
     if not file.traffic:
-        report.problem(("traffic",), "lists no source of requests; list at least one")
-    reading = _Traffic(file.duration, classes, library, report)
+        report.add_problem(("traffic",), "has no entries; list at least one source of requests")
+    reading = _TrafficReader(file.duration, classes, library, report)
     found = (reading.entry(section, ("traffic", number)) for number, section in enumerate(file.traffic))
     return tuple(each for each in found if each is not None)
 
 
 @dataclass(frozen=True, slots=True)
-class _Traffic:
+class _TrafficReader:
     duration: int | None
     classes: Collection[str]
-    library: Library
-    report: Report
+    library: TraceLibrary
+    report: ConfigReport
 
-    def entry(self, section: TrafficSection, place: Place) -> TrafficSettings | None:
-        """None where the problem has been told."""
-        kinds = [kind for kind in KINDS if getattr(section, kind) is not None]
+    def entry(self, section: TrafficSection, place: SettingPath) -> TrafficSettings | None:
+        """Settings for one entry. If there is a problem, it is reported and the result is None."""
+        kinds = [kind for kind in SETTINGS_BY_SOURCE if getattr(section, kind) is not None]
         if len(kinds) != 1:
-            says = f"says {' and '.join(kinds)}" if kinds else "does not say where its requests come from"
-            self.report.problem(place, f"{says}; give exactly one of {', '.join(KINDS)}", read=True)
+            found = f"has {' and '.join(kinds)}" if kinds else "has no source of requests"
+            self.report.add_problem(
+                place, f"{found}; set exactly one of {', '.join(SETTINGS_BY_SOURCE)}", contents_valid=True
+            )
             return None
         self._check_settings(section, kinds[0], place)
         match kinds[0]:
@@ -72,40 +74,40 @@ class _Traffic:
             case _:
                 return self._poisson(section, place)
 
-    def _check_settings(self, section: TrafficSection, kind: str, place: Place) -> None:
-        for setting in _given(section):
-            if setting not in KINDS[kind]:
-                others = " or ".join(each for each, settings in KINDS.items() if setting in settings)
-                self.report.problem((*place, setting), f"means nothing with {kind}, only with {others}; remove it")
-        if section.tenants is not None and section.tenants_like is not None:
-            self.report.problem((*place, "tenants_like"), "stands beside tenants; keep one of them")
+    def _check_settings(self, section: TrafficSection, kind: str, place: SettingPath) -> None:
+        for setting in _given_names(section):
+            if setting not in SETTINGS_BY_SOURCE[kind]:
+                others = " or ".join(each for each, settings in SETTINGS_BY_SOURCE.items() if setting in settings)
+                self.report.add_problem((*place, setting), f"has no effect with {kind}, only with {others}; remove it")
+        if section.tenants is not None and section.tenants_from is not None:
+            self.report.add_problem((*place, "tenants_from"), "cannot be combined with tenants; remove one of the two")
         if section.tenants is not None and not section.tenants:
-            self.report.problem((*place, "tenants"), "names nobody; name one tenant, or several with their shares")
+            self.report.add_problem((*place, "tenants"), "has no tenant; set one tenant, or several with their shares")
         for name in section.tenants or {}:
-            if not is_path(name):
-                self.report.problem((*place, "tenants", name), A_PATH)
+            if not is_tenant_path(name):
+                self.report.add_problem((*place, "tenants", name), TENANT_PATH_RULE)
 
-    def _classes(self, section: TrafficSection, place: Place) -> Shares | None:
+    def _classes(self, section: TrafficSection, place: SettingPath) -> Shares | None:
         for name in section.classes or {}:
             if name not in self.classes:
-                hint = suggestion(name, self.classes, quiet=f"; there is {', '.join(self.classes) or 'none'}")
-                self.report.problem((*place, "classes", name), f'class "{name}" does not exist{hint}')
+                hint = suggestion(name, self.classes, otherwise=available(self.classes))
+                self.report.add_problem((*place, "classes", name), f'class "{name}" does not exist{hint}')
         if section.classes is not None and not section.classes:
-            self.report.problem((*place, "classes"), "names no class; name one, or several with their shares")
+            self.report.add_problem((*place, "classes"), "has no class; set one, or several with their shares")
         return _shares(section.classes)
 
-    def _needed_classes(self, section: TrafficSection, place: Place) -> Shares:
+    def _needed_classes(self, section: TrafficSection, place: SettingPath) -> Shares:
         if section.classes is None:
-            problem = "missing; name the class of these requests, or several with their shares"
-            self.report.problem((*place, "classes"), problem)
+            problem = "missing; set the class of these requests, or several with their shares"
+            self.report.add_problem((*place, "classes"), problem)
         return self._classes(section, place) or ()
 
-    def _trace(self, section: TrafficSection, place: Place) -> TraceSettings | None:
+    def _trace(self, section: TrafficSection, place: SettingPath) -> TraceSettings | None:
         assert section.trace is not None
         path = self.library.trace(section.trace, (*place, "trace"))
-        like, classes = self._like(section, place), self._classes(section, place)
+        like, classes = self._tenants_trace(section, place), self._classes(section, place)
         return path and TraceSettings(
-            place=self.report.where(place),
+            place=self.report.location_text(place),
             path=path,
             classes=classes,
             tenants=_shares(section.tenants),
@@ -113,12 +115,12 @@ class _Traffic:
             speed_up=section.speed_up,
             shift_ns=Duration(section.shift),
             jitter_ns=Duration(section.jitter),
-            keep=section.keep,
+            keep=section.sample,
             start_ns=Duration(section.start),
-            length_ns=_duration(section.lasts),
+            length_ns=_duration(section.duration),
         )
 
-    def _servegen(self, section: TrafficSection, place: Place) -> ServeGenSettings | None:
+    def _servegen(self, section: TrafficSection, place: SettingPath) -> ServeGenSettings | None:
         assert section.servegen is not None
         paths = self.library.servegen(section.servegen, (*place, "servegen"))
         classes = self._needed_classes(section, place)
@@ -127,22 +129,22 @@ class _Traffic:
             lengths=paths[1],
             classes=classes,
             start_ns=Duration(section.start),
-            length_ns=_duration(section.lasts),
-            keep=section.keep,
+            length_ns=_duration(section.duration),
+            keep=section.sample,
             speed_up=section.speed_up,
         )
 
-    def _poisson(self, section: TrafficSection, place: Place) -> PoissonSettings:
+    def _poisson(self, section: TrafficSection, place: SettingPath) -> PoissonSettings:
         assert section.rate is not None
-        length = section.lasts or (None if self.duration is None else self.duration - section.shift)
+        length = section.duration or (None if self.duration is None else self.duration - section.shift)
         if length is None:
-            problem = "missing; say how long requests arrive, here or for all traffic in duration"
-            self.report.problem((*place, "for"), problem)
+            problem = "missing; set it here, or for all traffic with the top-level duration"
+            self.report.add_problem((*place, "duration"), problem)
         elif length <= 0:
-            self.report.problem(
-                (*place, "shift"), "is not before the end of duration, so that nothing arrives; lower it"
+            self.report.add_problem(
+                (*place, "shift"), "is not before the end of duration, so no request arrives; lower it"
             )
-        like = self._like(section, place)
+        like = self._tenants_trace(section, place)
         return PoissonSettings(
             rate=section.rate,
             shift_ns=Duration(section.shift),
@@ -150,39 +152,41 @@ class _Traffic:
             prompt=self._lengths(section.prompt, (*place, "prompt")),
             output=self._lengths(section.output, (*place, "output")),
             classes=self._needed_classes(section, place),
-            tenants=_shares(section.tenants) if like or section.tenants else EVERYONE,
+            tenants=_shares(section.tenants) if like or section.tenants else DEFAULT_TENANTS,
             tenants_like=like,
         )
 
-    def _like(self, section: TrafficSection, place: Place) -> Path | None:
-        if section.tenants_like is None:
+    def _tenants_trace(self, section: TrafficSection, place: SettingPath) -> Path | None:
+        if section.tenants_from is None:
             return None
-        return self.library.trace(section.tenants_like, (*place, "tenants_like"))
+        return self.library.trace(section.tenants_from, (*place, "tenants_from"))
 
-    def _lengths(self, section: LengthsSection | None, place: Place) -> LengthSettings:
-        stand_in = LengthSettings(least=1, most=1)
+    def _lengths(self, section: LengthsSection | None, place: SettingPath) -> LengthSettings:
+        stand_in = LengthSettings(tokens_min=1, tokens_max=1)
         if section is None:
-            self.report.problem(place, "missing; say how many tokens, such as 200:800")
+            self.report.add_problem(place, "missing; set the number of tokens, such as 200:800")
             return stand_in
-        if section.between is not None:
-            if section.median or section.p95 or section.most:
-                self.report.problem((*place, "between"), "stands beside median, p95 or most; keep one way to say it")
-            return LengthSettings(least=section.between[0], most=section.between[1])
-        median, p95, most = section.median, section.p95, section.most
+        if section.uniform is not None:
+            if section.median or section.p95 or section.max:
+                self.report.add_problem(
+                    (*place, "uniform"), "cannot be combined with median, p95 or max; remove one of the two"
+                )
+            return LengthSettings(tokens_min=section.uniform[0], tokens_max=section.uniform[1])
+        median, p95, most = section.median, section.p95, section.max
         if median is None or p95 is None or most is None:
-            problem = "is not complete; write two bounds, such as 200:800, or median, p95 and most"
-            self.report.problem(place, problem, read=True)
+            problem = "is incomplete; set a range such as 200:800, or median, p95 and max"
+            self.report.add_problem(place, problem, contents_valid=True)
             return stand_in
         if not median < p95 <= most:
-            self.report.problem(place, "median, p95 and most must grow in this order", read=True)
-        return LengthSettings(least=1, most=most, median=median, p95=p95)
+            self.report.add_problem(place, "median, p95 and max must be in increasing order", contents_valid=True)
+        return LengthSettings(tokens_min=1, tokens_max=most, median=median, p95=p95)
 
 
-def _given(section: TrafficSection) -> Iterator[str]:
-    """The settings that are not as if they were left out, by their names in the file."""
+def _given_names(section: TrafficSection) -> Iterator[str]:
+    """Names of the settings that differ from their defaults."""
     without = TrafficSection()
     for name, setting in zip(section.__struct_fields__, section.__struct_encode_fields__, strict=True):
-        if setting not in KINDS and getattr(section, name) != getattr(without, name):
+        if setting not in SETTINGS_BY_SOURCE and getattr(section, name) != getattr(without, name):
             yield setting
 
 

@@ -1,1 +1,1 @@
-"""Several gateway processes that serve one port of one machine."""
+"""Several gateway processes on one port of a machine."""

@@ -1,9 +1,9 @@
-"""What is one worker, from its start to its end?
+"""One run of a worker process.
 
-A worker is `headgate serve` by the same file, told which one it is. Its standard input is a pipe that nobody ever
-writes to: it ends when this process dies, however it dies, and the worker leaves then. On its standard output it says
-once where its admin listener is, which is when it hears signals. Each leads a session of its own, so that Ctrl-C in a
-terminal reaches this process alone, which hands it on once.
+A worker is `headgate serve` with the same configuration file and its own index. Its standard input is a pipe that the
+supervisor never writes to. If the supervisor dies for any reason, the pipe closes and the worker exits. The worker
+prints the address of its admin listener to standard output once its signal handlers are installed. Each worker leads
+its own session, so that Ctrl-C in a terminal reaches only the supervisor, which forwards it once.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from typing import Final
 _POLL_S: Final = 0.1
 _ANSWER_S_MAX: Final = 2.0
 _LINE_BYTES_MAX: Final = 1024
-_EVERY_NETWORK: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 (that nobody can connect to these is the point)
+_LOOPBACK_FOR: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 (wildcard addresses to connect to)
 
 
 class WorkerProcess:
@@ -23,10 +23,10 @@ class WorkerProcess:
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
-        self._reloads = False
-        self.asked_to_leave = False
+        self._reload_pending = False
+        self.is_terminating = False
         self.admin: str | None = None
-        """Where its admin listener is, from the moment at which it hears signals."""
+        """Address of the admin listener. Set once the worker handles signals."""
 
     @classmethod
     async def start(cls, command: Sequence[str]) -> "WorkerProcess":
@@ -43,14 +43,14 @@ class WorkerProcess:
     def pid(self) -> int:
         return self._process.pid
 
-    async def ready(self) -> bool:
-        """True when its admin listener says that it is; False when it ended before."""
+    async def wait_ready(self) -> bool:
+        """Waits until the worker reports that it is ready. Returns false if the worker exits first."""
         assert self._process.stdout is not None
         said = (await self._process.stdout.readline()).decode().strip()
         if not said:
             return False
         self.admin = said
-        if self._reloads:
+        if self._reload_pending:
             self._signal(signal.SIGHUP)
         while self._process.returncode is None:
             if await _is_ready(said):
@@ -59,25 +59,25 @@ class WorkerProcess:
         return False
 
     def reload(self) -> None:
-        """One that does not hear signals yet would end by this one, and may have read the file already."""
+        """Reloads the worker, as soon as it handles signals. Before that, SIGHUP would terminate it."""
         if self.admin is None:
-            self._reloads = True
+            self._reload_pending = True
         else:
             self._signal(signal.SIGHUP)
 
-    def leave(self) -> None:
-        """Asked once more, it hurries."""
-        self.asked_to_leave = True
+    def terminate(self) -> None:
+        """Asks the worker to exit. A second call makes it exit faster."""
+        self.is_terminating = True
         self._signal(signal.SIGTERM)
 
     def kill(self) -> None:
         self._signal(signal.SIGKILL)
 
     async def wait(self) -> int:
-        """Its exit code, as a shell would tell it."""
+        """Returns the exit code, following the shell convention."""
         status = await self._process.wait()
-        if status == -signal.SIGTERM and self.asked_to_leave:
-            # It was asked before it heard, and had nothing to bring to an end.
+        if status == -signal.SIGTERM and self.is_terminating:
+            # The worker received SIGTERM before its handler was installed, so there was nothing to drain.
             return 0
         return status if status >= 0 else 128 - status
 
@@ -91,7 +91,7 @@ async def _is_ready(admin: str) -> bool:
     host = host.strip("[]")
     try:
         async with asyncio.timeout(_ANSWER_S_MAX):
-            heard, said = await asyncio.open_connection(_EVERY_NETWORK.get(host, host), int(port))
+            heard, said = await asyncio.open_connection(_LOOPBACK_FOR.get(host, host), int(port))
             try:
                 said.write(b"GET /ready HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
                 return b" 200 " in await heard.readline()

@@ -1,13 +1,14 @@
-"""How do several gateways serve one port of one machine?
+"""Supervisor that runs several gateways on one port of a machine.
 
-This process starts them, keeps them alive and serves nobody. Each is a member of the cell that the configuration names,
-with a name and an admin port of its own; the port for callers is shared, and the system gives each connection to one of
-them. One that dies is started again, at once the first time and then ever later. Where none of them starts, time after
-time, something is wrong that waiting does not mend, and all ends with code 1.
+The supervisor starts the workers and restarts them if they exit, but serves no requests itself. Each worker is a member
+of the cell in the configuration, with its own name and admin port. All workers share the client port, and the kernel
+assigns each connection to one of them. A worker that exits unexpectedly is restarted after 0.25 s. This backoff doubles
+with each consecutive failure, up to 30 s. If every worker has failed to start three times in a row, the supervisor
+exits with code 1.
 
-SIGTERM and SIGINT are handed on, and once more to hurry; SIGHUP goes to all at once. SIGUSR2 restarts the workers one
-after another, each when the one before is ready, so that another version or configuration is taken up and no stream is
-cut.
+SIGTERM and SIGINT are forwarded to the workers. A second signal makes them exit faster. SIGHUP is forwarded to all
+workers at the same time. SIGUSR2 restarts the workers one after another, each when the previous one is ready, so that a
+new version or configuration takes effect without interrupting streams.
 """
 
 import asyncio
@@ -19,65 +20,67 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from headgate.control.workers.process import WorkerProcess
-from headgate.edge.server import reserve
+from headgate.edge.listener import reserve
 from headgate.model.units import SECOND, Duration
-from headgate.telemetry.log import tell
+from headgate.telemetry.log import log_event
 
-PAUSE_S: Final = 0.25
-PAUSE_S_MAX: Final = 30.0
-STARTS_MAX: Final = 3
-"""So many starts in a row may fail for each of them before all is given up."""
-SETTLED_S: Final = 10.0
-"""Who was ready for so long is not taken for one that cannot start."""
-BEYOND_GRACE_S: Final = 15.0
-"""How long after the grace time a worker may still be there before it is killed."""
+RESTART_DELAY_S: Final = 0.25
+RESTART_DELAY_S_MAX: Final = 30.0
+FAILED_STARTS_MAX: Final = 3
+"""The supervisor exits once every worker has failed to start this many times in a row."""
+STABLE_AFTER_S: Final = 10.0
+"""How long a worker must be ready before it counts as started successfully, in seconds."""
+KILL_AFTER_GRACE_S: Final = 15.0
+"""Time in seconds between the end of the drain grace period and killing a worker."""
 
 
-def reserve_alone(host: str, port: int) -> socket.socket:
-    """Keeps the port for our workers. Raises `OSError` where anybody has it, be it another who would share it."""
+def reserve_exclusive(host: str, port: int) -> socket.socket:
+    """Reserves the port for the workers. Raises `OSError` if another process is using it, even as a shared port."""
     with reserve(host, port) as alone:
-        # Bound and not shared, it would not be given to us where somebody listens; the port is ours to keep a moment
-        # later, and whoever comes in between shares it knowingly.
+        # Binding without sharing fails if another process is listening. The shared reservation follows immediately. A
+        # process that binds in between does so with sharing enabled.
         port = alone.getsockname()[1]
     return reserve(host, port, shared=True)
 
 
 async def supervise(
-    commands: Sequence[Sequence[str]], grace_ns: Duration, reread: Callable[[], Duration | None]
+    commands: Sequence[Sequence[str]], grace_ns: Duration, reload_settings: Callable[[], Duration | None]
 ) -> int:
-    """Runs a worker per command until all have left. The exit code is the worst of theirs."""
-    supervisor = Supervisor(commands, grace_ns, reread)
+    """Runs one worker per command until all have exited. Returns the highest exit code."""
+    supervisor = Supervisor(commands, grace_ns, reload_settings)
     loop = asyncio.get_running_loop()
-    loop.add_signal_handler(signal.SIGTERM, supervisor.leave)
-    loop.add_signal_handler(signal.SIGINT, supervisor.leave)
+    loop.add_signal_handler(signal.SIGTERM, supervisor.shut_down)
+    loop.add_signal_handler(signal.SIGINT, supervisor.shut_down)
     loop.add_signal_handler(signal.SIGHUP, supervisor.reload)
-    loop.add_signal_handler(signal.SIGUSR2, supervisor.roll)
+    loop.add_signal_handler(signal.SIGUSR2, supervisor.rolling_restart)
     return await supervisor.run()
 
 
 class Supervisor:
     def __init__(
-        self, commands: Sequence[Sequence[str]], grace_ns: Duration, reread: Callable[[], Duration | None]
+        self, commands: Sequence[Sequence[str]], grace_ns: Duration, reload_settings: Callable[[], Duration | None]
     ) -> None:
-        """One worker per command. `reread` reads the configuration again: the drain grace, or None if it is unfit."""
-        self._reread = reread
+        """Creates one worker per command. `reload_settings` returns the drain grace period, or None if the file is
+        invalid.
+        """
+        self._reread = reload_settings
         self._grace_ns = grace_ns
-        self._workers = [Worker(number, command, self._on_end) for number, command in enumerate(commands)]
+        self._workers = [Worker(number, command, self._on_worker_end) for number, command in enumerate(commands)]
         self._leaving = asyncio.Event()
         self._rolls = asyncio.Event()
         self._gave_up = False
 
     async def run(self) -> int:
-        """Until all have left."""
-        rolling = asyncio.create_task(self._roll_for_ever())
-        keeping = [asyncio.create_task(worker.keep()) for worker in self._workers]
+        """Runs until all workers have exited."""
+        rolling = asyncio.create_task(self._run_rolling_restarts())
+        keeping = [asyncio.create_task(worker.run()) for worker in self._workers]
         leaving = asyncio.create_task(self._leaving.wait())
         await asyncio.wait([rolling, leaving, *keeping], return_when=asyncio.FIRST_COMPLETED)
         if not self._leaving.is_set():
-            # A mistake of ours has ended one of these; what runs is brought to an end before it is told.
-            self.leave()
+            # A task failed with an internal error. Stop the workers before raising it.
+            self.shut_down()
         rolling.cancel()
-        _, late = await asyncio.wait(keeping, timeout=self._grace_ns / SECOND + BEYOND_GRACE_S)
+        _, late = await asyncio.wait(keeping, timeout=self._grace_ns / SECOND + KILL_AFTER_GRACE_S)
         for worker in self._workers if late else ():
             worker.kill()
         codes = await asyncio.gather(*keeping)
@@ -87,127 +90,129 @@ class Supervisor:
 
     # Signals
 
-    def leave(self) -> None:
+    def shut_down(self) -> None:
         self._leaving.set()
         for worker in self._workers:
-            worker.leave()
+            worker.shut_down()
 
     def reload(self) -> None:
         for worker in self._workers:
             worker.reload()
 
-    def roll(self) -> None:
-        """Asked for while one is under way, another follows it."""
+    def rolling_restart(self) -> None:
+        """Requests a rolling restart. If one is already in progress, another one follows."""
         self._rolls.set()
 
-    # What follows from them
+    # Rolling restart
 
-    async def _roll_for_ever(self) -> None:
+    async def _run_rolling_restarts(self) -> None:
         while True:
             await self._rolls.wait()
             self._rolls.clear()
             grace_ns = await asyncio.to_thread(self._reread)
             if grace_ns is not None:
                 self._grace_ns = grace_ns
-                await self._roll_once()
+                await self._restart_workers()
 
-    async def _roll_once(self) -> None:
-        tell(logging.INFO, "workers are restarted one after another", workers=len(self._workers))
+    async def _restart_workers(self) -> None:
+        log_event(logging.INFO, "rolling restart started", workers=len(self._workers))
         for worker in self._workers:
-            if not await worker.renew():
-                tell(
+            if not await worker.restart():
+                log_event(
                     logging.ERROR,
-                    "a worker does not start; the others stay as they are; mend that and send SIGUSR2 again",
+                    "worker failed to start; the other workers keep running; fix the problem and send SIGUSR2 again",
                     worker=worker.number,
                 )
                 return
-        tell(logging.INFO, "all workers were restarted")
+        log_event(logging.INFO, "rolling restart finished")
 
-    def _on_end(self) -> None:
-        """Gives up where nobody can start."""
-        if not self._leaving.is_set() and all(worker.failed_starts >= STARTS_MAX for worker in self._workers):
+    def _on_worker_end(self) -> None:
+        """Stops the supervisor if no worker can start."""
+        if not self._leaving.is_set() and all(worker.failed_starts >= FAILED_STARTS_MAX for worker in self._workers):
             self._gave_up = True
-            tell(logging.CRITICAL, "no worker starts; giving up: mend what they say above and start again")
-            self.leave()
+            log_event(logging.CRITICAL, "no worker could start; exiting; fix the problems logged above and start again")
+            self.shut_down()
 
 
 class Worker:
-    """A place for one process after another."""
+    """Runs one worker process after another."""
 
     def __init__(self, number: int, command: Sequence[str], on_end: Callable[[], None]) -> None:
         self.number = number
         self.failed_starts = 0
-        """How often in a row it has ended before it was ready."""
+        """Number of consecutive runs that ended before the worker was ready."""
         self._failures = 0
-        """How often in a row it has ended unasked, and soon."""
+        """Number of consecutive unexpected exits shortly after startup."""
         self._command = command
         self._on_end = on_end
         self._process: WorkerProcess | None = None
-        self._leaves = asyncio.Event()
+        self._shutting_down = asyncio.Event()
         self._changed = asyncio.Condition()
         self._ready_runs = 0
-        """How many of its processes have been ready."""
+        """Number of runs that became ready."""
 
-    async def keep(self) -> int:
-        """Starts it again and again, until it is to leave. The exit code of the last."""
+    async def run(self) -> int:
+        """Restarts the process until the worker is asked to exit. Returns the most recent exit code."""
         code = 0
-        while not self._leaves.is_set():
-            code = await self._run()
-            if not self._leaves.is_set() and self._failures:
-                await self._pause()
+        while not self._shutting_down.is_set():
+            code = await self._run_process()
+            if not self._shutting_down.is_set() and self._failures:
+                await self._wait_restart()
         return code
 
-    async def _run(self) -> int:
+    async def _run_process(self) -> int:
         loop = asyncio.get_running_loop()
         self._process = process = await WorkerProcess.start(self._command)
-        tell(logging.INFO, "worker started", worker=self.number, pid=process.pid)
-        if self._leaves.is_set():
-            process.leave()
-        was_ready, since = await process.ready(), loop.time()
+        log_event(logging.INFO, "worker started", worker=self.number, pid=process.pid)
+        if self._shutting_down.is_set():
+            process.terminate()
+        was_ready, since = await process.wait_ready(), loop.time()
         if was_ready:
-            tell(logging.INFO, "worker is ready", worker=self.number, pid=process.pid, admin=process.admin)
+            log_event(logging.INFO, "worker is ready", worker=self.number, pid=process.pid, admin=process.admin)
             self.failed_starts = 0
             self._ready_runs += 1
-            await self._tell()
+            await self._notify()
         code = await process.wait()
         self._process = None
-        if process.asked_to_leave:
-            tell(logging.INFO, "worker has left", worker=self.number, pid=process.pid, code=code)
+        if process.is_terminating:
+            log_event(logging.INFO, "worker exited", worker=self.number, pid=process.pid, code=code)
             self._failures = 0
         else:
-            tell(logging.ERROR, "worker ended unasked", worker=self.number, pid=process.pid, code=code)
-            self._failures = 1 if was_ready and loop.time() - since >= SETTLED_S else self._failures + 1
+            log_event(logging.ERROR, "worker exited unexpectedly", worker=self.number, pid=process.pid, code=code)
+            self._failures = 1 if was_ready and loop.time() - since >= STABLE_AFTER_S else self._failures + 1
             self.failed_starts += not was_ready
             self._on_end()
-        await self._tell()
+        await self._notify()
         return code
 
-    async def _pause(self) -> None:
-        pause_s = min(PAUSE_S_MAX, PAUSE_S * 2 ** min(self._failures - 1, 10))
-        tell(logging.WARNING, "worker is started again", worker=self.number, wait_s=pause_s)
+    async def _wait_restart(self) -> None:
+        pause_s = min(RESTART_DELAY_S_MAX, RESTART_DELAY_S * 2 ** min(self._failures - 1, 10))
+        log_event(logging.WARNING, "restarting worker", worker=self.number, wait_s=pause_s)
         try:
             async with asyncio.timeout(pause_s):
-                await self._leaves.wait()
+                await self._shutting_down.wait()
         except TimeoutError:
             pass
 
-    async def _tell(self) -> None:
+    async def _notify(self) -> None:
         async with self._changed:
             self._changed.notify_all()
 
-    async def renew(self) -> bool:
-        """Ends this process and returns when its successor is ready; False where it does not start."""
+    async def restart(self) -> bool:
+        """Restarts the process and returns when the new one is ready. Returns false if it does not start."""
         ready_runs, self.failed_starts = self._ready_runs, 0
         if self._process is not None:
-            self._process.leave()
+            self._process.terminate()
         async with self._changed:
-            await self._changed.wait_for(lambda: self._ready_runs > ready_runs or self.failed_starts >= STARTS_MAX)
+            await self._changed.wait_for(
+                lambda: self._ready_runs > ready_runs or self.failed_starts >= FAILED_STARTS_MAX
+            )
         return self._ready_runs > ready_runs
 
-    def leave(self) -> None:
-        self._leaves.set()
+    def shut_down(self) -> None:
+        self._shutting_down.set()
         if self._process is not None:
-            self._process.leave()
+            self._process.terminate()
 
     def reload(self) -> None:
         if self._process is not None:

@@ -1,1 +1,1 @@
-"""May it come in? What is checked when a request arrives."""
+"""Admission: the checks that run when a request arrives, and the limits and budgets that they enforce."""

@@ -1,55 +1,59 @@
-"""May this request come in, and what does it take from its tenant when it does?
+"""Admission of arriving requests.
 
-Checks and effects are apart. `assess` asks every check in the order of `gate` and spends nothing; `commit` then spends
-limits, budgets and retry credit, once. The checks may fill caches that change no answer. A unit of business counts as
-having spoken when its cost is looked up, and an empty window or route is made when it is first asked for.
+Checks and effects are separate. `assess` runs all checks in the order of `gate` and spends nothing. `commit` then
+spends limits, budgets and retry credit once. Checks may fill caches that do not affect results: looking up the cost of
+a business unit marks the unit as recently used, and empty windows and routes are created on first use.
 
-A request that falls back to another model's pool, and is refused there for another reason, counts as an extra attempt
-at that pool all the same. The budget of extra attempts bounds how many fall back at once, those refused included.
+A request that falls back to another model's pool counts as an extra attempt in that pool, even if a later check rejects
+the request. The budget for extra attempts therefore limits all fallbacks, including rejected ones.
 """
 
-from typing import NamedTuple
-
-from headgate.core.admission.feasibility import unreachable
+from headgate.core.admission.feasibility import deadline_infeasible_rejection
 from headgate.core.admission.gate import (
     Admitted,
-    Refusal,
-    duplicate,
-    instead,
-    judge,
-    late,
-    no_hold,
-    no_place,
-    no_retry,
-    over_budget,
-    over_limit,
-    quarantined,
-    servable,
-    startable,
+    Rejection,
+    budget_rejection,
+    check_policy,
+    deadline_exceeded_rejection,
+    duplicate_rejection,
+    fallback_for,
+    hold_pool,
+    hold_rejection,
+    limit_rejection,
+    no_endpoint_rejection,
+    quarantine_rejection,
+    queue_full_rejection,
+    retry_rejection,
 )
-from headgate.core.admission.retry_after import bounded
+from headgate.core.admission.retry_after import clamp_retry_after
 from headgate.core.commands import Command, End
-from headgate.core.measure import measure
+from headgate.core.estimate import estimate
+from headgate.core.request_state import Request
 from headgate.core.scheduler_state import SchedulerState
-from headgate.core.state import Request
 from headgate.model.outcome import Outcome
 from headgate.model.ticket import Ticket
 from headgate.model.units import Duration, Instant, PoolName
 
-_LOST = (Outcome.QUEUE_FULL, Outcome.UNREACHABLE)
-"""The refusals of requests that could not be served in time."""
+_LOST_OUTCOMES = (Outcome.QUEUE_FULL, Outcome.DEADLINE_INFEASIBLE)
+"""Outcomes of requests that were rejected because they could not be served in time."""
 
 
-class Assessment(NamedTuple):
-    """The result of all checks of one ticket; nothing has been spent yet."""
+class Assessment:
+    """Result of all checks for one ticket, before anything is spent."""
 
-    ticket: Ticket
-    request: Request | None
-    """None if the policy alone refuses it."""
-    refusal: Refusal | None
-    """None if it may come in."""
-    fallback: PoolName | None = None
-    """The pool of another model that it falls back to."""
+    # A named tuple takes longer to create.
+    __slots__ = ("fallback", "rejection", "request", "ticket")
+
+    def __init__(
+        self, ticket: Ticket, request: Request | None, rejection: Rejection | None, fallback: PoolName | None = None
+    ) -> None:
+        self.ticket = ticket
+        self.request = request
+        """Request built from the ticket. None if the policy rejects the ticket."""
+        self.rejection = rejection
+        """Reason for the rejection. None if the request is admitted."""
+        self.fallback = fallback
+        """Pool of another model that serves the request as a fallback."""
 
 
 class Admission:
@@ -58,7 +62,7 @@ class Admission:
     def __init__(self, state: SchedulerState) -> None:
         self._state = state
 
-    def arrive(self, ticket: Ticket, now: Instant, out: list[Command]) -> None:
+    def admit(self, ticket: Ticket, now: Instant, out: list[Command]) -> None:
         known = self._state.requests.by_id
         assert ticket.request_id not in known, f"request {ticket.request_id} arrived twice"
         self.commit(self.assess(ticket, now), now, out)
@@ -67,112 +71,134 @@ class Admission:
 
     def assess(self, ticket: Ticket, now: Instant) -> Assessment:
         state = self._state
-        verdict = judge(ticket, state.rules)
-        if isinstance(verdict, Refusal):
+        verdict = check_policy(ticket, state.rules)
+        if isinstance(verdict, Rejection):
             return Assessment(ticket, None, verdict)
         sequence = state.requests.sequence + 1
-        request = Request(ticket, verdict.service_class, verdict.pools, sequence=sequence, now=now)
-        self.move(request, verdict, now)
-        refusal = late(request, now) or duplicate(state.requests.first_of_key(ticket), request)
-        refusal = refusal or quarantined(request, state.blame.quarantined(ticket, now))
-        if refusal is not None or state.fleet.live(request.pools):
-            return Assessment(ticket, request, refusal or self._refusal(request, now))
+        request = Request(ticket, verdict.service_class, verdict.pools, sequence, now)
+        self.assign(request, verdict, now)
+        refusal = None if request.deadline is None else deadline_exceeded_rejection(request, now)
+        if refusal is None and ticket.idempotency_key is not None:
+            refusal = duplicate_rejection(state.requests.open_with_key(ticket), request)
+        if refusal is None and (quarantine_ns := state.blame.quarantine_ns_left(ticket, now)) is not None:
+            refusal = quarantine_rejection(request, quarantine_ns)
+        if refusal is not None:
+            return Assessment(ticket, request, refusal)
+        if state.fleet.live_count(request.pools):
+            return Assessment(ticket, request, self._rejection(request, now))
         fallback = self.fallback(request, now)
         if fallback is None:
-            return Assessment(ticket, request, self._unserved(request, now) or self._refusal(request, now))
-        self.move(request, fallback, now)
-        return Assessment(ticket, request, self._refusal(request, now), fallback.pools[0])
+            return Assessment(
+                ticket, request, self._no_endpoint_rejection(request, now) or self._rejection(request, now)
+            )
+        self.assign(request, fallback, now)
+        return Assessment(ticket, request, self._rejection(request, now), fallback.pools[0])
 
     def fallback(self, request: Request, now: Instant) -> Admitted | None:
-        """The pools of another model that may serve it instead of its own, inside their budget of extra attempts."""
+        """Returns a fallback model's pools that can serve the request, if their budget for extra attempts allows it."""
         state = self._state
         declared = state.rules.classes[request.service_class.name]
-        other = instead(request.ticket, declared, state.fleet, state.rules)
+        other = fallback_for(request.ticket, declared, state.fleet, state.rules)
         return other if other is not None and state.retry_budget.allows_for_pool(other.pools[0], now) else None
 
-    def _unserved(self, request: Request, now: Instant) -> Refusal | None:
-        """Whether no endpoint can serve it. It may be that it is to be held until one of its own pools can."""
+    def _no_endpoint_rejection(self, request: Request, now: Instant) -> Rejection | None:
+        """Returns a rejection if no endpoint can serve the request.
+
+        A request that may wait for the first endpoint of one of its pools is marked as held.
+        """
         state = self._state
         fleet, rules, queue = state.fleet, state.rules, state.queue
-        if (pool := startable(request.service_class, request.pools, fleet, rules)) is None:
-            return servable(request.service_class, request.pools, fleet, rules, holds=queue.holds, now=now)
-        refusal = no_hold(request, pool, queue.backlog, fleet, rules, holds=queue.holds, now=now)
+        if (pool := hold_pool(request.service_class, request.pools, fleet, rules)) is None:
+            return no_endpoint_rejection(request.service_class, request.pools, fleet, rules, holds=queue.holds, now=now)
+        refusal = hold_rejection(request, pool, queue.backlog, fleet, rules, holds=queue.holds, now=now)
         if refusal is None:
-            request.hold = pool
+            request.held_for = pool
         return refusal
 
-    def _refusal(self, request: Request, now: Instant) -> Refusal | None:
-        """Why a request that the policy allows, and that can be served, does not come in at this moment."""
+    def _rejection(self, request: Request, now: Instant) -> Rejection | None:
+        """Returns the rejection for a request that the policy allows and its pools can serve, or None."""
         state = self._state
         backlog = state.queue.backlog
+        # Checks without anything to check are not called.
         return (
-            over_limit(request, state.limits, now)
-            or state.overload.refusal(request, backlog, state.fleet, state.retry_budget, now)
-            or (self._no_time_or_place(request, now) if request.hold is None else None)
-            or over_budget(request, state.budgets, now)
-            or no_retry(request, backlog, state.retry_budget, now)
+            (limit_rejection(request, state.limits, now) if state.limits.paths else None)
+            or state.overload.rejection(request, backlog, state.fleet, state.retry_budget, now)
+            or (self._queue_rejection(request, now) if request.held_for is None else None)
+            or (budget_rejection(request, state.budgets, now) if state.budgets.enabled else None)
+            or (retry_rejection(request, backlog, state.retry_budget, now) if request.ticket.client_retries else None)
         )
 
-    def _no_time_or_place(self, request: Request, now: Instant) -> Refusal | None:
+    def _queue_rejection(self, request: Request, now: Instant) -> Rejection | None:
         state = self._state
         fleet, queue = state.fleet, state.queue
-        full = no_place(request, fleet, queue.backlog, state.retry_budget, now, router=state.router)
-        patience = queue.patience(request, now)
-        return full or unreachable(request, patience, queue.backlog, fleet, state.rules, now=now)
+        full = queue_full_rejection(request, fleet, queue.backlog, state.retry_budget, now, router=state.router)
+        if full is not None or (not queue.backlog.length and fleet.has_places(request.pools)):
+            # Without queued requests, a request waits at most for a free slot.
+            return full
+        patience = queue.wait_ns_left(request, now)
+        return deadline_infeasible_rejection(request, patience, queue.backlog, fleet, state.rules, now=now)
 
     # Effects
 
     def commit(self, assessed: Assessment, now: Instant, out: list[Command]) -> None:
-        """Lets a request in that passed all checks, or refuses it. This alone spends anything."""
-        ticket, request, refusal, fallback = assessed
+        """Admits a request that passed all checks, or rejects it. Only this method spends limits and budgets."""
+        ticket, request, refusal = assessed.ticket, assessed.request, assessed.rejection
         state = self._state
         if request is not None:
             state.requests.sequence += 1
             if request.shed_rank is not None:
-                state.overload.note_arrival(request, request.shed_rank)
-            if fallback is not None:
-                state.retry_budget.spend_for_pool(fallback, now)
+                state.overload.record_arrival(request, request.shed_rank)
+            if assessed.fallback is not None:
+                state.retry_budget.spend_for_pool(assessed.fallback, now)
         if refusal is not None:
-            if request is not None and refusal.outcome in _LOST:
-                state.overload.lost(request)
-            out.append(self.refused(ticket, refusal, now))
+            if request is not None and refusal.outcome in _LOST_OUTCOMES:
+                state.overload.record_lost(request)
+            out.append(self.rejected_end(ticket, refusal, now))
             return
-        assert request is not None, "a ticket is refused or made a request"
+        assert request is not None, "a ticket without a rejection has a request"
         state.requests.add(request)
         if ticket.client_retries:
             state.retry_budget.spend_for_tenant(ticket.tenant)
-        state.limits.take(ticket, request.prompt_tokens, request.output_tokens, now)
-        state.budgets.reserve(request)
-        state.queue.enter(request, now, out)
+        if state.limits.paths:
+            state.limits.reserve(ticket, request.prompt_tokens, request.output_tokens, now)
+        if state.budgets.enabled:
+            state.budgets.reserve(request)
+        state.queue.admit(request, now, out)
 
-    def refused(
+    def rejected_end(
         self,
         ticket: Ticket,
-        why: Refusal,
+        rejection: Rejection,
         now: Instant,
         *,
         attempts: int = 0,
         waited_ns: Duration = Duration(0),
         held_ns: Duration = Duration(0),
     ) -> End:
-        name = why.service_class.name if why.service_class else None
-        wait, left = bounded(why.retry_after_ns, why.outcome), self._state.limits.left(ticket.tenant, now)
-        return End(ticket.request_id, why.outcome, name, attempts, waited_ns, wait, why.reason, left, held_ns)
+        name = rejection.service_class.name if rejection.service_class else None
+        wait, left = (
+            clamp_retry_after(rejection.retry_after_ns, rejection.outcome),
+            self._state.limits.left(ticket.tenant, now),
+        )
+        return End(
+            ticket.request_id, rejection.outcome, name, attempts, waited_ns, wait, rejection.reason, left, held_ns
+        )
 
-    def move(self, request: Request, admitted: Admitted, now: Instant) -> None:
-        """Gives it this class and these pools, less what the ladder takes from it there.
+    def assign(self, request: Request, admitted: Admitted, now: Instant) -> None:
+        """Assigns a class and pools to the request and applies the current degradation level.
 
-        What it has reserved of budgets, if it has come in already, moves with it.
+        If the request is already admitted, its budget reservation moves with it.
         """
         state = self._state
         fleet, budgets, predictions, rules = state.fleet, state.budgets, state.predictions, state.rules
         request.service_class, request.pools, request.model = admitted.service_class, admitted.pools, admitted.model
         request.fell_back = admitted.model != request.ticket.model
-        measure(request, predictions, fleet, rules)
-        state.overload.degrade(request, fleet, level_min=budgets.level(request))
+        estimate(request, predictions, fleet, rules)
+        state.overload.degrade(request, fleet, budgets.degradation_level(request))
         if request.level:
-            measure(request, predictions, fleet, rules)
-        if budgets.economise(request, fleet, now):
-            measure(request, predictions, fleet, rules)
-        request.kind = (request.pools, request.service_class.band, request.long)
-        budgets.move(request, now)
+            estimate(request, predictions, fleet, rules)
+        if budgets.cost_capped and budgets.apply_cost_cap(request, fleet, now):
+            estimate(request, predictions, fleet, rules)
+        request.work_key = (request.pools, request.service_class.band, request.long_prompt)
+        if budgets.claims:
+            budgets.update_reservation(request, now)

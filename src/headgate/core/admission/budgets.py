@@ -1,54 +1,57 @@
-"""How much may still be spent, and by whom?
+"""Budget enforcement: reserves the maximum cost of each admitted request and settles the actual cost.
 
-A tenant `acme/search/nightly` spends from the budgets of `acme`, of `acme/search` and of itself, as far as the policy
-names them, and from those of its request's class. Theory of operation:
+A tenant `acme/search/nightly` spends from the budgets of `acme`, `acme/search` and `acme/search/nightly`, if the policy
+defines them, and from the budgets of the request's class. Theory of operation:
 
-- *Reserve.* A request that comes in reserves what it may cost at most (`reckoning`) on every budget that it touches. It
-  does not come in where that, what is reserved and what is spent are together more than a hard budget has. So of any
-  number of requests that come at once only those are let in whose most there is room for.
-- *Settle.* When it ends the reservation is given back, and what its bills come to is spent, as far as its tenant pays
-  them. A bill may be more than was reserved for it: so much a budget may be overdrawn.
-- *Periods* are told (`BudgetsTold`), since there is no calendar here. When another begins nothing is spent of it yet,
-  and what is reserved stays. With them comes what the ledger has. It lags, and knows of what others have spent: the
-  larger of both counts. So a bill that is told of late, and went to the ledger meanwhile, is not counted beside it.
+- *Reserve.* An admitted request reserves its maximum cost (`cost_estimate`) on every budget that applies to it. A
+  request is rejected if its maximum cost plus the reserved and spent amounts exceed a hard budget. Concurrent requests
+  therefore cannot jointly exceed a budget.
+- *Settle.* When a request ends, its reservation is released, and the part of its bills that the tenant pays is spent.
+  If a bill exceeds its reservation, the budget is overdrawn by the difference.
+- *Periods* come from the event `BudgetsSynced`, because the core has no calendar. A new period starts with nothing
+  spent; reservations stay. The event also carries the amounts in the ledger. The ledger lags behind, but it includes
+  spending by other processes, so the larger of the two amounts applies. A bill that is reported late and is already in
+  the ledger is therefore not counted twice.
 
-A soft budget refuses nobody. Those whom it is for give up what the highest level of the ladder takes, until the period
-ends or the budget is raised.
+A soft budget never rejects requests. Once it is exhausted, its requests are served at the highest degradation level
+until the period ends or the budget is raised.
 
-One who decides about a part of everything alone (`shares`) may spend its part of what was left when it began, and does
-not listen to what the ledger says of the others meanwhile: it would count them against its own part.
+A scheduler that makes decisions on its own for part of the cell (`policy_share`) may spend its share of the amount that
+was left when it started. During that time it ignores ledger updates, which would count other schedulers' spending
+against its own share.
 
-What is not ideal: what a unit of business has cost is not told to a successor, which counts it from nothing. Nor is
-what the ledger has: until a successor has heard as much from there, it may count less by what has ended since.
+Known limitations: a successor does not receive the cost of each business unit and starts counting from zero. Nor does
+it receive the ledger amounts. Until it has read the ledger, its totals may be missing requests that ended recently.
 """
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Final
 
+from headgate.core.admission.budget_tallies import BudgetTallies, BudgetTally
 from headgate.core.admission.business_units import BusinessUnit, BusinessUnits, unit_name
-from headgate.core.admission.limits import Shortage
-from headgate.core.admission.reckoning import cheapest, cost_at, cost_most, cost_of, output_within
-from headgate.core.admission.retry_after import LONGEST_COUNTED
-from headgate.core.admission.tallies import BudgetTally, Tallies
+from headgate.core.admission.cost_estimate import cheapest_pools, cost_at, cost_of_usage, max_cost, output_tokens_within
+from headgate.core.admission.limits import QuotaShortage
+from headgate.core.admission.retry_after import RETRY_AFTER_EXACT_MAX
 from headgate.core.commands import BudgetCrossed
 from headgate.core.counters import BudgetCounter
-from headgate.core.events import AttemptReported, BudgetsTold, RequestSettled
-from headgate.core.routing.fleet import Fleet
+from headgate.core.events import AttemptReported, BudgetsSynced, RequestSettled
+from headgate.core.request_state import Request
+from headgate.core.routing.fleet import FleetState
 from headgate.core.rules import Rules
-from headgate.core.state import Request
-from headgate.model.money import NANO_USD_PER_USD, PAYERS, Bill, Budget, BudgetLeft, NanoUsd, Payer, Period
+from headgate.model.money import NANO_USD_PER_USD, PAYER_BY_CAUSE, Bill, Budget, BudgetStatus, NanoUsd, Payer, Period
 from headgate.model.outcome import Outcome
-from headgate.model.policy import Promise
-from headgate.model.ticket import WITHOUT_OUTPUT, Ticket
+from headgate.model.policy import OptimizationGoal
+from headgate.model.ticket import APIS_WITHOUT_OUTPUT, Ticket
 from headgate.model.units import MINUTE, ClassName, Duration, Instant, PoolName, RequestId, TenantId
 from headgate.model.usage import Usage
 
 _NOTHING: Final = NanoUsd(0)
+_TENANT: Final = Payer.TENANT
 
 
 class _Claim:
-    """What one request has reserved."""
+    """Reservation of one request."""
 
     __slots__ = ("amount", "service_class", "tallies", "tenant", "unit")
 
@@ -61,191 +64,210 @@ class _Claim:
 
 
 class Budgets:
-    __slots__ = ("_claims", "_counts", "_rules", "_tallies", "_thrifty", "_units", "_units_matter", "news")
+    __slots__ = (
+        "_rules",
+        "_tallies",
+        "_units",
+        "_units_matter",
+        "claims",
+        "cost_capped",
+        "crossings",
+        "enabled",
+    )
 
     def __init__(self, rules: Rules) -> None:
-        self._tallies = Tallies()
-        self.news = self._tallies.news
-        """What was crossed and has yet to be told."""
-        self._claims: dict[RequestId, _Claim] = {}
+        self._tallies = BudgetTallies()
+        self.crossings = self._tallies.crossings
+        """Crossed budget thresholds that have not been reported yet."""
+        self.claims: dict[RequestId, _Claim] = {}
+        """Reservations of open requests. Empty if nothing has a price."""
         self._units = BusinessUnits()
-        self._take(rules)
+        self._apply_rules(rules)
 
-    # What holds
+    # Rules
 
-    def _take(self, rules: Rules) -> None:
+    def _apply_rules(self, rules: Rules) -> None:
         policy = rules.policy
         self._rules = rules
-        self._counts = any(each.prices for each in policy.pools) or len(self._tallies) > 0
-        costly = [each for each in policy.classes if each.promise is Promise.COST]
-        self._units_matter = policy.unit is not None and any(each.unit_cost_max is not None for each in costly)
-        self._thrifty = {
-            each.name: each for each in costly if each.cost_max is not None or each.unit_cost_max is not None
+        # Whether anything has a price or a budget.
+        self.enabled = any(each.prices for each in policy.pools) or len(self._tallies) > 0
+        costly = [each for each in policy.classes if each.optimize_for is OptimizationGoal.COST]
+        self._units_matter = policy.unit_key is not None and any(each.cost_per_unit_max is not None for each in costly)
+        # Classes with a cost limit.
+        self.cost_capped = {
+            each.name: each
+            for each in costly
+            if each.cost_per_request_max is not None or each.cost_per_unit_max is not None
         }
 
     def change_rules(self, rules: Rules) -> None:
-        """Takes the budgets of another policy. What is spent and reserved of those that stay is kept."""
+        """Applies the budgets of a new policy. Budgets that remain keep their spent and reserved amounts."""
         self._tallies.change_policy(rules.policy)
-        self._take(rules)
-        for claim in self._claims.values():
+        self._apply_rules(rules)
+        for claim in self.claims.values():
             self._attach(claim)
 
     # Arrival
 
-    def level(self, request: Request) -> int:
-        """The level of the ladder at which a request is served because of soft budgets that are spent."""
+    def degradation_level(self, request: Request) -> int:
+        """Returns the degradation level that exhausted soft budgets impose on a request."""
         if not self._tallies.soft:
             return 0
-        touched = self._tallies.touched(request.ticket.tenant, request.service_class.name)
-        return self._rules.policy.ladder.level_max if any(each.over_soft() for each in touched) else 0
+        touched = self._tallies.tallies_for(request.ticket.tenant, request.service_class.name)
+        return self._rules.policy.degradation.level_max if any(each.over_soft() for each in touched) else 0
 
-    def economise(self, request: Request, fleet: Fleet, now: Instant) -> bool:
-        """Keeps a request of a class that stays cheap within what it may cost, by where it goes and how long its
-        answer may be; whether anything was changed.
-        """
-        most = self._most(request)
+    def apply_cost_cap(self, request: Request, fleet: FleetState, now: Instant) -> bool:
+        """Restricts a request's pools and output length to its class's cost limit. Returns whether anything changed."""
+        most = self._cost_limit(request)
         if most is None:
             return False
         pools = _pools_for(request, most, fleet, self._rules, now)
         changed, request.pools = pools != request.pools, pools
-        if request.ticket.api in WITHOUT_OUTPUT:
+        if request.ticket.api in APIS_WITHOUT_OUTPUT:
             return changed
-        tokens, caps = output_within(request, most, self._rules, now), request.service_class.caps
+        tokens, caps = output_tokens_within(request, most, self._rules, now), request.service_class.caps
         if tokens is None or (caps.output_tokens is not None and caps.output_tokens <= tokens):
             return changed
-        # An engine that is asked for no token at all takes it for a mistake: such a request is refused before.
+        # Engines reject a limit of zero tokens. A request that cannot afford one token is rejected by `shortage`.
         request.service_class = replace(request.service_class, caps=replace(caps, output_tokens=max(1, tokens)))
         return True
 
-    def thrifty(self, request: Request) -> bool:
-        """Whether it may have been kept from pools because of what they cost."""
-        return request.service_class.name in self._thrifty
+    def is_cost_capped(self, request: Request) -> bool:
+        """Whether the request's class has a cost limit. A cost limit can exclude pools."""
+        return request.service_class.name in self.cost_capped
 
-    def shortage(self, request: Request, now: Instant) -> Shortage | None:
-        """Why there is no money for a request; notes on it what it may cost at most."""
-        if not self._counts:
-            return None
-        request.reserved = cost_most(request, self._rules, now)
-        if (most := self._most(request)) is not None and request.reserved > most:
-            return self._too_dear(request, most, now)
-        for tally in self._tallies.touched(request.ticket.tenant, request.service_class.name):
-            if (budget := tally.lacks(request.reserved)) is not None:
-                return self._spent(tally, budget, request.reserved, now)
+    def shortage(self, request: Request, now: Instant) -> QuotaShortage | None:
+        """Returns the budget or cost limit that a request exceeds. Stores its maximum cost in `request.reserved`.
+
+        Call it only if budgets are `enabled`.
+        """
+        request.reserved = max_cost(request, self._rules, now)
+        if (most := self._cost_limit(request)) is not None and request.reserved > most:
+            return self._cost_cap_shortage(request, most, now)
+        for tally in self._tallies.tallies_for(request.ticket.tenant, request.service_class.name):
+            if (budget := tally.exceeded_budget(request.reserved)) is not None:
+                return self._budget_shortage(tally, budget, request.reserved, now)
         return None
 
-    def _most(self, request: Request) -> int | None:
-        """What it may cost by its class; None where that does not matter."""
-        declared = self._thrifty.get(request.service_class.name)
+    def _cost_limit(self, request: Request) -> int | None:
+        """Returns the cost limit of the request's class in nano-dollars, or None if the class has no limit."""
+        declared = self.cost_capped.get(request.service_class.name)
         if declared is None:
             return None
-        limits = [] if declared.cost_max is None else [int(declared.cost_max)]
-        if declared.unit_cost_max is not None and (unit := self._unit(request.ticket)) is not None:
-            claim = self._claims.get(request.ticket.request_id)
+        limits = [] if declared.cost_per_request_max is None else [int(declared.cost_per_request_max)]
+        if declared.cost_per_unit_max is not None and (unit := self._unit(request.ticket)) is not None:
+            claim = self.claims.get(request.ticket.request_id)
             own = 0 if claim is None else claim.amount
-            limits.append(max(0, declared.unit_cost_max - unit.spent - unit.reserved + own))
+            limits.append(max(0, declared.cost_per_unit_max - unit.spent - unit.reserved + own))
         return min(limits, default=None)
 
-    def _too_dear(self, request: Request, most: int, now: Instant) -> Shortage:
-        declared, wait = self._thrifty[request.service_class.name], LONGEST_COUNTED
-        may = f'in class "{declared.name}" it may cost {dollars(most)}'
-        if declared.cost_max is None or most < declared.cost_max:
+    def _cost_cap_shortage(self, request: Request, cost_limit: int, now: Instant) -> QuotaShortage:
+        declared = self.cost_capped[request.service_class.name]
+        wait: Duration | None = RETRY_AFTER_EXACT_MAX
+        limit = f'class "{declared.name}" allows at most {format_usd(cost_limit)} per request'
+        if declared.cost_per_request_max is None or cost_limit < declared.cost_per_request_max:
             unit, wait = unit_name(request.ticket, self._rules), self._tallies.reset_ns(Period.DAY, now)
-            may = f'{self._rules.policy.unit} "{unit}" may cost {dollars(most)} more today in class "{declared.name}"'
-        reason = f"the prompt alone, with an answer of a token, comes to {dollars(request.reserved)}, and {may}"
-        # No wait would help a prompt that is too dear by itself; of those who ask when to come back all are told when.
-        return Shortage(Outcome.OVER_BUDGET, f"{reason}; shorten the prompt or use another class", wait)
+            key, left = self._rules.policy.unit_key, format_usd(cost_limit)
+            limit = f'{key} "{unit}" has {left} left today in class "{declared.name}"'
+        reason = f"the prompt and one output token cost up to {format_usd(request.reserved)}, but {limit}"
+        # Waiting does not bring the prompt within the per-request limit, but this outcome requires a Retry-After.
+        return QuotaShortage(Outcome.BUDGET_EXCEEDED, f"{reason}; shorten the prompt or use another class", wait)
 
-    def _spent(self, tally: BudgetTally, budget: Budget, amount: NanoUsd, now: Instant) -> Shortage:
+    def _budget_shortage(self, tally: BudgetTally, budget: Budget, amount: NanoUsd, now: Instant) -> QuotaShortage:
         wait, kind = self._tallies.reset_ns(tally.period, now), tally.scope.partition(":")
         reason = (
-            f'of the {dollars(budget.limit)} that {kind[0]} "{kind[2]}" may spend in a {tally.period} '
-            f"{dollars(tally.spent)} are spent and {dollars(tally.reserved)} reserved by requests that have not ended; "
-            f"this one may take {dollars(amount)}"
+            f'{kind[0]} "{kind[2]}" has spent {format_usd(tally.spent)} and reserved {format_usd(tally.reserved)} '
+            f"of its budget of {format_usd(budget.limit)} per {tally.period}, "
+            f"and this request may cost up to {format_usd(amount)}"
         )
-        if tally.base is not None:
-            allowed = dollars(max(0, tally.allowed(budget) - tally.base))
-            reason += f", and as long as not all gateways answer no more than {allowed} of what was left is spent here"
-        until = f"until the {tally.period} ends" + ("" if wait is None else f", in {_span(wait)}")
-        return Shortage(Outcome.OVER_BUDGET, f"{reason}; ask for a larger budget, or wait {until}", wait)
+        if tally.share_base is not None:
+            allowed = format_usd(max(0, tally.allowed(budget) - tally.share_base))
+            reason += f"; while other gateways are unreachable, this gateway may spend {allowed} of the remainder"
+        until = f"until the {tally.period} ends" + ("" if wait is None else f" in {_format_duration(wait)}")
+        return QuotaShortage(Outcome.BUDGET_EXCEEDED, f"{reason}; raise the budget or wait {until}", wait)
 
     def reserve(self, request: Request) -> None:
-        """It comes in."""
-        if not self._counts:
+        """Reserves the maximum cost of an admitted request."""
+        if not self.enabled:
             return
         unit = self._unit(request.ticket)
         if unit is not None:
             unit.reserved += request.reserved
         claim = _Claim(request.ticket.tenant, request.service_class.name, request.reserved, unit)
-        self._claims[request.ticket.request_id] = claim
+        self.claims[request.ticket.request_id] = claim
         self._attach(claim)
 
     def adopt(self, request: Request, now: Instant) -> None:
-        """It was let in by another scheduler: reserves for it whatever is left."""
-        request.reserved = cost_most(request, self._rules, now)
+        """Reserves the cost of a request that another scheduler admitted, even if its budgets are exhausted."""
+        request.reserved = max_cost(request, self._rules, now)
         self.reserve(request)
 
-    def move(self, request: Request, now: Instant) -> None:
-        """It has another class or other pools: what it may cost there is reserved instead."""
-        if (claim := self._claims.pop(request.ticket.request_id, None)) is not None:
-            self._give_back(claim)
+    def update_reservation(self, request: Request, now: Instant) -> None:
+        """Updates the reservation of a request whose class or pools have changed."""
+        if (claim := self.claims.pop(request.ticket.request_id, None)) is not None:
+            self._release(claim)
             self.adopt(request, now)
 
-    def _give_back(self, claim: _Claim) -> None:
+    def _release(self, claim: _Claim) -> None:
         if claim.unit is not None:
             claim.unit.reserved -= claim.amount
         for tally in claim.tallies:
             tally.reserved = NanoUsd(tally.reserved - claim.amount)
 
     def _attach(self, claim: _Claim) -> None:
-        claim.tallies = self._tallies.touched(claim.tenant, claim.service_class)
+        claim.tallies = self._tallies.tallies_for(claim.tenant, claim.service_class)
         for tally in claim.tallies:
             tally.reserved = NanoUsd(tally.reserved + claim.amount)
 
     def _unit(self, ticket: Ticket) -> BusinessUnit | None:
-        """What its unit has cost; None where it names none, or nobody asks."""
+        """Returns the request's business unit, or None if it has none or no class has a cost limit per unit."""
         name = unit_name(ticket, self._rules) if self._units_matter else None
-        return None if name is None else self._units.named(ticket.tenant, name)
+        return None if name is None else self._units.get(ticket.tenant, name)
 
-    # The end
+    # Settlement
 
     def settle(self, request: Request, bills: Sequence[Bill]) -> NanoUsd:
-        """It is over: gives back what was reserved, which is the answer, and spends what its tenant pays."""
-        claim, cost = self._claims.pop(request.ticket.request_id, None), paid_by_tenant(bills)
+        """Releases the reservation of a finished request, spends the amount that its tenant pays and returns it."""
+        cost = paid_by_tenant(bills)
+        claim = self.claims.pop(request.ticket.request_id, None) if self.claims else None
         if claim is None:
-            # When it came in nothing had a price.
-            self._tallies.spend(self._tallies.touched(request.ticket.tenant, request.service_class.name), cost)
+            # No pool had a price when the request was admitted.
+            if cost:
+                self._tallies.spend(self._tallies.tallies_for(request.ticket.tenant, request.service_class.name), cost)
             return _NOTHING
-        self._give_back(claim)
+        self._release(claim)
         if claim.unit is not None:
             claim.unit.spent += cost
         self._tallies.spend(claim.tallies, cost)
         return claim.amount
 
-    def settled_before(self, told: RequestSettled | AttemptReported, usage: Usage, now: Instant) -> None:
-        """A request has ended under another scheduler, and the counters do not have what it cost."""
-        service_class = ClassName("") if told.service_class is None else told.service_class
-        tallies, cost = self._tallies.touched(told.ticket.tenant, service_class), told.cost
+    def backfill_settled(self, report: RequestSettled | AttemptReported, usage: Usage, now: Instant) -> None:
+        """Spends the cost of a request that ended under another scheduler and is missing from the snapshot."""
+        service_class = ClassName("") if report.service_class is None else report.service_class
+        tallies, cost = self._tallies.tallies_for(report.ticket.tenant, service_class), report.cost
         if cost is not None:
-            # Its bill has gone to the ledger, too: where that is heard, it is told of with the rest.
-            self._tallies.spend((each for each in tallies if each.told is None), cost)
-        elif told.pool is not None:
-            self._tallies.spend(tallies, cost_of(usage, told.pool, self._rules, now, prompts=told.ticket.prompts))
+            # The ledger contains the bill too, so budgets with a known ledger amount already include it.
+            self._tallies.spend((each for each in tallies if each.ledger_spent is None), cost)
+        elif report.pool is not None:
+            self._tallies.spend(
+                tallies, cost_of_usage(usage, report.pool, self._rules, now, prompts=report.ticket.prompts)
+            )
 
-    def told(self, event: BudgetsTold) -> None:
-        """Which periods these are, and what the ledger has of them."""
-        if self._tallies.told(event):
+    def sync(self, event: BudgetsSynced) -> None:
+        """Applies the current periods and their ledger amounts."""
+        if self._tallies.sync(event):
             self._units.begin_day()
 
-    # For those who look
+    # Reporting
 
-    def take_news(self, now: Instant) -> list[BudgetCrossed]:
-        return self._tallies.take_news(now)
+    def pop_crossings(self, now: Instant) -> list[BudgetCrossed]:
+        return self._tallies.pop_crossings(now)
 
-    def left(self, now: Instant, tenant: TenantId | None = None) -> tuple[BudgetLeft, ...]:
-        """Where every budget stands; of a tenant, those of its path and no class's."""
+    def left(self, now: Instant, tenant: TenantId | None = None) -> tuple[BudgetStatus, ...]:
+        """Returns the state of all budgets, or of those on one tenant's path (excluding class budgets)."""
         return self._tallies.left(now, tenant)
 
-    # For a successor, and from a predecessor
+    # Handover between schedulers
 
     def counters(self) -> tuple[BudgetCounter, ...]:
         return self._tallies.counters()
@@ -257,18 +279,19 @@ class Budgets:
 def paid_by_tenant(bills: Iterable[Bill]) -> NanoUsd:
     whole = 0
     for bill in bills:
-        if PAYERS[bill.cause] is Payer.TENANT:
-            whole += bill.input + bill.output + bill.overhead
+        amount = bill.input_nano_usd + bill.output_nano_usd + bill.overhead_nano_usd
+        if amount and PAYER_BY_CAUSE[bill.cause] is _TENANT:
+            whole += amount
     return NanoUsd(whole)
 
 
-def dollars(amount: int) -> str:
-    """As people read it: cents, or as many digits as a small amount needs."""
+def format_usd(amount: int) -> str:
+    """Formats nano-dollars with two decimals, or with three significant digits for amounts below one dollar."""
     value = amount / NANO_USD_PER_USD
     return f"${value:,.2f}" if value >= 1 or not amount else f"${value:.3g}"
 
 
-def _span(length: Duration) -> str:
+def _format_duration(length: Duration) -> str:
     minutes = -(-length // MINUTE)
     hours, rest = divmod(minutes, 60)
     days, hours = divmod(hours, 24)
@@ -277,13 +300,16 @@ def _span(length: Duration) -> str:
     return f"{hours} h {rest} min" if hours else f"{rest} min"
 
 
-def _pools_for(request: Request, most: int, fleet: Fleet, rules: Rules, now: Instant) -> tuple[PoolName, ...]:
-    """Of its pools those where it costs least, of those that take work.
+def _pools_for(
+    request: Request, cost_limit: int, fleet: FleetState, rules: Rules, now: Instant
+) -> tuple[PoolName, ...]:
+    """Returns the cheapest of the request's live pools.
 
-    Where none does nobody knows which will: then all are left that are starting, or all, as far as it may go there.
+    If no pool is live, returns the starting pools (or all pools if none is starting) that are within the cost limit, or
+    the cheapest of them if none is within the limit.
     """
-    if live := tuple(pool for pool in request.pools if fleet.live((pool,))):
-        return cheapest(request, live, rules, now)
-    pools = tuple(pool for pool in request.pools if fleet.warming((pool,))) or request.pools
-    within = tuple(pool for pool in pools if cost_at(request, pool, request.answers, rules, now) <= most)
-    return within or cheapest(request, pools, rules, now)
+    if live := tuple(pool for pool in request.pools if fleet.live_count((pool,))):
+        return cheapest_pools(request, live, rules, now)
+    pools = tuple(pool for pool in request.pools if fleet.is_warming((pool,))) or request.pools
+    within = tuple(pool for pool in pools if cost_at(request, pool, request.answers, rules, now) <= cost_limit)
+    return within or cheapest_pools(request, pools, rules, now)

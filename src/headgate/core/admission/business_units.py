@@ -1,7 +1,7 @@
-"""What have the requests of one unit of business cost today, and what may they cost yet?
+"""Cost of each business unit so far today.
 
-A unit is whatever the policy's `unit` names in a request's metadata, such as a customer or a document. What it has cost
-is counted for each tenant apart, and begins anew with each day.
+A business unit is the value of the metadata key that the policy's `unit` names, for example a customer or a document.
+Costs are counted separately for each tenant and reset every day.
 """
 
 from typing import Final
@@ -11,12 +11,11 @@ from headgate.model.ticket import Ticket
 from headgate.model.units import TenantId
 
 UNITS_MAX: Final = 100_000
-"""Of so many units of business it is known what they have cost; beyond them the one that has been quiet longest is
-forgotten."""
+"""Maximum number of business units in memory. When it is reached, the least recently used unit is dropped."""
 
 
 class BusinessUnit:
-    """What the requests of one unit of business have cost today, and may cost yet."""
+    """Cost of one business unit today: the amount spent by finished requests and the amount reserved by open ones."""
 
     __slots__ = ("reserved", "spent")
 
@@ -30,10 +29,10 @@ class BusinessUnits:
     def __init__(self, *, units_max: int = UNITS_MAX) -> None:
         self.units_max = units_max
         self._by_name: dict[tuple[TenantId, str], BusinessUnit] = {}
-        """The one that was quiet longest comes first."""
+        """Units by tenant and name, least recently used first."""
 
-    def named(self, tenant: TenantId, name: str) -> BusinessUnit:
-        """The unit of this name, which from here on is the one that spoke last."""
+    def get(self, tenant: TenantId, name: str) -> BusinessUnit:
+        """Returns the unit of this name, creating it if needed, and marks it as most recently used."""
         key = (tenant, name)
         unit = self._by_name.pop(key, None)
         if unit is None:
@@ -49,5 +48,5 @@ class BusinessUnits:
 
 
 def unit_name(ticket: Ticket, rules: Rules) -> str | None:
-    """The unit that a request names in its metadata."""
-    return next((value for key, value in ticket.metadata if key == rules.policy.unit), None)
+    """Returns the business unit in the request's metadata."""
+    return next((value for key, value in ticket.metadata if key == rules.policy.unit_key), None)

@@ -1,282 +1,337 @@
-"""May this request come in, and if not, what is the true reason?
+"""Admission checks. Each one returns a rejection with its reason, or None.
 
-The checks stand in the order in which a caller would want to hear about them: first what is
-wrong with the request, then what its key may not do, then what we cannot do at the moment.
+The checks run in the order that is most useful to the caller: first errors in the request, then permissions that its
+API key lacks, then temporary conditions.
 """
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from headgate.core.admission.budgets import Budgets
 from headgate.core.admission.limits import TenantLimits
 from headgate.core.admission.retry_after import drain_time
 from headgate.core.classify import classify
-from headgate.core.measure import meant
-from headgate.core.queues.bands import Backlog
+from headgate.core.estimate import suitable_pools
+from headgate.core.queues.backlog import Backlog
 from headgate.core.queues.holds import Holds
+from headgate.core.request_state import Request
 from headgate.core.retry_budget import RetryBudget
-from headgate.core.routing.fleet import Fleet
-from headgate.core.routing.least_seconds import LeastSeconds
-from headgate.core.routing.rungs import Asker, chosen, rung_names, usable
+from headgate.core.routing.fleet import FleetState
+from headgate.core.routing.model_tiers import TierCriteria, allowed_pools, tier_names, tier_pools
+from headgate.core.routing.router import LeastTimeRouter
 from headgate.core.rules import Rules
-from headgate.core.state import Request
 from headgate.model.outcome import Outcome
-from headgate.model.policy import NO_TIER_CHOICE, Model, ServiceClass
+from headgate.model.policy import AUTO_SERVICE_TIERS, Model, ServiceClass
 from headgate.model.tenant import Tenant
-from headgate.model.ticket import WITHOUT_OUTPUT, Ticket
-from headgate.model.units import BYTES_PER_TOKEN, SECOND, Duration, Instant, ModelName, PoolName, RequestId, seconds
+from headgate.model.ticket import APIS_WITHOUT_OUTPUT, Ticket
+from headgate.model.units import (
+    BYTES_PER_TOKEN,
+    SECOND,
+    Duration,
+    Instant,
+    ModelName,
+    PoolName,
+    RequestId,
+    format_seconds,
+)
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class Rejection:
     outcome: Outcome
     reason: str
     service_class: ServiceClass | None = None
     retry_after_ns: Duration | None = None
 
 
-class Admitted(NamedTuple):
-    service_class: ServiceClass
-    pools: tuple[PoolName, ...]
-    model: ModelName
-    """Whose pools these are."""
+class Admitted:
+    """The class of a request that the policy allows, and the pools that may serve it."""
+
+    # A named tuple takes longer to create.
+    __slots__ = ("model", "pools", "service_class")
+
+    def __init__(self, service_class: ServiceClass, pools: tuple[PoolName, ...], model: ModelName) -> None:
+        self.service_class = service_class
+        self.pools = pools
+        self.model = model
+        """Model that the pools serve."""
 
 
-def judge(ticket: Ticket, rules: Rules) -> Admitted | Refusal:
-    """What the policy alone says: who asks, for which class and model, and which pools serve it."""
+def check_policy(ticket: Ticket, rules: Rules) -> Admitted | Rejection:
+    """Checks a ticket against the policy alone: its tenant, class and model, and the pools that may serve it."""
     tenant = rules.tenants.get(ticket.tenant)
-    if tenant is None and not rules.policy.tenants_whole:
-        reason = f'tenant "{ticket.tenant}" is not known yet; try again when all tenants have been read'
-        return Refusal(Outcome.UNVERIFIED, reason, retry_after_ns=SECOND)
+    if tenant is None and not rules.policy.tenants_loaded:
+        reason = f'tenant "{ticket.tenant}" cannot be verified until all tenants are loaded; retry in 1 s'
+        return Rejection(Outcome.KEY_UNVERIFIED, reason, retry_after_ns=SECOND)
     if tenant is None:
-        return Refusal(Outcome.UNAUTHORIZED, f'tenant "{ticket.tenant}" is not known; check the API key')
+        return Rejection(Outcome.UNAUTHORIZED, f'unknown tenant "{ticket.tenant}"; check the API key')
     service_class = classify(ticket, rules)
     if service_class is None:
-        return _no_such_class(ticket, rules)
+        return _unknown_class_rejection(ticket, rules)
     model = rules.models.get(ticket.model)
-    if model is None or not _may_use_model(tenant, model):
-        # A model that the key may not use is not shown to exist.
-        reason = f'model "{ticket.model}" does not exist or this key may not use it; GET /v1/models lists those it may'
-        return Refusal(Outcome.MODEL_NOT_FOUND, reason, service_class)
+    if model is None or (tenant.models and not _may_use_model(tenant, model)):
+        # The message must not reveal whether a model exists that the key may not use.
+        reason = f'model "{ticket.model}" does not exist or this API key may not use it; '
+        reason += "GET /v1/models lists the available models"
+        return Rejection(Outcome.MODEL_NOT_FOUND, reason, service_class)
     if tenant.classes and service_class.name not in tenant.classes:
         allowed = ", ".join(tenant.classes)
-        reason = f'this key may not use class "{service_class.name}"; it may use: {allowed}'
-        return Refusal(Outcome.FORBIDDEN, reason, service_class)
-    if ticket.rung is not None and ticket.rung not in rung_names(model):
-        known = ", ".join(rung_names(model)) or "none"
-        reason = f'model "{model.name}" has no rung "{ticket.rung}"; its rungs are: {known}'
-        return Refusal(Outcome.INVALID, reason, service_class)
-    pools = chosen(model, _asker(ticket, service_class, tenant)) if model.rungs else usable(model.pools, service_class)
+        reason = f'this API key may not use class "{service_class.name}"; allowed classes: {allowed}'
+        return Rejection(Outcome.FORBIDDEN, reason, service_class)
+    if ticket.model_tier is not None and ticket.model_tier not in tier_names(model):
+        known = ", ".join(tier_names(model)) or "none"
+        reason = f'model "{model.name}" has no tier "{ticket.model_tier}"; available tiers: {known}'
+        return Rejection(Outcome.INVALID_REQUEST, reason, service_class)
+    pools = model.pools
+    if model.tiers:
+        pools = tier_pools(model, _tier_criteria(ticket, service_class, tenant))
+    elif service_class.pools:
+        pools = allowed_pools(pools, service_class)
     if not pools:
-        reason = f'no pool serves model "{model.name}" in class "{service_class.name}"; choose another class'
-        return Refusal(Outcome.FORBIDDEN, reason, service_class)
-    refusal = _too_long(ticket, service_class) or _too_many_prompts(ticket, service_class)
+        reason = f'no pool serves model "{model.name}" for class "{service_class.name}"; use another class'
+        return Rejection(Outcome.FORBIDDEN, reason, service_class)
+    refusal = None if service_class.caps.prompt_tokens is None else _prompt_length_rejection(ticket, service_class)
+    if refusal is None and ticket.prompts != 1:
+        refusal = _prompt_count_rejection(ticket, service_class)
     return refusal or Admitted(service_class, pools, model.name)
 
 
-def instead(ticket: Ticket, service_class: ServiceClass, fleet: Fleet, rules: Rules) -> Admitted | None:
-    """Of the models that its own falls back to, and that its key may use, the first that can serve it."""
-    asker = _asker(ticket, service_class, rules.tenants[ticket.tenant])
+def fallback_for(ticket: Ticket, service_class: ServiceClass, fleet: FleetState, rules: Rules) -> Admitted | None:
+    """Returns the first fallback model that the tenant may use and that has live endpoints, with its pools."""
+    asker = _tier_criteria(ticket, service_class, rules.tenants[ticket.tenant])
     for name in rules.models[ticket.model].fallbacks:
         other = rules.models.get(name)
-        if other is not None and _may_use_model(asker.tenant, other) and fleet.live(pools := chosen(other, asker)):
+        if (
+            other is not None
+            and _may_use_model(asker.tenant, other)
+            and fleet.live_count(pools := tier_pools(other, asker))
+        ):
             return Admitted(service_class, pools, other.name)
     return None
 
 
-def late(request: Request, now: Instant) -> Refusal | None:
-    """Whether the caller's deadline has passed on the way here."""
+def deadline_exceeded_rejection(request: Request, now: Instant) -> Rejection | None:
+    """Returns a rejection if the caller's deadline passed before the request arrived."""
     if request.deadline is None or not request.deadline.passed(now):
         return None
-    return Refusal(Outcome.TOO_LATE, request.deadline.missed("on its arrival"), request.service_class)
+    return Rejection(Outcome.DEADLINE_EXCEEDED, request.deadline.missed_reason("on arrival"), request.service_class)
 
 
-def duplicate(first: RequestId | None, request: Request) -> Refusal | None:
-    """Whether its tenant has a request of the same Idempotency-Key open: the `first`."""
+def duplicate_rejection(first: RequestId | None, request: Request) -> Rejection | None:
+    """Returns a rejection if the tenant has an open request, `first`, with the same Idempotency-Key."""
     if first is None:
         return None
-    reason = f"request {first} came with the same Idempotency-Key and has not ended; wait for it or use another key"
-    return Refusal(Outcome.DUPLICATE, reason, request.service_class, SECOND)
+    reason = f"request {first} has the same Idempotency-Key and is still in progress; wait for it or use another key"
+    return Rejection(Outcome.DUPLICATE_REQUEST, reason, request.service_class, SECOND)
 
 
-def quarantined(request: Request, left_ns: Duration | None) -> Refusal | None:
-    """The rejection of a quarantined request: the same body of the tenant failed on endpoints that serve others."""
-    if left_ns is None:
+def quarantine_rejection(request: Request, left_ns: Duration) -> Rejection:
+    """Returns the rejection of a quarantined request. `left_ns` is the remaining quarantine time."""
+    reason = (
+        f"the same request failed on two healthy endpoints and is quarantined for another {format_seconds(left_ns)}"
+    )
+    return Rejection(Outcome.QUARANTINED, reason, request.service_class, left_ns)
+
+
+def hold_pool(
+    service_class: ServiceClass, pools: tuple[PoolName, ...], fleet: FleetState, rules: Rules
+) -> PoolName | None:
+    """Returns the pool whose first endpoint a request of this class may wait for, preferring one that is starting."""
+    if service_class.cold_start_wait_ns_max is None:
         return None
-    reason = f"the same request failed on two endpoints that serve others; it is not sent again for {seconds(left_ns)}"
-    return Refusal(Outcome.QUARANTINED, reason, request.service_class, left_ns)
-
-
-def startable(service_class: ServiceClass, pools: tuple[PoolName, ...], fleet: Fleet, rules: Rules) -> PoolName | None:
-    """The pool for whose first endpoint a request of this class may be held: rather one where it is starting."""
-    if service_class.start_wait_ns is None:
-        return None
-    empty = [name for name in pools if rules.may_be_empty(name)]
-    starting = [name for name in empty if fleet.warming((name,))]
+    empty = [name for name in pools if rules.scales_to_zero(name)]
+    starting = [name for name in empty if fleet.is_warming((name,))]
     return next(iter(starting or empty), None)
 
 
-def no_hold(
-    request: Request, pool: PoolName, backlog: Backlog, fleet: Fleet, rules: Rules, *, holds: Holds, now: Instant
-) -> Refusal | None:
-    """Whether as many are held for this pool as may be."""
+def hold_rejection(
+    request: Request, pool: PoolName, backlog: Backlog, fleet: FleetState, rules: Rules, *, holds: Holds, now: Instant
+) -> Rejection | None:
+    """Returns a rejection if the pool already holds its maximum number of requests."""
     held, held_max = backlog.held_for(pool), rules.pools[pool].hold_max
     if held < held_max:
         return None
     wait = expected_wait(request.pools, fleet, rules, holds, now)
     reason = (
-        f"{held} of {held_max} requests are held until an endpoint of pool {pool} has started, "
-        f"in about {seconds(wait)}; come back then, or raise its scaling.hold_max"
+        f"pool {pool} has no available endpoint and already holds {held} of {held_max} requests; "
+        f"retry in about {format_seconds(wait)} or raise scaling.held_requests_max"
     )
-    return Refusal(Outcome.NO_ENDPOINTS, reason, request.service_class, wait)
+    return Rejection(Outcome.NO_ENDPOINTS, reason, request.service_class, wait)
 
 
-def servable(
-    service_class: ServiceClass, pools: tuple[PoolName, ...], fleet: Fleet, rules: Rules, *, holds: Holds, now: Instant
-) -> Refusal | None:
-    """Whether any endpoint takes work, or may do so before the class's patience ends.
+def no_endpoint_rejection(
+    service_class: ServiceClass,
+    pools: tuple[PoolName, ...],
+    fleet: FleetState,
+    rules: Rules,
+    *,
+    holds: Holds,
+    now: Instant,
+) -> Rejection | None:
+    """Returns a rejection if no endpoint is live and none is expected within the class's maximum queue wait.
 
-    An endpoint that is starting may be ready at any moment, so it is waited for.
+    A starting endpoint can become ready at any time, so requests wait for it.
     """
-    if fleet.live(pools) or fleet.warming(pools) or startable(service_class, pools, fleet, rules) is not None:
+    if fleet.live_count(pools) or fleet.is_warming(pools) or hold_pool(service_class, pools, fleet, rules) is not None:
         return None
-    coming = _soonest(pools, fleet, rules, now)
+    coming = _next_available_ns(pools, fleet, rules, now)
     if coming is not None and coming <= service_class.queue_wait_ns_max:
         return None
     names, wait = ", ".join(pools), expected_wait(pools, fleet, rules, holds, now)
-    reason = f"no endpoint of pool {names} can serve at the moment; "
-    if any(rules.may_be_empty(name) for name in pools):
-        reason += f'one starts in about {seconds(wait)}, and class "{service_class.name}" has no start_wait for that'
+    reason = f"no endpoint in pool {names} is available; "
+    if any(rules.scales_to_zero(name) for name in pools):
+        starts = f"one starts in about {format_seconds(wait)}"
+        reason += f'{starts}, but class "{service_class.name}" does not set cold_start_wait_max'
     else:
-        reason += "see their state in the admin listener's /status"
-    return Refusal(Outcome.NO_ENDPOINTS, reason, service_class, wait)
+        reason += "see /status on the admin listener"
+    return Rejection(Outcome.NO_ENDPOINTS, reason, service_class, wait)
 
 
-def again(request: Request, fleet: Fleet, rules: Rules, *, holds: Holds, now: Instant) -> Admitted | Refusal:
-    """Where it may be tried again: at its own pools or, if none of them takes work, where it falls back to."""
-    ticket = rules.without_gone_names(request.ticket)
-    verdict = judge(ticket, rules)
-    if isinstance(verdict, Refusal):
+def readmission(
+    request: Request, fleet: FleetState, rules: Rules, *, holds: Holds, now: Instant
+) -> Admitted | Rejection:
+    """Returns the pools for another attempt: the request's own or, if none of them is live, a fallback model's."""
+    ticket = rules.without_unknown_names(request.ticket)
+    verdict = check_policy(ticket, rules)
+    if isinstance(verdict, Rejection):
         return verdict
-    pools = meant(request, verdict.pools, fleet, rules)
-    if fleet.live(pools):
+    pools = suitable_pools(request, verdict.pools, fleet, rules)
+    if fleet.live_count(pools):
         return verdict
-    other = instead(ticket, verdict.service_class, fleet, rules)
-    return other or servable(verdict.service_class, pools, fleet, rules, holds=holds, now=now) or verdict
+    other = fallback_for(ticket, verdict.service_class, fleet, rules)
+    return other or no_endpoint_rejection(verdict.service_class, pools, fleet, rules, holds=holds, now=now) or verdict
 
 
-def over_limit(request: Request, limits: TenantLimits, now: Instant) -> Refusal | None:
-    """Whether it does not fit a limit of its tenant, at any level of the tenant's path."""
+def limit_rejection(request: Request, limits: TenantLimits, now: Instant) -> Rejection | None:
+    """Returns a rejection if the request exceeds a limit at any level of its tenant's path."""
     short = limits.shortage(request.ticket, request.prompt_tokens, request.output_tokens, now)
-    return None if short is None else Refusal(short.outcome, short.reason, request.service_class, short.wait_ns)
+    return None if short is None else Rejection(short.outcome, short.reason, request.service_class, short.wait_ns)
 
 
-def over_budget(request: Request, budgets: Budgets, now: Instant) -> Refusal | None:
-    """Whether what it may cost at most is more than what is left, of any budget that it touches."""
+def budget_rejection(request: Request, budgets: Budgets, now: Instant) -> Rejection | None:
+    """Returns a rejection if the request's maximum cost exceeds the remaining amount of an applicable budget."""
     short = budgets.shortage(request, now)
-    return None if short is None else Refusal(short.outcome, short.reason, request.service_class, short.wait_ns)
+    return None if short is None else Rejection(short.outcome, short.reason, request.service_class, short.wait_ns)
 
 
-def no_place(
-    request: Request, fleet: Fleet, backlog: Backlog, budget: RetryBudget, now: Instant, *, router: LeastSeconds
-) -> Refusal | None:
-    """Whether its queue is full. The bounds of the queue hold for those who would have to wait in it."""
+def queue_full_rejection(
+    request: Request,
+    fleet: FleetState,
+    backlog: Backlog,
+    retry_budget: RetryBudget,
+    now: Instant,
+    *,
+    router: LeastTimeRouter,
+) -> Rejection | None:
+    """Returns a rejection if the queue is full, unless the request can be sent without queueing."""
     service_class, tenant = request.service_class, request.ticket.tenant
-    held, held_max = backlog.in_class(service_class.name), service_class.queue_length_max
-    own, own_max = backlog.of_tenant(service_class.name, tenant), service_class.queue_length_per_tenant_max
+    held, held_max = backlog.queued_in_class(service_class.name), service_class.queue_length_max
+    own, own_max = backlog.queued_of_tenant(service_class.name, tenant), service_class.queue_length_per_tenant_max
     if (held < held_max and own < own_max) or router.choose(request, request.pools, fleet) is not None:
         return None
-    wait = drain(request, backlog, budget, now)
+    wait = class_drain_time(request, backlog, retry_budget, now)
     if own >= own_max:
-        text, setting = f'tenant "{tenant}" holds {own} of {own_max}', "queue_length_per_tenant_max"
+        text = f'tenant "{tenant}" has {own} of {own_max} requests queued in class "{service_class.name}"'
+        setting = "queue_length_per_tenant_max"
     else:
-        text, setting = f"there are {held} of {held_max}", "queue_length_max"
-    reason = f'{text} queued requests in class "{service_class.name}"; wait {seconds(wait)} or raise {setting}'
-    return Refusal(Outcome.QUEUE_FULL, reason, service_class, wait)
+        text, setting = f'class "{service_class.name}" has {held} of {held_max} requests queued', "queue_length_max"
+    reason = f"{text}; retry in {format_seconds(wait)} or raise {setting}"
+    return Rejection(Outcome.QUEUE_FULL, reason, service_class, wait)
 
 
-def no_retry(request: Request, backlog: Backlog, budget: RetryBudget, now: Instant) -> Refusal | None:
-    """Whether it is a retry that the caller makes and its tenant's retry budget, which ours need too, is empty."""
+def retry_rejection(request: Request, backlog: Backlog, retry_budget: RetryBudget, now: Instant) -> Rejection | None:
+    """Returns a rejection if the request is a client retry and its tenant's retry budget is exhausted.
+
+    The gateway's own retries use the same budget.
+    """
     ticket = request.ticket
-    if not ticket.client_retries or budget.allows_for_tenant(ticket.tenant):
+    if not ticket.client_retries or retry_budget.allows_for_tenant(ticket.tenant):
         return None
-    reason = f'tenant "{ticket.tenant}" has used up its retry budget; it grows with requests that are not retries'
-    return Refusal(Outcome.RETRY_REFUSED, reason, request.service_class, drain(request, backlog, budget, now))
+    reason = f'tenant "{ticket.tenant}" has used up its retry budget; requests that are not retries refill it'
+    return Rejection(
+        Outcome.RETRY_BUDGET_EXHAUSTED,
+        reason,
+        request.service_class,
+        class_drain_time(request, backlog, retry_budget, now),
+    )
 
 
-def drain(request: Request, backlog: Backlog, budget: RetryBudget, now: Instant) -> Duration:
-    """How long until those who wait in its class, and one more, have been taken."""
-    return drain_time(backlog.in_class(request.service_class.name), request.pools, budget, now)
+def class_drain_time(request: Request, backlog: Backlog, retry_budget: RetryBudget, now: Instant) -> Duration:
+    """Returns the expected time to drain the queue of the request's class plus one more request."""
+    return drain_time(backlog.queued_in_class(request.service_class.name), request.pools, retry_budget, now)
 
 
-def expected_wait(pools: tuple[PoolName, ...], fleet: Fleet, rules: Rules, holds: Holds, now: Instant) -> Duration:
-    """How long until one of these pools may take work. With no endpoint in sight, as long as one needs to start."""
+def expected_wait(pools: tuple[PoolName, ...], fleet: FleetState, rules: Rules, holds: Holds, now: Instant) -> Duration:
+    """Returns the time until one of these pools may be live.
+
+    If no endpoint is known, this is the usual cold start time.
+    """
     waits: list[Duration] = []
     for name in pools:
-        known, empty = fleet.pools.get(name), rules.may_be_empty(name)
+        known, empty = fleet.pools.get(name), rules.scales_to_zero(name)
         usual = rules.pools[name].cold_start_ns if empty else rules.warm_up_ns(name)
         start = holds.expected_ns(name, pools, usual, now) if empty else usual
-        wait = None if known is None else known.soonest(now, start)
+        wait = None if known is None else known.next_available_ns(now, start)
         if wait is not None or empty:
             waits.append(start if wait is None else wait)
     return min(waits, default=rules.warm_up_ns(pools[0]))
 
 
-def _soonest(pools: tuple[PoolName, ...], fleet: Fleet, rules: Rules, now: Instant) -> Duration | None:
+def _next_available_ns(pools: tuple[PoolName, ...], fleet: FleetState, rules: Rules, now: Instant) -> Duration | None:
     waits = [
         wait
         for name in pools
         if (pool := fleet.pools.get(name)) is not None
-        and (wait := pool.soonest(now, rules.warm_up_ns(name))) is not None
+        and (wait := pool.next_available_ns(now, rules.warm_up_ns(name))) is not None
     ]
     return min(waits, default=None)
 
 
-def _too_long(ticket: Ticket, service_class: ServiceClass) -> Refusal | None:
-    """Whether its prompt is beyond what the class takes, even after what may be left out of it has been."""
+def _prompt_length_rejection(ticket: Ticket, service_class: ServiceClass) -> Rejection | None:
+    """Returns a rejection if the prompt exceeds the class's limit, after trimming if the class trims prompts."""
     caps, tokens = service_class.caps, ticket.prompt_bytes // BYTES_PER_TOKEN
     if caps.prompt_tokens is None or tokens <= caps.prompt_tokens:
         return None
     length = f"the prompt has about {tokens} tokens"
-    if caps.trims_prompt:
-        kept = ticket.prompt_bytes_kept // BYTES_PER_TOKEN
+    if caps.trim_prompt:
+        kept = ticket.untrimmable_bytes // BYTES_PER_TOKEN
         if kept <= caps.prompt_tokens:
             return None
-        length += f", of which {kept} cannot be left out (instructions and the last turn)"
-    reason = f'{length}, and class "{service_class.name}" takes {caps.prompt_tokens}; shorten it or use another class'
-    return Refusal(Outcome.TOO_LARGE, reason, service_class)
+        length += f", of which {kept} cannot be trimmed (instructions and the last turn)"
+    reason = f'{length}, but class "{service_class.name}" allows at most {caps.prompt_tokens}; '
+    reason += "shorten the prompt or use another class"
+    return Rejection(Outcome.REQUEST_TOO_LARGE, reason, service_class)
 
 
-def _too_many_prompts(ticket: Ticket, service_class: ServiceClass) -> Refusal | None:
-    """The rejection of an array with too many prompts for the class. An engine computes each as a sequence."""
-    if ticket.prompts == 1:
-        return None
+def _prompt_count_rejection(ticket: Ticket, service_class: ServiceClass) -> Rejection | None:
+    """Returns a rejection if the class does not allow this many prompts. Engines run each prompt as a sequence."""
     caps, field, counted = service_class.caps, "prompts", f"{ticket.prompts} prompts"
     asked, most = ticket.answers(caps.n), caps.prompts
-    if ticket.api in WITHOUT_OUTPUT:
+    if ticket.api in APIS_WITHOUT_OUTPUT:
         field, counted, asked, most = "inputs", f"{ticket.prompts} inputs", ticket.prompts, caps.inputs
     elif asked > ticket.prompts:
-        counted += f" with {asked // ticket.prompts} answers each"
+        counted += f" with {asked // ticket.prompts} choices each"
     if most is None or asked <= most:
         return None
-    reason = f'the request has {counted}, and class "{service_class.name}" takes {most} in one request'
-    reason += f"; split it into several requests or raise caps.{field}"
-    return Refusal(Outcome.TOO_LARGE, reason, service_class)
+    reason = f'the request has {counted}, but class "{service_class.name}" allows at most {most} per request'
+    reason += f"; split the request or raise caps.{field}"
+    return Rejection(Outcome.REQUEST_TOO_LARGE, reason, service_class)
 
 
-def _asker(ticket: Ticket, service_class: ServiceClass, tenant: Tenant) -> Asker:
-    return Asker(service_class, tenant, ticket.prompt_bytes // BYTES_PER_TOKEN, ticket.rung)
+def _tier_criteria(ticket: Ticket, service_class: ServiceClass, tenant: Tenant) -> TierCriteria:
+    return TierCriteria(service_class, tenant, ticket.prompt_bytes // BYTES_PER_TOKEN, ticket.model_tier)
 
 
 def _may_use_model(tenant: Tenant, model: Model) -> bool:
     return not tenant.models or model.name in tenant.models
 
 
-def _no_such_class(ticket: Ticket, rules: Rules) -> Refusal:
-    if ticket.class_named is None and (tier := ticket.service_tier) is not None and tier not in NO_TIER_CHOICE:
-        known = ", ".join((*NO_TIER_CHOICE, *sorted(rules.tiers)))
-        return Refusal(Outcome.INVALID, f'service_tier "{tier}" is not known here; the known values are: {known}')
-    if ticket.class_named is None:
-        return Refusal(Outcome.FORBIDDEN, "no class takes requests that name neither a class nor a tier; name one")
+def _unknown_class_rejection(ticket: Ticket, rules: Rules) -> Rejection:
+    if ticket.requested_class is None and (tier := ticket.service_tier) is not None and tier not in AUTO_SERVICE_TIERS:
+        known = ", ".join((*AUTO_SERVICE_TIERS, *sorted(rules.service_tiers)))
+        return Rejection(Outcome.INVALID_REQUEST, f'unknown service_tier "{tier}"; known values: {known}')
+    if ticket.requested_class is None:
+        return Rejection(Outcome.FORBIDDEN, "no class accepts requests without a class or service_tier; specify one")
     known = ", ".join(rules.classes) or "none"
-    return Refusal(Outcome.INVALID, f'class "{ticket.class_named}" does not exist; the classes are: {known}')
+    return Rejection(
+        Outcome.INVALID_REQUEST, f'class "{ticket.requested_class}" does not exist; available classes: {known}'
+    )

@@ -1,21 +1,23 @@
-"""Is a tenant still within its limits, at every level of its path?
+"""Rate and concurrency limits, enforced at every level of a tenant's path.
 
-A tenant `acme/search/nightly` is bound by the limits of `acme`, of `acme/search` and of itself, as far as the policy
-names them. A request comes in only where it fits all of them at once, so that a refusal takes nothing anywhere.
+The limits of `acme`, `acme/search` and `acme/search/nightly` all apply to the tenant `acme/search/nightly`, if the
+policy defines them. A request is admitted only if it is within all of them, so a rejected request consumes nothing at
+any level.
 
-Theory of operation. A rate remembers how much is used, and what is used drains evenly: a minute's limit in a minute.
-What does not make it more than the limit fits, so a full minute may come at once, and nothing is refilled by a clock.
-A request counts as one when it is admitted, regardless of its outcome; one that a gateway rejects after reading its
-body counts too. Its predicted tokens are reserved at that time; when its last attempt has ended, the reservation
-becomes the tokens actually used. If these exceed the prediction, the difference is a debt, and later requests wait for
-it. If they are fewer, the difference is returned, but only the part that has not drained meanwhile: a minute that was
-reserved is over and is not handed out a second time. So in any span of time the admitted amount never exceeds the limit
-for that span plus one minute, however much is returned.
+Theory of operation. Each rate is a leaky bucket: usage drains at a constant rate, equal to the limit per minute. An
+amount fits if adding it does not push usage above the limit, so a full minute's allowance can arrive in one burst. No
+timer is needed.
 
-Known limitation: everything that came after a reservation is assumed to be still there, whether or not it was returned.
-A tenant with long requests and much too high predictions gets back less than it could, never more.
+A request counts against the limits when it is admitted, regardless of its outcome. A request that a gateway rejects
+after reading its body counts too. Admission reserves the predicted tokens. When the last attempt ends, the tokens
+actually used replace the reservation. If more were used than reserved, the difference is a debt that delays later
+requests. If fewer were used, only the part of the difference that has not drained yet is returned. In any time span,
+the admitted amount therefore never exceeds the limit for that span plus one minute.
 
-All numbers are integers, and every operation looks at the levels of one path only.
+Known limitation: usage added after a reservation is assumed to be still in the bucket, even if it was returned. A
+tenant with long requests and predictions that are far too high gets back less than it is due, but never more.
+
+All numbers are integers, and every operation visits only the levels of one path.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -26,35 +28,35 @@ from headgate.core.counters import LimitCounter
 from headgate.model.limits import Limits, LimitsLeft, RateLeft
 from headgate.model.outcome import Outcome
 from headgate.model.tenant import Tenant
-from headgate.model.ticket import WITHOUT_OUTPUT, Ticket
-from headgate.model.units import MINUTE, SECOND, Duration, Instant, RequestId, TenantId, seconds
+from headgate.model.ticket import APIS_WITHOUT_OUTPUT, Ticket
+from headgate.model.units import MINUTE, SECOND, Duration, Instant, RequestId, TenantId, format_seconds
 
 _LONG_AGO: Final = -(2**63)
-"""The mark of a reservation of which all has drained."""
-_PARTED: Final = Duration(10 * SECOND)
-"""Who does not fit a part of a limit asks again after this: gateways that do not hear each other usually soon do."""
-_LIFE_GUESS: Final = SECOND
+"""Marks a reservation that has drained completely."""
+_SHARE_RETRY_NS: Final = Duration(10 * SECOND)
+"""`Retry-After` for a request that exceeds a share of a limit. Gateways usually reconnect within this time."""
+_DURATION_GUESS: Final = SECOND
 _NO_LIMITS: Final = Limits()
 _SCANNED_MAX: Final = 64
-"""Where more than so many levels change, all paths are looked at anew."""
-_LIFE_PARTS: Final = 8
-"""A request that ends moves what is known of how long they stay by an eighth of the difference."""
+"""Number of changed levels above which all paths are rebuilt."""
+_DURATION_SMOOTHING: Final = 8
+"""Smoothing factor for the mean request duration: each finished request moves the mean by 1/8 of the difference."""
 
 
 @dataclass(frozen=True, slots=True)
-class Shortage:
-    """Which limit a request does not fit, and for how long."""
+class QuotaShortage:
+    """A limit that a request exceeds, and the time until the request fits."""
 
     outcome: Outcome
     reason: str
     wait_ns: Duration | None
 
 
-class Rate:
-    """What is used of so many per minute.
+class LeakyBucket:
+    """Leaky bucket for a limit per minute.
 
-    One that is used counts as so many parts as a minute has nanoseconds, so that what drains in a nanosecond is the
-    limit itself. Kept is the point up to which it has to drain; how much is used follows from that and the time.
+    One unit is divided into as many parts as a minute has nanoseconds, so exactly `limit` parts drain per nanosecond.
+    The bucket stores the level at which it is empty; current usage follows from that level and the time.
     """
 
     __slots__ = ("_added", "_up_to", "limit")
@@ -63,20 +65,23 @@ class Rate:
         self.limit = limit
         self._up_to = 0
         self._added = 0
-        """All that was ever used, in whole units."""
+        """Total amount ever used, in whole units."""
 
-    def change(self, limit: int, now: Instant) -> None:
-        """What is used stays used, and drains at the new pace."""
+    def change_limit(self, limit: int, now: Instant) -> None:
+        """Changes the limit. Current usage stays and drains at the new rate."""
         self._up_to = limit * now + self.used(now)
         self.limit = limit
 
     def wait_ns(self, amount: int, now: Instant) -> Duration:
-        """How long until so much, which is not more than the limit, fits if nothing else comes; 0 where it does."""
+        """Returns the time until `amount` fits if nothing else is used, or 0 if it fits now.
+
+        `amount` must not exceed the limit.
+        """
         missing = self._up_to + (amount - self.limit) * MINUTE - self.limit * now
         return Duration(-(-missing // max(1, self.limit))) if missing > 0 else Duration(0)
 
-    def take(self, amount: int, now: Instant) -> int:
-        """Uses so much; a mark by which it can be settled."""
+    def use(self, amount: int, now: Instant) -> int:
+        """Uses `amount` and returns a mark for `settle`."""
         drained = self.limit * now
         self._up_to = max(drained, self._up_to) + amount * MINUTE
         self._added += amount
@@ -84,36 +89,36 @@ class Rate:
 
     def settle(self, mark: int, now: Instant, *, reserved: int, actual: int) -> None:
         if actual >= reserved:
-            self.take(actual - reserved, now)
+            self.use(actual - reserved, now)
         else:
             not_drained = self.used(now) - (self._added - mark) * MINUTE
             self._up_to -= max(0, min((reserved - actual) * MINUTE, not_drained))
 
     def restore(self, used: int, now: Instant) -> None:
-        """So much, in parts, was in use at that moment."""
+        """Sets the usage at `now`, in parts."""
         self._up_to = self.limit * now + used
 
     def used(self, now: Instant) -> int:
-        """What is in use, in parts."""
+        """Returns the current usage, in parts."""
         return max(0, self._up_to - self.limit * now)
 
     def left(self, now: Instant) -> tuple[int, int, int]:
-        """What is left, which may be less than nothing, in whole units; what is in use, in parts; and the limit."""
+        """Returns the remaining amount in whole units (negative if overdrawn), the usage in parts, and the limit."""
         limit, used = self.limit, self._up_to - self.limit * now
         return (limit - -(-used // MINUTE), used, limit) if used > 0 else (limit, 0, limit)
 
-    def holds(self, amount: int, now: Instant) -> bool:
-        """Whether so much fits."""
+    def fits(self, amount: int, now: Instant) -> bool:
+        """Whether `amount` fits now."""
         return self._up_to + (amount - self.limit) * MINUTE <= self.limit * now
 
 
 class _Level:
-    """One tenant of a path that has limits."""
+    """One tenant on a path, with its own limits."""
 
     __slots__ = (
         "concurrency",
         "concurrency_whole",
-        "life_ns",
+        "duration_ns",
         "open",
         "requests",
         "tenant",
@@ -123,79 +128,81 @@ class _Level:
 
     def __init__(self, tenant: TenantId) -> None:
         self.tenant = tenant
-        self.requests: Rate | None = None
-        self.tokens: Rate | None = None
+        self.requests: LeakyBucket | None = None
+        self.tokens: LeakyBucket | None = None
         self.tokens_whole = 0
-        """Of how many per minute these tokens are a part; 0 where they are all."""
+        """Total tokens per minute if `tokens` is only a share of the limit, otherwise 0."""
         self.concurrency: int | None = None
         self.concurrency_whole = 0
-        """The whole concurrency if this is a share of it; 0 if this is all of it."""
+        """Total concurrency if `concurrency` is only a share of the limit, otherwise 0."""
         self.open = 0
-        """Unfinished requests of the tenant and of those below it; a request counts once per prompt."""
-        self.life_ns = _LIFE_GUESS
-        """How long its requests stay, the last ones counting most."""
+        """Open requests from the tenant and its descendants. A request counts once per prompt."""
+        self.duration_ns = _DURATION_GUESS
+        """Moving average of request durations."""
 
     def change(self, limits: Limits, now: Instant) -> None:
         self.requests = _changed(self.requests, limits.requests_per_minute, now)
         self.tokens = _changed(self.tokens, limits.tokens_per_minute, now)
-        self.tokens_whole = limits.tokens_whole or 0
+        self.tokens_whole = limits.total_tokens_per_minute or 0
         self.concurrency = limits.concurrency
-        self.concurrency_whole = limits.concurrency_whole or 0
+        self.concurrency_whole = limits.total_concurrency or 0
 
-    def shortages(self, asked: "Asked", now: Instant) -> Iterator[Shortage]:
-        """Each limit for which there is no room, in words."""
+    def shortages(self, requested: "RequestedAmounts", now: Instant) -> Iterator[QuotaShortage]:
+        """Yields a shortage for each limit that the request exceeds."""
         name = f'tenant "{self.tenant}"'
-        sequences, prompt_tokens, tokens = asked
+        sequences, prompt_tokens, tokens = requested
         if self.concurrency is not None and self.open + sequences > self.concurrency:
             yield self._too_many_open(name, sequences, self.concurrency)
         if self.requests is not None and (wait := self.requests.wait_ns(1, now)):
-            reason = f"{name} has used up its {self.requests.limit} requests per minute; wait {seconds(wait)}"
-            yield Shortage(Outcome.RATE_LIMITED, f"{reason} or raise its requests_per_minute", wait)
+            reason = f"{name} has reached its limit of {self.requests.limit} requests per minute"
+            reason += f"; retry in {format_seconds(wait)} or raise requests_per_minute"
+            yield QuotaShortage(Outcome.RATE_LIMITED, reason, wait)
         if self.tokens is None:
             return
         limit = self.tokens.limit
         if limit < prompt_tokens <= self.tokens_whole:
-            whole = f"of the {self.tokens_whole} that {name} may use per minute {limit} are to be had here"
-            reason = f"the prompt has about {prompt_tokens} tokens and {whole}, as long as not all gateways answer"
-            reason += f"; wait {seconds(_PARTED)}"
-            yield Shortage(Outcome.RATE_LIMITED, reason, _PARTED)
+            share = f"{limit} of the {self.tokens_whole} tokens per minute of {name}"
+            reason = f"the prompt has about {prompt_tokens} tokens, but this gateway may use only {share}"
+            reason += f" while other gateways are unreachable; retry in {format_seconds(_SHARE_RETRY_NS)}"
+            yield QuotaShortage(Outcome.RATE_LIMITED, reason, _SHARE_RETRY_NS)
         elif prompt_tokens > limit:
-            reason = f"the prompt has about {prompt_tokens} tokens and {name} may use {limit} per minute; shorten it"
-            yield Shortage(Outcome.TOO_LARGE, f"{reason} or raise its tokens_per_minute", None)
+            reason = f"the prompt has about {prompt_tokens} tokens, but {name} may use only {limit} tokens per minute"
+            reason += "; shorten the prompt or raise tokens_per_minute"
+            yield QuotaShortage(Outcome.REQUEST_TOO_LARGE, reason, None)
         elif wait := self.tokens.wait_ns(min(tokens, limit), now):
             left = max(0, limit - -(-self.tokens.used(now) // MINUTE))
-            reason = f"{name} has {left} of {limit} tokens per minute left and this request may take {tokens}"
-            reason += f"; wait {seconds(wait)} or raise its tokens_per_minute"
-            yield Shortage(Outcome.RATE_LIMITED, reason, wait)
+            reason = f"{name} has {left} of {limit} tokens per minute left, but this request may use {tokens}"
+            reason += f"; retry in {format_seconds(wait)} or raise tokens_per_minute"
+            yield QuotaShortage(Outcome.RATE_LIMITED, reason, wait)
 
-    def _too_many_open(self, name: str, sequences: int, most: int) -> Shortage:
-        wait = Duration(self.life_ns // max(1, most))
+    def _too_many_open(self, name: str, sequences: int, most: int) -> QuotaShortage:
+        wait = Duration(self.duration_ns // max(1, most))
         if sequences > max(1, most, self.concurrency_whole):
-            reason = f"the request has {sequences} prompts and {name} may have {most} open at once"
-            reason += f"; send at most {most} prompts in one request or raise its concurrency"
-            return Shortage(Outcome.TOO_LARGE, reason, None)
+            reason = f"the request has {sequences} prompts, but the concurrency limit of {name} is {most}"
+            reason += f"; send at most {most} prompts per request or raise concurrency"
+            return QuotaShortage(Outcome.REQUEST_TOO_LARGE, reason, None)
         count = f"{self.open} of {most} requests open"
         if sequences > 1:
-            count += f" and this one has {sequences} prompts, and each prompt counts as one"
-            wait = _PARTED if sequences > most else wait
-        reason = f"{name} has {count}; wait for one to end or raise its concurrency"
-        return Shortage(Outcome.RATE_LIMITED, reason, wait)
+            count += f", and this request counts as {sequences} (one per prompt)"
+            wait = _SHARE_RETRY_NS if sequences > most else wait
+        reason = f"{name} has {count}; wait for a request to finish or raise concurrency"
+        return QuotaShortage(Outcome.RATE_LIMITED, reason, wait)
 
 
-class Asked(NamedTuple):
-    """The amounts that a request needs within the limits."""
+class RequestedAmounts(NamedTuple):
+    """Amounts charged against a request's limits."""
 
     sequences: int
     prompt_tokens: int
     tokens: int
 
 
-_NEXT: Final = Asked(1, 0, 0)
+_SMALLEST: Final = RequestedAmounts(1, 0, 0)
 """The smallest possible request."""
 
 
 class _Path:
-    """The levels of a tenant's path that have limits, the outermost first."""
+    """Levels of a tenant's path that have limits, outermost first."""
 
     __slots__ = ("levels", "requests", "tokens")
 
@@ -204,86 +211,86 @@ class _Path:
         self.requests = [level.requests for level in levels if level.requests is not None]
         self.tokens = [level.tokens for level in levels if level.tokens is not None]
 
-    def has_room(self, asked: Asked, now: Instant) -> bool:
-        """As `shortage`, for the usual case in which there is none."""
-        sequences, prompt_tokens, tokens = asked
+    def has_room(self, requested: RequestedAmounts, now: Instant) -> bool:
+        """Whether the request is within all limits. Faster than `shortage` in the usual case, where it is."""
+        sequences, prompt_tokens, tokens = requested
         for level in self.levels:
             if level.concurrency is not None and level.open + sequences > level.concurrency:
                 return False
         for rate in self.requests:
-            if not rate.holds(1, now):
+            if not rate.fits(1, now):
                 return False
         for rate in self.tokens:
-            if prompt_tokens > rate.limit or not rate.holds(min(tokens, rate.limit), now):
+            if prompt_tokens > rate.limit or not rate.fits(min(tokens, rate.limit), now):
                 return False
         return True
 
-    def shortage(self, asked: Asked, now: Instant) -> Shortage | None:
-        """The limit that does not fit; where there are several, the one that will fit last."""
-        worst: Shortage | None = None
+    def shortage(self, requested: RequestedAmounts, now: Instant) -> QuotaShortage | None:
+        """Returns the exceeded limit with the longest wait."""
+        worst: QuotaShortage | None = None
         for level in self.levels:
-            for each in level.shortages(asked, now):
-                if worst is None or _later(each, worst):
+            for each in level.shortages(requested, now):
+                if worst is None or _lasts_longer(each, worst):
                     worst = each
         return worst
 
 
 class _Claim:
-    """What one request has reserved."""
+    """Reservation of one request."""
 
     __slots__ = ("ended", "levels", "reserved", "sequences", "since", "tenant", "used")
 
     def __init__(self, ticket: Ticket, levels: list[_Level], now: Instant) -> None:
         self.tenant = ticket.tenant
         self.sequences = ticket.sequences
-        """The number of open requests that it counts as."""
+        """Number of open requests that this request counts as: one per prompt."""
         self.levels = levels
-        """Where it counts as open."""
+        """Levels that count the request as open."""
         self.since = now
-        self.reserved: list[tuple[Rate, int, int]] = []
-        """Tokens: where, how many, and their mark."""
+        self.reserved: list[tuple[LeakyBucket, int, int]] = []
+        """Token reservations as (rate, tokens, mark)."""
         self.used = 0
-        """What its last attempt took."""
+        """Tokens that the last attempt used."""
         self.ended = False
-        """Whether only its attempt is still to end."""
+        """Whether the request has ended, although an attempt may still be in flight."""
 
 
 class TenantLimits:
-    __slots__ = ("_claims", "_levels", "_paths", "_told")
+    __slots__ = ("_claims", "_levels", "_limits", "paths")
 
     def __init__(self) -> None:
-        self._told: dict[TenantId, Limits] = {}
-        """Of every tenant, whether limited or not, as the policy has them."""
+        self._limits: dict[TenantId, Limits] = {}
+        """Limits of every tenant in the policy, including tenants without limits."""
         self._levels: dict[TenantId, _Level] = {}
-        self._paths: dict[TenantId, _Path] = {}
-        """Of each tenant that is limited at any level."""
+        self.paths: dict[TenantId, _Path] = {}
+        """Paths of tenants with a limit at any level."""
         self._claims: dict[RequestId, _Claim] = {}
-        """Of each request of theirs that is open or whose attempt is."""
+        """Reservations, by request, for requests that are open or have an attempt in flight."""
 
     def change_rules(self, tenants: Iterable[Tenant], open_requests: Iterable[Ticket], now: Instant) -> None:
-        """Takes new limits. What is known of those that stay is kept, and what is open is counted anew.
+        """Applies new limits. Limits that remain keep their usage, and open requests are counted again.
 
-        Tenants may be many and a change is mostly of few: only what differs is worked on.
+        There can be many tenants, and most changes affect few of them, so only differences are processed.
         """
-        known, self._told = self._told, {tenant.id: tenant.limits for tenant in tenants}
-        # Most are the very same value, and comparing two is dear.
+        known, self._limits = self._limits, {tenant.id: tenant.limits for tenant in tenants}
+        # Most values are the same object as before, and comparing two values by equality is expensive.
         differing = [
-            name for name, limits in self._told.items() if (was := known.get(name)) is not limits and was != limits
+            name for name, limits in self._limits.items() if (was := known.get(name)) is not limits and was != limits
         ]
-        differing += [name for name in known if name not in self._told]
+        differing += [name for name in known if name not in self._limits]
         for name in differing:
-            self._change_level(name, self._told.get(name, _NO_LIMITS), now)
-        affected = self._below(differing, known)
+            self._change_level(name, self._limits.get(name, _NO_LIMITS), now)
+        affected = self._affected_tenants(differing, known)
         for name in affected:
             if levels := self._levels_of(name):
-                self._paths[name] = _Path(levels)
+                self.paths[name] = _Path(levels)
             else:
-                self._paths.pop(name, None)
+                self.paths.pop(name, None)
         for ticket in open_requests:
-            if ticket.request_id not in self._claims and ticket.tenant in self._paths:
+            if ticket.request_id not in self._claims and ticket.tenant in self.paths:
                 self._claims[ticket.request_id] = _Claim(ticket, self._levels_of(ticket.tenant), now)
         if differing:
-            self._count_anew()
+            self._recount()
 
     def _change_level(self, name: TenantId, limits: Limits, now: Instant) -> None:
         if limits == _NO_LIMITS:
@@ -293,23 +300,23 @@ class TenantLimits:
             level = self._levels[name] = _Level(name)
         level.change(limits, now)
 
-    def _below(self, differing: list[TenantId], known: Mapping[TenantId, Limits]) -> Iterable[TenantId]:
-        """Whose path may have other levels than it had: those that differ, and all below one that is limited or was."""
+    def _affected_tenants(self, differing: list[TenantId], known: Mapping[TenantId, Limits]) -> Iterable[TenantId]:
+        """Returns tenants whose path may have changed: those that differ, and descendants of those with limits."""
         limited = [
             name
             for name in differing
-            if known.get(name, _NO_LIMITS) != _NO_LIMITS or self._told.get(name, _NO_LIMITS) != _NO_LIMITS
+            if known.get(name, _NO_LIMITS) != _NO_LIMITS or self._limits.get(name, _NO_LIMITS) != _NO_LIMITS
         ]
         if len(limited) > _SCANNED_MAX:
-            self._paths.clear()
-            return self._told
+            self.paths.clear()
+            return self._limits
         for name in differing:
-            self._paths.pop(name, None)
+            self.paths.pop(name, None)
         above = tuple(f"{name}/" for name in limited)
-        affected = [name for name in self._told if name.startswith(above)] if above else []
-        return [*(name for name in differing if name in self._told), *affected]
+        affected = [name for name in self._limits if name.startswith(above)] if above else []
+        return [*(name for name in differing if name in self._limits), *affected]
 
-    def _count_anew(self) -> None:
+    def _recount(self) -> None:
         for level in self._levels.values():
             level.open = 0
         for claim in self._claims.values():
@@ -318,43 +325,46 @@ class TenantLimits:
                 for level in claim.levels:
                     level.open += claim.sequences
 
-    def shortage(self, ticket: Ticket, prompt_tokens: int, output_tokens: int, now: Instant) -> Shortage | None:
-        """Which limit the request does not fit at this moment."""
-        path = self._paths.get(ticket.tenant)
+    def shortage(self, ticket: Ticket, prompt_tokens: int, output_tokens: int, now: Instant) -> QuotaShortage | None:
+        """Returns the limit that the request exceeds now."""
+        path = self.paths.get(ticket.tenant)
         if path is None:
             return None
-        asked = Asked(ticket.sequences, prompt_tokens, _tokens(ticket, prompt_tokens, output_tokens))
+        asked = RequestedAmounts(ticket.sequences, prompt_tokens, _tokens(ticket, prompt_tokens, output_tokens))
         return None if path.has_room(asked, now) else path.shortage(asked, now)
 
-    def reached(self, tenant: TenantId, now: Instant) -> Shortage | None:
-        """The limit that leaves no room for any request of the tenant, however short."""
-        path = self._paths.get(tenant)
-        return None if path is None or path.has_room(_NEXT, now) else path.shortage(_NEXT, now)
+    def reached(self, tenant: TenantId, now: Instant) -> QuotaShortage | None:
+        """Returns the limit that even the tenant's smallest possible request would exceed now."""
+        path = self.paths.get(tenant)
+        return None if path is None or path.has_room(_SMALLEST, now) else path.shortage(_SMALLEST, now)
 
-    def take(self, ticket: Ticket, prompt_tokens: int, output_tokens: int, now: Instant) -> None:
-        """It comes in: counts it at every level of its path."""
-        path = self._paths.get(ticket.tenant)
+    def reserve(self, ticket: Ticket, prompt_tokens: int, output_tokens: int, now: Instant) -> None:
+        """Counts an admitted request at every level of its tenant's path."""
+        path = self.paths.get(ticket.tenant)
         if path is None:
             return
         claim = self._claims[ticket.request_id] = _Claim(ticket, path.levels, now)
         for level in path.levels:
             level.open += claim.sequences
         for rate in path.requests:
-            rate.take(1, now)
+            rate.use(1, now)
         tokens = _tokens(ticket, prompt_tokens, output_tokens)
         for rate in path.tokens:
             amount = min(tokens, rate.limit)
-            claim.reserved.append((rate, amount, rate.take(amount, now)))
+            claim.reserved.append((rate, amount, rate.use(amount, now)))
 
-    def take_rejected(self, tenant: TenantId, now: Instant) -> None:
-        """Counts a request that a gateway rejected, at every level with room for one: rejections cause no debt."""
-        path = self._paths.get(tenant)
+    def count_rejected(self, tenant: TenantId, now: Instant) -> None:
+        """Counts a request that a gateway rejected.
+
+        Levels where it does not fit are skipped, to avoid creating a debt.
+        """
+        path = self.paths.get(tenant)
         for rate in () if path is None else path.requests:
-            if rate.holds(1, now):
-                rate.take(1, now)
+            if rate.fits(1, now):
+                rate.use(1, now)
 
     def attempt_ended(self, request_id: RequestId, tokens: int, now: Instant) -> None:
-        """An attempt took so many tokens. If its request is over they are what the request has used."""
+        """Records the tokens that an attempt used, and settles the reservation if the request has ended."""
         claim = self._claims.get(request_id)
         if claim is None:
             return
@@ -363,40 +373,42 @@ class TenantLimits:
             self._settle(request_id, claim, now)
 
     def request_ended(self, request_id: RequestId, now: Instant, *, in_flight: bool) -> None:
-        """It is over. As long as an attempt of it is in flight its tokens stay reserved."""
+        """Records that a request has ended. Its tokens stay reserved while an attempt is in flight."""
         claim = self._claims.get(request_id)
         if claim is None or claim.ended:
             return
         for level in claim.levels:
             level.open -= claim.sequences
-            level.life_ns = Duration(level.life_ns + (now - claim.since - level.life_ns) // _LIFE_PARTS)
+            level.duration_ns = Duration(
+                level.duration_ns + (now - claim.since - level.duration_ns) // _DURATION_SMOOTHING
+            )
         claim.ended = True
         if not in_flight:
             self._settle(request_id, claim, now)
 
     def left(self, tenant: TenantId, now: Instant) -> LimitsLeft | None:
-        """What a caller is told: of each rate, the level at which least is left."""
-        path = self._paths.get(tenant)
+        """Returns the remaining limits for response headers, taken from the tightest level for each rate."""
+        path = self.paths.get(tenant)
         if path is None or not (path.requests or path.tokens):
             return None
         return LimitsLeft(least_left(path.requests, now), least_left(path.tokens, now))
 
-    # For a successor, and from a predecessor
+    # Handover between schedulers
 
     def counters(self, now: Instant) -> tuple[LimitCounter, ...]:
-        """Of those that have used anything lately."""
+        """Returns the counters of tenants with current usage."""
         found: list[LimitCounter] = []
         for level in self._levels.values():
             requests = 0 if level.requests is None else level.requests.used(now)
             tokens = 0 if level.tokens is None else level.tokens.used(now)
             if requests or tokens:
-                found.append(LimitCounter(level.tenant, requests, tokens, level.life_ns))
+                found.append(LimitCounter(level.tenant, requests, tokens, level.duration_ns))
         return tuple(found)
 
     def restore(self, counters: Iterable[LimitCounter], now: Instant) -> None:
         for each in counters:
             if (level := self._levels.get(each.tenant)) is not None:
-                level.life_ns = each.life_ns
+                level.duration_ns = each.duration_ns
                 for rate, used in ((level.requests, each.requests), (level.tokens, each.tokens)):
                     if rate is not None:
                         rate.restore(used, now)
@@ -404,15 +416,16 @@ class TenantLimits:
     def adopt(
         self, ticket: Ticket, prompt_tokens: int, output_tokens: int, arrived: Instant, now: Instant, *, counted: bool
     ) -> None:
-        """It was let in by another scheduler: counts it as open, and where that did not count it for us, as come in.
+        """Counts a request that another scheduler admitted as open.
 
-        Of what was reserved by the other nothing is given back: nobody knows how much of it has drained.
+        If the snapshot does not include the request's usage (`counted` is false), the usage is counted too. If it does,
+        no part of the reservation is returned later, because there is no way to know how much of it has drained.
         """
-        path = self._paths.get(ticket.tenant)
+        path = self.paths.get(ticket.tenant)
         if path is None or ticket.request_id in self._claims:
             return
         if not counted:
-            self.take(ticket, prompt_tokens, output_tokens, now)
+            self.reserve(ticket, prompt_tokens, output_tokens, now)
             self._claims[ticket.request_id].since = arrived
             return
         claim = self._claims[ticket.request_id] = _Claim(ticket, path.levels, arrived)
@@ -432,27 +445,27 @@ class TenantLimits:
         return [self._levels[name] for name in names if name in self._levels]
 
 
-def _changed(rate: Rate | None, limit: int | None, now: Instant) -> Rate | None:
+def _changed(rate: LeakyBucket | None, limit: int | None, now: Instant) -> LeakyBucket | None:
     if limit is None:
         return None
     if rate is None:
-        return Rate(limit)
-    rate.change(limit, now)
+        return LeakyBucket(limit)
+    rate.change_limit(limit, now)
     return rate
 
 
 def _tokens(ticket: Ticket, prompt_tokens: int, output_tokens: int) -> int:
-    """What a request is predicted to take. An embedding has no answer of tokens, nor have tensors."""
-    return prompt_tokens if ticket.api in WITHOUT_OUTPUT else prompt_tokens + output_tokens
+    """Returns the tokens that a request is predicted to use. Embeddings and tensors have no output tokens."""
+    return prompt_tokens if ticket.api in APIS_WITHOUT_OUTPUT else prompt_tokens + output_tokens
 
 
-def _later(one: Shortage, other: Shortage) -> bool:
-    """Whether this one lasts longer. What never fits lasts longest."""
+def _lasts_longer(one: QuotaShortage, other: QuotaShortage) -> bool:
+    """Whether shortage `one` lasts longer than `other`. A shortage that never ends lasts longest."""
     return other.wait_ns is not None and (one.wait_ns is None or one.wait_ns > other.wait_ns)
 
 
-def least_left(rates: list[Rate], now: Instant) -> RateLeft | None:
-    """What is left of the rate of which least is."""
+def least_left(rates: list[LeakyBucket], now: Instant) -> RateLeft | None:
+    """Returns the rate with the least left."""
     if not rates:
         return None
     if len(rates) == 1:

@@ -1,28 +1,31 @@
-"""When is it worth trying again?
+"""Computes `Retry-After` for rejected requests.
 
-As soon as what waits has been taken, at the pace of the last seconds. A caller told to come
-back earlier would only be refused again; one told to come back much later would leave us idle.
+`Retry-After` is the time needed to send the queued requests at the rate observed over the last few seconds. A shorter
+value would only cause another rejection. A much longer one would leave capacity unused.
 """
 
 from headgate.core.retry_budget import RetryBudget
 from headgate.model.outcome import Outcome
 from headgate.model.units import MINUTE, SECOND, Duration, Instant, PoolName
 
-SHORTEST = SECOND
-LONGEST = MINUTE
-LONGEST_COUNTED = Duration(60 * MINUTE)
-"""Of a wait that is not predicted: rates drain evenly and periods end, so it is known when a request may fit."""
+RETRY_AFTER_MIN = SECOND
+RETRY_AFTER_MAX = MINUTE
+RETRY_AFTER_EXACT_MAX = Duration(60 * MINUTE)
+"""Maximum Retry-After for rate limits and budgets.
+
+The wait for these is known exactly, because rates drain evenly and periods end at a known time.
+"""
 
 
-def drain_time(waiting: int, pools: tuple[PoolName, ...], budget: RetryBudget, now: Instant) -> Duration:
-    """How long until `waiting` requests, and one more, have been taken by these pools."""
-    taken, within = budget.pace(pools, now)
-    return Duration(min(LONGEST, max(SHORTEST, (waiting + 1) * within // max(1, taken))))
+def drain_time(waiting: int, pools: tuple[PoolName, ...], retry_budget: RetryBudget, now: Instant) -> Duration:
+    """Returns the expected time until these pools have accepted `waiting` requests and one more."""
+    taken, within = retry_budget.recent_first_attempts(pools, now)
+    return Duration(min(RETRY_AFTER_MAX, max(RETRY_AFTER_MIN, (waiting + 1) * within // max(1, taken))))
 
 
-def bounded(wait: Duration | None, outcome: Outcome) -> Duration | None:
-    return None if wait is None else Duration(min(longest(outcome), max(SHORTEST, wait)))
+def clamp_retry_after(wait: Duration | None, outcome: Outcome) -> Duration | None:
+    return None if wait is None else Duration(min(retry_after_max(outcome), max(RETRY_AFTER_MIN, wait)))
 
 
-def longest(outcome: Outcome) -> Duration:
-    return LONGEST_COUNTED if outcome in (Outcome.RATE_LIMITED, Outcome.OVER_BUDGET) else LONGEST
+def retry_after_max(outcome: Outcome) -> Duration:
+    return RETRY_AFTER_EXACT_MAX if outcome in (Outcome.RATE_LIMITED, Outcome.BUDGET_EXCEEDED) else RETRY_AFTER_MAX

@@ -1,10 +1,16 @@
-"""How much of what arrives is refused under overload, and which part of it?
+"""Load shedding: chooses the arrivals to reject under overload.
 
-A controller steers the fraction that is refused, so that pressure stays where it should be: by how much pressure has
-changed, and by how far it is off. The rank of the last arrivals says where the line is: beyond it is refused, up to it
-let in, and never more than the fraction. A rank is the band first, then whether its tenant has more than its share
-waiting, then its plan, then chance: the same for one tenant for an hour, so that a few are refused everything rather
-than everybody something, and somebody else the next hour.
+A PI controller adjusts the fraction of arrivals to reject so that pressure stays at its target. The ranks of the latest
+arrivals turn that fraction into a threshold. Arrivals ranked above the threshold are rejected, so at most that fraction
+is rejected. The rank of an arrival depends on these criteria, in order:
+
+1. the priority band;
+2. whether the tenant has more than its share of the queue;
+3. the tenant's plan;
+4. a random draw per tenant and hour.
+
+Because of the draw, load shedding rejects all requests from a few tenants instead of some requests from every tenant.
+In the next hour, other tenants are affected.
 """
 
 from collections import deque
@@ -23,8 +29,8 @@ _TENANTS_MAX: Final = 10_000
 _PLANS: Final = {Plan.CRITICAL: 0, Plan.STANDARD: 1, Plan.FREE: 2}
 
 
-class Chances:
-    """The lot that each tenant has drawn for this hour."""
+class ShedDraws:
+    """Random draw of each tenant for the current hour."""
 
     __slots__ = ("_drawn", "_hour")
 
@@ -32,7 +38,7 @@ class Chances:
         self._hour = -1
         self._drawn: dict[TenantId, int] = {}
 
-    def of(self, tenant: TenantId, now: Instant) -> int:
+    def draw(self, tenant: TenantId, now: Instant) -> int:
         hour = now // _HOUR
         if hour != self._hour or len(self._drawn) >= _TENANTS_MAX:
             self._hour, self._drawn = hour, {}
@@ -43,57 +49,57 @@ class Chances:
         return drawn
 
 
-def rank(*, band: int, over_share: bool, plan: Plan, chance: int) -> int:
-    """The higher, the sooner refused."""
-    return ((band * 2 + over_share) * len(_PLANS) + _PLANS[plan] << _CHANCE_BITS) + chance
+def rank(*, band: int, over_share: bool, plan: Plan, draw: int) -> int:
+    """Returns the rank of an arrival. Higher ranks are rejected first."""
+    return ((band * 2 + over_share) * len(_PLANS) + _PLANS[plan] << _CHANCE_BITS) + draw
 
 
 class Shedder:
-    __slots__ = ("_last", "_ranks", "_rules", "_threshold", "fraction")
+    __slots__ = ("_last_pressure", "_ranks", "_rules", "_threshold", "fraction")
 
     def __init__(self, rules: SheddingRules) -> None:
         self._rules = rules
-        self._ranks: deque[int] = deque(maxlen=rules.arrivals)
-        self._last = 0
-        """The pressure before."""
+        self._ranks: deque[int] = deque(maxlen=rules.arrival_window)
+        self._last_pressure = 0
+        """Pressure in the previous period."""
         self._threshold: int | None = None
         self.fraction = 0
-        """In millionths of what arrives."""
+        """Fraction of arrivals to reject, in millionths."""
 
     def change_rules(self, rules: SheddingRules) -> None:
         self._rules = rules
-        self._ranks = deque(self._ranks, maxlen=rules.arrivals)
+        self._ranks = deque(self._ranks, maxlen=rules.arrival_window)
         if not rules.enabled:
             self.fraction, self._threshold = 0, None
 
-    def refuses(self, rank: int) -> bool:
-        """Whether an arrival of this rank is refused."""
+    def rejects(self, rank: int) -> bool:
+        """Whether an arrival of this rank is rejected."""
         return self._threshold is not None and rank > self._threshold
 
-    def note(self, rank: int) -> None:
-        """Remembers an arrival, refused or not."""
+    def record_arrival(self, rank: int) -> None:
+        """Records the rank of an arrival, whether it is rejected or not."""
         self._ranks.append(rank)
 
-    def steer(self, pressure: int) -> None:
-        """A period is over, at this pressure."""
+    def update(self, pressure: int) -> None:
+        """Updates the fraction and the threshold at the end of a period, based on the period's pressure."""
         rules = self._rules
-        error, change = pressure - rules.pressure, pressure - self._last
-        self._last = pressure
+        error, change = pressure - rules.target_pressure, pressure - self._last_pressure
+        self._last_pressure = pressure
         fraction = self.fraction + rules.integral_gain * error + rules.proportional_gain * change
-        self.fraction = min(max(0, fraction), rules.percent_max * MILLION // 100)
-        self._threshold = self._line()
+        self.fraction = min(max(0, fraction), rules.shed_percent_max * MILLION // 100)
+        self._threshold = self._threshold_rank()
 
     def restore(self, *, fraction: int, pressure: int, ranks: Iterable[int]) -> None:
         self._ranks.extend(ranks)
         if self._rules.enabled:
-            self.fraction, self._last = fraction, pressure
-            self._threshold = self._line()
+            self.fraction, self._last_pressure = fraction, pressure
+            self._threshold = self._threshold_rank()
 
-    def remembered(self) -> tuple[int, tuple[int, ...]]:
-        """The last pressure, and the ranks of the last arrivals where any is refused by them."""
-        return self._last, tuple(self._ranks) if self.fraction else ()
+    def recent(self) -> tuple[int, tuple[int, ...]]:
+        """Returns the last pressure and, while arrivals are being rejected, the ranks of the latest ones."""
+        return self._last_pressure, tuple(self._ranks) if self.fraction else ()
 
-    def _line(self) -> int | None:
-        """The rank beyond which no more than the fraction of the last arrivals were."""
+    def _threshold_rank(self) -> int | None:
+        """Returns the threshold rank. At most the current fraction of the latest arrivals had a higher rank."""
         beyond = self.fraction * len(self._ranks) // MILLION
         return sorted(self._ranks)[-1 - beyond] if beyond else None

@@ -1,1 +1,1 @@
-"""How many endpoints should each pool have?"""
+"""Autoscaling: demand measurement, forecasts, cold start tracking and the desired replica count of each pool."""

@@ -1,7 +1,7 @@
-"""How many requests of a period had a target for the first token, and how many missed it?
+"""Counts requests with a time-to-first-token target in each period, and how many of them missed it.
 
-Counted by pool. A request that was rejected for lack of capacity has no pool yet: it counts for those that could have
-served it.
+Counts are per pool. A request rejected for lack of capacity has no pool yet, so it is counted for the pools that could
+have served it.
 """
 
 from headgate.model.units import PoolName
@@ -14,11 +14,11 @@ class Attainment:
 
     def __init__(self) -> None:
         self.judged: dict[PoolName, int] = {}
-        """Requests whose first token has come."""
+        """Requests with a target whose first token has arrived."""
         self.missed: dict[PoolName, int] = {}
-        """Those of them whose first token came after the target."""
+        """Requests whose first token arrived later than the target."""
         self.rejected: dict[Pools, int] = {}
-        """Requests that were rejected for lack of capacity, by the pools that could serve them."""
+        """Requests rejected for lack of capacity, by the pools that could have served them."""
 
     def first_token(self, pool: PoolName, requests: int, *, in_time: bool) -> None:
         self.judged[pool] = self.judged.get(pool, 0) + requests

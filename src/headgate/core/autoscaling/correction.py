@@ -1,15 +1,16 @@
-"""By how much does the measured attainment correct the want?
+"""Corrects predicted work based on measured attainment.
 
-The want follows from the engine time that requests are predicted to take. If the declared `speed` is wrong, so is the
-want, and only the requests that miss their target show it. This is a closed loop on them: a factor by which predicted
-work is multiplied. It rises while more requests miss their target than aimed at, and falls while fewer do, so in the
-long run the share of misses settles at the aim. The aim is a little better than the objective, because misses also come
-in bursts that no fleet prevents.
+The desired count is derived from the predicted engine time of requests. If the declared `speed` is wrong, the desired
+count is wrong too, and only missed targets reveal it. This feedback loop maintains a factor by which predicted work is
+multiplied. The factor rises while too many requests miss their target and falls while too few do, so that the miss rate
+converges to the goal. The goal is slightly stricter than the objective, because some misses come in bursts that no
+fleet can prevent.
 
-One correction is made for each window. A window lasts one lead, so that the effect of a correction is measured before
-the next one, and has enough requests for a share. Steps are bounded, upwards more loosely than downwards: too few
-endpoints cost requests, too many cost only money. The factor does not rise while the bounds of the pool allow no more
-endpoints, and does not fall while something other than work decides the want: attainment then does not depend on it.
+The factor changes once per window. A window lasts at least one lead, so that the effect of a correction is measured
+before the next one, and contains enough requests for a meaningful miss rate. Upward steps may be larger than downward
+steps: too few endpoints cost requests, while too many only cost money. The factor does not rise while the pool's limits
+allow no more endpoints. It does not fall while the desired count is determined by a term other than work, because
+attainment then does not depend on the factor.
 """
 
 from typing import Final
@@ -19,34 +20,34 @@ from headgate.model.units import MINUTE, Duration, Instant
 
 PPM: Final = 1_000_000
 JUDGED_MIN: Final = 100
-"""Requests that a window needs at least."""
+"""Minimum number of requests per window."""
 WINDOW_NS_MIN: Final = Duration(2 * MINUTE)
 AIM_PERCENT: Final = 70
-"""Share of the misses that the objective allows at which the loop aims."""
+"""Target miss rate, in percent of the misses that the objective allows."""
 GAIN_PPM: Final = 500
-"""Change of the factor per window for each time that the misses exceed the aim by what the objective allows."""
+"""Change of the factor per window if the misses exceed the goal by as much as the objective allows, in millionths."""
 RISE_PPM_MAX: Final = 10_000
-"""Largest change of the factor per window."""
+"""Maximum increase in the factor per window, in millionths."""
 
 
 class Correction:
-    """The correction of one pool."""
+    """Correction factor of one pool."""
 
     __slots__ = ("_judged", "_missed", "_since", "factor_ppm")
 
     def __init__(self) -> None:
         self.factor_ppm = PPM
         self._judged = self._missed = 0
-        """Requests of the present window."""
+        """Requests in the current window."""
         self._since: Instant | None = None
 
     def add(self, *, judged: int, missed: int) -> None:
-        """So many requests had a target, and so many of them missed it."""
+        """Counts requests with a target and those that missed it."""
         self._judged += judged
         self._missed += missed
 
     def step(self, rules: ScalingRules, now: Instant, *, lead_ns: Duration, may_rise: bool, may_fall: bool) -> None:
-        """Closes the window if it is complete, and corrects the factor by it."""
+        """Closes the window if it is complete and updates the factor."""
         if self._since is None:
             self._since = now
         if now - self._since >= max(lead_ns, WINDOW_NS_MIN) and self._judged >= JUDGED_MIN:

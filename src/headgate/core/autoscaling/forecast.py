@@ -1,14 +1,14 @@
-"""How much will be asked of a pool when what is ordered at this moment can serve?
+"""Forecasts a pool's demand at the time when an endpoint requested now will be ready.
 
-A few simple forecasters run side by side. Each says at every step what it expects one lead ahead; when that moment has
-come its word is compared with what was asked in fact. From this follow two things, both measured and not assumed:
+Several simple forecasters run in parallel. At every step, each of them predicts the demand one lead ahead. The
+prediction is later compared with the actual demand. Two values are measured for each forecaster:
 
-- its headroom: by how much demand exceeded its forecast at the lead, in nineteen cases of twenty;
-- its loss: how far demand was from its forecast with that headroom, where too little weighs nineteen times as much as
-  too much. The one with the least loss is believed, and another only once it is clearly better.
+- Headroom: the 95th percentile of the amount by which demand exceeded the prediction.
+- Loss: the distance between demand and the prediction with headroom. A shortfall weighs nineteen times as much as a
+  surplus. The forecaster with the lowest loss is used, and it is replaced only by one that is clearly better.
 
-Demand is in millionths of one endpoint's time. Each step is one period of the autoscaler. What is not ideal: the errors
-of a lead that has changed since count like those of the present one, until they are forgotten.
+Demand is in millionths of one endpoint's time. A step is one period of the autoscaler. Known limitation: after the lead
+changes, errors measured with the old lead keep their full weight until they decay.
 """
 
 from array import array
@@ -20,46 +20,46 @@ from typing import Final, NamedTuple, Protocol
 from headgate.model.units import MINUTE, Duration, Instant
 
 QUANTUM_PPM: Final = 1_000
-"""A forecast is rounded to thousandths of an endpoint, so that nothing hangs on the last digit of an estimate."""
+"""Predictions are rounded to thousandths of an endpoint, so that no decision depends on the last digit."""
 HEADROOM_PERCENT_MAX: Final = 100
 STEPS_MAX: Final = 720
-"""No further ahead is anything forecast."""
+"""Maximum forecast horizon in steps."""
 _FEW_PPM: Final = 50_000
-"""An error is seen in relation to what was forecast, and to no less than a twentieth of an endpoint."""
-_FIRST_PERCENT: Final = 20
-_FIRST_ERRORS: Final = 30
-_FIRST_TOTAL: Final = 240
-"""What is thought before anything was measured: so many errors of so many percent among so many forecasts."""
+"""Minimum denominator of relative errors: a twentieth of an endpoint."""
+_PRIOR_PERCENT: Final = 20
+_PRIOR_ERRORS: Final = 30
+_PRIOR_TOTAL: Final = 240
+"""Prior of the error histogram: `_PRIOR_ERRORS` of `_PRIOR_TOTAL` predictions were `_PRIOR_PERCENT` percent too low."""
 _FORGET_AFTER: Final = 8_640
-"""When so many errors are remembered, half of them are forgotten."""
+"""Number of recorded errors at which all counts are halved."""
 _IN_TWENTY: Final = 19
 _LOSS_SHIFT: Final = 9
-"""Losses are forgotten over some five hundred steps."""
+"""Decay of losses as a bit shift. Losses decay over about five hundred steps."""
 _CLEARLY_SHIFT: Final = 4
-"""Better by a sixteenth."""
+"""Minimum improvement for switching to another forecaster, as a bit shift: one sixteenth."""
 _PEAK_STEPS: Final = 12
 _LEVEL_GAIN: Final = 0.25
 _TREND_GAIN: Final = 0.05
-_DAMPED: Final = 0.96
+_DAMPING: Final = 0.96
 _MINUTES: Final = 1_440
 _UNKNOWN: Final = -1
 _DAYS: Final = 14
-_AROUND: Final = 2
-"""So many minutes before and after one are looked at with it: a single one is noise."""
+_NEIGHBOUR_MINUTES: Final = 2
+"""Minutes before and after a minute that are averaged with it to reduce noise."""
 
 
 class Forecaster(Protocol):
     def observe(self, ppm: int, now: Instant) -> None:
-        """So much was asked in the step that ends here."""
+        """Records the demand of the step that ends now."""
         ...
 
-    def ahead(self, steps: int, ahead_ns: Duration) -> int:
-        """What will be asked so many steps, which take so long, after the last one that was observed."""
+    def predict(self, steps: int, ahead_ns: Duration) -> int:
+        """Predicts the demand `steps` steps, or `ahead_ns`, after the last observation."""
         ...
 
 
 class LastValue:
-    """It goes on as it is."""
+    """Predicts that demand stays the same."""
 
     __slots__ = ("_ppm",)
 
@@ -69,12 +69,12 @@ class LastValue:
     def observe(self, ppm: int, now: Instant) -> None:
         self._ppm = ppm
 
-    def ahead(self, steps: int, ahead_ns: Duration) -> int:
+    def predict(self, steps: int, ahead_ns: Duration) -> int:
         return self._ppm
 
 
-class Peak:
-    """It is as much as it was at most during the last minutes."""
+class RecentPeak:
+    """Predicts the maximum demand of the last steps."""
 
     __slots__ = ("_last",)
 
@@ -84,12 +84,12 @@ class Peak:
     def observe(self, ppm: int, now: Instant) -> None:
         self._last.append(ppm)
 
-    def ahead(self, steps: int, ahead_ns: Duration) -> int:
+    def predict(self, steps: int, ahead_ns: Duration) -> int:
         return max(self._last)
 
 
 class DampedTrend:
-    """It rises or falls as it does, and less and less so."""
+    """Continues the current trend with damping."""
 
     __slots__ = ("_level", "_reach", "_trend")
 
@@ -97,30 +97,30 @@ class DampedTrend:
         self._level: float | None = None
         self._trend = 0.0
         self._reach = (0, 0.0)
-        """So many steps ahead the trend counts so many times."""
+        """Cached trend factor: (steps ahead, factor)."""
 
     def observe(self, ppm: int, now: Instant) -> None:
         if self._level is None:
             self._level = float(ppm)
             return
-        expected = self._level + _DAMPED * self._trend
+        expected = self._level + _DAMPING * self._trend
         error = ppm - expected
         self._level = expected + _LEVEL_GAIN * error
-        self._trend = _DAMPED * self._trend + _TREND_GAIN * error
+        self._trend = _DAMPING * self._trend + _TREND_GAIN * error
 
-    def ahead(self, steps: int, ahead_ns: Duration) -> int:
-        assert self._level is not None, "nothing has been observed"
+    def predict(self, steps: int, ahead_ns: Duration) -> int:
+        assert self._level is not None, "ahead() called before observe()"
         if self._reach[0] != steps:
             reach, weight = 0.0, 1.0
             for _ in range(steps):
-                weight *= _DAMPED
+                weight *= _DAMPING
                 reach += weight
             self._reach = (steps, reach)
         return max(0, round(self._level + self._reach[1] * self._trend))
 
 
 class DayProfile:
-    """It changes from here on as it did at this time of the day, on the mean of the last two weeks."""
+    """Predicts the usual change for this time of day, averaged over the last two weeks."""
 
     __slots__ = ("_count", "_days", "_minute", "_ppm", "_profile", "_total")
 
@@ -141,13 +141,13 @@ class DayProfile:
         self._ppm = ppm
 
     def _close(self) -> None:
-        """A minute enters the profile when it is over, so that a forecast never looks at itself."""
+        """Adds a minute to the profile once it is over, so that a prediction never uses the current minute."""
         if self._count:
             mean, minute = self._total // self._count, self._minute
             days = self._days[minute] = min(_DAYS, self._days[minute] + 1)
             self._profile[minute] += (mean - self._profile[minute]) // days
 
-    def ahead(self, steps: int, ahead_ns: Duration) -> int:
+    def predict(self, steps: int, ahead_ns: Duration) -> int:
         here = self._around(self._minute)
         there = self._around((self._minute + ahead_ns // MINUTE) % _MINUTES)
         if here is None or there is None:
@@ -155,10 +155,10 @@ class DayProfile:
         return max(0, self._ppm + there - here)
 
     def _around(self, minute: int) -> int | None:
-        """The mean of the minutes about this one; None where none of them is known."""
+        """Returns the mean over the neighbouring minutes. None if none of them is known."""
         total = known = 0
-        for each in range(minute - _AROUND, minute + _AROUND + 1):
-            # A negative place counts from the end of the day, as it should.
+        for each in range(minute - _NEIGHBOUR_MINUTES, minute + _NEIGHBOUR_MINUTES + 1):
+            # The modulo wraps around midnight in both directions.
             if (ppm := self._profile[each % _MINUTES]) != _UNKNOWN:
                 total += ppm
                 known += 1
@@ -166,29 +166,29 @@ class DayProfile:
 
 
 FORECASTERS: Final[Mapping[str, Callable[[], Forecaster]]] = MappingProxyType(
-    {"last value": LastValue, "damped trend": DampedTrend, "day profile": DayProfile, "peak": Peak}
+    {"last value": LastValue, "damped trend": DampedTrend, "day profile": DayProfile, "peak": RecentPeak}
 )
-FIRST: Final = "last value"
-"""Who is believed before anything was measured."""
+DEFAULT_FORECASTER: Final = "last value"
+"""Forecaster used until something has been measured."""
 
 
-class Errors:
-    """By how much demand exceeded what one forecaster had said: a histogram of whole percents."""
+class ForecastErrors:
+    """Histogram of the percentage by which demand exceeded one forecaster's predictions."""
 
     __slots__ = ("_above", "_counts", "_total", "headroom_percent")
 
     def __init__(self) -> None:
         self._counts = [0] * (HEADROOM_PERCENT_MAX + 1)
-        self._counts[0], self._counts[_FIRST_PERCENT] = _FIRST_TOTAL - _FIRST_ERRORS, _FIRST_ERRORS
-        self._total = _FIRST_TOTAL
+        self._counts[0], self._counts[_PRIOR_PERCENT] = _PRIOR_TOTAL - _PRIOR_ERRORS, _PRIOR_ERRORS
+        self._total = _PRIOR_TOTAL
         self._above = 0
-        """How many are beyond the headroom."""
-        self.headroom_percent = _FIRST_PERCENT
-        """The least that covers nineteen in twenty."""
+        """Number of errors above the headroom."""
+        self.headroom_percent = _PRIOR_PERCENT
+        """Smallest percentage that covers 95 percent of the errors."""
 
-    def add(self, said_ppm: int, was_ppm: int) -> None:
-        lacking = max(0, was_ppm - said_ppm)
-        percent = min(HEADROOM_PERCENT_MAX, -(-100 * lacking // max(_FEW_PPM, said_ppm)))
+    def add(self, forecast_ppm: int, actual_ppm: int) -> None:
+        lacking = max(0, actual_ppm - forecast_ppm)
+        percent = min(HEADROOM_PERCENT_MAX, -(-100 * lacking // max(_FEW_PPM, forecast_ppm)))
         self._counts[percent] += 1
         self._total += 1
         if percent > self.headroom_percent:
@@ -198,7 +198,7 @@ class Errors:
         self._settle()
 
     def _settle(self) -> None:
-        # Each error moves the headroom by little, so going there step by step is cheaper than counting anew.
+        # Each error moves the headroom only slightly, so adjusting it step by step is cheaper than recomputing it.
         counts, allowed = self._counts, self._total // (_IN_TWENTY + 1)
         while self._above > allowed:
             self.headroom_percent += 1
@@ -213,83 +213,83 @@ class Errors:
         self._above = sum(self._counts[self.headroom_percent + 1 :])
 
 
-class Tested:
-    """A forecaster and how well it has done at the lead."""
+class ScoredForecaster:
+    """A forecaster with its measured errors and loss."""
 
-    __slots__ = ("errors", "forecaster", "loss", "name", "said")
+    __slots__ = ("errors", "forecaster", "loss", "name", "pending")
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.forecaster = FORECASTERS[name]()
-        self.errors = Errors()
+        self.errors = ForecastErrors()
         self.loss = 0
-        self.said: deque[tuple[int, int]] = deque(maxlen=STEPS_MAX)
-        """What it has said of steps to come, and with headroom."""
+        self.pending: deque[tuple[int, int]] = deque(maxlen=STEPS_MAX)
+        """Pending predictions as (prediction, prediction with headroom)."""
 
-    def judge(self, was_ppm: int, steps: int) -> None:
-        """Compares what it said of the step that has just been observed, if it has."""
-        said = self.said
+    def score(self, actual_ppm: int, steps: int) -> None:
+        """Scores the prediction for the step that has just been observed, if there is one."""
+        said = self.pending
         while len(said) > steps:
             said.popleft()
         if len(said) < steps:
             return
         bare_ppm, with_headroom_ppm = said.popleft()
-        self.errors.add(bare_ppm, was_ppm)
-        off = was_ppm - with_headroom_ppm
+        self.errors.add(bare_ppm, actual_ppm)
+        off = actual_ppm - with_headroom_ppm
         self.loss += (_IN_TWENTY * off if off > 0 else -off) - (self.loss >> _LOSS_SHIFT)
 
-    def say(self, steps: int, ahead_ns: Duration) -> int:
-        ppm = self.forecaster.ahead(steps, ahead_ns)
+    def predict(self, steps: int, ahead_ns: Duration) -> int:
+        ppm = self.forecaster.predict(steps, ahead_ns)
         ppm = (ppm + QUANTUM_PPM // 2) // QUANTUM_PPM * QUANTUM_PPM
-        self.said.append((ppm, ppm * (100 + self.errors.headroom_percent) // 100))
+        self.pending.append((ppm, ppm * (100 + self.errors.headroom_percent) // 100))
         return ppm
 
 
-class Forecast(NamedTuple):
+class DemandForecast(NamedTuple):
     ppm: int
     headroom_percent: int
-    by: str
-    """Which forecaster says so."""
+    forecaster: str
+    """Name of the forecaster."""
 
 
-class Forecasts:
+class ForecasterSet:
     """All forecasters of one pool."""
 
     __slots__ = ("_all", "_chosen")
 
     def __init__(self) -> None:
-        self._all = {name: Tested(name) for name in FORECASTERS}
-        self._chosen = self._all[FIRST]
+        self._all = {name: ScoredForecaster(name) for name in FORECASTERS}
+        self._chosen = self._all[DEFAULT_FORECASTER]
 
     @property
-    def by(self) -> str:
+    def forecaster(self) -> str:
         return self._chosen.name
 
     @property
     def headroom_percent(self) -> int:
         return self._chosen.errors.headroom_percent
 
-    def step(self, ppm: int, now: Instant, *, steps: int, ahead_ns: Duration) -> Forecast:
-        """What will be asked so many steps ahead, after so much was asked in this one.
+    def step(self, ppm: int, now: Instant, *, steps: int, ahead_ns: Duration) -> DemandForecast:
+        """Records the demand of this step and returns the forecast `steps` steps ahead.
 
-        Who is believed, and with how much headroom, goes by what was known before this step. So if more is asked,
-        never less is forecast.
+        The forecaster and its headroom are those chosen before this step. Higher demand therefore never lowers the
+        forecast.
         """
         chosen, headroom_percent = self._chosen, self._chosen.errors.headroom_percent
-        forecast = Forecast(0, headroom_percent, chosen.name)
+        forecast = DemandForecast(0, headroom_percent, chosen.name)
         for each in self._all.values():
             each.forecaster.observe(ppm, now)
-            each.judge(ppm, steps)
-            said = each.say(steps, ahead_ns)
+            each.score(ppm, steps)
+            said = each.predict(steps, ahead_ns)
             if each is chosen:
-                forecast = Forecast(said, headroom_percent, chosen.name)
+                forecast = DemandForecast(said, headroom_percent, chosen.name)
         self._choose()
         return forecast
 
-    def lost_track(self) -> None:
-        """So long was nothing observed that what was said of that time is not worth comparing."""
+    def clear_pending(self) -> None:
+        """Drops pending predictions after a gap in the observations."""
         for each in self._all.values():
-            each.said.clear()
+            each.pending.clear()
 
     def _choose(self) -> None:
         best = min(self._all.values(), key=_loss)
@@ -297,5 +297,5 @@ class Forecasts:
             self._chosen = best
 
 
-def _loss(tested: Tested) -> int:
+def _loss(tested: ScoredForecaster) -> int:
     return tested.loss

@@ -1,11 +1,11 @@
-"""Which starts of endpoints are under way, since when, and in which phase?
+"""Tracks endpoint starts: when each start began, and its current phase.
 
-A start begins when an endpoint is missing, because the want was raised or an endpoint was lost, and ends when one is
-ready. Only the want and the events of the fleet are used, so cold starts are measured alike for every kind of fleet. An
-endpoint that is listed takes over the oldest start that has no endpoint yet.
+A start begins when an endpoint is missing, because the desired count rose or an endpoint was lost. It ends when an
+endpoint is ready. Only the desired count and fleet events are used, so cold starts are measured in the same way for
+every kind of fleet. A newly listed endpoint is matched with the oldest start that has no endpoint.
 
-Only a start that a raised want began is measured. The others are under way as well, but when they began is not known
-well enough: an endpoint may have been listed before this process looked, or may only have been away from the list.
+Only starts caused by a higher desired count are measured. For other starts, it is not known exactly when they began:
+the endpoint may have been listed before this process started, or may have been missing from the list only temporarily.
 """
 
 from collections import deque
@@ -16,55 +16,55 @@ from typing import Final, NamedTuple
 from headgate.core.events import (
     EndpointJoined,
     EndpointLeaving,
+    EndpointNotReady,
     EndpointProbed,
-    EndpointReadied,
-    EndpointUnreadied,
+    EndpointReady,
     Event,
 )
 from headgate.core.summary import EndpointSummary
-from headgate.model.endpoint import EndpointState, EndpointTrouble
+from headgate.model.endpoint import EndpointProblem, EndpointState
 from headgate.model.units import MINUTE, Duration, EndpointId, Instant, PoolName
 
 STUCK_NS: Final = Duration(60 * MINUTE)
-"""A start that has lasted longer is stuck. It no longer determines the lead, so that unused endpoints are released."""
+"""Age at which a start counts as stuck. Stuck starts no longer affect the lead, so unused endpoints can be released."""
 MISSING_MAX: Final = 10_000
-"""Starts without an endpoint that are remembered for each pool."""
+"""Maximum number of starts without an endpoint that are kept for each pool."""
 
 
 class StartPhase(StrEnum):
-    """Phases of a start that can be observed, in this order."""
+    """Observable phases of a start, in order."""
 
     NOT_SCHEDULED = "not_scheduled"
-    """Wanted, and not listed by the fleet yet."""
+    """The endpoint is desired but not listed by the fleet."""
     STARTING = "starting"
-    """Listed, and its engine does not respond yet."""
+    """The endpoint is listed, but its engine does not respond."""
     LOADING = "loading"
-    """Its engine responds that it cannot serve yet."""
+    """The engine responds that it cannot serve yet."""
     WARMING = "warming"
-    """Its engine serves, and is not ready for requests yet."""
+    """The engine can serve, but is not ready for requests yet."""
 
 
 class Start(NamedTuple):
-    """A start under way."""
+    """A start in progress."""
 
     pool: PoolName
     since: Instant
     phase: StartPhase
     endpoint_id: EndpointId | None
-    """None while no endpoint is listed for it."""
+    """None until an endpoint has been listed for this start."""
 
 
 class ColdStart(NamedTuple):
-    """A finished start that was measured from the raised want on."""
+    """A finished start, measured from the rise in the desired count."""
 
     pool: PoolName
     took_ns: Duration
 
 
-class _Began(NamedTuple):
+class _StartTime(NamedTuple):
     since: Instant
     raised: bool
-    """Whether a raised want began it."""
+    """Whether a higher desired count caused the start."""
 
 
 class Starts:
@@ -74,31 +74,31 @@ class Starts:
         self._pools: dict[PoolName, _PoolStarts] = {}
         self._pool_of: dict[EndpointId, PoolName] = {}
 
-    def saw(self, event: Event, now: Instant) -> ColdStart | None:
-        """Follows one event; a cold start if the event has finished one that was measured."""
+    def observe(self, event: Event, now: Instant) -> ColdStart | None:
+        """Observes an event. If the event completes a measured cold start, returns that start."""
         match event:
             case EndpointJoined(endpoint):
                 self._join(endpoint.id, endpoint.pool, now)
             case EndpointLeaving(endpoint_id):
                 self._leave(endpoint_id, now)
-            case EndpointReadied(endpoint_id):
+            case EndpointReady(endpoint_id):
                 return self._ready(endpoint_id, now)
-            case EndpointUnreadied(endpoint_id):
-                if (pool := self._of(endpoint_id)) is not None:
+            case EndpointNotReady(endpoint_id):
+                if (pool := self._starts_of(endpoint_id)) is not None:
                     pool.unready(endpoint_id, now)
             case EndpointProbed(endpoint_id, trouble, _):
-                if (pool := self._of(endpoint_id)) is not None:
+                if (pool := self._starts_of(endpoint_id)) is not None:
                     pool.probed(endpoint_id, trouble)
             case _:
                 pass
         return None
 
-    def want(self, pool: PoolName, endpoints: int, now: Instant) -> None:
-        """So many endpoints are wanted from here on. The first want is a raised one if it exceeds what is listed."""
-        self._pool(pool).want(endpoints, now)
+    def set_desired(self, pool: PoolName, endpoints: int, now: Instant) -> None:
+        """Sets the desired count. The first value counts as a rise if it exceeds the listed endpoints."""
+        self._pool(pool).set_desired(endpoints, now)
 
     def reconcile(self, endpoints: Sequence[EndpointSummary], now: Instant) -> None:
-        """Takes over the scheduler's own list, for events that another process saw."""
+        """Synchronises with the scheduler's own list of endpoints, for events that another process observed."""
         there = {each.id: each for each in endpoints if not each.leaving}
         for endpoint_id in [each for each in self._pool_of if each not in there]:
             self._leave(endpoint_id, now)
@@ -107,25 +107,25 @@ class Starts:
             if endpoint.state is not EndpointState.WARMING:
                 self._ready(endpoint.id, now)
 
-    def under_way(self) -> list[Start]:
-        """Every start under way, the oldest of each pool first."""
+    def in_progress(self) -> list[Start]:
+        """Returns all starts in progress for each pool, oldest first."""
         return [
             Start(name, began.since, phase, endpoint_id)
             for name, pool in self._pools.items()
-            for began, phase, endpoint_id in sorted(pool.under_way(), key=lambda each: each[0].since)
+            for began, phase, endpoint_id in sorted(pool.in_progress(), key=lambda each: each[0].since)
         ]
 
     def age_ns(self, pool: PoolName, now: Instant) -> Duration:
-        """Age of the pool's oldest start that is not stuck; 0 if there is none."""
+        """Returns the age of the pool's oldest start that is not stuck, or 0 if there is none."""
         if (known := self._pools.get(pool)) is None:
             return Duration(0)
-        ages = [now - began.since for began, _, _ in known.under_way()]
+        ages = [now - began.since for began, _, _ in known.in_progress()]
         return Duration(max((age for age in ages if age <= STUCK_NS), default=0))
 
     def _pool(self, pool: PoolName) -> "_PoolStarts":
         return self._pools.setdefault(pool, _PoolStarts())
 
-    def _of(self, endpoint_id: EndpointId) -> "_PoolStarts | None":
+    def _starts_of(self, endpoint_id: EndpointId) -> "_PoolStarts | None":
         pool = self._pool_of.get(endpoint_id)
         return None if pool is None else self._pools[pool]
 
@@ -150,72 +150,75 @@ class Starts:
 
 
 class _PoolStarts:
-    __slots__ = ("_listed", "_missing", "_phases", "_served", "_wanted")
+    __slots__ = ("_desired", "_listed", "_missing", "_phases", "_ready_ids")
 
     def __init__(self) -> None:
-        self._wanted: int | None = None
-        """None if this pool is not scaled."""
-        self._missing: deque[_Began] = deque()
-        """Starts without an endpoint, the oldest first."""
-        self._listed: dict[EndpointId, _Began] = {}
+        self._desired: int | None = None
+        """Desired count. None if the pool is not scaled."""
+        self._missing: deque[_StartTime] = deque()
+        """Starts without an endpoint, oldest first."""
+        self._listed: dict[EndpointId, _StartTime] = {}
         self._phases: dict[EndpointId, StartPhase] = {}
-        """Of those that are listed."""
-        self._served: set[EndpointId] = set()
-        """Endpoints that have been ready, and are not starting anew."""
+        """Phases of the listed endpoints."""
+        self._ready_ids: set[EndpointId] = set()
+        """Endpoints that have become ready and are not restarting."""
 
     @property
     def is_empty(self) -> bool:
-        return self._wanted is None and not self._listed and not self._served
+        return self._desired is None and not self._listed and not self._ready_ids
 
-    def want(self, endpoints: int, now: Instant) -> None:
-        there = len(self._listed) + len(self._served)
-        # Before the first answer of a name server nothing is listed, and what it lists then was not started from here.
-        before = (there or endpoints) if self._wanted is None else self._wanted
+    def set_desired(self, endpoints: int, now: Instant) -> None:
+        there = len(self._listed) + len(self._ready_ids)
+        # Nothing is listed until the name server first responds, and endpoints in that response were not started here.
+        before = (there or endpoints) if self._desired is None else self._desired
         raised = endpoints > before
-        self._wanted = endpoints
+        self._desired = endpoints
         self._balance(now, raised=raised)
 
     def join(self, endpoint_id: EndpointId, now: Instant) -> None:
-        began = self._missing.popleft() if self._missing else _Began(now, raised=False)
+        began = self._missing.popleft() if self._missing else _StartTime(now, raised=False)
         self._listed[endpoint_id], self._phases[endpoint_id] = began, StartPhase.STARTING
         self._balance(now, raised=False)
 
     def leave(self, endpoint_id: EndpointId, now: Instant) -> None:
-        self._served.discard(endpoint_id)
+        self._ready_ids.discard(endpoint_id)
         self._phases.pop(endpoint_id, None)
         if (began := self._listed.pop(endpoint_id, None)) is not None:
-            # Another endpoint has to start in its place, and the want has been waiting since then.
+            # A replacement must be started. Its start counts from the original request.
             self._missing.appendleft(began)
         self._balance(now, raised=False)
 
-    def ready(self, endpoint_id: EndpointId) -> _Began | None:
-        """When its start began; None if it was ready before."""
+    def ready(self, endpoint_id: EndpointId) -> _StartTime | None:
+        """Returns when the start began, or None if the endpoint had been ready before."""
         self._phases.pop(endpoint_id, None)
-        self._served.add(endpoint_id)
+        self._ready_ids.add(endpoint_id)
         return self._listed.pop(endpoint_id, None)
 
     def unready(self, endpoint_id: EndpointId, now: Instant) -> None:
-        if endpoint_id in self._served:
-            self._served.discard(endpoint_id)
-            self._listed[endpoint_id], self._phases[endpoint_id] = _Began(now, raised=False), StartPhase.LOADING
+        if endpoint_id in self._ready_ids:
+            self._ready_ids.discard(endpoint_id)
+            self._listed[endpoint_id], self._phases[endpoint_id] = _StartTime(now, raised=False), StartPhase.LOADING
 
-    def probed(self, endpoint_id: EndpointId, trouble: EndpointTrouble | None) -> None:
+    def probed(self, endpoint_id: EndpointId, trouble: EndpointProblem | None) -> None:
         if endpoint_id in self._listed:
             self._phases[endpoint_id] = _phase(trouble)
 
-    def under_way(self) -> list[tuple[_Began, StartPhase, EndpointId | None]]:
+    def in_progress(self) -> list[tuple[_StartTime, StartPhase, EndpointId | None]]:
         listed = [(began, self._phases[endpoint_id], endpoint_id) for endpoint_id, began in self._listed.items()]
         return [*((began, StartPhase.NOT_SCHEDULED, None) for began in self._missing), *listed]
 
     def _balance(self, now: Instant, *, raised: bool) -> None:
-        """Has as many starts without an endpoint as endpoints are missing. The newest are given up first."""
-        short = max(0, (self._wanted or 0) - len(self._listed) - len(self._served))
+        """Adjusts the number of starts without an endpoint to match the number of missing endpoints.
+
+        The newest are dropped first.
+        """
+        short = max(0, (self._desired or 0) - len(self._listed) - len(self._ready_ids))
         while len(self._missing) > short:
             self._missing.pop()
-        self._missing.extend([_Began(now, raised=raised)] * (min(short, MISSING_MAX) - len(self._missing)))
+        self._missing.extend([_StartTime(now, raised=raised)] * (min(short, MISSING_MAX) - len(self._missing)))
 
 
-def _phase(trouble: EndpointTrouble | None) -> StartPhase:
+def _phase(trouble: EndpointProblem | None) -> StartPhase:
     if trouble is None:
         return StartPhase.WARMING
-    return StartPhase.LOADING if trouble is EndpointTrouble.LOADING else StartPhase.STARTING
+    return StartPhase.LOADING if trouble is EndpointProblem.LOADING else StartPhase.STARTING

@@ -1,1 +1,1 @@
-"""What is wrong, with whom, and what is to be done first? A machine of its own beside the scheduler, of its events."""
+"""Diagnosis: finds the cause of problems in each pool from the scheduler's events, and recommends the next step."""

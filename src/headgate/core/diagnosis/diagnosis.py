@@ -1,17 +1,17 @@
-"""What is wrong, with whom, and what is to be done first?
+"""Diagnoses what is wrong with each pool, who is affected, and what to do first.
 
-Theory of operation. The machine sees what the scheduler is told and what it decides, and is told by processes how they
-are. About once a second it is asked to look. It then draws a picture of each pool (`picture.py`): what happens of late
-beside what is usual. Patterns (`patterns.py`) say what the picture shows. What they say is told only when it has been
-the same for a few looks, and taken back only when nothing has been seen for several: a verdict does not flicker. What
-is usual is learned while all is well, and stands still while it is not.
+The diagnosis observes the scheduler's events and commands and receives reports from each process. About once a second
+the host triggers a check. The check builds an observation of each pool (`pool_observation.py`) that compares recent
+values with a baseline, and matches it against the incident patterns (`patterns.py`). A finding is reported once several
+consecutive checks agree on it and withdrawn once several consecutive checks no longer find it, so that verdicts do not
+flap. The baseline is learned while a pool is healthy and does not change during an incident.
 
-Until enough has been seen nothing is usual, and only what is seen directly is told: an engine that hangs, a pool
-without endpoints, a process that falls behind.
+Without a baseline, only direct observations are reported: an engine that hangs, a pool without endpoints, or a process
+that is falling behind.
 
-Known limitation: one verdict per pool. If two incidents happen at once, the one that comes first in the order of
-patterns is reported, and the other one when the first is over. Exception: endpoints that do not serve come last if they
-are few and callers are harmed by another incident.
+Known limitation: there is one verdict per pool. If two incidents happen at the same time, the one whose pattern comes
+first is reported, and the other is reported once the first is over. There is one exception: if only a small number of
+endpoints are not serving and another incident harms callers, the other incident is reported first.
 """
 
 from collections import deque
@@ -19,17 +19,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from headgate.core.diagnosis.endpoint_seen import EndpointSeen
-from headgate.core.diagnosis.finding import Found, harmed
-from headgate.core.diagnosis.hosts_seen import HostsSeen
-from headgate.core.diagnosis.patterns import cost_drift, found
-from headgate.core.diagnosis.picture import BACKLOG_LOOKS, EndpointLook, Picture, mean
-from headgate.core.diagnosis.seconds_seen import KEPT_SECONDS, LATE_SECONDS, LATEST_SECONDS
-from headgate.core.diagnosis.watch import PoolSeen, Watch
+from headgate.core.diagnosis.endpoint_stats import EndpointStats
+from headgate.core.diagnosis.event_observer import EventObserver, PoolStats
+from headgate.core.diagnosis.finding import IncidentFinding, callers_harmed, counted
+from headgate.core.diagnosis.host_monitor import HostMonitor
+from headgate.core.diagnosis.patterns import cost_drift, find_incident
+from headgate.core.diagnosis.pool_observation import BACKLOG_LOOKS, EndpointObservation, PoolObservation, mean
+from headgate.core.diagnosis.window_counts import KEPT_SECONDS, LAST_SECONDS, RECENT_SECONDS
 from headgate.core.summary import EndpointSummary, Summary
-from headgate.model.endpoint import EndpointTrouble
+from headgate.model.endpoint import EndpointProblem
 from headgate.model.policy import ServiceClass
-from headgate.model.units import SECOND, ClassName, Duration, Instant, PoolName, TenantId, seconds
+from headgate.model.units import SECOND, ClassName, Duration, Instant, PoolName, TenantId, format_seconds
 from headgate.model.verdict import Affected, Cause, HostReport, Incident, Verdict
 
 CAUSES: Final = {
@@ -56,52 +56,53 @@ CAUSES: Final = {
     Incident.SCHEDULER_BEHIND: Cause.SCHEDULER,
     Incident.GATEWAY_RESOURCES: Cause.SCHEDULER,
 }
-TOLD_AFTER: Final = 3
-"""So many looks in a row must have found the same before it is told."""
-CHANGED_AFTER: Final = 4
-"""The same, where something else has been told."""
-FOLLOWED_AFTER: Final = 15
-"""The same, where it may be what follows from that: a queue that has yet to drain, callers who try again."""
-GROWN_AFTER: Final = KEPT_SECONDS + LATE_SECONDS
-"""The same for grown answers: those of the reported incident are in the window of answers for a while."""
-_FOLLOWS: Final = (Incident.OVERLOAD, Incident.RETRY_STORM, Incident.COLD_START)
-WELL_AFTER: Final = 10
-"""So many looks in a row without a finding take it back."""
-COST_TOLD_NS: Final = Duration(600 * SECOND)
-"""For so long it is told that answers have grown; then they are as long as they are."""
-ANSWERS_NS: Final = Duration(KEPT_SECONDS * SECOND)
-"""Cost drift is not reported within this time after another incident of the pool."""
-_GONE: Final = (EndpointTrouble.REFUSED, EndpointTrouble.UNREACHABLE, EndpointTrouble.LOADING)
+REPORT_AFTER_LOOKS: Final = 3
+"""Number of consecutive checks with the same finding before it is reported."""
+REPLACE_AFTER_LOOKS: Final = 4
+"""Number of consecutive checks required to replace an incident that is already being reported."""
+CONSEQUENCE_AFTER_LOOKS: Final = 15
+"""Number of consecutive checks required for a likely consequence of the incident, such as a queue or retries."""
+COST_DRIFT_AFTER_LOOKS: Final = KEPT_SECONDS + RECENT_SECONDS
+"""Number of consecutive checks required for a cost drift. Responses from an earlier incident may skew the window."""
+_CONSEQUENCES: Final = (Incident.OVERLOAD, Incident.RETRY_STORM, Incident.COLD_START)
+CLEAR_AFTER_LOOKS: Final = 10
+"""Number of consecutive checks without a finding before a verdict is withdrawn."""
+COST_DRIFT_REPORTED_NS: Final = Duration(600 * SECOND)
+"""Time for which a cost drift is reported. After that, the new response length becomes the usual one."""
+COST_DRIFT_PAUSE_NS: Final = Duration(KEPT_SECONDS * SECOND)
+"""Time after another incident in the pool during which no cost drift is reported."""
+_GONE_TROUBLES: Final = (EndpointProblem.CONNECTION_REFUSED, EndpointProblem.UNREACHABLE, EndpointProblem.LOADING)
 AFFECTED_MAX: Final = 3
 _PROMPTS_KEPT: Final = 40
 _PROMPTS_AGO: Final = 30
 
 
-class _Standing:
-    """What is told of one pool, or of the gateway."""
+class _IncidentState:
+    """Verdict state of one pool or of the gateway."""
 
-    __slots__ = ("_candidate", "_looks", "_well", "found", "since", "told_at")
+    __slots__ = ("_candidate", "_healthy_looks", "_looks", "found", "reported_at", "since")
 
     def __init__(self) -> None:
-        self.found: Found | None = None
-        self.since = self.told_at = Instant(0)
-        """Since when something is wrong, and since when it is this."""
+        self.found: IncidentFinding | None = None
+        self.since = self.reported_at = Instant(0)
+        """Time since which the pool has been healthy or unhealthy, and time at which the current incident was first
+        reported."""
         self._candidate: Incident | None = None
-        self._looks = self._well = 0
+        self._looks = self._healthy_looks = 0
 
     @property
-    def well(self) -> bool:
-        """Whether nothing is told, and nothing is about to be."""
+    def is_healthy(self) -> bool:
+        """Whether nothing is reported and no finding is pending."""
         return self.found is None and self._candidate is None
 
-    def note(self, seen: Found | None, now: Instant) -> None:
+    def update(self, seen: IncidentFinding | None, now: Instant) -> None:
         if seen is None:
             self._candidate = None
-            self._well += 1
-            if self.found is not None and self._well >= WELL_AFTER:
+            self._healthy_looks += 1
+            if self.found is not None and self._healthy_looks >= CLEAR_AFTER_LOOKS:
                 self.found, self.since = None, now
             return
-        self._well = 0
+        self._healthy_looks = 0
         told = self.found
         if told is not None and seen.incident is told.incident:
             self.found, self._candidate = seen, None
@@ -111,156 +112,163 @@ class _Standing:
         if self._looks >= _looks_needed(told, seen):
             if told is None:
                 self.since = now
-            self.found, self._candidate, self.told_at = seen, None, now
+            self.found, self._candidate, self.reported_at = seen, None, now
 
 
-def _looks_needed(told: Found | None, seen: Found) -> int:
-    if told is None or told.incident is Incident.COST_DRIFT:
-        return TOLD_AFTER
-    if seen.incident is Incident.COST_DRIFT:
-        return GROWN_AFTER
-    return FOLLOWED_AFTER if seen.incident in _FOLLOWS else CHANGED_AFTER
+def _looks_needed(reported: IncidentFinding | None, found: IncidentFinding) -> int:
+    if reported is None or reported.incident is Incident.COST_DRIFT:
+        return REPORT_AFTER_LOOKS
+    if found.incident is Incident.COST_DRIFT:
+        return COST_DRIFT_AFTER_LOOKS
+    return CONSEQUENCE_AFTER_LOOKS if found.incident in _CONSEQUENCES else REPLACE_AFTER_LOOKS
 
 
 @dataclass(slots=True)
 class _PoolState:
-    standing: _Standing
+    incident: _IncidentState
     prompts: "deque[int]"
-    """The mean prompt at each of the last looks."""
+    """Mean prompt tokens at each of the last checks."""
     queued: "deque[int]"
-    """The number of queued requests at each of the last looks."""
+    """Number of queued requests at each of the last checks."""
     affected: tuple[Affected, ...] = ()
     bad: int = 0
     incident_at: Instant | None = None
-    """The last look at which an incident other than cost drift was reported and still found; None if there was none."""
+    """Time of the last check that confirmed a reported incident other than cost drift. None if there was none."""
 
 
 class Diagnosis:
-    """An observer where decisions are made."""
+    """Observer of the scheduler that produces the verdicts."""
 
-    __slots__ = ("_began", "_gateway", "_hosts", "_operable", "_pools", "_watch", "saw")
+    __slots__ = ("_began", "_gateway", "_hosts", "_observer", "_overrides_enabled", "_pools", "observe")
 
-    def __init__(self, *, operable: bool = False) -> None:
-        """`operable`: whether operators can give orders here; the advice depends on it."""
-        self._operable = operable
+    def __init__(self, *, overrides_enabled: bool = False) -> None:
+        """`overrides_enabled` is True if operators can set overrides here. The advice depends on it."""
+        self._overrides_enabled = overrides_enabled
         self._began: Instant | None = None
-        """The time of the first look."""
-        self._watch = Watch()
-        self.saw = self._watch.saw
-        self._hosts = HostsSeen()
-        self._gateway = _Standing()
+        """Time of the first check."""
+        self._observer = EventObserver()
+        self.observe = self._observer.observe
+        self._hosts = HostMonitor()
+        self._gateway = _IncidentState()
         self._pools: dict[PoolName, _PoolState] = {}
 
-    def reported(self, report: HostReport, now: Instant) -> None:
-        self._hosts.reported(report, now)
+    def record_host_report(self, report: HostReport, now: Instant) -> None:
+        self._hosts.record(report, now)
 
-    def look(self, summary: Summary, now: Instant) -> tuple[Verdict, ...]:
-        """One verdict for each pool of the policy and one for the gateway, the worst first."""
-        watch = self._watch
+    def diagnose(self, summary: Summary, now: Instant) -> tuple[Verdict, ...]:
+        """Returns one verdict for each pool of the policy and one for the gateway, worst first."""
+        watch = self._observer
         if self._began is None:
             self._began = self._gateway.since = now
-        watch.keep_endpoints([each.id for each in summary.endpoints])
-        self._gateway.note(self._hosts.found(now), now)
-        if self._gateway.well:
+        watch.drop_departed([each.id for each in summary.endpoints])
+        self._gateway.update(self._hosts.find_incident(now), now)
+        if self._gateway.is_healthy:
             self._hosts.learn()
         self._pools = {name: self._pools.get(name) or _new_state(now) for name in watch.pools}
         for name, pool in watch.pools.items():
-            self._look_at(pool, self._pools[name], summary, now)
-        ill = [each for each in self._pools.items() if each[1].standing.found is not None]
+            self._diagnose_pool(pool, self._pools[name], summary, now)
+        ill = [each for each in self._pools.items() if each[1].incident.found is not None]
         ill.sort(key=lambda each: (-each[1].bad, each[0]))
-        healthy = [each for each in self._pools.items() if each[1].standing.found is None]
-        verdicts = [_verdict(name, state.standing, state.affected) for name, state in (*ill, *healthy)]
+        healthy = [each for each in self._pools.items() if each[1].incident.found is None]
+        verdicts = [_verdict(name, state.incident, state.affected) for name, state in (*ill, *healthy)]
         gateway = _verdict(None, self._gateway, ())
         return (gateway, *verdicts) if self._gateway.found is not None else (*verdicts, gateway)
 
-    def _look_at(self, pool: PoolSeen, state: _PoolState, summary: Summary, now: Instant) -> None:
-        standing, history = state.standing, pool.history
+    def _diagnose_pool(self, pool: PoolStats, state: _PoolState, summary: Summary, now: Instant) -> None:
+        standing, history = state.incident, pool.history
         gateway = self._gateway.found
-        history.close(well=standing.well and (self._gateway.well or (gateway is not None and gateway.partial)))
-        picture = self._picture(pool, state, summary, now)
-        state.bad = picture.late.bad
-        one = found(picture)
+        history.close(
+            healthy=standing.is_healthy and (self._gateway.is_healthy or (gateway is not None and gateway.partial))
+        )
+        picture = self._observe_pool(pool, state, summary, now)
+        state.bad = picture.recent.bad
+        one = find_incident(picture)
         if _is_leftover(one, state, picture):
-            one = found(picture, but=cost_drift)
+            one = find_incident(picture, exclude=cost_drift)
         if one is not None and gateway is not None and not gateway.partial:
-            # What the gateway itself does to all of them is not looked for at each.
-            one = gateway if harmed(picture) else None
-        standing.note(one, now)
+            # A problem in the gateway itself replaces the findings for the pools that it harms.
+            one = gateway if callers_harmed(picture) else None
+        standing.update(one, now)
         told = standing.found
-        if told is not None and told.incident is not Incident.COST_DRIFT and (one is not None or harmed(picture)):
+        if (
+            told is not None
+            and told.incident is not Incident.COST_DRIFT
+            and (one is not None or callers_harmed(picture))
+        ):
             state.incident_at = now
         state.affected = _affected(picture, standing.found)
-        if standing.well and not harmed(picture):
+        if standing.is_healthy and not callers_harmed(picture):
             self._learn(pool, picture)
         one = standing.found
-        if one is not None and one.service_class is not None and now - standing.told_at >= COST_TOLD_NS:
+        if one is not None and one.service_class is not None and now - standing.reported_at >= COST_DRIFT_REPORTED_NS:
             history.forget_answers(one.service_class)
 
-    def _learn(self, pool: PoolSeen, picture: Picture) -> None:
+    def _learn(self, pool: PoolStats, picture: PoolObservation) -> None:
         for each in picture.serving:
-            each.seen.learn()
+            each.stats.learn()
         self._hosts.learn_transport(pool.name)
-        usual = pool.history.usual
+        usual = pool.history.baseline
         tokens = count = 0
         for lengths in usual.answers.values():
             tokens, count = tokens + lengths.tokens, count + lengths.count
         if count:
             pool.answer_tokens = tokens // count
 
-    def _picture(self, pool: PoolSeen, state: _PoolState, summary: Summary, now: Instant) -> Picture:
-        assert self._began is not None, "a picture is made only when looking"
-        history, classes = pool.history, _classes_of(pool.name, self._watch.classes)
-        late = history.late()
+    def _observe_pool(self, pool: PoolStats, state: _PoolState, summary: Summary, now: Instant) -> PoolObservation:
+        assert self._began is not None, "_picture() called before look()"
+        history, classes = pool.history, _classes_of(pool.name, self._observer.classes)
+        late = history.recent()
         state.prompts.append(mean(late.prompt_tokens, late.arrivals))
-        usual = history.usual
+        usual = history.baseline
         computed = 100 - (100 * usual.cached_tokens // usual.asked_tokens if usual.asked_tokens else 0)
         looks = [
-            _endpoint_look(each, seen, pool, computed, now)
+            _endpoint_observation(each, seen, pool, computed, now)
             for each in summary.endpoints
-            if each.pool == pool.name and (seen := self._watch.endpoints.get(each.id)) is not None
+            if each.pool == pool.name and (seen := self._observer.endpoints.get(each.id)) is not None
         ]
-        prompts, told = state.prompts, state.standing.found
+        prompts, told = state.prompts, state.incident.found
         queued = sum(summary.queued.get(each.name, 0) for each in classes)
         state.queued.append(queued)
-        return Picture(
+        return PoolObservation(
             pool=pool.name,
             now=now,
-            late=late,
-            latest=history.late(LATEST_SECONDS),
-            later=history.late(KEPT_SECONDS),
-            usual=usual,
+            recent=late,
+            last_seconds=history.recent(LAST_SECONDS),
+            longer_window=history.recent(KEPT_SECONDS),
+            baseline=usual,
             endpoints=looks,
             queued=queued,
-            level=max((each.level for each in summary.given_up if each.pool == pool.name), default=0),
+            level=max((each.level for each in summary.degradation if each.pool == pool.name), default=0),
             speed=pool.speed,
             tpot_ns=min((each.tpot_ns for each in classes if each.tpot_ns is not None), default=None),
             ttft_ns=min((each.ttft_ns for each in classes if each.ttft_ns is not None), default=None),
             transport_ns=self._hosts.transport_ns(pool.name),
             transport_usual_ns=self._hosts.transport_usual_ns(pool.name),
-            prompts_before=prompts[-_PROMPTS_AGO] if len(prompts) >= _PROMPTS_AGO else 0,
-            told=None if told is None else told.incident,
+            earlier_prompt_tokens=prompts[-_PROMPTS_AGO] if len(prompts) >= _PROMPTS_AGO else 0,
+            reported=None if told is None else told.incident,
             backlog=min(state.queued) if len(state.queued) == BACKLOG_LOOKS else 0,
-            began=self._began,
+            first_look_at=self._began,
             cold_start_ns=pool.cold_start_ns,
-            unsent_why=pool.unsent_why,
-            operable=self._operable,
+            scales=pool.scales,
+            unsent_reason=pool.unsent_reason,
+            overrides_enabled=self._overrides_enabled,
         )
 
 
-def _is_leftover(one: Found | None, state: _PoolState, picture: Picture) -> bool:
-    """Whether grown answers are found, and the window may contain those of another incident.
+def _is_leftover(one: IncidentFinding | None, state: _PoolState, picture: PoolObservation) -> bool:
+    """Returns whether a cost drift may be due to responses from another incident that are still in the window.
 
-    If callers are harmed meanwhile, the finding counts, and must last for longer to replace the reported incident.
+    If callers are being harmed, the finding counts, but it must persist longer to replace the reported incident.
     """
-    if one is None or one.incident is not Incident.COST_DRIFT or picture.told is Incident.COST_DRIFT:
+    if one is None or one.incident is not Incident.COST_DRIFT or picture.reported is Incident.COST_DRIFT:
         return False
-    if state.incident_at is None or picture.now - state.incident_at > ANSWERS_NS:
+    if state.incident_at is None or picture.now - state.incident_at > COST_DRIFT_PAUSE_NS:
         return False
-    return picture.told is None or not harmed(picture)
+    return picture.reported is None or not callers_harmed(picture)
 
 
 def _new_state(now: Instant) -> _PoolState:
-    standing = _Standing()
+    standing = _IncidentState()
     standing.since = now
     return _PoolState(standing, deque(maxlen=_PROMPTS_KEPT), deque(maxlen=BACKLOG_LOOKS))
 
@@ -269,16 +277,16 @@ def _classes_of(pool: PoolName, classes: dict[ClassName, ServiceClass]) -> Seque
     return [each for each in classes.values() if not each.pools or pool in each.pools]
 
 
-def _endpoint_look(
-    summary: EndpointSummary, seen: EndpointSeen, pool: PoolSeen, computed_percent: int, now: Instant
-) -> EndpointLook:
-    seen.look(pool.speed, computed_percent, pool.answer_tokens, now)
-    look = EndpointLook(summary, seen, seen.silent_ns(now))
-    seen.note_out(now, out=look.out, gone=summary.trouble in _GONE)
+def _endpoint_observation(
+    summary: EndpointSummary, seen: EndpointStats, pool: PoolStats, computed_percent: int, now: Instant
+) -> EndpointObservation:
+    seen.update_pace(pool.speed, computed_percent, pool.answer_tokens, now)
+    look = EndpointObservation(summary, seen, seen.silent_ns(now))
+    seen.record_state(now, out=look.is_down, gone=summary.trouble in _GONE_TROUBLES)
     return look
 
 
-def _verdict(pool: PoolName | None, standing: _Standing, affected: tuple[Affected, ...]) -> Verdict:
+def _verdict(pool: PoolName | None, standing: _IncidentState, affected: tuple[Affected, ...]) -> Verdict:
     one = standing.found
     if one is None:
         where = "The gateway" if pool is None else f"Pool {pool}"
@@ -288,25 +296,29 @@ def _verdict(pool: PoolName | None, standing: _Standing, affected: tuple[Affecte
     )
 
 
-def _affected(picture: Picture, one: Found | None) -> tuple[Affected, ...]:
-    """Whose requests suffered most of late; where none did yet, whom the finding names."""
-    if one is None:
+def _affected(picture: PoolObservation, finding: IncidentFinding | None) -> tuple[Affected, ...]:
+    """Returns the callers harmed most recently, or those named by the finding if none are harmed yet."""
+    if finding is None:
         return ()
-    worst = sorted(picture.late.bad_by.by_name.items(), key=lambda each: (-each[1], each[0]))[:AFFECTED_MAX]
+    worst = sorted(picture.recent.bad_by.by_name.items(), key=lambda each: (-each[1], each[0]))[:AFFECTED_MAX]
     if not worst:
-        return (Affected(one.service_class, one.tenant, "pays more, and waits no longer"),) if one.service_class else ()
-    return tuple(_of(name, count, picture) for name, count in worst)
+        return (
+            (Affected(finding.service_class, finding.tenant, "pays more but does not wait longer"),)
+            if finding.service_class
+            else ()
+        )
+    return tuple(_affected_row(name, count, picture) for name, count in worst)
 
 
-def _of(name: str, count: int, picture: Picture) -> Affected:
+def _affected_row(name: str, count: int, picture: PoolObservation) -> Affected:
     class_name, _, tenant = name.partition(" ")
-    how = f"{count} requests late or not served in the last {LATE_SECONDS} s"
+    how = f"{counted(count, 'request')} late or not served in the last {RECENT_SECONDS} s"
     if not class_name:
         return Affected(None, TenantId(tenant), how)
     service_class = ClassName(class_name)
-    begun, took_ns = picture.late.ttft_by.get(service_class, (0, 0))
-    usually, usual_ns = picture.usual.ttft_by.get(service_class, (0, 0))
+    begun, took_ns = picture.recent.ttft_by.get(service_class, (0, 0))
+    usually, usual_ns = picture.baseline.ttft_by.get(service_class, (0, 0))
     if begun and usually:
-        now, before = seconds(Duration(took_ns // begun)), seconds(Duration(usual_ns // usually))
-        how += f"; {now} to the first token on the mean, usually {before}"
+        now, before = format_seconds(Duration(took_ns // begun)), format_seconds(Duration(usual_ns // usually))
+        how += f"; mean time to first token {now}, usually {before}"
     return Affected(service_class, TenantId(tenant), how)

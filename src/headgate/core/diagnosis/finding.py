@@ -1,21 +1,21 @@
-"""What is a finding made of: what it says, whether anybody is harmed, and the facts it goes by?"""
+"""What a pattern finds, what counts as harm, and how evidence is formatted."""
 
 from dataclasses import dataclass
 from typing import Final
 
-from headgate.core.diagnosis.picture import Picture, mean
-from headgate.core.diagnosis.seconds_seen import LATE_SECONDS
-from headgate.model.units import ClassName, Duration, TenantId, seconds
+from headgate.core.diagnosis.pool_observation import PoolObservation, mean
+from headgate.core.diagnosis.window_counts import RECENT_SECONDS
+from headgate.model.units import ClassName, Duration, TenantId, format_seconds
 from headgate.model.verdict import Incident
 
 HARM_PERMILLE: Final = 40
 HARM_COUNT: Final = 3
-"""So many of those whose fate is known, and so many in a thousand, make harm."""
-FELT_PERMILLE: Final = 10
+"""Minimum number of harmed requests, and their minimum share per thousand requests with a known result."""
+AFFECTED_PERMILLE: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class IncidentFinding:
     incident: Incident
     sentence: str
     evidence: tuple[str, ...]
@@ -23,65 +23,87 @@ class Found:
     tenant: TenantId | None = None
     service_class: ClassName | None = None
     partial: bool = False
-    """For a finding about the gateway: whether findings about pools are reported as well."""
+    """Whether pool findings are still reported. Used only for findings about the gateway."""
 
 
-def harmed(picture: Picture) -> bool:
-    late = picture.late
-    return late.bad >= HARM_COUNT and late.bad * 1_000 >= HARM_PERMILLE * max(1, late.resolved)
+def callers_harmed(picture: PoolObservation) -> bool:
+    return picture.recent.bad >= harm_threshold(picture)
 
 
-def felt(picture: Picture) -> bool:
-    """Whether several suffer, though they may be few of many: enough where what is wrong is seen directly."""
-    late = picture.late
-    return late.bad >= HARM_COUNT and late.bad * 1_000 >= FELT_PERMILLE * late.resolved
+def harm_threshold(picture: PoolObservation) -> int:
+    """Returns the minimum number of harmed requests that counts as harm."""
+    return max(HARM_COUNT, -(-HARM_PERMILLE * picture.recent.resolved // 1_000))
 
 
-def plain(picture: Picture) -> bool:
-    """Whether harm can be told of: what is usual is known, or so many are harmed that it need not be."""
-    return picture.known or picture.late.bad * 5 >= picture.late.resolved
+def callers_affected(picture: PoolObservation) -> bool:
+    """Returns whether several requests are harmed, even if they are a small share.
+
+    Used for problems observed directly.
+    """
+    late = picture.recent
+    return late.bad >= HARM_COUNT and late.bad * 1_000 >= AFFECTED_PERMILLE * late.resolved
 
 
-def after_outage(picture: Picture) -> bool:
-    """Whether most harmed requests found no endpoint a moment ago: no evidence about engines that are back."""
-    return 0 < picture.late.bad <= 2 * picture.late.missing and not picture.latest.missing
+def is_harm_clear(picture: PoolObservation) -> bool:
+    """Returns whether harm can be reported: there is a baseline, or the number of harmed requests is high enough."""
+    return picture.has_baseline or picture.recent.bad * 5 >= picture.recent.resolved
 
 
-# Facts, each with what is usual
+def after_outage(picture: PoolObservation) -> bool:
+    """Returns whether most harmed requests had no endpoint but would have one now.
+
+    Such requests are no evidence against engines that have recovered.
+    """
+    return 0 < picture.recent.bad <= 2 * picture.recent.missing and not picture.last_seconds.missing
 
 
-def arrivals(picture: Picture) -> str:
-    return f"{picture.late.arrivals} requests in {LATE_SECONDS} s, usually {picture.usually(picture.usual.arrivals)}"
+# Evidence, with the usual values
 
 
-def prompts(picture: Picture) -> str:
-    late, usual = picture.late, picture.usual
+def counted(count: int, one: str, many: str | None = None) -> str:
+    """Returns the count with its noun. The plural is the singular with an `s` unless `many` is given."""
+    return f"{count} {one if count == 1 else many or f'{one}s'}"
+
+
+def arrivals_evidence(picture: PoolObservation) -> str:
+    usual = picture.baseline_count(picture.baseline.arrivals)
+    return f"{counted(picture.recent.arrivals, 'request')} in {RECENT_SECONDS} s, usually {usual}"
+
+
+def prompts_evidence(picture: PoolObservation) -> str:
+    late, usual = picture.recent, picture.baseline
     now, before = mean(late.prompt_tokens, late.arrivals), mean(usual.prompt_tokens, usual.arrivals)
-    return f"{now} tokens per prompt, usually {before}"
+    return f"{counted(now, 'token')} per prompt, usually {before}"
 
 
-def prefill(picture: Picture) -> str:
-    late, usual = picture.late, picture.usual
+def prefill_evidence(picture: PoolObservation) -> str:
+    late, usual = picture.recent, picture.baseline
     now, before = mean(late.prefill_ns, late.begun), mean(usual.prefill_ns, usual.begun)
-    return f"{seconds(Duration(now))} from sending to the first token, usually {seconds(Duration(before))}"
-
-
-def kv(picture: Picture) -> str:
-    told = [each.seen.kv_percent for each in picture.serving if each.seen.kv_percent is not None]
-    return f"{min(told)} to {max(told)}% in use" if told else "not told"
-
-
-def engine_waiting(picture: Picture) -> int:
-    return sum(each.seen.waiting for each in picture.serving)
-
-
-def attempts_failed(picture: Picture) -> str:
-    late, usual = picture.late, picture.usual
     return (
-        f"{late.attempts_failed + late.attempts_stalled} attempts failed in {LATE_SECONDS} s, usually "
-        f"{picture.usually(usual.attempts_failed + usual.attempts_stalled)}"
+        f"{format_seconds(Duration(now))} from sending to the first token, usually {format_seconds(Duration(before))}"
     )
 
 
-def usd(nano: int) -> str:
+def kv_evidence(picture: PoolObservation) -> str:
+    told = [each.stats.kv_percent for each in picture.serving if each.stats.kv_percent is not None]
+    return f"{min(told)} to {max(told)}% in use" if told else "not reported"
+
+
+def engine_queue_evidence(picture: PoolObservation) -> str:
+    return f"{counted(sum(each.stats.waiting for each in picture.serving), 'request')} queued in engines"
+
+
+def missing_evidence(picture: PoolObservation) -> str:
+    return f"{counted(picture.recent.missing, 'request')} had no endpoint in the last {RECENT_SECONDS} s"
+
+
+def failures_evidence(picture: PoolObservation) -> str:
+    late, usual = picture.recent, picture.baseline
+    return (
+        f"{counted(late.attempts_failed + late.attempts_stalled, 'attempt')} failed in {RECENT_SECONDS} s, usually "
+        f"{picture.baseline_count(usual.attempts_failed + usual.attempts_stalled)}"
+    )
+
+
+def format_usd(nano: int) -> str:
     return f"${nano / 1_000_000_000:.2g}"

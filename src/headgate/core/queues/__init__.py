@@ -1,1 +1,1 @@
-"""Who goes next? Bands between classes, fairness between tenants, order inside a tenant."""
+"""Queues: priority bands for classes, fair queueing among tenants, and the order of each tenant's requests."""

@@ -1,37 +1,37 @@
-"""Who is held until an endpoint has started, and how long does a start take?
+"""Requests held until an endpoint has started, and how long such starts have taken.
 
-A pool may have no endpoint at all, and is then given one when it is asked for. Whoever asks meanwhile is held, if its
-class waits that long: it stands in the queue as all others, but is counted apart, so that it takes no place from those
-who ask for what is there. It is held for all pools that it may use at once, and no longer once an endpoint of any of
-them takes work; from then on it waits as everybody does.
+A pool that is scaled to zero starts an endpoint when a request needs one. Requests that arrive during the cold start
+are held if their class sets `cold_start_wait_max`. They are queued like all others but counted separately, so they do
+not count toward the queue limits for requests to running pools. A request is held for all pools that it may use. The
+hold ends when any of these pools has a live endpoint. The request then waits like any other.
 
-How long a start takes is measured where the first of those who are held came before any endpoint was known. Where one
-was on its way already nobody knows since when.
+A start is measured only if the first held request arrived before any endpoint of its pools was known. Otherwise, there
+is no way to know when the start began.
 """
 
 from collections.abc import Iterable
 from typing import Final
 
 from headgate.core.counters import StartCounter
-from headgate.core.routing.fleet import Fleet
+from headgate.core.request_state import Request
+from headgate.core.routing.fleet import FleetState
 from headgate.core.rules import Rules
-from headgate.core.state import Request
 from headgate.model.units import Duration, Instant, PoolName, RequestId
 
-_LATE: Final = 8
-"""A start that takes longer than the last one did is said to take such a part of it more."""
+_OVERDUE_DIVISOR: Final = 8
+"""The remaining time of a start is assumed to be at least the last start's duration divided by this."""
 
 
 class _Start:
-    """Of an endpoint of any of some pools."""
+    """A start in progress: the first endpoint of any pool in a set."""
 
     __slots__ = ("began", "waiting")
 
     def __init__(self, began: Instant | None) -> None:
         self.began = began
-        """None where nobody knows."""
+        """Time at which the start began. None if unknown."""
         self.waiting: dict[RequestId, Request] = {}
-        """Who is held for it. May be nobody any more while it is under way."""
+        """Requests held for this start. Can be empty while the start is still in progress."""
 
 
 class Holds:
@@ -40,7 +40,7 @@ class Holds:
     def __init__(self) -> None:
         self.starts: dict[tuple[PoolName, ...], _Start] = {}
         self._took_ns: dict[PoolName, Duration] = {}
-        """How long the last start took that was measured."""
+        """Duration of each pool's last measured start."""
 
     def change_rules(self, rules: Rules) -> None:
         self._took_ns = {pool: took for pool, took in self._took_ns.items() if pool in rules.pools}
@@ -52,41 +52,41 @@ class Holds:
         self._took_ns = {each.pool: each.took_ns for each in counters}
 
     def expect(self, pools: tuple[PoolName, ...]) -> None:
-        """Somebody has been held for these pools by others, and nobody knows since when."""
+        """Records that another scheduler has been holding requests for these pools for an unknown time."""
         self.starts.setdefault(pools, _Start(None))
 
-    def add(self, request: Request, fleet: Fleet) -> None:
+    def add(self, request: Request, fleet: FleetState) -> None:
         if (start := self.starts.get(request.pools)) is None:
             known = any(pool in fleet.pools for pool in request.pools)
             start = self.starts[request.pools] = _Start(None if known else request.queued_since)
         start.waiting[request.ticket.request_id] = request
 
     def remove(self, request: Request) -> bool:
-        """Whether it was held until here."""
+        """Ends the hold of a request. Returns whether the request was held."""
         start = self.starts.get(request.pools)
         return start is not None and start.waiting.pop(request.ticket.request_id, None) is not None
 
-    def over(self, fleet: Fleet, now: Instant) -> list[Request]:
-        """Those who need not be held any longer, in the order in which they came."""
+    def pop_released(self, fleet: FleetState, now: Instant) -> list[Request]:
+        """Removes and returns requests that no longer need to be held, in order of arrival."""
         free: list[Request] = []
         for pools, start in tuple(self.starts.items()):
-            if fleet.live(pools):
+            if fleet.live_count(pools):
                 free += start.waiting.values()
                 self._measure(pools, start, fleet, now)
                 del self.starts[pools]
-            elif not start.waiting and not fleet.warming(pools):
+            elif not start.waiting and not fleet.is_warming(pools):
                 del self.starts[pools]
         return free
 
-    def _measure(self, pools: tuple[PoolName, ...], start: _Start, fleet: Fleet, now: Instant) -> None:
+    def _measure(self, pools: tuple[PoolName, ...], start: _Start, fleet: FleetState, now: Instant) -> None:
         if start.began is not None:
             for pool in pools:
-                if fleet.live((pool,)):
+                if fleet.live_count((pool,)):
                     self._took_ns[pool] = Duration(now - start.began)
 
     def expected_ns(self, pool: PoolName, pools: tuple[PoolName, ...], usual_ns: Duration, now: Instant) -> Duration:
-        """How long until the first endpoint of the pool serves those who may use these pools."""
+        """Returns the expected time until the pool's first endpoint is live, for a request that may use `pools`."""
         took_ns, start = self._took_ns.get(pool, usual_ns), self.starts.get(pools)
         if start is None or start.began is None:
             return took_ns
-        return Duration(max(took_ns // _LATE, took_ns - (now - start.began)))
+        return Duration(max(took_ns // _OVERDUE_DIVISOR, took_ns - (now - start.began)))

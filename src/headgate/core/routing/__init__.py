@@ -1,1 +1,1 @@
-"""Where does it go? The endpoints as the scheduler sees them, and the choice among them."""
+"""Routing: the scheduler's view of the endpoints, and the choice among them."""

@@ -1,22 +1,22 @@
-"""What has been promised at one place, and which endpoints share it?
+"""Load on devices that several endpoints share.
 
-Two engines on one GPU are two addresses and one capacity: what is in flight at the one slows the other. Endpoints that
-name the same device are therefore judged by what all of them hold together, each by the terms of its own pool. An
-endpoint that names none is a device by itself, and costs nothing more for it.
+Two engines on one GPU have two addresses but one capacity: requests to one of them slow down the other. The headroom of
+endpoints on the same device is therefore computed from their total load, with the settings of each endpoint's own pool.
+An endpoint without a configured device is its own device.
 
-The sums are made anew from the endpoints whenever one of them changes, so that they cannot drift from what they sum.
+The totals are recomputed whenever an endpoint changes, so they cannot drift.
 """
 
 from headgate.model.units import ClassName, EndpointId
 
 
-class Held:
-    """What is under way, at an endpoint or at a device."""
+class InFlightLoad:
+    """Load on an endpoint or a device."""
 
     __slots__ = (
         "foreign",
         "in_flight",
-        "in_flight_of",
+        "in_flight_by_class",
         "itl_ns",
         "kv_foreign",
         "kv_reserved",
@@ -26,36 +26,36 @@ class Held:
 
     def __init__(self) -> None:
         self.foreign = self.kv_foreign = 0
-        """Sequences and tokens of KV cache that the engine says it has and that were not sent from here."""
+        """Sequences and KV cache tokens that the engine reports but that do not come from this gateway."""
         self.in_flight = 0
-        self.in_flight_of: dict[ClassName, int] = {}
-        """By class."""
+        self.in_flight_by_class: dict[ClassName, int] = {}
+        """Requests in flight by class."""
         self.pending_tokens = 0
-        """Of prompts whose first token has not come."""
+        """Uncached prompt tokens of requests without a first token."""
         self.kv_used = 0
-        """Tokens of prompts and of what was produced, as far as was told."""
+        """Prompt tokens and reported output tokens of requests in flight."""
         self.kv_reserved = 0
-        """Tokens that were promised."""
+        """KV cache tokens that are reserved for requests in flight."""
         self.itl_ns = 0
-        """The time between two tokens as last measured; 0 while nobody streams."""
+        """Latest measured inter-token latency. 0 while nothing is streaming."""
 
     def count(self, name: ClassName, change: int) -> None:
-        """Records that `change` requests of this class came or, if it is negative, went."""
-        count = self.in_flight_of.get(name, 0) + change
+        """Adds `change`, which may be negative, to the number of requests in flight of this class."""
+        count = self.in_flight_by_class.get(name, 0) + change
         if count:
-            self.in_flight_of[name] = count
+            self.in_flight_by_class[name] = count
         else:
-            del self.in_flight_of[name]
+            del self.in_flight_by_class[name]
 
 
-class DeviceRecord(Held):
-    """A device that endpoints have named, and the sums of what they hold."""
+class DeviceRecord(InFlightLoad):
+    """A configured device, with the total load on its endpoints."""
 
     __slots__ = ("members",)
 
     def __init__(self) -> None:
         super().__init__()
-        self.members: dict[EndpointId, Held] = {}
+        self.members: dict[EndpointId, InFlightLoad] = {}
 
     def sum_up(self) -> None:
         in_flight = pending_tokens = kv_used = kv_reserved = itl_ns = foreign = kv_foreign = 0
@@ -67,17 +67,17 @@ class DeviceRecord(Held):
             kv_reserved += each.kv_reserved
             foreign += each.foreign
             kv_foreign += each.kv_foreign
-            # What is slow for the streams of one is slow for those of the others.
+            # The slowest streams on a device determine the inter-token latency of all its endpoints.
             itl_ns = max(itl_ns, each.itl_ns)
-            for name, count in each.in_flight_of.items():
+            for name, count in each.in_flight_by_class.items():
                 in_flight_of[name] = in_flight_of.get(name, 0) + count
-        self.in_flight, self.in_flight_of = in_flight, in_flight_of
+        self.in_flight, self.in_flight_by_class = in_flight, in_flight_of
         self.pending_tokens, self.kv_used, self.kv_reserved = pending_tokens, kv_used, kv_reserved
         self.foreign, self.kv_foreign, self.itl_ns = foreign, kv_foreign, itl_ns
 
 
 class Devices:
-    """Every device that an endpoint of the fleet names."""
+    """All configured devices of the fleet."""
 
     __slots__ = ("_by_name",)
 
@@ -87,17 +87,20 @@ class Devices:
     def __len__(self) -> int:
         return len(self._by_name)
 
-    def join(self, name: str, endpoint_id: EndpointId, held: Held) -> Held:
-        """What an endpoint that names this device is judged by; itself, where it names none."""
+    def join(self, name: str, endpoint_id: EndpointId, load: InFlightLoad) -> InFlightLoad:
+        """Adds an endpoint to a device and returns the load that determines its headroom.
+
+        Without a device name, that is the endpoint's own load.
+        """
         if not name:
-            return held
+            return load
         if (device := self._by_name.get(name)) is None:
             device = self._by_name[name] = DeviceRecord()
-        device.members[endpoint_id] = held
+        device.members[endpoint_id] = load
         return device
 
     def leave(self, name: str, endpoint_id: EndpointId) -> None:
-        """Forgets the endpoint, and its device with the last one on it."""
+        """Removes an endpoint from its device, and the device if it has no other endpoints."""
         if not name:
             return
         device = self._by_name[name]

@@ -1,80 +1,98 @@
-"""Does an endpoint have headroom, and how soon would it serve a request?
+"""Endpoint records: load, headroom and predicted latency.
 
-What an endpoint has been promised is known at once: prompts that have yet to be computed there, sequences that decode,
-KV cache that answers may grow to. From this follows how long a newcomer's prompt would wait and how much slower it
-would make the others; the endpoint where that is least goes first. Whether it takes anybody at all goes by the same
-promises and by what was measured last: the time between two tokens.
+The scheduler always knows an endpoint's current reservations: prompts in prefill, sequences in decode, and the KV cache
+that responses may need. They determine how long a new prompt would wait and how much it would slow down the other
+requests. The endpoint with the lowest sum of both is preferred. Headroom depends on the same reservations and on the
+latest measured inter-token latency.
 """
 
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from headgate.core.cost import first_token_ns
 from headgate.core.engine_time import EngineTime
-from headgate.core.routing.devices import Held
-from headgate.core.routing.learning import Learned
+from headgate.core.routing.devices import InFlightLoad
 from headgate.core.routing.sequence_limit import SequenceLimit
 from headgate.core.routing.service_log import ServiceLog
+from headgate.core.routing.speed_estimator import SpeedEstimator
 from headgate.core.summary import EndpointSummary
-from headgate.model.endpoint import Endpoint, EndpointState, EndpointTrouble
+from headgate.model.endpoint import Endpoint, EndpointProblem, EndpointState
 from headgate.model.policy import HeadroomRules
 from headgate.model.speed import EngineSpeed
-from headgate.model.units import ClassName, Duration, Instant
+from headgate.model.units import SECOND, ClassName, Duration, Instant
 
+PROBE_FAILING_NS_MAX: Final = Duration(10 * SECOND)
+"""Time without any activity after which an endpoint with a failing probe counts as unresponsive (`failing_probes`)."""
 _PS_PER_NS: Final = 1_000
 _SLOW_PERCENT: Final = 125
-"""Of the time that a step should take: up to here it is taken for noise."""
+"""Decode time, in percent of the expected time, below which a deviation counts as noise."""
 _ALONE_TIMES: Final = 2
-"""A default time per token is at least this multiple of a step with one request."""
+"""A default TPOT target is at least this multiple of a decode step with one request."""
+_NO_CLASS: Final = ClassName("")
+# Enum members that every request needs: Python 3.11 looks them up slowly.
+_TRIAL: Final = EndpointState.TRIAL
 
 
-class Reservation(NamedTuple):
-    """What an endpoint is promised with an attempt."""
+class Reservation:
+    """Capacity that an attempt reserves on an endpoint. Immutable."""
 
-    prompt_tokens: int
-    kv_tokens: int
-    """The prompt and what the answer may well grow to."""
-    service_class: ClassName = ClassName("")
-    """Whose places it may take; empty where that is no matter."""
-    cached_tokens: int = 0
-    """What of the prompt the engine probably holds, and need not compute."""
-    places: int = 1
-    """The number of the endpoint's places that it takes: one for each prompt to be answered."""
+    # A named tuple takes longer to create, and its fields take longer to read.
+    __slots__ = ("cached_tokens", "kv_tokens", "pending_tokens", "places", "prompt_tokens", "service_class")
 
-    @property
-    def pending_tokens(self) -> int:
-        """What it has to compute before the first token."""
-        return self.prompt_tokens - self.cached_tokens
+    def __init__(
+        self,
+        prompt_tokens: int,
+        kv_tokens: int,
+        service_class: ClassName = _NO_CLASS,
+        cached_tokens: int = 0,
+        places: int = 1,
+    ) -> None:
+        self.prompt_tokens = prompt_tokens
+        self.kv_tokens = kv_tokens
+        """KV cache tokens for the prompt and the largest likely response."""
+        self.service_class = service_class
+        """Class of the request, which may use the slots reserved for that class. Empty if irrelevant."""
+        self.cached_tokens = cached_tokens
+        """Prompt tokens that are probably in the engine's prefix cache."""
+        self.places = places
+        """Number of slots that the attempt occupies: one per prompt."""
+        self.pending_tokens = prompt_tokens - cached_tokens
+        """Prompt tokens to compute before the first output token."""
+
+    def with_kv_tokens(self, kv_tokens: int) -> "Reservation":
+        return Reservation(self.prompt_tokens, kv_tokens, self.service_class, self.cached_tokens, self.places)
 
 
 _SHORTEST: Final = Reservation(1, 2)
 
 
 class Trouble(NamedTuple):
-    """The reason why an endpoint does not serve, and the observed error."""
+    """Why an endpoint is not serving requests, and the observed error."""
 
-    kind: EndpointTrouble
+    kind: EndpointProblem
     detail: str
 
 
-class Terms(NamedTuple):
-    """What holds for all endpoints of a pool."""
+@dataclass(frozen=True, slots=True)
+class EndpointSettings:
+    """Settings shared by all endpoints in a pool."""
 
     speed: EngineSpeed
     kv_tokens: int | None
     tpot_ns: Duration | None
-    """The strictest time per token that any class promises here."""
+    """Strictest TPOT target of any class that uses the pool, in nanoseconds."""
     rules: HeadroomRules
     reserves: tuple[tuple[ClassName, int], ...] = ()
-    """The classes for which places are kept free here, and how many in a hundred."""
+    """Classes with reserved slots, and the reserved percentage of each."""
     other_zone_ns: Duration = Duration(0)
     tpot_configured_ns: Duration | None = None
-    """The strictest that is configured; the others are defaults."""
+    """Strictest configured TPOT target, in nanoseconds; `tpot_ns` includes default targets."""
     speed_assumed: bool = False
     kv_configured: bool = False
-    """Whether the KV capacity comes from the configuration; else it is what the endpoint's engine reports."""
+    """Whether the KV cache capacity is configured. Otherwise the engine reports it."""
 
 
-class EndpointRecord(Held):
+class EndpointRecord(InFlightLoad):
     """One endpoint as the scheduler sees it."""
 
     __slots__ = (
@@ -82,111 +100,115 @@ class EndpointRecord(Held):
         "counted_limit",
         "counted_long",
         "device",
+        "device_load",
         "drained",
+        "ejected_until",
         "ejections",
+        "engine_time",
         "failures",
-        "grown_percent",
+        "heap_entry",
         "id",
         "in_flight_max",
-        "last_heard",
-        "learned",
+        "last_progress_at",
         "leaving",
         "limit",
         "limit_percent",
         "live",
-        "passed_over",
-        "place",
+        "metrics_stale",
         "pool",
         "prefilled_ps",
+        "probe_failed_at",
         "probe_passes",
         "probe_trouble",
         "ready_at",
-        "returns_at",
-        "sequences",
-        "service",
-        "shared",
-        "silent",
+        "reports_metrics",
+        "sequence_limit",
+        "service_log",
+        "settings",
+        "skipped_as_stale",
         "slot",
+        "slow_start_percent",
+        "speed_estimator",
         "state",
         "streams",
-        "talks",
-        "terms",
-        "time",
         "tpot_ns",
         "zone",
     )
 
-    def __init__(self, endpoint: Endpoint, terms: Terms, now: Instant, *, counted_by: int = 1) -> None:
+    def __init__(self, endpoint: Endpoint, terms: EndpointSettings, now: Instant, *, scheduler_count: int = 1) -> None:
         super().__init__()
         self.id, self.pool = endpoint.id, endpoint.pool
         self.zone, self.device = endpoint.zone, ""
-        self.shared: Held = self
-        """What it is judged by: itself, or its device with all that others hold there."""
+        self.device_load: InFlightLoad = self
+        """Load that determines the headroom: the endpoint's own or, on a shared device, the device's total."""
         self.in_flight_max = self.limit = endpoint.in_flight_max
-        self.learned, self.sequences = Learned(), SequenceLimit()
+        self.speed_estimator, self.sequence_limit = SpeedEstimator(), SequenceLimit()
         self.tpot_ns: Duration | None = None
-        """The time per token up to which it takes requests."""
-        self.take_terms(terms)
+        """TPOT limit for accepting requests, in nanoseconds."""
+        self.apply_settings(terms)
         self.state = EndpointState.WARMING
         self.leaving = self.drained = False
-        """Whether it is being removed, and whether an operator has ordered that no new requests go there."""
+        """Whether the endpoint is being removed, and whether an operator is draining it."""
         self.streams = 0
-        """How many of those in flight have begun to stream, and so must show signs of life."""
-        self.last_heard = now
-        self.talks = self.silent = False
-        """Whether its engine has ever told of itself, and whether it has stopped."""
-        self.passed_over = False
+        """Number of requests in flight that have started to stream.
+
+        If all of them become silent, the endpoint has stalled.
+        """
+        self.last_progress_at = now
+        self.reports_metrics = self.metrics_stale = False
+        """Whether the engine has ever reported metrics, and whether it has stopped."""
+        self.skipped_as_stale = False
         self.limit_percent = 100
-        """What its silence means: that it takes nobody, or fewer."""
-        self.grown_percent = 100
-        """How far its slow start is."""
+        """Effect of stale metrics: the endpoint gets no new requests (`skipped_as_stale`) or a lower limit."""
+        self.slow_start_percent = 100
+        """Progress of the slow start, in percent of the limit."""
         self.ready_at = now
-        """When it could serve last after it could not."""
-        self.time = EngineTime(endpoint.id, endpoint.pool, terms.speed, now, of=counted_by)
+        """Time at which the endpoint last became ready."""
+        self.engine_time = EngineTime(endpoint.id, endpoint.pool, terms.speed, now, scheduler_count=scheduler_count)
         self.prefilled_ps = 0
-        """What the prompts should have taken that were computed since the last report of progress."""
-        self.failures = 0
-        """Failures in a row for which the endpoint is to blame."""
-        self.service = ServiceLog()
-        self.ejections = 0
-        """Ejections in a row."""
-        self.returns_at = now
+        """Expected prefill time of the prompts computed since the last progress report, in picoseconds."""
+        self.failures = self.ejections = 0
+        """Consecutive failures that are the endpoint's fault, and consecutive ejections."""
+        self.service_log = ServiceLog()
+        self.ejected_until = now
         self.probe_passes = False
-        """Whether its last probe passed; false also if it has not been probed."""
+        """Whether the last probe passed. False if the endpoint has not been probed."""
         self.probe_trouble: Trouble | None = None
-        """The reason why its last probe failed."""
+        """Why the last probe failed. None if it passed."""
+        self.probe_failed_at = now
+        """Time since which the probe has been failing, if it is."""
         self.attempt_trouble: Trouble | None = None
-        """The reason why its last attempt failed, until one succeeds."""
+        """Why the last attempt failed. Kept until one succeeds."""
         self.live = False
-        """Whether it takes work at all, be it full at the moment or not."""
+        """Whether the endpoint accepts requests in principle, even if it is full at the moment."""
         self.counted_long = False
-        """Whether a long prompt is being computed there."""
+        """Whether the pool counts the endpoint as processing a long prompt."""
         self.counted_limit = 0
-        """The number of its pool's places that belong to it."""
+        """Slots of this endpoint that are included in its pool's total."""
         self.slot = 0
-        """Its number in its pool, the least that was free when it came."""
-        self.place: int | None = None
-        """The number of its one entry in the heap that counts; None while it has no headroom."""
+        """Number of the endpoint within its pool: the lowest one that was free when it joined."""
+        self.heap_entry: int | None = None
+        """Order number of the endpoint's current heap entry. None while the endpoint has no headroom."""
 
-    def take_terms(self, terms: Terms) -> None:
-        self.terms = terms
-        self.learned.assumed = terms.speed_assumed
-        self._relax()
+    def apply_settings(self, terms: EndpointSettings) -> None:
+        self.settings = terms
+        self.speed_estimator.assumed = terms.speed_assumed
+        self._relax_tpot()
 
-    def _relax(self) -> None:
-        """Raises a default time per token to what the engine can keep for a few requests at once."""
-        terms = self.terms
+    def _relax_tpot(self) -> None:
+        """Raises a default TPOT target to a value that the engine can meet with a few concurrent requests."""
+        terms = self.settings
         self.tpot_ns = terms.tpot_ns
         if terms.tpot_ns is None or terms.tpot_ns == terms.tpot_configured_ns:
             return
-        alone_ns = self.learned.decode_percent * terms.speed.decode_ps(1, kv_tokens=0) // (100 * _PS_PER_NS)
+        alone_ns = self.speed_estimator.decode_percent * terms.speed.decode_ps(1, kv_tokens=0) // (100 * _PS_PER_NS)
         relaxed_ns = Duration(max(terms.tpot_ns, _ALONE_TIMES * alone_ns))
         configured_ns = terms.tpot_configured_ns
         self.tpot_ns = relaxed_ns if configured_ns is None else min(relaxed_ns, configured_ns)
 
-    def seen(self) -> EndpointSummary:
-        """What those see of it who look."""
-        trouble = self.why_out
+    def summary(self) -> EndpointSummary:
+        """Returns a summary for status pages and metrics."""
+        trouble = self.trouble
         return EndpointSummary(
             self.id,
             self.pool,
@@ -196,74 +218,85 @@ class EndpointRecord(Held):
             self.in_flight_max,
             kv_tokens=self.kv_used + self.kv_foreign,
             suspected=self.suspected,
-            decode_percent=self.learned.decode_percent,
-            prefill_percent=self.learned.prefill_percent,
+            decode_percent=self.speed_estimator.decode_percent,
+            prefill_percent=self.speed_estimator.prefill_percent,
             drained=self.drained,
-            unserved_members=tuple(self.service.members.unserved),
+            unserved_members=tuple(self.service_log.members.unserved),
             trouble=None if trouble is None else trouble.kind,
             trouble_detail="" if trouble is None else trouble.detail,
             probe_fails=self.probe_trouble is not None,
-            sequences_max=self.sequences.learned,
+            sequences_max=self.sequence_limit.learned,
             kv_full=self._kv_full,
         )
 
     @property
     def _kv_full(self) -> bool:
-        shared, capacity = self.shared, self.terms.kv_tokens
+        shared, capacity = self.device_load, self.settings.kv_tokens
         if capacity is None or not shared.in_flight:
             return False
         another = shared.kv_reserved // shared.in_flight
-        return 100 * (shared.kv_reserved + shared.kv_foreign + another) > self.terms.rules.kv_percent * capacity
+        return 100 * (shared.kv_reserved + shared.kv_foreign + another) > self.settings.rules.kv_percent * capacity
 
     @property
-    def why_out(self) -> Trouble | None:
-        """The reason why it does not serve. A failing probe is more recent and more specific than the last attempt."""
+    def trouble(self) -> Trouble | None:
+        """Why the endpoint is not serving. A failing probe is more recent and specific than a failed attempt."""
         if self.probe_trouble is not None:
             return self.probe_trouble
         return self.attempt_trouble if self.state in (EndpointState.EJECTED, EndpointState.TRIAL) else None
 
     @property
     def serving(self) -> bool:
-        """Whether its engine is thought to be able to serve."""
+        """Whether the engine is considered able to serve."""
         return self.state is EndpointState.READY or self.state is EndpointState.TRIAL
 
     @property
+    def last_sign(self) -> Instant:
+        """Time of the last token, the last completed attempt or the first failing probe, whichever is latest."""
+        return max(self.probe_failed_at, self.last_progress_at)
+
+    def unresponsive(self, now: Instant) -> bool:
+        """Returns whether the probe fails and the endpoint has shown no activity for too long."""
+        return self.probe_trouble is not None and now - self.last_sign >= PROBE_FAILING_NS_MAX
+
+    @property
     def suspected(self) -> bool:
-        """Whether the last that it was given failed, or it has stopped telling of itself."""
-        return self.silent or (self.failures > 0 and self.state is EndpointState.READY)
+        """Whether the last attempt failed or the engine has stopped reporting metrics."""
+        return self.metrics_stale or (self.failures > 0 and self.state is EndpointState.READY)
 
-    @property
-    def headroom(self) -> bool:
-        """Whether it takes anybody at the moment."""
-        rules, chunk_tokens = self.terms.rules, self.terms.speed.chunk_tokens
-        return 100 * self.shared.pending_tokens < rules.pending_percent * chunk_tokens and self.open
+    def has_headroom(self) -> bool:
+        """Whether the endpoint accepts a request now."""
+        terms = self.settings
+        if 100 * self.device_load.pending_tokens >= terms.rules.pending_prefill_percent * terms.speed.chunk_tokens:
+            return False
+        return self.accepts_queued()
 
-    @property
-    def open(self) -> bool:
-        """As headroom, for one who does not mind to wait until the prompts before its own are computed."""
-        shared, terms = self.shared, self.terms
-        if self.passed_over or not self.live or shared.in_flight + shared.foreign >= self.limit:
+    def accepts_queued(self) -> bool:
+        """Like `has_headroom`, for a request that may wait for the prompts ahead of it."""
+        shared, terms = self.device_load, self.settings
+        if self.skipped_as_stale or not self.live or shared.in_flight + shared.foreign >= self.limit:
             return False
-        if self.in_flight >= self.sequences.bound(self.limit) or (self.state is EndpointState.TRIAL and self.in_flight):
+        limit = self.limit if self.sequence_limit.learned is None else self.sequence_limit.bound(self.limit)
+        if self.in_flight >= limit or (self.in_flight and self.state is _TRIAL):
             return False
-        if self.tpot_ns is not None and 100 * shared.itl_ns > terms.rules.measured_percent * self.tpot_ns:
+        if self.tpot_ns is not None and 100 * shared.itl_ns > terms.rules.measured_tpot_percent * self.tpot_ns:
             return False
-        # Where not even the shortest request fits nobody needs to be asked.
-        return self.fits(_SHORTEST)
+        # If even the shortest request does not fit, there is no need to check any request.
+        return not shared.in_flight or self.fits(_SHORTEST)
 
-    def bound(self) -> None:
-        """Reckons how many it takes at once, after any of what bounds them has changed."""
-        part = min(self.limit_percent, self.grown_percent) * self.in_flight_max // 100
+    def update_limit(self) -> None:
+        """Recomputes the concurrency limit after one of its factors has changed."""
+        part = min(self.limit_percent, self.slow_start_percent) * self.in_flight_max // 100
         self.limit = min(self.in_flight_max, max(1, part))
 
     def fits(self, reservation: Reservation) -> bool:
-        """Whether the request may be sent to an endpoint that accepts work; always true if it would be alone there.
+        """Whether the endpoint has capacity for the reservation.
 
-        One free place is enough for an array of prompts, since places become free one by one: the array would wait
-        forever for as many free places at once as it takes.
+        An idle endpoint always does, unless all slots are reserved for other classes. One free slot is enough for an
+        array of prompts: slots become free one by one, so an array that needed all of its slots at the same time could
+        wait forever.
         """
-        shared, terms, rules, places = self.shared, self.terms, self.terms.rules, reservation.places
-        if terms.reserves and reservation.service_class and not self.open_to(reservation.service_class):
+        shared, terms, rules, places = self.device_load, self.settings, self.settings.rules, reservation.places
+        if terms.reserves and reservation.service_class and not self.has_place_for(reservation.service_class):
             return False
         if not shared.in_flight:
             return True
@@ -272,65 +305,66 @@ class EndpointRecord(Held):
             return False
         if self.tpot_ns is None:
             return True
-        step_ps = terms.speed.decode_ps(
-            shared.in_flight + shared.foreign + places,
-            kv_tokens=shared.kv_used + shared.kv_foreign + reservation.prompt_tokens,
-        )
-        return self.learned.decode_percent * step_ps <= rules.predicted_percent * self.tpot_ns * _PS_PER_NS
+        kv_tokens = shared.kv_used + shared.kv_foreign + reservation.prompt_tokens
+        step_ps = terms.speed.decode_ps(shared.in_flight + shared.foreign + places, kv_tokens)
+        return self.speed_estimator.decode_percent * step_ps <= rules.predicted_tpot_percent * self.tpot_ns * _PS_PER_NS
 
-    def open_to(self, name: ClassName) -> bool:
-        """Whether a place is free for a class beside those that are kept for others and that they do not use."""
-        shared, kept, places = self.shared, 0, self.in_flight_max
+    def has_place_for(self, name: ClassName) -> bool:
+        """Whether a slot is free for a class, not counting the unused slots that are reserved for other classes."""
+        shared, kept, places = self.device_load, 0, self.in_flight_max
         if shared is self:
-            places = self.sequences.bound(places)
-        for owner, percent in self.terms.reserves:
+            places = self.sequence_limit.bound(places)
+        for owner, percent in self.settings.reserves:
             if owner != name:
-                kept += max(0, percent * places // 100 - shared.in_flight_of.get(owner, 0))
+                kept += max(0, percent * places // 100 - shared.in_flight_by_class.get(owner, 0))
         return shared.in_flight + kept < places
 
-    @property
     def load_ns(self) -> int:
-        """How long the pending prompts take, and by how much a step is longer for those who are here.
+        """Prefill time of the pending prompts plus the delay that the requests in flight add to each decode step.
 
-        An engine that turns out to be much slower than was said is behind the others even when it is empty.
+        An engine that is much slower than configured has a higher load than others even when it is idle.
         """
-        speed, shared, learned = self.terms.speed, self.shared, self.learned
-        pending_ps = speed.prefill_token_ps * shared.pending_tokens
-        slower_ps = speed.decode_sequence_ps * (shared.in_flight + shared.foreign)
-        slower_ps += speed.kv_token_ps * (shared.kv_used + shared.kv_foreign)
-        load = learned.prefill_percent * pending_ps + learned.decode_percent * slower_ps
-        if learned.decode_percent > _SLOW_PERCENT:
-            load += (learned.decode_percent - _SLOW_PERCENT) * speed.step_ps
+        speed, shared, learned = self.settings.speed, self.device_load, self.speed_estimator
+        decode_percent, sequences = learned.decode_percent, shared.in_flight + shared.foreign
+        kv_tokens = shared.kv_used + shared.kv_foreign
+        load = decode_percent * (speed.decode_sequence_ps * sequences + speed.kv_token_ps * kv_tokens)
+        if shared.pending_tokens:
+            load += learned.prefill_percent * speed.prefill_token_ps * shared.pending_tokens
+        if decode_percent > _SLOW_PERCENT:
+            load += (decode_percent - _SLOW_PERCENT) * speed.step_ps
         return load // (100 * _PS_PER_NS)
 
     def first_token_ns(self, reservation: Reservation) -> Duration:
-        """How long until the prompt of somebody who has just come is computed."""
-        shared, speed = self.shared, self.terms.speed
+        """Returns the time until the prompt of a request that was just sent will have been computed."""
+        shared, speed = self.device_load, self.settings.speed
         step_ps = speed.decode_ps(shared.in_flight, kv_tokens=shared.kv_used)
         ahead, cached = max(0, shared.pending_tokens - reservation.pending_tokens), reservation.cached_tokens
         return first_token_ns(speed, ahead, reservation.prompt_tokens, cached=cached, decode_ps=step_ps)
 
     def learn(self, *, attempts: int, tokens: int, took_ns: int, late: bool) -> bool:
-        """What so many of its streams produced, and how long they took for it, all added up; true if it learned."""
-        shared, speed = self.shared, self.terms.speed
+        """Updates the learned speed from a progress report. Returns whether the speed changed.
+
+        `tokens` and `took_ns` are totals over `attempts` streams.
+        """
+        shared, speed = self.device_load, self.settings.speed
         step_ps = speed.decode_ps(shared.in_flight + shared.foreign, kv_tokens=shared.kv_used + shared.kv_foreign)
         prefill_ps, self.prefilled_ps = self.prefilled_ps, 0
-        learned = self.learned.observe(
+        learned = self.speed_estimator.observe(
             decode_ns=tokens * step_ps // _PS_PER_NS,
             prefill_ns=attempts * prefill_ps // _PS_PER_NS,
             took_ns=took_ns,
-            half_done=shared.pending_tokens > 0,
+            prefill_pending=shared.pending_tokens > 0,
             late=late,
         )
         if learned:
-            self._relax()
+            self._relax_tpot()
         return learned
 
-    def recall(self, factors: tuple[int, int], sums: tuple[int, int, int, int, int]) -> None:
-        """Takes over what an earlier scheduler learned of it."""
-        self.learned.restore(factors, sums)
-        self._relax()
+    def restore_speed(self, factors: tuple[int, int], sums: tuple[int, int, int, int, int]) -> None:
+        """Restores the speed that a previous scheduler learned."""
+        self.speed_estimator.restore(factors, sums)
+        self._relax_tpot()
 
     def distance_ns(self, zone: str) -> int:
-        """By how much it is behind one that stands in this zone; nothing where either is unknown."""
-        return self.terms.other_zone_ns if zone and self.zone and self.zone != zone else 0
+        """Returns the extra network time compared with an endpoint in this zone. 0 if either zone is unknown."""
+        return self.settings.other_zone_ns if zone and self.zone and self.zone != zone else 0

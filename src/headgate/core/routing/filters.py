@@ -1,33 +1,33 @@
-"""Which endpoints may take this request at all?
+"""Filters that determine which endpoints may serve a request.
 
-Each filter is a plain function with a name that answers for one endpoint; an endpoint is a candidate only if all of
-`FILTERS` agree. They are asked for the few candidates that `least_seconds` looks at, in the order given here, and
-change nothing. To add one, write it here and add its line to `FILTERS`.
+Each filter is a function that checks one endpoint. An endpoint is a candidate only if it passes all of `FILTERS`.
+`router` applies the filters in this order to the few endpoints that it considers. Filters have no side effects.
+To add a filter, define it here and add it to `FILTERS`.
 """
 
 from collections.abc import Callable
 from typing import Final
 
+from headgate.core.request_state import Request
 from headgate.core.routing.endpoints import EndpointRecord, Reservation
-from headgate.core.state import Request
 
 RoutingFilter = Callable[[EndpointRecord, Request, Reservation], bool]
-"""An endpoint, a request, and what the endpoint would be promised if it held nothing of the prompt."""
+"""Predicate on an endpoint, a request, and the reservation without any prefix-cache hit."""
 
 
 def is_not_excluded(endpoint: EndpointRecord, request: Request, _promised: Reservation) -> bool:
-    """The endpoint is another than the one where the last attempt failed, unless no other takes work."""
+    """The request's last attempt did not fail on this endpoint, or no other endpoint is live."""
     return endpoint is not request.excluded
 
 
-def is_within_reach(endpoint: EndpointRecord, request: Request, _promised: Reservation) -> bool:
-    """The member of a cell that holds the request can reach the endpoint, unless it could reach no other."""
-    return endpoint not in request.out_of_reach
+def is_reachable(endpoint: EndpointRecord, request: Request, _promised: Reservation) -> bool:
+    """The request's cell member can reach the endpoint, or no other endpoint is live."""
+    return endpoint not in request.unreachable_endpoints
 
 
 def has_capacity(endpoint: EndpointRecord, _request: Request, promised: Reservation) -> bool:
-    """The request fits: into its class's places, the KV cache and the time per token that is promised there."""
+    """The request fits the slots of its class, the KV cache and the TPOT target."""
     return endpoint.fits(promised)
 
 
-FILTERS: Final[tuple[RoutingFilter, ...]] = (is_not_excluded, is_within_reach, has_capacity)
+FILTERS: Final[tuple[RoutingFilter, ...]] = (is_not_excluded, is_reachable, has_capacity)

@@ -1,7 +1,7 @@
-"""Which endpoints are there, and in what state?
+"""The fleet: all known endpoints and their pools.
 
-The fleet is every endpoint that has been heard of: its coming and going is told here. Where it stands among the others
-is kept by `placement`, whether it is fit to serve by `fleet_health`, and what is in flight there by `occupancy`.
+Endpoints join and leave here. `placement` indexes them by device, pool and headroom, `fleet_health` decides whether
+they may serve, and `occupancy` tracks the attempts in flight.
 """
 
 from collections.abc import Iterable
@@ -12,10 +12,10 @@ from headgate.core.counters import EndpointCounter, LearnedSpeed
 from headgate.core.events import (
     EndpointJoined,
     EndpointLeaving,
-    EndpointMeasured,
+    EndpointMetricsReported,
+    EndpointNotReady,
     EndpointProbed,
-    EndpointReadied,
-    EndpointUnreadied,
+    EndpointReady,
     FleetEvent,
 )
 from headgate.core.routing.endpoints import EndpointRecord
@@ -33,120 +33,136 @@ from headgate.model.units import Duration, EndpointId, Instant, PoolName
 _NO_SUMS: Final = (0, 0, 0, 0, 0)
 
 
-class Fleet:
+class FleetState:
     __slots__ = (
-        "_counted_by",
         "_drained",
         "_placement",
-        "_recalled",
+        "_restored",
         "_rules",
-        "changed",
+        "_scheduler_count",
+        "dispatchable",
         "endpoints",
         "health",
-        "lost",
         "occupancy",
         "pools",
+        "pools_with_losses",
     )
 
-    def __init__(self, rules: Rules, *, counted_by: int = 1) -> None:
+    def __init__(self, rules: Rules, *, scheduler_count: int = 1) -> None:
         self._rules = rules
-        self._counted_by = counted_by
-        """How many schedulers share its endpoints: so small is the part of their time that is counted here."""
+        self._scheduler_count = scheduler_count
+        """Number of schedulers that share the endpoints. Each counts this fraction of the endpoints' time."""
         self._drained: tuple[EndpointId, ...] = ()
-        self._recalled: dict[EndpointId, EndpointCounter] = {}
-        """What an earlier scheduler knew of endpoints that have not joined yet."""
+        self._restored: dict[EndpointId, EndpointCounter] = {}
+        """Restored state of endpoints that have not joined yet."""
         self._placement = placement = Placement()
         self.endpoints, self.pools = placement.endpoints, placement.pools
-        self.changed, self.lost = placement.changed, placement.lost
+        self.dispatchable, self.pools_with_losses = placement.dispatchable, placement.pools_with_losses
         self.health = FleetHealth(rules, placement)
         self.occupancy = Occupancy(placement, self.health)
 
-    def live(self, pools: tuple[PoolName, ...]) -> int:
-        """How many endpoints of these pools take work."""
+    def live_count(self, pools: tuple[PoolName, ...]) -> int:
+        """Returns the number of live endpoints in these pools."""
         count = 0
         for name in pools:
             if (pool := self.pools.get(name)) is not None:
-                count += pool.live
+                count += pool.live_count
         return count
 
-    def pace(self, pools: tuple[PoolName, ...], *, long: bool) -> int:
-        """The engine time that these pools serve for `long` or other prompts, in thousandths of the elapsed time.
+    def service_rate(self, pools: tuple[PoolName, ...], *, long: bool) -> int:
+        """Returns the engine time that these pools provide per unit of elapsed time, in thousandths, for `long` or
+        other prompts.
 
-        The result is at least the time of one endpoint: if none accepts work, nothing is known.
+        If no endpoint is live, the result assumes one endpoint, because no better estimate is available.
         """
         pace = 0
         for name in pools:
             if (pool := self.pools.get(name)) is not None:
-                pace += pool.pace(long=long)
+                pace += pool.service_rate(long=long)
         return pace or MILLE
 
     def speed(self, pool: PoolName) -> EngineSpeed:
-        """The speed by which requests to a pool are estimated."""
+        """Returns the engine speed used for cost estimates in a pool."""
         known = self.pools.get(pool)
         return self._rules.speed(pool) if known is None else known.speed.estimate
 
-    def learning(self, pools: tuple[PoolName, ...]) -> bool:
-        """Whether the speed of any of these pools is still a guess, by which nothing may be rejected."""
-        return any(known.learning for name in pools if (known := self.pools.get(name)) is not None)
+    def is_learning(self, pools: tuple[PoolName, ...]) -> bool:
+        """Whether the speed of any of these pools is still a guess, which must not cause rejections."""
+        for name in pools:
+            known = self.pools.get(name)
+            if known is not None and known.speed.is_learning(len(known.endpoints)):
+                return True
+        return False
 
-    def grain_ns(self, pools: tuple[PoolName, ...]) -> Duration:
-        """The engine time of a mean request, if places are the bottleneck in all of these pools."""
-        return min((pool.grain_ns for name in pools if (pool := self.pools.get(name)) is not None), default=Duration(0))
+    def mean_request_ns(self, pools: tuple[PoolName, ...]) -> Duration:
+        """Returns the mean engine time of a request if slots are the bottleneck in all of these pools, otherwise 0."""
+        return min(
+            (pool.mean_request_ns for name in pools if (pool := self.pools.get(name)) is not None), default=Duration(0)
+        )
 
     def has_places(self, pools: tuple[PoolName, ...]) -> bool:
         """Whether any endpoint of these pools has headroom."""
-        return any(pool.places for name in pools if (pool := self.pools.get(name)) is not None)
+        for name in pools:
+            pool = self.pools.get(name)
+            if pool is not None and pool.headroom_count:
+                return True
+        return False
 
     def free_in_ns(self, pools: tuple[PoolName, ...], ahead_ns: Duration, now: Instant) -> Duration:
-        """The minimum time until a place is free after this much engine time, shared evenly by the pools.
+        """Returns the minimum time until a slot is free for a request with `ahead_ns` of engine time ahead of it.
 
-        0 if unknown.
+        The work ahead is assumed to be spread evenly over the pools. The result is 0 if unknown.
         """
         known = [pool for name in pools if (pool := self.pools.get(name)) is not None]
         share_ns = Duration(ahead_ns // max(1, len(known)))
         return min((pool.free_in_ns(share_ns, now) for pool in known), default=Duration(0))
 
-    def warming(self, pools: tuple[PoolName, ...]) -> bool:
+    def is_warming(self, pools: tuple[PoolName, ...]) -> bool:
         """Whether an endpoint of these pools is starting."""
-        return any(pool.warming for name in pools if (pool := self.pools.get(name)) is not None)
+        return any(pool.is_warming for name in pools if (pool := self.pools.get(name)) is not None)
 
-    def roomiest(self) -> PoolName | None:
-        """Of the changed pools the one with the least loaded endpoint. Those without room are struck off."""
+    def least_loaded_pool(self) -> PoolName | None:
+        """Returns the changed pool with the least loaded endpoint. Drops pools without headroom from `dispatchable`."""
         best: PoolName | None = None
         least_ns = 0
-        for name in tuple(self.changed):
+        # A copy, because the loop drops names.
+        for name in list(self.dispatchable):
             pool = self.pools.get(name)
-            if pool is None or not pool.places:
-                del self.changed[name]
-            elif len(self.changed) == 1:
+            if pool is None or not pool.headroom_count:
+                del self.dispatchable[name]
+            elif len(self.dispatchable) == 1:
                 return name
             else:
                 endpoint = pool.least_loaded()
-                assert endpoint is not None, f"pool {name} counts an endpoint with headroom that is nowhere"
-                if best is None or endpoint.load_ns < least_ns:
-                    best, least_ns = name, endpoint.load_ns
+                assert endpoint is not None, f"pool {name} counts endpoints with headroom but its heaps are empty"
+                load_ns = endpoint.load_ns()
+                if best is None or load_ns < least_ns:
+                    best, least_ns = name, load_ns
         return best
 
-    def waited_for(self, pools: tuple[PoolName, ...]) -> None:
-        """Who waits for these pools has changed. Where no endpoint has headroom, that will be seen when one has."""
+    def queue_changed(self, pools: tuple[PoolName, ...]) -> None:
+        """Marks these pools for dispatch after their queues have changed.
+
+        Pools without headroom are skipped, because they are marked when an endpoint gets headroom.
+        """
         for name in pools:
-            if (pool := self.pools.get(name)) is not None and pool.places:
-                self.changed[name] = None
+            if (pool := self.pools.get(name)) is not None and pool.headroom_count:
+                self.dispatchable[name] = None
 
-    # Coming and going
+    # Endpoint events
 
-    def told(self, event: FleetEvent, now: Instant) -> Readmit | None:
+    def handle(self, event: FleetEvent, now: Instant) -> Readmit | None:
         match event:
             case EndpointJoined(endpoint):
                 self.join(endpoint, now)
-            case EndpointReadied(endpoint_id):
-                return self.ready(endpoint_id, now)
-            case EndpointUnreadied(endpoint_id):
-                self.unready(endpoint_id, now)
-            case EndpointMeasured():
-                self.measured(event, now)
+            case EndpointReady(endpoint_id):
+                return self.mark_ready(endpoint_id, now)
+            case EndpointNotReady(endpoint_id):
+                self.mark_not_ready(endpoint_id, now)
+            case EndpointMetricsReported():
+                self.record_metrics(event, now)
             case EndpointProbed():
-                self.probed(event, now)
+                self.record_probe(event, now)
             case EndpointLeaving(endpoint_id):
                 self.leave(endpoint_id, now)
             case _:
@@ -157,40 +173,40 @@ class Fleet:
         record = self.endpoints.get(endpoint.id)
         if record is None:
             if (pool := self.pools.get(endpoint.pool)) is None:
-                pool = self.pools[endpoint.pool] = PoolRecord(self._rules.terms(endpoint.pool))
+                pool = self.pools[endpoint.pool] = PoolRecord(self._rules.endpoint_settings(endpoint.pool))
             record = self.endpoints[endpoint.id] = EndpointRecord(
-                endpoint, pool.terms, now, counted_by=self._counted_by
+                endpoint, pool.settings, now, scheduler_count=self._scheduler_count
             )
             record.drained = endpoint.id in self._drained
             pool.add(record)
-            self._recall(record)
-        assert record.pool == endpoint.pool, f"endpoint {endpoint.id} changed its pool; it needs a name of its own"
+            self._restore_endpoint(record)
+        assert record.pool == endpoint.pool, f"endpoint {endpoint.id} changed its pool; give it a new id instead"
         record.in_flight_max, record.zone = endpoint.in_flight_max, endpoint.zone
         record.leaving = False
-        record.bound()
+        record.update_limit()
         self._placement.move_to_device(record, endpoint.device)
         self._placement.place(record)
 
-    def ready(self, endpoint_id: EndpointId, now: Instant) -> Readmit | None:
+    def mark_ready(self, endpoint_id: EndpointId, now: Instant) -> Readmit | None:
         record = self.endpoints.get(endpoint_id)
         if record is None or record.state is not EndpointState.WARMING:
             return None
-        return self.health.readied(record, now)
+        return self.health.mark_ready(record, now)
 
-    def unready(self, endpoint_id: EndpointId, now: Instant) -> None:
+    def mark_not_ready(self, endpoint_id: EndpointId, now: Instant) -> None:
         if (record := self.endpoints.get(endpoint_id)) is not None:
-            self.health.unreadied(record, now)
+            self.health.mark_not_ready(record, now)
 
-    def measured(self, said: EndpointMeasured, now: Instant) -> None:
-        if (record := self.endpoints.get(said.endpoint_id)) is not None:
-            self.health.measured(record, said, now)
+    def record_metrics(self, metrics: EndpointMetricsReported, now: Instant) -> None:
+        if (record := self.endpoints.get(metrics.endpoint_id)) is not None:
+            self.health.record_metrics(record, metrics, now)
 
-    def probed(self, result: EndpointProbed, now: Instant) -> None:
+    def record_probe(self, result: EndpointProbed, now: Instant) -> None:
         if (record := self.endpoints.get(result.endpoint_id)) is not None:
-            self.health.probed(record, result, now)
+            self.health.record_probe(record, result, now)
 
     def drain(self, endpoint_ids: tuple[EndpointId, ...]) -> None:
-        """Operators have ordered that nothing new goes to these, and to no others."""
+        """Sets the endpoints that operators are draining. They get no new requests."""
         if endpoint_ids == self._drained:
             return
         self._drained = endpoint_ids
@@ -203,52 +219,56 @@ class Fleet:
     def leave(self, endpoint_id: EndpointId, now: Instant) -> None:
         record = self.endpoints.get(endpoint_id)
         if record is not None:
-            record.time.advance(now)
+            record.engine_time.advance(now)
             record.leaving = True
             self._placement.forget_prefixes(record)
             self._placement.place(record)
             self.occupancy.forget_if_gone(record)
 
-    def take_times(self, now: Instant) -> tuple[EndpointTime, ...]:
-        """How each endpoint has spent its time since this was last asked."""
-        return self._placement.left.take((each.time for each in self.endpoints.values()), now)
+    def pop_times(self, now: Instant) -> tuple[EndpointTime, ...]:
+        """Returns how each endpoint has spent its time since the last call."""
+        return self._placement.departed_times.pop_all((each.engine_time for each in self.endpoints.values()), now)
 
-    # From one scheduler to the next
+    # Handover between schedulers
 
     def counters(self) -> tuple[EndpointCounter, ...]:
-        """What is known of each endpoint, be it there or only known from before."""
+        """Returns the learned state of each endpoint, including endpoints that have not joined yet."""
         known = tuple(
-            EndpointCounter(each.id, *each.learned.counters(), each.ejections) for each in self.endpoints.values()
+            EndpointCounter(each.id, *each.speed_estimator.counters(), each.ejections)
+            for each in self.endpoints.values()
         )
-        return known + tuple(self._recalled.values())
+        return known + tuple(self._restored.values())
 
     def restore(self, counters: Iterable[EndpointCounter]) -> None:
-        """To be applied to each of them when it joins."""
-        self._recalled = {each.endpoint_id: each for each in counters}
+        """Stores endpoint states. Each is applied when its endpoint joins."""
+        self._restored = {each.endpoint_id: each for each in counters}
 
     def learned_speeds(self) -> tuple[LearnedSpeed, ...]:
-        """The speed of each endpoint that has joined."""
+        """Returns the learned speed of each endpoint that has joined."""
         return tuple(
-            LearnedSpeed(each.id, each.pool, each.learned.settled, *each.learned.counters())
+            LearnedSpeed(each.id, each.pool, each.speed_estimator.converged, *each.speed_estimator.counters())
             for each in self.endpoints.values()
         )
 
-    def recall_speeds(self, speeds: Iterable[LearnedSpeed]) -> None:
-        """To be applied to each endpoint when it joins. A speed that had not settled has yet to be learned."""
+    def restore_speeds(self, speeds: Iterable[LearnedSpeed]) -> None:
+        """Stores learned speeds, to be applied when each endpoint joins.
+
+        A speed that has not converged is only an initial value for further learning.
+        """
         self.restore(
-            EndpointCounter(each.endpoint_id, each.factors, each.sums if each.settled else _NO_SUMS, 0)
+            EndpointCounter(each.endpoint_id, each.factors, each.sums if each.converged else _NO_SUMS, 0)
             for each in speeds
         )
 
-    def _recall(self, endpoint: EndpointRecord) -> None:
-        if (known := self._recalled.pop(endpoint.id, None)) is not None:
-            endpoint.recall(known.factors, known.sums)
-            self.pools[endpoint.pool].speed.learned(endpoint.learned)
-            # Whoever was ejected is on trial once it says that it is ready.
+    def _restore_endpoint(self, endpoint: EndpointRecord) -> None:
+        if (known := self._restored.pop(endpoint.id, None)) is not None:
+            endpoint.restore_speed(known.factors, known.sums)
+            self.pools[endpoint.pool].speed.update(endpoint.speed_estimator)
+            # An endpoint that was ejected goes on trial when its engine reports ready.
             endpoint.ejections = known.ejections
 
     def adopt(self, endpoint_id: EndpointId, pool: PoolName, now: Instant) -> EndpointRecord:
-        """The endpoint where something is in flight; one that nobody knows is taken to be leaving, until it joins."""
+        """Returns the endpoint of an adopted attempt. An unknown endpoint counts as leaving until it joins."""
         record = self.endpoints.get(endpoint_id)
         if record is None:
             self.join(Endpoint(endpoint_id, pool, in_flight_max=0), now)
@@ -259,9 +279,9 @@ class Fleet:
     def change_rules(self, rules: Rules, now: Instant) -> None:
         self._rules = rules
         for name, pool in self.pools.items():
-            pool.take_terms(rules.terms(name))
+            pool.apply_settings(rules.endpoint_settings(name))
         for endpoint in self.endpoints.values():
-            endpoint.take_terms(self.pools[endpoint.pool].terms)
-            endpoint.time.change_speed(endpoint.terms.speed, now)
+            endpoint.apply_settings(self.pools[endpoint.pool].settings)
+            endpoint.engine_time.change_speed(endpoint.settings.speed, now)
             self._placement.place(endpoint)
         self.health.change_rules(rules)

@@ -1,87 +1,100 @@
-"""Where does each endpoint stand after a change: at which device, in which pool, and with how much headroom?
+"""Index of all endpoints by device, pool and headroom.
 
-`Placement` holds the records of all endpoints and pools. It puts an endpoint in order after any change, together with
-those that share its device, and notes the pools with headroom in which anything changed.
+`Placement` holds the records of all endpoints and pools. Whenever an endpoint changes, it updates the index for that
+endpoint and for those that share its device, and records the changed pools that have headroom.
 """
 
 from collections.abc import ValuesView
 
-from headgate.core.engine_time import LeftTimes
-from headgate.core.routing.devices import DeviceRecord, Devices, Held
+from headgate.core.engine_time import DepartedTimes
+from headgate.core.routing.devices import DeviceRecord, Devices, InFlightLoad
 from headgate.core.routing.endpoints import EndpointRecord
 from headgate.core.routing.pools import PoolRecord
 from headgate.model.units import EndpointId, PoolName
 
 
 class Placement:
-    __slots__ = ("changed", "devices", "endpoints", "left", "lost", "pools")
+    __slots__ = ("departed_times", "devices", "dispatchable", "endpoints", "pools", "pools_with_losses")
 
     def __init__(self) -> None:
         self.endpoints: dict[EndpointId, EndpointRecord] = {}
         self.pools: dict[PoolName, PoolRecord] = {}
-        self.changed: dict[PoolName, None] = {}
-        """Pools where someone may have become dispatchable: an ordered set."""
-        self.lost: dict[PoolName, None] = {}
-        """Pools that have lost an endpoint that took work: an ordered set."""
+        self.dispatchable: dict[PoolName, None] = {}
+        """Pools in which a queued request may have become dispatchable, as an ordered set."""
+        self.pools_with_losses: dict[PoolName, None] = {}
+        """Pools that have lost a live endpoint, as an ordered set."""
         self.devices = Devices()
-        self.left = LeftTimes()
-        """The engine time of endpoints that are gone and whose time has not been collected yet."""
+        self.departed_times = DepartedTimes()
+        """Engine time of removed endpoints that has not been collected yet."""
 
     def siblings(self, endpoint: EndpointRecord) -> ValuesView[EndpointRecord]:
-        """All endpoints of its pool, itself included."""
+        """Returns all endpoints of the same pool, including this one."""
         return self.pools[endpoint.pool].endpoints.values()
 
     def forget_prefixes(self, endpoint: EndpointRecord) -> None:
-        """Who starts anew has lost what it had computed, and who takes no work need not be looked for."""
+        """Drops the cached prefixes of an endpoint that restarts or no longer accepts requests."""
         self.pools[endpoint.pool].prefixes.forget(endpoint.slot)
 
     def move_to_device(self, endpoint: EndpointRecord, device: str) -> None:
-        """Notes which device it is on from here on."""
+        """Moves the endpoint to a device."""
         if endpoint.device != device:
             self.devices.leave(endpoint.device, endpoint.id)
-            self.place_sharers(endpoint.shared)
+            self.place_sharers(endpoint.device_load)
             endpoint.device = device
-            endpoint.shared = self.devices.join(device, endpoint.id, endpoint)
+            endpoint.device_load = self.devices.join(device, endpoint.id, endpoint)
 
     def place(self, endpoint: EndpointRecord) -> None:
-        """Puts the endpoint where it belongs after any change of it, and with it those that share its device."""
+        """Updates the index for a changed endpoint and for the endpoints on the same device."""
         if endpoint.device:
-            self.place_sharers(endpoint.shared)
+            self.place_sharers(endpoint.device_load)
         else:
             self._place_one(endpoint)
 
-    def place_unless_full(self, endpoint: EndpointRecord) -> None:
-        """The same, after a change that makes no difference to an endpoint without a free place."""
-        if endpoint.in_flight < endpoint.in_flight_max or endpoint.counted_long or endpoint.device:
-            self.place(endpoint)
+    def place_load(self, endpoint: EndpointRecord) -> None:
+        """Like `place`, for a change that affects only the endpoint's load. Every attempt causes two of them."""
+        if endpoint.device:
+            self.place_sharers(endpoint.device_load)
+            return
+        name = endpoint.pool
+        pool = self.pools[name]
+        pool.place_load(endpoint)
+        if pool.headroom_count:
+            self.dispatchable[name] = None
 
-    def place_sharers(self, shared: Held) -> None:
+    def place_load_unless_full(self, endpoint: EndpointRecord) -> None:
+        """Like `place_load`, but for changes that have no effect on an endpoint without a free slot."""
+        if endpoint.in_flight < endpoint.in_flight_max or endpoint.counted_long or endpoint.device:
+            self.place_load(endpoint)
+
+    def place_sharers(self, shared: InFlightLoad) -> None:
         if isinstance(shared, DeviceRecord):
             shared.sum_up()
             for endpoint_id in shared.members:
                 self._place_one(self.endpoints[endpoint_id])
 
     def _place_one(self, endpoint: EndpointRecord) -> None:
-        was_live, pool = endpoint.live, self.pools[endpoint.pool]
+        name = endpoint.pool
+        was_live, pool = endpoint.live, self.pools[name]
         pool.place(endpoint)
-        if pool.places:
-            self.changed[endpoint.pool] = None
+        if pool.headroom_count:
+            self.dispatchable[name] = None
         if was_live and not endpoint.live:
-            self.lost[endpoint.pool] = None
-            # Whoever avoids what may now be its last endpoint, in whichever pool, no longer does so.
-            self.look_everywhere()
+            self.pools_with_losses[endpoint.pool] = None
+            # A request that was kept off an endpoint may use it again if that endpoint is now the last one, in any
+            # pool.
+            self.recheck_all_pools()
 
-    def look_everywhere(self) -> None:
-        """Makes every pool look for places for waiting requests again."""
-        self.changed.update(dict.fromkeys(self.pools))
+    def recheck_all_pools(self) -> None:
+        """Marks every pool as changed, so that all queued requests are considered again."""
+        self.dispatchable.update(dict.fromkeys(self.pools))
 
     def remove(self, endpoint: EndpointRecord) -> None:
-        """Forgets an endpoint that has left, and its pool with the last one in it."""
+        """Removes an endpoint, and its pool if it has no other endpoints."""
         del self.endpoints[endpoint.id]
-        self.left.keep(endpoint.time)
+        self.departed_times.add(endpoint.engine_time)
         self.devices.leave(endpoint.device, endpoint.id)
-        # What its engine said it had counts no more for those that share its device.
-        self.place_sharers(endpoint.shared)
+        # The load that its engine reported no longer counts toward other endpoints on the same device.
+        self.place_sharers(endpoint.device_load)
         pool = self.pools[endpoint.pool]
         pool.remove(endpoint)
         if not pool.endpoints:

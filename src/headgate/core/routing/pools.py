@@ -1,28 +1,31 @@
-"""The endpoints of a pool, and the least loaded of them.
+"""The endpoints of one pool, ordered by load.
 
-Endpoints with headroom are kept in a heap by load, so that the few least loaded ones are found without visiting the
-others, however many there are.
+Endpoints with headroom are kept in heaps by load, one per zone, so that the least loaded ones are found without
+visiting the others.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Collection
 from heapq import heapify, heappop, heappush
 from typing import Final
 
-from headgate.core.routing.endpoints import EndpointRecord, Terms
+from headgate.core.routing.endpoints import EndpointRecord, EndpointSettings
 from headgate.core.routing.pool_speed import PoolSpeed
 from headgate.core.routing.prefix_index import PrefixIndex
 from headgate.core.routing.turnover import Turnover
 from headgate.model.endpoint import EndpointState
 from headgate.model.units import Duration, EndpointId, Instant
 
-_HUSKS_TOLERATED: Final = 64
+_STALE_ENTRIES_MAX: Final = 64
+# Enum members that every request needs: Python 3.11 looks them up slowly.
+_READY: Final = EndpointState.READY
+_TRIAL: Final = EndpointState.TRIAL
 
 _Entry = tuple[int, int, EndpointRecord]
-"""Load, the place that it had then, endpoint."""
+"""Load, order number, endpoint. The entry is stale if the endpoint's order number has changed."""
 
 
 class PoolRecord:
-    """The endpoints of one pool."""
+    """Endpoints of one pool, with their counts and heaps."""
 
     __slots__ = (
         "_heaps",
@@ -30,32 +33,32 @@ class PoolRecord:
         "_order",
         "_slots",
         "endpoints",
-        "live",
-        "long",
-        "places",
+        "headroom_count",
+        "live_count",
+        "long_count",
         "prefixes",
+        "settings",
         "speed",
-        "terms",
         "turnover",
     )
 
-    def __init__(self, terms: Terms) -> None:
-        self.terms = terms
+    def __init__(self, terms: EndpointSettings) -> None:
+        self.settings = terms
         self.speed = PoolSpeed(terms.speed, assumed=terms.speed_assumed)
         self.endpoints: dict[EndpointId, EndpointRecord] = {}
-        self.live = 0
-        """How many endpoints take work."""
+        self.live_count = 0
+        """Number of live endpoints."""
         self._limit = 0
-        """Total number of requests that the live endpoints accept at once."""
+        """Total concurrency limit of the live endpoints."""
         self.turnover = Turnover()
         self.prefixes = PrefixIndex()
         self._slots: dict[int, EndpointRecord] = {}
-        self.long = 0
-        """At how many of them a long prompt is being computed."""
+        self.long_count = 0
+        """Number of endpoints that are processing a long prompt."""
         self._heaps: dict[str, list[_Entry]] = {}
-        """Of each zone by load. Hold some entries that no longer count: they are dropped when they come up."""
-        self.places = 0
-        """How many have headroom."""
+        """Heap of endpoints by load for each zone. Stale entries are dropped when they reach the top."""
+        self.headroom_count = 0
+        """Number of endpoints with headroom."""
         self._order = 0
 
     def add(self, endpoint: EndpointRecord) -> None:
@@ -63,99 +66,119 @@ class PoolRecord:
             endpoint.slot += 1
         self._slots[endpoint.slot] = self.endpoints[endpoint.id] = endpoint
 
-    def at(self, slot: int) -> EndpointRecord:
+    def endpoint_at(self, slot: int) -> EndpointRecord:
         return self._slots[slot]
 
-    def take_terms(self, terms: Terms) -> None:
-        self.terms = terms
+    def apply_settings(self, terms: EndpointSettings) -> None:
+        self.settings = terms
         self.speed.change(terms.speed, assumed=terms.speed_assumed)
 
-    @property
-    def learning(self) -> bool:
-        """Whether the speed of its engines is still a guess."""
-        return self.speed.learning(len(self.endpoints))
-
     def place(self, endpoint: EndpointRecord) -> None:
-        """Puts the endpoint where it belongs after any change of it."""
+        """Updates counts and heaps after the endpoint has changed."""
         state = endpoint.state
-        serving = state is EndpointState.READY or state is EndpointState.TRIAL
-        live = serving and not endpoint.leaving and not endpoint.drained
+        live = (state is _READY or state is _TRIAL) and not endpoint.leaving and not endpoint.drained
         if live is not endpoint.live:
-            self.live += live - endpoint.live
+            self.live_count += live - endpoint.live
             endpoint.live = live
-        limit = endpoint.sequences.bound(endpoint.limit) if live else 0
+        limit = endpoint.limit if live else 0
+        if endpoint.sequence_limit.learned is not None:
+            limit = endpoint.sequence_limit.bound(limit)
         if limit != endpoint.counted_limit:
             self._limit += limit - endpoint.counted_limit
             endpoint.counted_limit = limit
-        has_long = endpoint.pending_tokens >= self.terms.rules.long_tokens
+        self.place_load(endpoint)
+
+    def place_load(self, endpoint: EndpointRecord) -> None:
+        """Like `place`, for a change that affects only the endpoint's load: it stays live or not, with its limit."""
+        has_long = endpoint.pending_tokens >= self.settings.rules.long_prompt_tokens
         if has_long is not endpoint.counted_long:
-            self.long += has_long - endpoint.counted_long
+            self.long_count += has_long - endpoint.counted_long
             endpoint.counted_long = has_long
-        if endpoint.place is not None:
-            self.places -= 1
-            endpoint.place = None
-        if endpoint.headroom:
-            self._order += 1
-            self.places += 1
-            endpoint.place = self._order
-            if (heap := self._heaps.get(endpoint.zone)) is None:
-                heap = self._heaps[endpoint.zone] = []
-            heappush(heap, (endpoint.load_ns, self._order, endpoint))
-            if len(heap) > 2 * self.places + _HUSKS_TOLERATED:
-                heap[:] = [entry for entry in heap if entry[2].place == entry[1]]
-                heapify(heap)
+        if endpoint.has_headroom():
+            if endpoint.heap_entry is None:
+                self.headroom_count += 1
+            self._order = endpoint.heap_entry = order = self._order + 1
+            self._push((endpoint.load_ns(), order, endpoint))
+        elif endpoint.heap_entry is not None:
+            self.headroom_count -= 1
+            endpoint.heap_entry = None
+
+    def _push(self, entry: _Entry) -> None:
+        zone = entry[2].zone
+        if self.headroom_count == 1:
+            # The only endpoint with headroom: all other entries are stale.
+            self._heaps[zone] = [entry]
+            return
+        if (heap := self._heaps.get(zone)) is None:
+            heap = self._heaps[zone] = []
+        heappush(heap, entry)
+        if len(heap) > 2 * self.headroom_count + _STALE_ENTRIES_MAX:
+            heap[:] = [each for each in heap if each[2].heap_entry == each[1]]
+            heapify(heap)
 
     @property
-    def lane(self) -> int:
-        """How many endpoints may compute a long prompt at the same time: the others are for the short ones."""
-        return max(1, self.live * self.terms.rules.long_percent // 100)
+    def long_lane_size(self) -> int:
+        """Size of the long lane: the number of endpoints that may process long prompts at the same time."""
+        return max(1, self.live_count * self.settings.rules.long_lane_percent // 100)
 
-    def pace(self, *, long: bool) -> int:
-        """The engine time that is served here, in thousandths of the elapsed time."""
-        pace = self.turnover.pace(self.live, self._limit)
-        return pace * self.lane // max(1, self.live) if long else pace
+    def service_rate(self, *, long: bool) -> int:
+        """Returns the engine time that the pool provides per unit of elapsed time, in thousandths."""
+        pace = self.turnover.service_rate(self.live_count, self._limit)
+        return pace * self.long_lane_size // max(1, self.live_count) if long else pace
 
     @property
-    def grain_ns(self) -> Duration:
-        """The engine time of a mean request if places are the bottleneck, else 0."""
-        return self.turnover.grain_ns(self.live, self._limit)
+    def mean_request_ns(self) -> Duration:
+        """Mean engine time of a request if slots are the bottleneck, otherwise 0."""
+        return self.turnover.mean_request_ns(self.live_count, self._limit)
 
     def free_in_ns(self, ahead_ns: Duration, now: Instant) -> Duration:
-        """The minimum time until a place is free for a request with this much engine time ahead of it."""
-        return Duration(0) if self.places else self.turnover.free_in_ns(self._limit, ahead_ns, now)
+        """Returns the minimum time until a slot is free for a request with `ahead_ns` of engine time ahead of it."""
+        return Duration(0) if self.headroom_count else self.turnover.free_in_ns(self._limit, ahead_ns, now)
 
     def remove(self, endpoint: EndpointRecord) -> None:
-        """Forgets an endpoint that takes no work."""
+        """Removes an endpoint that is not live."""
         del self.endpoints[endpoint.id], self._slots[endpoint.slot]
-        self.speed.forget(endpoint.learned)
+        self.speed.forget(endpoint.speed_estimator)
         zones = {each.zone: None for each in self.endpoints.values()}
         self._heaps = {zone: heap for zone, heap in self._heaps.items() if zone in zones}
 
     def least_loaded(self, zone: str = "") -> EndpointRecord | None:
-        """The endpoint with headroom whose load plus distance from the zone is smallest."""
-        heap = self._nearest(zone) if self.places else None
+        """Returns the endpoint with headroom that has the lowest sum of load and distance from the zone."""
+        heap = self._nearest(zone) if self.headroom_count else None
         return heap[0][2] if heap else None
 
-    def by_load(self, zone: str = "") -> Iterator[EndpointRecord]:
-        """Endpoints with headroom, in ascending order of load plus distance from the zone.
+    def first_by_load(
+        self,
+        passes: Callable[[EndpointRecord], bool],
+        *,
+        scanned_max: int,
+        zone: str = "",
+        uncounted: Collection[EndpointRecord] = (),
+    ) -> EndpointRecord | None:
+        """Returns the first endpoint that passes, in ascending order of load plus distance from the zone.
 
-        Whoever stops early leaves the rest untouched.
+        Only endpoints with headroom are scanned, at most `scanned_max` of them, not counting those in `uncounted`.
         """
         seen: list[tuple[list[_Entry], _Entry]] = []
-        try:
-            while heap := self._nearest(zone):
-                seen.append((heap, heappop(heap)))
-                yield seen[-1][1][2]
-        finally:
-            for heap, entry in seen:
-                heappush(heap, entry)
+        found: EndpointRecord | None = None
+        scanned = 0
+        while scanned < scanned_max and (heap := self._nearest(zone)):
+            seen.append((heap, heappop(heap)))
+            endpoint = seen[-1][1][2]
+            if passes(endpoint):
+                found = endpoint
+                break
+            scanned += endpoint not in uncounted
+        for heap, entry in seen:
+            heappush(heap, entry)
+        return found
 
     def _nearest(self, zone: str) -> "list[_Entry] | None":
-        """The heap whose first endpoint has the least load and distance; None where nobody has headroom."""
+        """Returns the heap whose first endpoint has the lowest load plus distance, or None if there is no headroom."""
         best: list[_Entry] | None = None
         least_ns = least_order = 0
         for heap in self._heaps.values():
-            while heap and heap[0][2].place != heap[0][1]:
+            while heap and heap[0][2].heap_entry != heap[0][1]:
                 heappop(heap)
             if heap:
                 load_ns, order, endpoint = heap[0]
@@ -166,18 +189,26 @@ class PoolRecord:
         return best
 
     @property
-    def warming(self) -> bool:
-        """Whether an endpoint is expected of which nobody knows how long it has been starting."""
+    def is_warming(self) -> bool:
+        """Whether an endpoint of the pool is starting."""
         return any(
             each.state is EndpointState.WARMING and not each.leaving and not each.drained
             for each in self.endpoints.values()
         )
 
-    def soonest(self, now: Instant, warm_up: Duration) -> Duration | None:
-        """How long until an endpoint that does not take work at the moment may do so; None if none can."""
+    def next_available_ns(self, now: Instant, warm_up: Duration) -> Duration | None:
+        """Returns the time until the next endpoint may become live, or None if none is expected.
+
+        An ejected endpoint that is unresponsive is not expected to become live, although it is tried again when its
+        ejection ends.
+        """
         waits = [
-            warm_up if endpoint.state is EndpointState.WARMING else Duration(max(0, endpoint.returns_at - now))
+            warm_up if endpoint.state is EndpointState.WARMING else Duration(max(0, endpoint.ejected_until - now))
             for endpoint in self.endpoints.values()
-            if not endpoint.leaving and not endpoint.drained
+            if not endpoint.leaving and not endpoint.drained and not _is_lost(endpoint, now)
         ]
         return min(waits, default=None)
+
+
+def _is_lost(endpoint: EndpointRecord, now: Instant) -> bool:
+    return endpoint.state is EndpointState.EJECTED and endpoint.unresponsive(now)

@@ -1,101 +1,104 @@
-"""Which endpoint probably holds the beginning of this prompt?
+"""Prefix index: predicts which endpoints have a prompt's prefix in their cache.
 
-An engine keeps what it has computed of prompts for as long as it has room, and a prompt that begins in the same way
-need not be computed again that far. Nobody tells us what an engine keeps, but we know what we have sent it. So the
-index remembers, per endpoint, the hashes of the beginnings that went there, and forgets the ones sent longest ago when
-they come to more than its KV cache holds.
+An engine keeps the KV cache of computed prompts while it has room, so a prefix that a later prompt shares does not need
+to be computed again. Engines do not report which prefixes they hold, but the gateway knows the prompts that it sent.
+For each endpoint, the index stores the prefix hashes of these prompts and drops the oldest when they exceed the
+endpoint's KV cache.
 
-Theory of operation. Prompts that begin alike make a tree, and a stretch of it in which they do not part is one `_Run`
-of hashes. A run knows which endpoints hold it; whoever holds it holds all that comes before it. A prompt is looked up
-run by run, and by halving in the one where it leaves the way; from there back to the root the runs tell who holds how
-much. Noting a prompt costs what is new in it, and a step for each run on its way; a run is parted where prompts part.
+Theory of operation. The prompts form a radix tree. A sequence of hashes without a branch is one `_Run`. Each run knows
+which endpoints hold it, and an endpoint that holds a run also holds all runs before it. A lookup follows the runs of a
+prompt and uses binary search in the last run to find the point of divergence. The runs from there back to the root show
+how much each endpoint holds. Recording a prompt takes time proportional to its new hashes plus the number of runs on
+its path. A run is split where prompts diverge.
 
-A hash stands in one run. Where two different beginnings have the same hash, the one that came later is found and the
-other only up to there, until it is forgotten and comes again; nothing is left behind.
+A hash belongs to one run. If two different prefixes have the same hash, the later one is found. The other one is found
+only up to that hash, until it is dropped and recorded again. Such a collision leaves no stale entries behind.
 
-What is not ideal: the engine may have forgotten more than we think, for answers need room too; and where room is needed
-the whole of the oldest prompt is forgotten, not only its end. A wrong guess costs the time of computing what was
-thought to be there, nothing else.
+Known limitations: an engine may have evicted more than the index assumes, because responses need KV cache too. When
+room is needed, the whole oldest prompt is dropped, not only its end. A wrong guess costs only the time to compute the
+part that was assumed to be cached.
 
-Endpoints are numbers here, their slots in the pool, and sets of them are bits of an integer: who holds a beginning is
-found in one step, however many do.
+Endpoints are identified by their slot number in the pool, and a set of endpoints is a bit mask. All holders of a prefix
+are therefore found in one step.
 """
 
 from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from headgate.model.prefix import reach
+from headgate.model.prefix import prefix_tokens
 
 KV_TOKENS_GUESS: Final = 500_000
-"""What a KV cache is taken to hold where nobody said."""
+"""KV cache capacity, in tokens, that is assumed for an engine if it is unknown."""
 PER_ENDPOINT_MAX: Final = 8_192
-IN_ALL_MAX: Final = 262_144
-"""Hashes of all endpoints of a pool together, a third of a kilobyte each at worst."""
-_HUSKS_TOLERATED: Final = 256
+PER_POOL_MAX: Final = 262_144
+"""Maximum total number of hashes for all endpoints in a pool. Each hash takes at most a third of a kilobyte."""
+_STALE_ENTRIES_MAX: Final = 256
 
 
 class _Run:
-    """Hashes that follow one another in every prompt that goes so far."""
+    """Consecutive hashes without a branch: every prompt that has one of them and continues also has the next."""
 
     __slots__ = ("end", "hashes", "parent", "slots", "start", "tokens")
 
     def __init__(self, start: int, hashes: Sequence[int], parent: "_Run | None") -> None:
         self.start = start
-        """How many hashes are before it."""
+        """Number of hashes before this run."""
         self.end = start + len(hashes)
         self.hashes = hashes
-        self.tokens = reach(self.end) - reach(start)
+        self.tokens = prefix_tokens(self.end) - prefix_tokens(start)
         self.parent = parent
-        """What is before it; None at the beginning of a prompt."""
+        """Preceding run. None at the start of a prompt."""
         self.slots = 0
-        """Who holds it, as bits."""
+        """Bit mask of the endpoints that hold this run."""
 
 
-class _Sent:
-    """What one endpoint was sent, as far as it still counts."""
+class _EndpointPrompts:
+    """Prompts sent to one endpoint that are assumed to be cached."""
 
     __slots__ = ("last", "number", "prompts", "size", "tokens")
 
     def __init__(self) -> None:
         self.last: dict[_Run, int] = {}
-        """What it holds, each with the number of the last prompt that had it: none of a run before it is lower."""
+        """Runs that the endpoint holds, with the number of the last prompt that used each. A run's parent never has a
+        lower number."""
         self.prompts: deque[tuple[int, _Run]] = deque()
-        """Number and end of each, the longest ago first; some may have come again later."""
+        """Number and last run of each prompt, oldest first. Entries of prompts that were sent again later are stale."""
         self.number = 0
         self.size = self.tokens = 0
-        """How many hashes it holds, and what they take of the KV cache."""
+        """Number of hashes that the endpoint holds, and the KV cache tokens that they take."""
 
-    def tidy(self) -> None:
-        """Strikes out the prompts that came again later, once they are many."""
-        if len(self.prompts) > 2 * len(self.last) + _HUSKS_TOLERATED:
+    def compact(self) -> None:
+        """Removes stale entries of `prompts` once there are many."""
+        if len(self.prompts) > 2 * len(self.last) + _STALE_ENTRIES_MAX:
             self.prompts = deque(each for each in self.prompts if self.last.get(each[1]) == each[0])
 
 
 class PrefixIndex:
-    """Of one pool."""
+    """Prefix index of one pool."""
 
-    __slots__ = ("_asked", "_depth", "_found", "_in_all_max", "_runs", "_sent", "size")
+    __slots__ = ("_last_depth", "_last_hashes", "_last_run", "_per_pool_max", "_runs", "_sent", "size")
 
-    def __init__(self, in_all_max: int = IN_ALL_MAX) -> None:
-        self._in_all_max = in_all_max
+    def __init__(self, per_pool_max: int = PER_POOL_MAX) -> None:
+        self._per_pool_max = per_pool_max
         self._runs: dict[int, _Run] = {}
-        """Where each hash is that anybody holds."""
-        self._sent: dict[int, _Sent] = {}
+        """Run of each hash that any endpoint holds."""
+        self._sent: dict[int, _EndpointPrompts] = {}
         self.size = 0
-        """How many hashes are noted, over all endpoints."""
-        self._asked: Sequence[int] | None = None
-        """What was looked up last, how far it is known, and the run in which that ends: one is asked about often."""
-        self._depth = 0
-        self._found: _Run | None = None
+        """Total number of hashes over all endpoints."""
+        self._last_hashes: Sequence[int] | None = None
+        """Hashes of the last lookup, cached with its result, because the same prompt is looked up several times."""
+        self._last_depth = 0
+        self._last_run: _Run | None = None
 
-    def note(self, slot: int, hashes: Sequence[int], kv_tokens: int | None) -> None:
-        """A prompt with these beginnings goes to the endpoint in this slot, whose KV cache holds so much."""
+    def record(self, slot: int, hashes: Sequence[int], kv_tokens: int | None) -> None:
+        """Records a prompt sent to the endpoint with this slot number; `kv_tokens` is its KV cache capacity."""
         if not hashes:
             return
         if (sent := self._sent.get(slot)) is None:
-            sent = self._sent[slot] = _Sent()
-        end = run = self._run_of(hashes)
+            sent = self._sent[slot] = _EndpointPrompts()
+        end = self._run_of(hashes)
+        run: _Run | None = end
         sent.number = number = sent.number + 1
         last, bit = sent.last, 1 << slot
         while run is not None:
@@ -107,20 +110,20 @@ class PrefixIndex:
                 self.size += len(run.hashes)
             run = run.parent
         sent.prompts.append((number, end))
-        sent.tidy()
+        sent.compact()
         tokens_max = KV_TOKENS_GUESS if kv_tokens is None else kv_tokens
-        while sent.tokens > tokens_max or sent.size > PER_ENDPOINT_MAX or self.size > self._in_all_max:
+        while sent.tokens > tokens_max or sent.size > PER_ENDPOINT_MAX or self.size > self._per_pool_max:
             self._drop_oldest(sent, bit)
 
     def forget(self, slot: int) -> None:
-        """Whatever the endpoint in this slot held is gone, or is not to be counted on."""
+        """Drops all prefixes of the endpoint with this slot number."""
         sent = self._sent.pop(slot, None)
         while sent is not None and sent.prompts:
             self._drop_oldest(sent, 1 << slot)
 
     def depth(self, slot: int, hashes: Sequence[int]) -> int:
-        """How many of these beginnings, each longer than the one before, the endpoint in this slot holds."""
-        depth, run, bit = self._look_up(hashes), self._found, 1 << slot
+        """Returns the number of leading hashes of the prompt that the endpoint with this slot number holds."""
+        depth, run, bit = self._look_up(hashes), self._last_run, 1 << slot
         while run is not None:
             if run.slots & bit:
                 return min(depth, run.end)
@@ -128,63 +131,63 @@ class PrefixIndex:
         return 0
 
     def depth_anywhere(self, hashes: Sequence[int]) -> int:
-        """As `depth`, of whichever endpoint holds the most."""
+        """Returns the largest `depth` of any endpoint."""
         return self._look_up(hashes)
 
     def holders(self, hashes: Sequence[int], *, beyond: int) -> Iterator[tuple[int, int]]:
-        """Those who hold more than `beyond` of the beginnings: how many, and who, the most first."""
-        depth, run, told = self._look_up(hashes), self._found, 0
+        """Yields (depth, bit mask) of endpoints that hold more than `beyond` of the hashes, deepest first."""
+        depth, run, told = self._look_up(hashes), self._last_run, 0
         while depth > beyond and run is not None:
             if found := run.slots & ~told:
                 yield depth, found
                 told |= found
             depth, run = run.start, run.parent
 
-    # The tree
+    # Radix tree
 
     def _look_up(self, hashes: Sequence[int]) -> int:
-        """How many of these beginnings anybody holds; `_found` is the run in which they end."""
-        if hashes is self._asked:
-            return self._depth
+        """Returns how many of the hashes any endpoint holds, and sets `_last_run` to the run in which they end."""
+        if hashes is self._last_hashes:
+            return self._last_depth
         depth, length, found = 0, len(hashes), None
-        # A hash that also stands elsewhere is not taken for the beginning of a run here.
+        # A run found through a hash collision starts at another depth and does not match.
         while depth < length and (run := self._runs.get(hashes[depth])) is not None and run.start == depth:
             found, end = run, min(run.end, length)
             if run.hashes[end - depth - 1] != hashes[end - 1]:
-                depth += _alike(run.hashes, hashes[depth:end])
+                depth += _common_length(run.hashes, hashes[depth:end])
                 break
             depth = end
-        self._asked, self._depth, self._found = hashes, depth, found
+        self._last_hashes, self._last_depth, self._last_run = hashes, depth, found
         return depth
 
     def _run_of(self, hashes: Sequence[int]) -> _Run:
-        """The run at whose end this prompt ends; what is not known of it is known from here on."""
-        depth, run = self._look_up(hashes), self._found
-        self._asked = None
+        """Returns the run that ends with this prompt, adding or splitting runs as needed."""
+        depth, run = self._look_up(hashes), self._last_run
+        self._last_hashes = None
         if run is not None and depth < run.end:
-            run = self._part(run, depth)
+            run = self._split(run, depth)
         if depth < len(hashes):
             run = _Run(depth, hashes[depth:], run)
             self._runs.update(dict.fromkeys(run.hashes, run))
-        assert run is not None, "there is at least one hash, and it is known or new"
+        assert run is not None, "a prompt has at least one hash"
         return run
 
-    def _part(self, run: _Run, depth: int) -> _Run:
-        """Parts a run so that its first piece, which is new, ends at this depth; all who hold it hold both."""
+    def _split(self, run: _Run, depth: int) -> _Run:
+        """Splits a run at this depth and returns the first part as a new run. All holders hold both parts."""
         count = depth - run.start
         first = _Run(run.start, run.hashes[:count], run.parent)
         run.start, run.hashes, run.parent = depth, run.hashes[count:], first
         first.slots = run.slots
         run.tokens -= first.tokens
         self._runs.update(dict.fromkeys(first.hashes, first))
-        for slot in slots(run.slots, 0):
+        for slot in iter_slots(run.slots, 0):
             last = self._sent[slot].last
             last[first] = last[run]
         return first
 
-    def _drop_oldest(self, sent: _Sent, bit: int) -> None:
-        """Forgets what only the oldest prompt had."""
-        self._asked = None
+    def _drop_oldest(self, sent: _EndpointPrompts, bit: int) -> None:
+        """Drops the oldest prompt of an endpoint, except runs that later prompts share."""
+        self._last_hashes = None
         number, end = sent.prompts.popleft()
         run: _Run | None = end
         while run is not None and sent.last.get(run) == number:
@@ -200,8 +203,8 @@ class PrefixIndex:
             run = run.parent
 
 
-def _alike(one: Sequence[int], other: Sequence[int]) -> int:
-    """How far they are the same, which they are at the beginning and not at the end."""
+def _common_length(one: Sequence[int], other: Sequence[int]) -> int:
+    """Returns the length of the common prefix by binary search. The first elements are equal; the last are not."""
     low, high = 1, len(other) - 1
     while low < high:
         middle = (low + high + 1) // 2
@@ -212,8 +215,11 @@ def _alike(one: Sequence[int], other: Sequence[int]) -> int:
     return low
 
 
-def slots(bits: int, start: int) -> Iterator[int]:
-    """The slots of a set, beginning from one of them: whoever looks only at a few should not always see the same."""
+def iter_slots(bits: int, start: int) -> Iterator[int]:
+    """Yields the slot numbers in a bit mask, from `start` on and then from 0.
+
+    Callers that use only the first few slots can pass different starts to spread their choices.
+    """
     high = bits >> start << start
     for part in (high, bits ^ high):
         left = part

@@ -1,20 +1,21 @@
-"""How many requests does an engine run at once?
+"""Learns the maximum number of requests that an engine runs concurrently.
 
-vLLM, for one, does not report its limit (`--max-num-seqs`), but its metrics show when it is reached: requests wait in
-the engine, the number of running ones stays the same, and the KV cache has room. The limit is learned from a few such
-reports in a row, if nobody else uses the engine. The endpoint then gets only some requests more than that; the others
-wait in the gateway, where their order can still change. The few more keep the engine busy, and show if the limit is too
-low: an engine that runs more while none waits has no such limit.
+Some engines do not report their limit (`--max-num-seqs` in vLLM), but their metrics show when it is reached: requests
+wait in the engine, the number of running requests is constant, and the KV cache has room. The limit is learned from a
+few consecutive reports of this kind, provided that no other client uses the engine. The endpoint then gets only
+slightly more requests than that limit. Other requests wait in the gateway, where their order can still change. The
+extra requests keep the engine busy and reveal a limit that is too low: if an engine runs more requests while none are
+waiting, it has no such limit.
 """
 
 from typing import Final
 
 READS: Final = 4
-"""Reports in a row that show the limit."""
+"""Number of consecutive reports that establish the limit."""
 KV_PERCENT_MAX: Final = 80
-"""Above this, requests may wait for memory and not for a place."""
+"""KV cache usage, in percent, above which requests may be waiting because of memory rather than the limit."""
 _SPREAD_PERCENT: Final = 5
-"""Requests that have just ended are missing from a report, so the number of running requests varies a little."""
+"""Tolerated variation in the number of running requests. Reports can miss requests that have just ended."""
 EXTRA_MIN: Final = 4
 EXTRA_PERCENT: Final = 25
 
@@ -24,12 +25,13 @@ class SequenceLimit:
 
     def __init__(self) -> None:
         self.learned: int | None = None
-        """The most requests that the engine runs at once; None if it has not shown a limit."""
+        """Maximum number of requests that the engine runs concurrently. None if unknown."""
         self._low = self._high = self._reads = 0
-        """The least and the most running requests of the last reports that showed waiting ones, and their number."""
+        """Lowest and highest number of running requests in the latest consecutive reports with waiting requests, and
+        the number of these reports."""
 
     def observe(self, *, running: int, waiting: int, kv_percent: int | None, foreign: int) -> None:
-        """Takes one report of the engine's metrics; `foreign` requests there are not from this gateway."""
+        """Adds one report of the engine's metrics. `foreign` is the number of requests from other clients."""
         if self.learned is not None and running > self.learned:
             self.learned = running if waiting else None
         if not waiting or not running or foreign or kv_percent is None or kv_percent > KV_PERCENT_MAX:
@@ -47,7 +49,7 @@ class SequenceLimit:
             self.learned = high
 
     def bound(self, places: int) -> int:
-        """The number of these places that this gateway may fill."""
+        """Returns how many of these slots the gateway may use."""
         if self.learned is None:
             return places
         return min(places, self.learned + max(EXTRA_MIN, self.learned * EXTRA_PERCENT // 100))

@@ -1,9 +1,9 @@
-"""What may an operator change, and who is an operator?
+"""Administration API: paths below `/admin/v1/` for operators.
 
-A closed list of paths below `/admin/v1/`, each with the permission it needs; whatever is not on it does not exist. All
-are asked by POST with a JSON body of known fields and answered in JSON, errors in the OpenAI shape. Operators have keys
-of their own, known by their keyed hash; a caller's key opens nothing here. A key that is made is shown in that one
-answer and never again: what is kept of it is its hash, which is shown to nobody.
+The list of paths is fixed, and each path requires a permission. All of them take a POST with a JSON body, reject
+unknown fields, and return JSON, with errors in OpenAI format. Operators have their own keys, stored as keyed hashes.
+Client keys are not accepted. A new key is returned once, in the response that creates it. Only its hash is stored, and
+the hash is never returned.
 """
 
 import asyncio
@@ -16,33 +16,33 @@ from typing import Annotated, Any, Final
 import msgspec
 from msgspec import Meta, Struct
 
-from headgate.edge.auth import bearer
-from headgate.edge.client import BodyTooLarge, Client, ClientLeft
-from headgate.edge.replies import JSON
+from headgate.edge.auth import bearer_token
+from headgate.edge.client import BodyTooLarge, Client, ClientDisconnected
+from headgate.edge.error_replies import JSON_HEADER
 from headgate.model.units import SECOND, Instant
 from headgate.ports.directory import (
     Actor,
     AuditRow,
-    DirectoryAway,
-    OrderBook,
-    OrderRow,
-    Unknown,
-    Unwritten,
+    ChangeRejected,
+    DirectoryUnavailable,
+    NotFound,
+    OverrideRow,
+    OverrideStore,
 )
 from headgate.wire.keys import digest
-from headgate.wire.replies import error_body, json_body
+from headgate.wire.openai_bodies import error_body, json_body
 
 ADMIN_API: Final = b"/admin/v1/"
 BODY_BYTES_MAX: Final = 64 * 1024
 RECEIVE_S_MAX: Final = 10.0
 READ, KEYS, OPERATE = "read", "keys", "operate"
 LISTED_MAX: Final = 1_000
-LASTS_S_MAX: Final = 7 * 86_400
+OVERRIDE_S_MAX: Final = 7 * 86_400
 
-# Every pattern ends with \Z, since `$` would let the end of a line follow.
+# Every pattern ends with \Z, because `$` would also match before a final newline.
 STEP: Final = "[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
 TEXT: Final = r"^[^\0]*\Z"
-"""Anything but what the database cannot hold."""
+"""Any text that does not contain NUL, which the database cannot store."""
 TenantPath = Annotated[str, Meta(max_length=256, pattern=rf"^{STEP}(/{STEP}){{0,2}}\Z")]
 Name = Annotated[str, Meta(min_length=1, max_length=256, pattern=TEXT)]
 Names = Annotated[list[Name], Meta(max_length=256)]
@@ -50,20 +50,20 @@ Positive = Annotated[int, Meta(ge=1, le=2**53)]
 Limit = Annotated[int, Meta(ge=1, le=LISTED_MAX)]
 
 
-class Body(Struct, frozen=True, forbid_unknown_fields=True):
-    """What a path is asked with."""
+class AdminBody(Struct, frozen=True, forbid_unknown_fields=True):
+    """JSON body of an admin request."""
 
 
-class ListBelow(Body, frozen=True):
-    below: TenantPath | None = None
+class ListUnder(AdminBody, frozen=True):
+    under: TenantPath | None = None
     after: Annotated[str, Meta(max_length=256, pattern=TEXT)] = ""
     limit: Limit = 100
 
 
-class NewOrder(Body, frozen=True):
+class NewOverride(AdminBody, frozen=True):
     verb: Annotated[str, Meta(pattern=r"^(throttle|hold|drain|pin)\Z")]
     target: Name
-    lasts_s: Annotated[int, Meta(ge=1, le=LASTS_S_MAX)]
+    duration_s: Annotated[int, Meta(ge=1, le=OVERRIDE_S_MAX)]
     reason: Annotated[str, Meta(max_length=500, pattern=TEXT)] = ""
     requests_per_minute: Positive | None = None
     tokens_per_minute: Positive | None = None
@@ -71,15 +71,15 @@ class NewOrder(Body, frozen=True):
     level: Annotated[int, Meta(ge=0, le=6)] | None = None
 
 
-class OrderNamed(Body, frozen=True):
-    order: Name
+class OverrideRef(AdminBody, frozen=True):
+    override: Name
 
 
-class ListOrders(Body, frozen=True):
+class ListOverrides(AdminBody, frozen=True):
     limit: Limit = 100
 
 
-class ListAudit(Body, frozen=True):
+class ListAudit(AdminBody, frozen=True):
     before: Positive | None = None
     limit: Limit = 100
 
@@ -91,14 +91,14 @@ class Operator:
 
 
 @dataclass(frozen=True, slots=True)
-class Route:
+class AdminRoute:
     permission: str
-    body: type[Body]
-    answer: Callable[[Any, Actor], Awaitable[Mapping[str, object]]]
+    body: type[AdminBody]
+    handler: Callable[[Any, Actor], Awaitable[Mapping[str, object]]]
     writes: bool
 
 
-class _Refused(Exception):
+class _AdminError(Exception):
     def __init__(self, status: int, code: str, message: str, headers: Sequence[tuple[bytes, bytes]] = ()) -> None:
         super().__init__(message)
         self.status, self.code, self.message, self.headers = status, code, message, headers
@@ -107,165 +107,175 @@ class _Refused(Exception):
 class AdminApi:
     def __init__(
         self,
-        orders: OrderBook,
+        overrides: OverrideStore,
         secret: bytes,
         operators: Mapping[bytes, Operator],
-        taken_over: Callable[[], Awaitable[None]],
-        names: Callable[[str], Collection[str] | None],
+        wait_applied: Callable[[], Awaitable[None]],
+        targets: Callable[[str], Collection[str] | None],
         *,
-        others: Mapping[bytes, Route] | None = None,
+        more_routes: Mapping[bytes, AdminRoute] | None = None,
         hint: str = "",
     ) -> None:
-        """`taken_over` waits until a change is known in this process; `names` returns the possible targets of a verb;
-        `others` are the paths of other modules; `hint` is added to the response for an unknown path."""
-        self._orders = orders
+        """`wait_applied` waits until a change has been applied in this process. `targets` returns the valid targets for
+        a verb. `more_routes` contains the paths of other modules. `hint` is added to the response for an unknown path.
+        """
+        self._overrides = overrides
         self._secret = secret
         self._operators = operators
-        self._taken_over = taken_over
-        self._names = names
+        self._wait_applied = wait_applied
+        self._targets = targets
         self._hint = hint
-        self.routes: Mapping[bytes, Route] = {
-            b"/admin/v1/orders/list": Route(READ, ListOrders, self._list_orders, writes=False),
-            b"/admin/v1/orders/place": Route(OPERATE, NewOrder, self._place_order, writes=True),
-            b"/admin/v1/orders/end": Route(OPERATE, OrderNamed, self._end_order, writes=True),
-            b"/admin/v1/audit/list": Route(READ, ListAudit, self._list_audit, writes=False),
-            **(others or {}),
+        self.routes: Mapping[bytes, AdminRoute] = {
+            b"/admin/v1/overrides/list": AdminRoute(READ, ListOverrides, self._list_overrides, writes=False),
+            b"/admin/v1/overrides/create": AdminRoute(OPERATE, NewOverride, self._create_override, writes=True),
+            b"/admin/v1/overrides/end": AdminRoute(OPERATE, OverrideRef, self._end_override, writes=True),
+            b"/admin/v1/audit/list": AdminRoute(READ, ListAudit, self._list_audit, writes=False),
+            **(more_routes or {}),
         }
 
     async def __call__(self, client: Client) -> None:
         try:
-            status, headers, body = 200, [JSON, (b"cache-control", b"no-store")], await self._answer(client)
-        except _Refused as refused:
+            status, headers, body = 200, [JSON_HEADER, (b"cache-control", b"no-store")], await self._handle(client)
+        except _AdminError as refused:
             kind = "server_error" if refused.status >= 500 else "invalid_request_error"
-            status, headers = refused.status, [JSON, *refused.headers]
+            status, headers = refused.status, [JSON_HEADER, *refused.headers]
             body = error_body(message=refused.message, type=kind, code=refused.code)
-        except ClientLeft:
+        except ClientDisconnected:
             return
         client.reply(status, headers, body)
 
-    async def _answer(self, client: Client) -> bytes:
-        # Who is nobody here is not told what there is.
-        operator = self._operator(client.headers.get(b"authorization"))
+    async def _handle(self, client: Client) -> bytes:
+        # Authenticate first, so that unauthenticated callers learn nothing about the paths.
+        operator = self._authenticate(client.headers.get(b"authorization"))
         route = self.routes.get(client.path)
         if route is None:
             known = ", ".join(path.decode() for path in self.routes)
-            message = f"there is nothing at this path; {self._hint}POST to one of: {known}"
-            raise _Refused(404, "unknown_url", message)
+            message = f"unknown path; {self._hint}POST to one of: {known}"
+            raise _AdminError(404, "unknown_url", message)
         if client.method != "POST":
-            raise _Refused(405, "unknown_url", "this is asked by POST, with a JSON body", [(b"allow", b"POST")])
+            raise _AdminError(
+                405, "unknown_url", "method not allowed; use POST with a JSON body", [(b"allow", b"POST")]
+            )
         if route.permission not in operator.permissions:
             message = (
-                f'"{operator.name}" lacks the permission "{route.permission}"; it is given in admin_keys of the file'
+                f'operator "{operator.name}" lacks the permission "{route.permission}"; '
+                "grant it under admin_keys in the configuration file"
             )
-            raise _Refused(403, "not_allowed", message)
-        asked = _decoded(await _received(client), route.body)
+            raise _AdminError(403, "permission_denied", message)
+        asked = _decode(await _read_body(client), route.body)
         try:
-            said = await route.answer(asked, Actor(operator.name, client.peer))
-        except Unknown as unknown:
-            raise _Refused(404, "not_found", str(unknown)) from None
-        except Unwritten as refusal:
-            raise _Refused(409, "conflict", str(refusal)) from None
-        except DirectoryAway as away:
-            look = "look whether it was done, and try again" if route.writes else "try again"
-            message = f"the database did not answer: {away}; {look}"
-            raise _Refused(503, "database_away", message, [(b"retry-after", b"5")]) from None
+            said = await route.handler(asked, Actor(operator.name, client.peer))
+        except NotFound as unknown:
+            raise _AdminError(404, "not_found", str(unknown)) from None
+        except ChangeRejected as refusal:
+            raise _AdminError(409, "conflict", str(refusal)) from None
+        except DirectoryUnavailable as away:
+            look = "check whether the change was made, then retry" if route.writes else "retry"
+            message = f"the database did not respond: {away}; {look}"
+            raise _AdminError(503, "database_unavailable", message, [(b"retry-after", b"5")]) from None
         if route.writes:
-            await self._taken_over()
+            await self._wait_applied()
         return json_body(said)
 
-    def _operator(self, authorization: bytes | None) -> Operator:
-        """Every key that is known is compared, and each of them whole: the time tells nothing."""
-        shown, found = digest(self._secret, bearer(authorization)), None
+    def _authenticate(self, authorization: bytes | None) -> Operator:
+        """Returns the operator that a key belongs to.
+
+        Compares all keys in constant time, so that timing reveals nothing.
+        """
+        shown, found = digest(self._secret, bearer_token(authorization)), None
         for known, operator in self._operators.items():
             if hmac.compare_digest(known, shown):
                 found = operator
         if found is None:
-            raise _Refused(
-                401, "invalid_api_key", "no key of an operator was given; send it as `Authorization: Bearer KEY`"
+            raise _AdminError(
+                401, "invalid_api_key", "missing or unknown operator key; send one as `Authorization: Bearer KEY`"
             )
         return found
 
-    # Orders
+    # Overrides
 
-    async def _list_orders(self, asked: ListOrders, _: Actor) -> Mapping[str, object]:
-        return {"data": [_order(each) for each in await self._orders.orders(limit=asked.limit)]}
+    async def _list_overrides(self, asked: ListOverrides, _: Actor) -> Mapping[str, object]:
+        return {"data": [_override_json(each) for each in await self._overrides.overrides(limit=asked.limit)]}
 
-    async def _place_order(self, asked: NewOrder, actor: Actor) -> Mapping[str, object]:
-        terms = _order_terms(asked)
-        known = self._names(asked.verb)
+    async def _create_override(self, asked: NewOverride, actor: Actor) -> Mapping[str, object]:
+        terms = _override_terms(asked)
+        known = self._targets(asked.verb)
         if known is not None and asked.target not in known:
-            raise Unknown(
-                f'there is no "{asked.target}" to {asked.verb}; there is {", ".join(sorted(known)) or "none"}'
+            raise NotFound(
+                f'cannot {asked.verb} "{asked.target}": unknown name; known: {", ".join(sorted(known)) or "none"}'
             )
-        row = await self._orders.place_order(
-            asked.verb, asked.target, terms, actor, reason=asked.reason, lasts_s=asked.lasts_s
+        row = await self._overrides.create_override(
+            asked.verb, asked.target, terms, actor, reason=asked.reason, duration_s=asked.duration_s
         )
-        return _order(row)
+        return _override_json(row)
 
-    async def _end_order(self, asked: OrderNamed, actor: Actor) -> Mapping[str, object]:
-        return _order(await self._orders.end_order(asked.order, actor))
+    async def _end_override(self, asked: OverrideRef, actor: Actor) -> Mapping[str, object]:
+        return _override_json(await self._overrides.end_override(asked.override, actor))
 
     async def _list_audit(self, asked: ListAudit, _: Actor) -> Mapping[str, object]:
-        rows = await self._orders.audit(before=asked.before, limit=asked.limit)
-        return {"data": [_audit(each) for each in rows], "next": rows[-1].number if len(rows) == asked.limit else None}
+        rows = await self._overrides.audit(before=asked.before, limit=asked.limit)
+        return {
+            "data": [_audit_json(each) for each in rows],
+            "next": rows[-1].number if len(rows) == asked.limit else None,
+        }
 
 
-def _order_terms(asked: NewOrder) -> dict[str, int]:
+def _override_terms(asked: NewOverride) -> dict[str, int]:
     limits = {name: getattr(asked, name) for name in ("requests_per_minute", "tokens_per_minute", "concurrency")}
     limits = {name: value for name, value in limits.items() if value is not None}
     if bool(limits) is not (asked.verb == "throttle"):
-        raise Unwritten(
-            "a throttle names at least one of its limits, and nothing else does; name them, or take them out"
-        )
+        raise ChangeRejected("throttle needs at least one limit; other overrides must not set limits")
     if (asked.level is not None) is not (asked.verb == "pin"):
-        raise Unwritten("a pin names the level of the ladder, 0 to 6, and nothing else does; name it, or take it out")
+        raise ChangeRejected("pin needs a degradation level from 0 to 6; other overrides must not set a level")
     return limits if asked.level is None else {"level": asked.level}
 
 
-async def _received(client: Client) -> bytes | bytearray:
+async def _read_body(client: Client) -> bytes | bytearray:
     kind = client.headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
     if kind != b"application/json":
-        raise _Refused(415, "unsupported_media_type", "the body is JSON; send `Content-Type: application/json`")
+        raise _AdminError(415, "unsupported_media_type", "the body must be JSON; send `Content-Type: application/json`")
     if client.headers.get(b"content-encoding") is not None:
-        raise _Refused(415, "unsupported_media_type", "the body is compressed; send it as it is")
+        raise _AdminError(415, "unsupported_media_type", "compressed bodies are not supported; send uncompressed JSON")
     try:
         async with asyncio.timeout(RECEIVE_S_MAX):
             return await client.body(BODY_BYTES_MAX)
     except BodyTooLarge:
-        message = f"the body is larger than {BODY_BYTES_MAX} bytes; send less at a time"
-        raise _Refused(413, "request_too_large", message) from None
+        message = f"the body exceeds {BODY_BYTES_MAX} bytes; send a smaller one"
+        raise _AdminError(413, "request_too_large", message) from None
     except TimeoutError:
-        raise _Refused(408, "too_slow", f"the body did not come within {RECEIVE_S_MAX:g} s; send it faster") from None
+        raise _AdminError(
+            408, "request_timeout", f"the body did not arrive within {RECEIVE_S_MAX:g} s; send it faster"
+        ) from None
 
 
-def _decoded(body: bytes | bytearray, kind: type[Body]) -> Body:
+def _decode(body: bytes | bytearray, kind: type[AdminBody]) -> AdminBody:
     try:
         return msgspec.json.decode(body, type=kind)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         fields = ", ".join(kind.__struct_encode_fields__)
-        raise _Refused(400, "invalid_request_error", f"{error}; the fields are: {fields}") from None
+        raise _AdminError(400, "invalid_request_error", f"{error}; valid fields: {fields}") from None
 
 
-# What is shown of each
+# JSON output
 
 
-def _order(row: OrderRow) -> dict[str, object]:
+def _override_json(row: OverrideRow) -> dict[str, object]:
     return {
-        "order": row.id,
+        "override": row.id,
         "verb": row.verb,
         "target": row.target,
-        **row.terms,
+        **row.parameters,
         "reason": row.reason,
-        "ordered_by": row.ordered_by,
-        "created_at": at_text(row.created_at),
-        "expires_at": at_text(row.expires_at),
+        "created_by": row.created_by,
+        "created_at": utc_text(row.created_at),
+        "expires_at": utc_text(row.expires_at),
     }
 
 
-def _audit(row: AuditRow) -> dict[str, object]:
-    return {**asdict(row), "at": at_text(row.at)}
+def _audit_json(row: AuditRow) -> dict[str, object]:
+    return {**asdict(row), "at": utc_text(row.at)}
 
 
-def at_text(instant: Instant | None) -> str | None:
-    """In UTC, to the second."""
+def utc_text(instant: Instant | None) -> str | None:
+    """Formats an instant in UTC, to the second."""
     return None if instant is None else time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(instant // SECOND))

@@ -1,8 +1,8 @@
-"""What may an operator ask of this process?
+"""Application behind the admin listener: status pages of this process.
 
-A listener of its own, with a closed list of pages that only read. It shares nothing with the
-data listener but the process, so that a flood at the door leaves it reachable. What changes anything has paths and
-credentials of its own (`admin_api.py`), and is not there where nobody has such credentials.
+The admin listener has its own socket, so that it stays reachable when the data listener is overloaded. It serves a
+fixed list of read-only pages, including the documentation and runbooks (`/docs/`). Changes go through the
+administration API (`api.py`), which has its own paths and keys and exists only if operator keys are configured.
 """
 
 import asyncio
@@ -11,21 +11,22 @@ from collections.abc import Awaitable, Callable, Mapping
 
 import msgspec
 
+from headgate.edge.admin.allowed_hosts import AllowedHosts
 from headgate.edge.admin.api import ADMIN_API, AdminApi
 from headgate.edge.admin.console import CONSOLE, AdminConsole
-from headgate.edge.admin.hosts import AllowedHosts
-from headgate.edge.admin.query import BadQuery, RequestQuery, read_local, read_query
+from headgate.edge.admin.request_query import BadQuery, RequestQuery, read_local, read_query
 from headgate.edge.client import Client
-from headgate.edge.replies import JSON
+from headgate.edge.error_replies import JSON_HEADER
+from headgate.edge.pages.served import DOCS_PAGES, docs_pages
 
 _TEXT = (b"content-type", b"text/plain; charset=utf-8")
 _NAME = re.compile(rb"[A-Za-z0-9_-]{1,128}")
-"""What may stand below a path that has pages of many things. Nothing in it can be read in a second way."""
+"""Names allowed as the last part of a path. They contain no characters that need decoding."""
 _Page = tuple[int, tuple[bytes, bytes], bytes]
 
 
 class AdminApp:
-    """The application behind the admin listener."""
+    """Application behind the admin listener."""
 
     def __init__(
         self,
@@ -37,7 +38,7 @@ class AdminApp:
         requests: Callable[[RequestQuery], Awaitable[Mapping[str, object]]],
         verdict: Callable[[], Mapping[str, object]],
     ) -> None:
-        """`explain` is told whether to ask this process alone, and gives a status and what it says."""
+        """`explain` takes a request ID and a flag to query only this process, and returns an HTTP status and body."""
         self._ready = ready
         self._metrics = metrics
         self._status = status
@@ -51,36 +52,40 @@ class AdminApp:
             b"/status": self._status_page,
             b"/verdict": self._verdict_page,
         }
-        self.pages_below: Mapping[bytes, Callable[[str, bytes], Awaitable[_Page]]] = {
+        self.pages_by_name: Mapping[bytes, Callable[[str, bytes], Awaitable[_Page]]] = {
             b"/explain/": self._explain_page,
         }
-        """One for each name that may follow the path; they are given the query too."""
-        self.pages_asked: Mapping[bytes, Callable[[bytes], Awaitable[_Page]]] = {
+        """Pages whose path ends in a name. They receive the name and the query string."""
+        self.pages_with_query: Mapping[bytes, Callable[[bytes], Awaitable[_Page]]] = {
             b"/requests": self._requests_page,
         }
-        """Pages that go by their query."""
+        """Pages that take query parameters."""
         self.api: AdminApi | None = None
-        """What changes anything; None where nobody may."""
+        """Administration API. None if no operator keys are configured."""
         self.console: AdminConsole | None = None
-        """The page for people; None where there is none."""
+        """Web console. None if it is disabled."""
+        self.docs = docs_pages()
         self.hosts = AllowedHosts()
 
     async def __call__(self, client: Client) -> None:
-        if (refusal := self.hosts.refusal(client.headers)) is not None:
+        if (refusal := self.hosts.rejection(client.headers)) is not None:
             client.reply(421, [_TEXT], f"{refusal}\n".encode())
             return
-        client.identified()
+        client.mark_authenticated()
         if self.api is not None and client.path.startswith(ADMIN_API):
             await self.api(client)
             return
         reads = client.method in ("GET", "HEAD")
         if reads and self.console is not None and await self.console(client):
             return
+        if reads and (docs := self.docs.get(client.path)) is not None:
+            docs.send(client)
+            return
         found = self._find(client.path, client.query) if reads else None
         if found is None:
-            below = (path + b"REQUEST_ID" for path in self.pages_below)
-            known = [CONSOLE, *self.pages, *self.pages_asked, *below]
-            client.reply(404, [_TEXT], b"GET one of: %b\n" % b", ".join(known))
+            below = (path + b"REQUEST_ID" for path in self.pages_by_name)
+            known = [CONSOLE, f"{DOCS_PAGES}/".encode(), *self.pages, *self.pages_with_query, *below]
+            client.reply(404, [_TEXT], b"unknown path; GET one of: %b\n" % b", ".join(known))
             return
         status, kind, body = await found
         client.reply(status, [kind], body)
@@ -88,15 +93,18 @@ class AdminApp:
     def _find(self, path: bytes, query: bytes) -> Awaitable[_Page] | None:
         if (page := self.pages.get(path)) is not None:
             return page()
-        if (page_asked := self.pages_asked.get(path)) is not None:
+        if (page_asked := self.pages_with_query.get(path)) is not None:
             return page_asked(query)
         above, slash, name = path.rpartition(b"/")
-        if (page_below := self.pages_below.get(above + slash)) is not None and _NAME.fullmatch(name):
+        if (page_below := self.pages_by_name.get(above + slash)) is not None and _NAME.fullmatch(name):
             return page_below(name.decode(), query)
         return None
 
     async def _health_page(self) -> _Page:
-        """Alive: the loop turns. It says nothing about load or engines, or a busy process would be killed for it."""
+        """Reports that the event loop is running.
+
+        Ignores load and engine state, so that a busy process is not killed.
+        """
         return 200, _TEXT, b"alive\n"
 
     async def _ready_page(self) -> _Page:
@@ -104,34 +112,34 @@ class AdminApp:
         return (200 if ready else 503), _TEXT, f"{why}\n".encode()
 
     async def _metrics_page(self) -> _Page:
-        # Rendering takes milliseconds; the streams do not wait for it.
+        # Rendering takes milliseconds. In a thread, it does not delay streams.
         body, kind = await asyncio.to_thread(self._metrics())
         return 200, (b"content-type", kind.encode()), body
 
     async def _status_page(self) -> _Page:
-        return 200, JSON, _json(self._status())
+        return 200, JSON_HEADER, _json(self._status())
 
     async def _verdict_page(self) -> _Page:
-        return 200, JSON, _json(self._verdict())
+        return 200, JSON_HEADER, _json(self._verdict())
 
     async def _explain_page(self, request_id: str, query: bytes) -> _Page:
         try:
             local = read_local(query)
         except BadQuery as problem:
-            return _refused(problem)
+            return _bad_query_page(problem)
         status, told = await self._explain(request_id, local)
-        return status, JSON, _json(told)
+        return status, JSON_HEADER, _json(told)
 
     async def _requests_page(self, query: bytes) -> _Page:
         try:
             asked = read_query(query)
         except BadQuery as problem:
-            return _refused(problem)
-        return 200, JSON, _json(await self._requests(asked))
+            return _bad_query_page(problem)
+        return 200, JSON_HEADER, _json(await self._requests(asked))
 
 
-def _refused(problem: BadQuery) -> _Page:
-    return 400, JSON, _json({"error": str(problem)})
+def _bad_query_page(problem: BadQuery) -> _Page:
+    return 400, JSON_HEADER, _json({"error": str(problem)})
 
 
 def _json(data: Mapping[str, object]) -> bytes:

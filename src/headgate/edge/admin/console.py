@@ -1,8 +1,8 @@
-"""How does a browser get the console's page, and what it is told from then on?
+"""Serves the web console and its event stream.
 
-The page is a closed list of files. What happens is told as server-sent events: much at once to whoever comes, then a
-little each second to all. Nobody waits for a reader: one that is behind misses what is told meanwhile, and one that
-stays behind is cut off, after which its browser comes back by itself.
+The console is a fixed list of files. A new subscriber first receives the complete state. After that, all subscribers
+receive an update every second as server-sent events. A slow subscriber misses updates and is disconnected if it does
+not catch up. Its browser then reconnects.
 """
 
 import asyncio
@@ -13,16 +13,16 @@ from headgate.edge.client import Client
 
 CONSOLE: Final = b"/console/"
 EVENTS: Final = b"/console/events"
-LISTENERS_MAX: Final = 20
-BEHIND_MAX: Final = 10
-"""So many events in a row may a reader miss."""
+SUBSCRIBERS_MAX: Final = 20
+MISSED_EVENTS_MAX: Final = 10
+"""Maximum number of consecutive updates that a subscriber may miss."""
 _RETRY: Final = b"retry: 1000\n\n"
 _TEXT: Final = (b"content-type", b"text/plain; charset=utf-8")
 _STREAM: Final = (
     (b"content-type", b"text/event-stream"),
     (b"cache-control", b"no-store"),
     (b"x-content-type-options", b"nosniff"),
-    # Proxies would wait for more.
+    # Keeps proxies from buffering the stream.
     (b"x-accel-buffering", b"no"),
 )
 
@@ -37,32 +37,35 @@ class ConsoleFile(Protocol):
 
 
 class AdminConsole:
-    """What lies below `/console/`."""
+    """Files and event stream below `/console/`."""
 
     def __init__(
         self,
         files: Mapping[bytes, ConsoleFile],
         first_events: Callable[[], bytes],
         *,
-        listeners_max: int = LISTENERS_MAX,
+        subscribers_max: int = SUBSCRIBERS_MAX,
     ) -> None:
         self._files = files
-        self.listeners_max = listeners_max
+        self.subscribers_max = subscribers_max
         self._first_events = first_events
-        self._listeners: dict[Client, _Listener] = {}
+        self._subscribers: dict[Client, _Subscriber] = {}
         self._closed = False
 
     @property
-    def listeners(self) -> int:
-        return len(self._listeners)
+    def subscribers(self) -> int:
+        return len(self._subscribers)
 
     async def __call__(self, client: Client) -> bool:
-        """Whether it was asked for something that is here; else nothing was answered."""
+        """Responds to a console request.
+
+        If the path is not part of the console, returns False without sending a response.
+        """
         path = client.path
         if path in (b"/", CONSOLE[:-1]):
             client.reply(307, [(b"location", CONSOLE), _TEXT], b"the console is at /console/\n")
         elif path == EVENTS and client.method == "GET":
-            await self._listen(client)
+            await self._subscribe(client)
         elif (file := self._files.get(path.removeprefix(CONSOLE)) if path.startswith(CONSOLE) else None) is not None:
             known = client.headers.get(b"if-none-match", b"")
             if file.etag in known:
@@ -73,41 +76,42 @@ class AdminConsole:
             return False
         return True
 
-    def tell(self, events: bytes) -> None:
-        for client, listener in tuple(self._listeners.items()):
-            listener.behind = listener.behind + 1 if client.blocked else 0
-            if listener.behind > BEHIND_MAX:
-                listener.over.set()
-            elif not listener.behind:
+    def broadcast(self, events: bytes) -> None:
+        for client, listener in tuple(self._subscribers.items()):
+            listener.missed = listener.missed + 1 if client.blocked else 0
+            if listener.missed > MISSED_EVENTS_MAX:
+                listener.ended.set()
+            elif not listener.missed:
                 client.write(events)
 
     def close(self) -> None:
-        """Ends every stream; nobody is taken from here on."""
+        """Ends all streams and rejects new subscribers."""
         self._closed = True
-        for listener in self._listeners.values():
-            listener.over.set()
+        for listener in self._subscribers.values():
+            listener.ended.set()
 
-    async def _listen(self, client: Client) -> None:
-        if self._closed or len(self._listeners) >= self.listeners_max:
-            why = b"leaving" if self._closed else b"%d watch already, which is all that may" % self.listeners_max
+    async def _subscribe(self, client: Client) -> None:
+        if self._closed or len(self._subscribers) >= self.subscribers_max:
+            full = b"console streams are limited to %d" % self.subscribers_max
+            why = b"the gateway is shutting down" if self._closed else full
             client.reply(503, [_TEXT, (b"retry-after", b"5")], why + b"\n")
             return
-        listener = self._listeners[client] = _Listener()
+        listener = self._subscribers[client] = _Subscriber()
         try:
-            client.notify_when_left(listener.over.set)
+            client.notify_on_disconnect(listener.ended.set)
             client.start(200, _STREAM)
             client.write(_RETRY + self._first_events())
-            await listener.over.wait()
-            # Who is behind gets no end, which could only be written behind all that it has not read.
-            if not client.left and listener.behind <= BEHIND_MAX:
+            await listener.ended.wait()
+            # A slow subscriber is not sent an end of stream, because it would queue behind all the unread data.
+            if not client.disconnected and listener.missed <= MISSED_EVENTS_MAX:
                 client.finish()
         finally:
-            del self._listeners[client]
+            del self._subscribers[client]
 
 
-class _Listener:
-    __slots__ = ("behind", "over")
+class _Subscriber:
+    __slots__ = ("ended", "missed")
 
     def __init__(self) -> None:
-        self.over = asyncio.Event()
-        self.behind = 0
+        self.ended = asyncio.Event()
+        self.missed = 0

@@ -1,8 +1,7 @@
-"""What may an operator ask about cost?
+"""Cost paths of the administration API. All of them are read-only.
 
-The paths of cost below `/admin/v1/`, all of which only read. Amounts are whole billionths of a dollar. A time is a day
-(`2026-11-15`) or a minute (`2026-11-15T09:30`), in UTC; whole days are answered from their sums, anything else from
-single rows, as far as these are kept.
+Amounts are integers in billionths of a dollar. A time is a day (`2026-11-15`) or a minute (`2026-11-15T09:30`), in UTC.
+Reports for whole days use daily totals. All other reports read individual rows, which are retained for a limited time.
 """
 
 import time
@@ -14,14 +13,14 @@ from typing import Annotated, Any, Final
 import msgspec
 from msgspec import Meta
 
-from headgate.edge.admin.api import READ, Body, Name, Route, TenantPath
+from headgate.edge.admin.api import READ, AdminBody, AdminRoute, Name, TenantPath
 from headgate.model.units import SECOND, Instant
-from headgate.ports.directory import Actor, DirectoryAway, Unknown, Unwritten
-from headgate.ports.reports import LedgerAway, NothingFound, Reports, Rows
+from headgate.ports.cost_reports import CostReports, LedgerUnavailable, NothingFound, ReportFilter
+from headgate.ports.directory import Actor, ChangeRejected, DirectoryUnavailable, NotFound
 
 LINES_MAX: Final = 1_000
 ROWS_DAYS_MAX: Final = 31
-"""Of single rows no more are looked at for one answer."""
+"""Maximum range of a report that reads individual rows, in days."""
 DAYS_MAX: Final = 400
 
 _DAY: Final = r"20[0-9]{2}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])"
@@ -30,118 +29,119 @@ Moment = Annotated[str, Meta(pattern=rf"^{_DAY}(T([01][0-9]|2[0-3]):[0-5][0-9])?
 Month = Annotated[str, Meta(pattern=r"^20[0-9]{2}-(0[1-9]|1[0-2])\Z")]
 
 
-class CostAsked(Body, frozen=True, rename={"service_class": "class"}):
+class CostQuery(AdminBody, frozen=True, rename={"service_class": "class"}):
     by: Annotated[str, Meta(pattern=r"^(tenant|model|class|pool|unit|day)\Z")] = "tenant"
     since: Moment | None = None
-    """The beginning of the month, where nothing is said; of the day, for units, which are looked for in all rows."""
+    """Start of the range.
+
+    Default: start of the month. For units it is the start of the day, because they need individual rows.
+    """
     until: Moment | None = None
-    """The end of today, likewise."""
+    """End of the range, exclusive. Default: end of today."""
     tenant: TenantPath | None = None
     service_class: Name | None = None
     model: Name | None = None
     key: Name | None = None
-    """Which key of the metadata names the unit; ledger.unit, where nothing is said."""
+    """Metadata key that identifies the unit. Default: the setting `ledger.unit_key`."""
     depth: Annotated[int, Meta(ge=1, le=3)] | None = None
-    """How many steps of a tenant's path; one more than those of the tenant that is asked for."""
+    """Number of tenant path levels to group by. Default: one more than `tenant` has."""
     limit: Annotated[int, Meta(ge=1, le=LINES_MAX)] = 50
 
 
-class RequestAsked(Body, frozen=True):
+class RequestCostQuery(AdminBody, frozen=True):
     request: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{1,128}\Z")]
     day: Day | None = None
 
 
-class StatementAsked(Body, frozen=True):
+class StatementQuery(AdminBody, frozen=True):
     month: Month
     tenant: TenantPath | None = None
 
 
-class ForecastAsked(Body, frozen=True):
+class ForecastQuery(AdminBody, frozen=True):
     tenant: TenantPath | None = None
 
 
-class DriftAsked(Body, frozen=True):
+class DriftQuery(AdminBody, frozen=True):
     day: Day | None = None
     tenant: TenantPath | None = None
 
 
-def cost_routes(reports: Reports, now_ns: Callable[[], int] = time.time_ns) -> Mapping[bytes, Route]:
+def cost_routes(reports: CostReports, now_ns: Callable[[], int] = time.time_ns) -> Mapping[bytes, AdminRoute]:
     cost = _Cost(reports, now_ns)
     return {
-        b"/admin/v1/cost/report": Route(READ, CostAsked, cost.report, writes=False),
-        b"/admin/v1/cost/request": Route(READ, RequestAsked, cost.request, writes=False),
-        b"/admin/v1/cost/statement": Route(READ, StatementAsked, cost.statement, writes=False),
-        b"/admin/v1/cost/forecast": Route(READ, ForecastAsked, cost.forecast, writes=False),
-        b"/admin/v1/cost/drift": Route(READ, DriftAsked, cost.drift, writes=False),
+        b"/admin/v1/cost/report": AdminRoute(READ, CostQuery, cost.report, writes=False),
+        b"/admin/v1/cost/request": AdminRoute(READ, RequestCostQuery, cost.request, writes=False),
+        b"/admin/v1/cost/statement": AdminRoute(READ, StatementQuery, cost.statement, writes=False),
+        b"/admin/v1/cost/forecast": AdminRoute(READ, ForecastQuery, cost.forecast, writes=False),
+        b"/admin/v1/cost/drift": AdminRoute(READ, DriftQuery, cost.drift, writes=False),
     }
 
 
 class _Cost:
-    def __init__(self, reports: Reports, now_ns: Callable[[], int]) -> None:
+    def __init__(self, reports: CostReports, now_ns: Callable[[], int]) -> None:
         self._reports = reports
         self._now_ns = now_ns
 
-    async def report(self, asked: CostAsked, _: Actor) -> Mapping[str, object]:
+    async def report(self, asked: CostQuery, _: Actor) -> Mapping[str, object]:
         if asked.by != "unit" and asked.key is not None:
-            raise Unwritten("only units are named by a key of the metadata; send by: unit with it, or leave it out")
+            raise ChangeRejected('"key" is valid only with "by": "unit"; set "by" or remove "key"')
         tenant = asked.tenant or ""
-        rows = Rows(*self._span(asked), tenant, asked.service_class or "", asked.model or "")
+        rows = ReportFilter(*self._span(asked), tenant, asked.service_class or "", asked.model or "")
         depth = asked.depth or min(3, tenant.count("/") + 2 if tenant else 1)
         report = self._reports.report(rows, by=asked.by, key=asked.key or "", depth=depth, limit=asked.limit)
-        with _told():
-            return _shown(await report)
+        with _mapped_errors():
+            return _to_builtins(await report)
 
-    async def request(self, asked: RequestAsked, _: Actor) -> Mapping[str, object]:
-        with _told():
-            return _shown(await self._reports.request(asked.request, _real_day(asked.day), now=self._now))
+    async def request(self, asked: RequestCostQuery, _: Actor) -> Mapping[str, object]:
+        with _mapped_errors():
+            return _to_builtins(await self._reports.request(asked.request, _checked_day(asked.day), now=self._now))
 
-    async def statement(self, asked: StatementAsked, _: Actor) -> Mapping[str, object]:
-        with _told():
+    async def statement(self, asked: StatementQuery, _: Actor) -> Mapping[str, object]:
+        with _mapped_errors():
             found = await self._reports.statements(asked.month, asked.tenant or "", now=self._now)
-        return {"data": [_shown(each) for each in found]}
+        return {"data": [_to_builtins(each) for each in found]}
 
-    async def forecast(self, asked: ForecastAsked, _: Actor) -> Mapping[str, object]:
-        with _told():
-            return _shown(await self._reports.forecast(asked.tenant or "", now=self._now))
+    async def forecast(self, asked: ForecastQuery, _: Actor) -> Mapping[str, object]:
+        with _mapped_errors():
+            return _to_builtins(await self._reports.forecast(asked.tenant or "", now=self._now))
 
-    async def drift(self, asked: DriftAsked, _: Actor) -> Mapping[str, object]:
-        with _told():
-            return _shown(await self._reports.drift(_real_day(asked.day), asked.tenant or "", now=self._now))
+    async def drift(self, asked: DriftQuery, _: Actor) -> Mapping[str, object]:
+        with _mapped_errors():
+            return _to_builtins(await self._reports.drift(_checked_day(asked.day), asked.tenant or "", now=self._now))
 
     @property
     def _now(self) -> Instant:
         return Instant(self._now_ns())
 
-    def _span(self, asked: CostAsked) -> tuple[Instant, Instant]:
+    def _span(self, asked: CostQuery) -> tuple[Instant, Instant]:
         today = _midnight(datetime.fromtimestamp(self._now_ns() / SECOND, UTC))
         until = today + timedelta(days=1) if asked.until is None else _moment(asked.until)
         last = min(today, _midnight(until - timedelta(minutes=1)))
         usual = last if asked.by == "unit" else last.replace(day=1)
         since = usual if asked.since is None else _moment(asked.since)
         if since >= until:
-            raise Unwritten(f"since ({since:%Y-%m-%dT%H:%M}) is not before until ({until:%Y-%m-%dT%H:%M}); turn them")
+            raise ChangeRejected(f"since ({since:%Y-%m-%dT%H:%M}) must be before until ({until:%Y-%m-%dT%H:%M})")
         single = asked.by == "unit" or any((each.hour, each.minute) != (0, 0) for each in (since, until))
         days_max = ROWS_DAYS_MAX if single else DAYS_MAX
         if until - since > timedelta(days=days_max):
-            what = "for units and parts of days single rows are read, and " if single else ""
-            raise Unwritten(
-                f"{what}{(until - since).days} days are too many for one answer; ask for {days_max} at most"
-            )
+            what = " for units and partial days" if single else ""
+            raise ChangeRejected(f"the range is {(until - since).days} days; the limit{what} is {days_max}")
         return _instant(since), _instant(until)
 
 
 @contextmanager
-def _told() -> Generator[None]:
-    """What reports raise, as what the admin API answers with."""
+def _mapped_errors() -> Generator[None]:
+    """Converts report errors to administration API errors."""
     try:
         yield
     except NothingFound as nothing:
-        raise Unknown(str(nothing)) from None
-    except LedgerAway as away:
-        raise DirectoryAway(str(away)) from None
+        raise NotFound(str(nothing)) from None
+    except LedgerUnavailable as away:
+        raise DirectoryUnavailable(str(away)) from None
 
 
-def _shown(value: object) -> dict[str, Any]:
+def _to_builtins(value: object) -> dict[str, Any]:
     shown: dict[str, Any] = msgspec.to_builtins(value)
     return shown
 
@@ -150,14 +150,14 @@ def _moment(text: str) -> datetime:
     try:
         return datetime.fromisoformat(text).replace(tzinfo=UTC)
     except ValueError:
-        raise Unwritten(f"{text[:10]} is no day of the calendar; correct it") from None
+        raise ChangeRejected(f"{text[:10]} is not a valid date") from None
 
 
 def _midnight(moment: datetime) -> datetime:
     return moment.replace(hour=0, minute=0, second=0, microsecond=0)
 
 
-def _real_day(text: str | None) -> str:
+def _checked_day(text: str | None) -> str:
     if text is not None:
         _moment(text)
     return text or ""

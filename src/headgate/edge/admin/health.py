@@ -1,8 +1,8 @@
-"""Liveness probes that are answered while the event loop is busy.
+"""Liveness probes that are answered even while the event loop is busy.
 
-A thread accepts the connections of the admin listener and peeks at their first bytes. It answers a plain `GET /health`
-itself and passes every other connection to the loop unread, so that the listener serves pages and applies limits as
-usual. Probes therefore succeed during a long turn of the loop, and fail once the loop has stopped.
+A thread accepts the admin listener's connections and peeks at their first bytes. It responds to a plain `GET /health`
+and passes every other connection to the event loop unread, so that pages and limits work as usual. Probes therefore
+succeed during a long loop iteration and fail once the event loop has stopped.
 """
 
 import contextlib
@@ -16,15 +16,15 @@ from collections.abc import Callable
 from http import HTTPStatus
 from typing import Final
 
-Health = Callable[[], tuple[int, str]]
-"""Returns the HTTP status and text of a probe. Called in the thread."""
+HealthCheck = Callable[[], tuple[int, str]]
+"""Returns the HTTP status and body for a probe. Called in the thread."""
 
 FIRST_BYTES_S_MAX: Final = 0.05
-"""How long the thread waits for the first bytes of a connection before it passes the connection to the loop."""
+"""Maximum time that the thread waits for the first bytes on a connection, in seconds."""
 UNDECIDED_MAX: Final = 64
-"""Maximum number of connections without a first byte. Further ones are passed to the loop at once."""
+"""Maximum number of connections that have not sent a byte. At this limit, new ones go directly to the event loop."""
 HANDED_OVER_MAX: Final = 128
-"""Maximum number of connections that wait for the loop. Further ones are closed."""
+"""Maximum number of connections waiting for the event loop. At this limit, new connections are closed."""
 _PROBE_BYTES_MAX: Final = 4096
 
 _PROBE: Final = re.compile(rb"(GET|HEAD) /health HTTP/1\.[01]\r\n((?:[!-9;-~]+:[\t -~]*\r\n)*)\r\n")
@@ -33,28 +33,30 @@ _NOT_PLAIN: Final = re.compile(rb"^(?:content-length|transfer-encoding|upgrade|e
 
 
 class HealthThread:
-    """Accepts the connections of one listening socket."""
+    """Accepts connections on one listening socket."""
 
-    def __init__(self, listening: socket.socket, health: Health, on_accepted: Callable[[], object]) -> None:
-        """`on_accepted` is called in the thread when `accepted` has a connection for the loop."""
+    def __init__(self, listening: socket.socket, health: HealthCheck, on_accepted: Callable[[], object]) -> None:
+        """`on_accepted` is called in the thread when `accepted` has a connection for the event loop."""
         self._listening = listening
         self._health = health
         self._on_accepted = on_accepted
         self.accepted: deque[socket.socket] = deque()
         self._undecided: dict[socket.socket, float] = {}
-        """Connections without a first byte, oldest first, each with the end of its wait."""
+        """Connections that have not sent a byte, oldest first, each with the monotonic time at which to stop waiting
+        for it.
+        """
         self._selector = selectors.DefaultSelector()
         self._wake, self._woken = socket.socketpair()
         self._thread = threading.Thread(target=self._run, name="headgate-health", daemon=True)
 
     def start(self) -> None:
-        self._listening.setblocking(False)  # noqa: FBT003 (the name of that argument)
+        self._listening.setblocking(False)  # noqa: FBT003 (positional-only parameter)
         self._selector.register(self._listening, selectors.EVENT_READ)
         self._selector.register(self._woken, selectors.EVENT_READ)
         self._thread.start()
 
     def stop(self) -> None:
-        """Ends the thread and closes its sockets, including the listening one."""
+        """Stops the thread and closes its sockets, including the listening one."""
         if self._thread.is_alive():
             self._wake.send(b"x")
             self._thread.join()
@@ -90,7 +92,7 @@ class HealthThread:
         except OSError:
             time.sleep(FIRST_BYTES_S_MAX)  # Out of file descriptors; wait until some are freed.
             return
-        connection.setblocking(False)  # noqa: FBT003 (the name of that argument)
+        connection.setblocking(False)  # noqa: FBT003 (positional-only parameter)
         if len(self._undecided) >= UNDECIDED_MAX:
             self._hand_over(connection)
             return
@@ -98,7 +100,7 @@ class HealthThread:
         self._selector.register(connection, selectors.EVENT_READ)
 
     def _decide(self, connection: socket.socket) -> None:
-        """Peeks at the first bytes. Only those of a probe are consumed."""
+        """Peeks at the first bytes and consumes them only if they are a health probe."""
         self._selector.unregister(connection)
         del self._undecided[connection]
         try:
@@ -138,6 +140,6 @@ class HealthThread:
             return
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.accepted.append(connection)
-        # The loop may be closing.
+        # The event loop may be closing.
         with contextlib.suppress(RuntimeError):
             self._on_accepted()

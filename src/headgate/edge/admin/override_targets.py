@@ -1,4 +1,4 @@
-"""The names that an operator's override may be about, by its verb."""
+"""Valid targets for operator overrides, by verb."""
 
 from collections.abc import Callable, Collection
 
@@ -9,7 +9,10 @@ from headgate.model.units import EndpointId
 def override_targets(
     policy: Policy, in_force: Callable[[], Policy], endpoints: Callable[[], Collection[EndpointId]], verb: str
 ) -> Collection[str] | None:
-    """`policy` is the file's, `in_force` adds the database's tenants. None if the names are not known here."""
+    """Returns the names that the verb may target, or None if this process does not know them.
+
+    `policy` comes from the configuration file. `in_force` also contains the tenants in the database.
+    """
     match verb:
         case "hold":
             return [each.name for each in policy.classes]
@@ -24,7 +27,7 @@ def override_targets(
 
 
 def _levels(policy: Policy) -> Collection[str]:
-    """Every tenant by name, and every level above one."""
+    """Returns the names of all tenants and of all levels above them in their paths."""
     names: dict[str, None] = {}
     for tenant in policy.tenants:
         steps = tenant.id.split("/")

@@ -1,1 +1,1 @@
-"""Large request bodies, parsed in a process of their own."""
+"""Large request bodies, parsed in a separate process."""

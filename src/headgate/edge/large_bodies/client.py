@@ -1,13 +1,14 @@
-"""How is a large body read while every stream goes on?
+"""Parses large request bodies in a separate process, so that streams are not delayed.
 
-A JSON parser holds the interpreter lock until it is done, in any thread: 0.1 s for 30 MiB of text, and more than 1 s
-for 30 MiB of tiny messages. So a separate process parses large bodies (`reader.py`). It starts with the first large
-body and receives the bytes in pieces. It returns an outline, from which this process builds the `RequestBody`.
+A JSON parser holds the interpreter lock until it is done, even in another thread: 0.1 s for 30 MiB of text, and more
+than 1 s for 30 MiB of tiny messages. A separate process therefore parses large bodies (`reader.py`). It is started when
+the first large body arrives, and receives the bytes in pieces. It returns an outline, from which this process builds
+the `RequestBody`.
 
-One body is read at a time, and tenants take turns (`turns.py`). The process has no state to lose. If it ends or hangs,
-its current body is parsed in a thread, which delays streams, and the next body starts another process, with a growing
-pause after repeated failures. The process also answers for a request that was cancelled, so that requests and responses
-stay in step.
+Bodies are parsed one at a time, and tenants take turns (`fair_body_queue.py`). The process has no state. If it exits or
+hangs, its current body is parsed in a thread, which delays streams. The next body starts another process, with
+increasing backoff after repeated failures. The process responds to cancelled requests too, so that requests and
+responses stay in step.
 """
 
 import asyncio
@@ -22,24 +23,24 @@ from typing import Final
 
 import msgspec
 
+from headgate.edge.large_bodies.fair_body_queue import FairBodyQueue
 from headgate.edge.large_bodies.messages import (
-    ANSWERS,
-    LENGTH,
-    Answer,
-    Found,
-    Left,
-    Question,
-    Read,
-    Trim,
-    Unread,
-    Wrong,
-    framed,
+    LENGTH_PREFIX,
+    RESPONSE_DECODER,
+    InvalidBody,
+    ParseBody,
+    ParsedBody,
+    ParseFailed,
+    ReaderRequest,
+    ReaderResponse,
+    TrimmedMessages,
+    TrimMessages,
+    frame,
 )
-from headgate.edge.large_bodies.turns import Turns
 from headgate.model.caps import Caps
 from headgate.model.ticket import Api
 from headgate.model.units import TenantId
-from headgate.wire.request import BadRequest, RequestBody
+from headgate.wire.request_body import BadRequest, RequestBody
 
 log = logging.getLogger("headgate")
 
@@ -49,10 +50,13 @@ CapLarge = Callable[[RequestBody, Caps, TenantId], Awaitable[Capped]]
 
 _COMMAND: Final = (sys.executable, "-P", "-m", "headgate.edge.large_bodies.reader")
 _PIECE_BYTES: Final = 128 * 1024
-"""As much is handed to the system, or taken from it, in one turn of the loop."""
-_ANSWER_S_MAX: Final = 10.0
-_ANSWER_S_PER_MIB: Final = 0.5
-"""How long an answer may take: some ten times as long as the worst body does."""
+"""Maximum bytes sent to or received from the process in one iteration of the event loop."""
+_RESPONSE_S_MAX: Final = 10.0
+_RESPONSE_S_PER_MIB: Final = 0.5
+"""Additional response timeout per MiB, in seconds.
+
+The total is about ten times the parse time of the slowest bodies.
+"""
 _RESTART_S_MAX: Final = 60.0
 
 
@@ -72,131 +76,133 @@ def _parse(raw: bytes | bytearray, api: Api) -> RequestBody:
 
 
 @dataclass(order=True, slots=True)
-class _Asked:
-    """A question that waits for its turn."""
+class _Job:
+    """Parse job waiting for the process."""
 
     size: int
     number: int
-    question: Question = field(compare=False)
+    request: ReaderRequest = field(compare=False)
     raw: bytes | bytearray | memoryview = field(compare=False)
-    answer: asyncio.Future[Answer] = field(compare=False)
+    response: asyncio.Future[ReaderResponse] = field(compare=False)
 
 
-class LargeBodies:
-    """One reading process at most, and who waits for it. Used inside one running loop; its owner stops it."""
+class LargeBodyReader:
+    """Queue of large bodies, and the process that parses them. Belongs to one event loop; its owner stops it."""
 
     def __init__(self, command: tuple[str, ...] = _COMMAND) -> None:
         self._command = command
-        self._waiting: Turns[_Asked] = Turns()
+        self._waiting: FairBodyQueue[_Job] = FairBodyQueue()
         self._numbers = count()
-        self._asking: asyncio.Task[None] | None = None
-        """Puts one question after the other, for as long as there are any."""
-        self._reader: _Reader | None = None
+        self._runner: asyncio.Task[None] | None = None
+        """Task that runs the waiting jobs one after another. None if no job is waiting."""
+        self._reader: _ReaderProcess | None = None
         self._failures = 0
-        """How many processes in a row have ended without an answer."""
+        """Number of consecutive processes that failed to respond."""
         self._start_at = 0.0
-        """When another process may be started."""
+        """Earliest time at which to start the next process, in seconds of the event loop clock."""
 
     @property
     def processes(self) -> int:
         return int(self._reader is not None and self._reader.is_running)
 
     async def read(self, raw: bytes | bytearray, api: Api, tenant: TenantId = _NO_TENANT) -> RequestBody:
-        """What `RequestBody.parse` gives. Raises `BadRequest`."""
-        answer = await self._ask(Read(api, len(raw)), raw, tenant)
+        """Returns the same result as `RequestBody.parse`. Raises `BadRequest`."""
+        answer = await self._submit(ParseBody(api, len(raw)), raw, tenant)
         match answer:
-            case Found(outline):
-                return RequestBody.outlined(raw, api, outline)
-            case Wrong(message, param, kept):
-                raise BadRequest(message, param, kept=kept)
+            case ParsedBody(outline):
+                return RequestBody.from_outline(raw, api, outline)
+            case InvalidBody(message, param, kept):
+                raise BadRequest(message, param, log_message=kept)
             case _:
                 return await read_in_thread(raw, api)
 
     async def cap(self, body: RequestBody, caps: Caps, tenant: TenantId = _NO_TENANT) -> Capped:
-        """What `RequestBody.capped` gives."""
+        """Returns the same result as `RequestBody.capped`."""
         if caps.image_detail is not None:
-            # Finding images takes less than reading did, and no more is known of where they are.
+            # The outline does not contain the positions of images. Finding them takes less time than parsing did.
             return await cap_in_thread(body, caps)
-        length_max = body.trims_to(caps)
+        length_max = body.trim_length(caps)
         if length_max is None:
-            return body.shaped(caps, None)
-        answer = await self._ask(Trim(length_max, len(body.messages)), body.messages, tenant)
+            return body.apply_caps(caps, None)
+        answer = await self._submit(TrimMessages(length_max, len(body.messages)), body.messages, tenant)
         match answer:
-            case Left(messages, length, turns_dropped):
-                return body.shaped(caps, (messages, length, turns_dropped))
+            case TrimmedMessages(messages, length, turns_dropped):
+                return body.apply_caps(caps, (messages, length, turns_dropped))
             case _:
                 return await cap_in_thread(body, caps)
 
     async def stop(self) -> None:
-        """Ends the process. What is still asked is answered as not read."""
+        """Stops the process. Jobs that are still waiting fail."""
         self._start_at = float("inf")
-        if (asking := self._asking) is not None:
+        if (asking := self._runner) is not None:
             asking.cancel()
             await asyncio.gather(asking, return_exceptions=True)
-        self._give_up()
+        self._fail_pending()
         await self._end_reader()
 
-    # One question after the other
+    # Jobs
 
-    async def _ask(self, question: Question, raw: bytes | bytearray | memoryview, tenant: TenantId) -> Answer:
+    async def _submit(
+        self, question: ReaderRequest, raw: bytes | bytearray | memoryview, tenant: TenantId
+    ) -> ReaderResponse:
         loop = asyncio.get_running_loop()
-        asked = _Asked(question.size, next(self._numbers), question, raw, loop.create_future())
+        asked = _Job(question.size, next(self._numbers), question, raw, loop.create_future())
         self._waiting.push(tenant, asked)
-        if self._asking is None:
-            self._asking = loop.create_task(self._answer_all())
-        return await asked.answer
+        if self._runner is None:
+            self._runner = loop.create_task(self._run_jobs())
+        return await asked.response
 
-    async def _answer_all(self) -> None:
+    async def _run_jobs(self) -> None:
         try:
             while self._waiting:
                 asked = self._waiting.pop()
-                if asked.answer.done():
-                    continue  # Whoever asked has been given up.
-                answer: Answer = Unread("the reading process ended")
+                if asked.response.done():
+                    continue  # The request was cancelled.
+                answer: ReaderResponse = ParseFailed("the large-body process stopped")
                 try:
-                    answer = await self._answer(asked)
+                    answer = await self._run_job(asked)
                 finally:
-                    if not asked.answer.done():
-                        asked.answer.set_result(answer)
+                    if not asked.response.done():
+                        asked.response.set_result(answer)
         finally:
-            self._give_up()
+            self._fail_pending()
 
-    def _give_up(self) -> None:
-        """Nobody answers what is still asked."""
-        self._asking = None
+    def _fail_pending(self) -> None:
+        """Fails all waiting jobs."""
+        self._runner = None
         for asked in self._waiting.clear():
-            if not asked.answer.done():
-                asked.answer.set_result(Unread("the gateway is leaving"))
+            if not asked.response.done():
+                asked.response.set_result(ParseFailed("the gateway is shutting down"))
 
-    async def _answer(self, asked: _Asked) -> Answer:
+    async def _run_job(self, asked: _Job) -> ReaderResponse:
         try:
             reader = self._running_reader()
             if reader is None:
-                return Unread("no process may be started yet")
-            async with asyncio.timeout(_ANSWER_S_MAX + _ANSWER_S_PER_MIB * asked.size / 2**20):
-                answer = await reader.ask(asked.question, asked.raw)
+                return ParseFailed("the large-body process is in restart backoff")
+            async with asyncio.timeout(_RESPONSE_S_MAX + _RESPONSE_S_PER_MIB * asked.size / 2**20):
+                answer = await reader.ask(asked.request, asked.raw)
         except (OSError, EOFError, TimeoutError, msgspec.DecodeError) as error:
             await self._failed(error)
-            return Unread("the process did not answer")
+            return ParseFailed("the large-body process did not respond")
         self._failures = 0
-        if isinstance(answer, Unread):
-            log.warning("a large body could not be read by the process for them (%s)", answer.why)
+        if isinstance(answer, ParseFailed):
+            log.warning("the large-body process could not parse a body (%s)", answer.reason)
         return answer
 
     # The process
 
-    def _running_reader(self) -> "_Reader | None":
+    def _running_reader(self) -> "_ReaderProcess | None":
         if self._reader is None and asyncio.get_running_loop().time() >= self._start_at:
-            self._reader = _Reader(self._command)
+            self._reader = _ReaderProcess(self._command)
         return self._reader
 
     async def _failed(self, error: Exception) -> None:
         self._failures += 1
-        # The first is replaced at once: something killed it, and will hardly do so again.
+        # After the first failure, restart immediately, because the cause is unlikely to recur.
         wait_s = 0.0 if self._failures == 1 else min(2.0 ** (self._failures - 2), _RESTART_S_MAX)
         self._start_at = asyncio.get_running_loop().time() + wait_s
         why = type(error).__name__
-        log.warning("the process that reads large bodies failed (%s); another may start in %.0f s", why, wait_s)
+        log.warning("the large-body process failed (%s); restart backoff %.0f s", why, wait_s)
         await self._end_reader()
 
     async def _end_reader(self) -> None:
@@ -205,12 +211,12 @@ class LargeBodies:
             await reader.end()
 
 
-class _Reader:
-    """A process that was started, and the socket to it. Without the socket's other end it ends by itself."""
+class _ReaderProcess:
+    """Running process and the socket connected to it. The process exits when the socket is closed."""
 
     def __init__(self, command: tuple[str, ...]) -> None:
         self._socket, theirs = socket.socketpair()
-        self._socket.setblocking(False)  # noqa: FBT003 (the name of that argument)
+        self._socket.setblocking(False)  # noqa: FBT003 (positional-only parameter)
         with theirs:
             try:
                 self._process = subprocess.Popen(command, stdin=theirs.fileno(), stdout=theirs.fileno())  # noqa: S603 (our own module)
@@ -222,18 +228,18 @@ class _Reader:
     def is_running(self) -> bool:
         return self._process.poll() is None
 
-    async def ask(self, question: Question, raw: bytes | bytearray | memoryview) -> Answer:
-        """Raises OSError or EOFError where the process is gone."""
+    async def ask(self, question: ReaderRequest, raw: bytes | bytearray | memoryview) -> ReaderResponse:
+        """Sends a job and returns the response. Raises OSError or EOFError if the process has exited."""
         loop = asyncio.get_running_loop()
-        await loop.sock_sendall(self._socket, framed(question))
+        await loop.sock_sendall(self._socket, frame(question))
         with memoryview(raw) as whole:
             for start in range(0, len(whole), _PIECE_BYTES):
                 with whole[start : start + _PIECE_BYTES] as piece:
                     await loop.sock_sendall(self._socket, piece)
-                # A process that takes each piece at once must not keep the loop from everything else.
+                # Even if the process accepts each piece immediately, the event loop must get to run other tasks.
                 await asyncio.sleep(0)
-        (length,) = LENGTH.unpack(await self._receive(LENGTH.size))
-        return ANSWERS.decode(await self._receive(length))
+        (length,) = LENGTH_PREFIX.unpack(await self._receive(LENGTH_PREFIX.size))
+        return RESPONSE_DECODER.decode(await self._receive(length))
 
     async def _receive(self, size: int) -> bytearray:
         loop = asyncio.get_running_loop()
@@ -245,7 +251,7 @@ class _Reader:
         return received
 
     async def end(self) -> None:
-        """At once: what it may still be reading matters to nobody."""
+        """Kills the process. Its current result is no longer needed."""
         self._socket.close()
         self._process.kill()
         await asyncio.shield(asyncio.to_thread(self._process.wait))

@@ -1,6 +1,7 @@
-"""What do the gateway and the process that reads its large bodies say to each other?
+"""Protocol between the gateway and its large-body process.
 
-One question, one answer. Each is a length and a message; the bytes that a question is about follow it.
+Each request gets one response. Requests and responses consist of a length prefix followed by a message. Each request is
+followed by the bytes to parse.
 """
 
 import struct
@@ -11,59 +12,59 @@ import msgspec
 from headgate.model.ticket import Api
 from headgate.wire.outline import Outline
 
-LENGTH: Final = struct.Struct(">I")
-"""Stands before every message."""
+LENGTH_PREFIX: Final = struct.Struct(">I")
+"""Length prefix of every message."""
 
 
-class Read(msgspec.Struct, frozen=True, tag=True, gc=False):
-    """The bytes are a body: what is in it?"""
+class ParseBody(msgspec.Struct, frozen=True, tag=True, gc=False):
+    """Request to parse a body."""
 
     api: Api
     size: int
 
 
-class Trim(msgspec.Struct, frozen=True, tag=True, gc=False):
-    """The bytes are the messages of a chat: what is left of them if they are to be no longer than this?"""
+class TrimMessages(msgspec.Struct, frozen=True, tag=True, gc=False):
+    """Request to trim the messages of a chat to a maximum length."""
 
     length_max: int
     size: int
 
 
-class Found(msgspec.Struct, frozen=True, tag=True, gc=False):
+class ParsedBody(msgspec.Struct, frozen=True, tag=True, gc=False):
     outline: Outline
 
 
-class Wrong(msgspec.Struct, frozen=True, tag=True, gc=False):
-    """The body is refused."""
+class InvalidBody(msgspec.Struct, frozen=True, tag=True, gc=False):
+    """The body is invalid."""
 
     message: str
     param: str | None
-    kept: str
-    """The message without any words of the body."""
+    log_message: str
+    """Message for logs and records, without any text from the body."""
 
 
-class Left(msgspec.Struct, frozen=True, tag=True, gc=False):
-    """What is left of a conversation, its length, and how many turns are not."""
+class TrimmedMessages(msgspec.Struct, frozen=True, tag=True, gc=False):
+    """Trimmed conversation, its length and the number of dropped turns."""
 
     messages: bytes
     length: int
     turns_dropped: int
 
 
-class Unread(msgspec.Struct, frozen=True, tag=True, gc=False):
-    """Something is not as it should be, and whoever asked should look for itself."""
+class ParseFailed(msgspec.Struct, frozen=True, tag=True, gc=False):
+    """The process could not parse the body. The gateway parses it instead."""
 
-    why: str
+    reason: str
 
 
-Question = Read | Trim
-Answer = Found | Wrong | Left | Unread
+ReaderRequest = ParseBody | TrimMessages
+ReaderResponse = ParsedBody | InvalidBody | TrimmedMessages | ParseFailed
 
-QUESTIONS: Final = msgspec.msgpack.Decoder(Question)
-ANSWERS: Final = msgspec.msgpack.Decoder(Answer)
+REQUEST_DECODER: Final = msgspec.msgpack.Decoder(ReaderRequest)
+RESPONSE_DECODER: Final = msgspec.msgpack.Decoder(ReaderResponse)
 _ENCODER: Final = msgspec.msgpack.Encoder()
 
 
-def framed(message: Question | Answer) -> bytes:
+def frame(message: ReaderRequest | ReaderResponse) -> bytes:
     encoded = _ENCODER.encode(message)
-    return LENGTH.pack(len(encoded)) + encoded
+    return LENGTH_PREFIX.pack(len(encoded)) + encoded

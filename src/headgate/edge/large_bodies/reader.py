@@ -1,9 +1,9 @@
-"""What does a process do that only reads large bodies?
+"""Process that parses large request bodies.
 
     python -m headgate.edge.large_bodies.reader
 
-Questions come over its standard input, answers go over its standard output, one at a time, until the input ends: so it
-ends with its gateway, however that ends. It keeps nothing from one question to the next.
+It reads requests from standard input and writes responses to standard output, one at a time. It exits at end of input,
+so it also exits if its gateway crashes. It keeps no state between requests.
 """
 
 import os
@@ -12,61 +12,61 @@ import sys
 from typing import BinaryIO
 
 from headgate.edge.large_bodies.messages import (
-    LENGTH,
-    QUESTIONS,
-    Answer,
-    Found,
-    Left,
-    Question,
-    Read,
-    Trim,
-    Unread,
-    Wrong,
-    framed,
+    LENGTH_PREFIX,
+    REQUEST_DECODER,
+    InvalidBody,
+    ParseBody,
+    ParsedBody,
+    ParseFailed,
+    ReaderRequest,
+    ReaderResponse,
+    TrimmedMessages,
+    TrimMessages,
+    frame,
 )
 from headgate.wire.conversation import trim
-from headgate.wire.request import BadRequest, RequestBody
+from headgate.wire.request_body import BadRequest, RequestBody
 
 
 def main() -> None:
-    # They are meant for the gateway, which still reads the requests that are open while it leaves.
+    # These signals are meant for the gateway, which keeps parsing bodies while it drains.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     try:
-        while answer := _next(sys.stdin.buffer):
-            sys.stdout.buffer.write(framed(answer))
+        while answer := _handle_next(sys.stdin.buffer):
+            sys.stdout.buffer.write(frame(answer))
             sys.stdout.buffer.flush()
     except ConnectionError:
-        pass  # Nobody is there any more to be told.
-    # There is nothing to tidy up, and nobody who would hear of it.
+        pass  # The gateway has exited.
+    # There is nothing to clean up.
     os._exit(0)
 
 
-def _next(questions: BinaryIO) -> Answer | None:
-    """The answer to the next question; None when there will be none."""
-    head = questions.read(LENGTH.size)
-    if len(head) < LENGTH.size:
+def _handle_next(questions: BinaryIO) -> ReaderResponse | None:
+    """Returns the response to the next request, or None at end of input."""
+    head = questions.read(LENGTH_PREFIX.size)
+    if len(head) < LENGTH_PREFIX.size:
         return None
-    question = QUESTIONS.decode(questions.read(*LENGTH.unpack(head)))
+    question = REQUEST_DECODER.decode(questions.read(*LENGTH_PREFIX.unpack(head)))
     raw = questions.read(question.size)
-    return answer_to(question, raw) if len(raw) == question.size else None
+    return handle(question, raw) if len(raw) == question.size else None
 
 
-def answer_to(question: Question, raw: bytes) -> Answer:
+def handle(question: ReaderRequest, raw: bytes) -> ReaderResponse:
     try:
         match question:
-            case Read(api):
+            case ParseBody(api):
                 body = RequestBody.parse(raw, api)
                 outline = body.outline(raw)
-                if RequestBody.outlined(raw, api, outline) != body:
-                    return Unread("the outline does not fit the body")
-                return Found(outline)
-            case Trim(length_max):
-                return Left(*trim(raw, length_max))
+                if RequestBody.from_outline(raw, api, outline) != body:
+                    return ParseFailed("the outline does not match the body")
+                return ParsedBody(outline)
+            case TrimMessages(length_max):
+                return TrimmedMessages(*trim(raw, length_max))
     except BadRequest as bad:
-        return Wrong(bad.message, bad.param, bad.kept)
-    except Exception as mistake:  # noqa: BLE001 (the gateway meets it too, and says so in its log)
-        return Unread(type(mistake).__name__)
+        return InvalidBody(bad.message, bad.param, bad.log_message)
+    except Exception as mistake:  # noqa: BLE001 (the gateway then parses the body itself and logs the error)
+        return ParseFailed(type(mistake).__name__)
 
 
 if __name__ == "__main__":

@@ -1,19 +1,22 @@
-"""How is one endpoint asked for what several requests want at once?
+"""Sends several requests to one endpoint in a single call.
 
-A batcher stands before an endpoint's engine and is asked like it, so nothing else knows of it: the scheduler decides
-about every request and counts its place, the relay gets an answer, and whoever is stopped stops waiting. When to send
-what together is decided by `batch_queue.py`; how requests are joined and answers shared is each API's own
-(`wire/embeddings.py`, `wire/tensors.py`); here calls are made, and their answers brought to those who wait.
+A batcher wraps an endpoint's engine and has the same interface, so other modules do not depend on it. The scheduler
+still makes a decision and counts a slot for every request, the relay still gets a response for each, and a cancelled
+request still stops waiting. `batching/batch_queue.py` decides which requests to send together, and when. Each API joins
+requests and splits responses in its own way (`wire/embeddings_codec.py`, `wire/tensors_codec.py`). This module makes
+the calls and delivers the responses.
 
-- A request that finds no company is asked as it came, and its answer passes as it is.
-- A batch that the engine refuses or fails at is asked again in halves until the request is found that was meant. An
-  engine that cannot be reached, or breaks off, fails for all: whether and where to try again is the scheduler's to say,
-  and what is tried again goes alone.
-- Where an answer cannot be told apart, or is too long for that, each request is asked by itself, as it came, and so are
-  the next that come: it is no failure of the engine, and says that it is not to be asked for several.
-- Whoever leaves gets no part; when nobody of a batch is left its connection is cut.
-- A list too long for one call is asked in several, and its answer begins when all of it is there, or when more is held
-  than is to be held of it. From there on it passes as it comes, and no more is asked than the caller reads.
+- A request that is not joined with others is sent unchanged, and its response is passed through unchanged.
+- A batch that the engine rejects or fails is sent again in halves, until the request that caused it is found. If the
+  engine is unreachable or truncates the response, all requests in the batch fail. The scheduler decides whether and
+  where to retry, and retries are sent alone.
+- If a response cannot be split or is too long to split, each request in the batch, and the requests that follow, are
+  sent separately and unchanged. This does not count as an engine failure. It only shows that the engine does not
+  support batches.
+- A disconnected caller receives nothing. When all callers of a batch have disconnected, its connection is closed.
+- A list that is too long for one call is sent in several calls. Its response begins when it is complete or when its
+  buffer is full. From then on, the parts are passed on as they arrive, and new calls are made only as fast as the
+  caller reads.
 """
 
 import asyncio
@@ -23,60 +26,62 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
 
-from headgate.engines.batching.answers import GatheredAnswer, ToldAnswer, is_of_request, passed_on
-from headgate.engines.batching.queue import Batch, BatchQueue
+from headgate.engines.batching.batch_queue import Batch, BatchQueue
+from headgate.engines.batching.responses import AssembledResponse, BatchErrorResponse, is_about_request, passthrough
 from headgate.model.policy import BatchRules
 from headgate.model.ticket import Api
 from headgate.model.units import SECOND, ClassName, Duration, EndpointId, Instant, PoolName, RequestId
-from headgate.ports.engine import Answer, Call, Company, Engine, EngineFault
-from headgate.wire.batched_apis import BATCHED
-from headgate.wire.batches import HELD_BYTES_MAX, Inputs, Joinery, Part, Unshareable
+from headgate.ports.engine import BatchHints, Call, Engine, EngineFault, EngineResponse
+from headgate.wire.batch_codec import BUFFERED_BYTES_MAX, BatchCodec, BatchInputs, BatchSplitError, ResponsePart
+from headgate.wire.batch_codecs import BATCH_CODECS
 
-APART_REQUESTS: Final = 256
-"""So many further requests are asked by themselves, after an answer could not be told apart."""
-BROKEN_S_MAX: Final = 1.0
-"""A call that breaks off so soon is asked for again here, once and in halves: an engine's closing of an idle connection
-must not look like the failure of as many attempts as there are requests in a batch. After longer than this, or twice,
-it is the endpoint, and for the scheduler to judge."""
+UNBATCHED_REQUESTS: Final = 256
+"""Number of requests that are sent separately after a response could not be split."""
+EARLY_FAILURE_S_MAX: Final = 1.0
+"""Maximum duration of a failed call that is sent again here, once and in halves, in seconds. An engine that closes an
+idle connection must not cause a failed attempt for every request in a batch. A later or second failure is attributed to
+the endpoint and handled by the scheduler."""
 
 BatchMeter = Callable[[PoolName, int, Sequence[int]], None]
-"""Told of each call: how many inputs it has, and how long the requests waited whose first call it is."""
+"""Called for each call with its number of inputs, and the batch waits of the requests whose first call it is."""
 
 
-_Found = list[Part] | ToldAnswer | EngineFault | Unshareable | int
-"""What a call came to; its status alone where its answer has passed by itself."""
+_CallResult = list[ResponsePart] | BatchErrorResponse | EngineFault | BatchSplitError | int
+"""Result of a call, or only its status if the response was passed through."""
 
 
 @dataclass(frozen=True, slots=True)
 class BatcherLimits:
-    apart_requests: int = APART_REQUESTS
-    held_bytes_max: int = HELD_BYTES_MAX
-    joineries: Mapping[Api, Joinery] = field(default_factory=lambda: BATCHED)
+    unbatched_requests: int = UNBATCHED_REQUESTS
+    buffered_bytes_max: int = BUFFERED_BYTES_MAX
+    codecs: Mapping[Api, BatchCodec] = field(default_factory=lambda: BATCH_CODECS)
 
 
 DEFAULT_LIMITS: Final = BatcherLimits()
 
 
 class Batchers(Mapping[EndpointId, Engine]):
-    """The engines as they are asked: where a pool has rules for it, through a batcher of the endpoint's own."""
+    """Engines by endpoint. If the pool has batch rules, the endpoint's engine is wrapped in a batcher."""
 
-    def __init__(self, engines: Mapping[EndpointId, Engine], saw: BatchMeter) -> None:
+    def __init__(self, engines: Mapping[EndpointId, Engine], on_batch: BatchMeter) -> None:
         self._engines = engines
-        self._saw = saw
+        self._on_batch = on_batch
         self._rules: Mapping[PoolName, BatchRules] = {}
         self._first_token_ns: Mapping[ClassName, Duration] = {}
         self._batchers: dict[EndpointId, Batcher] = {}
 
     def __getitem__(self, endpoint_id: EndpointId) -> Engine:
         engine = self._engines[endpoint_id]
+        if not self._rules:
+            return engine  # Most configurations have no batch rules.
         pool = PoolName(endpoint_id.partition("/")[0])
         rules = self._rules.get(pool)
         if rules is None:
             return engine
         found = self._batchers.get(endpoint_id)
         if found is None or found.engine is not engine:
-            self._forget()
-            found = Batcher(engine, rules, self._first_token_ns, partial(self._saw, pool))
+            self._prune()
+            found = Batcher(engine, rules, self._first_token_ns, partial(self._on_batch, pool))
             self._batchers[endpoint_id] = found
         return found
 
@@ -88,18 +93,18 @@ class Batchers(Mapping[EndpointId, Engine]):
 
     @property
     def waiting(self) -> int:
-        """How many inputs are here and have yet to be sent."""
+        """Number of inputs that have not been sent yet."""
         return sum(batcher.waiting for batcher in self._batchers.values())
 
-    def change(self, rules: Mapping[PoolName, BatchRules], first_token_ns: Mapping[ClassName, Duration]) -> None:
-        """`first_token_ns` is by when answers of a class should begin, where it says so."""
+    def set_rules(self, rules: Mapping[PoolName, BatchRules], first_token_ns: Mapping[ClassName, Duration]) -> None:
+        """Applies new rules. `first_token_ns` is the time-to-first-token objective of each class that has one."""
         self._rules, self._first_token_ns = rules, first_token_ns
-        self._forget()
+        self._prune()
         for endpoint_id, batcher in self._batchers.items():
-            batcher.change(rules[PoolName(endpoint_id.partition("/")[0])], first_token_ns)
+            batcher.set_rules(rules[PoolName(endpoint_id.partition("/")[0])], first_token_ns)
 
-    def _forget(self) -> None:
-        """Those of endpoints that have left, or are not to be asked so any more; who waits there is still served."""
+    def _prune(self) -> None:
+        """Drops batchers of removed endpoints and of pools without batch rules. Queued requests are still served."""
         for endpoint_id, batcher in list(self._batchers.items()):
             gone = self._engines.get(endpoint_id) is not batcher.engine
             if gone or PoolName(endpoint_id.partition("/")[0]) not in self._rules:
@@ -107,27 +112,27 @@ class Batchers(Mapping[EndpointId, Engine]):
 
 
 class Batcher:
-    """An engine that asks another one for several requests at a time. Made inside a running loop."""
+    """Engine that sends several requests to another engine in one call. Must be created inside an event loop."""
 
     def __init__(
         self,
         engine: Engine,
         rules: BatchRules,
         first_token_ns: Mapping[ClassName, Duration],
-        saw: Callable[[int, Sequence[int]], None] = lambda _size, _waits: None,
+        on_batch: Callable[[int, Sequence[int]], None] = lambda _size, _waits: None,
         limits: BatcherLimits = DEFAULT_LIMITS,
     ) -> None:
         self._engine = engine
         self._limits = limits
         self._first_token_ns = first_token_ns
-        self._saw = saw
+        self._on_batch = on_batch
         self._loop = asyncio.get_running_loop()
         self._queue = BatchQueue(rules)
-        self._asked: dict[int, _Asked] = {}
-        """Those who wait for an answer, or for more of it, by their number in the queue."""
-        self._calls: dict[int, asyncio.Task[_Found]] = {}
-        self._apart = 0
-        """So many of the next requests are asked by themselves."""
+        self._pending: dict[int, _PendingRequest] = {}
+        """Requests that wait for a response, or for more of it, by their number in the queue."""
+        self._calls: dict[int, asyncio.Task[_CallResult]] = {}
+        self._unbatched_left = 0
+        """Number of further requests to send separately."""
         self._timer: asyncio.TimerHandle | None = None
 
     @property
@@ -136,304 +141,318 @@ class Batcher:
 
     @property
     def waiting(self) -> int:
-        """How many inputs are here and have yet to be sent."""
+        """Number of inputs that have not been sent yet."""
         return len(self._queue)
 
-    def change(self, rules: BatchRules, first_token_ns: Mapping[ClassName, Duration]) -> None:
-        """Other rules for those who come from here on."""
-        self._queue.change(rules)
+    def set_rules(self, rules: BatchRules, first_token_ns: Mapping[ClassName, Duration]) -> None:
+        """Applies new rules to requests that arrive afterwards."""
+        self._queue.set_rules(rules)
         self._first_token_ns = first_token_ns
-        self._turn()
+        self._send_due()
 
-    async def ask(self, call: Call) -> Answer:
-        company, joinery = call.company, self._limits.joineries.get(call.api)
-        inputs = None if company is None or joinery is None or self._goes_apart() else joinery.inputs_of(call.body)
+    async def ask(self, call: Call) -> EngineResponse:
+        company, joinery = call.batch_hints, self._limits.codecs.get(call.api)
+        inputs = (
+            None if company is None or joinery is None or self._skips_batching() else joinery.split_request(call.body)
+        )
         if company is None or joinery is None or inputs is None:
             return await self._engine.ask(call)
-        if company.again and len(inputs.items) <= self._queue.rules.inputs_max:
+        if company.is_retry and len(inputs.items) <= self._queue.rules.batch_size_max:
             return await self._engine.ask(call)
-        asked = _Asked(call, joinery, inputs, self._loop, self._limits.held_bytes_max)
-        patience_ns, delay_ns = self._patience_ns(company), self._queue.rules.delay_ns_max
+        asked = _PendingRequest(call, joinery, inputs, self._loop, self._limits.buffered_bytes_max)
+        patience_ns, delay_ns = self._wait_budget_ns(company), self._queue.rules.delay_ns_max
         number = self._queue.add(
             company.tenant,
             inputs.key,
             inputs.tokens,
             hold_ns=delay_ns if patience_ns is None else min(delay_ns, patience_ns),
             now=self._now(),
-            patience_ns=patience_ns,
-            # What is tried again goes alone: whatever it failed by must not fail others.
-            alone=company.again,
+            wait_budget_ns=patience_ns,
+            # Retries are sent alone, so that whatever made them fail cannot affect other requests.
+            unbatched=company.is_retry,
         )
-        asked.held_by(lambda: self._leave(number), lambda resting: self._rest(number, resting=resting))
-        self._asked[number] = asked
-        self._turn()
+        asked.set_callbacks(lambda: self._remove(number), lambda resting: self._set_paused(number, resting=resting))
+        self._pending[number] = asked
+        self._send_due()
         try:
-            return await asked.begun
+            return await asked.response
         except BaseException:
             asked.close()
             raise
 
-    def _goes_apart(self) -> bool:
-        if self._apart == 0:
+    def _skips_batching(self) -> bool:
+        if self._unbatched_left == 0:
             return False
-        self._apart -= 1
+        self._unbatched_left -= 1
         return True
 
-    def _patience_ns(self, company: Company) -> Duration | None:
-        """How long a request bears to be held here: a share of the least that it has; None if it has all time."""
-        percent = self._queue.rules.budget_percent
+    def _wait_budget_ns(self, company: BatchHints) -> Duration | None:
+        """Returns how long a request may be held: a percentage of its TTFT objective or of its remaining time,
+        whichever is shorter. None if it has neither.
+        """
+        percent = self._queue.rules.delay_ttft_percent_max
         targets = (self._first_token_ns.get(company.service_class), company.time_left_ns)
         return min((Duration(percent * target // 100) for target in targets if target is not None), default=None)
 
-    # Turning the queue
+    # Queue
 
     def _now(self) -> Instant:
         return Instant(int(self._loop.time() * SECOND))
 
-    def _turn(self) -> None:
-        """Sends what is to be sent, and sets the timer for what is to be sent later."""
+    def _send_due(self) -> None:
+        """Sends the batches that are due and sets the timer for the next one."""
         for batch in self._queue.next(self._now()):
-            self._saw(len(batch.inputs), batch.waits_ns)
+            self._on_batch(len(batch.inputs), batch.waits_ns)
             self._send(batch)
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         if (at := self._queue.wakeup()) is not None:
-            self._timer = self._loop.call_later(max(0, at - self._now()) / SECOND, self._turn)
+            self._timer = self._loop.call_later(max(0, at - self._now()) / SECOND, self._send_due)
 
     def _send(self, batch: Batch) -> None:
-        askers = {number: self._asked[number] for number in batch.requests()}
+        askers = {number: self._pending[number] for number in batch.requests()}
         task = self._calls[batch.number] = asyncio.create_task(self._run(batch, askers))
-        # A call that is given up before its first step has no body in which to say so.
-        task.add_done_callback(lambda done: self._done(batch, askers, done))
+        # A call that is cancelled before its first step never runs its body, so only the callback sees it end.
+        task.add_done_callback(lambda done: self._on_call_done(batch, askers, done))
 
-    def _leave(self, number: int) -> None:
-        if (asked := self._asked.pop(number, None)) is not None:
-            if asked.whole is not None:
-                asked.whole.cancel()
-            self._desert(number)
-            self._turn()
+    def _remove(self, number: int) -> None:
+        if (asked := self._pending.pop(number, None)) is not None:
+            if asked.single_call is not None:
+                asked.single_call.cancel()
+            self._cancel_orphaned_calls(number)
+            self._send_due()
 
-    def _desert(self, number: int) -> None:
-        """No more is asked for it in parts; calls that are for nobody else are cut."""
-        for deserted in self._queue.leave(number):
+    def _cancel_orphaned_calls(self, number: int) -> None:
+        """Removes the request from the queue and cancels calls that serve no other request."""
+        for deserted in self._queue.remove(number):
             self._calls[deserted].cancel()
 
-    def _rest(self, number: int, *, resting: bool) -> None:
-        self._queue.rest(number, resting=resting)
-        self._turn()
+    def _set_paused(self, number: int, *, resting: bool) -> None:
+        self._queue.set_paused(number, paused=resting)
+        self._send_due()
 
     # One call
 
-    async def _run(self, batch: Batch, askers: Mapping[int, "_Asked"]) -> "_Found":
+    async def _run(self, batch: Batch, askers: Mapping[int, "_PendingRequest"]) -> "_CallResult":
         first = next(iter(askers.values()))
         if len(askers) == 1 and len(batch.inputs) == first.total:
-            return await self._pass(first)
+            return await self._call_single(first)
         sent_s = self._loop.time()
         try:
-            return await self._share(batch, askers, first)
-        except Unshareable as why:
+            return await self._call_batch(batch, askers, first)
+        except BatchSplitError as why:
             return why
         except EngineFault as fault:
-            if batch.again or self._loop.time() - sent_s > BROKEN_S_MAX:
+            if batch.is_retry or self._loop.time() - sent_s > EARLY_FAILURE_S_MAX:
                 raise
             return fault
 
-    async def _pass(self, asked: "_Asked") -> int:
-        """Asks for one request by itself. Its answer goes by as it is; the call lasts until it has been read."""
+    async def _call_single(self, asked: "_PendingRequest") -> int:
+        """Sends one request alone and passes its response through. Returns when the response has been read."""
         answer = await self._engine.ask(asked.call)
         try:
             over: asyncio.Future[None] = self._loop.create_future()
-            if asked.begin(passed_on(answer, over)):
+            if asked.start_response(passthrough(answer, over)):
                 await over
         finally:
             answer.close()
         return answer.status
 
-    async def _share(self, batch: Batch, askers: Mapping[int, "_Asked"], first: "_Asked") -> list[Part] | ToldAnswer:
-        answer = await self._engine.ask(_joined(batch, askers))
+    async def _call_batch(
+        self, batch: Batch, askers: Mapping[int, "_PendingRequest"], first: "_PendingRequest"
+    ) -> list[ResponsePart] | BatchErrorResponse:
+        answer = await self._engine.ask(_batch_call(batch, askers))
         try:
-            body = await _read(answer, first.joinery.answer_bytes_max)
+            body = await _read(answer, first.codec.response_bytes_max)
             if answer.status >= 300:
-                blames = answer.blames_request(bytes(body))
-                return ToldAnswer(answer.status, answer.content_type, bytes(body), blames=blames)
+                blames = answer.is_request_error(bytes(body))
+                return BatchErrorResponse(answer.status, answer.content_type, bytes(body), blames=blames)
             weights = [askers[each.request].inputs.weights[each.place] for each in batch.inputs]
-            return list(first.joinery.parts_of(body, weights, first.inputs.counted))
+            return list(first.codec.split_response(body, weights, first.inputs.are_token_ids))
         finally:
             answer.close()
 
-    def _done(self, batch: Batch, askers: Mapping[int, "_Asked"], task: "asyncio.Task[_Found]") -> None:
+    def _on_call_done(
+        self, batch: Batch, askers: Mapping[int, "_PendingRequest"], task: "asyncio.Task[_CallResult]"
+    ) -> None:
         del self._calls[batch.number]
-        wanting = {each: asked for each, asked in askers.items() if each in self._asked and asked.whole is None}
+        wanting = {each: asked for each, asked in askers.items() if each in self._pending and asked.single_call is None}
         if task.cancelled():
-            # Everybody who waited for it has left.
-            self._queue.ended(batch)
+            # All callers in the batch have disconnected.
+            self._queue.finish(batch)
         elif (mistake := task.exception()) is not None:
-            self._queue.ended(batch)
+            self._queue.finish(batch)
             self._fail(wanting, mistake)
         else:
-            self._take(batch, wanting, task.result())
-        self._turn()
+            self._apply_result(batch, wanting, task.result())
+        self._send_due()
 
-    def _take(self, batch: Batch, askers: Mapping[int, "_Asked"], found: "_Found") -> None:
+    def _apply_result(self, batch: Batch, askers: Mapping[int, "_PendingRequest"], found: "_CallResult") -> None:
         match found:
             case int():
-                # Who asked knows already; what is left to note is whether it was this one who spoiled a batch.
-                if is_of_request(found):
-                    self._queue.spoiled(batch, refused=True)
+                # The caller already has its response. Only the queue still needs to know whether this request was at
+                # fault.
+                if is_about_request(found):
+                    self._queue.split_failed(batch, rejected=True)
                 elif found >= 300:
-                    self._queue.ended(batch)
+                    self._queue.finish(batch)
                 else:
-                    self._queue.answered(batch)
+                    self._queue.succeed(batch)
             case list():
-                self._queue.answered(batch)
+                self._queue.succeed(batch)
                 self._deliver(batch, askers, found)
-            case Unshareable():
-                self._queue.ended(batch)
-                self._ask_apart(askers)
-            case ToldAnswer() if not found.blames and not is_of_request(found.status):
-                self._queue.ended(batch)
-                self._tell(batch, askers, found)
-            case ToldAnswer() | EngineFault():
-                refused = isinstance(found, ToldAnswer) and found.blames
-                halves = self._queue.spoiled(batch, refused=refused)
+            case BatchSplitError():
+                self._queue.finish(batch)
+                self._call_separately(askers)
+            case BatchErrorResponse() if not found.request_error and not is_about_request(found.status):
+                self._queue.finish(batch)
+                self._deliver_error(batch, askers, found)
+            case BatchErrorResponse() | EngineFault():
+                refused = isinstance(found, BatchErrorResponse) and found.request_error
+                halves = self._queue.split_failed(batch, rejected=refused)
                 for half in halves:
-                    self._saw(len(half.inputs), ())
+                    self._on_batch(len(half.inputs), ())
                     self._send(half)
                 if not halves:
-                    self._tell(batch, askers, found)
+                    self._deliver_error(batch, askers, found)
         for number, asked in askers.items():
-            if asked.over:
-                self._asked.pop(number, None)
+            if asked.complete:
+                self._pending.pop(number, None)
 
-    def _deliver(self, batch: Batch, askers: Mapping[int, "_Asked"], parts: Sequence[Part]) -> None:
+    def _deliver(self, batch: Batch, askers: Mapping[int, "_PendingRequest"], parts: Sequence[ResponsePart]) -> None:
         left = dict(askers)
-        unfit: dict[int, _Asked] = {}
+        unfit: dict[int, _PendingRequest] = {}
         for each, part in zip(batch.inputs, parts, strict=True):
             if (asked := left.get(each.request)) is None:
                 continue
             try:
-                asked.take(each.place, part)
-            except Unshareable:
+                asked.add_part(each.place, part)
+            except BatchSplitError:
                 unfit[each.request] = left.pop(each.request)
         for asked in left.values():
-            asked.settle()
+            asked.release_if_ready()
         if unfit:
-            self._ask_apart(unfit)
+            self._call_separately(unfit)
 
-    def _ask_apart(self, askers: Mapping[int, "_Asked"]) -> None:
-        """Asks for each of them by itself, as it came, since what has come of it in parts cannot be used."""
-        self._apart = self._limits.apart_requests
+    def _call_separately(self, askers: Mapping[int, "_PendingRequest"]) -> None:
+        """Sends each request alone and unchanged, because its part of the batch response cannot be used."""
+        self._unbatched_left = self._limits.unbatched_requests
         for number, asked in askers.items():
-            if asked.begun.done():
-                self._fail({number: asked}, EngineFault("a later part of the engine's answer could not be told apart"))
+            if asked.response.done():
+                self._fail({number: asked}, EngineFault("a later part of the engine's response could not be split"))
                 continue
-            self._desert(number)
-            asked.whole = asyncio.create_task(self._pass(asked))
-            asked.whole.add_done_callback(partial(self._passed, number, asked))
+            self._cancel_orphaned_calls(number)
+            asked.single_call = asyncio.create_task(self._call_single(asked))
+            asked.single_call.add_done_callback(partial(self._on_single_done, number, asked))
 
-    def _passed(self, number: int, asked: "_Asked", task: "asyncio.Task[int]") -> None:
+    def _on_single_done(self, number: int, asked: "_PendingRequest", task: "asyncio.Task[int]") -> None:
         if not task.cancelled() and (mistake := task.exception()) is not None:
             self._fail({number: asked}, mistake)
-        self._asked.pop(number, None)
+        self._pending.pop(number, None)
 
-    def _tell(self, batch: Batch, askers: Mapping[int, "_Asked"], found: "ToldAnswer | EngineFault") -> None:
-        """Those who asked learn what the engine said. To several it says nothing: it may repeat another's prompt."""
+    def _deliver_error(
+        self, batch: Batch, askers: Mapping[int, "_PendingRequest"], found: "BatchErrorResponse | EngineFault"
+    ) -> None:
+        """Delivers the engine's error.
+
+        If several requests receive it, the body is omitted, because it may quote another's prompt.
+        """
         if isinstance(found, EngineFault):
             self._fail(askers, found)
             return
         quotes = len(batch.requests()) == 1
         for number, asked in askers.items():
-            if not asked.begin(found if quotes else found.without_words()):
-                asked.fail(EngineFault(f"the engine answered a later part with {found.status}"))
-            self._leave(number)
+            if not asked.start_response(found if quotes else found.without_body()):
+                asked.fail(EngineFault(f"the engine returned {found.status} for a later part of the response"))
+            self._remove(number)
 
-    def _fail(self, askers: Mapping[int, "_Asked"], why: BaseException) -> None:
+    def _fail(self, askers: Mapping[int, "_PendingRequest"], why: BaseException) -> None:
         for number, asked in askers.items():
-            # Each gets a fault of its own, since it is raised in many places at once.
+            # Each request gets its own exception object, because it is raised in several tasks.
             asked.fail(EngineFault(str(why), why.fault) if isinstance(why, EngineFault) else why)
-            self._leave(number)
+            self._remove(number)
 
 
-class _Asked:
-    """One request, and what has come of its answer."""
+class _PendingRequest:
+    """One request and its response."""
 
-    __slots__ = ("_answer", "_gathering", "begun", "call", "inputs", "joinery", "over", "total", "whole")
+    __slots__ = ("_answer", "_assembly", "call", "codec", "complete", "inputs", "response", "single_call", "total")
 
     def __init__(
-        self, call: Call, joinery: Joinery, inputs: Inputs, loop: asyncio.AbstractEventLoop, held_bytes_max: int
+        self, call: Call, joinery: BatchCodec, inputs: BatchInputs, loop: asyncio.AbstractEventLoop, held_bytes_max: int
     ) -> None:
         self.call = call
-        self.joinery = joinery
+        self.codec = joinery
         self.inputs = inputs
         self.total = len(inputs.items)
-        self.begun: asyncio.Future[Answer] = loop.create_future()
-        """The answer, from when on it may be read."""
-        self.over = False
-        """Whether all of the answer has come."""
-        self.whole: asyncio.Task[int] | None = None
-        """The call for all of it by itself, where its parts were of no use."""
-        self._answer = GatheredAnswer(held_bytes_max)
-        self._gathering = joinery.gathering(self.total)
+        self.response: asyncio.Future[EngineResponse] = loop.create_future()
+        """Future that resolves to the response."""
+        self.complete = False
+        """Whether the response is complete."""
+        self.single_call: asyncio.Task[int] | None = None
+        """Separate call for this request, if its part of the batch response could not be used."""
+        self._answer = AssembledResponse(held_bytes_max)
+        self._assembly = joinery.assembly(self.total)
 
-    def held_by(self, let_go: Callable[[], None], rest: Callable[[bool], None]) -> None:
-        self._answer.let_go, self._answer.rest = let_go, rest
+    def set_callbacks(self, let_go: Callable[[], None], rest: Callable[[bool], None]) -> None:
+        self._answer.on_close, self._answer.on_backpressure = let_go, rest
 
-    def begin(self, answer: Answer) -> bool:
-        """Hands the answer over; False if somebody was before, or nobody waits any more."""
-        if self.begun.done():
+    def start_response(self, answer: EngineResponse) -> bool:
+        """Starts the response. Returns false if it has already started or the caller is no longer waiting."""
+        if self.response.done():
             return False
-        self.begun.set_result(answer)
-        self.over = self.over or answer is not self._answer
+        self.response.set_result(answer)
+        self.complete = self.complete or answer is not self._answer
         return True
 
     def fail(self, why: BaseException) -> None:
-        if not self.begun.done():
-            self.begun.set_exception(why)
+        if not self.response.done():
+            self.response.set_exception(why)
         self._answer.end(why)
 
     def close(self) -> None:
-        """Whoever asked does not wait any more."""
-        if self.begun.done() and not self.begun.cancelled() and self.begun.exception() is None:
-            self.begun.result().close()
+        """Releases the response if the caller is no longer waiting."""
+        if self.response.done() and not self.response.cancelled() and self.response.exception() is None:
+            self.response.result().close()
         self._answer.close()
 
-    def take(self, place: int, part: Part) -> None:
+    def add_part(self, place: int, part: ResponsePart) -> None:
         answer = self._answer
         answer.usage_estimated = answer.usage_estimated or part.estimated
-        data = self._gathering.take(place, part)
-        answer.put(data, early=self._gathering.held)
+        data = self._assembly.add(place, part)
+        answer.put(data, out_of_order_bytes=self._assembly.buffered_bytes)
 
-    def settle(self) -> None:
-        """Lets the answer begin when it is whole, or too large to be held."""
-        if self._gathering.over and not self.over:
-            self.over = True
+    def release_if_ready(self) -> None:
+        """Starts the response when it is complete or its buffer is full."""
+        if self._assembly.complete and not self.complete:
+            self.complete = True
             self._answer.end(None)
-        if self.over or self._answer.is_full:
-            self.begin(self._answer)
+        if self.complete or self._answer.is_full:
+            self.start_response(self._answer)
 
 
-def _joined(batch: Batch, askers: Mapping[int, _Asked]) -> Call:
+def _batch_call(batch: Batch, askers: Mapping[int, _PendingRequest]) -> Call:
     first = next(iter(askers.values()))
     items = [askers[each.request].inputs.items[each.place] for each in batch.inputs]
-    body = first.joinery.joined(first.call.body, items, len(askers))
+    body = first.codec.join_inputs(first.call.body, items, len(askers))
     if len(askers) == 1:
-        # Engines take two calls of one name at the same time for one, or for a mistake.
+        # Engines treat two concurrent calls with the same ID as one call, or reject the second.
         return replace(first.call, request_id=RequestId(f"{first.call.request_id}.{batch.number}"), body=body)
-    told = [asked.call.sent for asked in askers.values() if asked.call.sent is not None]
-    # A name or a trace belongs to one request: engines repeat names in their answers, and these go to all.
-    return Call(RequestId(f"batch_{secrets.token_hex(12)}"), first.call.api, body, sent=partial(_tell_all, told))
+    told = [asked.call.on_sent for asked in askers.values() if asked.call.on_sent is not None]
+    # IDs and traces belong to one request, but engines repeat IDs in their responses, which go to all callers.
+    return Call(RequestId(f"batch_{secrets.token_hex(12)}"), first.call.api, body, on_sent=partial(_call_all, told))
 
 
-def _tell_all(told: Sequence[Callable[[], None]]) -> None:
+def _call_all(told: Sequence[Callable[[], None]]) -> None:
     for tell in told:
         tell()
 
 
-async def _read(answer: Answer, bytes_max: int) -> bytearray:
+async def _read(answer: EngineResponse, bytes_max: int) -> bytearray:
     body = bytearray()
     while data := await answer.read():
         body += data
         if len(body) > bytes_max:
-            raise Unshareable(f"the engine's answer to a batch has more than {bytes_max} bytes")
+            raise BatchSplitError(f"the engine's response to a batch exceeds {bytes_max} bytes")
     return body

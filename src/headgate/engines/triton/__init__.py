@@ -1,1 +1,1 @@
-"""Triton and TensorRT-LLM."""
+"""Dialects and protocol adapter for Triton, with or without TensorRT-LLM."""

@@ -1,1 +1,1 @@
-"""Endpoints from a name: a headless service or any name with several addresses."""
+"""Endpoints from DNS: a headless Service, or any name with several addresses."""

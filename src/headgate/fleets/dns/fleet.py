@@ -1,18 +1,19 @@
-"""Which endpoints does a name stand for, and when has one of them really gone?
+"""Endpoints discovered through a DNS name, such as that of a headless Kubernetes Service.
 
-A headless service of Kubernetes, or any name with several addresses: it is resolved every few seconds, and each address
-is an endpoint. Whoever appears joins at once. Leaving is slow, because name servers fail more often than they are
-right about everybody being gone:
+The name is resolved every few seconds, and each address is an endpoint. A new address joins immediately. Removal is
+slow, because a failing name server is more likely than all endpoints disappearing:
 
-- an answer that fails says nothing, however often: who is known stays, and the operator is told;
-- an address leaves when so many answers in a row did not have it, since some servers give only some of many addresses;
-- answers that name nobody at all empty the fleet only when nothing else has come for a good while.
+- Failed lookups change nothing, however many there are. Known endpoints stay, and the operator is notified.
+- An address is removed after it has been missing from several consecutive responses, because some servers return only
+  part of a long list.
+- Responses without addresses empty the fleet only if they continue for some time without interruption.
 
-An endpoint that is named wrongly for so long costs little: its engine does not answer, so it is ejected as any other.
+An endpoint that stays listed too long does little harm: its engine does not respond, so the endpoint is ejected like
+any other.
 
-A second name may list addresses that are not ready yet, such as a Service with `publishNotReadyAddresses`. Those of its
-addresses that the first name does not have are endpoints that are starting. The first name alone decides when they take
-requests, because the second one also has addresses that are terminating.
+A second name can list addresses that are not ready yet, such as a Service with `publishNotReadyAddresses`. Addresses
+that only the second name lists are starting endpoints. Only the first name decides when they receive requests, because
+the second one also lists terminating addresses.
 """
 
 import asyncio
@@ -21,38 +22,40 @@ from collections.abc import Callable
 from typing import Final
 
 from headgate.fleets.dns.options import DnsOptions
-from headgate.fleets.dns.resolve import Found, Resolve, Unanswered
+from headgate.fleets.dns.resolve import HostPort, LookupFailed, Resolve
 from headgate.model.units import SECOND, EndpointId, PoolName
 from headgate.ports.fleet import FleetEndpoint, FleetObserver
 
-FAILURES_TOLD: Final = 2
-"""Lookups that fail in a row before they count as a problem. Each tries more than once."""
+FAILURES_REPORTED: Final = 2
+"""Number of consecutive failed lookups after which a problem is reported. Each lookup includes retries."""
 ENDPOINTS_MAX: Final = 1_000
-"""Beyond these, addresses are left out: a wrong record must not fill the fleet."""
+"""Maximum number of endpoints. Additional addresses are ignored, so that an incorrect record cannot flood the fleet."""
 
 
 class Membership:
-    """Who is there, by the answers so far. No clock and no network: it is told what came, and when."""
+    """Current addresses, based on the responses so far. It has no clock and no network access."""
 
     def __init__(self, *, misses_max: int, empty_s_max: float, endpoints_max: int) -> None:
         self.misses_max = misses_max
         self.empty_s_max = empty_s_max
         self._endpoints_max = endpoints_max
-        self._misses: dict[Found, int] = {}
-        """Of each that is there, in how many answers in a row it was missing."""
+        self._misses: dict[HostPort, int] = {}
+        """For each current address, the number of consecutive responses that did not contain it."""
         self._empty_since: float | None = None
-        self.left_out = 0
-        """How many the last answer named beyond the bound."""
+        self.dropped = 0
+        """Number of addresses in the last response that were beyond the limit."""
 
     @property
-    def found(self) -> tuple[Found, ...]:
+    def found(self) -> tuple[HostPort, ...]:
         return tuple(self._misses)
 
-    def failed(self) -> None:
-        """Nothing follows for anybody. Only that nobody is there must be heard without a break to be believed."""
+    def record_failure(self) -> None:
+        """Records a failed lookup. Its only effect is to restart the period without addresses, which must be
+        uninterrupted.
+        """
         self._empty_since = None
 
-    def answered(self, found: list[Found], now: float) -> None:
+    def record_answer(self, found: list[HostPort], now: float) -> None:
         if not found:
             self._empty_since = now if self._empty_since is None else self._empty_since
             if now - self._empty_since >= self.empty_s_max:
@@ -65,23 +68,23 @@ class Membership:
         new = [each for each in named if each not in self._misses]
         room = self._endpoints_max - len(self._misses)
         self._misses |= dict.fromkeys(new[:room], 0)
-        self.left_out = max(0, len(new) - room)
+        self.dropped = max(0, len(new) - room)
 
 
 class StartingAddresses:
-    """Addresses that are listed, and have not been ready since."""
+    """Listed addresses that have not been ready since they were first listed."""
 
     def __init__(self) -> None:
-        self._listed: dict[Found, None] = {}
-        self._been_ready: set[Found] = set()
-        """Listed addresses that have been ready; once they are ready no longer, they are terminating."""
+        self._listed: dict[HostPort, None] = {}
+        self._been_ready: set[HostPort] = set()
+        """Listed addresses that have been ready. If they are no longer ready, they are terminating."""
 
-    def answered(self, listed: list[Found], ready: tuple[Found, ...]) -> None:
+    def record_answer(self, listed: list[HostPort], ready: tuple[HostPort, ...]) -> None:
         self._listed = dict.fromkeys(listed)
         self._been_ready = (self._been_ready | set(ready)) & self._listed.keys()
 
     @property
-    def found(self) -> tuple[Found, ...]:
+    def found(self) -> tuple[HostPort, ...]:
         return tuple(each for each in self._listed if each not in self._been_ready)
 
 
@@ -96,7 +99,7 @@ class DnsFleet:
         resolve_starting: Resolve | None = None,
         endpoints_max: int = ENDPOINTS_MAX,
     ) -> None:
-        """`resolve_starting` resolves `starting_name`."""
+        """Creates the fleet. `resolve_starting` resolves `not_ready_name`."""
         self._pool = pool
         self._resolve_starting = resolve_starting
         self._starting = StartingAddresses()
@@ -105,22 +108,24 @@ class DnsFleet:
         self._resolve = resolve
         self._observer = observer
         self._members = Membership(
-            misses_max=options.misses_max, empty_s_max=options.empty_ns_max / SECOND, endpoints_max=endpoints_max
+            misses_max=options.misses_max, empty_s_max=options.empty_after_ns / SECOND, endpoints_max=endpoints_max
         )
-        self._asking: asyncio.Task[None] | None = None
+        self._resolve_task: asyncio.Task[None] | None = None
         self._failures = 0
-        """Lookups in a row that failed. An answer without addresses is no failure: perhaps no engine is ready."""
+        """Number of consecutive failed lookups. An empty response is not a failure, because there may be no ready
+        engine.
+        """
         self._problem = ""
         """Why the last lookup failed."""
-        self._told_failing = self._told_full = False
+        self._failure_reported = self._overflow_reported = False
 
-    def change(self, options: DnsOptions, resolve: Resolve, resolve_starting: Resolve | None) -> None:
-        """Another configuration. Who is known stays until enough answers have come without it."""
+    def reconfigure(self, options: DnsOptions, resolve: Resolve, resolve_starting: Resolve | None) -> None:
+        """Applies a new configuration. Known addresses stay until they are missing from enough responses."""
         self._options, self._resolve, self._resolve_starting = options, resolve, resolve_starting
         if resolve_starting is None:
             self._starting = StartingAddresses()
         self._members.misses_max = options.misses_max
-        self._members.empty_s_max = options.empty_ns_max / SECOND
+        self._members.empty_s_max = options.empty_after_ns / SECOND
 
     def endpoints(self) -> tuple[FleetEndpoint, ...]:
         room = max(0, self._endpoints_max - len(self._members.found))
@@ -137,68 +142,68 @@ class DnsFleet:
     @property
     def problem(self) -> str | None:
         """Why the name cannot be resolved; None if it can."""
-        if self._failures < FAILURES_TOLD:
+        if self._failures < FAILURES_REPORTED:
             return None
         known = "the known endpoints stay in use" if self._members.found else "no endpoint is known"
         return f"{self._problem}, and {known}"
 
     async def start(self, changed: Callable[[], None]) -> None:
-        self._asking = asyncio.create_task(self._ask_for_ever(changed), name=f"resolve {self._options.name}")
-        self._asking.add_done_callback(_ended)
+        self._resolve_task = asyncio.create_task(self._resolve_forever(changed), name=f"resolve {self._options.name}")
+        self._resolve_task.add_done_callback(_ended)
 
     async def stop(self, *, drain: bool = False) -> None:
-        """Its endpoints are somebody else's, so that there is nothing to end but the asking."""
-        if self._asking is not None:
-            self._asking.cancel()
+        """Stops the lookups. The gateway does not own the endpoints, so they keep running."""
+        if self._resolve_task is not None:
+            self._resolve_task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
-                await self._asking
+                await self._resolve_task
 
-    async def _ask_for_ever(self, changed: Callable[[], None]) -> None:
+    async def _resolve_forever(self, changed: Callable[[], None]) -> None:
         while True:
             before = self.endpoints()
-            await self._ask()
-            await self._ask_for_starting()
+            await self._resolve_once()
+            await self._resolve_not_ready()
             if self.endpoints() != before:
                 changed()
-            await asyncio.sleep(self._options.every_ns / SECOND)
+            await asyncio.sleep(self._options.resolve_interval_ns / SECOND)
 
-    async def _ask(self) -> None:
+    async def _resolve_once(self) -> None:
         try:
             found = await self._resolve()
-        except Unanswered as problem:
-            self._members.failed()
+        except LookupFailed as problem:
+            self._members.record_failure()
             self._failures, self._problem = self._failures + 1, str(problem)
-            if self._failures == FAILURES_TOLD:
-                self._told_failing = True
-                stays = f"the {len(self._members.found)} endpoints that are known stay"
-                self._observer.troubled(self._options.name, f"{problem}; {stays}; look at the name server")
+            if self._failures == FAILURES_REPORTED:
+                self._failure_reported = True
+                stays = f"known endpoints stay in use ({len(self._members.found)})"
+                self._observer.problem_found(self._options.name, f"{problem}; {stays}; check the name server")
             return
         self._failures = 0
-        if self._told_failing:
-            self._told_failing = False
-            self._observer.recovered(self._options.name)
-        self._members.answered(found, asyncio.get_running_loop().time())
-        self._tell_full()
+        if self._failure_reported:
+            self._failure_reported = False
+            self._observer.problem_cleared(self._options.name)
+        self._members.record_answer(found, asyncio.get_running_loop().time())
+        self._report_overflow()
 
-    async def _ask_for_starting(self) -> None:
-        """An answer that fails changes nothing; a failing name server is reported for the first name."""
+    async def _resolve_not_ready(self) -> None:
+        """Resolves the second name. Failures are ignored here, because they are reported for the first name."""
         if self._resolve_starting is not None:
-            with contextlib.suppress(Unanswered):
-                self._starting.answered(await self._resolve_starting(), self._members.found)
+            with contextlib.suppress(LookupFailed):
+                self._starting.record_answer(await self._resolve_starting(), self._members.found)
 
-    def _tell_full(self) -> None:
-        if self._members.left_out and not self._told_full:
-            many = f"stands for {self._members.left_out} addresses more than the {self._endpoints_max} of a pool"
-            self._observer.troubled(self._options.name, f"{many}; they are left out; divide them over several pools")
-        self._told_full = bool(self._members.left_out)
+    def _report_overflow(self) -> None:
+        if self._members.dropped and not self._overflow_reported:
+            many = f"{self._members.dropped} addresses exceed the limit of {self._endpoints_max} per pool"
+            self._observer.problem_found(self._options.name, f"{many} and are ignored; split them across several pools")
+        self._overflow_reported = bool(self._members.dropped)
 
 
-def _text(found: Found) -> str:
+def _text(found: HostPort) -> str:
     host, port = found
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _ended(task: asyncio.Task[None]) -> None:
     if not task.cancelled() and (mistake := task.exception()) is not None:
-        message = f"the task {task.get_name()!r} ended by a mistake of ours"
+        message = f"the task {task.get_name()!r} failed with an internal error"
         task.get_loop().call_exception_handler({"message": message, "exception": mistake, "task": task})

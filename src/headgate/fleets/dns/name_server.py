@@ -1,9 +1,9 @@
-"""Which addresses does a name server give for a name or a service (SRV)?
+"""Resolves a name or a service (SRV) using a given name server.
 
-dnspython reads and writes the messages. The server is asked over UDP, and over TCP if the answer is truncated. The UDP
-socket is connected, so the kernel drops datagrams from other hosts and reports a closed port at once; a datagram that
-is malformed or answers another question is ignored until the time is over. Parsing takes about 55 µs per address, and
-the event loop waits for it.
+dnspython encodes and parses the messages. Queries use UDP, or TCP if the UDP response is truncated. The UDP socket is
+connected, so the kernel drops datagrams from other hosts and reports a closed port immediately. Malformed datagrams and
+responses to other queries are ignored until the timeout. Parsing takes about 55 µs per address and blocks the event
+loop.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, cast
 
-from headgate.fleets.dns.resolve import Found, Resolve, Unanswered
+from headgate.fleets.dns.resolve import HostPort, LookupFailed, Resolve
 
 try:
     from dns.asyncbackend import get_default_backend
@@ -33,7 +33,7 @@ try:
     from dns.resolver import NoResolverConfiguration, Resolver
     from dns.rrset import RRset
 except ImportError as error:
-    raise ImportError("a name server is asked with dnspython; pip install 'headgate[dns]'") from error
+    raise ImportError("querying a name server requires dnspython; pip install 'headgate[dns]'") from error
 
 TRIES: Final = 2
 TRY_S_MAX: Final = 1.5
@@ -41,13 +41,15 @@ UDP_BYTES_MAX: Final = 4096
 SERVER_PORT: Final = 53
 
 
-def by_server(name: str, port: int | None, server: Found | None, *, try_s_max: float = TRY_S_MAX) -> Resolve:
-    """Look up the addresses of a name, or its services if `port` is None.
+def name_server_resolver(
+    name: str, port: int | None, server: HostPort | None, *, try_s_max: float = TRY_S_MAX
+) -> Resolve:
+    """Returns a function that looks up the addresses of a name, or its services if `port` is None.
 
-    Without a server, the first one of the system's configuration is asked.
+    If `server` is None, the first name server in the system's configuration is used.
     """
 
-    async def resolve() -> list[Found]:
+    async def resolve() -> list[HostPort]:
         lookup = _Lookup(server or _system_server(), try_s_max)
         if port is None:
             return await lookup.services(name)
@@ -59,19 +61,19 @@ def by_server(name: str, port: int | None, server: Found | None, *, try_s_max: f
 @dataclass(frozen=True, slots=True)
 class _Answer:
     records: list[Rdata]
-    """Empty if the name does not exist or has no such record."""
+    """Records of the queried type. Empty if the name does not exist or has none."""
     additional: list[RRset]
 
 
 class _Lookup:
-    """The queries for one name to one server."""
+    """Queries to one server."""
 
-    def __init__(self, server: Found, try_s_max: float) -> None:
+    def __init__(self, server: HostPort, try_s_max: float) -> None:
         self._server = server
         self._try_s_max = try_s_max
 
-    async def addresses(self, name: str | Name, port: int) -> list[Found]:
-        """Addresses of both families. If only one of the two queries fails, the other one counts."""
+    async def addresses(self, name: str | Name, port: int) -> list[HostPort]:
+        """Returns the addresses of both families. If only one of the two queries fails, the other's result is used."""
         queries = self._ask(name, RdataType.A), self._ask(name, RdataType.AAAA)
         results = await asyncio.gather(*queries, return_exceptions=True)
         answers = [result for result in results if not isinstance(result, BaseException)]
@@ -81,13 +83,13 @@ class _Lookup:
             raise failures[0]
         return sorted(found)
 
-    async def services(self, name: str) -> list[Found]:
-        """Services of the first priority. Weights are ignored: the scheduler knows the load."""
+    async def services(self, name: str) -> list[HostPort]:
+        """Returns the services with the highest priority. Weights are ignored, because the scheduler knows the load."""
         answer = await self._ask(name, RdataType.SRV)
-        # The root as the target means that the service is not available.
+        # A root target means that the service is not available.
         services = [each for each in answer.records if isinstance(each, SRV) and each.target != root]
         first = min((each.priority for each in services), default=0)
-        found: set[Found] = set()
+        found: set[HostPort] = set()
         for each in services:
             if each.priority == first:
                 ips = [ip for rrset in answer.additional if rrset.name == each.target for ip in _ips(rrset)]
@@ -95,7 +97,7 @@ class _Lookup:
         return sorted(found)
 
     async def _ask(self, name: str | Name, kind: RdataType) -> _Answer:
-        """Raises `Unanswered` if no try brings an answer."""
+        """Sends a query, with retries. Raises `LookupFailed` if all of them fail."""
         problem = ""
         for _ in range(TRIES):
             try:
@@ -103,24 +105,24 @@ class _Lookup:
                 async with asyncio.timeout(self._try_s_max):
                     return _answer(await _response(query, self._server))
             except TimeoutError:
-                problem = f"no valid answer within {self._try_s_max:g} s"
+                problem = f"no valid response within {self._try_s_max:g} s"
             except OSError as error:
                 problem = (error.strerror or "the connection was lost").lower()
             except EOFError:
-                problem = "the answer broke off"
+                problem = "the response was truncated"
             except DNSException as error:
                 problem = str(error)
         host, port = self._server
-        raise Unanswered(f"name server {host} port {port} gave no answer for {name} {kind.name}: {problem}")
+        raise LookupFailed(f"query for {name} {kind.name} to name server {host} port {port} failed: {problem}")
 
 
 class _Connect(Protocol):
-    """`make_socket` of dnspython, which declares no types for it."""
+    """Type of dnspython's `make_socket`, which has no annotations."""
 
-    async def __call__(self, af: int, socktype: int, *, destination: Found) -> AbstractAsyncContextManager[Any]: ...
+    async def __call__(self, af: int, socktype: int, *, destination: HostPort) -> AbstractAsyncContextManager[Any]: ...
 
 
-async def _response(query: QueryMessage, server: Found) -> Message:
+async def _response(query: QueryMessage, server: HostPort) -> Message:
     host, port = server
     if not is_address(host):
         loop = asyncio.get_running_loop()
@@ -132,12 +134,12 @@ async def _response(query: QueryMessage, server: Found) -> Message:
 
 
 def _answer(response: Message) -> _Answer:
-    """Raises `DNSException` if the server could not answer."""
+    """Reads a response. Raises `DNSException` if it is an error."""
     if response.rcode() not in (Rcode.NOERROR, Rcode.NXDOMAIN):
-        raise DNSException(f"the server answers {rcode_text(response.rcode())}")
+        raise DNSException(f"the server returned {rcode_text(response.rcode())}")
     if response.flags & Flag.TC:
-        raise DNSException("the answer is truncated over TCP too")
-    assert isinstance(response, QueryMessage), "the response to a query is of the query's class"
+        raise DNSException("the response is truncated over TCP too")
+    assert isinstance(response, QueryMessage), "the response to a query has the query's class"
     records = response.resolve_chaining().answer
     return _Answer(list(records or ()), response.additional)
 
@@ -146,9 +148,9 @@ def _ips(records: Iterable[Rdata]) -> list[str]:
     return [each.address for each in records if isinstance(each, A | AAAA)]
 
 
-def _system_server() -> Found:
-    """The first server of the system's configuration. Raises `Unanswered`."""
+def _system_server() -> HostPort:
+    """Returns the first name server in the system's configuration. Raises `LookupFailed`."""
     try:
         return str(Resolver().nameservers[0]), SERVER_PORT
     except (NoResolverConfiguration, ValueError) as error:
-        raise Unanswered(f"the system's configuration names no name server ({error}); set fleet.nameserver") from None
+        raise LookupFailed(f"the system's configuration has no name server ({error}); set fleet.nameserver") from None

@@ -1,4 +1,4 @@
-"""Options of a fleet whose endpoints are the addresses of a DNS name."""
+"""Options for a fleet whose endpoints are the addresses of a DNS name."""
 
 from dataclasses import dataclass
 
@@ -9,15 +9,15 @@ from headgate.model.units import MINUTE, SECOND, Duration
 class DnsOptions:
     name: str
     port: int | None = None
-    """None resolves services (SRV), whose records include the ports."""
+    """Port of the endpoints. If None, services (SRV) are resolved instead, whose records include the ports."""
     nameserver: tuple[str, int] | None = None
-    """None uses the system's resolver."""
+    """Address and port of the name server. None to use the system's resolver."""
     in_flight_max: int
-    every_ns: Duration = Duration(5 * SECOND)
+    resolve_interval_ns: Duration = Duration(5 * SECOND)
     misses_max: int = 3
-    """Consecutive answers without an address before its endpoint leaves."""
-    empty_ns_max: Duration = Duration(1 * MINUTE)
-    """How long answers must name no address before the fleet is emptied."""
+    """Number of consecutive responses without an address before its endpoint is removed."""
+    empty_after_ns: Duration = Duration(1 * MINUTE)
+    """How long responses must contain no addresses before the fleet is emptied."""
     zone: str = ""
-    starting_name: str | None = None
-    """A name that also has the addresses of engines that are not ready yet; None if such addresses are not listed."""
+    not_ready_name: str | None = None
+    """Name that also lists the addresses of engines that are not ready yet. None if there is no such name."""

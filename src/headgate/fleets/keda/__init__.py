@@ -1,1 +1,1 @@
-"""How does Kubernetes learn how many endpoints are wanted? KEDA asks; this answers. See docs/guides/kubernetes.md."""
+"""External scaler for KEDA, which scales pools in Kubernetes. See docs/guides/kubernetes.md."""

@@ -1,13 +1,13 @@
-"""What does KEDA get to know about a pool when it asks?
+"""gRPC service for KEDA that reports the desired replica count of a pool.
 
-KEDA is a client: it asks every few seconds how many endpoints are wanted (`GetMetrics`) and whether any are at all
-(`IsActive`), and holds one stream open over which it hears at once when the latter changes (`StreamIsActive`), so that
-a pool that was given up comes back without waiting for the next question. Which pool is meant stands in the trigger's
-metadata: `pool: NAME`, and beside it `tolerancePercent: "0"` where the autoscaler of Kubernetes was told so.
+KEDA is the client. Every few seconds it polls for the desired replica count (`GetMetrics`) and for whether the pool is
+active (`IsActive`). It also keeps a stream open on which changes to the active state are reported immediately
+(`StreamIsActive`), so that a pool at zero replicas starts without waiting for the next poll. The trigger's metadata
+specifies the pool (`pool: NAME`) and optionally the autoscaler's tolerance, such as `tolerancePercent: "0"`.
 
-The metric is the number of endpoints wanted and its target is 1, so the autoscaler of Kubernetes divides by one and
-arrives at our number (tolerance.py says where it would not). All thinking is done by whoever gives `wanted`; here is
-only the wire. Nothing is secret in the answers and nobody is asked for a key: keep the port inside the cluster.
+The metric is the desired replica count and its target is 1, so the Kubernetes autoscaler arrives at the same count.
+`tolerance.py` handles the exceptions. `desired` makes the decisions; this module only implements the protocol. The
+service does not require a key, and its responses contain no secrets; even so, keep the port inside the cluster.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from headgate.fleets.keda.tolerance import TOLERANCE_PERCENT, figure
+from headgate.fleets.keda.tolerance import TOLERANCE_PERCENT, metric_value
 from headgate.model.units import PoolName
 
 try:
@@ -33,19 +33,19 @@ try:
         ScaledObjectRef,
     )
 except ImportError as error:
-    raise ImportError("KEDA is answered over gRPC; pip install 'headgate[kubernetes]'") from error
+    raise ImportError("KEDA support requires gRPC; pip install 'headgate[kubernetes]'") from error
 
-METRIC = "headgate-endpoints-wanted"
+METRIC = "headgate-endpoints-desired"
 STREAMS_MAX = 256
-"""KEDA holds one for each ScaledObject; more are refused."""
+"""Maximum number of open streams. KEDA opens one per ScaledObject."""
 CALLS_MAX = 1_024
 MESSAGE_BYTES_MAX = 64 * 1024
 
 _OPTIONS = (
     ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
-    # A second gateway on the same port is a mistake that must show.
+    # A second gateway on the same port is a configuration error and must fail.
     ("grpc.so_reuseport", 0),
-    # A stream whose client vanished without a word is found by asking.
+    # Keepalive pings detect clients that have disappeared without closing the stream.
     ("grpc.keepalive_time_ms", 30_000),
     ("grpc.keepalive_timeout_ms", 10_000),
     ("grpc.keepalive_permit_without_calls", 1),
@@ -55,56 +55,58 @@ _Context: TypeAlias = "grpc.aio.ServicerContext[object, object]"
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class DesiredEndpoints:
     endpoints: int
-    """Those that are ready and those that are starting together."""
+    """Desired replica count, including starting replicas."""
     active: bool
-    """Whether any are wanted at all; a pool that is not active may be given up altogether."""
+    """Whether the pool should have any replicas. An inactive pool may be scaled to zero."""
     reason: str
     present: int = 0
-    """How many there are, in whatever state."""
+    """Current number of replicas, in any state."""
 
 
 class KedaScaler:
-    """The service. Made and used inside an event loop."""
+    """External scaler service. Must be created and used inside an event loop."""
 
     def __init__(
         self,
-        wanted: Callable[[PoolName], Wanted],
+        desired: Callable[[PoolName], DesiredEndpoints],
         pools: Callable[[], Sequence[PoolName]],
     ) -> None:
-        self._wanted = wanted
+        self._desired = desired
         self._pools = pools
         self._server: grpc.aio.Server | None = None
         self._changed = asyncio.Event()
         self._leaving = False
         self.streams = 0
-        """How many are open."""
+        """Number of open streams."""
 
     async def start(self, host: str, port: int) -> int:
-        """Listens; gives the port, which the system chooses where 0 is asked for. Raises OSError where it cannot."""
+        """Starts listening and returns the port. If the configured port is 0, the system chooses one. Raises
+        `OSError`.
+        """
         server = grpc.aio.server(options=_OPTIONS, maximum_concurrent_rpcs=CALLS_MAX)
         server.add_generic_rpc_handlers((self._handlers(),))
         address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         try:
             bound = server.add_insecure_port(address)
         except RuntimeError:
-            # Which of the two it is gRPC tells only its log.
-            message = f"cannot listen for KEDA on {address}: another process has the port, or it is no address of ours"
+            # gRPC writes the actual reason only to its log.
+            message = f"cannot listen for KEDA on {address}: the port is in use or the address is not local"
             raise OSError(errno.EADDRINUSE, message) from None
         await server.start()
         self._server = server
         return bound
 
     async def stop(self) -> None:
-        """Ends the streams in good order; KEDA comes again, and is answered by whoever is there then."""
+        """Closes the streams cleanly. KEDA then reconnects to any available gateway."""
         self._leaving = True
         self.changed()
         if self._server is not None:
             await self._server.stop(grace=1.0)
 
     def changed(self) -> None:
-        """To be called when `wanted` or `pools` may give another answer than before."""
+        """Must be called when the result of `desired` or `pools` may have changed."""
         self._changed.set()
         self._changed = asyncio.Event()
 
@@ -123,23 +125,23 @@ class KedaScaler:
         )
 
     async def _is_active(self, ref: ScaledObjectRef, context: _Context) -> IsActiveResponse:
-        wanted = self._wanted(await self._pool(ref, context))
-        _tell_why(wanted, context)
+        wanted = self._desired(await self._pool(ref, context))
+        _set_reason(wanted, context)
         return IsActiveResponse(result=wanted.active)
 
     async def _stream_is_active(self, ref: ScaledObjectRef, context: _Context) -> AsyncIterator[IsActiveResponse]:
-        """What holds, at once; then every change. Ends when the pool is gone or this process leaves."""
+        """Yields the current state immediately, then every change, until the pool is removed or the service stops."""
         if self.streams >= STREAMS_MAX:
             await context.abort(
                 grpc.StatusCode.RESOURCE_EXHAUSTED,
-                f"{STREAMS_MAX} streams are open, as many as there may be; close some or ask IsActive instead",
+                f"{STREAMS_MAX} streams are open, which is the limit; close some or use IsActive instead",
             )
         self.streams += 1
         try:
             told: bool | None = None
             while not self._leaving:
                 changed = self._changed
-                active = self._wanted(await self._pool(ref, context)).active
+                active = self._desired(await self._pool(ref, context)).active
                 if active != told:
                     yield IsActiveResponse(result=active)
                     told = active
@@ -148,56 +150,52 @@ class KedaScaler:
             self.streams -= 1
 
     async def _metric_spec(self, ref: ScaledObjectRef, context: _Context) -> GetMetricSpecResponse:
-        """One metric. The number is in both fields: KEDA before 2.11 knows only the integer."""
+        """Returns one metric. The target is in both fields, because KEDA versions before 2.11 only read the integer."""
         await self._pool(ref, context)
         return GetMetricSpecResponse(metricSpecs=[MetricSpec(metricName=METRIC, targetSize=1, targetSizeFloat=1)])
 
     async def _metrics(self, request: GetMetricsRequest, context: _Context) -> GetMetricsResponse:
         if request.metricName not in ("", METRIC):
-            message = (
-                f'there is no metric "{request.metricName}" here, only "{METRIC}"; let KEDA take it from GetMetricSpec'
-            )
+            message = f'unknown metric "{request.metricName}"; use "{METRIC}", which GetMetricSpec returns'
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, message)
-        wanted = self._wanted(await self._pool(request.scaledObjectRef, context))
-        _tell_why(wanted, context)
+        wanted = self._desired(await self._pool(request.scaledObjectRef, context))
+        _set_reason(wanted, context)
         tolerance_percent = await _tolerance_percent(request.scaledObjectRef, context)
-        told = figure(wanted.endpoints, present=wanted.present, tolerance_percent=tolerance_percent)
+        told = metric_value(wanted.endpoints, current=wanted.present, tolerance_percent=tolerance_percent)
         value = MetricValue(metricName=METRIC, metricValue=told, metricValueFloat=told)
         return GetMetricsResponse(metricValues=[value])
 
     async def _pool(self, ref: ScaledObjectRef, context: _Context) -> PoolName:
-        """Of whose endpoints is this about? Ends the call where nobody can tell."""
+        """Returns the pool specified by the trigger. Aborts the call if there is no such pool."""
         known = self._pools()
         named = ref.scalerMetadata.get("pool", "")
         if named in known:
             return PoolName(named)
-        place = _place(ref)
-        listed = ", ".join(known) or "none; give a pool a `scaling` section first"
+        place = _trigger_location(ref)
+        listed = ", ".join(known) or "none; add a `scaling` section to a pool first"
         if not named:
-            message = f"{place}: no pool is named; add `pool: NAME`, one of: {listed}"
+            message = f"{place}: the pool is missing; add `pool: NAME` with one of: {listed}"
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, message)
         await context.abort(
-            grpc.StatusCode.NOT_FOUND, f'{place}: there is no pool "{named}" that is scaled; name one of: {listed}'
+            grpc.StatusCode.NOT_FOUND, f'{place}: no scaled pool is named "{named}"; use one of: {listed}'
         )
         raise AssertionError("abort does not return")
 
 
-def _place(ref: ScaledObjectRef) -> str:
-    return f"ScaledObject {ref.namespace}/{ref.name}, metadata of its trigger"
+def _trigger_location(ref: ScaledObjectRef) -> str:
+    return f"ScaledObject {ref.namespace}/{ref.name}, trigger metadata"
 
 
 async def _tolerance_percent(ref: ScaledObjectRef, context: _Context) -> int:
-    """Of the autoscaler that follows this object. Ends the call where it is no number."""
+    """Returns the autoscaler's tolerance for this object. Aborts the call if it is not a valid percentage."""
     said = ref.scalerMetadata.get("tolerancePercent", str(TOLERANCE_PERCENT))
     if not (said.isascii() and said.isdigit() and int(said) <= 100):
-        message = (
-            f'{_place(ref)}: tolerancePercent "{said}" is no percentage; write a number from 0 to 100, or remove it'
-        )
-        await context.abort(grpc.StatusCode.INVALID_ARGUMENT, message)
+        problem = f'tolerancePercent "{said}" is not a percentage; use a number from 0 to 100, or remove it'
+        await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"{_trigger_location(ref)}: {problem}")
     return int(said)
 
 
-def _tell_why(wanted: Wanted, context: _Context) -> None:
-    """For people: `grpcurl -v` shows it. Only printable ASCII may stand there."""
+def _set_reason(wanted: DesiredEndpoints, context: _Context) -> None:
+    """Adds the reason as trailing metadata, which `grpcurl -v` displays. Only printable ASCII is allowed there."""
     why = "".join(letter if " " <= letter <= "~" else "?" for letter in wanted.reason)
     context.set_trailing_metadata((("headgate-reason", why),))

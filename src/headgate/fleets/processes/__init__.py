@@ -1,1 +1,1 @@
-"""A fleet of processes that the gateway starts on its own host."""
+"""Fleet of engine processes that the gateway starts on its own host."""

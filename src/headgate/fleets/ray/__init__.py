@@ -1,1 +1,1 @@
-"""A fleet of actors in a Ray cluster."""
+"""Fleet of engine processes in a Ray cluster."""

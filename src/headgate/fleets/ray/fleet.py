@@ -1,9 +1,9 @@
-"""Which engine processes run in a Ray cluster for one pool, and how many?
+"""A pool's engine processes in a Ray cluster.
 
-As with processes on this machine (processes.py), the fleet holds as many slots as are wanted, and everything that is
-said there of starting, draining and crashing holds here. Only where the processes run is another matter: Ray finds a
-node with room for each, waits for one where there is none, and gives it its GPUs. So an endpoint's address is known
-only when it has its place, and its start begins with a time of waiting for that.
+The fleet works like the one for local processes (`processes/fleet.py`), including starts, drains and crashes. Only the
+location of the processes differs. For each process, Ray selects a node with enough capacity, waiting for one if
+necessary, and assigns its GPUs. An endpoint's address is therefore known only once it is placed, and its start includes
+the wait for placement.
 """
 
 import asyncio
@@ -11,33 +11,33 @@ from collections.abc import Callable, Collection
 from typing import Final
 
 from headgate.fleets.processes.fleet import ProcessFleet
-from headgate.fleets.processes.slot import Slot, Ways
-from headgate.fleets.processes.terms import ProcessTerms, filled
+from headgate.fleets.processes.slot import Slot, SlotContext
+from headgate.fleets.processes.spec import ProcessSpec, fill_placeholders
 from headgate.fleets.ray.cluster import RayChild, RayCluster
 from headgate.fleets.ray.options import RayOptions
-from headgate.ports.fleet import FleetObserver, Look, Lookup, Phase, WarmUp
+from headgate.ports.fleet import EndpointLookup, FleetObserver, Phase, ProbeEngine, WarmUp
 
-NOWHERE: Final = "http://0.0.0.0:0"
-"""The address of an endpoint that has no place yet. Nobody asks it: it has not started."""
+UNPLACED_URL: Final = "http://0.0.0.0:0"
+"""Address of an endpoint that has not been placed yet. It receives no requests, because it has not started."""
 _POLL_S: Final = 0.5
 
 
 class RayFleet(ProcessFleet):
-    """Made inside a running loop; its owner starts and stops it."""
+    """Fleet of processes in Ray. Must be created inside an event loop; its owner starts and stops it."""
 
     def __init__(
         self,
-        terms: ProcessTerms,
+        terms: ProcessSpec,
         ray: RayOptions,
         *,
         endpoints: int,
         endpoints_min: int,
         endpoints_max: int,
-        look: Look,
+        look: ProbeEngine,
         warm_up: WarmUp,
-        lookup: Lookup,
+        lookup: EndpointLookup,
         observer: FleetObserver,
-        ports_elsewhere: Callable[[], Collection[int]],
+        other_ports: Callable[[], Collection[int]],
     ) -> None:
         super().__init__(
             terms,
@@ -48,14 +48,14 @@ class RayFleet(ProcessFleet):
             warm_up=warm_up,
             lookup=lookup,
             observer=observer,
-            ports_elsewhere=ports_elsewhere,
+            other_ports=other_ports,
         )
         self.ray = ray
-        self._cluster = RayCluster(ray, log=terms.logs / f"{terms.pool}-ray.log")
+        self._cluster = RayCluster(ray, log=terms.log_directory / f"{terms.pool}-ray.log")
 
     @property
     def driver_pid(self) -> int | None:
-        """Of the process that speaks with Ray, while there is one."""
+        """Process ID of the Ray driver, while there is one."""
         return self._cluster.pid
 
     async def stop(self, *, drain: bool = False) -> None:
@@ -63,30 +63,30 @@ class RayFleet(ProcessFleet):
         await self._cluster.stop()
 
     def _new_slot(self, number: int) -> "RaySlot":
-        return RaySlot(number, self._terms, self._ways, self._cluster)
+        return RaySlot(number, self._spec, self._slot_context, self._cluster)
 
-    def _take_port(self) -> int:
-        """Chosen where the process runs."""
+    def _allocate_port(self) -> int:
+        """Returns 0, because the node that runs the process chooses the port."""
         return 0
 
 
 class RaySlot(Slot):
-    """A place for one process at a time, wherever Ray has room for it."""
+    """Slot for one process at a time, on any node with enough capacity."""
 
-    def __init__(self, number: int, terms: ProcessTerms, ways: Ways, cluster: RayCluster) -> None:
+    def __init__(self, number: int, terms: ProcessSpec, ways: SlotContext, cluster: RayCluster) -> None:
         super().__init__(number, terms, ways)
         self._cluster = cluster
 
     @property
     def url(self) -> str:
-        return self._child.url if isinstance(self._child, RayChild) and self._child.url else NOWHERE
+        return self._child.url if isinstance(self._child, RayChild) and self._child.url else UNPLACED_URL
 
-    async def _hold_process(self) -> None:
-        """One process, from being ordered to its end or to the moment it is wanted no more."""
-        ordering = asyncio.create_task(self._order())
+    async def _run_process(self) -> None:
+        """Runs one process until it exits or the slot is no longer needed."""
+        ordering = asyncio.create_task(self._request_process())
         try:
-            while self.wanted and not ordering.done():
-                await self._first_of(ordering, within_s=None)
+            while self.desired and not ordering.done():
+                await self._wait_any(ordering, within_s=None)
         finally:
             ordering.cancel()
         child = self._child
@@ -95,47 +95,49 @@ class RaySlot(Slot):
         exit_status = asyncio.create_task(child.wait())
         problem: str | None = None
         try:
-            await self._until_placed(child, exit_status)
+            await self._wait_until_placed(child, exit_status)
             if exit_status.done():
-                problem = "ended before it served"
-            elif self.wanted:
-                self._watch.begin(Phase.PROCESS)
-                # Once more, for it has an address.
-                self._name_if_it_is_coming()
-                problem = await self._until_ready(exit_status)
-            if problem is None and self.wanted:
+                problem = "exited before it was ready"
+            elif self.desired:
+                self._start_timer.begin(Phase.PROCESS)
+                # Announce the endpoint again with its address.
+                self._publish_unless_crash_loop()
+                problem = await self._wait_until_ready(exit_status)
+            if problem is None and self.desired:
                 problem = await self._serve(exit_status)
         finally:
             exit_status.cancel()
         if problem is not None:
-            self._failed(problem)
+            self._record_failure(problem)
 
-    async def _order(self) -> None:
-        """Orders a process as soon as there is a cluster to order it from, which may take minutes."""
-        terms = self._terms
-        # Where it runs is known only there, and so is its port.
+    async def _request_process(self) -> None:
+        """Requests a process as soon as the cluster is reachable, which can take minutes."""
+        terms = self._spec
+        # The node is not known yet, so the driver fills in the port.
         values = terms.values(slot=self.number, port=0) | {"port": "{port}"}
         try:
             self._child = await self._cluster.run(
-                [filled(word, values) for word in terms.options.command],
-                {name: filled(value, values) for name, value in terms.options.environment.items()},
+                [fill_placeholders(word, values) for word in terms.options.command],
+                {name: fill_placeholders(value, values) for name, value in terms.options.environment.items()},
             )
         except OSError as error:
-            self._failed(str(error))
+            self._record_failure(str(error))
 
-    async def _until_placed(self, child: RayChild, exit_status: asyncio.Task[int]) -> None:
-        """Until it runs somewhere, or never will, or is wanted no more."""
+    async def _wait_until_placed(self, child: RayChild, exit_status: asyncio.Task[int]) -> None:
+        """Waits until the process is running on a node, has failed, or is no longer needed."""
         told = False
-        while self.wanted and not child.url and not exit_status.done():
-            await self._first_of(exit_status, within_s=_POLL_S)
-            if child.waits_why and not told and not child.url:
-                self._ways.observer.troubled(self.id, f"{child.waits_why}; add nodes, or lower scaling.endpoints_max")
+        while self.desired and not child.url and not exit_status.done():
+            await self._wait_any(exit_status, within_s=_POLL_S)
+            if child.pending_reason and not told and not child.url:
+                self._context.observer.problem_found(
+                    self.id, f"{child.pending_reason}; add nodes or lower scaling.endpoints_max"
+                )
                 told = True
         if told:
-            self._ways.observer.recovered(self.id)
+            self._context.observer.problem_cleared(self.id)
 
-    def _tail(self) -> str:
-        """Why it ended, as far as Ray tells, and where more is to be read."""
+    def _log_tail(self) -> str:
+        """Returns why the process ended, according to Ray, and how to read its output."""
         child = self._child
         if not isinstance(child, RayChild):
             return ""

@@ -1,4 +1,4 @@
-"""Options of the Ray cluster that runs a fleet's processes."""
+"""Options for the Ray cluster that runs a fleet's processes."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RayOptions:
     python: str
-    """An interpreter that has Ray, of the version that the cluster has."""
+    """Path of a Python interpreter with the same Ray version as the cluster."""
     address: str = "auto"
-    """Of the cluster; "local" starts one on this machine, which ends with the driver."""
+    """Address of the cluster. "local" starts a cluster on this machine, which stops when the driver exits."""
     cpus: float = 1.0
-    """CPUs that each endpoint takes of a node."""
+    """Number of CPUs that each endpoint reserves on its node."""
     gpus: float = 0.0
     resources: Mapping[str, float] = field(default_factory=dict[str, float])
-    """Other resources, by the names that the cluster has for them."""
+    """Other resources that each endpoint reserves, by their names in the cluster."""

@@ -1,5 +1,5 @@
-"""How does one scheduler serve many gateway processes, and none lose a request when a part of it dies?
+"""Cells: gateways that share one queue and one scheduler, and survive the loss of any process.
 
-Everything here is pure: bytes, events and the time come in, bytes and orders go out. Who carries them is not said here.
-`docs/project/cell-protocol.md` has the protocol as a whole.
+Members, scheduler and election are pure: they receive bytes, events and the time, and return bytes and commands.
+`docs/project/cell-protocol.md` describes the protocol.
 """

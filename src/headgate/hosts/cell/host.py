@@ -1,13 +1,14 @@
-"""How does a live process take part in a cell?
+"""Host for one process in a cell.
 
-Around a `Node`, which decides what is said and done, this is all that a process adds: its clock, its timers, the lines
-of its requests and the store. An event is told to the node the moment it happens. What the node has to say goes out in
-one parcel as soon as the store is free: at once when little happens, and much together when much does.
+A `Node` decides what the process sends and does. The host adds a clock, timers, the command channels of its requests
+and the store. It passes each event to the node immediately. Outgoing messages are sent in one batch as soon as the
+store is idle, so batches are small under low load and large under high load.
 
-The process's own observers see what becomes of its own requests, whoever decided it, so that the figures of all
-gateways can be added. Those `of_scheduler` see what the scheduler of the cell decides, while this process is it.
+The observers of a process see the results of its own requests, regardless of which process made the decisions, so that
+the metrics of all gateways can be summed. The scheduler's observers see the decisions for the whole cell while this
+process is the scheduler.
 
-What is not ideal: a snapshot is told and written on the event loop, which stands still for it
+Known weakness: the scheduler takes and encodes snapshots on the event loop and blocks it while doing so
 (`docs/project/cell-protocol.md`).
 """
 
@@ -16,36 +17,36 @@ import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from headgate.core.admission.limits import Shortage
+from headgate.core.admission.limits import QuotaShortage
 from headgate.core.commands import BudgetCrossed, Command, Eject, Hold, Readmit
 from headgate.core.events import Event, PolicyChanged, RequestArrived, RequestRejected, TimerFired
 from headgate.core.summary import Summary
 from headgate.hosts.cell.billed_ends import BilledEnds
-from headgate.hosts.cell.decisions import Decisions
+from headgate.hosts.cell.command_executor import CommandExecutor
+from headgate.hosts.cell.member.commands import MemberCommand
 from headgate.hosts.cell.member.member import MemberEvent
-from headgate.hosts.cell.member.orders import Order
-from headgate.hosts.cell.node import Node, View
-from headgate.hosts.cell.protocol.codec import Unwritable, encoded, writable_snapshot
+from headgate.hosts.cell.node import CellView, Node
+from headgate.hosts.cell.protocol.codec import UnencodableEntry, encode_entry, try_encode_snapshot
 from headgate.hosts.cell.protocol.messages import MemberEntry, SchedulerEntry
-from headgate.hosts.cell.protocol.store import Parcel, Store
-from headgate.hosts.cell.protocol.views import Mode
-from headgate.hosts.cell.receiver import StoreReceiver
+from headgate.hosts.cell.protocol.store import Store, StoreBatch
+from headgate.hosts.cell.protocol.views import MemberMode
 from headgate.hosts.cell.rejected_requests import RejectedRequests
-from headgate.hosts.decide_time import DecideTime
-from headgate.hosts.line import Line, Lines
+from headgate.hosts.cell.store_receiver import StoreReceiver
+from headgate.hosts.command_channel import CommandChannels, HostCommandChannel
+from headgate.hosts.decision_time import DecisionTime
 from headgate.model.limits import LimitsLeft
-from headgate.model.money import BudgetLeft, EndpointTime
+from headgate.model.money import BudgetStatus, EndpointTime
 from headgate.model.ticket import Ticket
 from headgate.model.units import MILLISECOND, SECOND, Duration, EndpointId, Instant, TenantId
 from headgate.ports.clock import Clock
-from headgate.ports.host import Aside
+from headgate.ports.host import InterruptHandler
 from headgate.ports.observer import Observer
 
 log = logging.getLogger("headgate")
 
-_AWAY_NS = Duration(5 * MILLISECOND)
-"""While the store takes nothing the node is woken this far apart, however urgent what it has to say is."""
-_LEAVING_S_MAX = 1.0
+_STORE_RETRY_NS = Duration(5 * MILLISECOND)
+"""Interval at which the node wakes up while the store is busy, even if messages are due."""
+_LEAVE_S_MAX = 1.0
 
 
 class CellHost:
@@ -57,21 +58,22 @@ class CellHost:
         observers: Sequence[Observer],
         on_fault: Callable[[BaseException], None],
         *,
-        on_duty: Callable[[bool], None],
-        on_agreed: Callable[[str], None],
-        bookkeepers: Sequence[Observer] = (),
+        on_engine_watch: Callable[[bool], None],
+        on_policy_agreed: Callable[[str], None],
+        billing_observers: Sequence[Observer] = (),
     ) -> None:
-        """`on_duty` is told whether this process is to look at the engines; `on_agreed` which policy to go by.
+        """`on_engine_watch` receives whether this process must probe the engines.
 
-        `bookkeepers` see what the other observers see, but the end of a request only with its bills.
+        `on_policy_agreed` receives the hash of the policy to apply. `billing_observers` see the same events as the
+        other observers, but learn that a request has ended only once its bills have arrived.
         """
         self._node = node
         self._store = store
         self._clock = clock
-        self._billed = BilledEnds(bookkeepers)
+        self._billed_ends = BilledEnds(billing_observers)
         self._on_fault = on_fault
-        self._on_duty = on_duty
-        self._lines = Lines()
+        self._on_duty = on_engine_watch
+        self._channels = CommandChannels()
         self._rejected = RejectedRequests()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at: Instant | None = None
@@ -80,61 +82,66 @@ class CellHost:
         self._watching = False
         self._stopped = False
         self._left = asyncio.Event()
-        self._decisions = Decisions(self._lines, clock, observers, self._billed, on_fault=on_fault, on_agreed=on_agreed)
-        self.receiver = StoreReceiver(node, clock, self._decisions, self._look)
+        self._executor = CommandExecutor(
+            self._channels, clock, observers, self._billed_ends, on_fault=on_fault, on_policy_agreed=on_policy_agreed
+        )
+        self.receiver = StoreReceiver(node, clock, self._executor, self._update)
 
     def start(self) -> None:
         self._store.start(self.receiver)
-        self._look()
+        self._update()
 
-    # What happens here
+    # Events of this process
 
-    def open(self, ticket: Ticket, aside: Aside) -> Line:
-        line = self._lines.open(ticket.request_id, aside)
+    def open(self, ticket: Ticket, on_interrupt: InterruptHandler) -> HostCommandChannel:
+        line = self._channels.open(ticket.request_id, on_interrupt)
         event = RequestArrived(ticket)
         self._decide(event, lambda now: self._node.open(ticket, now))
         return line
 
-    def tell(self, event: Event) -> None:
+    def report(self, event: Event) -> None:
         if isinstance(event, RequestRejected):
             self._rejected.count(event.tenant, self._clock.now())
             return
         if isinstance(event, PolicyChanged):
             self._rejected.change_rules(event.policy, self._clock.now())
-        assert isinstance(event, MemberEvent), f"a {type(event).__name__} is told by the protocol alone"
-        self._decide(event, lambda now: self._node.tell(event, now))
+        assert isinstance(event, MemberEvent), f"{type(event).__name__} events come only from the cell protocol"
+        self._decide(event, lambda now: self._node.handle(event, now))
 
     def stage(self, policy_hash: str) -> None:
-        """This process could go by that policy; `on_agreed` says when it is to."""
+        """Announces that this process has read a policy. `on_policy_agreed` is called when it must be applied."""
         self._decide(None, lambda now: self._node.stage(policy_hash, now))
 
-    def resign(self) -> None:
-        """Others are to be the scheduler from here on; what is held here goes on."""
-        self._node.resign(self._clock.now())
-        self._look()
+    def step_down(self) -> None:
+        """Steps down as the scheduler and stops being a candidate. Open requests continue."""
+        self._node.step_down(self._clock.now())
+        self._update()
 
     def lose_name(self, problem: str) -> None:
-        """Another process has taken this name: decide about the requests held here alone, and send nothing more."""
-        log.error("leaving: %s", problem)
+        """Leaves the cell because another process has taken this name.
+
+        From then on, this process makes the decisions for its open requests itself.
+        """
+        log.error("leaving the cell: %s", problem)
         self._node.lose_name(self._clock.now())
-        self._look()
+        self._update()
 
     async def leave(self) -> None:
-        """Says that nothing is held here any more, as far as there is somebody to hear it."""
+        """Announces that this process holds no requests, and waits briefly for the acknowledgement."""
         if self._node.member.held:
-            # Something would not end in time. It is kept for as long as for anybody who falls silent.
-            log.warning("leaving with %d requests that have not ended at their engines", self._node.member.held)
+            # Some attempts did not end in time. The scheduler keeps their slots reserved, as for any silent member.
+            log.warning("leaving the cell while %d requests are still running on their engines", self._node.member.held)
             return
         self._node.leave(self._clock.now())
-        self._look()
+        self._update()
         with suppress(TimeoutError):
-            async with asyncio.timeout(_LEAVING_S_MAX if self._store.up else 0):
+            async with asyncio.timeout(_LEAVE_S_MAX if self._store.up else 0):
                 await self._left.wait()
 
     def stop(self) -> None:
-        """Says and does nothing more. The store is its owner's to stop."""
+        """Stops sending and processing. The owner of the store stops the store."""
         self._stopped = True
-        self._billed.close()
+        self._billed_ends.close()
         for handle in (self._timer, self._sending):
             if handle is not None:
                 handle.cancel()
@@ -142,37 +149,40 @@ class CellHost:
     def summary(self) -> Summary:
         return self._node.summary()
 
-    def limit_reached(self, tenant: TenantId) -> Shortage | None:
-        """The limit that requests rejected here have reached. The scheduler alone knows about admitted requests."""
+    def limit_reached(self, tenant: TenantId) -> QuotaShortage | None:
+        """Returns the limit reached by requests rejected in this process.
+
+        Only the scheduler knows the usage of admitted requests.
+        """
         return self._rejected.limit_reached(tenant, self._clock.now())
 
     def limits_left(self, tenant: TenantId) -> LimitsLeft | None:
         return None
 
-    def budgets_left(self, tenant: TenantId | None = None) -> tuple[BudgetLeft, ...] | None:
+    def budgets_left(self, tenant: TenantId | None = None) -> tuple[BudgetStatus, ...] | None:
         return self._node.budgets_left(self._clock.now(), tenant)
 
-    def view(self) -> View:
+    def view(self) -> CellView:
         return self._node.view(self._clock.now())
 
-    def take_endpoint_times(self) -> tuple[EndpointTime, ...]:
-        return self._node.take_endpoint_times(self._clock.now())
+    def collect_endpoint_times(self) -> tuple[EndpointTime, ...]:
+        return self._node.collect_endpoint_times(self._clock.now())
 
-    def open_lines(self) -> int:
-        return len(self._lines)
+    def open_channels(self) -> int:
+        return len(self._channels)
 
     @property
-    def decide_time(self) -> DecideTime:
-        return self._decisions.time
+    def decision_time(self) -> DecisionTime:
+        return self._executor.decision_time
 
     @property
     def name(self) -> str:
         return self._node.member.name
 
     @property
-    def nameless(self) -> bool:
-        """Whether another process has taken this name."""
-        return self._node.member.nameless
+    def lost_name(self) -> bool:
+        """Whether another process has taken this member's name."""
+        return self._node.member.lost_name
 
     @property
     def incarnation(self) -> int:
@@ -180,45 +190,47 @@ class CellHost:
 
     @property
     def name_problem(self) -> str | None:
-        """What is wrong where two processes have one name, and the next step."""
+        """Problem and next step if two processes use the same name, or None."""
         return self.receiver.name_problem
 
     @property
-    def unintelligible(self) -> int:
-        """Entries that this version could not read."""
-        return self.receiver.unintelligible
+    def unreadable_entries(self) -> int:
+        """Number of entries that this version could not decode."""
+        return self.receiver.unreadable_entries
 
     @property
-    def leads(self) -> bool:
+    def is_leader(self) -> bool:
         return self._leading
 
     def ready_endpoints(self) -> list[EndpointId]:
-        """Those that are ready, as far as is known here."""
+        """Returns the endpoints known to be ready."""
         known = self._node.member.endpoints
-        return [endpoint_id for endpoint_id in known.by_id if known.ready(endpoint_id)]
+        return [endpoint_id for endpoint_id in known.by_id if known.is_ready(endpoint_id)]
 
     @property
     def store(self) -> Store:
         return self._store
 
-    # What follows from what is decided
+    # Effects of decisions
 
-    def _decide(self, event: Event | None, ask: Callable[[Instant], list[Order]], *, look: bool = True) -> None:
-        self._decisions.decide(event, ask)
-        if look:
-            self._look()
+    def _decide(
+        self, event: Event | None, handler: Callable[[Instant], list[MemberCommand]], *, update: bool = True
+    ) -> None:
+        self._executor.decide(event, handler)
+        if update:
+            self._update()
 
-    def _look(self) -> None:
-        """Sees to it that what is due is sent, that the node is woken, and that everybody knows their part."""
+    def _update(self) -> None:
+        """Sends due messages, schedules the next wakeup, and announces role changes."""
         if self._stopped:
             return
-        if self._node.left:
+        if self._node.has_left:
             self._left.set()
-        if self._node.leads is not self._leading:
-            self._leading = self._node.leads
-            self._store.lead(self._leading)
-            log.info("this process is the scheduler of the cell%s", "" if self._leading else " no more")
-        watching = self._leading or self._node.member.mode is Mode.ISLAND
+        if self._node.is_leader is not self._leading:
+            self._leading = self._node.is_leader
+            self._store.set_leading(self._leading)
+            log.info("this process is %s the cell's scheduler", "now" if self._leading else "no longer")
+        watching = self._leading or self._node.member.mode is MemberMode.ISLAND
         if watching is not self._watching:
             self._watching = watching
             self._on_duty(watching)
@@ -226,10 +238,10 @@ class CellHost:
         due = self._node.next_wakeup(now)
         if due > now:
             self._wake_at(due, now)
-        elif not self._store.free:
-            self._wake_at(Instant(now + _AWAY_NS), now)
+        elif not self._store.is_idle:
+            self._wake_at(Instant(now + _STORE_RETRY_NS), now)
         elif self._sending is None:
-            # What else happens in this turn of the loop goes with it.
+            # Messages produced later in this iteration of the event loop are sent in the same batch.
             self._sending = asyncio.get_running_loop().call_soon(self._send)
 
     def _wake_at(self, due: Instant, now: Instant) -> None:
@@ -247,48 +259,50 @@ class CellHost:
 
     def _send(self) -> None:
         self._sending = None
-        self._decide(None, self._node.tick, look=False)
+        self._decide(None, self._node.tick, update=False)
         try:
-            if self._store.free and (parcel := _parcel(self._node, self._clock.now())) is not None:
-                self._store.send(parcel)
+            if self._store.is_idle and (batch := _store_batch(self._node, self._clock.now())) is not None:
+                self._store.send(batch)
         except Exception as mistake:
-            # Nothing would be sent any more, and nobody would hear of it.
+            # Otherwise, the process would keep running without sending anything.
             self._on_fault(mistake)
             raise
-        self._look()
+        self._update()
 
 
-class LeaderWatch:
-    """What the scheduler does to endpoints concerns everybody; the process that is it counts and logs it."""
+class LeaderObserver:
+    """Passes the scheduler's decisions about endpoints and budgets to the observers of its process."""
 
     def __init__(self, observers: Sequence[Observer]) -> None:
         self._observers = tuple(observers)
 
-    def saw(self, event: Event, commands: Sequence[Command], now: Instant) -> None:
+    def observe(self, event: Event, commands: Sequence[Command], now: Instant) -> None:
         concerning = [command for command in commands if isinstance(command, Eject | Readmit | Hold | BudgetCrossed)]
         if concerning:
             for observer in self._observers:
-                observer.saw(TimerFired(), concerning, now)
+                observer.observe(TimerFired(), concerning, now)
 
 
-def _parcel(node: Node, now: Instant) -> Parcel | None:
-    """Outgoing entries, encoded; None if there are none."""
+def _store_batch(node: Node, now: Instant) -> StoreBatch | None:
+    """Returns the encoded outgoing entries, or None if there are none."""
     going = node.outgoing(now)
-    inbox = [written for entry in going.inbox for written in _written(entry, None, node, now)]
-    outboxes = [(member, each) for member, entry in going.outboxes for each in _written(entry, member, node, now)]
-    written = None if going.write is None else writable_snapshot(going.write)
-    write = None if going.write is None or written is None else (going.write.at, written)
-    if not (inbox or outboxes or going.claim or going.release or write or going.read):
+    inbox = [written for entry in going.inbox for written in _encode_or_drop(entry, None, node, now)]
+    outboxes = [
+        (member, each) for member, entry in going.outboxes for each in _encode_or_drop(entry, member, node, now)
+    ]
+    written = None if going.snapshot is None else try_encode_snapshot(going.snapshot)
+    write = None if going.snapshot is None or written is None else (going.snapshot.at, written)
+    if not (inbox or outboxes or going.claim or going.release or write or going.read_snapshot):
         return None
-    return Parcel(inbox, outboxes, going.claim, going.release, write, going.read)
+    return StoreBatch(inbox, outboxes, going.claim, going.release, write, going.read_snapshot)
 
 
-def _written(entry: MemberEntry | SchedulerEntry, member: str | None, node: Node, now: Instant) -> list[bytes]:
-    """The encoded entry for this member, or for the scheduler. If it cannot be encoded, its session is dropped."""
+def _encode_or_drop(entry: MemberEntry | SchedulerEntry, member: str | None, node: Node, now: Instant) -> list[bytes]:
+    """Encodes an entry for a member, or for the scheduler. If it cannot be encoded, drops its session."""
     try:
-        return list(encoded(entry))
-    except Unwritable as problem:
+        return list(encode_entry(entry))
+    except UnencodableEntry as problem:
         reader = "the scheduler" if member is None else f'member "{member}"'
-        log.warning("an entry for %s cannot be written and is dropped: %s", reader, problem)
+        log.warning("dropped an entry for %s that cannot be encoded: %s", reader, problem)
         node.drop_session(member, str(problem), now)
         return []

@@ -1,19 +1,19 @@
-"""What does one process of a cell do?
+"""Node: the logic of one process in a cell, without I/O.
 
-It may be a gateway, a candidate to be the scheduler, or both, and while it is elected it is the scheduler too. This
-joins the parts, and sees to it that nothing is decided when the lease is over. What is to be carried to others is asked
-for with `outgoing`; who carries it decides how much goes at once.
+A process can be a gateway, a candidate for scheduler, or both. While it is elected, it is also the scheduler. The node
+combines these parts and ensures that the scheduler decides nothing after its lease has ended. `outgoing` returns the
+messages to send; the caller chooses when to send them.
 """
 
 from collections.abc import Callable, Sequence
 
-from headgate.core.engine_time import together
-from headgate.core.events import BudgetsTold, FleetEvent, PolicyChanged
+from headgate.core.engine_time import merge_times
+from headgate.core.events import BudgetsSynced, FleetEvent, PolicyChanged
 from headgate.core.summary import Summary
 from headgate.hosts.cell.leader.election import Election
 from headgate.hosts.cell.leader.leader import Leader
+from headgate.hosts.cell.member.commands import MemberCommand
 from headgate.hosts.cell.member.member import Member, MemberEvent
-from headgate.hosts.cell.member.orders import Order
 from headgate.hosts.cell.protocol.lease import Claim
 from headgate.hosts.cell.protocol.messages import (
     Epoch,
@@ -24,55 +24,55 @@ from headgate.hosts.cell.protocol.messages import (
     SchedulerHead,
     Share,
     Snapshot,
-    Snapshots,
+    SnapshotId,
 )
-from headgate.hosts.cell.protocol.views import View
-from headgate.hosts.cell.timing import USUAL_BOUNDS, USUAL_TIMING, Bounds, Timing
+from headgate.hosts.cell.protocol.views import CellView
+from headgate.hosts.cell.timing import DEFAULT_BOUNDS, DEFAULT_TIMING, CellBounds, Timing
 from headgate.model.message import message
-from headgate.model.money import BudgetLeft, EndpointTime
+from headgate.model.money import BudgetStatus, EndpointTime
 from headgate.model.policy import Policy
 from headgate.model.ticket import Ticket
 from headgate.model.units import MILLISECOND, Duration, Instant, TenantId, after
 from headgate.ports.observer import Observer
 
 _READ_NS_MAX = Duration(200 * MILLISECOND)
-"""A new scheduler waits no longer than this for the store to give it the last snapshot."""
+"""Maximum time that a new scheduler waits for the last snapshot from the store."""
 
 
-_ALONE = Share(0, 1)
+_WHOLE_SHARE = Share(0, 1)
 
 
 @message
 class Outgoing:
-    """What is to be carried to others."""
+    """Messages for the store."""
 
     inbox: list[MemberEntry]
-    """For whoever is the scheduler."""
+    """Entries for the scheduler."""
     outboxes: list[tuple[str, SchedulerEntry]]
-    """For each of these members."""
+    """Entries for members, with the member's name."""
     claim: Claim | None
-    """To be asked of the store; the answer goes to `lease_answered`."""
-    write: Snapshot | None
-    """To be put where no newer one is; that it is there is told to `snapshot_kept`."""
-    read: bool
-    """Whether the last snapshot is to be read, for `snapshot_read`."""
+    """Claim of the lease. The result is passed to `handle_lease`."""
+    snapshot: Snapshot | None
+    """Snapshot to store unless the store has a newer one. The result is passed to `handle_stored_snapshot`."""
+    read_snapshot: bool
+    """Whether to read the last snapshot, for `handle_read_snapshot`."""
     release: Epoch | None = None
-    """The lease that is to be given up, after all else is carried; this is said once."""
+    """Lease to release after everything else is sent. Returned only once."""
 
 
-class _Latest:
-    """The newest snapshot that a process has read, or made as the scheduler."""
+class _LatestSnapshot:
+    """Newest snapshot that this process has read, or taken as the scheduler."""
 
-    __slots__ = ("came_at", "snapshot")
+    __slots__ = ("received_at", "snapshot")
 
     def __init__(self, now: Instant) -> None:
         self.snapshot: Snapshot | None = None
-        self.came_at = now
+        self.received_at = now
 
     def keep_if_newer(self, snapshot: Snapshot, now: Instant) -> None:
         kept, new = self.snapshot, snapshot.at
         if kept is None or (new.epoch, new.number) > (kept.at.epoch, kept.at.number):
-            self.snapshot, self.came_at = snapshot, now
+            self.snapshot, self.received_at = snapshot, now
 
 
 class Node:
@@ -83,14 +83,14 @@ class Node:
         now: Instant,
         fresh_id: Callable[[], str],
         *,
-        timing: Timing = USUAL_TIMING,
-        bounds: Bounds = USUAL_BOUNDS,
-        share: Share = _ALONE,
+        timing: Timing = DEFAULT_TIMING,
+        bounds: CellBounds = DEFAULT_BOUNDS,
+        share: Share = _WHOLE_SHARE,
         candidate: bool = True,
         serves: bool = True,
         observers: Sequence[Observer] = (),
     ) -> None:
-        """`observers` see what is decided here as the scheduler of the cell, and nothing else."""
+        """`observers` see only the decisions of this process as the cell's scheduler."""
         self._timing, self._bounds, self._observers = timing, bounds, tuple(observers)
         self.member = Member(
             name,
@@ -104,165 +104,162 @@ class Node:
         self.leader: Leader | None = None
         self._election = Election(timing, fresh_id) if candidate else None
         self._rules = PolicyChanged(Policy(), "")
-        self._budgets: BudgetsTold | None = None
-        self._latest = _Latest(now)
+        self._budgets: BudgetsSynced | None = None
+        self._latest = _LatestSnapshot(now)
         self._read_at: Instant | None = None
-        """When the store was asked for it."""
+        """Time at which a snapshot was last read."""
         self._elected_at: Instant | None = None
-        """Since when an election is won whose scheduler has yet to begin."""
+        """Time at which this process was elected, if its scheduler has not started yet."""
         self._read_answered = False
         self._release: Epoch | None = None
-        self._untaken: tuple[EndpointTime, ...] = ()
-        """How endpoints spent their time under earlier schedulers here, as far as nobody has asked."""
+        self._pending_endpoint_times: tuple[EndpointTime, ...] = ()
+        """Endpoint times of earlier schedulers in this process that have not been collected yet."""
         self._led_at = now
-        """When this process was last known to be the scheduler."""
-        self._legacy: Snapshot | None = None
-        """What a scheduler that has resigned leaves to the next one."""
+        """Last time at which this process was known to be the scheduler."""
+        self._final_snapshot: Snapshot | None = None
+        """Final snapshot of a scheduler that has stepped down."""
 
-    # What happens here
+    # Events of this process
 
-    def open(self, ticket: Ticket, now: Instant) -> list[Order]:
+    def open(self, ticket: Ticket, now: Instant) -> list[MemberCommand]:
         return self.member.open(ticket, now)
 
-    def tell(self, event: MemberEvent, now: Instant) -> list[Order]:
-        leader = self._leader(now)
+    def handle(self, event: MemberEvent, now: Instant) -> list[MemberCommand]:
+        leader = self._current_leader(now)
         if isinstance(event, PolicyChanged):
             self._rules = event
-        if isinstance(event, BudgetsTold):
+        if isinstance(event, BudgetsSynced):
             self._budgets = event
-        if leader is not None and isinstance(event, PolicyChanged | BudgetsTold | FleetEvent):
-            leader.tell(event, now)
-        return self.member.tell(event, now)
+        if leader is not None and isinstance(event, PolicyChanged | BudgetsSynced | FleetEvent):
+            leader.handle(event, now)
+        return self.member.handle(event, now)
 
-    def tick(self, now: Instant) -> list[Order]:
-        leader = self._leader(now)
+    def tick(self, now: Instant) -> list[MemberCommand]:
+        leader = self._current_leader(now)
         if leader is not None:
             leader.tick(now)
         orders = self.member.tick(now)
-        if leader is not None and self._agrees(leader, now):
-            orders += self.member.rules.agree()
+        if leader is not None and self._should_apply_staged(leader, now):
+            orders += self.member.rules.apply_staged()
         return orders
 
-    # A change of rules
+    # Policy changes
 
-    def stage(self, policy_hash: str, now: Instant) -> list[Order]:
-        """The rules of this hash have been read here. `PolicyAgreed` says when to go by them.
-
-        That is when all members have read them, and the scheduler first. What is agreed on is told as `PolicyChanged`.
-        """
+    def stage(self, policy_hash: str, now: Instant) -> list[MemberCommand]:
+        """Stages a policy. `PolicyAgreed` is returned when all members have read it and this process must apply it."""
         orders = self.member.stage(policy_hash, now)
-        leader = self._leader(now)
-        if leader is not None and self._agrees(leader, now):
-            orders += self.member.rules.agree()
+        leader = self._current_leader(now)
+        if leader is not None and self._should_apply_staged(leader, now):
+            orders += self.member.rules.apply_staged()
         return orders
 
-    def _agrees(self, leader: Leader, now: Instant) -> bool:
-        """Whether it is time for the scheduler of this process, and so for all, to go by what was read here."""
-        since = self.member.rules.waiting_since()
+    def _should_apply_staged(self, leader: Leader, now: Instant) -> bool:
+        """Returns whether this process's scheduler, and with it the cell, should apply the staged policy."""
+        since = self.member.rules.staged_since()
         if since is None or leader.gathering:
             return False
         late = now >= after(since, self._timing.stage_ns_max)
-        return late or leader.all_are_ready_for(self.member.rules.staged)
+        return late or leader.all_have_policy(self.member.rules.staged_hash)
 
-    # Going
+    # Shutdown
 
-    def resign(self, now: Instant) -> None:
-        """Gives up being the scheduler at once, and is no candidate from then on."""
+    def step_down(self, now: Instant) -> None:
+        """Steps down as the scheduler immediately and stops being a candidate."""
         if self._election is None:
             return
-        leader, self._release = self._leader(now), self._election.give_up(now)
-        self._legacy = None if leader is None else leader.last_snapshot(now)
+        leader, self._release = self._current_leader(now), self._election.step_down(now)
+        self._final_snapshot = None if leader is None else leader.final_snapshot(now)
         if leader is not None:
-            self._keep_times(leader, now)
+            self._save_endpoint_times(leader, now)
         self.leader = self._election = self._elected_at = None
 
     def lose_name(self, now: Instant) -> None:
-        """Another process has taken this name: stop taking part in the cell."""
-        self.resign(now)
-        self.member.nameless = True
+        """Stops participating in the cell because another process has taken this name."""
+        self.step_down(now)
+        self.member.lost_name = True
 
     def leave(self, now: Instant) -> None:
-        """After the last request has ended: this process goes."""
-        self.resign(now)
+        """Leaves the cell. Must be called after the last request has ended."""
+        self.step_down(now)
         self.member.leave(now)
 
     @property
-    def left(self) -> bool:
-        """Whether all who have to know that it goes do, or nobody is there to be told."""
-        return self.member.left and self._release is None
+    def has_left(self) -> bool:
+        """Whether the departure has been acknowledged, or there is no scheduler to acknowledge it."""
+        return self.member.has_left and self._release is None
 
-    # What others say
+    # Messages from other processes
 
-    def from_scheduler(self, entry: SchedulerEntry, now: Instant) -> list[Order]:
+    def from_scheduler(self, entry: SchedulerEntry, now: Instant) -> list[MemberCommand]:
         if self._election is not None:
-            self._election.heard_of(entry.head.epoch)
-            self._leader(now)
+            self._election.observe_epoch(entry.head.epoch)
+            self._current_leader(now)
         return self.member.receive(entry, now)
 
     def from_member(self, entry: MemberEntry, now: Instant) -> None:
-        if self._election is not None and entry.head.bound is not None:
-            self._election.heard_of(entry.head.bound)
-        if (leader := self._leader(now)) is not None:
+        if self._election is not None and entry.head.followed_epoch is not None:
+            self._election.observe_epoch(entry.head.followed_epoch)
+        if (leader := self._current_leader(now)) is not None:
             leader.receive(entry, now)
 
-    def refuse_member(self, head: MemberHead, why: str, now: Instant) -> None:
-        """Reject an invalid entry of a member."""
-        if (leader := self._leader(now)) is not None:
-            leader.refuse(head, why, now)
+    def reject_member_entry(self, head: MemberHead, reason: str, now: Instant) -> None:
+        """Rejects an invalid entry from a member."""
+        if (leader := self._current_leader(now)) is not None:
+            leader.reject_entry(head, reason, now)
 
-    def refuse_scheduler(self, head: SchedulerHead, now: Instant) -> None:
-        """Reject an invalid entry of a scheduler."""
-        self.member.refuse(head, now)
+    def reject_scheduler_entry(self, head: SchedulerHead, now: Instant) -> None:
+        """Rejects an invalid entry from a scheduler."""
+        self.member.reject_entry(head, now)
 
-    def drop_session(self, member: str | None, why: str, now: Instant) -> None:
-        """An entry for this member cannot be encoded; without a name, an entry of this process for the scheduler."""
+    def drop_session(self, member: str | None, reason: str, now: Instant) -> None:
+        """Drops the session of an entry that cannot be encoded. It was for `member`, or for the scheduler if None."""
         if member is None:
-            self.member.refuse(None, now)
-        elif (leader := self._leader(now)) is not None:
-            leader.trust.drop_session(member, why, now)
+            self.member.reject_entry(None, now)
+        elif (leader := self._current_leader(now)) is not None:
+            leader.fencing.drop_session(member, reason, now)
 
-    def take_complaints(self) -> list[str]:
-        """Rejections by the scheduler of this process since the last call, for the log."""
-        return [] if self.leader is None else self.leader.trust.take_complaints()
+    def pop_rejections(self) -> list[str]:
+        """Returns the rejections by this process's scheduler since the last call, for the log."""
+        return [] if self.leader is None else self.leader.fencing.pop_rejections()
 
-    def lease_answered(self, claim: Claim, lease: Lease, now: Instant) -> None:
+    def handle_lease(self, claim: Claim, lease: Lease, now: Instant) -> None:
         if self._election is not None:
-            self._election.answered(claim, lease, now)
-            self._leader(now)
+            self._election.handle_lease(claim, lease, now)
+            self._current_leader(now)
         elif lease.epoch == claim.epoch:
-            # It was asked for before we resigned.
-            self._release = claim.epoch
+            self._release = claim.epoch  # The claim was sent before this process stepped down.
 
-    def snapshot_kept(self, at: Snapshots, kept: Snapshots, now: Instant) -> None:
-        """The store was asked to write `at` and has `kept` now. If that is a newer one, our epoch is too low."""
+    def handle_stored_snapshot(self, at: SnapshotId, kept: SnapshotId, now: Instant) -> None:
+        """Handles the result of writing the snapshot `at`. If `kept` is newer, our epoch is too low."""
         if self._election is not None and kept != at:
-            self._election.read_snapshot_of(kept.epoch, leads=False)
-        if (leader := self._leader(now)) is not None and kept == at:
-            leader.snapshot_written(at, now)
+            self._election.observe_snapshot_epoch(kept.epoch, is_leader=False)
+        if (leader := self._current_leader(now)) is not None and kept == at:
+            leader.snapshot_stored(at, now)
 
-    def snapshot_read(self, snapshot: Snapshot | None, now: Instant) -> None:
-        """The store's copy may be old, or none: what was read before counts if it is newer."""
+    def handle_read_snapshot(self, snapshot: Snapshot | None, now: Instant) -> None:
+        """Handles a snapshot from the store, which may be missing or older than one that was read before."""
         self._read_answered = True
         if snapshot is None:
             return
-        # Kept before anything else happens: a scheduler that has waited for this snapshot begins with it.
+        # Must be the first step, because a scheduler that has waited for this snapshot starts from it.
         self._latest.keep_if_newer(snapshot, now)
         if self._election is not None:
-            self._election.read_snapshot_of(snapshot.at.epoch, leads=self.leader is not None)
-            self._leader(now)
+            self._election.observe_snapshot_epoch(snapshot.at.epoch, is_leader=self.leader is not None)
+            self._current_leader(now)
 
-    # Being the scheduler
+    # Scheduler role
 
     @property
-    def leads(self) -> bool:
+    def is_leader(self) -> bool:
         return self.leader is not None
 
-    def _leader(self, now: Instant) -> Leader | None:
-        """The scheduler, if this process is it at this moment."""
+    def _current_leader(self, now: Instant) -> Leader | None:
+        """Returns the scheduler if this process is the scheduler now."""
         epoch = self._election.holds(now) if self._election is not None else None
         if self.leader is not None and self.leader.epoch != epoch:
-            # Since when it was none any more nobody knows: what came after it was one for sure is not counted.
-            self._keep_times(self.leader, self._led_at)
+            # The lease ended at an unknown time, so endpoint times are counted only up to when it was last known to be
+            # valid.
+            self._save_endpoint_times(self.leader, self._led_at)
             self.leader = None
         if epoch is None:
             self._elected_at = None
@@ -277,7 +274,7 @@ class Node:
                     self.member.endpoints,
                     self._latest.snapshot,
                     now,
-                    snapshot_age_ns=Duration(now - self._latest.came_at),
+                    snapshot_age_ns=Duration(now - self._latest.received_at),
                     timing=self._timing,
                     bounds=self._bounds,
                     observers=self._observers,
@@ -287,20 +284,23 @@ class Node:
             self._led_at = now
         return self.leader
 
-    def _keep_times(self, leader: Leader, until: Instant) -> None:
-        self._untaken = together((*self._untaken, *leader.take_endpoint_times(until)))
+    def _save_endpoint_times(self, leader: Leader, until: Instant) -> None:
+        self._pending_endpoint_times = merge_times(
+            (*self._pending_endpoint_times, *leader.collect_endpoint_times(until))
+        )
 
-    # What is to be carried
+    # Outgoing messages
 
     def outgoing(self, now: Instant) -> Outgoing:
-        leader = self._leader(now)
-        claim = self._election.ask(now) if self._election is not None else None
-        read = self._reads and now >= self._read_due(now)
+        leader = self._current_leader(now)
+        claim = self._election.next_claim(now) if self._election is not None else None
+        read = self._reads_snapshots and now >= self._read_due(now)
         if read:
             self._read_at = now
-        write, self._legacy = self._legacy if leader is None else leader.take_snapshot(now), None
+        write, self._final_snapshot = self._final_snapshot if leader is None else leader.take_snapshot(now), None
         if write is not None:
-            # A scheduler reads no snapshots. If it is elected again and the store has lost this one, it begins with it.
+            # A scheduler does not read snapshots. It starts from this one if it is elected again and the store has lost
+            # it.
             self._latest.keep_if_newer(write, now)
         release, self._release = self._release, None
         return Outgoing(
@@ -313,65 +313,64 @@ class Node:
         )
 
     @property
-    def _reads(self) -> bool:
-        """Whether this process reads snapshots: every candidate does, and a scheduler that has not read one yet."""
+    def _reads_snapshots(self) -> bool:
+        """Whether this process reads snapshots. Candidates do, and so does a scheduler until its first read is done."""
         return self._election is not None and (self.leader is None or not self._read_answered)
 
     def _read_due(self, now: Instant) -> Instant:
         return now if self._read_at is None else after(self._read_at, self._timing.snapshot_ns)
 
     def next_wakeup(self, now: Instant) -> Instant:
-        """When `tick` and `outgoing` are to be called again, if nothing happens before."""
+        """Returns when to call `tick` and `outgoing` next if no event occurs before then."""
         if self._release is not None:
             return now
         soonest = self.member.next_wakeup()
         if self._election is not None:
             soonest = min(soonest, self._election.next_wakeup(now))
-            if self._reads:
+            if self._reads_snapshots:
                 soonest = min(soonest, self._read_due(now))
         if self._elected_at is not None:
             soonest = min(soonest, after(self._elected_at, _READ_NS_MAX))
         if self.leader is None:
             return soonest
-        if (since := self.member.rules.waiting_since()) is not None and not self.leader.gathering:
-            ready = self.leader.all_are_ready_for(self.member.rules.staged)
+        if (since := self.member.rules.staged_since()) is not None and not self.leader.gathering:
+            ready = self.leader.all_have_policy(self.member.rules.staged_hash)
             soonest = min(soonest, now if ready else after(since, self._timing.stage_ns_max))
         return min(soonest, self.leader.next_wakeup())
 
-    # For those who look
+    # Status
 
-    def view(self, now: Instant) -> View:
-        member, leader = self.member, self._leader(now)
-        return View(
+    def view(self, now: Instant) -> CellView:
+        member, leader = self.member, self._current_leader(now)
+        return CellView(
             mode=member.mode,
-            epoch=member.bound,
-            leads=leader is not None,
+            epoch=member.followed_epoch,
+            is_leader=leader is not None,
             share=member.island_share or member.share,
             unacknowledged=member.unacknowledged,
-            held=member.held,
-            unsettled=member.unsettled,
-            staged=member.rules.staged,
+            held_requests=member.held,
+            unsettled_requests=member.unsettled,
+            staged_hash=member.rules.staged_hash,
             members={} if leader is None else leader.members(),
         )
 
-    def take_endpoint_times(self, now: Instant) -> tuple[EndpointTime, ...]:
-        """How endpoints have spent their time since this was last asked, as far as it was decided here; each once.
+    def collect_endpoint_times(self, now: Instant) -> tuple[EndpointTime, ...]:
+        """Returns how endpoints have spent their time since the last call, for the part this process scheduled.
 
-        That is all of their time while this process is the scheduler, and its share of it while it is an island. Where
-        a scheduler cannot reach an island both count: of that time more is told of than there was.
+        If a scheduler cannot reach an island, both count its share, so the sum exceeds the actual time.
         """
-        leader, untaken = self._leader(now), self._untaken
-        self._untaken = ()
-        times = () if leader is None or leader.gathering else leader.take_endpoint_times(now)
-        return together((*untaken, *times, *self.member.take_endpoint_times(now)))
+        leader, untaken = self._current_leader(now), self._pending_endpoint_times
+        self._pending_endpoint_times = ()
+        times = () if leader is None or leader.gathering else leader.collect_endpoint_times(now)
+        return merge_times((*untaken, *times, *self.member.collect_endpoint_times(now)))
 
-    def budgets_left(self, now: Instant, tenant: TenantId | None = None) -> tuple[BudgetLeft, ...] | None:
-        """Where budgets stand, for the whole cell; None where another process knows."""
-        leader = self._leader(now)
+    def budgets_left(self, now: Instant, tenant: TenantId | None = None) -> tuple[BudgetStatus, ...] | None:
+        """Returns the state of budgets for the whole cell, or None if another process knows it."""
+        leader = self._current_leader(now)
         return None if leader is None or leader.gathering else leader.budgets_left(now, tenant)
 
     def summary(self) -> Summary:
-        """By whoever knows the most of it here: the scheduler of the cell, the island, or the member alone."""
+        """Returns the most complete summary: of the cell's scheduler, of the island, or of the member."""
         if self.leader is not None and not self.leader.gathering:
             return self.leader.summary()
         return self.member.summary()

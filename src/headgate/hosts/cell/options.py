@@ -1,4 +1,4 @@
-"""Options of a process that shares a queue with other gateways: its cell, and the store between them."""
+"""Options for a process that participates in a cell."""
 
 from dataclasses import dataclass, field
 
@@ -6,14 +6,14 @@ from dataclasses import dataclass, field
 @dataclass(frozen=True, slots=True)
 class CellOptions:
     store: str = field(repr=False)
-    """Complete address, with port and database, and the password if there is one."""
+    """Address of the store, with port, database and password."""
     store_shown: str
-    """The same address without the password."""
+    """Address of the store without the password, for display."""
     name: str = "headgate"
-    """Name of the cell; several cells may share a store."""
-    member: str | None = None
-    """Name of this process; None names it after its host and port."""
-    members: int = 1
-    """Expected number of gateways. A gateway that has not heard of a scheduler yet divides capacity by it."""
-    gateways_schedule: bool = True
-    """Whether a gateway may be the scheduler, or only a scheduler-only process."""
+    """Name of the cell. Several cells may share a store."""
+    member_name: str | None = None
+    """Name of this process. If None, it is derived from host and port."""
+    member_count: int = 1
+    """Expected number of gateways. A gateway that does not know a scheduler yet divides capacity by this number."""
+    gateways_are_candidates: bool = True
+    """Whether gateways may become the scheduler. If false, only scheduler-only processes may."""

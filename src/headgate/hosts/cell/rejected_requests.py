@@ -1,16 +1,17 @@
-"""Request rates of the requests that this gateway rejects itself.
+"""Rate limits for requests that this gateway rejects itself.
 
-The scheduler of the cell does not receive them, so each gateway counts them on its own. One gateway rejects as many
-bodies of a tenant per minute as the tenant may send requests; after that it rejects further requests by their heads.
+The cell's scheduler does not receive these requests, so each gateway counts them separately. Per minute, a gateway
+reads and rejects as many of a tenant's request bodies as the tenant may send requests. After that, it rejects further
+requests based on their heads alone.
 """
 
-from headgate.core.admission.limits import Shortage, TenantLimits
+from headgate.core.admission.limits import QuotaShortage, TenantLimits
 from headgate.model.policy import Policy
 from headgate.model.units import Instant, TenantId
 
 
 class RejectedRequests:
-    """Rejected requests, by tenant."""
+    """Number of rejected requests, by tenant."""
 
     def __init__(self) -> None:
         self._limits = TenantLimits()
@@ -19,7 +20,7 @@ class RejectedRequests:
         self._limits.change_rules(policy.tenants, (), now)
 
     def count(self, tenant: TenantId, now: Instant) -> None:
-        self._limits.take_rejected(tenant, now)
+        self._limits.count_rejected(tenant, now)
 
-    def limit_reached(self, tenant: TenantId, now: Instant) -> Shortage | None:
+    def limit_reached(self, tenant: TenantId, now: Instant) -> QuotaShortage | None:
         return self._limits.reached(tenant, now)

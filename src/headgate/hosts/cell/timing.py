@@ -1,8 +1,8 @@
-"""How long does each part of a cell wait for the others?
+"""Timeouts and bounds for a cell.
 
-Clocks of two machines are never compared. Each waits by its own, and what one says to another is a duration, or a stamp
-that only comes back to whoever made it. That clocks run at different rates is in `drift_percent`: whoever relies on
-another's waiting takes it to be over so much earlier, or later, whichever is safe.
+Clocks on different machines are never compared. Processes exchange durations, and timestamps that only their creator
+evaluates. `drift_percent` accounts for clocks that run at different rates: a process that relies on another's timeout
+assumes that the timeout ends earlier or later by this percentage, whichever is safe.
 """
 
 from dataclasses import dataclass
@@ -12,58 +12,61 @@ from headgate.model.units import MILLISECOND, SECOND, Duration
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timing:
-    beat_ns: Duration = Duration(150 * MILLISECOND)
-    """Between two signs of life, in both directions."""
+    heartbeat_ns: Duration = Duration(150 * MILLISECOND)
+    """Heartbeat interval, in both directions."""
     resend_ns: Duration = Duration(250 * MILLISECOND)
-    """What nobody has acknowledged after so long is sent again."""
+    """Time after which unacknowledged messages are sent again."""
     start_within_ns: Duration = Duration(700 * MILLISECOND)
-    """A grant that may be older than this is declined, never started."""
+    """Maximum age of a grant. Older grants are declined."""
     answer_ns_max: Duration = Duration(500 * MILLISECOND)
-    """A scheduler is heard only where it has heard the member, at most so long ago."""
+    """A scheduler's message counts as an answer only if the member's own timestamp in it is at most this old."""
     island_after_ns: Duration = Duration(950 * MILLISECOND)
-    """A member that has heard no scheduler for so long decides by itself."""
+    """Time without an answer from a scheduler after which a member becomes an island."""
     lease_ns: Duration = Duration(600 * MILLISECOND)
-    """How long a scheduler is one without renewing it."""
+    """How long the scheduler's lease lasts if it is not renewed."""
     renew_ns: Duration = Duration(150 * MILLISECOND)
-    stand_by_ns: Duration = Duration(40 * MILLISECOND)
-    """Between two looks of a candidate at a lease that another holds."""
+    lease_poll_ns: Duration = Duration(40 * MILLISECOND)
+    """Interval at which a candidate checks a lease held by another process."""
     gather_ns_min: Duration = Duration(200 * MILLISECOND)
-    """A new scheduler that knows of no members waits so long for their signs of life."""
+    """Time that a new scheduler without known members waits for heartbeats."""
     gather_ns_max: Duration = Duration(300 * MILLISECOND)
-    """A new scheduler waits no longer than this for the reports of those that it knows of."""
+    """Maximum time that a new scheduler waits for the reports of known members."""
     snapshot_ns: Duration = SECOND
-    lost_ns: Duration = Duration(10 * SECOND)
-    """What a silent member had and may take stays reserved for so long, unless the engines show before that it is gone.
+    lost_after_ns: Duration = Duration(10 * SECOND)
+    """Time for which the attempts and the share of a silent member stay reserved.
+
+    Engine metrics may show earlier that the attempts have ended.
     """
     settle_ns: Duration = SECOND
-    """What ended at an engine has been told by all that talk after so long."""
+    """Time within which all connected members have reported attempts that ended on an engine."""
     stage_ns_max: Duration = Duration(30 * SECOND)
-    """The scheduler waits no longer than this for all members to have read rules that it has read."""
+    """Maximum time that the scheduler waits for all members to read a configuration that it has read."""
     drift_percent: int = 1
-    """By so much the rates of two clocks differ at most."""
+    """Maximum difference between the rates of two clocks, in percent."""
 
-    def at_least(self, length: Duration) -> Duration:
-        """As long as another's clock needs at the very least to count so much."""
+    def min_elapsed(self, length: Duration) -> Duration:
+        """Returns the minimum local time in which another clock advances by `length`."""
         return Duration(length * (100 - self.drift_percent) // 100)
 
-    def at_most(self, length: Duration) -> Duration:
-        """As long as another's clock needs at the very most to count so much."""
+    def max_elapsed(self, length: Duration) -> Duration:
+        """Returns the maximum local time in which another clock advances by `length`."""
         return Duration(length * (100 + self.drift_percent) // 100)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bounds:
-    """What each side keeps at most."""
+class CellBounds:
+    """Maximum sizes of queues and tables."""
 
-    window: int = 4_096
-    """Messages that the other side has not acknowledged; a member with more takes no new requests."""
-    entry_messages: int = 256
-    """In one entry."""
-    held: int = 20_000
-    """Requests that a member holds."""
-    unsettled: int = 10_000
-    """Ends that no confirmed snapshot covers; beyond these the oldest are forgotten, and stay counted as predicted."""
+    unacknowledged_max: int = 4_096
+    """Maximum number of unacknowledged messages. A member that exceeds it rejects new requests."""
+    entry_messages_max: int = 256
+    """Maximum number of messages in one entry."""
+    held_max: int = 20_000
+    """Maximum number of requests held by a member."""
+    unsettled_max: int = 10_000
+    """Maximum number of finished requests that no stored snapshot includes. When it is exceeded, the oldest are
+    dropped, and their predicted usage is counted instead."""
 
 
-USUAL_TIMING = Timing()
-USUAL_BOUNDS = Bounds()
+DEFAULT_TIMING = Timing()
+DEFAULT_BOUNDS = CellBounds()

@@ -1,1 +1,1 @@
-"""How does the scheduler run inside one gateway process, with nothing else installed?"""
+"""Host that runs the scheduler inside one gateway process, without other services."""

@@ -1,7 +1,7 @@
-"""What time is it on this machine, for one who must never see it go backwards?
+"""System clock that never goes backwards.
 
-UTC is read once, at the start; from there on the monotonic clock counts. So a correction of
-the machine's clock neither expires everything that waits nor holds it for ever.
+It reads UTC once at startup and then adds monotonic time. If the machine's clock is corrected, queued requests
+therefore neither all expire nor wait forever.
 """
 
 import time

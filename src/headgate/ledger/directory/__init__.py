@@ -1,1 +1,1 @@
-"""Tenants, keys and budgets in the database."""
+"""Tenants, keys, budgets and overrides in the database."""

@@ -1,10 +1,10 @@
--- What every attempt took and cost, and how the time of every endpoint was spent.
+-- The ledger: usage and cost of every attempt, and the time of every endpoint.
 --
--- Rows are only added. Usage has a partition for each day, made before its first row and dropped when it is too old.
--- What reports mostly ask is summed up by the day in the transaction that adds the rows, so both always agree.
+-- Rows are only added. The usage table has one partition per day, created before its first row and dropped after the
+-- retention time. Daily sums for reports are updated in the transaction that adds the rows, so both always agree.
 --
--- Every request has exactly one row whose attempt is 0 or 1 (correction 0): 0 where nothing was sent, or where its first
--- attempt was never sent by the gateway that holds it. By these requests are counted.
+-- Every request has exactly one row with attempt 0 or 1 and correction 0, by which requests are counted. The attempt is
+-- 0 if nothing was sent, or if this gateway did not send the first attempt.
 
 create table headgate.usage (
     at timestamptz not null,
@@ -43,13 +43,13 @@ create table headgate.usage (
     primary key (at, request, attempt, correction)
 ) partition by range (at);
 
--- Partitions are attached, not created as such: that waits for no reader and holds up no writer. Two who make the same
--- one wait for each other.
-create function headgate.make_usage_day(of_day date) returns void language plpgsql as $$
+-- Partitions are created as separate tables and then attached, which does not block readers or writers. The lock
+-- serializes processes that create the same partition.
+create function headgate.create_usage_partition(of_day date) returns void language plpgsql as $$
 declare
     name text := 'usage_' || to_char(of_day, 'YYYYMMDD');
 begin
-    perform pg_advisory_xact_lock(hashtext('headgate.make_usage_day'));
+    perform pg_advisory_xact_lock(hashtext('headgate.create_usage_partition'));
     if to_regclass('headgate.' || name) is null then
         execute format('create table headgate.%I (like headgate.usage including all)', name);
         execute format('alter table headgate.usage attach partition headgate.%I for values from (%L) to (%L)', name,
@@ -58,9 +58,9 @@ begin
 end
 $$;
 
--- The day is UTC. A model that nobody serves is '' here: callers may make up any number of names. `attempts` counts those
--- that were sent.
-create table headgate.usage_days (
+-- Days are in UTC. The model is '' if it does not exist, because clients can send any number of names. `attempts` is
+-- the number of attempts that were sent.
+create table headgate.usage_daily (
     day date not null,
     tenant text not null,
     class text not null,
@@ -87,18 +87,18 @@ create table headgate.endpoint_time (
     source text not null,
     endpoint text not null,
     pool text not null,
-    whole_us bigint not null,
+    total_us bigint not null,
     starting_us bigint not null,
     unready_us bigint not null,
     idle_us bigint not null,
     billed_us bigint not null,
-    late_us bigint not null,
+    abort_lag_us bigint not null,
     hour_nano_usd bigint not null,
     price_kind text not null,
     primary key (at, endpoint, source, pool)
 );
 
--- Budgets of tenants that are in the database; those of the file are in the file.
+-- Budgets of tenants that are defined in the database. Budgets of the configuration file are not stored here.
 create table headgate.budgets (
     tenant text not null references headgate.tenants (id),
     period text not null check (period in ('day', 'month')),
@@ -106,63 +106,63 @@ create table headgate.budgets (
     hard boolean not null,
     created_at timestamptz not null default now(),
     removed_at timestamptz,
-    changed bigint not null,
+    changed_version bigint not null,
     primary key (tenant, period)
 );
-create index on headgate.budgets (changed, tenant);
+create index on headgate.budgets (changed_version, tenant);
 
--- Who has been told that a budget is spent, so that nobody is told twice.
-create table headgate.notices (
+-- Notifications about budget thresholds that have been sent, so that none is sent twice.
+create table headgate.budget_notifications (
     scope text not null,
     period text not null,
-    period_began timestamptz not null,
+    period_start timestamptz not null,
     percent smallint not null,
     limit_nano_usd bigint not null,
     spent_nano_usd bigint not null,
     created_at timestamptz not null default now(),
     delivered_at timestamptz,
-    primary key (scope, period, period_began, percent, limit_nano_usd)
+    primary key (scope, period, period_start, percent, limit_nano_usd)
 );
 
--- The audit log is only ever added to; what is older than 400 days may go.
-create or replace function headgate.refuse_change() returns trigger language plpgsql as $$
+-- The audit log is append-only. Entries older than 400 days may be deleted.
+create or replace function headgate.reject_change() returns trigger language plpgsql as $$
 begin
     if tg_op = 'DELETE' then
         if old.at < now() - interval '400 days' then
             return old;
         end if;
     end if;
-    raise exception 'the audit log is only ever added to';
+    raise exception 'the audit log is append-only';
 end
 $$;
 create index on headgate.audit (at);
 
--- What reports ask of the time of endpoints, by the hour and pool. It stays when single rows go. A row tells of the time
--- before its moment, so that of a full hour counts for the hour that ended.
+-- Endpoint time by hour and pool, for reports. It stays when individual rows are deleted. A row covers the time before
+-- its timestamp, so a row at the full hour counts for the hour that has ended.
 create table headgate.endpoint_hours (
     hour timestamptz not null,
     pool text not null,
     hour_nano_usd bigint not null,
     price_kind text not null,
-    whole_us bigint not null,
+    total_us bigint not null,
     starting_us bigint not null,
     unready_us bigint not null,
     idle_us bigint not null,
     billed_us bigint not null,
-    late_us bigint not null,
+    abort_lag_us bigint not null,
     primary key (hour, pool, hour_nano_usd, price_kind)
 );
 
 create function headgate.sum_endpoint_hours() returns trigger language plpgsql as $$
 begin
     insert into headgate.endpoint_hours as h
-        select date_trunc('hour', at - interval '1 microsecond', 'UTC'), pool, hour_nano_usd, price_kind, sum(whole_us),
-            sum(starting_us), sum(unready_us), sum(idle_us), sum(billed_us), sum(late_us)
+        select date_trunc('hour', at - interval '1 microsecond', 'UTC'), pool, hour_nano_usd, price_kind, sum(total_us),
+            sum(starting_us), sum(unready_us), sum(idle_us), sum(billed_us), sum(abort_lag_us)
         from added group by 1, 2, 3, 4 order by 1, 2, 3, 4
     on conflict (hour, pool, hour_nano_usd, price_kind) do update set
-        whole_us = h.whole_us + excluded.whole_us, starting_us = h.starting_us + excluded.starting_us,
+        total_us = h.total_us + excluded.total_us, starting_us = h.starting_us + excluded.starting_us,
         unready_us = h.unready_us + excluded.unready_us, idle_us = h.idle_us + excluded.idle_us,
-        billed_us = h.billed_us + excluded.billed_us, late_us = h.late_us + excluded.late_us;
+        billed_us = h.billed_us + excluded.billed_us, abort_lag_us = h.abort_lag_us + excluded.abort_lag_us;
     return null;
 end
 $$;

@@ -1,1 +1,1 @@
-"""Cost reports made from the ledger's rows."""
+"""Cost reports from the ledger."""

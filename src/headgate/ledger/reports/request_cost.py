@@ -1,28 +1,30 @@
-"""What did one request cost, attempt by attempt?"""
+"""Cost of one request, by attempt."""
 
 import json
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from headgate.ledger.link import Row
-from headgate.ledger.reports.accounts import KEPT
+from headgate.ledger.connection import DatabaseRow
+from headgate.ledger.reports.cost_breakdown import USEFUL_CAUSES
 from headgate.model.money import NanoUsd, Payer
 from headgate.model.units import SECOND, Instant
-from headgate.ports.reports import AttemptCost, RequestCost
+from headgate.ports.cost_reports import AttemptCost, RequestCost
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-def request_cost(rows: Sequence[Row]) -> RequestCost:
-    """Of all its rows, in their order. Corrections are differences, so the sums hold with them."""
+def request_cost(rows: Sequence[DatabaseRow]) -> RequestCost:
+    """Cost of a request, computed from all its rows in order. Corrections are stored as differences, so they can be
+    summed along with the other rows.
+    """
     attempts = [_attempt(row) for row in rows]
-    kept = [each for each in attempts if each.cause in KEPT]
-    in_vain = [each for each in attempts if each.cause not in KEPT]
+    kept = [each for each in attempts if each.cause in USEFUL_CAUSES]
+    in_vain = [each for each in attempts if each.cause not in USEFUL_CAUSES]
     first, last = rows[0], rows[-1]
     return RequestCost(
         request=first["request"],
-        at=_at(first["at"]),
+        at=_to_instant(first["at"]),
         tenant=first["tenant"],
         service_class=first["class"],
         model=first["model"],
@@ -39,7 +41,7 @@ def request_cost(rows: Sequence[Row]) -> RequestCost:
     )
 
 
-def _attempt(row: Row) -> AttemptCost:
+def _attempt(row: DatabaseRow) -> AttemptCost:
     named: dict[str, Any] = {
         name: row[name]
         for name in (
@@ -49,17 +51,17 @@ def _attempt(row: Row) -> AttemptCost:
         )
     }
     return AttemptCost(
-        at=_at(row["at"]),
+        at=_to_instant(row["at"]),
         engine_us=row["input_us"] + row["output_us"] + row["overhead_us"],
         cost_nano_usd=NanoUsd(row["input_nano_usd"] + row["output_nano_usd"] + row["overhead_nano_usd"]),
         **named,
     )
 
 
-def _metadata(told: str | None) -> Mapping[str, str]:
-    return {} if told is None else json.loads(told)
+def _metadata(text: str | None) -> Mapping[str, str]:
+    return {} if text is None else json.loads(text)
 
 
-def _at(moment: datetime) -> Instant:
+def _to_instant(moment: datetime) -> Instant:
     since = moment - _EPOCH
     return Instant((since.days * 86_400 + since.seconds) * SECOND + since.microseconds * 1_000)

@@ -1,16 +1,16 @@
-"""What is a tenant charged for a month?
+"""Monthly tenant statements.
 
-For what it used, by the path of its key, model and class; and, where idle time is shared, for its part of each pool's.
-What was in vain is the platform's and stands in no line. Amounts are exact, to the billionth of a dollar, so that the
-total is the sum of the lines however they are added.
+A tenant is charged for its usage, by key path, model and class, and for its share of the pools' idle cost if idle cost
+is shared. The platform pays for waste, which does not appear in any line. Amounts are exact, in nano-dollars, so that
+the total is always the sum of the lines.
 """
 
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 
-from headgate.ledger.reports.accounts import path_of
+from headgate.ledger.reports.cost_breakdown import path_prefix
 from headgate.model.money import NanoUsd
-from headgate.ports.reports import Statement, StatementLine
+from headgate.ports.cost_reports import Statement, StatementLine
 
 
 def statements(
@@ -21,13 +21,13 @@ def statements(
     complete: bool,
     tenant: str,
 ) -> list[Statement]:
-    """One for each organisation, or one for the tenant that is asked for. `idle` is by pool, then by tenant."""
+    """One statement per organisation, or one for `tenant` if it is given. `idle` is keyed by pool, then by tenant."""
     depth = tenant.count("/") + 1
     every = [*lines, *_idle_lines(idle, tenant)]
-    every.sort(key=lambda line: (path_of(line.path, depth), line.kind == "idle", -line.charged_nano_usd, line.path))
+    every.sort(key=lambda line: (path_prefix(line.path, depth), line.kind == "idle", -line.charged_nano_usd, line.path))
     return [
         Statement(name, month, complete, found, NanoUsd(sum(line.charged_nano_usd for line in found)))
-        for name, group in groupby(every, key=lambda line: path_of(line.path, depth))
+        for name, group in groupby(every, key=lambda line: path_prefix(line.path, depth))
         if (found := list(group))
     ]
 
@@ -42,8 +42,8 @@ def _idle_lines(idle: Mapping[str, Mapping[str, int]], tenant: str) -> list[Stat
     ]
 
 
-def rounded(amounts: Sequence[int], unit: int) -> list[int]:
-    """The amounts in whole units, so that they come to the rounded sum: those that lose most by rounding get one."""
+def round_to_sum(amounts: Sequence[int], unit: int) -> list[int]:
+    """Rounds amounts to units so that they add up to the rounded total (largest remainder method)."""
     down = [amount // unit for amount in amounts]
     short = (2 * sum(amounts) + unit) // (2 * unit) - sum(down)
     by_loss = sorted(range(len(amounts)), key=lambda place: (-(amounts[place] % unit), place))

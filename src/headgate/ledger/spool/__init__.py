@@ -1,1 +1,1 @@
-"""The spool: rows that wait on disk for the database."""
+"""The spool: ledger rows on disk, waiting to be written to the database."""

@@ -1,1 +1,1 @@
-"""What would a simpler gateway do? Stand-ins for the scheduler, to be measured against."""
+"""Baselines: simple gateways that replace the scheduler in comparisons."""

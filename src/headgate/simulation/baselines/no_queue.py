@@ -1,38 +1,38 @@
-"""What does a load balancer give that sends everything on at once?
+"""Load balancers without a queue.
 
-An arrival goes to an engine whatever the engine holds; the queue is the engine's own.
+Every request is sent to an engine immediately, whatever the engine's load. Requests queue only inside the engines.
 """
 
 from headgate.core.commands import Command
 from headgate.model.units import Instant, PoolName
-from headgate.simulation.baselines.stand_in import Held, StandIn, least_outstanding
+from headgate.simulation.baselines.baseline import Baseline, BaselineRequest, least_outstanding
 
 
-class NoQueue(StandIn):
-    def _leave_line(self, held: Held) -> None:
-        raise AssertionError(f"{held.id} waits, and nobody waits here")
+class NoQueue(Baseline):
+    def _dequeue(self, held: BaselineRequest) -> None:
+        raise AssertionError(f"{held.id} is waiting, but this baseline has no queue")
 
-    def _fill(self, now: Instant, out: list[Command]) -> None:
-        """Nobody waits for a place."""
+    def _dispatch_waiting(self, now: Instant, out: list[Command]) -> None:
+        """Does nothing, because no request ever waits for a slot."""
 
 
 class RoundRobin(NoQueue):
-    """The endpoints take turns."""
+    """Sends requests to the endpoints in turn."""
 
     def __init__(self) -> None:
         super().__init__()
         self._turns: dict[tuple[PoolName, ...], int] = {}
 
-    def _take(self, held: Held, now: Instant, out: list[Command]) -> None:
-        targets = self._open_to(held)
+    def _admit(self, held: BaselineRequest, now: Instant, out: list[Command]) -> None:
+        targets = self._ready_endpoints(held)
         turn = self._turns.get(held.pools, 0)
         self._turns[held.pools] = turn + 1
-        self._send(held, targets[turn % len(targets)], now, out, "its turn")
+        self._send(held, targets[turn % len(targets)], now, out, "next in turn")
 
 
 class LeastOutstanding(NoQueue):
-    """The endpoint with the fewest attempts under way."""
+    """Sends each request to the endpoint with the fewest attempts in flight."""
 
-    def _take(self, held: Held, now: Instant, out: list[Command]) -> None:
-        target = least_outstanding(self._open_to(held))
-        self._send(held, target, now, out, f"least outstanding, {target.in_flight} in flight before it")
+    def _admit(self, held: BaselineRequest, now: Instant, out: list[Command]) -> None:
+        target = least_outstanding(self._ready_endpoints(held))
+        self._send(held, target, now, out, f"least outstanding: {target.in_flight} in flight")

@@ -1,1 +1,1 @@
-"""What does an engine do with what it is given? A loop like vLLM's, pure and exact."""
+"""Deterministic model of a vLLM engine's scheduling loop, without a clock or I/O."""

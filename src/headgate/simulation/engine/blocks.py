@@ -1,43 +1,43 @@
-"""Which blocks of the KV cache are in use, and what do the free ones still hold?
+"""Pool of KV cache blocks: which blocks are in use and what the free blocks still contain.
 
-As in vLLM: a block that is given back keeps its contents until it is needed for something else, and the one given back
-longest ago is taken first. A block may have a name, the chained hash of all tokens up to its end; whoever starts with
-the same tokens finds it by that name and shares it. Blocks without a name are counted, not listed: nobody will look for
-them, except the sequence that was preempted and comes back, which finds what is left of its own run.
+As in vLLM, a released block keeps its contents until it is reused, and the least recently released block is reused
+first. A block can have a name: the chained hash of all tokens up to its end. A sequence whose prompt starts with the
+same tokens finds the block by that name and shares it. Blocks without a name are only counted. Only the preempted
+sequence that released them can find them again: it finds what is left of its own run.
 
-A block whose name is already held under another block stays unnamed, where vLLM would keep both under the one name.
+Difference from vLLM: if two blocks have the same contents, only the first one gets the name.
 """
 
 from collections import OrderedDict
 from collections.abc import Iterable
 
-Run = int
-"""A stretch of unnamed blocks that were given back together. Negative, so that it is no name."""
+BlockRun = int
+"""ID of a group of unnamed blocks that were released together. Negative, so that it cannot be a name."""
 
 
 class BlockPool:
-    """`free` counts all blocks that nobody holds, whatever they contain."""
+    """An engine's KV cache blocks. `free` counts all blocks that no sequence holds, regardless of their contents."""
 
-    __slots__ = ("_blank", "_idle", "_names", "_runs", "capacity", "free")
+    __slots__ = ("_blank", "_holders", "_idle", "_runs", "capacity", "free")
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
         self.free = capacity
-        self._names: dict[int, int] = {}
-        """Name -> how many sequences hold the block."""
+        self._holders: dict[int, int] = {}
+        """Number of holders by block name."""
         self._runs = -1
-        self._blank: Run = -1
-        """The last run that nobody will come back for."""
-        # Names and runs that nobody holds, with their number of blocks; the first is taken first.
+        self._blank: BlockRun = -1
+        """ID of the newest run that no sequence will resume."""
+        # Number of blocks that no sequence holds, by name or run, in the order in which they are reused.
         self._idle: OrderedDict[int, int] = OrderedDict({self._blank: capacity})
 
     @property
     def used(self) -> int:
         return self.capacity - self.free
 
-    def take(self, count: int) -> None:
-        """Takes free blocks, and with them what they held."""
-        assert count <= self.free, "blocks are counted before they are taken"
+    def allocate(self, count: int) -> None:
+        """Allocates free blocks and discards their contents."""
+        assert count <= self.free, "not enough free blocks"
         self.free -= count
         idle = self._idle
         while count:
@@ -48,12 +48,12 @@ class BlockPool:
             del idle[key]
             count -= held
             if key >= 0:
-                del self._names[key]
+                del self._holders[key]
 
-    def cached(self, names: Iterable[int], count_max: int) -> tuple[int, int]:
-        """How many blocks from the start are there under their names, and how many of those are free."""
+    def find_cached(self, names: Iterable[int], count_max: int) -> tuple[int, int]:
+        """Returns the number of leading names found in the pool, and how many of their blocks are free."""
         found = free = 0
-        known = self._names
+        known = self._holders
         for name in names:
             holders = known.get(name)
             if holders is None or found == count_max:
@@ -62,30 +62,30 @@ class BlockPool:
             free += holders == 0
         return found, free
 
-    def share(self, names: Iterable[int]) -> None:
-        """Holds blocks that `cached` has found."""
+    def acquire(self, names: Iterable[int]) -> None:
+        """Adds a holder to blocks found by `find_cached`."""
         for name in names:
-            if self._names[name] == 0:
+            if self._holders[name] == 0:
                 del self._idle[name]
                 self.free -= 1
-            self._names[name] += 1
+            self._holders[name] += 1
 
-    def name(self, name: int) -> bool:
-        """Gives a block that was just taken its name. False if another block has it already."""
-        if name in self._names:
+    def register(self, name: int) -> bool:
+        """Names a newly allocated block. Returns False if another block already has the name."""
+        if name in self._holders:
             return False
-        self._names[name] = 1
+        self._holders[name] = 1
         return True
 
-    def give_back(self, names: list[int], unnamed: int) -> None:
-        """Ends a sequence's hold of blocks that nobody will come back for by anything but their names."""
+    def release(self, names: list[int], unnamed: int) -> None:
+        """Releases the blocks of a sequence that has ended. Only named blocks can be found again."""
         if unnamed:
             self.free += unnamed
             self._add_blank(unnamed)
-        self._give_back_names(names)
+        self._release_hashes(names)
 
-    def set_aside(self, names: list[int], unnamed: int, partial: int) -> Run:
-        """Gives back the blocks of a sequence that will return. `partial` blocks are not full and hold nothing."""
+    def release_preempted(self, names: list[int], unnamed: int, partial: int) -> BlockRun:
+        """Releases the blocks of a preempted sequence. The contents of `partial` incomplete blocks are lost."""
         if partial:
             self.free += partial
             self._add_blank(partial)
@@ -94,15 +94,15 @@ class BlockPool:
         if unnamed:
             self.free += unnamed
             self._idle[run] = unnamed
-        self._give_back_names(names)
+        self._release_hashes(names)
         return run
 
-    def left_of(self, run: Run) -> int:
+    def remaining(self, run: BlockRun) -> int:
         return self._idle.get(run, 0)
 
-    def resume(self, run: Run, *, skip: int) -> int:
-        """Takes back what is left of a run, but for its first `skip` blocks, which stay free; how many it were."""
-        left = self.left_of(run)
+    def resume(self, run: BlockRun, *, skip: int) -> int:
+        """Reallocates the remaining blocks of a run, except for the first `skip`, and returns their number."""
+        left = self.remaining(run)
         taken = max(0, left - skip)
         self.free -= taken
         if taken and left == taken:
@@ -111,16 +111,16 @@ class BlockPool:
             self._idle[run] = left - taken
         return taken
 
-    def _give_back_names(self, names: list[int]) -> None:
-        # The end of a prompt is less likely to be wanted again than its beginning, so it is to be taken first.
+    def _release_hashes(self, names: list[int]) -> None:
+        # The end of a prompt is less likely to be reused than its start, so it is released first.
         for name in reversed(names):
-            self._names[name] -= 1
-            if self._names[name] == 0:
+            self._holders[name] -= 1
+            if self._holders[name] == 0:
                 self._idle[name] = 1
                 self.free += 1
 
     def _add_blank(self, count: int) -> None:
-        # Neighbours that hold nothing of worth are one run; otherwise a day without a shared prompt makes a long list.
+        # Adjacent blank blocks are merged into one run. Otherwise the list would grow without bound.
         if next(reversed(self._idle), None) == self._blank:
             self._idle[self._blank] += count
             return

@@ -1,4 +1,4 @@
-"""Which blocks does a sequence get, find again, and give back?"""
+"""Allocation of KV cache blocks to sequences, with prefix caching."""
 
 from headgate.model.engine_profile import EngineProfile
 from headgate.simulation.engine.blocks import BlockPool
@@ -12,50 +12,54 @@ class KvCache:
         self._profile = profile
         self.pool = BlockPool(profile.kv_blocks)
 
-    def find(self, sequence: Sequence) -> bool:
-        """Holds what there is of a waiting sequence, provided that all the rest of its prompt would fit too."""
+    def acquire_cached(self, sequence: Sequence) -> bool:
+        """Allocates a waiting sequence's cached blocks if the rest of its prompt fits as well."""
         profile, pool = self._profile, self.pool
-        # The last token is always computed: the next one comes out of it.
-        found_max = (sequence.goal - 1) // profile.block_tokens
+        # The last prompt token is always computed, because that produces the next token.
+        found_max = (sequence.prefill_tokens - 1) // profile.block_tokens
         names = sequence.request.prefix if profile.prefix_cache else ()
-        found, free = pool.cached(names, found_max)
-        needed = profile.blocks(sequence.goal) - (found - free)
+        found, free = pool.find_cached(names, found_max)
+        needed = profile.blocks_for(sequence.prefill_tokens) - (found - free)
         if needed + profile.watermark_blocks > pool.free:
             return False
-        sequence.names = list(names[:found])
-        pool.share(sequence.names)
-        if sequence.run is not None and found >= sequence.run_from:
-            found += pool.resume(sequence.run, skip=found - sequence.run_from)
+        sequence.block_hashes = list(names[:found])
+        pool.acquire(sequence.block_hashes)
+        if sequence.run is not None and found >= sequence.run_start:
+            found += pool.resume(sequence.run, skip=found - sequence.run_start)
         sequence.run = None
-        sequence.named = found
-        sequence.computed = found * profile.block_tokens
+        sequence.hashed_blocks = found
+        sequence.computed_tokens = found * profile.block_tokens
         return True
 
     def has_room(self, sequence: Sequence, chunk: int) -> bool:
         return self._blocks_more(sequence, chunk) <= self.pool.free
 
     def extend(self, sequence: Sequence, chunk: int) -> None:
-        """Takes blocks for a chunk of a prompt and names those that it fills."""
-        self.pool.take(self._blocks_more(sequence, chunk))
-        sequence.computed += chunk
+        """Allocates blocks for a prompt chunk, and names the blocks that the chunk fills."""
+        self.pool.allocate(self._blocks_more(sequence, chunk))
+        sequence.computed_tokens += chunk
         prefix = sequence.request.prefix
-        if self._profile.prefix_cache and sequence.named < len(prefix):
-            full = sequence.computed // self._profile.block_tokens
-            sequence.names += [name for name in prefix[sequence.named : full] if self.pool.name(name)]
-            sequence.named = max(sequence.named, full)
+        if self._profile.prefix_cache and sequence.hashed_blocks < len(prefix):
+            full = sequence.computed_tokens // self._profile.block_tokens
+            sequence.block_hashes += [
+                name for name in prefix[sequence.hashed_blocks : full] if self.pool.register(name)
+            ]
+            sequence.hashed_blocks = max(sequence.hashed_blocks, full)
 
-    def set_aside(self, sequence: Sequence, blocks: int) -> None:
-        """Gives back the blocks of a sequence that will return, and remembers where they are."""
+    def release_preempted(self, sequence: Sequence, blocks: int) -> None:
+        """Releases a preempted sequence's blocks and records where to find them."""
         if self._profile.prefix_cache:
-            full = sequence.computed // self._profile.block_tokens
-            sequence.run_from = len(sequence.names)
-            sequence.run = self.pool.set_aside(sequence.names, full - sequence.run_from, blocks - full)
+            full = sequence.computed_tokens // self._profile.block_tokens
+            sequence.run_start = len(sequence.block_hashes)
+            sequence.run = self.pool.release_preempted(sequence.block_hashes, full - sequence.run_start, blocks - full)
         else:
-            self.pool.give_back([], blocks)
-        sequence.computed = 0
+            self.pool.release([], blocks)
+        sequence.computed_tokens = 0
 
-    def give_back(self, sequence: Sequence, blocks: int) -> None:
-        self.pool.give_back(sequence.names, blocks - len(sequence.names))
+    def release(self, sequence: Sequence, blocks: int) -> None:
+        self.pool.release(sequence.block_hashes, blocks - len(sequence.block_hashes))
 
     def _blocks_more(self, sequence: Sequence, chunk: int) -> int:
-        return self._profile.blocks(sequence.computed + chunk) - self._profile.blocks(sequence.computed)
+        return self._profile.blocks_for(sequence.computed_tokens + chunk) - self._profile.blocks_for(
+            sequence.computed_tokens
+        )

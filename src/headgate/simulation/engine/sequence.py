@@ -1,14 +1,15 @@
-"""What does the simulated engine know of one sequence, and what does it tell of it?
+"""A sequence in the simulated engine, and the events that report its progress.
 
-A request with several answers is several sequences. A sequence waits, then its prompt is computed chunk by chunk, then
-it decodes one token per step. Preempted, it waits again and computes its prompt and what it had generated anew.
+A request with several completions consists of several sequences. A sequence waits, then its prompt is computed in
+chunks, then it decodes one token per step. After a preemption, it waits again and recomputes its prompt and the tokens
+generated so far.
 """
 
 from dataclasses import dataclass
 from enum import Enum, auto
 
 from headgate.model.units import Instant, RequestId
-from headgate.simulation.engine.blocks import Run
+from headgate.simulation.engine.blocks import BlockRun
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,142 +17,147 @@ class EngineRequest:
     request_id: RequestId
     prompt_tokens: int
     output_tokens: int
-    """How many it will generate, for the engine draws nothing. None at all is an embedding."""
+    """Number of tokens to generate.
+
+    Given in advance, because the engine itself has no randomness. Zero for an embedding.
+    """
     prefix: tuple[int, ...] = ()
-    """Names of the prompt's full blocks from its start, as far as they may be shared: chained hashes, none negative."""
+    """Names of the prompt's shareable full blocks, from the start. Chained hashes, never negative."""
     priority: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class Spent:
-    """What an engine has done for a sequence, whatever came of it."""
+class SequenceCost:
+    """Work that an engine has done for a sequence, whether or not the sequence finished."""
 
     prefilled_tokens: int
-    """What was computed of its prompt, and after a preemption anew of all that it had."""
+    """Prompt tokens computed, including tokens recomputed after a preemption."""
     worked_ps: int
-    """Its part of the steps it was in, at nominal speed: its own tokens and an even share of what any step costs."""
+    """Work for the sequence's own tokens and its share of the fixed step cost, in picoseconds at nominal speed."""
 
 
 @dataclass(frozen=True, slots=True)
-class FirstToken:
+class FirstTokenGenerated:
     request_id: RequestId
     at: Instant
 
 
 @dataclass(frozen=True, slots=True)
-class Finished:
+class SequenceFinished:
     request_id: RequestId
     at: Instant
     prompt_tokens: int
     output_tokens: int
     cached_tokens: int
-    """How much of the prompt was found in the prefix cache."""
+    """Prompt tokens found in the prefix cache."""
     arrived_at: Instant
-    begun_at: Instant
-    """When it left the queue for the first time."""
+    started_at: Instant
+    """Instant at which the sequence left the queue for the first time."""
     first_token_at: Instant
-    """The end of its prompt, if it generates nothing."""
+    """Instant of the first token. For a sequence without output, the end of its prompt."""
     preemptions: int
-    spent: Spent
+    cost: SequenceCost
 
 
 @dataclass(frozen=True, slots=True)
-class Preempted:
+class SequencePreempted:
     request_id: RequestId
     at: Instant
 
 
 @dataclass(frozen=True, slots=True)
-class Stepped:
-    """A step has ended. Told only by an engine that goes step by step."""
+class StepFinished:
+    """A step has ended. Reported only with `by_step`."""
 
     at: Instant
     step_ps: int
-    """How much work it was."""
+    """Work done in the step, in picoseconds at nominal speed."""
     request_ids: list[RequestId]
-    """Who got one token each, in the order of the batch."""
+    """Requests that got one token each, in batch order."""
 
 
-Happening = FirstToken | Finished | Preempted | Stepped
+EngineEvent = FirstTokenGenerated | SequenceFinished | SequencePreempted | StepFinished
 
 
-class Place(Enum):
+class SequenceState(Enum):
     WAITING = auto()
     PREFILLING = auto()
     DECODING = auto()
-    GONE = auto()
+    REMOVED = auto()
 
 
 class Sequence:
-    """Mutable and slotted, since there are many and the loop is hot.
+    """State of one sequence. Mutable and slotted, because there are many sequences and the loop is hot.
 
-    What a decoding sequence has generated is not written down at each step: it has `ahead` tokens more than the engine
-    has made steps.
+    A decoding sequence's token count is not stored at each step: it is `token_offset` plus the engine's step count.
     """
 
     __slots__ = (
-        "ahead",
         "arrived_at",
-        "begun_at",
+        "block_hashes",
         "cached_tokens",
         "cancelled",
         "chunk",
         "chunk_ps",
-        "computed",
+        "computed_tokens",
         "first_token_at",
-        "fixed_from",
-        "generated",
-        "goal",
+        "fixed_ps_at_start",
+        "generated_tokens",
+        "hashed_blocks",
         "joined_step",
         "last_step",
-        "named",
-        "names",
-        "place",
         "preemptions",
-        "prefilled",
+        "prefill_tokens",
+        "prefilled_tokens",
         "rank",
         "request",
         "run",
-        "run_from",
+        "run_start",
+        "started_at",
+        "state",
+        "token_offset",
         "worked_ps",
     )
 
     def __init__(self, request: EngineRequest, rank: tuple[int, int], arrived_at: Instant) -> None:
         self.request = request
         self.rank = rank
-        """The least goes first, the greatest is preempted first. No two are equal."""
+        """Unique sort key.
+
+        The sequence with the lowest rank starts first, and the one with the highest is preempted first.
+        """
         self.arrived_at = arrived_at
-        self.begun_at: Instant | None = None
+        self.started_at: Instant | None = None
         self.first_token_at: Instant | None = None
-        self.place = Place.WAITING
+        self.state = SequenceState.WAITING
         self.cancelled = False
         self.preemptions = 0
         self.cached_tokens = 0
-        self.generated = 0
-        """Kept while it does not decode."""
-        self.goal = request.prompt_tokens
-        """How many tokens must be computed before the next one comes."""
-        self.computed = 0
-        """How many of them are; kept while it does not decode."""
-        self.prefilled = 0
-        """How many have been computed in all, those computed anew included."""
+        self.generated_tokens = 0
+        """Generated tokens. Not updated while the sequence is decoding."""
+        self.prefill_tokens = request.prompt_tokens
+        """Number of tokens to compute before the next token is generated."""
+        self.computed_tokens = 0
+        """Number of tokens computed so far. Not updated while the sequence is decoding."""
+        self.prefilled_tokens = 0
+        """Total prompt tokens computed, including recomputed tokens."""
         self.worked_ps = 0
-        """Its part of the steps it was in, up to where it last left them."""
+        """Work charged to the sequence, in picoseconds. The current run is added when it ends."""
         self.chunk = 0
-        """The last chunk of its prompt, and what that takes."""
+        """Size of the last prompt chunk, in tokens. `chunk_ps` is the work for that chunk."""
         self.chunk_ps = 0
-        self.fixed_from = 0
-        """The engine's count of even shares when it joined the running ones."""
-        self.ahead = 0
+        self.fixed_ps_at_start = 0
+        """The engine's running total of the fixed step cost when the sequence started running."""
+        self.token_offset = 0
         self.joined_step = 0
-        """The first step in which it decodes."""
+        """First step in which the sequence decodes."""
         self.last_step = 0
-        """The number of the step that ends it."""
-        self.names: list[int] = []
-        """The named blocks it holds."""
-        self.named = 0
-        """How many blocks have been offered their names."""
-        self.run: Run | None = None
-        """What it left behind when it was preempted."""
-        self.run_from = 0
-        """The place of that run's first block."""
+        """Index of the step that ends the sequence."""
+        self.block_hashes: list[int] = []
+        """Named blocks that the sequence holds."""
+        self.hashed_blocks = 0
+        """Number of leading blocks for which naming has been attempted."""
+        self.run: BlockRun | None = None
+        """Unnamed blocks that the sequence released when it was preempted."""
+        self.run_start = 0
+        """Index of the first block of that run."""

@@ -1,11 +1,11 @@
-"""What do an engine's metrics say at one instant?"""
+"""Snapshot of a simulated engine's metrics."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class EngineState:
-    """The counters only grow."""
+    """Gauges and monotonic counters of an engine at one instant."""
 
     running: int
     waiting: int
@@ -15,8 +15,8 @@ class EngineState:
     prefix_hit_tokens: int
     preemptions: int
     prompt_tokens: int
-    """Of all prompts that were computed to their end, what came from the cache included."""
+    """Tokens in completed prompts, including tokens from the prefix cache."""
     generated_tokens: int
     steps: int
     worked_ps: int
-    """How long steps have taken, at nominal speed; those that go on are not in it."""
+    """Work done in finished steps, in picoseconds at nominal speed."""

@@ -1,1 +1,1 @@
-"""What came of it? Figures per class and tenant, as text, JSON and a page with charts."""
+"""Results of a run by class and tenant, as text, JSON and an HTML page with charts."""

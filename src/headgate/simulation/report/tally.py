@@ -1,7 +1,7 @@
-"""What do many requests add up to?
+"""Totals over many requests.
 
-Counts, and every latency, eight bytes each: a million requests take some 30 MB. Requests are counted by their fate, and
-so are the tokens and the engine-seconds that they cost: what was computed for a request that was not good is wasted.
+A tally contains counters, and every latency at eight bytes each, so a million requests take about 30 MB. Requests,
+tokens and engine-seconds are counted by result. Work on a request that was not good is wasted.
 """
 
 from array import array
@@ -10,48 +10,48 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from headgate.model.outcome import Outcome
-from headgate.simulation.report.fate import Fate, fate_of
-from headgate.simulation.report.spread import nanoseconds
-from headgate.simulation.report.targets import met
-from headgate.simulation.virtual.scenario import Callers
-from headgate.simulation.virtual.story import Story
+from headgate.simulation.report.latency_summary import empty_durations
+from headgate.simulation.report.request_result import RequestResult, result_of
+from headgate.simulation.report.targets import meets_targets
+from headgate.simulation.virtual.run_observer import RequestTrace
+from headgate.simulation.virtual.scenario import CallerBehaviour
 
 
 @dataclass(slots=True)
-class Tally:
-    """The sum of some requests."""
+class RequestTally:
+    """Totals over a set of requests."""
 
-    requests: Counter[Fate] = field(default_factory=Counter[Fate])
+    requests: Counter[RequestResult] = field(default_factory=Counter[RequestResult])
     outcomes: Counter[Outcome] = field(default_factory=Counter[Outcome])
     failed_after_first_token: int = 0
-    """Nobody tries these again: part of the answer is with the caller."""
+    """Failed requests whose clients had already received part of the response. They are not retried."""
     retries: int = 0
-    """Tries of callers beyond the first."""
-    sent: int = 0
+    """Client tries beyond the first."""
+    dispatched: int = 0
     """Requests that were sent to an endpoint at least once."""
     attempts: int = 0
     output_tokens: int = 0
-    """What callers got."""
-    tokens: Counter[Fate] = field(default_factory=Counter[Fate])
-    """What engines computed, of prompts and answers."""
-    engine_ps: Counter[Fate] = field(default_factory=Counter[Fate])
-    ttft_ns: "array[int]" = field(default_factory=nanoseconds)
-    """Of all that got a first token."""
-    tpot_ns: "array[int]" = field(default_factory=nanoseconds)
-    """Of completed answers of two tokens or more."""
-    e2e_ns: "array[int]" = field(default_factory=nanoseconds)
-    """Of completed answers."""
-    queue_wait_ns: "array[int]" = field(default_factory=nanoseconds)
-    """Of all that were sent to an endpoint."""
+    """Tokens that clients received."""
+    tokens: Counter[RequestResult] = field(default_factory=Counter[RequestResult])
+    """Prompt and output tokens computed by engines, by result."""
+    engine_ps: Counter[RequestResult] = field(default_factory=Counter[RequestResult])
+    ttft_ns: "array[int]" = field(default_factory=empty_durations)
+    """TTFT of all requests that got a first token."""
+    tpot_ns: "array[int]" = field(default_factory=empty_durations)
+    """TPOT of completed responses with at least two tokens."""
+    e2e_ns: "array[int]" = field(default_factory=empty_durations)
+    """End-to-end latency of completed responses."""
+    queue_wait_ns: "array[int]" = field(default_factory=empty_durations)
+    """Queue wait of all requests that were sent to an endpoint."""
 
-    def add(self, story: Story, callers: Callers) -> Fate:
+    def add(self, story: RequestTrace, callers: CallerBehaviour) -> RequestResult:
         outcome = story.outcome
-        assert outcome is not None, f"request {story.number} was told before its end"
+        assert outcome is not None, f"request {story.number} was reported before it ended"
         in_time = self._measure(story, callers, completed=outcome is Outcome.COMPLETED)
-        fate = fate_of(outcome, in_time=in_time)
+        fate = result_of(outcome, in_time=in_time)
         self.requests[fate] += 1
         self.outcomes[outcome] += 1
-        self.failed_after_first_token += fate is Fate.FAILED and story.first_token_at is not None
+        self.failed_after_first_token += fate is RequestResult.FAILED and story.first_token_at is not None
         self.retries += story.tries - 1
         self.attempts += story.attempts
         self.output_tokens += story.output_tokens
@@ -59,14 +59,16 @@ class Tally:
         self.engine_ps[fate] += story.engine_ps
         return fate
 
-    def _measure(self, story: Story, callers: Callers, *, completed: bool) -> bool:
-        """Note the latencies; whether all of them are within the targets. Times count from the first try."""
+    def _measure(self, story: RequestTrace, callers: CallerBehaviour, *, completed: bool) -> bool:
+        """Records the latencies, measured from the first try, and returns whether all of them meet their
+        targets.
+        """
         ttft_ns = tpot_ns = None
         e2e_ns = story.ended_at - story.arrived_at
         if story.attempts:
-            self.sent += 1
+            self.dispatched += 1
             self.queue_wait_ns.append(story.waited_ns)
-        # Of an answer that comes whole, the caller sees no first token.
+        # The client of a non-streaming response does not see a first token.
         if callers.stream and story.first_token_at is not None:
             ttft_ns = story.first_token_at - story.arrived_at
             self.ttft_ns.append(ttft_ns)
@@ -75,7 +77,7 @@ class Tally:
                 self.tpot_ns.append(tpot_ns)
         if completed:
             self.e2e_ns.append(e2e_ns)
-        return met(callers, ttft_ns=ttft_ns, tpot_ns=tpot_ns, e2e_ns=e2e_ns)
+        return meets_targets(callers, ttft_ns=ttft_ns, tpot_ns=tpot_ns, e2e_ns=e2e_ns)
 
     @property
     def arrivals(self) -> int:
@@ -83,7 +85,7 @@ class Tally:
 
     @property
     def good(self) -> int:
-        return self.requests[Fate.GOOD]
+        return self.requests[RequestResult.GOOD]
 
     @property
     def completed(self) -> int:
@@ -91,36 +93,36 @@ class Tally:
 
     @property
     def attainment(self) -> float | None:
-        """The share of all arrivals that was good."""
+        """Share of good requests among all arrivals."""
         return share(self.good, self.arrivals)
 
     @property
     def amplification(self) -> float | None:
-        """How many attempts a request took that was sent to an endpoint."""
-        return share(self.attempts, self.sent)
+        """Attempts per request, among requests that were sent to an endpoint."""
+        return share(self.attempts, self.dispatched)
 
     @property
     def tokens_wasted(self) -> int:
-        return self.tokens.total() - self.tokens[Fate.GOOD]
+        return self.tokens.total() - self.tokens[RequestResult.GOOD]
 
     @property
     def engine_ps_wasted(self) -> int:
-        return self.engine_ps.total() - self.engine_ps[Fate.GOOD]
+        return self.engine_ps.total() - self.engine_ps[RequestResult.GOOD]
 
 
 def share(part: int, whole: int) -> float | None:
-    """None where there is nothing to have a share of."""
+    """Returns `part` divided by `whole`. None if `whole` is zero."""
     return part / whole if whole else None
 
 
-def merge(tallies: Iterable[Tally]) -> Tally:
-    merged = Tally()
+def merge(tallies: Iterable[RequestTally]) -> RequestTally:
+    merged = RequestTally()
     for tally in tallies:
         merged.requests.update(tally.requests)
         merged.outcomes.update(tally.outcomes)
         merged.failed_after_first_token += tally.failed_after_first_token
         merged.retries += tally.retries
-        merged.sent += tally.sent
+        merged.dispatched += tally.dispatched
         merged.attempts += tally.attempts
         merged.output_tokens += tally.output_tokens
         merged.tokens.update(tally.tokens)

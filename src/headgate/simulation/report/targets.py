@@ -1,10 +1,10 @@
-"""Was an answer quick enough for its caller?"""
+"""Compares latencies with the client's targets."""
 
 from typing import Protocol
 
 
-class Targets(Protocol):
-    """How long each part of an answer may take; None asks nothing."""
+class LatencyTargets(Protocol):
+    """Latency targets of a request in nanoseconds. None means no target."""
 
     @property
     def ttft_ns(self) -> int | None: ...
@@ -16,8 +16,11 @@ class Targets(Protocol):
     def e2e_ns(self) -> int | None: ...
 
 
-def met(targets: Targets, *, ttft_ns: int | None, tpot_ns: int | None, e2e_ns: int | None) -> bool:
-    """What was not measured, as the first token of an answer that came whole, is not held against a request."""
+def meets_targets(targets: LatencyTargets, *, ttft_ns: int | None, tpot_ns: int | None, e2e_ns: int | None) -> bool:
+    """Returns whether all measured latencies meet their targets.
+
+    A latency that was not measured, such as the TTFT of a non-streaming response, cannot miss its target.
+    """
     return _within(ttft_ns, targets.ttft_ns) and _within(tpot_ns, targets.tpot_ns) and _within(e2e_ns, targets.e2e_ns)
 
 

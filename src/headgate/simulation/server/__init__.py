@@ -1,1 +1,1 @@
-"""What does the simulated engine look like to its clients? The loop in real time, behind vLLM's API."""
+"""The simulated engine as an HTTP server: the engine model in real time, with vLLM's API."""

@@ -1,4 +1,4 @@
-"""What passes between one client and the engine's listener? aiohttp's request below, a few verbs above."""
+"""One HTTP exchange between a client and the simulated engine, on top of an aiohttp request."""
 
 import asyncio
 import contextlib
@@ -10,24 +10,24 @@ from aiohttp import web
 
 _JSON: Final = "application/json"
 _RESET: Final = struct.pack("ii", 1, 0)
-"""Linger for no time: closing then sends a reset."""
+"""Zero linger time, so that closing the socket sends a reset."""
 
 
-class ClientLeft(Exception):
-    """The client closed its connection before its request was whole."""
+class EngineClientDisconnected(Exception):
+    """The client disconnected before its request was complete."""
 
 
-class BodyTooLarge(Exception):
-    """The body exceeds what the engine takes."""
+class EngineBodyTooLarge(Exception):
+    """The body exceeds the engine's limit."""
 
 
-class Exchange:
-    __slots__ = ("_left", "_request", "response")
+class EngineExchange:
+    __slots__ = ("_disconnected", "_request", "response")
 
     def __init__(self, request: web.BaseRequest, left: asyncio.Future[None]) -> None:
-        """`left` is done when the connection is closed."""
+        """Wraps a request. `left` is done once the connection is closed."""
         self._request = request
-        self._left = left
+        self._disconnected = left
         self.response: web.StreamResponse = web.Response()
 
     @property
@@ -50,14 +50,14 @@ class Exchange:
             async for chunk in self._request.content.iter_any():
                 body += chunk
                 if len(body) > size_max:
-                    raise BodyTooLarge
+                    raise EngineBodyTooLarge
         except (ConnectionError, web.RequestPayloadError):
-            raise ClientLeft from None
+            raise EngineClientDisconnected from None
         return bytes(body)
 
-    async def gone(self) -> None:
-        """Returns when the client has left."""
-        await asyncio.shield(self._left)
+    async def wait_disconnected(self) -> None:
+        """Waits until the client has disconnected."""
+        await asyncio.shield(self._disconnected)
 
     async def start(self, status: int, content_type: str) -> None:
         self.response = web.StreamResponse(status=status, headers={"content-type": content_type})
@@ -78,10 +78,10 @@ class Exchange:
             await self.response.prepare(self._request)
             await self.response.write_eof()
 
-    async def cut(self) -> None:
-        """Resets the connection, whatever of the answer is still on its way."""
+    async def reset(self) -> None:
+        """Resets the connection and discards unsent data."""
         transport = self._request.transport
         if transport is not None:
             transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
             transport.abort()
-        await self.gone()
+        await self.wait_disconnected()

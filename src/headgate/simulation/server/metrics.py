@@ -1,4 +1,4 @@
-"""What does the engine say of its load? The names of vLLM's metrics, as far as a gateway reads them."""
+"""Metrics page of the simulated engine, with the vLLM metric names that a gateway reads."""
 
 from bisect import bisect_left
 from collections.abc import Iterator
@@ -8,9 +8,9 @@ from headgate.model.engine_profile import EngineProfile
 from headgate.simulation.engine.state import EngineState
 
 _ESCAPES: Final = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
-_FIRST_TOKEN_S: Final = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)
-_FIRST_TOKEN_LONG_S: Final = (20.0, 40.0, 80.0, 160.0, 640.0, 2560.0)
-_GAP_S: Final = (
+_TTFT_BUCKETS_S: Final = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)
+_TTFT_LONG_BUCKETS_S: Final = (20.0, 40.0, 80.0, 160.0, 640.0, 2560.0)
+_INTER_TOKEN_BUCKETS_S: Final = (
     0.01,
     0.025,
     0.05,
@@ -31,12 +31,30 @@ _GAP_S: Final = (
     40.0,
     80.0,
 )
-_REQUEST_S: Final = (0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0)
-_REQUEST_LONG_S: Final = (480.0, 960.0, 1920.0, 7680.0)
+_REQUEST_BUCKETS_S: Final = (
+    0.3,
+    0.5,
+    0.8,
+    1.0,
+    1.5,
+    2.0,
+    2.5,
+    5.0,
+    10.0,
+    15.0,
+    20.0,
+    30.0,
+    40.0,
+    50.0,
+    60.0,
+    120.0,
+    240.0,
+)
+_REQUEST_LONG_BUCKETS_S: Final = (480.0, 960.0, 1920.0, 7680.0)
 
 
-class Durations:
-    """A histogram that counts many equal values at once: all who decode in a step wait the same time."""
+class DurationHistogram:
+    """Histogram that records many equal values at once. All sequences in a step have the same inter-token latency."""
 
     __slots__ = ("_bounds", "_counts", "_sum_ns")
 
@@ -45,7 +63,7 @@ class Durations:
         self._counts = [0] * (len(bounds_s) + 1)
         self._sum_ns = 0
 
-    def saw(self, duration_ns: int, count: int = 1) -> None:
+    def observe(self, duration_ns: int, count: int = 1) -> None:
         self._counts[bisect_left(self._bounds, duration_ns / 1e9)] += count
         self._sum_ns += duration_ns * count
 
@@ -59,19 +77,19 @@ class Durations:
 
 
 class EngineMetrics:
-    """What is measured beside the engine's own state, and the page of both."""
+    """Latency histograms and counters, and the metrics page with the engine's state."""
 
     def __init__(self, model: str, profile: EngineProfile) -> None:
-        self.time_to_first_token = Durations(_FIRST_TOKEN_S + _FIRST_TOKEN_LONG_S)
-        self.inter_token_latency = Durations(_GAP_S)
-        self.queue_time = Durations(_REQUEST_S + _REQUEST_LONG_S)
-        self.e2e_latency = Durations(_REQUEST_S + _REQUEST_LONG_S)
-        self.ended = {"stop": 0, "length": 0, "abort": 0, "error": 0}
-        """By reason, as vLLM calls it."""
+        self.time_to_first_token = DurationHistogram(_TTFT_BUCKETS_S + _TTFT_LONG_BUCKETS_S)
+        self.inter_token_latency = DurationHistogram(_INTER_TOKEN_BUCKETS_S)
+        self.queue_time = DurationHistogram(_REQUEST_BUCKETS_S + _REQUEST_LONG_BUCKETS_S)
+        self.e2e_latency = DurationHistogram(_REQUEST_BUCKETS_S + _REQUEST_LONG_BUCKETS_S)
+        self.finish_reasons = {"stop": 0, "length": 0, "abort": 0, "error": 0}
+        """Finished requests by vLLM's finish reason."""
         self._labels = {"engine": "0", "model_name": model}
         self._profile = profile
 
-    def page(self, state: EngineState) -> bytes:
+    def render(self, state: EngineState) -> bytes:
         return "".join(self._families(state)).encode()
 
     def _families(self, state: EngineState) -> Iterator[str]:
@@ -83,7 +101,7 @@ class EngineMetrics:
         yield self._counter("num_preemptions", "Cumulative number of preemptions.", state.preemptions)
         yield self._counter("prompt_tokens", "Number of prefill tokens processed.", state.prompt_tokens)
         yield self._counter("generation_tokens", "Number of generation tokens processed.", state.generated_tokens)
-        yield self._endings()
+        yield self._request_success()
         yield self._durations("time_to_first_token_seconds", "Time to first token.", self.time_to_first_token)
         yield self._durations("inter_token_latency_seconds", "Inter-token latency.", self.inter_token_latency)
         yield self._durations("request_queue_time_seconds", "Time spent in WAITING phase.", self.queue_time)
@@ -97,13 +115,15 @@ class EngineMetrics:
         name = f"{name}_total"
         return _head(name, help_, "counter") + _sample(name, self._labels, value)
 
-    def _durations(self, name: str, help_: str, durations: Durations) -> str:
+    def _durations(self, name: str, help_: str, durations: DurationHistogram) -> str:
         return _head(name, help_, "histogram") + "".join(durations.samples(name, self._labels))
 
-    def _endings(self) -> str:
+    def _request_success(self) -> str:
         name = "request_success_total"
         labels = self._labels
-        samples = (_sample(name, labels | {"finished_reason": why}, count) for why, count in self.ended.items())
+        samples = (
+            _sample(name, labels | {"finished_reason": why}, count) for why, count in self.finish_reasons.items()
+        )
         return _head(name, "Count of processed requests.", "counter") + "".join(samples)
 
     def _cache_config(self) -> str:
@@ -122,6 +142,6 @@ def _head(name: str, help_: str, kind: str) -> str:
 
 
 def _sample(name: str, labels: dict[str, str], value: float) -> str:
-    """Labels in alphabetical order, as the Prometheus client of vLLM writes them."""
+    """Formats a sample with sorted labels, like vLLM's Prometheus client."""
     pairs = ",".join(f'{label}="{text.translate(_ESCAPES)}"' for label, text in sorted(labels.items()))
     return f"vllm:{name}{{{pairs}}} {float(value)!r}\n"

@@ -1,4 +1,4 @@
-"""What kind of engine is to be served, and what is to go wrong with it?"""
+"""Options for a simulated engine and its injected faults."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -7,43 +7,43 @@ from headgate.model.engine_profile import EngineProfile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Faults:
-    """Each rate is the share of requests that it befalls."""
+class FaultOptions:
+    """Injected faults. Rates are shares of requests."""
 
     error_rate: float = 0.0
-    """HTTP 500 before anything else."""
+    """Share of requests that get HTTP 500."""
     reset_rate: float = 0.0
-    """The connection is reset in the middle of the answer."""
+    """Share of requests whose connection is reset in the middle of the response."""
     truncate_rate: float = 0.0
-    """A stream ends in good order, but without its last chunks."""
+    """Share of streams that end normally but lack their last chunks."""
     stall_every_s: float = 0.0
     stall_for_s: float = 0.0
-    """The whole engine stands still for so long, while /health answers."""
+    """Duration of a hang, which occurs every `stall_every_s` seconds. /health still responds during it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineOptions:
     profile: EngineProfile
     model: str
-    """The name it serves."""
+    """Name of the served model."""
     host: str = "127.0.0.1"
     port: int = 0
-    """0 takes any free one."""
+    """Port to listen on. 0 selects a free port."""
     number: int = 0
-    """Which of several engines this is; each draws its own faults."""
+    """Index of this engine among several. Each engine draws its own faults."""
     seed: int = 0
     speed_up: float = 1.0
     cold_start_s: float = 0.0
-    """How long it loads. As with vLLM nothing listens before."""
-    faults: Faults = field(default_factory=Faults)
-    tells_usage: bool = True
-    embeds: bool = True
+    """Cold start duration. As with vLLM, the port does not accept connections until then."""
+    faults: FaultOptions = field(default_factory=FaultOptions)
+    reports_usage: bool = True
+    serves_embeddings: bool = True
     image_tokens: int = 0
-    """What an image counts for; none makes it a model that takes no images."""
+    """Tokens per image. If 0, the model does not support images."""
     output_tokens_median: int = 129
     output_tokens_sigma: float = 0.76
-    """Answers end by themselves after a lognormal number of tokens; by default as in Azure's conversations of 2023."""
+    """Sigma of the lognormal output length. The defaults fit Azure's 2023 conversation trace."""
     api_key: str | None = None
-    """The key that callers must send; None if no key is required."""
-    record: Path | None = None
-    """Where to append a line for each request."""
+    """API key that clients must send. None if no key is required."""
+    record_path: Path | None = None
+    """File to which a line is appended for each request."""

@@ -1,4 +1,4 @@
-"""What does the engine itself say became of each request? One line of JSON per request, in the order of their ends."""
+"""Record file of the simulated engine: one line of JSON per request, in completion order."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,17 +15,17 @@ _ENCODER: Final = msgspec.json.Encoder()
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordLine:
     id: str
-    """The answer's id."""
+    """Response id."""
     request_id: str
-    """What the caller said in `x-request-id`."""
+    """The client's `x-request-id`."""
     engine: int
     api: str
     stream: bool
     outcome: str
-    """finished, left, error, reset or truncated."""
+    """One of finished, disconnected, error, reset or truncated."""
     arrived_ns: Instant
-    begun_ns: Instant | None
-    """When the first of its sequences left the queue."""
+    started_ns: Instant | None
+    """Time at which the request's first sequence left the queue."""
     first_token_ns: Instant | None
     ended_ns: Instant
     queue_ns: int | None
@@ -35,11 +35,11 @@ class RecordLine:
     preemptions: int
 
 
-class Record:
-    """Appends to a file; to none if there is none."""
+class RecordFile:
+    """Appends lines to a file. Does nothing without a path."""
 
     def __init__(self, path: Path | None) -> None:
-        # Whoever reads it while the engine runs finds whole lines.
+        # Unbuffered, so that concurrent readers see complete lines.
         self._file = None if path is None else path.open("ab", buffering=0)
 
     def write(self, line: RecordLine) -> None:

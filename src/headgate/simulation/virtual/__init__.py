@@ -1,1 +1,1 @@
-"""What would happen? The serving scheduler under virtual time, before simulated engines and simulated callers."""
+"""The production scheduler in virtual time, with simulated engines and simulated clients."""

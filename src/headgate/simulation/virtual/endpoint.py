@@ -1,4 +1,4 @@
-"""What does a gateway meet at the other end of its connections? One simulated engine, up or down, and what it holds."""
+"""A simulated engine as seen by a gateway: up or down, with its open attempts."""
 
 from random import Random
 
@@ -7,64 +7,69 @@ from headgate.model.caps import Caps
 from headgate.model.engine_profile import EngineProfile
 from headgate.model.units import Instant, RequestId
 from headgate.simulation.engine.loop import SimulatedEngine
-from headgate.simulation.engine.sequence import EngineRequest, Spent
+from headgate.simulation.engine.sequence import EngineRequest, SequenceCost
 from headgate.simulation.engine.state import EngineState
-from headgate.simulation.virtual.crowd import Caller
-from headgate.simulation.virtual.scenario import EngineSpec, Fail, Slow
-from headgate.simulation.virtual.story import EndpointSample, EngineAccount
+from headgate.simulation.virtual.callers import SimulatedCaller
+from headgate.simulation.virtual.run_observer import EndpointSample, EngineTotals
+from headgate.simulation.virtual.scenario import EngineSpec, RequestErrors, Slowdown
 from headgate.simulation.workload.arrival import PREFIX_BLOCK_TOKENS, Arrival
 
 _DOWN = EndpointSample(0, 0, 0.0, up=False)
 
 
-def engine_id(order: Dispatch | Abort) -> RequestId:
-    """What an engine calls an attempt: one that it has been told to stop may still be there when the next comes."""
-    return RequestId(f"{order.request_id}/{order.attempt}")
+def engine_request_id(command: Dispatch | Abort) -> RequestId:
+    """Returns the engine's ID for an attempt. It includes the attempt number, because a cancelled attempt may overlap
+    with the next one.
+    """
+    return RequestId(f"{command.request_id}/{command.attempt}")
 
 
-class OpenAttempt:
-    """One attempt under way, as the relay sees it."""
+class SimulatedAttempt:
+    """An attempt in progress, as seen by the gateway."""
 
     __slots__ = (
         "caller",
         "dispatch",
-        "engine_id",
-        "first_seen",
-        "heard_at",
+        "engine_request_id",
+        "first_token_seen",
+        "last_token_at",
         "output_tokens",
-        "over",
         "prompt_tokens",
-        "reported",
+        "reported_tokens",
         "started_at",
+        "stopped",
         "stream",
     )
 
-    def __init__(self, dispatch: Dispatch, caller: Caller, now: Instant) -> None:
+    def __init__(self, dispatch: Dispatch, caller: SimulatedCaller, now: Instant) -> None:
         self.dispatch = dispatch
         self.caller = caller
-        self.engine_id = engine_id(dispatch)
-        self.stream = caller.manners.stream
+        self.engine_request_id = engine_request_id(dispatch)
+        self.stream = caller.behaviour.stream
         self.prompt_tokens, self.output_tokens = _capped(caller.arrival, dispatch.caps)
         self.started_at = now
-        self.heard_at = now
-        self.first_seen = False
-        self.over = False
-        """Whether it was stopped."""
-        self.reported = 0
-        """Tokens of which the scheduler was told."""
+        self.last_token_at = now
+        self.first_token_seen = False
+        self.stopped = False
+        """Whether the attempt has been stopped."""
+        self.reported_tokens = 0
+        """Tokens reported to the scheduler so far."""
 
     @property
-    def outspoken(self) -> bool:
-        """Whether another attempt of its request was the first to answer: nothing of this one reaches the caller."""
-        return self.caller.began and not self.first_seen
+    def superseded(self) -> bool:
+        """Whether another of the request's attempts responded first.
 
-    def close(self, spent: Spent, generated: int) -> None:
-        """Notes in the caller's story what was done, and what of it the caller got."""
-        story = self.caller.story
+        If so, the client receives nothing from this one.
+        """
+        return self.caller.has_first_token and not self.first_token_seen
+
+    def record_work(self, spent: SequenceCost, generated: int) -> None:
+        """Adds the attempt's work and the client's tokens to the request's `Story`."""
+        story = self.caller.trace
         story.prompt_tokens_computed += spent.prefilled_tokens
         story.output_tokens_computed += generated
         story.engine_ps += spent.worked_ps
-        if self.first_seen:
+        if self.first_token_seen:
             story.output_tokens = generated
 
 
@@ -72,68 +77,68 @@ class VirtualEndpoint:
     def __init__(self, spec: EngineSpec, rank: int) -> None:
         self.spec = spec
         self.rank = rank
-        """Its number in the scenario."""
+        """Position in the scenario."""
         self.engine = SimulatedEngine(spec.profile)
-        self.attempts: dict[RequestId, OpenAttempt] = {}
-        """By the engine's own name for each."""
+        self.attempts: dict[RequestId, SimulatedAttempt] = {}
+        """Open attempts, by engine ID."""
         self.up = False
-        self.pause_ns = 0
-        """Between the last two looks at it while it starts."""
-        self.slowed_by: Slow | None = None
-        """The last fault that made this engine slow."""
-        self.fails_by: Fail | None = None
-        """The last fault that made this engine answer with errors."""
-        self._chance = Random(f"{spec.id} fails")
-        self.due: Instant | None = None
-        """When something happens next, as far as has been asked."""
+        self.probe_interval_ns = 0
+        """Interval between the last two probes during a start."""
+        self.slowdown: Slowdown | None = None
+        """Most recent fault that slowed this engine down."""
+        self.error_fault: RequestErrors | None = None
+        """Most recent fault that made this engine return errors."""
+        self._rng = Random(f"{spec.id} fails")
+        self.next_event_at: Instant | None = None
+        """The engine's next instant, as of the last query."""
         self._up_since = Instant(0)
         self._up_ns = 0
-        self._before: list[EngineState] = []
-        """How the engines that crashed stood then; what they did counts."""
+        self._crashed_states: list[EngineState] = []
+        """Final states of crashed engines, which are included in the totals."""
 
-    def fits(self, attempt: OpenAttempt) -> bool:
+    def fits(self, attempt: SimulatedAttempt) -> bool:
         tokens = attempt.prompt_tokens + attempt.output_tokens
         return tokens <= self.spec.profile.context_tokens and self.spec.profile.fits(tokens)
 
-    def fails(self, now: Instant) -> bool:
-        """Whether what is asked of it now is answered with an error."""
-        fault = self.fails_by
-        if fault is None or now >= fault.at + fault.lasts_ns:
+    def draws_error(self, now: Instant) -> bool:
+        """Decides at random whether a request sent now gets an error."""
+        fault = self.error_fault
+        if fault is None or now >= fault.at + fault.duration_ns:
             return False
-        return self._chance.randrange(100) < fault.percent
+        return self._rng.randrange(100) < fault.percent
 
-    def take(self, attempt: OpenAttempt, now: Instant) -> None:
-        self.attempts[attempt.engine_id] = attempt
+    def start_attempt(self, attempt: SimulatedAttempt, now: Instant) -> None:
+        self.attempts[attempt.engine_request_id] = attempt
         names = attempt.caller.arrival.prefix
-        prefix = _names(names, attempt.prompt_tokens, self.spec.profile) if names else ()
-        request = EngineRequest(attempt.engine_id, attempt.prompt_tokens, attempt.output_tokens, prefix)
+        prefix = _block_hashes(names, attempt.prompt_tokens, self.spec.profile) if names else ()
+        request = EngineRequest(attempt.engine_request_id, attempt.prompt_tokens, attempt.output_tokens, prefix)
         self.engine.add(request, now)
 
-    def release(self, attempt: OpenAttempt, now: Instant, *, crashes: bool) -> None:
-        """Stops an attempt. The engine is at this instant."""
-        del self.attempts[attempt.engine_id]
-        attempt.over = True
-        spent = self.engine.spent(attempt.engine_id, step_ends=not crashes)
-        generated = self.engine.generated(attempt.engine_id)
-        assert spent is not None, f"{attempt.engine_id} is not at its engine"
+    def stop_attempt(self, attempt: SimulatedAttempt, now: Instant, *, crashes: bool) -> None:
+        """Stops an attempt. The engine must have been advanced to `now`."""
+        del self.attempts[attempt.engine_request_id]
+        attempt.stopped = True
+        spent = self.engine.cost_of(attempt.engine_request_id, step_finishes=not crashes)
+        generated = self.engine.generated_tokens(attempt.engine_request_id)
+        assert spent is not None, f"{attempt.engine_request_id} is unknown to its engine"
         assert generated is not None
-        attempt.close(spent, generated)
-        self.engine.cancel(attempt.engine_id, now)
+        attempt.record_work(spent, generated)
+        self.engine.cancel(attempt.engine_request_id, now)
 
     def start(self, now: Instant) -> None:
         self.up = True
         self._up_since = now
 
     def crash(self, now: Instant) -> None:
-        """All that it holds is lost; who held a connection is told by the host."""
+        """Discards the engine's state. The host ends the open attempts."""
         self._up_ns += now - self._up_since
         self.up = False
-        self._before.append(self.engine.state())
+        self._crashed_states.append(self.engine.state())
         self.engine = SimulatedEngine(self.spec.profile)
-        self.due = self.slowed_by = None
+        self.next_event_at = self.slowdown = None
 
     def finish_step(self) -> None:
-        """Nobody is there any more, but the engine ends its step."""
+        """Completes the engine's current step at the end of the run."""
         if self.up and (due := self.engine.next_instant()) is not None:
             self.engine.advance(due)
 
@@ -143,9 +148,9 @@ class VirtualEndpoint:
         state = self.engine.state()
         return EndpointSample(state.running, state.waiting, state.kv_used_fraction)
 
-    def account(self, now: Instant) -> EngineAccount:
-        states = (*self._before, self.engine.state())
-        return EngineAccount(
+    def totals(self, now: Instant) -> EngineTotals:
+        states = (*self._crashed_states, self.engine.state())
+        return EngineTotals(
             self.spec.id,
             self.spec.pool,
             self.spec.profile.name,
@@ -161,18 +166,18 @@ class VirtualEndpoint:
 
 
 def _capped(arrival: Arrival, caps: Caps) -> tuple[int, int]:
-    """What is asked of the engine: a class may shorten prompts and answers."""
+    """Returns the prompt and output sizes after applying the class's caps."""
     prompt_tokens, output_tokens = arrival.prompt_tokens, arrival.output_tokens
-    if caps.trims_prompt and caps.prompt_tokens is not None:
+    if caps.trim_prompt and caps.prompt_tokens is not None:
         prompt_tokens = min(prompt_tokens, caps.prompt_tokens)
     if caps.output_tokens is not None:
         output_tokens = min(output_tokens, caps.output_tokens)
     return prompt_tokens, output_tokens
 
 
-def _names(prefix: tuple[int, ...], prompt_tokens: int, profile: EngineProfile) -> tuple[int, ...]:
-    """The names of an engine's own blocks, of which several make one of a trace's."""
+def _block_hashes(prefix: tuple[int, ...], prompt_tokens: int, profile: EngineProfile) -> tuple[int, ...]:
+    """Returns the names of the engine's blocks. Several of them make up one block in a trace."""
     parts, rest = divmod(PREFIX_BLOCK_TOKENS, profile.block_tokens)
-    assert rest == 0, f"blocks of {profile.block_tokens} tokens do not make up {PREFIX_BLOCK_TOKENS}"
+    assert rest == 0, f"the block size of {profile.block_tokens} tokens does not divide {PREFIX_BLOCK_TOKENS}"
     names = prefix if parts == 1 else tuple(name * parts + part for name in prefix for part in range(parts))
     return names[: prompt_tokens // profile.block_tokens]

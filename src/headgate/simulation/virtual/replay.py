@@ -1,7 +1,7 @@
-"""What does the virtual host answer to a log that another host has written?
+"""Replays a log recorded by another host.
 
-The log says what happened and when, so nothing is simulated: each event goes over the desk at its own instant, and the
-commands are kept instead of being performed.
+The log contains the events and their times, so nothing is simulated. The decision loop receives each event at its
+recorded instant, and the commands are collected instead of carried out.
 """
 
 from collections.abc import Iterable, Sequence
@@ -10,20 +10,20 @@ from headgate.core.commands import Command
 from headgate.core.events import Event
 from headgate.model.units import Instant
 from headgate.ports.observer import Observer
-from headgate.simulation.virtual.desk import Desk
+from headgate.simulation.virtual.decision_loop import DecisionLoop
 from headgate.simulation.virtual.scenario import Decider
 
 
-def play(
+def replay(
     log: Iterable[tuple[Event, Instant]], decider: Decider, *, observers: Sequence[Observer] = ()
 ) -> list[list[Command]]:
-    """The commands that the decider answers to each entry, in order."""
+    """Returns the decider's commands for each log entry, in order."""
     commands: list[Command] = []
-    desk = Desk(decider, commands.append, observers)
+    desk = DecisionLoop(decider, commands.append, observers)
     answers: list[list[Command]] = []
     for event, now in log:
-        desk.tell(event)
-        desk.decide(now)
+        desk.submit(event)
+        desk.run_pending(now)
         answers.append(list(commands))
         commands.clear()
     return answers

@@ -1,4 +1,4 @@
-"""What is simulated? Plain values; who reads a scenario's file or makes one up builds these."""
+"""Values that describe a simulated scenario. Configuration files and generators produce them."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -11,12 +11,12 @@ from headgate.model.policy import Policy
 from headgate.model.ticket import Api
 from headgate.model.units import MILLISECOND, SECOND, ClassName, Duration, EndpointId, Instant, ModelName, PoolName
 from headgate.simulation.engine.state import EngineState
-from headgate.simulation.virtual.ways import Ways
+from headgate.simulation.virtual.link_latencies import LinkLatencies
 from headgate.simulation.workload.arrival import Arrivals
 
 
 class Decider(Protocol):
-    """The scheduler, or what stands in for it."""
+    """The scheduler or a baseline that replaces it."""
 
     def handle(self, event: Event, now: Instant) -> list[Command]: ...
 
@@ -24,15 +24,15 @@ class Decider(Protocol):
 
 
 @runtime_checkable
-class Scraper(Protocol):
-    """A decider that also goes by what engines say of themselves."""
+class ScrapeReceiver(Protocol):
+    """A decider that also uses the engines' own metrics."""
 
-    def scraped(self, endpoint_id: EndpointId, state: EngineState, now: Instant) -> None: ...
+    def on_scrape(self, endpoint_id: EndpointId, state: EngineState, now: Instant) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSpec:
-    """One endpoint and the engine behind it."""
+    """An endpoint and its engine."""
 
     id: EndpointId
     pool: PoolName
@@ -40,80 +40,80 @@ class EngineSpec:
     in_flight_max: int
     starts_at: Instant = Instant(0)
     cold_start_ns: Duration = Duration(0)
-    """From its start to its first answer."""
+    """Time from start to the first response."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Callers:
-    """What the callers of a class want, and what they do when they do not get it. None asks nothing."""
+class CallerBehaviour:
+    """Objectives and behaviour of a class's clients. None means no objective or limit."""
 
     ttft_ns: Duration | None = None
     tpot_ns: Duration | None = None
     e2e_ns: Duration | None = None
-    leave_ns: Duration | None = None
-    """How long they wait for the first token, of a whole answer for its end, before they leave."""
+    client_timeout_ns: Duration | None = None
+    """Client timeout, which runs until the first token of a stream or the end of a non-streaming response."""
     retries: int = 0
-    """How often they try again after a refusal or a failure, as the official client does."""
+    """Maximum number of retries after a rejection or failure. Retries follow the official client's rules."""
     stream: bool = True
     api: Api = Api.CHAT
-    allows_ns: Duration | None = None
-    """What they tell the gateway that it may take at most up to the first token."""
-    names_length: bool = False
-    """Whether they say how long an answer may be at most, and get just as long a one."""
+    first_token_deadline_ns: Duration | None = None
+    """Time that clients allow for the first token, as sent to the gateway."""
+    sends_max_tokens: bool = False
+    """Whether requests set a maximum output length, which is then reached exactly."""
 
 
 @dataclass(frozen=True, slots=True)
 class Crash:
-    """The engine dies with all that it holds, and is back after so long."""
+    """The engine crashes, loses its state and recovers after `recover_after_ns`."""
 
     endpoint_id: EndpointId
     at: Instant
-    back_after_ns: Duration
+    recover_after_ns: Duration
 
 
 @dataclass(frozen=True, slots=True)
 class Hang:
-    """The engine stands still, but its probes answer."""
+    """The engine hangs, but responds to probes."""
 
     endpoint_id: EndpointId
     at: Instant
-    lasts_ns: Duration
+    duration_ns: Duration
 
 
 @dataclass(frozen=True, slots=True)
-class Slow:
-    """The engine goes at so many thousandths of its speed."""
+class Slowdown:
+    """The engine runs at `speed` thousandths of its nominal speed."""
 
     endpoint_id: EndpointId
     at: Instant
-    lasts_ns: Duration
+    duration_ns: Duration
     speed: int
 
 
 @dataclass(frozen=True, slots=True)
-class Fail:
-    """The engine answers so many of a hundred requests with an error, at once."""
+class RequestErrors:
+    """The engine immediately answers `percent` percent of requests with an error."""
 
     endpoint_id: EndpointId
     at: Instant
-    lasts_ns: Duration
+    duration_ns: Duration
     percent: int
 
 
-Fault = Crash | Hang | Slow | Fail
+ScenarioFault = Crash | Hang | Slowdown | RequestErrors
 
 
 @dataclass(frozen=True, slots=True)
-class Leave:
-    """Somebody takes the endpoint away in order: nothing new goes there, and what is there ends."""
+class EndpointRemoval:
+    """An operator drains the endpoint."""
 
     endpoint_id: EndpointId
     at: Instant
 
 
 @dataclass(frozen=True, slots=True)
-class Limit:
-    """Somebody sets how much may be given to the endpoint at once."""
+class InFlightLimitChange:
+    """An operator changes the endpoint's concurrency limit."""
 
     endpoint_id: EndpointId
     at: Instant
@@ -121,14 +121,14 @@ class Limit:
 
 
 @dataclass(frozen=True, slots=True)
-class Reload:
-    """Somebody changes the policy."""
+class PolicyReload:
+    """An operator changes the policy."""
 
     policy: Policy
     at: Instant
 
 
-Change = Leave | Limit | Reload
+ScenarioChange = EndpointRemoval | InFlightLimitChange | PolicyReload
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,22 +137,22 @@ class Scenario:
     seed: int
     policy: Policy
     model: ModelName
-    """What every request asks for."""
+    """Model used in every request."""
     engines: tuple[EngineSpec, ...]
-    callers: Mapping[ClassName, Callers]
+    callers: Mapping[ClassName, CallerBehaviour]
     arrivals: Callable[[], Arrivals]
-    """The traffic from its start, the same at each call."""
+    """Factory for the traffic. Each call returns the same arrivals, starting with the first."""
     span_ns: Duration
-    """How long requests arrive; rates are counted over it."""
-    faults: tuple[Fault, ...] = ()
-    changes: tuple[Change, ...] = ()
-    """What operators do."""
-    ways: Ways | None = None
-    """How long events take to where they are decided; None where that is nothing."""
+    """Duration of the traffic. Rates are relative to it."""
+    faults: tuple[ScenarioFault, ...] = ()
+    changes: tuple[ScenarioChange, ...] = ()
+    """Operator actions."""
+    link_latencies: LinkLatencies | None = None
+    """Link latencies and decision time. None if all of them are zero."""
     decider: Callable[[], Decider]
-    probe_every_ns: Duration = Duration(5 * SECOND)
-    """The longest pause between two looks at an engine that is starting. As in life, like the next."""
-    progress_every_ns: Duration = Duration(250 * MILLISECOND)
-    """How often the gateway reports what streams have produced, and looks at their limits."""
-    scrape_every_ns: Duration = Duration(150 * MILLISECOND)
-    """How often a decider that wants it is told what engines say of themselves."""
+    probe_interval_ns: Duration = Duration(5 * SECOND)
+    """Maximum interval between probes of a starting engine. The default is the gateway's."""
+    progress_interval_ns: Duration = Duration(250 * MILLISECOND)
+    """Interval between progress reports and attempt timeout checks. The default is the gateway's."""
+    scrape_interval_ns: Duration = Duration(150 * MILLISECOND)
+    """Interval at which a `ScrapeReceiver` receives the engines' metrics."""

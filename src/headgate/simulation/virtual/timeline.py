@@ -1,4 +1,4 @@
-"""What comes next? Moments to come and what is to be done at them."""
+"""Schedule of future actions in virtual time."""
 
 from collections.abc import Callable
 from heapq import heappop, heappush
@@ -8,15 +8,18 @@ from headgate.model.units import Instant
 
 _Subject = TypeVar("_Subject")
 
-USUAL: Final = 1_000_000
-"""The rank of what callers, faults and clocks do. Engines come before, by their numbers: what ends at an instant has
-ended for whoever comes at it."""
-LOOKS: Final = USUAL + 1
-"""The rank of what only looks at how things stand when all the rest of an instant is done."""
+DEFAULT_RANK: Final = 1_000_000
+"""Rank of client actions, faults and timers.
+
+Engines have lower ranks, by position. If an attempt ends and a request arrives at the same instant, the attempt has
+therefore ended by the time the request arrives.
+"""
+SAMPLE_RANK: Final = DEFAULT_RANK + 1
+"""Rank of samples, which are taken after all other actions at an instant."""
 
 
 class Timeline:
-    """Things due at one instant are done in the order of their ranks, those of one rank as they were set."""
+    """Actions by instant, then by rank, then in the order in which they were added."""
 
     __slots__ = ("_heap", "_sequence")
 
@@ -24,15 +27,15 @@ class Timeline:
         self._heap: list[tuple[Instant, int, int, Callable[..., object], object]] = []
         self._sequence = 0
 
-    def at(
-        self, moment: Instant, action: Callable[[_Subject], object], subject: _Subject, *, rank: int = USUAL
+    def schedule(
+        self, moment: Instant, action: Callable[[_Subject], object], subject: _Subject, *, rank: int = DEFAULT_RANK
     ) -> None:
         self._sequence += 1
         heappush(self._heap, (moment, rank, self._sequence, action, subject))
 
-    def next(self) -> Instant | None:
+    def next_instant(self) -> Instant | None:
         return self._heap[0][0] if self._heap else None
 
-    def do_next(self) -> None:
+    def run_next(self) -> None:
         _, _, _, action, subject = heappop(self._heap)
         action(subject)

@@ -1,1 +1,1 @@
-"""What traffic comes? Recorded traces, fitted processes and plain chance, all as arrivals in the order of time."""
+"""Traffic from recorded traces, fitted processes and random distributions, as arrivals in chronological order."""

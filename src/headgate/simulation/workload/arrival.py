@@ -1,4 +1,4 @@
-"""What is known of a request before anybody decides about it?"""
+"""The arrival of a simulated request."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -7,24 +7,24 @@ from typing import Final
 from headgate.model.units import ClassName, Instant, TenantId
 
 PREFIX_BLOCK_TOKENS: Final = 512
-"""How many tokens of a prompt one name in `prefix` stands for."""
+"""Number of prompt tokens per name in `prefix`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """A request as its caller means it. Time counts from the start of the run."""
+    """A request as its client sends it. Times are relative to the start of the run."""
 
     at: Instant
     prompt_tokens: int
     output_tokens: int
-    """How long the answer will be; no scheduler is told."""
+    """Length of the output, which is not known to schedulers."""
     service_class: ClassName
     tenant: TenantId
     prefix: tuple[int, ...] = ()
-    """Names of the prompt's blocks from its start, chained: equal names mean equal prompts up to there."""
-    tries: int = 0
-    """How often its caller says that it has asked this before."""
+    """Chained names of the prompt's blocks. Equal names mean equal prompts up to that block."""
+    previous_tries: int = 0
+    """Number of earlier tries, as reported by the client."""
 
 
 Arrivals = Iterator[Arrival]
-"""In the order of time."""
+"""Arrivals in chronological order."""

@@ -1,4 +1,4 @@
-"""How long is a prompt, or an answer, that nobody recorded?"""
+"""Prompt and output length distributions."""
 
 from dataclasses import dataclass
 from math import exp, log
@@ -6,36 +6,36 @@ from random import Random
 from typing import Final, assert_never
 
 NORMAL_P95: Final = 1.6448536269514722
-"""How many standard deviations p95 of a normal distribution lies above its median."""
+"""The 95th percentile of a standard normal distribution."""
 
 
 @dataclass(frozen=True, slots=True)
 class Uniform:
-    """Every length from the least to the most is as likely as the next."""
+    """Uniform distribution from `min` to `max`, inclusive."""
 
-    least: int
-    most: int
+    min: int
+    max: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogNormal:
-    """Half are below the median and one in twenty above p95; what would be longer than the most is the most."""
+    """Lognormal distribution with a given median and 95th percentile. Larger values are capped at `max`."""
 
     median: int
     p95: int
-    most: int
+    max: int
 
 
-Lengths = Uniform | LogNormal
+LengthDistribution = Uniform | LogNormal
 
 
-def draw_length(lengths: Lengths, chance: Random) -> int:
+def draw_length(lengths: LengthDistribution, rng: Random) -> int:
     match lengths:
         case Uniform(least, most):
-            return max(1, chance.randint(least, most))
+            return max(1, rng.randint(least, most))
         case LogNormal():
             spread = log(lengths.p95 / lengths.median) / NORMAL_P95
-            length = lengths.median * exp(spread * chance.normalvariate(0, 1))
-            return max(1, round(min(length, lengths.most)))
+            length = lengths.median * exp(spread * rng.normalvariate(0, 1))
+            return max(1, round(min(length, lengths.max)))
         case _:
             assert_never(lengths)

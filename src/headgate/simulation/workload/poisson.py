@@ -1,34 +1,34 @@
-"""Which requests come of plain chance, at a steady rate?"""
+"""Poisson arrivals at a constant rate."""
 
 from dataclasses import dataclass
 from random import Random
 
 from headgate.model.units import SECOND, ClassName, Duration, Instant, TenantId
 from headgate.simulation.workload.arrival import Arrival, Arrivals
-from headgate.simulation.workload.lengths import Lengths, draw_length
-from headgate.simulation.workload.shares import Draw, Shares
+from headgate.simulation.workload.lengths import LengthDistribution, draw_length
+from headgate.simulation.workload.shares import Shares, WeightedDraw
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoissonTraffic:
     rate: float
-    """Requests a second on average, each at a moment that owes nothing to the others."""
-    length_ns: Duration
-    prompt: Lengths
-    output: Lengths
+    """Mean number of requests per second."""
+    duration_ns: Duration
+    prompt: LengthDistribution
+    output: LengthDistribution
     classes: Shares
     tenants: Shares
     shift_ns: Duration = Duration(0)
-    """How long after the start of the run its own time begins."""
+    """Start of the traffic relative to the start of the run."""
 
 
 def poisson_arrivals(traffic: PoissonTraffic, *, seed: int, source: str) -> Arrivals:
-    # Each question of chance has its own sequence, so that another mix does not move the arrivals.
+    # Each random decision has its own sequence, so that changing the mix does not move the arrivals.
     when, prompt, output = (Random(f"{seed} {purpose} {source}") for purpose in ("when", "prompt", "output"))
-    service_class = Draw(traffic.classes, Random(f"{seed} class {source}"))
-    tenant = Draw(traffic.tenants, Random(f"{seed} tenant {source}"))
+    service_class = WeightedDraw(traffic.classes, Random(f"{seed} class {source}"))
+    tenant = WeightedDraw(traffic.tenants, Random(f"{seed} tenant {source}"))
     at = when.expovariate(traffic.rate) * SECOND
-    while at < traffic.length_ns:
+    while at < traffic.duration_ns:
         yield Arrival(
             Instant(traffic.shift_ns + int(at)),
             draw_length(traffic.prompt, prompt),

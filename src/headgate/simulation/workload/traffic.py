@@ -1,9 +1,11 @@
-"""What traffic is meant, and which requests come of it?
+"""A scenario's traffic, and the arrivals it generates.
 
-Traffic is a plain value of one of three kinds: a recorded trace, ServeGen's per-client processes, or plain chance.
-Several kinds at once are merged in the order of time; where two requests come at one instant, the traffic named first
-goes first. Chance is seeded per question and per traffic, so that a further traffic moves nothing of those named before
-it, nor of those from other files; where one file, or plain chance, is named again, it is told apart by its place.
+Traffic is a recorded trace, ServeGen's client processes or a Poisson process. Several sources are merged in
+chronological order. If two requests arrive at the same instant, the one from the source listed first goes first.
+
+Random values are seeded per decision and traffic source. A source added at the end, or one from a
+different file, does not change the arrivals of the others. Sources from the same file, and Poisson processes, are
+distinguished by their order.
 """
 
 from collections import Counter
@@ -15,37 +17,37 @@ from typing import assert_never
 
 from headgate.model.units import Duration
 from headgate.simulation.workload.arrival import Arrivals
-from headgate.simulation.workload.lengths import Lengths, LogNormal, Uniform
+from headgate.simulation.workload.error import WorkloadError
+from headgate.simulation.workload.lengths import LengthDistribution, LogNormal, Uniform
 from headgate.simulation.workload.poisson import PoissonTraffic, poisson_arrivals
-from headgate.simulation.workload.problem import Problem
-from headgate.simulation.workload.recorded import TraceTraffic, trace_arrivals, trace_span_ns
 from headgate.simulation.workload.servegen import ServeGenTraffic, servegen_arrivals, servegen_span_ns
-from headgate.simulation.workload.shares import Shares, client_shares, names_tenants
+from headgate.simulation.workload.shares import Shares, has_tenants, tenant_shares
+from headgate.simulation.workload.trace_arrivals import TraceTraffic, trace_arrivals, trace_span_ns
 
 __all__ = [
-    "Lengths",
+    "LengthDistribution",
     "LogNormal",
     "PoissonTraffic",
-    "Problem",
     "ServeGenTraffic",
     "Shares",
     "TraceTraffic",
     "Traffic",
     "Uniform",
+    "WorkloadError",
     "arrivals",
-    "client_shares",
-    "names_tenants",
+    "has_tenants",
     "span_ns",
+    "tenant_shares",
 ]
 
 Traffic = TraceTraffic | ServeGenTraffic | PoissonTraffic
 
 _PREFIX_BITS = 40
-"""Each file's names of prompt blocks have so many bits of their own: equal names of two files mean nothing."""
+"""Number of bits for one file's block names. Equal names in different files are unrelated."""
 
 
 def arrivals(traffic: Sequence[Traffic], *, seed: int) -> Arrivals:
-    """Files are read at once, so that a fault in them is told before the run; requests are made as they are taken."""
+    """Returns all arrivals. Files are read immediately, so that errors appear before the run starts."""
     sources = _sources(traffic)
     paths = list(dict.fromkeys(each.path for each in traffic if isinstance(each, TraceTraffic)))
     streams = [
@@ -55,7 +57,7 @@ def arrivals(traffic: Sequence[Traffic], *, seed: int) -> Arrivals:
 
 
 def span_ns(traffic: Sequence[Traffic]) -> Duration:
-    """How long requests keep coming: from time 0 to a trace's last row, or to the end of what was asked for."""
+    """Returns the duration of the traffic, up to the last row of a trace or the end of the selected range."""
     return max((_span_ns(each) for each in traffic), default=Duration(0))
 
 
@@ -79,14 +81,14 @@ def _span_ns(traffic: Traffic) -> Duration:
         case ServeGenTraffic():
             return servegen_span_ns(traffic)
         case PoissonTraffic():
-            return Duration(traffic.shift_ns + traffic.length_ns)
+            return Duration(traffic.shift_ns + traffic.duration_ns)
         case _:
             assert_never(traffic)
 
 
 def _sources(traffic: Sequence[Traffic]) -> list[str]:
-    """What seeds each: its file's name, not its place, and a number where a file is named again."""
-    names = [_name(each) for each in traffic]
+    """Returns the seed names: the file name, and a number to distinguish repeated files."""
+    names = [_seed_name(each) for each in traffic]
     seen = Counter[str]()
     sources: list[str] = []
     for name in names:
@@ -95,7 +97,7 @@ def _sources(traffic: Sequence[Traffic]) -> list[str]:
     return sources
 
 
-def _name(traffic: Traffic) -> str:
+def _seed_name(traffic: Traffic) -> str:
     match traffic:
         case TraceTraffic():
             return traffic.path.name

@@ -1,9 +1,9 @@
-"""Dashboards of the gateway process and its cell."""
+"""Dashboards for the gateway process and its cell."""
 
 from typing import Final
 
 from headgate.slo.panel import Dashboard, Panel
-from headgate.slo.queries import gauge, rate, tail
+from headgate.slo.queries import gauge, histogram_quantile, rate
 
 CELL: Final = Dashboard(
     "headgate-cell",
@@ -14,26 +14,28 @@ CELL: Final = Dashboard(
             (("max by (instance, mode) (headgate_cell_mode) == 1", "{{instance}}: {{mode}}"),),
             kind="stat",
         ),
-        Panel("Leader", (("max by (instance) (headgate_cell_leads) == 1", "{{instance}}"),), kind="stat"),
+        Panel("Leader", (("max by (instance) (headgate_cell_is_leader) == 1", "{{instance}}"),), kind="stat"),
         Panel(
             "Members",
             (
-                (gauge("headgate_cell_members", of="max")[0], "members"),
-                (gauge("headgate_cell_members_absent", of="max")[0], "absent"),
+                (gauge("headgate_cell_members", aggregation="max")[0], "members"),
+                (gauge("headgate_cell_members_absent", aggregation="max")[0], "absent"),
             ),
         ),
-        Panel("Store up", (gauge("headgate_cell_store_up", "instance", of="min"),)),
-        Panel("Store round trip", (gauge("headgate_cell_store_round_trip_seconds", "instance", of="max"),), "s"),
+        Panel("Store up", (gauge("headgate_cell_store_up", "instance", aggregation="min"),)),
+        Panel(
+            "Store round trip", (gauge("headgate_cell_store_round_trip_seconds", "instance", aggregation="max"),), "s"
+        ),
         Panel(
             "Store errors",
             (
                 (rate("headgate_cell_store_reconnects_total", "instance")[0], "{{instance}} reconnects"),
                 (rate("headgate_cell_store_timeouts_total", "instance")[0], "{{instance}} timeouts"),
-                (rate("headgate_cell_entries_passed_over_total", "instance")[0], "{{instance}} unreadable entries"),
+                (rate("headgate_cell_entries_skipped_total", "instance")[0], "{{instance}} unreadable entries"),
             ),
         ),
-        Panel("Unacknowledged messages", (gauge("headgate_cell_unacknowledged", "instance"),)),
-        Panel("Island share divisor", (gauge("headgate_cell_share_of", "instance", of="max"),)),
+        Panel("Unacknowledged messages", (gauge("headgate_cell_unacknowledged_messages", "instance"),)),
+        Panel("Island share divisor", (gauge("headgate_cell_share_divisor", "instance", aggregation="max"),)),
     ),
 )
 
@@ -43,38 +45,38 @@ GATEWAY: Final = Dashboard(
     (
         Panel(
             "Event loop lag",
-            tuple(tail("headgate_loop_lag_seconds", each, "instance") for each in (0.5, 0.99)),
+            tuple(histogram_quantile("headgate_event_loop_lag_seconds", each, "instance") for each in (0.5, 0.99)),
             "s",
-            says="The lag delays every stream.",
+            description="Every stream is delayed by this lag.",
         ),
         Panel(
             "Longest event loop iteration",
-            (gauge("headgate_loop_turn_longest_seconds", "instance", "clock", "since", of="max"),),
+            (gauge("headgate_event_loop_iteration_max_seconds", "instance", "clock", "window", aggregation="max"),),
             "s",
-            says="A long iteration delays every stream by its duration.",
+            description="Every stream is delayed for as long as an iteration lasts.",
         ),
         Panel("CPU", (rate("headgate_process_cpu_seconds_total", "instance"),), "percentunit"),
-        Panel("Scheduler busy", (rate("headgate_decide_seconds_total", "instance"),), "percentunit"),
-        Panel("Resident memory", (gauge("headgate_process_resident_bytes", "instance"),), "bytes"),
+        Panel("Scheduler busy", (rate("headgate_scheduler_busy_seconds_total", "instance"),), "percentunit"),
+        Panel("Resident memory", (gauge("headgate_process_resident_memory_bytes", "instance"),), "bytes"),
         Panel(
             "Tracked objects",
-            (gauge("headgate_held", "instance", "what"),),
-            says="The counts fall when traffic does.",
+            (gauge("headgate_tracked_objects", "instance", "kind"),),
+            description="The counts rise and fall with traffic.",
         ),
         Panel(
             "Configurations and versions",
             (
-                (gauge("headgate_config_info", "hash", of="count")[0], "configuration {{hash}}"),
-                (gauge("headgate_build_info", "version", of="count")[0], "version {{version}}"),
+                (gauge("headgate_config_info", "hash", aggregation="count")[0], "configuration {{hash}}"),
+                (gauge("headgate_build_info", "version", aggregation="count")[0], "version {{version}}"),
             ),
             kind="stat",
-            says="More than one configuration for a long time means that a reload did not reach every gateway.",
+            description="If the number of configurations stays above 1, a reload did not reach every gateway.",
         ),
         Panel(
             "Directory replica",
             (
-                (gauge("headgate_directory_fresh", "instance", of="min")[0], "{{instance}} fresh"),
-                (gauge("headgate_directory_age_seconds", "instance", of="max")[0], "{{instance}} age (s)"),
+                (gauge("headgate_directory_fresh", "instance", aggregation="min")[0], "{{instance}} fresh"),
+                (gauge("headgate_directory_age_seconds", "instance", aggregation="max")[0], "{{instance}} age (s)"),
                 (rate("headgate_directory_reconnects_total", "instance")[0], "{{instance}} reconnects"),
             ),
         ),
@@ -83,26 +85,32 @@ GATEWAY: Final = Dashboard(
             (
                 (rate("headgate_ledger_rows_written_total", "instance")[0], "{{instance}} written"),
                 (gauge("headgate_ledger_rows_waiting", "instance")[0], "{{instance}} waiting"),
-                (gauge("headgate_ledger_open_requests", "instance")[0], "{{instance}} not yet created"),
-                (rate("headgate_ledger_rows_lost_total", "instance", "why")[0], "{{instance}} lost ({{why}})"),
-                (rate("headgate_ledger_unrecorded_total", "instance")[0], "{{instance}} sent without a journal entry"),
+                (gauge("headgate_ledger_open_requests", "instance")[0], "{{instance}} open requests"),
+                (rate("headgate_ledger_rows_lost_total", "instance", "reason")[0], "{{instance}} lost ({{reason}})"),
+                (
+                    rate("headgate_ledger_attempts_unjournaled_total", "instance")[0],
+                    "{{instance}} sent without a journal entry",
+                ),
             ),
         ),
         Panel(
             "Ledger database",
             (
-                (gauge("headgate_ledger_database_up", "instance", of="min")[0], "{{instance}} database up"),
-                (gauge("headgate_ledger_disk_up", "instance", of="min")[0], "{{instance}} disk writable"),
-                (gauge("headgate_ledger_oldest_seconds", "instance", of="max")[0], "{{instance}} oldest row (s)"),
+                (gauge("headgate_ledger_database_up", "instance", aggregation="min")[0], "{{instance}} database up"),
+                (gauge("headgate_ledger_disk_up", "instance", aggregation="min")[0], "{{instance}} disk writable"),
+                (
+                    gauge("headgate_ledger_oldest_row_age_seconds", "instance", aggregation="max")[0],
+                    "{{instance}} oldest row (s)",
+                ),
             ),
         ),
         Panel(
             "Traces",
             (
-                (rate("headgate_traces_kept_total", "why")[0], "kept ({{why}})"),
-                (rate("headgate_traces_sent_total")[0], "exported"),
-                (rate("headgate_traces_dropped_total", "why")[0], "dropped ({{why}})"),
-                (rate("headgate_trace_posts_failed_total")[0], "failed exports"),
+                (rate("headgate_traces_kept_total", "reason")[0], "kept ({{reason}})"),
+                (rate("headgate_traces_exported_total")[0], "exported"),
+                (rate("headgate_traces_dropped_total", "reason")[0], "dropped ({{reason}})"),
+                (rate("headgate_trace_exports_failed_total")[0], "failed exports"),
                 (gauge("headgate_traces_waiting")[0], "waiting"),
             ),
         ),
@@ -114,8 +122,12 @@ GATEWAY: Final = Dashboard(
                 (gauge("headgate_records_waiting", "instance")[0], "{{instance}} waiting"),
             ),
         ),
-        Panel("Request record storage", (gauge("headgate_records_bytes", "instance", of="max"),), "bytes"),
-        Panel("Oldest request record age", (gauge("headgate_records_oldest_seconds", "instance", of="max"),), "s"),
+        Panel("Request record storage", (gauge("headgate_records_bytes", "instance", aggregation="max"),), "bytes"),
+        Panel(
+            "Oldest request record age",
+            (gauge("headgate_records_oldest_age_seconds", "instance", aggregation="max"),),
+            "s",
+        ),
         Panel("Ledger spool size", (gauge("headgate_ledger_spool_bytes", "instance"),), "bytes"),
     ),
 )

@@ -1,1 +1,1 @@
-"""The live state that the console shows."""
+"""Live state of the gateway for the console."""

@@ -1,1 +1,1 @@
-"""What became of requests, kept longer than they live."""
+"""Records of finished requests, in memory and in files."""

@@ -1,4 +1,4 @@
-"""Options of the folder in which request records outlive the process."""
+"""Options for storing request records."""
 
 from dataclasses import dataclass
 
@@ -9,6 +9,6 @@ MIB = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class RecordsOptions:
-    folder: str
+    directory: str
     retention_ns: Duration = Duration(24 * 60 * MINUTE)
     bytes_max: int = 1024 * MIB

@@ -1,9 +1,8 @@
-"""What is kept of one request, in files?
+"""The stored form of a request's record.
 
-What its record says (`ports/records.py`), the stages that it falls into, and the history that decisions.py has of it,
-so that it can be told later as it would have been told at once. Neither prompts nor answers nor keys are in it. A row
-is written as an array: fields are added at the end only, with what they are in rows that have none, so that every
-version reads what an older one wrote.
+A row contains the record (`ports/records.py`), the stages and the history from decisions.py, so that a request can be
+explained after it has left memory. It contains no prompts, responses or keys. Rows are encoded as arrays. New fields go
+at the end and have a default, so that every version can read rows written by older versions.
 """
 
 from collections.abc import Iterable, Sequence
@@ -20,31 +19,31 @@ from headgate.model.ticket import Api, Ticket
 from headgate.model.units import ClassName, Duration, EndpointId, Instant, ModelName, PoolName, RequestId, TenantId
 from headgate.model.usage import Usage, UsageSource
 from headgate.ports.records import RequestRecord
-from headgate.telemetry.decisions import NAME_CHARS_MAX, REASON_CHARS_MAX, History, Step
-from headgate.telemetry.stages.times import StageTime, stage_times
+from headgate.telemetry.decision_history import NAME_CHARS_MAX, REASON_CHARS_MAX, RequestHistory, Step
+from headgate.telemetry.stages.stage_times import StageTime, stage_times
 
 _US: Final = 1_000
 _NO_CAPS: Final = Caps()
-_NEVER: Final = Duration(0)
+_NO_DURATION: Final = Duration(0)
 _APIS: Final = frozenset(api.value for api in Api)
 
 
-class Key(Struct, array_like=True, frozen=True):
-    """By what a row is looked for."""
+class RecordKey(Struct, array_like=True, frozen=True):
+    """Fields by which rows can be searched."""
 
     request_id: str
     tenant: str
-    """Empty where nobody knows whose it is."""
+    """Tenant id; empty if unknown."""
     service_class: str
-    """Empty where it never had one."""
+    """Class name; empty if the request was never classified."""
     outcome: str
-    arrived: int
-    """By the calendar, in nanoseconds."""
+    arrived_at: int
+    """Arrival time, as Unix time in nanoseconds."""
     total_us: int
 
 
 class StageSpan(Struct, array_like=True, frozen=True):
-    """From the beginning of the request."""
+    """One stage. Times are relative to the start of the request."""
 
     stage: str
     attempt: int | None
@@ -52,7 +51,7 @@ class StageSpan(Struct, array_like=True, frozen=True):
     end_us: int
 
 
-class Try(Struct, array_like=True, frozen=True):
+class AttemptRow(Struct, array_like=True, frozen=True):
     number: int
     endpoint: str
     pool: str
@@ -61,7 +60,7 @@ class Try(Struct, array_like=True, frozen=True):
     detail: str
 
 
-class _Sent(Struct, array_like=True, frozen=True, tag="d"):
+class _DispatchStep(Struct, array_like=True, frozen=True, tag="d"):
     at: int
     attempt: int
     endpoint: str
@@ -76,36 +75,37 @@ class _Sent(Struct, array_like=True, frozen=True, tag="d"):
     costs: tuple[tuple[str, int], ...] = ()
 
 
-class _Held(Struct, array_like=True, frozen=True, tag="h"):
+class _HoldStep(Struct, array_like=True, frozen=True, tag="h"):
     at: int
     pool: str
     service_class: str
     reason: str
 
 
-class _First(Struct, array_like=True, frozen=True, tag="f"):
+class _FirstTokenStep(Struct, array_like=True, frozen=True, tag="f"):
     at: int
     attempt: int
     delivered: bool = True
 
 
-class _Aborted(Struct, array_like=True, frozen=True, tag="a"):
+class _AbortStep(Struct, array_like=True, frozen=True, tag="a"):
     at: int
     attempt: int
     endpoint: str
     reason: str
 
 
-class _TryEnded(Struct, array_like=True, frozen=True, tag="e"):
+class _AttemptEndedStep(Struct, array_like=True, frozen=True, tag="e"):
     at: int
     attempt: int
     ending: AttemptEnding
     detail: str
     tokens: tuple[int, int, int] | None
-    """Of the prompt, of the output, and of the prompt those that were cached."""
+    """Prompt tokens, output tokens and cached prompt tokens; None if the engine reported none."""
+    first_token: bool = False
 
 
-class _Over(Struct, array_like=True, frozen=True, tag="x"):
+class _EndStep(Struct, array_like=True, frozen=True, tag="x"):
     at: int
     outcome: Outcome
     service_class: str | None
@@ -116,30 +116,30 @@ class _Over(Struct, array_like=True, frozen=True, tag="x"):
     reason: str
 
 
-KeptStep = _Sent | _Held | _First | _Aborted | _TryEnded | _Over
+RecordedStep = _DispatchStep | _HoldStep | _FirstTokenStep | _AbortStep | _AttemptEndedStep | _EndStep
 
 
-class Asked(Struct, array_like=True, frozen=True):
-    """What the scheduler was told of it."""
+class RecordedHistory(Struct, array_like=True, frozen=True):
+    """The request as seen by the scheduler, with its history."""
 
     arrived_at: int
     model: str
-    class_named: str | None
+    requested_class: str | None
     service_tier: str | None
-    rung: str | None
+    model_tier: str | None
     first_token_ns_left: int | None
     completion_ns_left: int | None
     n: int
     output_tokens_max: int | None
-    steps: list[KeptStep]
+    steps: list[RecordedStep]
     ejections: list[tuple[int, str, int, str]]
-    """When, which endpoint, until when and why: those of endpoints that it was at."""
+    """Ejections of endpoints that the request was sent to, each with its time, endpoint, end time and reason."""
     policies: list[tuple[int, str]]
     prompts: int = 1
 
 
-class Row(Struct, array_like=True, frozen=True):
-    key: Key
+class RecordRow(Struct, array_like=True, frozen=True):
+    key: RecordKey
     api: str
     model: str
     stream: bool
@@ -156,32 +156,34 @@ class Row(Struct, array_like=True, frozen=True):
     trace_id: str
     stages: list[StageSpan]
     caller_stages: list[tuple[str, int]]
-    """Name and microseconds."""
-    attempts: list[Try]
-    asked: Asked | None
+    """Name and duration in microseconds of each stage reported by the client."""
+    attempts: list[AttemptRow]
+    history: RecordedHistory | None
 
 
-Around = tuple[Sequence[tuple[Instant, Eject]], Sequence[tuple[Instant, str]]]
-"""The ejections and the changes of policy while a request was open."""
+ContextEvents = tuple[Sequence[tuple[Instant, Eject]], Sequence[tuple[Instant, str]]]
+"""Ejections and policy changes while a request was open."""
 
 
 def row_of(
     record: RequestRecord,
-    history: History | None,
-    around: Around = ((), ()),
+    history: RequestHistory | None,
+    context: ContextEvents = ((), ()),
     times: Sequence[StageTime] | None = None,
-) -> Row:
-    """`history` is None where the request ended before it was scheduled; `times` are its stages, if they are known."""
+) -> RecordRow:
+    """Creates a row. `history` is None if the request ended before it was scheduled. `times` contains its stages, if
+    already computed.
+    """
     began = record.started_at
-    key = Key(
+    key = RecordKey(
         record.request_id,
         record.tenant or "",
         record.class_name or "",
         "" if record.outcome is None else record.outcome.value,
-        record.arrived,
+        record.arrived_at,
         max(0, record.ended_at - began) // _US,
     )
-    return Row(
+    return RecordRow(
         key=key,
         api="" if record.api is None else record.api.value,
         model=(record.model or "")[:NAME_CHARS_MAX],
@@ -203,7 +205,7 @@ def row_of(
         ],
         caller_stages=[(name, length // _US) for name, length in record.caller_stages],
         attempts=[
-            Try(
+            AttemptRow(
                 each.number,
                 each.endpoint_id,
                 each.pool,
@@ -213,80 +215,91 @@ def row_of(
             )
             for each in record.attempts
         ],
-        asked=None if history is None else _asked(history, around),
+        history=None if history is None else _recorded_history(history, context),
     )
 
 
-def stages_of(row: Row) -> list[tuple[Stage, int | None, int, int]]:
-    """As `stage_times` has them, in microseconds; what another version calls otherwise is left out."""
+def stages_of(row: RecordRow) -> list[tuple[Stage, int | None, int, int]]:
+    """The stages in the format of `stage_times`, in microseconds. Stages unknown to this version are omitted."""
     known = {stage.value: stage for stage in Stage}
     return [(known[each.stage], each.attempt, each.begin_us, each.end_us) for each in row.stages if each.stage in known]
 
 
-# There, as bytes
+# Encoding
 
 _encoder: Final = msgpack.Encoder()
-_decoder: Final = msgpack.Decoder(Row)
+_decoder: Final = msgpack.Decoder(RecordRow)
 
 
-def encoded(row: Row) -> bytes:
+def encode_row(row: RecordRow) -> bytes:
     return _encoder.encode(row)
 
 
-def decoded(written: bytes) -> Row:
-    """Raises `msgspec.DecodeError`."""
+def decode_row(written: bytes) -> RecordRow:
+    """Decodes a row. Raises `msgspec.DecodeError`."""
     return _decoder.decode(written)
 
 
-# The history, there and back
+# Conversion of histories
 
 
-def _asked(history: History, around: Around) -> Asked:
-    # More may be added while this is read in another thread.
+def _recorded_history(history: RequestHistory, around: ContextEvents) -> RecordedHistory:
+    # Copy first, because the event loop may add steps while this thread reads.
     steps = tuple(history.steps)
     ejections, policies = around
-    return Asked(
+    return RecordedHistory(
         arrived_at=history.arrived_at,
         model=history.model or "",
-        class_named=history.class_named,
+        requested_class=history.requested_class,
         service_tier=history.service_tier,
-        rung=history.rung,
+        model_tier=history.model_tier,
         first_token_ns_left=history.first_token_ns_left,
         completion_ns_left=history.completion_ns_left,
         n=history.n,
         output_tokens_max=history.output_tokens_max,
-        steps=[_kept(step, at) for at, step in steps],
+        steps=[_recorded_step(step, at) for at, step in steps],
         ejections=[(at, each.endpoint_id, each.until, each.reason) for at, each in ejections],
         policies=list(policies),
         prompts=history.prompts,
     )
 
 
-def _kept(step: Step, at: Instant) -> KeptStep:
+def _recorded_step(step: Step, at: Instant) -> RecordedStep:
     match step:
         case Dispatch():
             caps = None if step.caps == _NO_CAPS else step.caps
-            place = step.endpoint_id, step.pool, step.service_class
-            why = step.reason[:REASON_CHARS_MAX], step.level, step.hedge, caps, step.costs
-            return _Sent(at, step.attempt, *place, step.waited_ns, step.held_ns, *why)
+            return _DispatchStep(
+                at,
+                step.attempt,
+                step.endpoint_id,
+                step.pool,
+                step.service_class,
+                step.waited_ns,
+                step.held_ns,
+                step.reason[:REASON_CHARS_MAX],
+                step.level,
+                step.hedge,
+                caps,
+                step.costs,
+            )
         case Hold():
-            return _Held(at, step.pool, step.service_class, step.reason)
+            return _HoldStep(at, step.pool, step.service_class, step.reason)
         case FirstToken():
-            return _First(at, step.attempt, step.delivered)
+            return _FirstTokenStep(at, step.attempt, step.delivered)
         case Abort():
-            return _Aborted(at, step.attempt, step.endpoint_id, step.reason)
+            return _AbortStep(at, step.attempt, step.endpoint_id, step.reason)
         case AttemptEnded():
             usage = step.usage
             tokens = None if usage is None else (usage.prompt_tokens, usage.output_tokens, usage.cached_tokens)
-            return _TryEnded(at, step.attempt, step.ending, step.detail, tokens)
+            return _AttemptEndedStep(at, step.attempt, step.ending, step.detail, tokens, step.first_token)
         case End():
             lengths = step.waited_ns, step.held_ns, step.retry_after_ns
-            return _Over(at, step.outcome, step.service_class, step.attempts, *lengths, step.reason)
+            return _EndStep(at, step.outcome, step.service_class, step.attempts, *lengths, step.reason)
 
 
-def history_of(row: Row) -> History | None:
-    """As decisions.py had it; None where it had none, or the request is of a kind that only another version knows."""
-    asked = row.asked
+def history_of(row: RecordRow) -> RequestHistory | None:
+    """The stored history; None if there is none or this version does not know the request's API."""
+    asked = row.history
     if asked is None or row.api not in _APIS:
         return None
     ticket = Ticket(
@@ -296,23 +309,23 @@ def history_of(row: Row) -> History | None:
         TenantId(row.key.tenant),
         row.stream,
         row.prompt_bytes,
-        class_named=asked.class_named,
+        requested_class=asked.requested_class,
         service_tier=asked.service_tier,
         client_retries=row.client_retries,
-        first_token_ns_left=_length(asked.first_token_ns_left),
-        completion_ns_left=_length(asked.completion_ns_left),
+        first_token_ns_left=_duration(asked.first_token_ns_left),
+        completion_ns_left=_duration(asked.completion_ns_left),
         n=asked.n,
         output_tokens_max=asked.output_tokens_max,
-        rung=asked.rung,
+        model_tier=asked.model_tier,
         prompts=asked.prompts,
     )
-    history = History(ticket, Instant(asked.arrived_at))
+    history = RequestHistory(ticket, Instant(asked.arrived_at))
     history.steps.extend(_steps(asked.steps, ticket.request_id))
     return history
 
 
-def around_of(row: Row) -> Around:
-    asked = row.asked
+def context_events_of(row: RecordRow) -> ContextEvents:
+    asked = row.history
     if asked is None:
         return (), ()
     ejections = [
@@ -322,29 +335,29 @@ def around_of(row: Row) -> Around:
     return ejections, [(Instant(at), name) for at, name in asked.policies]
 
 
-def _steps(kept: Iterable[KeptStep], request_id: RequestId) -> Iterable[tuple[Instant, Step]]:
+def _steps(kept: Iterable[RecordedStep], request_id: RequestId) -> Iterable[tuple[Instant, Step]]:
     for each in kept:
         yield Instant(each.at), _step(each, request_id)
 
 
-def _step(kept: KeptStep, request_id: RequestId) -> Step:
+def _step(kept: RecordedStep, request_id: RequestId) -> Step:
     match kept:
-        case _Sent():
+        case _DispatchStep():
             return _dispatch(kept, request_id)
-        case _Held():
+        case _HoldStep():
             return Hold(request_id, PoolName(kept.pool), ClassName(kept.service_class), kept.reason)
-        case _First():
+        case _FirstTokenStep():
             return FirstToken(request_id, kept.attempt, kept.delivered)
-        case _Aborted():
+        case _AbortStep():
             return Abort(request_id, kept.attempt, EndpointId(kept.endpoint), kept.reason)
-        case _TryEnded():
+        case _AttemptEndedStep():
             usage = None if kept.tokens is None else Usage(*kept.tokens, UsageSource.ENGINE)
-            return AttemptEnded(request_id, kept.attempt, kept.ending, kept.detail, usage)
-        case _Over():
+            return AttemptEnded(request_id, kept.attempt, kept.ending, kept.detail, usage, first_token=kept.first_token)
+        case _EndStep():
             return _end(kept, request_id)
 
 
-def _dispatch(kept: _Sent, request_id: RequestId) -> Dispatch:
+def _dispatch(kept: _DispatchStep, request_id: RequestId) -> Dispatch:
     return Dispatch(
         request_id,
         kept.attempt,
@@ -352,9 +365,9 @@ def _dispatch(kept: _Sent, request_id: RequestId) -> Dispatch:
         PoolName(kept.pool),
         ClassName(kept.service_class),
         Duration(kept.waited_ns),
-        _NEVER,
-        _NEVER,
-        _NEVER,
+        _NO_DURATION,
+        _NO_DURATION,
+        _NO_DURATION,
         kept.caps or _NO_CAPS,
         kept.reason,
         level=kept.level,
@@ -364,18 +377,18 @@ def _dispatch(kept: _Sent, request_id: RequestId) -> Dispatch:
     )
 
 
-def _end(kept: _Over, request_id: RequestId) -> End:
+def _end(kept: _EndStep, request_id: RequestId) -> End:
     return End(
         request_id,
         kept.outcome,
         None if kept.service_class is None else ClassName(kept.service_class),
         kept.attempts,
         Duration(kept.waited_ns),
-        _length(kept.retry_after_ns),
+        _duration(kept.retry_after_ns),
         kept.reason,
         held_ns=Duration(kept.held_ns),
     )
 
 
-def _length(length_ns: int | None) -> Duration | None:
+def _duration(length_ns: int | None) -> Duration | None:
     return None if length_ns is None else Duration(length_ns)

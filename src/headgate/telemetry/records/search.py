@@ -1,8 +1,8 @@
-"""How are records found again, in the files of all who share the folder?
+"""Finds records in the files of all processes that share a directory.
 
-By id, every file is looked at, the newest first; by what they are, only those of the time in question. Of a file the
-heads of its blocks are read, and the rest only where one is wanted. Both have an end: whoever asks says how long it may
-take, and is told where that was not enough.
+A lookup by request id scans all files, newest first. A search by attributes scans the files for the requested time
+range. Both read the block headers first, and then only the rows of matching blocks. The caller sets a timeout. The
+result shows whether the search was complete.
 """
 
 import time
@@ -13,114 +13,116 @@ from pathlib import Path
 from typing import Final
 
 from headgate.model.units import SECOND
-from headgate.telemetry.records.folder import segments
-from headgate.telemetry.records.row import Key, Row
-from headgate.telemetry.records.segment import Block, Unreadable, blocks, id_hash, keys_of, place_of, rows_of
+from headgate.telemetry.records.row import RecordKey, RecordRow
+from headgate.telemetry.records.segment import Block, UnreadableSegment, blocks, id_hash, keys_of, row_index, rows_of
+from headgate.telemetry.records.segment_writer import segments
 
 _SLICE: Final = 8
-"""Blocks that are looked at before others get their turn; a few milliseconds."""
+"""Number of blocks scanned between two pauses. Scanning them takes a few milliseconds."""
 _HEADS_SLICE: Final = 256
-"""The same of blocks of which only the heads are."""
+"""Number of block headers read between two pauses."""
 _PAUSE_S: Final = 0.0005
 _BLOCKS_MAX: Final = 200_000
-"""More blocks than these are not looked at by one search."""
-_CLOCKS_APART_NS: Final = 60 * SECOND
-"""So far a file's own time may be behind the arrivals in it."""
+"""Maximum number of blocks that one search considers."""
+_CLOCK_SKEW_NS_MAX: Final = 60 * SECOND
+"""Tolerance for files whose modification time is earlier than the arrival times in them."""
 _OPEN_NS_MAX: Final = 86_400 * SECOND
-"""No request is open for longer than this before it is written."""
+"""Maximum time between a request's arrival and the writing of its record."""
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """Which rows are looked for; what is None may be anything."""
+class RecordFilter:
+    """Search criteria. None matches any value."""
 
     since: int
     until: int
-    """Arrivals, by the calendar, in nanoseconds."""
+    """Range of arrival times, inclusive, as Unix times in nanoseconds."""
     tenant: str | None = None
     service_class: str | None = None
     outcome: str | None = None
-    slower_us: int | None = None
+    total_us_min: int | None = None
     limit: int = 20
 
-    def fits(self, key: Key) -> bool:
+    def matches(self, key: RecordKey) -> bool:
         return (
-            self.since <= key.arrived <= self.until
+            self.since <= key.arrived_at <= self.until
             and self.tenant in (None, key.tenant)
             and self.service_class in (None, key.service_class)
             and self.outcome in (None, key.outcome)
-            and (self.slower_us is None or key.total_us > self.slower_us)
+            and (self.total_us_min is None or key.total_us > self.total_us_min)
         )
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    rows: list[Row]
-    """The newest first."""
-    whole: bool
-    """False if the search ran out of time, something could not be read, or older records are no longer kept."""
+class SearchResult:
+    rows: list[RecordRow]
+    """Matching rows, newest first."""
+    complete: bool
+    """Whether the search was complete. False if it timed out, if a file could not be read, or if older records have
+    been deleted.
+    """
 
 
-class TimeIsOver(Exception):
-    """Not all could be looked at in the time that was given."""
+class SearchTimeout(Exception):
+    """The timeout expired before all files had been searched."""
 
 
-def find(
+def find_by_id(
     folder: Path, request_id: str, *, seconds_max: float, clock: Callable[[], float] = time.monotonic
-) -> tuple[Row, Path] | None:
-    """The last row of this request, and the folder of the process that wrote it. Raises `TimeIsOver`."""
+) -> tuple[RecordRow, Path] | None:
+    """The request's latest row, and the directory of the process that wrote it. Raises `SearchTimeout`."""
     over = clock() + seconds_max
     wanted = id_hash(request_id)
     for path in sorted(segments(folder), key=lambda each: each.stem, reverse=True):
-        latest: Row | None = None
-        for number, (block, hashes) in enumerate(_readable(path)):
-            if (place := place_of(hashes, wanted)) is not None:
+        latest: RecordRow | None = None
+        for number, (block, hashes) in enumerate(_readable_blocks(path)):
+            if (place := row_index(hashes, wanted)) is not None:
                 latest = _row(block, place, request_id) or latest
-            _give_way(number, over, clock)
+            _check_deadline_and_yield(number, over, clock)
         if latest is not None:
             return latest, path.parent
-        _give_way(1, over, clock)
+        _check_deadline_and_yield(1, over, clock)
     return None
 
 
-def _give_way(number: int, over: float, clock: Callable[[], float]) -> None:
-    """Looks at the time, and now and then lets others have their turn: streams are not to wait for whoever looks."""
+def _check_deadline_and_yield(number: int, over: float, clock: Callable[[], float]) -> None:
+    """Checks the timeout, and pauses regularly so that the event loop is not delayed."""
     if clock() > over:
-        raise TimeIsOver
+        raise SearchTimeout
     if number % _HEADS_SLICE == 0:
         time.sleep(_PAUSE_S)
 
 
-def _readable(path: Path) -> Iterator[tuple[Block, bytes]]:
+def _readable_blocks(path: Path) -> Iterator[tuple[Block, bytes]]:
     try:
         yield from blocks(path)
-    except Unreadable:
+    except UnreadableSegment:
         return
 
 
-def _row(block: Block, place: int, request_id: str) -> Row | None:
+def _row(block: Block, place: int, request_id: str) -> RecordRow | None:
     try:
         [row] = rows_of(block, [place])
-    except Unreadable:
+    except UnreadableSegment:
         return None
     return row if row.key.request_id == request_id else None
 
 
 def search(
     folder: Path,
-    wanted: Wanted,
+    record_filter: RecordFilter,
     *,
     seconds_max: float,
-    only: Path | None = None,
+    only_folder: Path | None = None,
     clock: Callable[[], float] = time.monotonic,
-) -> Found:
-    """The newest rows that fit, up to the limit; `only` leaves out all processes but that of this folder."""
+) -> SearchResult:
+    """Newest matching rows, up to `record_filter.limit`. `only_folder` restricts the search to one process."""
     over = clock() + seconds_max
-    known, whole = _spanning(folder, wanted, only, over, clock)
+    known, whole = _blocks_in_range(folder, record_filter, only_folder, over, clock)
     newest: list[tuple[int, int, int]] = []
-    """Arrival, block and place, the oldest on top."""
+    """Heap of (arrival, block number, row index), oldest first."""
     for number, block in enumerate(known):
-        if len(newest) >= wanted.limit and block.last < newest[0][0]:
+        if len(newest) >= record_filter.limit and block.last_arrival < newest[0][0]:
             break
         if clock() > over:
             whole = False
@@ -128,46 +130,47 @@ def search(
         keys = _keys(block)
         whole = whole and keys is not None
         for place, key in enumerate(keys or ()):
-            if wanted.fits(key):
-                entry = key.arrived, number, place
-                if len(newest) < wanted.limit:
+            if record_filter.matches(key):
+                entry = key.arrived_at, number, place
+                if len(newest) < record_filter.limit:
                     heappush(newest, entry)
                 elif entry > newest[0]:
                     heapreplace(newest, entry)
         if number % _SLICE == 0:
-            # Streams are not to wait for whoever searches.
+            # Pause so that the event loop is not delayed.
             time.sleep(_PAUSE_S)
-    rows = _fetched(known, newest)
-    return Found(rows, whole and len(rows) == len(newest))
+    rows = _fetch_rows(known, newest)
+    return SearchResult(rows, whole and len(rows) == len(newest))
 
 
-def _spanning(
-    folder: Path, wanted: Wanted, only: Path | None, over: float, clock: Callable[[], float]
+def _blocks_in_range(
+    folder: Path, wanted: RecordFilter, only: Path | None, over: float, clock: Callable[[], float]
 ) -> tuple[list[Block], bool]:
-    """The blocks that may hold such rows, the newest first, and whether these are all of them.
+    """Blocks that may contain matching rows, newest first, and whether the list is complete.
 
-    Half of the time is for this, so that some is left to look into them."""
+    Building this list may use half of the remaining time; the other half is for reading the blocks.
+    """
     half = (clock() + over) / 2
     found: list[Block] = []
     whole = True
     try:
-        for path in _of_the_time(folder, wanted, only):
+        for path in _segments_in_range(folder, wanted, only):
             try:
                 for number, (block, _) in enumerate(blocks(path)):
-                    if block.last >= wanted.since and block.first <= wanted.until:
+                    if block.last_arrival >= wanted.since and block.first_arrival <= wanted.until:
                         found.append(block)
-                    _give_way(number, half, clock)
-            except Unreadable:
+                    _check_deadline_and_yield(number, half, clock)
+            except UnreadableSegment:
                 whole = False
             if len(found) > _BLOCKS_MAX:
-                raise TimeIsOver
-    except TimeIsOver:
+                raise SearchTimeout
+    except SearchTimeout:
         whole = False
-    return sorted(found, key=lambda each: each.last, reverse=True), whole
+    return sorted(found, key=lambda each: each.last_arrival, reverse=True), whole
 
 
-def _of_the_time(folder: Path, wanted: Wanted, only: Path | None) -> list[Path]:
-    """The files that may hold such rows, the newest first."""
+def _segments_in_range(folder: Path, wanted: RecordFilter, only: Path | None) -> list[Path]:
+    """Files that may contain matching rows, newest first."""
     found: list[tuple[int, Path]] = []
     for path in segments(folder):
         begin = path.stem.partition("-")[0]
@@ -177,27 +180,27 @@ def _of_the_time(folder: Path, wanted: Wanted, only: Path | None) -> list[Path]:
             changed = path.stat().st_mtime_ns
         except OSError:
             continue
-        if changed + _CLOCKS_APART_NS >= wanted.since:
+        if changed + _CLOCK_SKEW_NS_MAX >= wanted.since:
             found.append((changed, path))
     return [path for _, path in sorted(found, reverse=True)]
 
 
-def _keys(block: Block) -> Sequence[Key] | None:
+def _keys(block: Block) -> Sequence[RecordKey] | None:
     try:
         return keys_of(block)
-    except Unreadable:
-        # What was deleted meanwhile was too old.
+    except UnreadableSegment:
+        # A file deleted in the meantime was past its retention time.
         return None if block.path.exists() else ()
 
 
-def _fetched(known: Sequence[Block], newest: Sequence[tuple[int, int, int]]) -> list[Row]:
+def _fetch_rows(known: Sequence[Block], newest: Sequence[tuple[int, int, int]]) -> list[RecordRow]:
     places: dict[int, list[int]] = {}
     for _, number, place in newest:
         places.setdefault(number, []).append(place)
-    rows: list[Row] = []
+    rows: list[RecordRow] = []
     for number, wanted in places.items():
         try:
             rows += rows_of(known[number], wanted)
-        except Unreadable:
+        except UnreadableSegment:
             continue
-    return sorted(rows, key=lambda row: row.key.arrived, reverse=True)
+    return sorted(rows, key=lambda row: row.key.arrived_at, reverse=True)

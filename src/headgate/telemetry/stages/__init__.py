@@ -1,1 +1,1 @@
-"""Time spent by requests in each stage."""
+"""Time that requests spend in each stage."""

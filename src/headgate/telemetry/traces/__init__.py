@@ -1,1 +1,1 @@
-"""Which requests become traces, and how do these reach a collector?"""
+"""Traces: selects requests, converts them to spans, and sends the spans to a collector."""

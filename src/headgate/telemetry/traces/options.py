@@ -1,29 +1,32 @@
-"""Options of tracing: the collector, and the traces that are kept."""
+"""Tracing options: the collector and which traces to keep."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
 
-class Names(StrEnum):
+class NamingConvention(StrEnum):
     GEN_AI = "gen_ai"
-    """The conventions from v1.37.0 on, which renamed `gen_ai.system`."""
+    """Semantic conventions since v1.37.0, which renamed `gen_ai.system`."""
     GEN_AI_1_36 = "gen_ai_1_36"
-    """Those up to v1.36.0."""
+    """Semantic conventions up to v1.36.0."""
     PLAIN = "plain"
-    """Ours alone."""
+    """Headgate's own names only."""
 
 
 @dataclass(frozen=True, slots=True)
 class TracingOptions:
     endpoint: str
-    """Complete address that spans are posted to."""
+    """Complete URL to which spans are posted."""
     headers: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
-    """Headers of each post; may contain secrets."""
+    """Headers sent with each post. They may contain secrets."""
     sample_ppm: int = 100_000
-    """Share of all requests that are kept, whatever their outcome."""
+    """Share of all requests to sample regardless of outcome, in millionths."""
     slowest_ppm: int = 10_000
-    """Share of the slowest requests of each class that are kept."""
-    kept_per_second_max: int = 200
-    names: str = "gen_ai"
-    """Version of OpenTelemetry's conventions for generative AI by which spans are named, or our own: `Names`."""
+    """Share of each class's requests that count as slowest and are kept, in millionths."""
+    traces_per_second_max: int = 200
+    semantic_conventions: str = "gen_ai"
+    """Attribute names: a version of OpenTelemetry's generative AI conventions or Headgate's own.
+
+    See `NamingConvention`.
+    """

@@ -1,110 +1,124 @@
-"""Of which spans does the trace of a request consist?
+"""Creates the spans of a request from its record.
 
-    headgate chat (server)          the whole of it, a child of whatever span the caller named
-      ingress, auth, ... settle     one for each piece of its time that is no attempt's
-      chat m (client)               one for each try at an endpoint; its id is what the engine was told
+    headgate chat (server)          the whole request, a child of the client's span if the request identifies one
+      ingress, auth, ... settle     one for each stage outside the attempts chat m (client)               one for each
+      attempt; the engine receives its span id
         connect, prefill, decode
-    prompt_building, ...            what the caller told of its own work, ending where ours begins
+    prompt_building, ...            stages reported by the client, ending where the request begins
 
-They are made of its record when it has ended. Prompts, answers and keys are not in there, and texts of callers neither,
-but for the name of the model that they asked for and the names of their own stages, both bounded.
+Spans contain no prompts, responses or keys. The only text from clients is the requested model and the names of the
+client's own stages, both limited in length.
 """
 
 from collections.abc import Iterator, Mapping
 from typing import Final
 
 from headgate.core.events import AttemptEnding
-from headgate.model.outcome import FACES
+from headgate.model.outcome import HTTP_REPLIES
 from headgate.model.stage import Stage
 from headgate.model.ticket import Api
 from headgate.model.units import MILLISECOND
 from headgate.ports.records import AttemptRecord, RequestRecord
-from headgate.telemetry.stages.budget import NOTHING_SAID, spending
-from headgate.telemetry.stages.times import StageTime, attempt_times, stage_times
-from headgate.telemetry.traces.known import NOTHING_KNOWN, Known
-from headgate.telemetry.traces.messages import CLIENT, SERVER, Attribute, Spans
-from headgate.telemetry.traces.names import UNKNOWN_ENGINE, WORDS
+from headgate.telemetry.stages.stage_budget import NO_STAGE_BUDGET, stage_breakdown
+from headgate.telemetry.stages.stage_times import StageTime, attempt_times, stage_times
+from headgate.telemetry.traces.attribute_names import ATTRIBUTE_NAMES, UNKNOWN_ENGINE
+from headgate.telemetry.traces.otlp import CLIENT, SERVER, Attribute, Spans
+from headgate.telemetry.traces.span_settings import DEFAULT_SPAN_SETTINGS, SpanSettings
 
 TEXT_CHARS_MAX: Final = 256
-"""Of a reason so much is told."""
+"""Maximum length of a reason or an error text."""
 OPERATIONS: Final[Mapping[Api, str]] = {
     Api.CHAT: "chat",
     Api.COMPLETIONS: "text_completion",
     Api.EMBEDDINGS: "embeddings",
     Api.RESPONSES: "chat",
 }
-"""What OpenTelemetry calls them."""
-INTERNAL_ERROR: Final = "internal_error"
-"""The outcome that a mistake of our own has here."""
-_OF_ATTEMPTS: Final = (Stage.CONNECT, Stage.PREFILL, Stage.DECODE)
-_BEYOND_ATTEMPTS: Final = 1 << 20
-"""From here on numbers are those of other spans."""
-_ENDED_BADLY: Final = (AttemptEnding.FAILED, AttemptEnding.SILENT, AttemptEnding.REFUSED)
+"""OpenTelemetry's operation name for each API."""
+NO_OUTCOME: Final = "internal_error"
+"""Outcome attribute of a request that failed because of a bug in the gateway."""
+_ATTEMPT_STAGES: Final = (Stage.CONNECT, Stage.PREFILL, Stage.DECODE)
+_FIRST_OTHER_SPAN: Final = 1 << 20
+"""Numbers above this one identify spans that are not attempts."""
+_FAILED_ENDINGS: Final = (AttemptEnding.FAILED, AttemptEnding.TIMEOUT, AttemptEnding.REJECTED)
 
 
-def trace(record: RequestRecord, known: Known = NOTHING_KNOWN) -> bytes:
-    """The spans of one request, as they stand in a message."""
-    made = _Trace(record, known)
+def build_trace(record: RequestRecord, known: SpanSettings = DEFAULT_SPAN_SETTINGS) -> bytes:
+    """The encoded spans of one request."""
+    made = _TraceBuilder(record, known)
     times = stage_times(record)
-    made.request(times)
+    made.add_request(times)
     for stage, attempt, begin, end in times:
-        if stage not in _OF_ATTEMPTS:
-            made.stage(stage, made.root, begin, end, () if attempt is None else (("headgate.attempt", attempt),))
+        if stage not in _ATTEMPT_STAGES:
+            made.add_stage(stage, made.root, begin, end, () if attempt is None else (("headgate.attempt", attempt),))
     for each in record.attempts:
-        made.attempt(each)
-    made.caller_stages()
-    return made.spans.written()
+        made.add_attempt(each)
+    made.add_caller_stages()
+    return made.spans.serialize()
 
 
-class _Trace:
-    __slots__ = ("_budget", "_calendar", "_engines", "_numbered", "_record", "_words", "root", "spans")
+class _TraceBuilder:
+    __slots__ = ("_budget", "_engines", "_last_span_number", "_names", "_record", "_wall_offset_ns", "root", "spans")
 
-    def __init__(self, record: RequestRecord, known: Known) -> None:
+    def __init__(self, record: RequestRecord, known: SpanSettings) -> None:
         self._record = record
-        self._words = WORDS[known.names]
+        self._names = ATTRIBUTE_NAMES[known.conventions]
         self._engines = known.engines
-        self._budget = known.budgets.get(record.class_name or "", NOTHING_SAID)
-        self._calendar = record.arrived - record.started_at
-        self._numbered = _BEYOND_ATTEMPTS
+        self._budget = known.budgets.get(record.class_name or "", NO_STAGE_BUDGET)
+        self._wall_offset_ns = record.arrived_at - record.started_at
+        self._last_span_number = _FIRST_OTHER_SPAN
         self.root = record.span_id(0)
         self.spans = Spans(record.trace_id, record.trace_state)
 
-    def piece(
-        self, name: str, parent: bytes, begin: int, end: int, about: tuple[Attribute, ...] = (), *, remote: bool = False
+    def add_span(
+        self,
+        name: str,
+        parent: bytes,
+        begin: int,
+        end: int,
+        attributes: tuple[Attribute, ...] = (),
+        *,
+        remote: bool = False,
     ) -> None:
-        """A span that nobody else needs to know by its id."""
-        self._numbered += 1
-        span_id, calendar = self._record.span_id(self._numbered), self._calendar
+        """Adds a span whose id is not used anywhere else."""
+        self._last_span_number += 1
+        span_id, calendar = self._record.span_id(self._last_span_number), self._wall_offset_ns
         begin, end = begin + calendar, end + calendar
-        self.spans.add(name, span_id=span_id, parent=parent, begin=begin, end=end, remote=remote, attributes=about)
+        self.spans.add(name, span_id=span_id, parent=parent, begin=begin, end=end, remote=remote, attributes=attributes)
 
-    def stage(self, stage: Stage, parent: bytes, begin: int, end: int, about: tuple[Attribute, ...] = ()) -> None:
+    def add_stage(
+        self, stage: Stage, parent: bytes, begin: int, end: int, attributes: tuple[Attribute, ...] = ()
+    ) -> None:
         if (allowed := self._budget.stages.get(stage)) is not None:
-            about = (*about, ("headgate.budget_ms", allowed / MILLISECOND))
-        self.piece(stage.value, parent, begin, end, about)
+            attributes = (*attributes, ("headgate.budget_ms", allowed / MILLISECOND))
+        self.add_span(stage.value, parent, begin, end, attributes)
 
-    # The whole
+    # The request
 
-    def request(self, times: list[StageTime]) -> None:
+    def add_request(self, times: list[StageTime]) -> None:
         record = self._record
-        outcome = INTERNAL_ERROR if record.outcome is None else record.outcome.value
-        failed = record.outcome is None or FACES[record.outcome].status >= 500
+        outcome = NO_OUTCOME if record.outcome is None else record.outcome.value
+        failed = record.outcome is None or HTTP_REPLIES[record.outcome].status >= 500
         about: list[Attribute] = [("headgate.request_id", record.request_id), ("headgate.outcome", outcome)]
-        if failed and self._words.conventional:
+        if failed and self._names.semantic_conventions:
             about.append(("error.type", outcome))
         self.spans.add(
             "headgate" if record.api is None else f"headgate {record.api.value}",
             span_id=self.root,
-            parent=record.parent,
-            begin=record.arrived,
-            end=record.ended_at + self._calendar,
+            parent=record.parent_span_id,
+            begin=record.arrived_at,
+            end=record.ended_at + self._wall_offset_ns,
             kind=SERVER,
-            remote=bool(record.parent),
-            attributes=[*about, *self._facts(), *self._lateness(times), *self._model()],
+            remote=bool(record.parent_span_id),
+            attributes=[
+                *about,
+                *self._request_attributes(),
+                *self._budget_attributes(times),
+                *self._model_attributes(),
+            ],
             error=outcome if failed else None,
         )
 
-    def _facts(self) -> Iterator[Attribute]:
+    def _request_attributes(self) -> Iterator[Attribute]:
         record = self._record
         if record.tenant is not None:
             yield ("headgate.tenant", record.tenant)
@@ -113,7 +127,7 @@ class _Trace:
         if record.queued_at:
             yield ("headgate.waited_ns", record.waited_ns)
             yield ("headgate.attempts", len(record.attempts))
-            # In the scheduler's words. Those of the door may repeat what was wrong in a body.
+            # Use only the scheduler's reasons: a reason from parsing the request may quote its body.
             yield ("headgate.reason", record.reason[:TEXT_CHARS_MAX])
         if record.held_ns:
             yield ("headgate.held_ns", record.held_ns)
@@ -122,18 +136,21 @@ class _Trace:
         if record.status:
             yield ("http.response.status_code", record.status)
 
-    def _lateness(self, times: list[StageTime]) -> Iterator[Attribute]:
-        if self._budget.says_nothing:
+    def _budget_attributes(self, times: list[StageTime]) -> Iterator[Attribute]:
+        if self._budget.is_empty:
             return
         record = self._record
-        spent = spending(times, self._budget, stream=record.stream, outcome=record.outcome)
-        if spent.over:
-            yield ("headgate.over_budget", ", ".join(spent.over))
-        if spent.late:
-            yield ("headgate.late", ", ".join(f"{goal}={stage}" for goal, stage in spent.late.items()))
+        spent = stage_breakdown(times, self._budget, stream=record.stream, outcome=record.outcome)
+        if spent.over_budget:
+            yield ("headgate.over_budget", ", ".join(spent.over_budget))
+        if spent.missed_targets:
+            yield (
+                "headgate.missed_targets",
+                ", ".join(f"{target}={stage}" for target, stage in spent.missed_targets.items()),
+            )
 
-    def _model(self) -> Iterator[Attribute]:
-        record, words = self._record, self._words
+    def _model_attributes(self) -> Iterator[Attribute]:
+        record, words = self._record, self._names
         if (operation := self._operation) is not None:
             yield ("gen_ai.operation.name", operation)
         if record.attempts:
@@ -149,34 +166,34 @@ class _Trace:
 
     @property
     def _operation(self) -> str | None:
-        """In the words of the conventions, where they have one for it and are asked for."""
+        """Operation name from the semantic conventions; None if they are disabled or have no name for the API."""
         api = self._record.api
-        return None if api is None or not self._words.conventional else OPERATIONS.get(api)
+        return None if api is None or not self._names.semantic_conventions else OPERATIONS.get(api)
 
     def _engine(self, attempt: AttemptRecord) -> str:
         return self._engines.get(attempt.pool, UNKNOWN_ENGINE)
 
-    # Its attempts
+    # Attempts
 
-    def attempt(self, attempt: AttemptRecord) -> None:
-        span_id, calendar = self._record.span_id(attempt.number), self._calendar
+    def add_attempt(self, attempt: AttemptRecord) -> None:
+        span_id, calendar = self._record.span_id(attempt.number), self._wall_offset_ns
         end = attempt.ended_at or self._record.ended_at
-        failed = attempt.ending is not None and attempt.ending in _ENDED_BADLY
+        failed = attempt.ending is not None and attempt.ending in _FAILED_ENDINGS
         operation, model = self._operation, self._record.model_served or self._record.model
         self.spans.add(
             "attempt" if operation is None or model is None else f"{operation} {model}",
             span_id=span_id,
             parent=self.root,
-            begin=attempt.ordered_at + calendar,
+            begin=attempt.dispatched_at + calendar,
             end=end + calendar,
             kind=CLIENT,
-            attributes=list(self._about(attempt)),
+            attributes=list(self._attempt_attributes(attempt)),
             error=attempt.detail[:TEXT_CHARS_MAX] if failed else None,
         )
         for stage, _, begin, until in attempt_times(attempt, end):
-            self.stage(stage, span_id, begin, until)
+            self.add_stage(stage, span_id, begin, until)
 
-    def _about(self, attempt: AttemptRecord) -> Iterator[Attribute]:
+    def _attempt_attributes(self, attempt: AttemptRecord) -> Iterator[Attribute]:
         yield ("headgate.attempt", attempt.number)
         yield ("headgate.endpoint", attempt.endpoint_id)
         yield ("headgate.pool", attempt.pool)
@@ -185,22 +202,22 @@ class _Trace:
         if attempt.hedge:
             yield ("headgate.hedge", True)
         if attempt.ending is not None:
-            yield ("headgate.ending", attempt.ending.value)
-            if self._words.conventional and attempt.ending in _ENDED_BADLY:
+            yield ("headgate.attempt_ending", attempt.ending.value)
+            if self._names.semantic_conventions and attempt.ending in _FAILED_ENDINGS:
                 yield ("error.type", attempt.ending.value)
-        yield (self._words.engine, self._engine(attempt))
+        yield (self._names.engine, self._engine(attempt))
         if (operation := self._operation) is not None:
             yield ("gen_ai.operation.name", operation)
             if (model := self._record.model_served or self._record.model) is not None:
-                yield (self._words.model, model)
+                yield (self._names.model, model)
 
-    # What was before
+    # The client's own stages
 
-    def caller_stages(self) -> None:
-        """Ending where ours begins: the caller does not tell when it worked, only for how long."""
+    def add_caller_stages(self) -> None:
+        """Adds the client's stages. Clients report only durations, so the last stage ends where the request begins."""
         record = self._record
         begin = record.started_at - sum(length for _, length in record.caller_stages)
-        parent, remote = record.parent or self.root, bool(record.parent)
+        parent, remote = record.parent_span_id or self.root, bool(record.parent_span_id)
         for name, length in record.caller_stages:
-            self.piece(name, parent, begin, begin + length, (("headgate.told_by", "caller"),), remote=remote)
+            self.add_span(name, parent, begin, begin + length, (("headgate.reported_by", "caller"),), remote=remote)
             begin += length

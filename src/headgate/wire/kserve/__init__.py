@@ -1,1 +1,1 @@
-"""The KServe protocol."""
+"""KServe's protocol (Open Inference Protocol), including Triton's generate extension."""

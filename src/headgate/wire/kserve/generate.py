@@ -1,12 +1,12 @@
-"""How is a chat or a completion put to a model that only takes text?
+"""Converts chats and completions to requests for Triton's generate extension.
 
-Triton's generate extension takes one JSON object: what bears the name of one of the model's inputs becomes that tensor,
-everything else a parameter of the request. So which names to use is read off the model's own metadata. TensorRT-LLM's
-models have an input for each setting; those of vLLM's backend take all of them as one text, `sampling_parameters`;
-other models may have either, or neither.
+The generate extension takes one JSON object. Fields named after a model input become that tensor, and all others become
+request parameters. The input names come from the model's metadata. TensorRT-LLM models have one input per setting.
+Models on the vLLM backend take all settings as one text, `sampling_parameters`. Other models may have either or
+neither.
 
-What such a model cannot do (tools, images, several answers) is refused, with the name of the field. Leaving it out
-silently would answer another question than the one that was asked.
+Features that such a model does not support (tools, images, several choices) are rejected with an error that identifies
+the field. Removing them silently would change the meaning of the request.
 """
 
 from collections.abc import Mapping
@@ -17,29 +17,29 @@ import msgspec
 
 from headgate.model.ticket import Api
 from headgate.wire.fields import BadRequest, Fields
-from headgate.wire.kserve.chat import FORMS, PLAIN, ChatForm, Turn, render
+from headgate.wire.kserve.chat_template import CHAT_TEMPLATES, PLAIN, ChatMessage, ChatTemplate, render
 
-CHAT_FORM_PARAMETER: Final = "headgate_chat_form"
-"""The parameter of a model's configuration that names the form of its conversations."""
+CHAT_TEMPLATE_PARAMETER: Final = "headgate_chat_template"
+"""Parameter in the model configuration that selects the chat template."""
 CHAT_TOKENS_DEFAULT: Final = 512
 COMPLETION_TOKENS_DEFAULT: Final = 16
-"""How long an answer may be where the caller sets no limit. Some models have no limit of their own."""
+"""Maximum output tokens for a completion that sets no limit. Needed because some models have no default."""
 
 _TEXT: Final = "BYTES"
 _SAMPLING: Final = "sampling_parameters"
-_SWITCHES: Final = (
+_OUTPUT_FLAGS: Final = (
     "exclude_input_in_output",
     "return_finish_reason",
     "return_num_input_tokens",
     "return_num_output_tokens",
 )
-"""Inputs that have a model say more of its answer, or only the answer; set where the model has them."""
+"""Model inputs that make the output more detailed or remove the prompt from it. Set if the model has these inputs."""
 _NAMES: Final[Mapping[str, tuple[str, ...]]] = {
     "seed": ("random_seed", "seed"),
     "min_tokens": ("min_length", "min_tokens"),
     "stop": ("stop_words", "stop"),
 }
-"""Settings that models call otherwise than OpenAI does; the last is what parameters are called."""
+"""Settings whose names differ from those in OpenAI's API. The last name is used for request parameters."""
 _UNSUPPORTED: Final = (
     *("tools", "functions", "audio", "logit_bias", "logprobs", "top_logprobs", "prompt_logprobs", "echo", "suffix"),
     *("guided_json", "guided_regex", "guided_choice", "guided_grammar", "structured_outputs"),
@@ -55,9 +55,9 @@ class _Format(msgspec.Struct):
 
 
 class _Request(msgspec.Struct):
-    """What a text model can follow of a chat or a completion."""
+    """Fields of a chat or completion that a text model supports."""
 
-    messages: list[Turn] = []
+    messages: list[ChatMessage] = []
     prompt: str | list[str] = ""
     max_tokens: _Count = None
     max_completion_tokens: _Count = None
@@ -96,25 +96,25 @@ class _Config(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class TextModel:
-    """A model that takes text and gives text, as it describes itself."""
+    """Model with text input and output, according to its metadata."""
 
     text_input: str
     text_output: str
     inputs: frozenset[str]
-    form: ChatForm
+    chat_template: ChatTemplate
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class GenerateRequest:
     body: bytes
     prompt_bytes: int
     output_tokens_max: int
 
 
 def read_model(metadata: bytes, config: bytes) -> TextModel | None:
-    """What the two pages about a model say; None where it neither takes nor gives text.
+    """Parses a model's metadata and configuration. Returns None if the model has no text input or no text output.
 
-    The second page may be missing: some servers keep it to themselves.
+    `config` may be empty, because some servers do not publish it.
     """
     try:
         said = msgspec.json.decode(metadata, type=_Metadata)
@@ -123,7 +123,7 @@ def read_model(metadata: bytes, config: bytes) -> TextModel | None:
     text_input, text_output = _text_tensor(said.inputs, "text_input"), _text_tensor(said.outputs, "text_output")
     if text_input is None or text_output is None:
         return None
-    form = FORMS.get(_form_named(config), FORMS[PLAIN])
+    form = CHAT_TEMPLATES.get(_template_name(config), CHAT_TEMPLATES[PLAIN])
     return TextModel(text_input, text_output, frozenset(each.name for each in said.inputs), form)
 
 
@@ -132,21 +132,21 @@ def _text_tensor(tensors: list[_Tensor], usual: str) -> str | None:
     return usual if usual in texts else next(iter(texts), None)
 
 
-def _form_named(config: bytes) -> str:
+def _template_name(config: bytes) -> str:
     try:
         parameters = msgspec.json.decode(config, type=_Config).parameters
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
         return PLAIN
-    named = parameters.get(CHAT_FORM_PARAMETER)
+    named = parameters.get(CHAT_TEMPLATE_PARAMETER)
     return PLAIN if named is None else named.string_value
 
 
-def ask(raw: bytes, api: Api, model: TextModel) -> Question:
-    """What Triton's generate extension is sent for an OpenAI body. Raises `BadRequest`."""
+def build_request(raw: bytes, api: Api, model: TextModel) -> GenerateRequest:
+    """Converts an OpenAI body to a request for the generate extension. Raises `BadRequest`."""
     fields = msgspec.json.decode(raw, type=Fields)
-    _refuse_unsupported(fields)
+    _reject_unsupported(fields)
     request = _read(raw)
-    text = render(request.messages, model.form) if api is Api.CHAT else _one_prompt(request.prompt)
+    text = render(request.messages, model.chat_template) if api is Api.CHAT else _one_prompt(request.prompt)
     most = request.max_completion_tokens or request.max_tokens
     if most is None:
         most = CHAT_TOKENS_DEFAULT if api is Api.CHAT else COMPLETION_TOKENS_DEFAULT
@@ -155,53 +155,51 @@ def ask(raw: bytes, api: Api, model: TextModel) -> Question:
     if _SAMPLING in model.inputs:
         sent[_SAMPLING] = msgspec.json.encode(settings).decode()
     else:
-        sent |= _named(settings, model)
-    for name in _SWITCHES:
+        sent |= _by_model_names(settings, model)
+    for name in _OUTPUT_FLAGS:
         if name in model.inputs:
             sent[name] = True
     for name, value in fields.items():
-        # What only this model knows, such as a width of beams.
+        # Inputs specific to this model, such as the beam width.
         if name in model.inputs and name not in sent:
             sent[name] = value
-    return Question(msgspec.json.encode(sent), len(text.encode("utf-8", "replace")), most)
+    return GenerateRequest(msgspec.json.encode(sent), len(text.encode("utf-8", "replace")), most)
 
 
 def _read(raw: bytes) -> _Request:
     try:
         request = msgspec.json.decode(raw, type=_Request)
     except msgspec.ValidationError as error:
-        wrong = "a field has a value of another type"
-        raise BadRequest(f"{wrong}: {error}", kept=wrong) from None
+        wrong = "a field has the wrong type"
+        raise BadRequest(f"{wrong}: {error}", log_message=wrong) from None
     for name, count in ("n", request.n), ("best_of", request.best_of):
         if count is not None and count > 1:
-            raise BadRequest(f'this model gives one answer; leave "{name}" out', name)
+            raise BadRequest(f'this model returns one choice; remove "{name}"', name)
     if request.response_format is not None and request.response_format.type != "text":
         raise _unsupported("response_format")
     return request
 
 
-def _refuse_unsupported(fields: Fields) -> None:
+def _reject_unsupported(fields: Fields) -> None:
     for name in _UNSUPPORTED:
         if name in fields and bytes(fields[name]) not in _NOTHING:
             raise _unsupported(name)
 
 
 def _unsupported(name: str) -> BadRequest:
-    return BadRequest(f'this model takes text and gives text; it has nothing for "{name}", so leave it out', name)
+    return BadRequest(f'this text-only model does not support "{name}"; remove it', name)
 
 
 def _one_prompt(prompt: str | list[str]) -> str:
     if isinstance(prompt, str):
         return prompt
     if len(prompt) != 1:
-        raise BadRequest(
-            'this model takes one prompt at a time; send each in "prompt" of a request of its own', "prompt"
-        )
+        raise BadRequest("this model accepts one prompt per request; send each prompt in a separate request", "prompt")
     return prompt[0]
 
 
 def _settings(request: _Request, output_tokens_max: int) -> dict[str, object]:
-    """What was asked for, by OpenAI's names."""
+    """Returns the request's settings, by their OpenAI names."""
     given: dict[str, object | None] = {
         "max_tokens": output_tokens_max,
         "min_tokens": request.min_tokens,
@@ -218,8 +216,8 @@ def _settings(request: _Request, output_tokens_max: int) -> dict[str, object]:
     return {name: value for name, value in given.items() if value is not None}
 
 
-def _named(settings: dict[str, object], model: TextModel) -> dict[str, object]:
-    """The same by the model's own names; what is none of its inputs goes along as a parameter."""
+def _by_model_names(settings: dict[str, object], model: TextModel) -> dict[str, object]:
+    """Returns the settings by the model's input names. Settings that have no input become request parameters."""
     named: dict[str, object] = {}
     for name, value in settings.items():
         names = _NAMES.get(name, (name,))
@@ -229,10 +227,10 @@ def _named(settings: dict[str, object], model: TextModel) -> dict[str, object]:
 
 
 def _as_parameter(name: str, value: object) -> object:
-    """A parameter is one number, text or flag."""
+    """Returns the value as a request parameter, which must be a single number, text or boolean."""
     if not isinstance(value, list):
         return value
     texts = cast("list[str]", value)
     if len(texts) != 1:
-        raise BadRequest(f'this model takes one text for "{name}"; send one', name)
+        raise BadRequest(f'this model accepts one value for "{name}"; send only one', name)
     return texts[0]

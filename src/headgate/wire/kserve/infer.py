@@ -1,47 +1,50 @@
-"""What does a caller send and hear who speaks KServe's protocol rather than OpenAI's?
+"""Request and response bodies in KServe's protocol.
 
-Tensors travel on as the bytes they came as. They are JSON, or JSON followed by binary data (the binary tensor
-extension), whose length a header tells; the JSON alone is read, and only to refuse what no engine should see
-(`kserve_checks.py`). The model is named by the path, which keeps the caller's name of it from the engine.
+Tensors are forwarded unchanged. They are either JSON, or JSON followed by binary data (the binary tensor extension),
+with the length of the JSON part in a header. Only the JSON is parsed, to reject values that must not reach an engine
+(`tensor_checks.py`). The model name is in the path, so the body does not contain it.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 from typing import Final, Self
 
 import msgspec
 
 from headgate.model.caps import Caps
+from headgate.model.message import message
 from headgate.model.ticket import Api
-from headgate.wire.measure import PromptLength
-from headgate.wire.request import BadRequest, RequestBody, Trimmed, is_large
+from headgate.wire.prompt_length import PromptLength
+from headgate.wire.request_body import BadRequest, RequestBody, Trimmed, is_large
 
-HEADER_LENGTH: Final = "inference-header-content-length"
-"""The header that tells how many bytes of a body, or of an answer, are JSON; absent where all of it is."""
+JSON_LENGTH_HEADER: Final = "inference-header-content-length"
+"""Header with the length of the JSON part of a request or response body. Absent if the whole body is JSON."""
 
 _ENCODER: Final = msgspec.json.Encoder()
 
 
-class Asked(StrEnum):
-    """What of a model is wanted, which is also how its path ends."""
+class ModelOperation(StrEnum):
+    """Operation on a model. The value is the last part of its path."""
 
     INFERENCE = "/infer"
     READINESS = "/ready"
     METADATA = ""
 
 
-@dataclass(frozen=True, slots=True)
+@message
 class InferBody(RequestBody):
-    """What is asked of a model, as it came."""
+    """KServe request body, as received."""
 
-    asked: Asked
+    operation: ModelOperation
     json_bytes: int | None
-    """How many of its bytes are JSON, where the caller said so; the others are data."""
+    """Length of the JSON part, in bytes. None if the whole body is JSON."""
     raw: bytes | bytearray = field(repr=False)
 
     @classmethod
-    def of(cls, raw: bytes | bytearray, *, model: str, asked: Asked, json_bytes: int | None = None) -> Self:
-        """A body that has been checked. Its size is what it counts for."""
+    def of(
+        cls, raw: bytes | bytearray, *, model: str, operation: ModelOperation, json_bytes: int | None = None
+    ) -> Self:
+        """Creates a body from bytes that have been checked. Its size counts as its prompt length."""
         return cls(
             api=Api.INFER,
             model=model,
@@ -51,15 +54,15 @@ class InferBody(RequestBody):
             length=PromptLength(len(raw), len(raw)),
             is_large=is_large(raw),
             prefix=b"",
-            asked=asked,
+            operation=operation,
             json_bytes=json_bytes,
             raw=raw,
             _fields={},
             _stream_options={},
         )
 
-    def shaped(self, caps: Caps, trimmed: Trimmed | None) -> tuple[Self, tuple[str, ...]]:
-        """Itself: a class limits answers of tokens, and here are none."""
+    def apply_caps(self, caps: Caps, trimmed: Trimmed | None) -> tuple[Self, tuple[str, ...]]:
+        """Returns the body unchanged, because caps apply only to generated tokens."""
         return self, ()
 
     def encode(self, *, served_model: str, passes_priority: bool = False, cache_salt: str | None = None) -> bytes:
@@ -71,13 +74,16 @@ class InferBody(RequestBody):
         return [memoryview(self.raw)] if self.raw else []
 
 
-def json_length(told: bytes | None, size: int) -> int | None:
-    """How many bytes of a body of this size are JSON, by its header; None where there is none. Raises `BadRequest`."""
-    if told is None:
+def json_length(header: bytes | None, size: int) -> int | None:
+    """Parses the header with the JSON length.
+
+    Returns None if there is no header. Raises `BadRequest` if the value is above `size`.
+    """
+    if header is None:
         return None
-    length = int(told) if told.isdigit() and len(told) <= 18 else -1
+    length = int(header) if header.isdigit() and len(header) <= 18 else -1
     if not 0 < length <= size:
-        raise BadRequest(f"{HEADER_LENGTH} must be a number from 1 to the body's {size} bytes", HEADER_LENGTH)
+        raise BadRequest(f"{JSON_LENGTH_HEADER} must be from 1 to {size}, the size of the body", JSON_LENGTH_HEADER)
     return length
 
 
@@ -86,5 +92,5 @@ def error_body(message: str) -> bytes:
 
 
 def server_body(*, name: str, version: str) -> bytes:
-    """What a server says of itself."""
+    """Returns the server metadata."""
     return _ENCODER.encode({"name": name, "version": version, "extensions": ["binary_tensor_data"]})

@@ -1,16 +1,16 @@
-"""Are valid and invalid answers of the store's scripts read correctly?"""
+"""Tests for parsing replies from the store's scripts."""
 
 import pytest
 
-from headgate.hosts.cell.protocol.messages import Snapshots
-from headgate.hosts.cell.redis.scripts import kept
+from headgate.hosts.cell.protocol.messages import SnapshotId
+from headgate.hosts.cell.redis.scripts import parse_snapshot_id
 
 
-def test_answer_names_the_snapshot_that_the_store_has() -> None:
-    assert kept([b"7", b"3"]) == Snapshots(7, 3)
+def test_reply_contains_the_id_of_the_stored_snapshot() -> None:
+    assert parse_snapshot_id([b"7", b"3"]) == SnapshotId(7, 3)
 
 
 @pytest.mark.parametrize("answer", [1, None, [], [b"7"], [b"x", b"3"], [None, None], [b"9007199254740993", b"1"]])
-def test_invalid_answer_raises(answer: object) -> None:
+def test_invalid_reply_raises(answer: object) -> None:
     with pytest.raises((ValueError, TypeError)):
-        kept(answer)
+        parse_snapshot_id(answer)

@@ -1,1 +1,1 @@
-"""What runs where Ray is? A program in a folder of its own, because the folder comes first on its path."""
+"""Ray driver program. It has its own directory, because the program's directory comes first on its import path."""

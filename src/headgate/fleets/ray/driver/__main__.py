@@ -1,21 +1,21 @@
-"""How does a driver keep the engines of one pool running in a Ray cluster?
+"""Ray driver that runs a pool's engines in a cluster.
 
-A program of its own, run by an interpreter that has Ray; the gateway's need not have it. It knows nothing of Headgate:
-orders come as lines of JSON on its standard input, news go out as such lines on its standard output.
+This is a separate program, run by an interpreter that has Ray installed, so that the gateway's interpreter does not
+need it. It does not depend on Headgate. It reads commands as lines of JSON from standard input and writes events as
+lines of JSON to standard output.
 
     {"run": 7, "command": ["vllm", "--port", "{port}"], "environment": {}, "cpus": 1, "gpus": 1, "resources": {}}
     {"end": 7, "within_s": 10}
 
-    {"up": "2.60.0"}                                    it has a connection to the cluster
-    {"waits": 7, "why": "..."}                          no node has room for it so far
+    {"up": "2.60.0"}                                    connected to the cluster
+    {"waits": 7, "why": "..."}                          no node has enough capacity so far
     {"placed": 7, "host": "10.0.0.7", "port": 40001, "pid": 123, "actor": "..."}
     {"ended": 7, "status": 0}  or  {"ended": 7, "problem": "..."}
 
-Each engine is the child of one Ray actor. The actor takes the processors and the memory that Ray gives it, chooses a
-port on whichever node it came to, and fills in `{host}` and `{port}` there, in the environment too. Actors live no
-longer than this driver, and engines no longer than their actor, however that one ends: a watcher beside each engine is
-blocked on a pipe that only the actor holds, and kills the engine's whole group when the pipe ends. When our own input
-ends, the gateway is gone, and everything is given up.
+Each engine is the child of one Ray actor. The actor reserves CPUs and GPUs, chooses a port on its node, and fills in
+`{host}` and `{port}` in the command and the environment. Actors end with this driver, and engines end with their actor,
+whatever ends it: a watcher next to each engine blocks on a pipe that only the actor holds, and kills the engine's
+process group when the pipe closes. When standard input closes, the gateway is gone, and the driver stops everything.
 """
 
 import argparse
@@ -34,40 +34,42 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 LINE_BYTES_MAX = 1024 * 1024
-WAITS_S = 5.0
-"""How often it is said that an engine waits for a node."""
+PENDING_REPORT_S = 5.0
+"""Interval in seconds between reports that an engine is still waiting for a node."""
 STOP_S_MAX = 10.0
-"""For all engines together when the gateway is gone."""
-GATE = 'read -r _ || exit 1; exec "$@" </dev/null'
-"""Becomes the engine once something is said to it, which is when its watcher stands."""
-WATCHER = 'read -r _; kill -s KILL -- "-$1"'
+"""Maximum time to stop all engines once the gateway is gone, in seconds."""
+GATE_SCRIPT = 'read -r _ || exit 1; exec "$@" </dev/null'
+"""Shell script that becomes the engine once it reads a line, which is sent when its watcher is running."""
+WATCHDOG_SCRIPT = 'read -r _; kill -s KILL -- "-$1"'
 
-# Its types are known only where it is installed.
+# Ray's types are available only if Ray is installed.
 ray: Any = importlib.import_module("ray")
 
 
-class Engine:
-    """What an actor is: one engine process on the node where it runs."""
+class EngineActor:
+    """Ray actor that runs one engine process on its node."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
         self._watcher: subprocess.Popen[bytes] | None = None
 
     def start(self, command: Sequence[str], environment: Mapping[str, str]) -> dict[str, object]:
-        """Its output goes where the actor's own goes, into Ray's logs."""
-        host, port = self._place()
+        """Starts the engine. Its output goes to the actor's output in Ray's logs."""
+        host, port = self._host_and_port()
 
         def filled(text: str) -> str:
             return text.replace("{host}", host).replace("{port}", str(port))
 
         self._process = process = subprocess.Popen(  # noqa: S603 (the operator's own command)
-            ["/bin/sh", "-c", GATE, "gate", *map(filled, command)],
+            ["/bin/sh", "-c", GATE_SCRIPT, "gate", *map(filled, command)],
             stdin=subprocess.PIPE,
             env={**os.environ, **{name: filled(value) for name, value in environment.items()}},
             start_new_session=True,
         )
-        self._watcher = subprocess.Popen(  # noqa: S603 (ours)
-            ["/bin/sh", "-c", WATCHER, "watcher", str(process.pid)], stdin=subprocess.PIPE, start_new_session=True
+        self._watcher = subprocess.Popen(  # noqa: S603 (a constant command)
+            ["/bin/sh", "-c", WATCHDOG_SCRIPT, "watcher", str(process.pid)],
+            stdin=subprocess.PIPE,
+            start_new_session=True,
         )
         assert process.stdin is not None
         process.stdin.write(b"go\n")
@@ -76,14 +78,14 @@ class Engine:
         return {"host": host, "port": port, "pid": process.pid, "actor": actor}
 
     def wait(self) -> int:
-        """Until the engine ends: its exit status, minus the signal's number when a signal ended it."""
+        """Waits for the engine and returns its exit status, or the negated signal number if a signal ended it."""
         assert self._process is not None
         status = self._process.wait()
         self._kill_group()
         return status
 
     def end(self, within_s: float) -> None:
-        """Asks the engine to end, and after so long ends all of its group."""
+        """Sends SIGTERM to the engine, and SIGKILL to its group after `within_s` seconds."""
         if self._process is None:
             return
         self._process.terminate()
@@ -97,8 +99,8 @@ class Engine:
             os.killpg(self._process.pid, signal.SIGKILL)
 
     @staticmethod
-    def _place() -> tuple[str, int]:
-        """An address of this node that other nodes reach, and a port that is free there."""
+    def _host_and_port() -> tuple[str, int]:
+        """Returns an address of this node that other nodes can reach, and a free port."""
         host: str = importlib.import_module("ray").util.get_node_ip_address()
         with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
             probe.bind((host, 0))
@@ -112,20 +114,20 @@ class Driver:
         self._placed: set[int] = set()
         self._runs: set[asyncio.Task[None]] = set()
 
-    def tell(self, **news: object) -> None:
+    def emit(self, **news: object) -> None:
         os.write(self._news, json.dumps(news).encode() + b"\n")
 
-    async def obey(self, orders: asyncio.StreamReader) -> None:
-        """Until there are no more orders, and then until everything has been given up."""
+    async def run(self, orders: asyncio.StreamReader) -> None:
+        """Executes commands until the input closes, then stops everything."""
         while line := await orders.readline():
             order = json.loads(line)
-            self._later(self._run(order) if "run" in order else self._end(order["end"], order["within_s"]))
+            self._spawn_task(self._run(order) if "run" in order else self._end(order["end"], order["within_s"]))
         for run in list(self._actors):
-            self._later(self._end(run, STOP_S_MAX / 2))
+            self._spawn_task(self._end(run, STOP_S_MAX / 2))
         if self._runs:
             await asyncio.wait(self._runs, timeout=STOP_S_MAX)
 
-    def _later(self, work: Any) -> None:
+    def _spawn_task(self, work: Any) -> None:
         self._runs.add(task := asyncio.ensure_future(work))
         task.add_done_callback(self._runs.discard)
 
@@ -133,22 +135,22 @@ class Driver:
         run: int = order["run"]
         needs = {"num_cpus": order["cpus"], "num_gpus": order["gpus"], "resources": order["resources"]}
         try:
-            actor = ray.remote(Engine).options(max_concurrency=4, max_restarts=0, **needs).remote()
+            actor = ray.remote(EngineActor).options(max_concurrency=4, max_restarts=0, **needs).remote()
         except (TypeError, ValueError) as error:
-            self.tell(ended=run, problem=f"Ray: {_first_line(error)}; mend fleet.cpus, gpus or resources")
+            self.emit(ended=run, problem=f"Ray: {_first_line(error)}; correct fleet.cpus, gpus or resources")
             return
         self._actors[run] = actor
         try:
-            waiting = asyncio.ensure_future(self._say_that_it_waits(run, order))
+            waiting = asyncio.ensure_future(self._report_pending(run, order))
             try:
                 found = await actor.start.remote(order["command"], order["environment"])
             finally:
                 waiting.cancel()
             self._placed.add(run)
-            self.tell(placed=run, **found)
-            self.tell(ended=run, status=await actor.wait.remote())
+            self.emit(placed=run, **found)
+            self.emit(ended=run, status=await actor.wait.remote())
         except ray.exceptions.RayError as error:
-            self.tell(ended=run, problem=f"Ray: {_first_line(error)}")
+            self.emit(ended=run, problem=f"Ray: {_first_line(error)}")
         finally:
             self._placed.discard(run)
             del self._actors[run]
@@ -164,25 +166,25 @@ class Driver:
         with contextlib.suppress(ray.exceptions.RayError):
             await actor.end.remote(within_s)
 
-    async def _say_that_it_waits(self, run: int, order: Mapping[str, Any]) -> None:
+    async def _report_pending(self, run: int, order: Mapping[str, Any]) -> None:
         wanted = {"CPU": order["cpus"], "GPU": order["gpus"], **order["resources"]}
         while True:
-            await asyncio.sleep(WAITS_S)
+            await asyncio.sleep(PENDING_REPORT_S)
             there, free = ray.cluster_resources(), ray.available_resources()
             needs = (
                 f"{count:g} {name} ({free.get(name, 0):g} of {there.get(name, 0):g} free)"
                 for name, count in wanted.items()
                 if count
             )
-            self.tell(waits=run, why=f"no node has room for {', '.join(needs)}")
+            self.emit(waits=run, why=f"no node has enough free capacity: {', '.join(needs)}")
 
 
 def _first_line(error: Exception) -> str:
     return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
 
 
-def _leave_with_the_gateway(connected: threading.Event) -> None:
-    """Ray tries for minutes to reach a cluster that is not there, and listens to nobody meanwhile."""
+def _exit_with_gateway(connected: threading.Event) -> None:
+    """Exits if the gateway exits while `ray.init` is blocking, which can take minutes if the cluster is unreachable."""
     orders = select.poll()
     orders.register(0, 0)
     while not connected.wait(1.0):
@@ -191,17 +193,17 @@ def _leave_with_the_gateway(connected: threading.Event) -> None:
 
 
 async def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(description="Keeps the engines of one Headgate pool running in a Ray cluster.")
-    parser.add_argument("--address", default="auto", help="of the cluster; local starts one on this machine (auto)")
+    parser = argparse.ArgumentParser(description="Run the engines of one Headgate pool in a Ray cluster.")
+    parser.add_argument("--address", default="auto", help="Cluster address; local starts a cluster on this machine.")
     address: str = parser.parse_args(arguments).address
-    # Whatever else writes to the standard output writes to the log instead.
+    # Redirect all other output from standard output to the log.
     news = os.dup(1)
     os.dup2(2, 1)
     loop = asyncio.get_running_loop()
     orders = asyncio.StreamReader(limit=LINE_BYTES_MAX)
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(orders), sys.stdin)
     connected = threading.Event()
-    threading.Thread(target=_leave_with_the_gateway, args=(connected,), daemon=True).start()
+    threading.Thread(target=_exit_with_gateway, args=(connected,), daemon=True).start()
     try:
         ray.init(address=address, log_to_driver=False, include_dashboard=False if address == "local" else None)
     except (ConnectionError, RuntimeError, ValueError) as error:
@@ -210,8 +212,8 @@ async def main(arguments: Sequence[str]) -> int:
     finally:
         connected.set()
     driver = Driver(news)
-    driver.tell(up=ray.__version__)
-    await driver.obey(orders)
+    driver.emit(up=ray.__version__)
+    await driver.run(orders)
     ray.shutdown()
     return 0
 

@@ -1,1 +1,1 @@
-"""The elected scheduler of a cell, and the election."""
+"""The elected scheduler of a cell, and its election."""

@@ -1,16 +1,17 @@
-"""Who is the scheduler, when the store that says so may forget, or remember wrongly?
+"""Elects the scheduler through a store that may lose data or restore old data.
 
-The store keeps one lease: an epoch and when it expires. A candidate claims it with a number above every one that it has
-heard of, from the store or from members; the store gives it away only when it is free, and always to a higher number.
-Whoever holds the lease renews it, and stops by its own clock before the store's could have given it to another.
+The store keeps one lease: an epoch and its expiry time. A candidate claims the lease with a number above every epoch
+that it knows from the store or from members. The store grants the lease only if it is free, and only for a higher
+number. The holder renews the lease and, by its own clock, stops before the store could grant it to another process.
 
-The store is not trusted alone. One that comes back empty gives the lease to whoever asks first, with any number; one
-that comes back with an old copy may give it to an epoch that was over. Both are found out by the members, who follow
-the highest number that they have heard and say which that is in all that they write. A scheduler that sees a number as
-high as its own with another's id gives up at once, and claims a number above.
+The store alone is not trusted. A store that restarts empty grants the lease to the first claim with any number. A store
+that restarts with an old copy may grant it to an epoch that is over. Members detect both cases: they follow the highest
+number they know and include it in every message. A scheduler that sees its own number with another id, or a higher
+number, steps down and claims a higher one.
 
-What is not ideal: two schedulers may each believe in their lease for as long as one lasts, if the store has lost it.
-Members follow one of them, so what the other grants reaches only who has not yet heard of the first.
+Known weakness: if the store loses the lease, two schedulers may each consider themselves elected for up to one lease
+duration. Members follow only one of them, so grants from the other reach only members that do not know about the first
+one yet.
 """
 
 from collections.abc import Callable
@@ -22,82 +23,92 @@ from headgate.model.units import Instant, after
 
 
 class Election:
-    """One candidate's part."""
+    """Election state of one candidate."""
 
-    __slots__ = ("_asked_at", "_fresh_id", "_last", "_timing", "_until", "_wanted", "epoch", "highest")
+    __slots__ = (
+        "_asked_at",
+        "_claimed_epoch",
+        "_fresh_id",
+        "_last_epoch",
+        "_lease_until",
+        "_timing",
+        "epoch",
+        "highest_epoch",
+    )
 
     def __init__(self, timing: Timing, fresh_id: Callable[[], str]) -> None:
         self._timing = timing
         self._fresh_id = fresh_id
-        self.highest = 0
-        """The highest number of an epoch that was heard of."""
+        self.highest_epoch = 0
+        """Highest known epoch number."""
         self.epoch: Epoch | None = None
-        """Ours, while we are the scheduler."""
-        self._last: Epoch | None = None
-        """The last that was ours."""
-        self._wanted: Epoch | None = None
-        """What was claimed, so that an answer that is lost is asked for again, not instead."""
-        self._until = Instant(0)
+        """Epoch of this process while it is the scheduler."""
+        self._last_epoch: Epoch | None = None
+        """Last epoch of this process."""
+        self._claimed_epoch: Epoch | None = None
+        """Claimed epoch. If a reply is lost, the same epoch is claimed again."""
+        self._lease_until = Instant(0)
         self._asked_at: Instant | None = None
 
     def holds(self, now: Instant) -> Epoch | None:
-        """The epoch that is ours at this moment; from the end of its lease on there is none."""
-        if self.epoch is not None and now >= self._until:
+        """Returns the epoch of this process, or None if its lease has ended."""
+        if self.epoch is not None and now >= self._lease_until:
             self.epoch = None
         return self.epoch
 
-    def heard_of(self, epoch: Epoch) -> None:
-        """Members follow this one. Where it outranks ours, ours is over."""
-        if epoch in (self.epoch, self._last):
+    def observe_epoch(self, epoch: Epoch) -> None:
+        """Records an epoch that members follow. If it takes precedence over our epoch, our epoch ends."""
+        if epoch in (self.epoch, self._last_epoch):
             return
-        self.highest = max(self.highest, epoch.number)
+        self.highest_epoch = max(self.highest_epoch, epoch.number)
         if self.epoch is not None and epoch.number >= self.epoch.number:
             self.epoch, self._asked_at = None, None
 
-    def read_snapshot_of(self, number: int, *, leads: bool) -> None:
-        """The store has a snapshot of the epoch with this number. `leads`: this process is already the scheduler.
+    def observe_snapshot_epoch(self, number: int, *, is_leader: bool) -> None:
+        """Records the epoch number of a snapshot that is in the store.
 
-        A store that has lost the lease grants any epoch number, but it keeps the snapshot with the highest number. So
-        an epoch that is not higher could not save a snapshot: it is given up, and a higher one is claimed.
+        `is_leader` is whether this process is already the scheduler. A store that has lost the lease grants any epoch
+        number, but it keeps the snapshot with the highest number. An epoch that is not higher could not save a
+        snapshot, so it is given up and a higher one is claimed.
         """
-        self.highest = max(self.highest, number)
-        if self.epoch is not None and (number > self.epoch.number or (number == self.epoch.number and not leads)):
+        self.highest_epoch = max(self.highest_epoch, number)
+        if self.epoch is not None and (number > self.epoch.number or (number == self.epoch.number and not is_leader)):
             self.epoch, self._asked_at = None, None
 
-    def ask(self, now: Instant) -> Claim | None:
-        """What is to be asked of the store at this moment."""
+    def next_claim(self, now: Instant) -> Claim | None:
+        """Returns the claim to send now, or None."""
         if self.next_wakeup(now) > now:
             return None
         epoch = self.holds(now)
         if epoch is None:
-            if self._wanted is None or self._wanted.number <= self.highest:
-                self._wanted = Epoch(self.highest + 1, self._fresh_id())
-            epoch = self._wanted
+            if self._claimed_epoch is None or self._claimed_epoch.number <= self.highest_epoch:
+                self._claimed_epoch = Epoch(self.highest_epoch + 1, self._fresh_id())
+            epoch = self._claimed_epoch
         self._asked_at = now
-        return Claim(epoch, self._timing.lease_ns, now, instead_of=self._last)
+        return Claim(epoch, self._timing.lease_ns, now, replaces=self._last_epoch)
 
-    def answered(self, claim: Claim, lease: Lease, now: Instant) -> None:
-        """The store has answered the claim with what it has."""
+    def handle_lease(self, claim: Claim, lease: Lease, now: Instant) -> None:
+        """Handles the store's reply to a claim."""
         if lease.epoch != claim.epoch:
-            self.highest = max(self.highest, lease.epoch.number)
+            self.highest_epoch = max(self.highest_epoch, lease.epoch.number)
             if claim.epoch == self.epoch:
                 self.epoch = None
             return
-        # It began no earlier than it was asked for, and the store's clock may be the faster one.
-        until = after(claim.asked, self._timing.at_least(self._timing.lease_ns))
+        # The lease started no earlier than its claim, and the store's clock may run faster.
+        until = after(claim.asked_at, self._timing.min_elapsed(self._timing.lease_ns))
         if claim.epoch == self.epoch:
-            self._until = max(self._until, until)
-        elif claim.epoch == self._wanted and claim.epoch.number > self.highest and until > now:
-            self.epoch = self._last = claim.epoch
-            self._wanted, self._until = None, until
-            self.highest = claim.epoch.number
+            self._lease_until = max(self._lease_until, until)
+        elif claim.epoch == self._claimed_epoch and claim.epoch.number > self.highest_epoch and until > now:
+            self.epoch = self._last_epoch = claim.epoch
+            self._claimed_epoch, self._lease_until = None, until
+            self.highest_epoch = claim.epoch.number
 
-    def give_up(self, now: Instant) -> Epoch | None:
-        """This process wants to be the scheduler no more; the epoch whose lease it has."""
+    def step_down(self, now: Instant) -> Epoch | None:
+        """Steps down. Returns the epoch whose lease must be released."""
         epoch, self.epoch = self.holds(now), None
         return epoch
 
     def next_wakeup(self, now: Instant) -> Instant:
         if self._asked_at is None:
             return now
-        return after(self._asked_at, self._timing.stand_by_ns if self.epoch is None else self._timing.renew_ns)
+        return after(self._asked_at, self._timing.lease_poll_ns if self.epoch is None else self._timing.renew_ns)

@@ -1,53 +1,60 @@
-"""What is to be written to the members of a cell, and when?
+"""Creates and schedules the entries for the members of a cell.
 
-A member for whom there is something urgent gets an entry at once, all others one per beat.
+A member with urgent messages gets an entry immediately. All others get one per heartbeat.
 """
 
-from headgate.hosts.cell.leader.book import Book
+from headgate.hosts.cell.leader.assignment_table import AssignmentTable
 from headgate.hosts.cell.leader.peers import Peer
-from headgate.hosts.cell.leader.roster import Roster
+from headgate.hosts.cell.leader.roster import MemberRoster
 from headgate.hosts.cell.protocol.messages import Epoch, SchedulerEntry, SchedulerHead
-from headgate.hosts.cell.timing import Bounds, Timing
+from headgate.hosts.cell.timing import CellBounds, Timing
 from headgate.model.units import Instant, after
 
 
 class Outboxes:
     def __init__(
-        self, epoch: Epoch, book: Book, roster: Roster, now: Instant, *, timing: Timing, bounds: Bounds
+        self,
+        epoch: Epoch,
+        book: AssignmentTable,
+        roster: MemberRoster,
+        now: Instant,
+        *,
+        timing: Timing,
+        bounds: CellBounds,
     ) -> None:
         self._epoch, self._book, self._roster = epoch, book, roster
         self._timing, self._bounds = timing, bounds
-        self.quiet_until = now
-        """Members for whom there is nothing urgent get no entry before this moment."""
+        self.next_heartbeat_at = now
+        """Time of the next heartbeat. Until then, members without urgent messages get no entry."""
 
-    def take(self, policy_hash: str, now: Instant) -> list[tuple[str, SchedulerEntry]]:
-        """All entries that are due, each with the name of its member."""
-        if now >= self.quiet_until:
-            self._add_those_due(now)
+    def pop_entries(self, policy_hash: str, now: Instant) -> list[tuple[str, SchedulerEntry]]:
+        """Returns all due entries, each with the name of its member."""
+        if now >= self.next_heartbeat_at:
+            self._add_due_peers(now)
         entries: list[tuple[str, SchedulerEntry]] = []
-        for peer in self._book.to_tell.values():
+        for peer in self._book.peers_to_notify.values():
             entries += ((peer.name, entry) for entry in self._entries(peer, policy_hash, now))
-            self.quiet_until = min(self.quiet_until, peer.due())
-        self._book.to_tell.clear()
+            self.next_heartbeat_at = min(self.next_heartbeat_at, peer.next_send_at())
+        self._book.peers_to_notify.clear()
         return entries
 
-    def _add_those_due(self, now: Instant) -> None:
-        quiet: list[Instant] = [after(now, self._timing.beat_ns)]
+    def _add_due_peers(self, now: Instant) -> None:
+        quiet: list[Instant] = [after(now, self._timing.heartbeat_ns)]
         for name, peer in self._roster.peers.items():
-            due = peer.due()
+            due = peer.next_send_at()
             if due <= now:
-                self._book.to_tell[name] = peer
+                self._book.peers_to_notify[name] = peer
             else:
                 quiet.append(due)
-        self.quiet_until = min(quiet)
+        self.next_heartbeat_at = min(quiet)
 
     def _entries(self, peer: Peer, policy_hash: str, now: Instant) -> list[SchedulerEntry]:
-        """At least one; more if there are more messages than an entry holds."""
+        """Returns at least one entry, and more if the messages exceed one entry."""
         entries: list[SchedulerEntry] = []
         while not entries or peer.outbound.unsent > 0:
-            first, messages = peer.outbound.take(self._bounds.entry_messages, now)
-            peer.urgent, peer.said_at = False, now
-            judged = peer.inbound.taken if peer.adopted and not peer.outbound.unsent else 0
+            first, messages = peer.outbound.pop_unsent(self._bounds.entry_messages_max, now)
+            peer.urgent, peer.sent_at = False, now
+            judged = peer.inbound.last_received if peer.adopted and not peer.outbound.unsent else 0
             entries.append(SchedulerEntry(self._head(peer, first, policy_hash, now, judged=judged), messages))
         return entries
 
@@ -55,13 +62,13 @@ class Outboxes:
         return SchedulerHead(
             self._epoch,
             peer.incarnation,
-            peer.session if peer.session > peer.wanted else 0,
-            peer.wanted,
+            peer.session if peer.session > peer.rejected_session else 0,
+            peer.rejected_session,
             first,
-            peer.inbound.taken,
+            peer.inbound.last_received,
             now,
-            # Without its stamp a fenced member does not accept this as an answer, and decides by itself.
-            None if peer.fenced(now) else peer.stamps.echo(now),
+            # Without its timestamp, a fenced member does not accept the entry as an answer and becomes an island.
+            None if peer.is_fenced(now) else peer.stamps.echo(now),
             policy_hash,
-            judged=judged,
+            decided_serial=judged,
         )

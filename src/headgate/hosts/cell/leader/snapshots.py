@@ -1,86 +1,97 @@
-"""What does a scheduler leave to its successor, and what may members forget because of it?
+"""Takes the snapshots that a scheduler stores for its successor.
 
-Every `snapshot_ns` a snapshot is taken of the counters and of how much of each member's history they include. Members
-forget the ends that a snapshot covers once another one, taken at least two intervals later, is in the store: by then
-every candidate has read the first. Members are told new shares once a snapshot with them is in the store, so one is
-taken soon after shares are dealt.
+Every `snapshot_ns` the scheduler takes a snapshot of the counters and of how much of each member's history they
+include. Once the store contains a second snapshot taken at least two intervals after the first, members drop the
+results that the first one includes. By then, every candidate has read the first one. New shares are sent once a
+snapshot that contains them is in the store, so a snapshot is taken soon after shares are assigned.
 """
 
 from typing import Final, NamedTuple
 
 from headgate.core.scheduler import Scheduler
-from headgate.hosts.cell.leader.book import Book
+from headgate.hosts.cell.leader.assignment_table import AssignmentTable
+from headgate.hosts.cell.leader.island_reserve import IslandReserve
 from headgate.hosts.cell.leader.peers import Peer
-from headgate.hosts.cell.leader.reserve import Reserve
-from headgate.hosts.cell.leader.roster import Roster
-from headgate.hosts.cell.protocol.messages import Covered, Share, Snapshot, Snapshots
+from headgate.hosts.cell.leader.roster import MemberRoster
+from headgate.hosts.cell.protocol.messages import Share, Snapshot, SnapshotCoverage, SnapshotId
 from headgate.hosts.cell.protocol.validation import check_counters
 from headgate.model.units import MILLISECOND, Duration, Instant, after
 
 _SNAPSHOTS_KEPT: Final = 64
-"""Number of recent snapshots whose coverage is remembered."""
-_COVERED_AFTER: Final = 2
-"""Intervals of `snapshot_ns` between a snapshot and the later one that lets members forget what the first covers. By
-then every candidate has read it, so that it survives a loss of the store."""
-_SHARES_NS: Final = Duration(100 * MILLISECOND)
-"""Minimum time before a snapshot is taken for new shares, from the last snapshot on."""
+"""Number of recent snapshots whose coverage is kept."""
+_COVERAGE_INTERVALS: Final = 2
+"""Number of `snapshot_ns` intervals between a snapshot and the later one that lets members drop the results in the
+first.
+
+By then every candidate has read the first one, so its contents survive the loss of the store.
+"""
+_SHARE_SNAPSHOT_NS_MIN: Final = Duration(100 * MILLISECOND)
+"""Minimum time between the last snapshot and one taken for new shares."""
 
 
-class _Covers(NamedTuple):
-    """What a snapshot knows of the members."""
+class _Coverage(NamedTuple):
+    """State of the members that a snapshot includes."""
 
     taken_at: Instant
     known: tuple[tuple[Peer, int], ...]
-    dealt: tuple[tuple[Peer, Share], ...]
-    """Shares that members had not been told when it was taken."""
+    unsent_shares: tuple[tuple[Peer, Share], ...]
+    """Shares that had not been sent to members when the snapshot was taken."""
 
 
-def restore(snapshot: Snapshot, book: Book, now: Instant, *, told_ns_ago: Duration) -> str | None:
-    """Restores the scheduler from a snapshot. Returns why the snapshot is not used, or None."""
+def restore(snapshot: Snapshot, book: AssignmentTable, now: Instant, *, snapshot_age_ns: Duration) -> str | None:
+    """Restores the scheduler from a snapshot. If the snapshot cannot be used, returns why; otherwise returns None."""
     try:
         check_counters(snapshot.counters)
-        book.scheduler.restore(snapshot.counters, now, told_ns_ago=told_ns_ago)
+        book.scheduler.restore(snapshot.counters, now, snapshot_age_ns=snapshot_age_ns)
     except Exception as unusable:  # noqa: BLE001  Every successor would fail with the same snapshot.
         book.scheduler = Scheduler()
-        return f"the snapshot of epoch {snapshot.at.epoch} is not used: {unusable!r}"
+        return f"cannot use the snapshot of epoch {snapshot.at.epoch}: {unusable!r}"
     return None
 
 
 class SnapshotWriter:
-    def __init__(self, book: Book, roster: Roster, reserve: Reserve, now: Instant, *, snapshot_ns: Duration) -> None:
+    def __init__(
+        self,
+        book: AssignmentTable,
+        roster: MemberRoster,
+        reserve: IslandReserve,
+        now: Instant,
+        *,
+        snapshot_ns: Duration,
+    ) -> None:
         self._book, self._roster, self._reserve, self._snapshot_ns = book, roster, reserve, snapshot_ns
         self._due = self._shares_due = now
-        self._covers: dict[int, _Covers] = {}
-        """By the number of the snapshot."""
+        self._covers: dict[int, _Coverage] = {}
+        """Coverage by snapshot number."""
 
     @property
     def due(self) -> Instant:
-        """When the next is to be taken."""
-        return min(self._due, self._shares_due) if self._roster.unsaved else self._due
+        """Time for the next snapshot."""
+        return min(self._due, self._shares_due) if self._roster.has_unsaved_shares else self._due
 
     def take(self, policy_hash: str, now: Instant) -> Snapshot:
-        self._due, self._shares_due = after(now, self._snapshot_ns), after(now, _SHARES_NS)
-        self._roster.unsaved = False
+        self._due, self._shares_due = after(now, self._snapshot_ns), after(now, _SHARE_SNAPSHOT_NS_MIN)
+        self._roster.has_unsaved_shares = False
         at = self._book.next_snapshot
-        self._book.next_snapshot = Snapshots(at.epoch, at.number + 1)
+        self._book.next_snapshot = SnapshotId(at.epoch, at.number + 1)
         peers = self._roster.peers.values()
-        known = tuple((peer, peer.known) for peer in peers)
-        dealt = tuple((peer, peer.dealt) for peer in peers if peer.dealt is not None)
-        self._covers[at.number] = _Covers(now, known, dealt)
+        known = tuple((peer, peer.counted_serial) for peer in peers)
+        dealt = tuple((peer, peer.unsent_share) for peer in peers if peer.unsent_share is not None)
+        self._covers[at.number] = _Coverage(now, known, dealt)
         if len(self._covers) > _SNAPSHOTS_KEPT:
             del self._covers[next(iter(self._covers))]
-        return Snapshot(at, self._book.scheduler.counters(now), self._roster.noted(), policy_hash)
+        return Snapshot(at, self._book.scheduler.counters(now), self._roster.snapshot_members(), policy_hash)
 
-    def written(self, at: Snapshots, now: Instant) -> None:
-        """The store has it: tells members their new shares, and which ends they may forget."""
+    def on_stored(self, at: SnapshotId, now: Instant) -> None:
+        """Handles a stored snapshot: sends members their new shares and the results they may drop."""
         if at.epoch != self._book.next_snapshot.epoch or at.number not in self._covers:
             return
-        for peer, dealt in self._covers[at.number].dealt:
-            if dealt == peer.dealt and self._roster.peers.get(peer.name) is peer:
-                self._reserve.tell_share(peer, dealt, now)
-        seen_by_all = Instant(self._covers[at.number].taken_at - _COVERED_AFTER * self._snapshot_ns)
+        for peer, dealt in self._covers[at.number].unsent_shares:
+            if dealt == peer.unsent_share and self._roster.peers.get(peer.name) is peer:
+                self._reserve.send_share(peer, dealt, now)
+        seen_by_all = Instant(self._covers[at.number].taken_at - _COVERAGE_INTERVALS * self._snapshot_ns)
         older = [each for each in self._covers.values() if each.taken_at <= seen_by_all]
         for peer, known in older[-1].known if older else ():
-            if known > peer.told_covered and peer.talks:
-                peer.told_covered = known
-                self._book.say(peer, Covered(known), now)
+            if known > peer.sent_coverage and peer.is_connected:
+                peer.sent_coverage = known
+                self._book.send(peer, SnapshotCoverage(known), now)

@@ -1,1 +1,1 @@
-"""A gateway of a cell: it owns its requests and asks an authority about them."""
+"""Member: a gateway in a cell. It owns its requests and delegates decisions to an authority."""

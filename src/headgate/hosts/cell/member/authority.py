@@ -1,111 +1,118 @@
-"""Who decides about the requests of a member?
+"""Interface to the authority that makes decisions for a member's requests.
 
-The member asks one `Authority` and does not know which. There are two: the session with the scheduler that the member
-follows (`remote`), whose decisions arrive later as messages, and the member's own scheduler over its share (`island`),
-which answers with its decisions at once. The member replaces one by the other when its mode changes.
+The member uses one `Authority` without knowing its kind. There are two kinds. In a session with the followed scheduler
+(`remote_authority`), decisions arrive later, as messages. The member's own scheduler, which manages the member's share
+(`island`), decides immediately. The member replaces the authority when its mode changes.
 """
 
 from typing import Protocol
 
 from headgate.core.commands import Abort, Dispatch, End
-from headgate.core.events import BudgetsTold, FirstToken, FleetEvent, PolicyChanged, Progressed, RequestWithdrawn
+from headgate.core.events import (
+    AttemptsProgressed,
+    BudgetsSynced,
+    FirstToken,
+    FleetEvent,
+    PolicyChanged,
+    RequestWithdrawn,
+)
 from headgate.core.summary import Summary
-from headgate.hosts.cell.member.held import HeldRequest
-from headgate.hosts.cell.protocol.messages import Declined, Ended, FromScheduler, SchedulerEntry, Share
+from headgate.hosts.cell.member.held_requests import HeldRequest
+from headgate.hosts.cell.protocol.messages import FinishedAttempt, FromScheduler, GrantDeclined, SchedulerEntry, Share
 from headgate.model.money import EndpointTime
 from headgate.model.units import Duration, Instant
 
 Decision = Dispatch | Abort | End
-"""What an authority decides about a request."""
+"""Decision of an authority about a request."""
 
-RequestNews = FirstToken | Progressed | Ended | RequestWithdrawn
-"""What happens to a request after its arrival."""
+RequestUpdate = FirstToken | AttemptsProgressed | FinishedAttempt | RequestWithdrawn
+"""Update about a request after its arrival."""
 
-SettingNews = PolicyChanged | BudgetsTold | FleetEvent
-"""What happens to the policy, the budgets and the endpoints."""
+SettingsUpdate = PolicyChanged | BudgetsSynced | FleetEvent
+"""Update to the policy, the budgets or the endpoints."""
 
 
 class Authority(Protocol):
     @property
-    def alone(self) -> bool:
-        """Whether the member decides by itself."""
+    def is_island(self) -> bool:
+        """Whether the member is an island."""
         ...
 
     @property
     def share(self) -> Share:
-        """The part of everything that the member takes, or would take, when it decides by itself."""
+        """Share that the member uses, or would use, as an island."""
         ...
 
     @property
     def serial(self) -> int:
-        """The serial of the message that reported the latest news to a scheduler; 0 if none was told."""
+        """Serial of the message that last reported an update to a scheduler. 0 if there is none."""
         ...
 
     # Requests
 
-    def full(self) -> str | None:
-        """Why no further request can be opened; None if one can."""
+    def open_rejection(self) -> str | None:
+        """Returns why no further requests can be opened, or None."""
         ...
 
     def open(self, request: HeldRequest, now: Instant) -> list[Decision]:
-        """Submit a new request."""
+        """Submits a new request."""
         ...
 
-    def handle(self, news: RequestNews, now: Instant) -> list[Decision]:
-        """Report what has happened to a request."""
+    def handle(self, update: RequestUpdate, now: Instant) -> list[Decision]:
+        """Reports an update about a request."""
         ...
 
-    def decline(self, declined: Declined, now: Instant) -> list[Decision]:
-        """Report that a dispatched attempt was not started."""
+    def decline(self, declined: GrantDeclined, now: Instant) -> list[Decision]:
+        """Reports that a dispatched attempt was not started."""
         ...
 
-    def tell(self, news: SettingNews, now: Instant) -> list[Decision]:
-        """Report what this process has read or seen of policy, budgets and endpoints."""
+    def update_settings(self, update: SettingsUpdate, now: Instant) -> list[Decision]:
+        """Reports an update to the policy, the budgets or the endpoints in this process."""
         ...
 
     # Time
 
     def tick(self, now: Instant) -> list[Decision]:
-        """Decide what is due by now."""
+        """Makes the decisions that are due."""
         ...
 
     def next_wakeup(self) -> Instant | None:
-        """When `tick` or `is_lost` has something to say, if nothing happens before."""
+        """Returns when to call `tick` and `is_lost` next if no event occurs before then."""
         ...
 
-    # The scheduler of the cell
+    # Cell scheduler
 
     def is_lost(self, now: Instant) -> bool:
-        """Whether the member has waited for this authority long enough to decide by itself."""
+        """Returns whether this authority has been silent for so long that the member must become an island."""
         ...
 
     def yields_to(self, stamp: Instant) -> bool:
-        """Whether a scheduler that answers what the member said at this moment decides from now on."""
+        """Returns whether a scheduler that answers the member's entry with this timestamp takes over."""
         ...
 
-    def restart(self, now: Instant) -> None:
-        """Report everything again: the scheduler is another one, or the member has a new incarnation."""
+    def restart_session(self, now: Instant) -> None:
+        """Reports everything again, because there is a new scheduler or the member has a new incarnation."""
         ...
 
     def receive(self, entry: SchedulerEntry, now: Instant) -> list[tuple[Duration, FromScheduler]]:
-        """The new messages of an entry that count, in order, each with its age at most."""
+        """Returns the new messages in an entry, in order, each with its maximum age."""
         ...
 
     # Leaving
 
     def leave(self, now: Instant) -> None:
-        """Announce that the member holds nothing and leaves."""
+        """Announces that the member holds no requests and is leaving."""
         ...
 
     @property
-    def knows_of_leaving(self) -> bool:
-        """Whether that was acknowledged, or nobody is there to acknowledge it."""
+    def leave_acknowledged(self) -> bool:
+        """Whether the departure has been acknowledged, or there is no scheduler to acknowledge it."""
         ...
 
-    # Observation
+    # Status
 
-    def take_endpoint_times(self, now: Instant) -> tuple[EndpointTime, ...]:
-        """How the endpoints spent the time that this authority decides about, since this was last asked."""
+    def collect_endpoint_times(self, now: Instant) -> tuple[EndpointTime, ...]:
+        """Returns how endpoints have spent their time since the last call, for the part this authority schedules."""
         ...
 
     def summary(self) -> Summary: ...

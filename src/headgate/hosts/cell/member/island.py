@@ -1,8 +1,8 @@
-"""How does a member decide when no scheduler answers?
+"""Authority of a member that has become an island because no scheduler answers.
 
-By itself, with a scheduler of its own over its share of everything. What it holds goes on where it is: attempts under
-way take up places of the share, and what waits keeps how long it has waited. When a scheduler answers again nothing of
-this is handed over but what the member holds; it reports that as it would to any new scheduler.
+It runs its own scheduler over its share. Running attempts continue and occupy slots of the share, and queued requests
+keep the time they have waited. When a scheduler answers again, the member reports the requests it holds, as it would to
+any new scheduler. Nothing else is handed over.
 """
 
 from collections.abc import Iterable
@@ -11,13 +11,13 @@ from headgate.core.commands import Abort, Dispatch, End
 from headgate.core.events import (
     AttemptEnded,
     AttemptEnding,
-    BudgetsTold,
+    BudgetsSynced,
     EndpointJoined,
     EndpointLeaving,
-    EndpointMeasured,
+    EndpointMetricsReported,
+    EndpointNotReady,
     EndpointProbed,
-    EndpointReadied,
-    EndpointUnreadied,
+    EndpointReady,
     Event,
     FleetEvent,
     PolicyChanged,
@@ -26,106 +26,108 @@ from headgate.core.events import (
 )
 from headgate.core.scheduler import Scheduler
 from headgate.core.summary import Summary
-from headgate.hosts.cell.member.authority import Decision, RequestNews, SettingNews
-from headgate.hosts.cell.member.held import HeldRequest
+from headgate.hosts.cell.member.authority import Decision, RequestUpdate, SettingsUpdate
+from headgate.hosts.cell.member.held_requests import HeldRequest
 from headgate.hosts.cell.member.rules import MemberRules
-from headgate.hosts.cell.protocol.endpoints import KnownEndpoints
-from headgate.hosts.cell.protocol.messages import Declined, Ended, FromScheduler, SchedulerEntry, Share
-from headgate.hosts.cell.protocol.shares import own_endpoint, own_policy
+from headgate.hosts.cell.protocol.known_endpoints import KnownEndpoints
+from headgate.hosts.cell.protocol.messages import FinishedAttempt, FromScheduler, GrantDeclined, SchedulerEntry, Share
+from headgate.hosts.cell.protocol.shares import island_endpoint, island_policy
 from headgate.model.money import EndpointTime
 from headgate.model.policy import Policy
 from headgate.model.units import Duration, EndpointId, Instant, PoolName
 
 
 class IslandAuthority:
-    __slots__ = ("_ghosts", "_joined", "_scheduler", "_since", "share")
+    __slots__ = ("_joined", "_scheduler", "_since", "_unknown_endpoints", "share")
 
-    alone = True
+    is_island = True
     serial = 0
-    knows_of_leaving = True
+    leave_acknowledged = True
 
     def __init__(self, share: Share, now: Instant) -> None:
         self.share = share
         self._since = now
-        self._scheduler = Scheduler(counted_by=share.of)
+        self._scheduler = Scheduler(scheduler_count=share.total)
         self._joined: dict[EndpointId, None] = {}
-        """Endpoints of which a part belongs to the share: an ordered set."""
-        self._ghosts: dict[EndpointId, PoolName] = {}
-        """Endpoints known only from attempts in flight, with the pools named in their dispatch orders."""
+        """Endpoints with slots in the share, as an ordered set."""
+        self._unknown_endpoints: dict[EndpointId, PoolName] = {}
+        """Endpoints known only from running attempts, with the pools named in their dispatches."""
 
     def begin(
         self, rules: MemberRules, endpoints: KnownEndpoints, requests: Iterable[HeldRequest], now: Instant
     ) -> list[Decision]:
-        """Take over what is held, in the order in which a new scheduler is told of it."""
+        """Takes over the held requests, in the order in which a new scheduler receives them."""
         held = list(requests)
         if rules.budgets is not None:
             self._decide(rules.budgets, now)
         decisions = self._change_policy(rules.policy, rules.hash, now)
-        for told in endpoints.all():
-            decisions += self._of_fleet(EndpointJoined(told.endpoint), now)
+        for told in endpoints.updates():
+            decisions += self._handle_fleet_event(EndpointJoined(told.endpoint), now)
         for request in held:
             for attempt in request.running.values():
-                if attempt.order.endpoint_id not in endpoints.by_id:
-                    self._ghosts[attempt.order.endpoint_id] = attempt.order.pool
-                decisions += self._decide(request.runs(attempt, now).report, now)
+                if attempt.dispatch.endpoint_id not in endpoints.by_id:
+                    self._unknown_endpoints[attempt.dispatch.endpoint_id] = attempt.dispatch.pool
+                decisions += self._decide(request.running_report(attempt, now).report, now)
         for request in held:
-            if request.accepted and not request.running and not request.over:
-                decisions += self._decide(request.waits(now).report, now)
-        for told in endpoints.all():
+            if request.admitted and not request.running and not request.over:
+                decisions += self._decide(request.queued_report(now).report, now)
+        for told in endpoints.updates():
             if told.ready:
-                decisions += self._of_fleet(EndpointReadied(told.endpoint.id), now)
+                decisions += self._handle_fleet_event(EndpointReady(told.endpoint.id), now)
         for request in held:
-            if not request.accepted and not request.running and not request.over:
-                request.accepted = True
-                decisions += self._decide(RequestArrived(request.ticket_left(now)), now)
+            if not request.admitted and not request.running and not request.over:
+                request.admitted = True
+                decisions += self._decide(RequestArrived(request.remaining_ticket(now)), now)
         return decisions
 
     # Requests
 
-    def full(self) -> str | None:
+    def open_rejection(self) -> str | None:
         return None
 
     def open(self, request: HeldRequest, now: Instant) -> list[Decision]:
-        request.accepted = True
+        request.admitted = True
         return self._decide(RequestArrived(request.ticket), now)
 
-    def handle(self, news: RequestNews, now: Instant) -> list[Decision]:
-        return self._decide(news.event if isinstance(news, Ended) else news, now)
+    def handle(self, update: RequestUpdate, now: Instant) -> list[Decision]:
+        return self._decide(update.event if isinstance(update, FinishedAttempt) else update, now)
 
-    def decline(self, declined: Declined, now: Instant) -> list[Decision]:
+    def decline(self, declined: GrantDeclined, now: Instant) -> list[Decision]:
         ended = AttemptEnded(declined.request_id, declined.attempt, AttemptEnding.ABORTED, declined.reason)
         return self._decide(ended, now)
 
     # Policy, budgets and endpoints
 
-    def tell(self, news: SettingNews, now: Instant) -> list[Decision]:
-        match news:
+    def update_settings(self, update: SettingsUpdate, now: Instant) -> list[Decision]:
+        match update:
             case PolicyChanged(policy, policy_hash):
                 return self._change_policy(policy, policy_hash, now)
-            case BudgetsTold():
-                return self._decide(news, now)
+            case BudgetsSynced():
+                return self._decide(update, now)
             case _:
-                return self._of_fleet(news, now)
+                return self._handle_fleet_event(update, now)
 
     def _change_policy(self, policy: Policy, policy_hash: str, now: Instant) -> list[Decision]:
-        return self._decide(PolicyChanged(own_policy(self.share, policy), f"{policy_hash} of {self.share.of}"), now)
+        return self._decide(
+            PolicyChanged(island_policy(self.share, policy), f"{policy_hash} of {self.share.total}"), now
+        )
 
-    def _of_fleet(self, event: FleetEvent, now: Instant) -> list[Decision]:
-        """Pass on an event of an endpoint of which a part belongs to the share."""
+    def _handle_fleet_event(self, event: FleetEvent, now: Instant) -> list[Decision]:
+        """Handles an event about an endpoint that has slots in the share."""
         match event:
             case EndpointJoined(endpoint):
-                own = own_endpoint(self.share, endpoint)
-                if own is None or self._ghosts.get(own.id, own.pool) != own.pool:
+                own = island_endpoint(self.share, endpoint)
+                if own is None or self._unknown_endpoints.get(own.id, own.pool) != own.pool:
                     return []
                 self._joined[own.id] = None
                 return self._decide(EndpointJoined(own), now)
             case EndpointLeaving(endpoint_id):
                 self._joined.pop(endpoint_id, None)
-            case EndpointReadied(endpoint_id) | EndpointUnreadied(endpoint_id) | EndpointProbed(endpoint_id):
+            case EndpointReady(endpoint_id) | EndpointNotReady(endpoint_id) | EndpointProbed(endpoint_id):
                 if endpoint_id not in self._joined:
                     return []
-            case EndpointMeasured():
-                # What other members have there must not count against this share.
+            case EndpointMetricsReported():
+                # Attempts of other members must not count against this share.
                 return []
         return self._decide(event, now)
 
@@ -142,28 +144,28 @@ class IslandAuthority:
     def next_wakeup(self) -> Instant | None:
         return self._scheduler.next_wakeup()
 
-    # The scheduler of the cell
+    # Cell scheduler
 
     def is_lost(self, now: Instant) -> bool:
         return False
 
     def yields_to(self, stamp: Instant) -> bool:
-        """Only to a scheduler that has heard that this member is an island."""
+        """Yields only to a scheduler that knows that this member is an island."""
         return stamp >= self._since
 
-    def restart(self, now: Instant) -> None:
-        """There is no session; the report follows when this authority yields."""
+    def restart_session(self, now: Instant) -> None:
+        """Does nothing. The report follows when this authority yields."""
 
     def receive(self, entry: SchedulerEntry, now: Instant) -> list[tuple[Duration, FromScheduler]]:
         return []
 
     def leave(self, now: Instant) -> None:
-        """Nobody is there to be told."""
+        """Does nothing, because there is no scheduler to inform."""
 
-    # Observation
+    # Status
 
-    def take_endpoint_times(self, now: Instant) -> tuple[EndpointTime, ...]:
-        return self._scheduler.take_endpoint_times(now)
+    def collect_endpoint_times(self, now: Instant) -> tuple[EndpointTime, ...]:
+        return self._scheduler.pop_endpoint_times(now)
 
     def summary(self) -> Summary:
         return self._scheduler.summary()

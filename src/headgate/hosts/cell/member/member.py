@@ -1,82 +1,86 @@
-"""What does a gateway do in a cell, and what does it remember so that nothing is lost when another part dies?
+"""Member: a gateway in a cell, and its mode.
 
-Theory of operation. A gateway owns its requests (`requests`) and asks one authority about them (`authority`). Which one
-depends on its mode, and only this file knows the mode:
+A gateway owns its requests (`member_requests`) and delegates decisions to one authority (`authority`). The mode
+determines which one, and only this module knows the mode:
 
-- *seeking*: it follows no scheduler that answers, and has not waited for one long enough. What comes in waits.
-- *following*: a scheduler answers. What happens here is told to it, and its orders are carried out.
-- *island*: no scheduler has answered for `island_after_ns`. The member decides by itself, over its share (`island`).
+- *seeking*: no scheduler has answered yet, and the member has not waited long enough to make decisions on its own.
+  Requests wait.
+- *following*: a scheduler answers. The member reports events to it and carries out its commands.
+- *island*: no scheduler has answered for `island_after_ns`. The member makes its own decisions, within its share
+  (`island`).
 
-    seeking --an answer--> following --silence--> island --an answer to the island--> following
+    seeking --answer--> following --silence--> island --answer to the island--> following
     seeking --silence--> island
 
-Seeking and following have the same authority, the session with the scheduler (`remote`). When the member binds itself
-to an epoch, returns from being an island, or is asked to, it begins a session: it reports all that it holds and then
-tells the news. Entries of another epoch than the one it follows are not looked at; but all that it writes says whom it
-follows, so the other finds out (`conversation`).
+Seeking and following use the same authority, the session with the scheduler (`remote_authority`). The member starts a
+session when it follows a new epoch, stops being an island, or the scheduler requests one. It reports everything it
+holds and then sends updates. It ignores entries from other epochs. Everything it sends includes the epoch it follows,
+so other schedulers learn of that epoch (`scheduler_connection`).
 
-From the stamp that an entry gives back, and from how long it lay at the scheduler, follows how old a grant is at most.
-One that may be older than it allows, or is for a request that has ended, is declined and never begun.
+The maximum age of a grant is computed from the timestamp that its entry returns and how long the scheduler held that
+timestamp. A grant that may be too old, or is for an ended request, is declined and never started.
 
-What is not ideal: a request whose acceptance was not acknowledged before its scheduler died is told to the next one as
-an arrival, and may be refused by the policy.
+Known weakness: if the scheduler dies before it has acknowledged the admission of a request, the member reports the
+request to the next scheduler as an arrival, and the policy may reject it.
 """
 
 from dataclasses import replace
 
 from headgate.core.commands import Abort, End
-from headgate.core.engine_time import together
+from headgate.core.engine_time import merge_times
 from headgate.core.events import (
     AttemptEnded,
-    BudgetsTold,
+    AttemptsProgressed,
+    BudgetsSynced,
     EndpointJoined,
     EndpointLeaving,
-    EndpointMeasured,
+    EndpointMetricsReported,
+    EndpointNotReady,
     EndpointProbed,
-    EndpointReadied,
-    EndpointUnreadied,
+    EndpointReady,
     FirstToken,
     FleetEvent,
     PolicyChanged,
-    Progressed,
     RequestWithdrawn,
 )
 from headgate.core.summary import Summary
-from headgate.hosts.cell.member.authority import Authority, SettingNews
-from headgate.hosts.cell.member.conversation import Conversation
-from headgate.hosts.cell.member.held import Holdings
+from headgate.hosts.cell.member.authority import Authority, SettingsUpdate
+from headgate.hosts.cell.member.commands import MemberCommand, ModeChanged
+from headgate.hosts.cell.member.held_requests import HeldRequests
 from headgate.hosts.cell.member.island import IslandAuthority
-from headgate.hosts.cell.member.orders import ModeChanged, Order
-from headgate.hosts.cell.member.remote import RemoteAuthority
-from headgate.hosts.cell.member.requests import MemberRequests
+from headgate.hosts.cell.member.member_requests import MemberRequests
+from headgate.hosts.cell.member.remote_authority import RemoteAuthority
 from headgate.hosts.cell.member.rules import MemberRules
-from headgate.hosts.cell.protocol.endpoints import KnownEndpoints
+from headgate.hosts.cell.member.scheduler_connection import SchedulerConnection
+from headgate.hosts.cell.protocol.known_endpoints import KnownEndpoints
 from headgate.hosts.cell.protocol.messages import (
-    Covered,
-    EndpointGone,
-    EndpointTold,
+    EndpointRemoved,
+    EndpointUpdate,
     Epoch,
     FromScheduler,
-    Granted,
+    Grant,
     MemberEntry,
     MemberHead,
     SchedulerEntry,
     SchedulerHead,
     Share,
+    SnapshotCoverage,
 )
-from headgate.hosts.cell.protocol.validation import MOMENT_MAX
-from headgate.hosts.cell.protocol.views import Mode
-from headgate.hosts.cell.timing import USUAL_BOUNDS, USUAL_TIMING, Bounds, Timing
+from headgate.hosts.cell.protocol.validation import TIMESTAMP_MAX
+from headgate.hosts.cell.protocol.views import MemberMode
+from headgate.hosts.cell.timing import DEFAULT_BOUNDS, DEFAULT_TIMING, CellBounds, Timing
 from headgate.model.money import EndpointTime
 from headgate.model.ticket import Ticket
-from headgate.model.units import SECOND, Duration, Instant, RequestId, seconds
+from headgate.model.units import SECOND, Duration, Instant, RequestId, format_seconds
 
-_ALONE = Share(0, 1)
-_GONE_NS = Duration(3_600 * SECOND)
-"""One that has left has nothing to do."""
+_WHOLE_SHARE = Share(0, 1)
+_AFTER_LEAVE_NS = Duration(3_600 * SECOND)
+"""Interval until the next wakeup after the member has left."""
 _INCARNATION_STEP = 1 << 20
 
-MemberEvent = FirstToken | Progressed | AttemptEnded | RequestWithdrawn | FleetEvent | PolicyChanged | BudgetsTold
+MemberEvent = (
+    FirstToken | AttemptsProgressed | AttemptEnded | RequestWithdrawn | FleetEvent | PolicyChanged | BudgetsSynced
+)
 
 
 class Member:
@@ -86,44 +90,44 @@ class Member:
         incarnation: int,
         now: Instant,
         *,
-        timing: Timing = USUAL_TIMING,
-        bounds: Bounds = USUAL_BOUNDS,
-        share: Share = _ALONE,
+        timing: Timing = DEFAULT_TIMING,
+        bounds: CellBounds = DEFAULT_BOUNDS,
+        share: Share = _WHOLE_SHARE,
         serves: bool = True,
     ) -> None:
-        """`share` is what it takes by itself before a scheduler has said what its share is.
+        """`share` applies until a scheduler assigns a share.
 
-        A process that `serves` nobody holds no requests, and needs no share.
+        A process with `serves` false holds no requests and needs no share.
         """
         self.name = name
         self.incarnation = incarnation
-        self.mode = Mode.SEEKING
+        self.mode = MemberMode.SEEKING
         self.endpoints = KnownEndpoints()
         self.rules = MemberRules(now)
         self._serves = serves
-        self._conversation = Conversation(now, timing=timing, bounds=bounds)
-        self._holdings = Holdings(unsettled_max=bounds.unsettled)
-        self._remote = RemoteAuthority(self._conversation, self._holdings, self.rules, self.endpoints, share=share)
+        self._connection = SchedulerConnection(now, timing=timing, bounds=bounds)
+        self._held = HeldRequests(unsettled_max=bounds.unsettled_max)
+        self._remote = RemoteAuthority(self._connection, self._held, self.rules, self.endpoints, share=share)
         self._authority: Authority = self._remote
-        self._requests = MemberRequests(self._holdings, self._authority, held_max=bounds.held)
-        self._untaken: tuple[EndpointTime, ...] = ()
-        """Endpoint times of the last island that were not asked for."""
+        self._requests = MemberRequests(self._held, self._authority, held_max=bounds.held_max)
+        self._pending_endpoint_times: tuple[EndpointTime, ...] = ()
+        """Endpoint times from the last period as an island that have not been collected yet."""
         self._leaving = False
-        self.nameless = False
-        """Whether another process has taken this name. If so, this one sends and reads nothing and decides alone."""
+        self.lost_name = False
+        """Whether another process has taken this name. If so, this member sends and reads nothing and acts alone."""
 
-    # What happens here
+    # Events of this process
 
-    def open(self, ticket: Ticket, now: Instant) -> list[Order]:
-        """A request has come."""
+    def open(self, ticket: Ticket, now: Instant) -> list[MemberCommand]:
+        """Opens a request."""
         return self._requests.open(replace(ticket, gateway=self.name), now)
 
-    def tell(self, event: MemberEvent, now: Instant) -> list[Order]:
-        """Something has happened to a request of ours, to an endpoint, or to the rules."""
+    def handle(self, event: MemberEvent, now: Instant) -> list[MemberCommand]:
+        """Handles an event about a request, an endpoint or the policy."""
         match event:
             case FirstToken():
                 return self._requests.first_token(event, now)
-            case Progressed():
+            case AttemptsProgressed():
                 return self._requests.progressed(event, now)
             case AttemptEnded():
                 return self._requests.attempt_ended(event, now)
@@ -131,232 +135,236 @@ class Member:
                 return self._requests.withdrawn(event, now)
             case PolicyChanged():
                 self.rules.change(event)
-                self._conversation.urgent = True
-            case BudgetsTold():
+                self._connection.urgent = True
+            case BudgetsSynced():
                 self.rules.budgets = event
             case (
                 EndpointJoined()
-                | EndpointReadied()
-                | EndpointUnreadied()
-                | EndpointMeasured()
+                | EndpointReady()
+                | EndpointNotReady()
+                | EndpointMetricsReported()
                 | EndpointProbed()
                 | EndpointLeaving()
             ):
-                self.endpoints.note(event)
-        return self._pass_on(event, now)
+                self.endpoints.apply_event(event)
+        return self._update_settings(event, now)
 
-    def _pass_on(self, news: SettingNews, now: Instant) -> list[Order]:
-        return self._requests.perform(self._authority.tell(news, now), now)
+    def _update_settings(self, news: SettingsUpdate, now: Instant) -> list[MemberCommand]:
+        return self._requests.perform(self._authority.update_settings(news, now), now)
 
-    def tick(self, now: Instant) -> list[Order]:
-        """Time has passed."""
+    def tick(self, now: Instant) -> list[MemberCommand]:
+        """Makes the decisions that are due."""
         if self._authority.is_lost(now):
             return self._become_island(now)
         return self._requests.perform(self._authority.tick(now), now)
 
     def next_wakeup(self) -> Instant:
-        """When `tick` and `outgoing` are to be called again, if nothing happens before."""
-        if self.left:
-            return self._conversation.long_after(_GONE_NS)
-        return self._conversation.next_wakeup(self._authority.next_wakeup())
+        """Returns when to call `tick` and `outgoing` next if no event occurs before then."""
+        if self.has_left:
+            return self._connection.after_last_entry(_AFTER_LEAVE_NS)
+        return self._connection.next_wakeup(self._authority.next_wakeup())
 
     def leave(self, now: Instant) -> None:
-        """This process holds nothing any more and will not speak again, once this has been heard."""
-        assert not self.held, f"{self.name} leaves with {self.held} requests; end them first"
+        """Announces that this process holds no requests and is leaving."""
+        assert not self.held, f"{self.name} must not leave while it holds {self.held} requests"
         self._leaving = True
         self._authority.leave(now)
 
     @property
-    def left(self) -> bool:
-        """Whether that has been heard, or nobody is there to hear it."""
-        return self._leaving and (self.nameless or self._authority.knows_of_leaving)
+    def has_left(self) -> bool:
+        """Whether the departure has been acknowledged, or there is no scheduler to acknowledge it."""
+        return self._leaving and (self.lost_name or self._authority.leave_acknowledged)
 
-    # A change of rules
+    # Policy changes
 
-    def stage(self, policy_hash: str, now: Instant) -> list[Order]:
-        """This process has read rules, and is ready to go by them when all are."""
-        self._conversation.urgent = True
+    def stage(self, policy_hash: str, now: Instant) -> list[MemberCommand]:
+        """Stages a policy that this process has read, to be applied when all members have read it."""
+        self._connection.urgent = True
         agreed = self.rules.stage(policy_hash, now)
-        return [*agreed, *(self.rules.agree() if self._authority.alone else ())]
+        return [*agreed, *(self.rules.apply_staged() if self._authority.is_island else ())]
 
     # Modes
 
-    def _become_island(self, now: Instant) -> list[Order]:
-        """No scheduler answers: the member decides by itself. What counts is reported when one does again."""
-        silence, share = seconds(Duration(now - self._conversation.heard_at)), self.share
+    def _become_island(self, now: Instant) -> list[MemberCommand]:
+        """Switches to island mode because no scheduler answers. The next scheduler gets a report."""
+        silence, share = format_seconds(Duration(now - self._connection.answered_at)), self.share
         self._remote.suspend()
-        self._conversation.urgent = True
+        self._connection.urgent = True
         island = IslandAuthority(share, now)
-        changed = self._change(Mode.ISLAND, island, f"no scheduler for {silence}; share {share.rank + 1} of {share.of}")
-        decisions = island.begin(self.rules, self.endpoints, self._holdings.requests.values(), now)
-        return [changed, *self._requests.perform(decisions, now), *self.rules.agree()]
+        reason = f"no scheduler has responded for {silence}; using share {share.rank + 1} of {share.total}"
+        changed = self._change_mode(MemberMode.ISLAND, island, reason)
+        decisions = island.begin(self.rules, self.endpoints, self._held.requests.values(), now)
+        return [changed, *self._requests.perform(decisions, now), *self.rules.apply_staged()]
 
-    def _answered(self, now: Instant) -> list[Order]:
-        """A scheduler answers: it decides from here on about all that is held here."""
+    def _on_answer(self, now: Instant) -> list[MemberCommand]:
+        """Handles an answer from a scheduler, which makes the decisions for all held requests from now on."""
         match self.mode:
-            case Mode.FOLLOWING:
+            case MemberMode.FOLLOWING:
                 return []
-            case Mode.SEEKING:
+            case MemberMode.SEEKING:
                 return [self._follow()]
-            case Mode.ISLAND:
-                self._untaken = together(self.take_endpoint_times(now))
+            case MemberMode.ISLAND:
+                self._pending_endpoint_times = merge_times(self.collect_endpoint_times(now))
                 changed = self._follow()
-                self._remote.restart(now)
+                self._remote.restart_session(now)
                 if self._leaving:
                     self._remote.leave(now)
                 return [changed]
 
     def _follow(self) -> ModeChanged:
-        number = self.bound.number if self.bound is not None else 0
-        return self._change(Mode.FOLLOWING, self._remote, f"the scheduler of epoch {number} answers")
+        number = self.followed_epoch.number if self.followed_epoch is not None else 0
+        return self._change_mode(MemberMode.FOLLOWING, self._remote, f"the scheduler of epoch {number} is responding")
 
-    def _change(self, mode: Mode, authority: Authority, reason: str) -> ModeChanged:
+    def _change_mode(self, mode: MemberMode, authority: Authority, reason: str) -> ModeChanged:
         self.mode, self._authority = mode, authority
         self._requests.authority = authority
         return ModeChanged(mode, reason)
 
-    # What the scheduler says
+    # Messages from the scheduler
 
-    def receive(self, entry: SchedulerEntry, now: Instant) -> list[Order]:
+    def receive(self, entry: SchedulerEntry, now: Instant) -> list[MemberCommand]:
         head = entry.head
-        if self.nameless or not self._binds(head.epoch, now):
+        if self.lost_name or not self._follows(head.epoch, now):
             return []
-        out: list[Order] = [*self.rules.scheduler_applies(head.policy_hash)]
-        if self.incarnation < head.incarnation < MOMENT_MAX - 2 * _INCARNATION_STEP:
-            # The clock of this machine was put back between two lives of this process: this is the later one.
+        out: list[MemberCommand] = [*self.rules.scheduler_applies(head.policy_hash)]
+        if self.incarnation < head.incarnation < TIMESTAMP_MAX - 2 * _INCARNATION_STEP:
+            # This machine's clock was set back between two starts of this process. This start is the later one.
             self.incarnation = _incarnation_after(head.incarnation, self.incarnation)
-            self._authority.restart(now)
+            self._authority.restart_session(now)
         if head.incarnation != self.incarnation or head.echo is None:
             return out
-        if self._conversation.is_answer(head, head.echo, now):
+        if self._connection.record_answer(head, head.echo, now):
             if not self._authority.yields_to(head.echo.stamp):
                 return out
-            out += self._answered(now)
+            out += self._on_answer(now)
         for age_ns, message in self._authority.receive(entry, now):
-            out += self._take_in(message, age_ns, now)
+            out += self._apply(message, age_ns, now)
         return out
 
-    def refuse(self, head: SchedulerHead | None, now: Instant) -> None:
-        """Reject an invalid entry of the scheduler: begin a new session, or ignore the scheduler for a while.
+    def reject_entry(self, head: SchedulerHead | None, now: Instant) -> None:
+        """Rejects an invalid entry from the scheduler: starts a new session, or ignores the scheduler for a while.
 
-        Without a head, an entry of this member cannot be encoded; the reaction is the same.
+        If there is no head, one of this member's own entries could not be encoded. That case is handled in the same
+        way.
         """
-        ours = head is None or (head.epoch == self.bound and head.incarnation == self.incarnation)
-        if ours and (head is None or head.session == self._conversation.session):
-            self._conversation.distrust(now)
-            self._authority.restart(now)
+        ours = head is None or (head.epoch == self.followed_epoch and head.incarnation == self.incarnation)
+        if ours and (head is None or head.session == self._connection.session):
+            self._connection.record_invalid_entry(now)
+            self._authority.restart_session(now)
 
-    def _binds(self, epoch: Epoch, now: Instant) -> bool:
-        """Whether this is the epoch that the member follows, from here on if it is a higher one."""
-        if epoch == self.bound:
+    def _follows(self, epoch: Epoch, now: Instant) -> bool:
+        """Returns whether the member follows this epoch. A higher epoch replaces the followed one."""
+        if epoch == self.followed_epoch:
             return True
-        if self._conversation.outranks(epoch):
+        if self._connection.outranks(epoch):
             return False
-        self._conversation.follow(epoch)
-        self.rules.follow_another()
-        self._authority.restart(now)
+        self._connection.follow(epoch)
+        self.rules.forget_scheduler_policy()
+        self._authority.restart_session(now)
         return True
 
-    def _take_in(self, message: FromScheduler, age_ns: Duration, now: Instant) -> list[Order]:
+    def _apply(self, message: FromScheduler, age_ns: Duration, now: Instant) -> list[MemberCommand]:
         match message:
-            case Granted():
-                return self._granted(message, age_ns, now)
+            case Grant():
+                return self._apply_grant(message, age_ns, now)
             case Abort() | End():
-                return self._requests.obey(message, None, now)
-            case EndpointTold() | EndpointGone():
-                self.endpoints.told(message)
+                return self._requests.apply(message, None, now)
+            case EndpointUpdate() | EndpointRemoved():
+                self.endpoints.apply_update(message)
             case Share():
                 self._remote.share = message
-            case Covered(serial):
-                self._holdings.cover(serial)
+            case SnapshotCoverage(serial):
+                self._held.mark_covered(serial)
         return []
 
-    def _granted(self, granted: Granted, age_ns: Duration, now: Instant) -> list[Order]:
-        why = self._requests.why_not(granted.order)
+    def _apply_grant(self, granted: Grant, age_ns: Duration, now: Instant) -> list[MemberCommand]:
+        why = self._requests.start_rejection(granted.dispatch)
         if why is None and age_ns > granted.start_within_ns:
-            why = f"the grant may be {seconds(age_ns)} old, of {seconds(granted.start_within_ns)} allowed"
+            why = (
+                f"the grant may be {format_seconds(age_ns)} old; the limit is {format_seconds(granted.start_within_ns)}"
+            )
         if why is None:
-            return self._requests.obey(granted.order, granted.sent, now)
-        return self._requests.decline(granted.order, why, now)
+            return self._requests.apply(granted.dispatch, granted.dispatch_snapshot, now)
+        return self._requests.decline(granted.dispatch, why, now)
 
-    # What is to be sent
+    # Outgoing messages
 
     def outgoing(self, now: Instant) -> list[MemberEntry]:
-        """Entries for the inbox; none where nothing is to be said yet."""
-        taken = self._conversation.take(now)
-        if self.left or self.nameless:
+        """Returns the entries for the scheduler. Empty if nothing is due."""
+        taken = self._connection.pop_entries(now)
+        if self.has_left or self.lost_name:
             return []
         return [MemberEntry(self._head(first, now), messages) for first, messages in taken]
 
     def _head(self, first: int, now: Instant) -> MemberHead:
-        talk = self._conversation
+        talk = self._connection
         return MemberHead(
             self.name,
             self.incarnation,
-            talk.bound,
-            self._authority.alone,
+            talk.followed_epoch,
+            self._authority.is_island,
             talk.session,
             talk.outbound.base,
             talk.outbound.first,
             first,
-            talk.inbound.taken,
+            talk.inbound.last_received,
             now,
             talk.echo(now),
             self._authority.share,
             self.rules.hash,
             self._serves,
-            staged=self.rules.staged,
+            staged_hash=self.rules.staged_hash,
         )
 
-    # For those who look
+    # Status
 
     @property
-    def bound(self) -> Epoch | None:
-        """The epoch that is followed, or would be."""
-        return self._conversation.bound
+    def followed_epoch(self) -> Epoch | None:
+        """Epoch that this member follows, or would follow."""
+        return self._connection.followed_epoch
 
     @property
     def share(self) -> Share:
-        """What a scheduler has said last that this member's share is."""
+        """Share last assigned by a scheduler."""
         return self._remote.share
 
     @property
     def island_share(self) -> Share | None:
-        """The part of everything that this member decides about by itself; None where it does not."""
-        return self._authority.share if self._authority.alone else None
+        """Share that this member uses as an island. None if it is not an island."""
+        return self._authority.share if self._authority.is_island else None
 
     @property
     def held(self) -> int:
-        """Requests that have not ended, and those that have with something of them under way."""
-        return len(self._holdings.requests)
+        """Number of open requests, and of ended requests with attempts that are still running."""
+        return len(self._held.requests)
 
     @property
     def unsettled(self) -> int:
-        return len(self._holdings.unsettled)
+        return len(self._held.unsettled)
 
     def unsettled_ids(self) -> tuple[RequestId, ...]:
-        return tuple(self._holdings.unsettled)
+        return tuple(self._held.unsettled)
 
     @property
     def unacknowledged(self) -> int:
-        return len(self._conversation.outbound)
+        return len(self._connection.outbound)
 
     def unacknowledged_ns(self, now: Instant) -> Duration:
-        """How long the scheduler has left the oldest of these without an answer."""
-        return self._conversation.outbound.oldest_ns(now)
+        """Returns the age of the oldest unacknowledged message."""
+        return self._connection.outbound.oldest_ns(now)
 
-    def take_endpoint_times(self, now: Instant) -> tuple[EndpointTime, ...]:
-        """How the endpoints have spent our part of their time, where we decide by ourselves."""
-        untaken, self._untaken = self._untaken, ()
-        return untaken + self._authority.take_endpoint_times(now)
+    def collect_endpoint_times(self, now: Instant) -> tuple[EndpointTime, ...]:
+        """Returns how endpoints spent this member's share of their time while it was an island."""
+        untaken, self._pending_endpoint_times = self._pending_endpoint_times, ()
+        return untaken + self._authority.collect_endpoint_times(now)
 
     def summary(self) -> Summary:
         return self._authority.summary()
 
 
 def _incarnation_after(latest: int, own: int) -> int:
-    """A later incarnation, with the low bits of the process's own.
+    """Returns a later incarnation that keeps the low bits of the process's own.
 
-    So two processes that have the name of a third one do not choose the same.
+    Two processes that use the name of a third one therefore choose different incarnations.
     """
     return (latest // _INCARNATION_STEP + 1) * _INCARNATION_STEP + own % _INCARNATION_STEP

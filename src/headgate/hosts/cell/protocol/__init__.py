@@ -1,1 +1,1 @@
-"""What the processes of a cell say to each other, and the interface of the store that carries it."""
+"""Messages between the processes of a cell, and the interface of the store that transports them."""

@@ -1,11 +1,11 @@
-"""Encodes and decodes entries.
+"""Encoding and decoding of entries.
 
-An entry is its head and its messages, each with its age and the name of its type, as MessagePack. Fields are keyed by
-name; a reader ignores unknown fields and uses the default for missing ones. So two adjacent versions can read each
-other; entries of other versions are not read.
+An entry consists of a head and messages, encoded as MessagePack. Each message has its age and the name of its type.
+Fields are keyed by name; a reader ignores unknown fields and uses the default for missing ones. Adjacent versions can
+therefore read each other's entries. Entries from other versions are skipped.
 
-The size of an entry is bounded: a larger one is split into several, and a reader rejects larger ones. Decoded entries
-are checked by `validation`; an invalid one raises an exception that names its sender.
+The size of an entry is limited. A larger entry is split before it is sent and rejected when it is read. `validation`
+checks decoded entries; an invalid entry raises an exception that identifies its sender.
 """
 
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ from headgate.hosts.cell.protocol.messages import (
     Snapshot,
 )
 from headgate.hosts.cell.protocol.validation import (
-    Implausible,
+    InvalidMessage,
     check_from_member,
     check_from_scheduler,
     check_holder,
@@ -38,9 +38,9 @@ from headgate.model.units import Duration
 ENTRY_BYTES_MAX: Final = 1 << 20
 SNAPSHOT_BYTES_MAX: Final = 16 << 20
 
-_UNREAD: Final = (msgspec.MsgspecError, UnicodeDecodeError, KeyError, RecursionError, Implausible)
+_DECODE_ERRORS: Final = (msgspec.MsgspecError, UnicodeDecodeError, KeyError, RecursionError, InvalidMessage)
 
-_UNWRITTEN: Final = (msgspec.MsgspecError, OverflowError, TypeError, ValueError, RecursionError)
+_ENCODE_ERRORS: Final = (msgspec.MsgspecError, OverflowError, TypeError, ValueError, RecursionError)
 
 _Frame = tuple[msgspec.Raw, list[tuple[int, str, msgspec.Raw]]]
 
@@ -57,65 +57,65 @@ _FROM_SCHEDULER: Final[dict[str, msgspec.msgpack.Decoder[FromScheduler]]] = {
 }
 
 
-class Unintelligible(Exception):
-    """These bytes are not an entry that this version reads."""
+class UnreadableEntry(Exception):
+    """The bytes are not an entry that this version can read."""
 
 
-class Unwritable(Exception):
-    """This entry cannot be encoded: a number is out of range, a text is not Unicode, or one message is too large."""
+class UnencodableEntry(Exception):
+    """The entry cannot be encoded: a number is out of range, a text is not Unicode, or one message is too large."""
 
 
-class UntrustedMember(Unintelligible):
-    """An entry of a member with a valid head and an invalid message."""
+class InvalidMemberEntry(UnreadableEntry):
+    """Entry from a member, with a valid head and an invalid message."""
 
     def __init__(self, what: str, head: MemberHead) -> None:
         super().__init__(what)
         self.head = head
 
 
-class UntrustedScheduler(Unintelligible):
-    """An entry of a scheduler with a valid head and an invalid message."""
+class InvalidSchedulerEntry(UnreadableEntry):
+    """Entry from a scheduler, with a valid head and an invalid message."""
 
     def __init__(self, what: str, head: SchedulerHead) -> None:
         super().__init__(what)
         self.head = head
 
 
-def encoded(entry: MemberEntry | SchedulerEntry, *, bytes_max: int = ENTRY_BYTES_MAX) -> Iterator[bytes]:
-    """The encoded entry, split if it is too large. Raises `Unwritable` if a message cannot be encoded."""
+def encode_entry(entry: MemberEntry | SchedulerEntry, *, bytes_max: int = ENTRY_BYTES_MAX) -> Iterator[bytes]:
+    """Encodes an entry, split into several if it is too large. Raises `UnencodableEntry` for an invalid message."""
     messages = [(age_ns, type(each).__name__, each) for age_ns, each in entry.messages]
     try:
         written = _ENCODER.encode((entry.head, messages))
-    except _UNWRITTEN as error:
-        raise Unwritable(f"{type(error).__name__}: {error}") from error
+    except _ENCODE_ERRORS as error:
+        raise UnencodableEntry(f"{type(error).__name__}: {error}") from error
     if len(written) <= bytes_max:
         yield written
         return
     half = len(entry.messages) // 2
     if not half:
-        raise Unwritable(f"a single message of {len(written)} bytes; an entry has at most {bytes_max}")
-    yield from encoded(_part(entry, 0, half), bytes_max=bytes_max)
-    yield from encoded(_part(entry, half, len(entry.messages)), bytes_max=bytes_max)
+        raise UnencodableEntry(f"a single message has {len(written)} bytes; the limit of an entry is {bytes_max}")
+    yield from encode_entry(_slice(entry, 0, half), bytes_max=bytes_max)
+    yield from encode_entry(_slice(entry, half, len(entry.messages)), bytes_max=bytes_max)
 
 
-def _part(entry: MemberEntry | SchedulerEntry, start: int, end: int) -> MemberEntry | SchedulerEntry:
+def _slice(entry: MemberEntry | SchedulerEntry, start: int, end: int) -> MemberEntry | SchedulerEntry:
     if isinstance(entry, MemberEntry):
-        return MemberEntry(replace(entry.head, first=entry.head.first + start), entry.messages[start:end])
-    head = replace(entry.head, first=entry.head.first + start)
+        return MemberEntry(replace(entry.head, first_serial=entry.head.first_serial + start), entry.messages[start:end])
+    head = replace(entry.head, first_serial=entry.head.first_serial + start)
     if end < len(entry.messages):
-        # Decisions may be in the messages that follow.
-        head = replace(head, judged=0)
+        # The following messages may contain decisions.
+        head = replace(head, decided_serial=0)
     return SchedulerEntry(head, entry.messages[start:end])
 
 
-def member_entry(written: bytes, *, bytes_max: int = ENTRY_BYTES_MAX) -> MemberEntry:
+def decode_member_entry(data: bytes, *, bytes_max: int = ENTRY_BYTES_MAX) -> MemberEntry:
     try:
-        head, messages = _frame(written, bytes_max)
+        head, messages = _decode_frame(data, bytes_max)
         read = _MEMBER_HEADS.decode(head)
-        _check(read.version)
+        _check_version(read.version)
         check_member_head(read)
-    except _UNREAD as error:
-        raise Unintelligible(f"not an entry of a member: {error}") from error
+    except _DECODE_ERRORS as error:
+        raise UnreadableEntry(f"invalid member entry: {error}") from error
     said: list[tuple[Duration, FromMember]] = []
     try:
         for age_ns, kind, raw in messages:
@@ -123,62 +123,62 @@ def member_entry(written: bytes, *, bytes_max: int = ENTRY_BYTES_MAX) -> MemberE
             check_from_member(age_ns, message)
             check_holder(read.member, message)
             said.append((Duration(age_ns), message))
-    except _UNREAD as error:
-        raise UntrustedMember(f'member "{read.member}" sent an invalid message: {error}', read) from error
+    except _DECODE_ERRORS as error:
+        raise InvalidMemberEntry(f'member "{read.member}" sent an invalid message: {error}', read) from error
     return MemberEntry(read, tuple(said))
 
 
-def scheduler_entry(written: bytes) -> SchedulerEntry:
+def decode_scheduler_entry(data: bytes) -> SchedulerEntry:
     try:
-        head, messages = _frame(written, ENTRY_BYTES_MAX)
+        head, messages = _decode_frame(data, ENTRY_BYTES_MAX)
         read = _SCHEDULER_HEADS.decode(head)
-        _check(read.version)
+        _check_version(read.version)
         check_scheduler_head(read)
-    except _UNREAD as error:
-        raise Unintelligible(f"not an entry of a scheduler: {error}") from error
+    except _DECODE_ERRORS as error:
+        raise UnreadableEntry(f"invalid scheduler entry: {error}") from error
     said: list[tuple[Duration, FromScheduler]] = []
     try:
         for age_ns, kind, raw in messages:
             message = _FROM_SCHEDULER[kind].decode(raw)
             check_from_scheduler(age_ns, message)
             said.append((Duration(age_ns), message))
-    except _UNREAD as error:
-        raise UntrustedScheduler(
+    except _DECODE_ERRORS as error:
+        raise InvalidSchedulerEntry(
             f"the scheduler of epoch {read.epoch.number} sent an invalid message: {error}", read
         ) from error
     return SchedulerEntry(read, tuple(said))
 
 
-def encoded_snapshot(snapshot: Snapshot) -> bytes:
+def encode_snapshot(snapshot: Snapshot) -> bytes:
     return _ENCODER.encode(snapshot)
 
 
-def writable_snapshot(snapshot: Snapshot) -> bytes | None:
-    """The encoded snapshot; None if a number in it is out of range, for example after a wrong report."""
+def try_encode_snapshot(snapshot: Snapshot) -> bytes | None:
+    """Encodes a snapshot. Returns None if a number in it is out of range, for example after a wrong report."""
     try:
-        return encoded_snapshot(snapshot)
-    except _UNWRITTEN:
+        return encode_snapshot(snapshot)
+    except _ENCODE_ERRORS:
         return None
 
 
-def decoded_snapshot(written: bytes) -> Snapshot:
+def decode_snapshot(written: bytes) -> Snapshot:
     if len(written) > SNAPSHOT_BYTES_MAX:
-        raise Unintelligible(f"a snapshot of {len(written)} bytes; at most {SNAPSHOT_BYTES_MAX} are read")
+        raise UnreadableEntry(f"the snapshot has {len(written)} bytes; the limit is {SNAPSHOT_BYTES_MAX}")
     try:
         snapshot = _SNAPSHOTS.decode(written)
-        _check(snapshot.version)
+        _check_version(snapshot.version)
         check_snapshot(snapshot)
-    except _UNREAD as error:
-        raise Unintelligible(f"not a snapshot: {error}") from error
+    except _DECODE_ERRORS as error:
+        raise UnreadableEntry(f"invalid snapshot: {error}") from error
     return snapshot
 
 
-def _frame(written: bytes, bytes_max: int) -> _Frame:
+def _decode_frame(written: bytes, bytes_max: int) -> _Frame:
     if len(written) > bytes_max:
-        raise Unintelligible(f"an entry of {len(written)} bytes; at most {bytes_max} are read")
+        raise UnreadableEntry(f"the entry has {len(written)} bytes; the limit is {bytes_max}")
     return _FRAMES.decode(written)
 
 
-def _check(version: int) -> None:
+def _check_version(version: int) -> None:
     if abs(version - VERSION) > 1:
-        raise Unintelligible(f"version {version} of the protocol; this process reads {VERSION - 1} to {VERSION + 1}")
+        raise UnreadableEntry(f"protocol version {version}; this process supports {VERSION - 1} to {VERSION + 1}")

@@ -1,4 +1,4 @@
-"""How much of a request's deadlines is left when it has waited somewhere already?"""
+"""Remaining deadlines of a request that has already waited elsewhere."""
 
 from dataclasses import replace
 
@@ -6,8 +6,8 @@ from headgate.model.ticket import Ticket
 from headgate.model.units import Duration
 
 
-def with_less_time(ticket: Ticket, passed_ns: Duration) -> Ticket:
-    """The ticket of a request that has been here for so long already."""
+def with_elapsed(ticket: Ticket, passed_ns: Duration) -> Ticket:
+    """Returns the ticket with its deadlines reduced by the time that has passed."""
     first, whole = ticket.first_token_ns_left, ticket.completion_ns_left
     if not passed_ns or (first is None and whole is None):
         return ticket

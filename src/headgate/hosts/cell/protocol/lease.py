@@ -1,7 +1,6 @@
-"""How does a store give away the lease of the scheduler?
+"""The store's part of the scheduler lease.
 
-`claimed` and `released` are all that a store has to do, each at once and undivided. The candidates do the rest
-(`leader/election.py`).
+A store runs `claim_lease` and `release_lease` atomically. The candidates do the rest (`leader/election.py`).
 """
 
 from headgate.hosts.cell.protocol.messages import Epoch, Lease
@@ -11,29 +10,29 @@ from headgate.model.units import Duration, Instant, after
 
 @message
 class Claim:
-    """What a candidate asks of the store: this lease, from now on for so long."""
+    """Claim of the lease by a candidate, for `duration_ns` from now."""
 
     epoch: Epoch
-    lasts_ns: Duration
-    asked: Instant
-    """By the candidate's clock; the store has no use for it."""
-    instead_of: Epoch | None = None
-    """An epoch of the candidate's own that is over."""
+    duration_ns: Duration
+    asked_at: Instant
+    """Time of the claim by the candidate's clock. The store ignores it."""
+    replaces: Epoch | None = None
+    """An earlier epoch of the candidate, now over."""
 
 
-def claimed(lease: Lease | None, claim: Claim, now: Instant) -> Lease:
-    """What the store has after a claim, by its own clock. The claim was granted where its epoch is in it.
+def claim_lease(lease: Lease | None, claim: Claim, now: Instant) -> Lease:
+    """Returns the store's lease after a claim at `now` by the store's clock.
 
-    This is all that a store has to do, at once and undivided.
+    The claim was granted if the returned lease has the claim's epoch. The store must run this function atomically.
     """
-    mine = Lease(claim.epoch, after(now, claim.lasts_ns))
+    mine = Lease(claim.epoch, after(now, claim.duration_ns))
     if lease is None or lease.epoch == claim.epoch:
         return mine
-    # A lease that lasts longer than any claim was granted before the store's clock was set back.
-    free = not now < lease.expires <= now + 2 * claim.lasts_ns or lease.epoch == claim.instead_of
+    # A lease that would last longer than any claim was granted before the store's clock was set back.
+    free = not now < lease.expires_at <= now + 2 * claim.duration_ns or lease.epoch == claim.replaces
     return mine if free and claim.epoch.number > lease.epoch.number else lease
 
 
-def released(lease: Lease | None, epoch: Epoch, now: Instant) -> Lease | None:
-    """What the store has after a holder gave up: the same epoch, over at once, so that its number is not lost."""
+def release_lease(lease: Lease | None, epoch: Epoch, now: Instant) -> Lease | None:
+    """Returns the store's lease after a release: the same epoch, expired now, so that its number is not lost."""
     return Lease(epoch, now) if lease is not None and lease.epoch == epoch else lease

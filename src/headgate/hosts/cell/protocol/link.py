@@ -1,8 +1,8 @@
-"""How does each message arrive once and in order, over a way that loses, repeats and reorders?
+"""Reliable, ordered message delivery over a transport that loses, repeats and reorders entries.
 
-The sender numbers its messages and keeps each until the other side says that it has taken it in. What nobody has
-acknowledged for a while is sent again, from the oldest on. The receiver takes in only what follows the last one: what
-came before is a repetition, what is further on will come again.
+The sender numbers its messages and keeps each until the receiver acknowledges it. If no acknowledgement arrives for a
+while, it resends all messages, starting with the oldest. The receiver accepts only the next message in sequence.
+Earlier ones are duplicates, and later ones will be resent.
 """
 
 from collections import deque
@@ -12,93 +12,98 @@ from typing import Generic, TypeVar
 from headgate.hosts.cell.protocol.messages import Echo
 from headgate.model.units import Duration, Instant, after
 
-_Said = TypeVar("_Said")
-_Heard = TypeVar("_Heard")
+_Sent = TypeVar("_Sent")
+_Received = TypeVar("_Received")
 
 
-class Outbound(Generic[_Said]):
-    """What is yet to be acknowledged, in order."""
+class Outbound(Generic[_Sent]):
+    """Unacknowledged messages, in order."""
 
-    __slots__ = ("_kept", "_resend_ns", "_unsent", "_waited_from", "base", "first")
+    __slots__ = ("_kept", "_resend_ns", "_unacknowledged_since", "_unsent", "base", "first")
 
     def __init__(self, first: int, *, resend_ns: Duration) -> None:
         self.base = self.first = first
-        """The numbers of the first message ever, and of the first that is kept."""
-        self._kept: deque[tuple[Instant, _Said]] = deque()
+        """`base` is the number of the first message of the session.
+
+        `first` is the number of the oldest message that is kept.
+        """
+        self._kept: deque[tuple[Instant, _Sent]] = deque()
         self._unsent = 0
-        """How many at the end have yet to be sent."""
+        """Number of messages at the end that have not been sent yet."""
         self._resend_ns = resend_ns
-        self._waited_from = Instant(0)
-        """Since when nothing of what was sent has been acknowledged. What is sent later does not put it off."""
+        self._unacknowledged_since = Instant(0)
+        """Time since which no message has been acknowledged. Sending further messages does not reset it."""
 
     def __len__(self) -> int:
         return len(self._kept)
 
     @property
-    def next(self) -> int:
-        """The number that the next message gets."""
+    def next_serial(self) -> int:
+        """Number of the next message."""
         return self.first + len(self._kept)
 
     def oldest_ns(self, now: Instant) -> Duration:
-        """How old the oldest message is that nobody has acknowledged."""
+        """Returns the age of the oldest unacknowledged message."""
         return Duration(now - self._kept[0][0]) if self._kept else Duration(0)
 
     @property
     def unsent(self) -> int:
         return self._unsent
 
-    def push(self, said: _Said, now: Instant) -> int:
-        self._kept.append((now, said))
+    def push(self, message: _Sent, now: Instant) -> int:
+        self._kept.append((now, message))
         self._unsent += 1
-        return self.next - 1
+        return self.next_serial - 1
 
-    def acknowledged(self, up_to: int, now: Instant) -> None:
-        """The other side has taken in all up to this number."""
+    def acknowledge(self, up_to: int, now: Instant) -> None:
+        """Removes all messages up to this number, which the receiver has acknowledged."""
         while self._kept and self.first <= up_to:
             self._kept.popleft()
             self.first += 1
-            self._waited_from = now
+            self._unacknowledged_since = now
         self._unsent = min(self._unsent, len(self._kept))
 
     def resend_at(self) -> Instant | None:
-        """When what was sent is to be sent again; None where all of it has been acknowledged."""
-        return after(self._waited_from, self._resend_ns) if len(self._kept) > self._unsent else None
+        """Returns the time for the next resend. None if all sent messages have been acknowledged."""
+        return after(self._unacknowledged_since, self._resend_ns) if len(self._kept) > self._unsent else None
 
-    def take(self, most: int, now: Instant) -> tuple[int, tuple[tuple[Duration, _Said], ...]]:
-        """What is to be sent, at most so many: the number of the first, and each with its age."""
+    def pop_unsent(self, limit: int, now: Instant) -> tuple[int, tuple[tuple[Duration, _Sent], ...]]:
+        """Returns up to `limit` messages to send: the number of the first one, and each message with its age."""
         again = self.resend_at()
         if again is not None and again <= now:
             self._unsent = len(self._kept)
         start = len(self._kept) - self._unsent
         if not self._unsent:
-            return self.next, ()
+            return self.next_serial, ()
         if not start:
-            self._waited_from = now
-        end = min(len(self._kept), start + most)
+            self._unacknowledged_since = now
+        end = min(len(self._kept), start + limit)
         chosen = [self._kept[place] for place in range(start, end)]
         self._unsent -= len(chosen)
         return self.first + start, tuple((Duration(max(0, now - at)), said) for at, said in chosen)
 
 
-class Inbound(Generic[_Heard]):
-    __slots__ = ("taken",)
+class Inbound(Generic[_Received]):
+    __slots__ = ("last_received",)
 
     def __init__(self, first: int) -> None:
-        self.taken = first - 1
-        """The number of the last message that was taken in."""
+        self.last_received = first - 1
+        """Number of the last message received."""
 
-    def take(self, first: int, messages: Iterable[tuple[Duration, _Heard]]) -> list[tuple[int, Duration, _Heard]]:
-        """Of these, numbered from the first on, what is new and follows: each with its number and age."""
-        new: list[tuple[int, Duration, _Heard]] = []
+    def accept(
+        self, first: int, messages: Iterable[tuple[Duration, _Received]]
+    ) -> list[tuple[int, Duration, _Received]]:
+        """Accepts the next messages in sequence. Returns each new message with its number and age."""
+        new: list[tuple[int, Duration, _Received]] = []
         for number, (age_ns, heard) in enumerate(messages, first):
-            if number == self.taken + 1:
-                self.taken = number
+            if number == self.last_received + 1:
+                self.last_received = number
                 new.append((number, age_ns, heard))
         return new
 
 
 class Stamps:
-    """The last stamp of the other side, to be given back to it."""
+    """Last timestamp from the other side, to be returned to it."""
 
     __slots__ = ("_came", "stamp")
 
@@ -106,8 +111,8 @@ class Stamps:
         self.stamp: Instant | None = None
         self._came = Instant(0)
 
-    def heard(self, stamp: Instant, now: Instant) -> None:
-        # What was overtaken on its way says nothing new.
+    def record(self, stamp: Instant, now: Instant) -> None:
+        # An older timestamp arrived out of order and adds nothing.
         if self.stamp is None or stamp > self.stamp:
             self.stamp, self._came = stamp, now
 
@@ -115,10 +120,10 @@ class Stamps:
         return None if self.stamp is None else Echo(self.stamp, Duration(max(0, now - self._came)))
 
 
-def age_at_most(echo: Echo, now: Instant, *, drift_percent: int) -> Duration:
-    """How old an entry with our own stamp in it is at most: it was made so long after the stamp as it says.
+def max_age(echo: Echo, now: Instant, *, drift_percent: int) -> Duration:
+    """Returns the maximum age of an entry that returns our own timestamp.
 
-    What lay at the other side was counted by the other side's clock, which may run faster than ours.
+    How long the other side held the timestamp was measured by its clock, which may run faster than ours.
     """
     lay_ns = echo.held_ns * (100 - drift_percent) // 100
     return Duration(max(0, now - echo.stamp - lay_ns))

@@ -1,13 +1,14 @@
-"""What do members and the scheduler of a cell say to each other?
+"""Messages between the members and the scheduler of a cell.
 
-A *member* is a gateway process, a *scheduler* the one process that decides for all of them under an *epoch*. Both talk
-in entries. An entry carries any number of messages, numbered so that each is taken in once and in order, what the
-sender has taken in of the other's, and stamps by which the other can tell how old it is at most.
+A *member* is a gateway process. The *scheduler* is the process that makes decisions for all members during an *epoch*.
+They exchange entries. An entry carries any number of messages, numbered so that each is applied once and in order. It
+also acknowledges received messages and carries timestamps from which the receiver computes the maximum age of the
+entry.
 
-A *session* is one run of numbered messages between one life of a member and one scheduler. It begins with the member's
-report of all that it holds, so whoever has no part in the past of a session can take part in a new one. A member
-numbers its messages through over all sessions of its life: a snapshot of the scheduler's counters says up to which of
-these serials it knows the member's story.
+A *session* is one sequence of numbered messages between one incarnation of a member and one scheduler. It starts with a
+report of everything the member holds, so either side can start a new session at any time. A member numbers its messages
+continuously across all sessions of its incarnation. A snapshot records the last of these serials that its counters
+include.
 """
 
 from typing import Final
@@ -17,8 +18,8 @@ from headgate.core.counters import Counters
 from headgate.core.events import (
     AttemptEnded,
     AttemptReported,
+    AttemptsProgressed,
     FirstToken,
-    Progressed,
     RequestReported,
     RequestSettled,
     RequestWithdrawn,
@@ -29,160 +30,165 @@ from headgate.model.money import NanoUsd
 from headgate.model.ticket import Ticket
 from headgate.model.units import Duration, EndpointId, Instant, RequestId
 
-VERSION: Final = 1
-"""Of what is said here. Those one version apart understand each other: fields are added with a default, never moved."""
+VERSION: Final = 3
+"""Protocol version. Adjacent versions are compatible: new fields have a default, and fields are never moved."""
 
 
 @message
 class Epoch:
-    """Whose orders count: the higher number's, and of two with one number the one that was heard first."""
+    """Term of one scheduler.
+
+    Members follow the highest number or, if numbers are equal, the epoch that they saw first.
+    """
 
     number: int
     id: str
 
 
 @message
-class Snapshots:
-    """A moment between the snapshots of one scheduler: the first that knows what happened then."""
+class SnapshotId:
+    """Id of a snapshot. As a point in time, it is the first snapshot that includes an event."""
 
     epoch: int
     number: int
 
 
-# From a member
+# Messages from a member
 
 
 @message
-class Arrived:
-    """A request has come that no scheduler has answered for yet."""
+class NewRequest:
+    """New request that no scheduler has decided on yet."""
 
     ticket: Ticket
     waited_ns: Duration = Duration(0)
-    """Since it came, up to when this was said."""
+    """Time from the request's arrival until this message was created."""
 
 
 @message
-class Waits:
-    """A request that a scheduler or an island has let in is here and waits."""
+class QueuedRequest:
+    """Report of a queued request that a scheduler or an island has admitted."""
 
     report: RequestReported
-    arrived: int
-    """The serial of its `Arrived`; 0 where it was let in without a scheduler."""
+    arrival_serial: int
+    """Serial of the request's `NewRequest` message. 0 if an island admitted it."""
 
 
 @message
-class Runs:
-    """An attempt is under way here."""
+class RunningAttempt:
+    """Report of a running attempt."""
 
     report: AttemptReported
-    arrived: int
-    sent: Snapshots | None
-    """None where an island sent it."""
-    told: int
-    """The serial with which it was reported last; 0 if it never was."""
-    ended: int = 0
-    """Of a request that has ended: the serial that told of it; 0 if none did."""
+    arrival_serial: int
+    dispatch_snapshot: SnapshotId | None
+    """First snapshot that includes the dispatch. None if an island sent the attempt."""
+    report_serial: int
+    """Serial of the last message that reported this attempt. 0 if there is none."""
+    end_serial: int = 0
+    """Serial of the message that reported the request as ended. 0 if there is none."""
     cost: NanoUsd | None = NanoUsd(0)
-    """And what its tenant pays; None where it does and nobody has told how much."""
+    """Cost that the tenant pays. None if the tenant pays and the cost is unknown."""
 
 
 @message
-class Settled:
-    """A request has ended here, and no snapshot that was confirmed to us knows of it."""
+class SettledRequest:
+    """Report of a finished request that no confirmed snapshot includes."""
 
     report: RequestSettled
     serial: int
-    """Of the message that told of it first; 0 if none did."""
-    arrived: int
-    sent: Snapshots | None
-    ended: int = 0
-    """The serial that told of the end of the request, maybe before its last attempt had ended: what it costs follows
-    from that."""
+    """Serial of the message that first reported the result. 0 if there is none."""
+    arrival_serial: int
+    dispatch_snapshot: SnapshotId | None
+    end_serial: int = 0
+    """Serial of the message that reported the request as ended, possibly before its last attempt ended.
+
+    The cost depends on it.
+    """
 
 
 @message
 class ReportDone:
-    """That is all that this member holds. What follows is news."""
+    """End of the report. The messages after it are updates."""
 
 
 @message
-class Ended:
+class FinishedAttempt:
     event: AttemptEnded
-    over: bool
-    """Whether its request has ended with it, by the member's own word."""
+    request_over: bool
+    """Whether the member has ended the request with this attempt."""
 
 
 @message
-class Declined:
-    """A grant was not begun."""
+class GrantDeclined:
+    """A grant that the member did not start."""
 
     request_id: RequestId
     attempt: int
-    over: bool
-    """Whether the member has no such request any more. Otherwise it still waits."""
+    request_over: bool
+    """Whether the request is over. If false, it is still queued."""
     waited_ns: Duration = Duration(0)
     reason: str = ""
 
 
 @message
-class Leaves:
-    """This member holds nothing and will not speak again."""
+class MemberLeaving:
+    """The member holds no requests and is exiting."""
 
 
 FromMember = (
-    Arrived
-    | Waits
-    | Runs
-    | Settled
+    NewRequest
+    | QueuedRequest
+    | RunningAttempt
+    | SettledRequest
     | ReportDone
     | FirstToken
-    | Progressed
-    | Ended
+    | AttemptsProgressed
+    | FinishedAttempt
     | RequestWithdrawn
-    | Declined
-    | Leaves
+    | GrantDeclined
+    | MemberLeaving
 )
 
 
-# From the scheduler
+# Messages from the scheduler
 
 
 @message
-class Granted:
-    order: Dispatch
+class Grant:
+    dispatch: Dispatch
     start_within_ns: Duration
-    sent: Snapshots
+    dispatch_snapshot: SnapshotId
 
 
 @message
-class EndpointTold:
-    """What the scheduler knows of an endpoint, for the member that may have to decide by itself."""
+class EndpointUpdate:
+    """State of an endpoint, for members that may become islands."""
 
     endpoint: Endpoint
     ready: bool
 
 
 @message
-class EndpointGone:
+class EndpointRemoved:
     endpoint_id: EndpointId
 
 
 @message
 class Share:
-    """Which part of everything is this member's when it decides by itself: the one with this number, of so many."""
+    """Share of capacity and limits that a member may use as an island: number `rank` of `total` shares."""
 
     rank: int
-    of: int
+    total: int
 
 
 @message
-class Covered:
-    """A snapshot that was written knows all of this member's messages up to this serial."""
+class SnapshotCoverage:
+    """A stored snapshot includes all of the member's messages up to this serial."""
 
     serial: int
 
 
-FromScheduler = Granted | Abort | End | EndpointTold | EndpointGone | Share | Covered
+FromScheduler = Grant | Abort | End | EndpointUpdate | EndpointRemoved | Share | SnapshotCoverage
 
 
 # Entries
@@ -190,7 +196,7 @@ FromScheduler = Granted | Abort | End | EndpointTold | EndpointGone | Share | Co
 
 @message
 class Echo:
-    """A stamp of the one to whom this goes, and how long it lay here: the entry was made so long after the stamp."""
+    """The receiver's timestamp, returned with how long the sender held it before creating the entry."""
 
     stamp: Instant
     held_ns: Duration
@@ -200,58 +206,61 @@ class Echo:
 class MemberHead:
     member: str
     incarnation: int
-    """A higher one each time the process starts, such as the moment at which it does."""
-    bound: Epoch | None
-    """The scheduler that it follows, or would."""
+    """Number that increases with each start of the process, such as its start time."""
+    followed_epoch: Epoch | None
+    """Epoch that the member follows, or would follow."""
     island: bool
     session: int
-    base: int
-    """The serial with which the session begins."""
-    kept: int
-    """The serial of the first message that it still has: none before it can come again."""
-    first: int
-    """The serial of the first message in here."""
-    taken: int
-    """Of the scheduler's messages in this session, the last that was taken in."""
+    session_first_serial: int
+    """First serial of the session."""
+    oldest_kept_serial: int
+    """Serial of the oldest message that the member still has. Earlier messages cannot be resent."""
+    first_serial: int
+    """Serial of the first message in this entry."""
+    received_serial: int
+    """Serial of the last scheduler message received in this session."""
     stamp: Instant
     echo: Echo | None
-    """Of the last entry that the member took for a sign of life."""
+    """Echo of the last entry that the member accepted as an answer."""
     share: Share
-    """What it takes, or would take, by itself."""
+    """Share that the member uses, or would use, as an island."""
     policy_hash: str = ""
     serves: bool = True
-    """Whether requests come to it; if not, nothing needs to be kept for it."""
+    """Whether the member accepts requests. If not, nothing is reserved for it."""
     version: int = VERSION
-    staged: str = ""
-    """Which rules it has read and is ready to go by; empty where these are the ones that it goes by."""
+    staged_hash: str = ""
+    """Hash of a policy that the member has read but not applied. Empty if there is none."""
 
 
 @message
 class MemberEntry:
     head: MemberHead
     messages: tuple[tuple[Duration, FromMember], ...] = ()
-    """Each with its age at the moment of the stamp."""
+    """Messages, each with its age at the time of the entry's timestamp."""
 
 
 @message
 class SchedulerHead:
     epoch: Epoch
     incarnation: int
-    """Of the member, as far as it is known; 0 where it is not."""
+    """Incarnation of the member. 0 if unknown."""
     session: int
-    """The session that this belongs to; 0 where there is none."""
-    wanted: int
-    """The last session that cannot go on: the member is to begin another. 0 where there is none such."""
-    first: int
-    taken: int
-    """The serial of the last message of the member's that was taken in."""
+    """Session that this entry belongs to. 0 if there is none."""
+    rejected_session: int
+    """Last session that the scheduler has rejected. The member must start a new one. 0 if there is none."""
+    first_serial: int
+    received_serial: int
+    """Serial of the last message received from the member."""
     stamp: Instant
     echo: Echo | None
     policy_hash: str = ""
     version: int = VERSION
-    judged: int | None = None
-    """The serial up to which the scheduler has decided on arrivals. The member knows these decisions once it has all
-    messages up to the end of this entry. 0 if more messages or decisions follow, None if it is not told."""
+    decided_serial: int | None = None
+    """Serial up to which the scheduler has decided on arrivals.
+
+    The member knows these decisions once it has received all messages up to the end of this entry. 0 if more messages
+    or decisions follow. None if the scheduler does not report it.
+    """
 
 
 @message
@@ -260,35 +269,35 @@ class SchedulerEntry:
     messages: tuple[tuple[Duration, FromScheduler], ...] = ()
 
 
-# What is kept in the store
+# Data in the store
 
 
 @message
-class MemberNoted:
+class MemberEntryState:
     member: str
     incarnation: int
-    covered: int
-    """The last of its serials that the counters know."""
+    covered_serial: int
+    """Last of the member's serials that the counters include."""
     share: Share
-    earlier: tuple[Share, ...] = ()
-    """Older shares that it may still use instead."""
+    earlier_shares: tuple[Share, ...] = ()
+    """Older shares that the member may still use."""
 
 
 @message
 class Snapshot:
-    """What a scheduler has counted, for whoever comes after it."""
+    """A scheduler's counters, for its successor."""
 
-    at: Snapshots
+    at: SnapshotId
     counters: Counters
-    members: tuple[MemberNoted, ...]
+    members: tuple[MemberEntryState, ...]
     policy_hash: str = ""
     version: int = VERSION
 
 
 @message
 class Lease:
-    """Who is the scheduler, as the store has it."""
+    """The scheduler's lease, as stored."""
 
     epoch: Epoch
-    expires: Instant
-    """By the store's clock."""
+    expires_at: Instant
+    """Expiry time by the store's clock."""

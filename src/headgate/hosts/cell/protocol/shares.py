@@ -1,60 +1,65 @@
-"""What is one member's part of everything, when it decides by itself?
+"""The share of a member that makes decisions as an island.
 
-An endpoint's places are dealt out whole: the parts of all ranks together are exactly what the endpoint has. Where it
-has fewer places than there are members, who gets one differs from endpoint to endpoint, so that nobody goes without
-everywhere. What can be divided, memory and limits, is divided evenly.
+Only whole slots are assigned, and the shares of all ranks add up to exactly the slots of the endpoint. If an endpoint
+has fewer slots than there are members, the members that get one differ between endpoints, so that no member is left
+without any slot. Memory and limits are divided evenly.
 """
 
 from dataclasses import replace
 from zlib import crc32
 
-from headgate.core.shares import parted, share_of
+from headgate.core.policy_share import share_of, split_budgets
 from headgate.hosts.cell.protocol.messages import Share
 from headgate.model.endpoint import Endpoint
 from headgate.model.limits import Limits
-from headgate.model.orders import Throttle
+from headgate.model.overrides import Throttle
 from headgate.model.policy import Policy
 from headgate.model.units import EndpointId
 
 
 def places_of(share: Share, endpoint_id: EndpointId, places: int) -> int:
-    """How many of an endpoint's places belong to this share."""
-    turn = (share.rank + crc32(endpoint_id.encode())) % share.of
-    return (turn + 1) * places // share.of - turn * places // share.of
+    """Returns the number of an endpoint's slots that belong to this share."""
+    turn = (share.rank + crc32(endpoint_id.encode())) % share.total
+    return (turn + 1) * places // share.total - turn * places // share.total
 
 
-def own_endpoint(share: Share, endpoint: Endpoint) -> Endpoint | None:
-    """The endpoint as an island may use it; None where nothing of it is its own."""
+def island_endpoint(share: Share, endpoint: Endpoint) -> Endpoint | None:
+    """Returns the endpoint, with the slots that an island may use, or None if there are none."""
     places = places_of(share, endpoint.id, endpoint.in_flight_max)
     return replace(endpoint, in_flight_max=places) if places else None
 
 
-def own_policy(share: Share, policy: Policy) -> Policy:
-    """The policy of an island."""
-    return share_of(policy, share.of)
+def island_policy(share: Share, policy: Policy) -> Policy:
+    """Returns the policy for an island."""
+    return share_of(policy, share.total)
 
 
-def rest_policy(policy: Policy, *, taken: int, of: int) -> Policy:
-    """What is left to a scheduler of a cell of which so many members may be islands."""
+def remaining_policy(policy: Policy, *, taken: int, of: int) -> Policy:
+    """Returns the policy that remains for the scheduler while `taken` of `of` members may be islands."""
     if not taken:
         return policy
     share = share_of(policy, of)
     pools = zip(policy.pools, share.pools, strict=True)
     tenants = zip(policy.tenants, share.tenants, strict=True)
-    orders = zip(policy.orders, share.orders, strict=True)
+    orders = zip(policy.overrides, share.overrides, strict=True)
     kept = max(0, of - taken)
     return replace(
         policy,
-        pools=tuple(replace(each, kv_tokens=_less(each.kv_tokens, own.kv_tokens, taken)) for each, own in pools),
+        pools=tuple(replace(each, kv_tokens=_remaining(each.kv_tokens, own.kv_tokens, taken)) for each, own in pools),
         tenants=tuple(
-            replace(each, limits=_rest(each.limits, own.limits, taken), budgets=parted(each.budgets, kept, of))
+            replace(
+                each,
+                limits=_remaining_limits(each.limits, own.limits, taken),
+                budgets=split_budgets(each.budgets, kept, of),
+            )
             for each, own in tenants
         ),
         classes=tuple(
-            replace(each, budgets=parted(each.budgets, kept, of)) if each.budgets else each for each in policy.classes
+            replace(each, budgets=split_budgets(each.budgets, kept, of)) if each.budgets else each
+            for each in policy.classes
         ),
-        orders=tuple(
-            replace(each, limits=_rest(each.limits, own.limits, taken))
+        overrides=tuple(
+            replace(each, limits=_remaining_limits(each.limits, own.limits, taken))
             if isinstance(each, Throttle) and isinstance(own, Throttle)
             else each
             for each, own in orders
@@ -62,15 +67,15 @@ def rest_policy(policy: Policy, *, taken: int, of: int) -> Policy:
     )
 
 
-def _rest(limits: Limits, own: Limits, taken: int) -> Limits:
+def _remaining_limits(limits: Limits, own: Limits, taken: int) -> Limits:
     return Limits(
-        requests_per_minute=_less(limits.requests_per_minute, own.requests_per_minute, taken),
-        tokens_per_minute=_less(limits.tokens_per_minute, own.tokens_per_minute, taken),
-        concurrency=_less(limits.concurrency, own.concurrency, taken),
-        tokens_whole=limits.tokens_per_minute,
-        concurrency_whole=limits.concurrency,
+        requests_per_minute=_remaining(limits.requests_per_minute, own.requests_per_minute, taken),
+        tokens_per_minute=_remaining(limits.tokens_per_minute, own.tokens_per_minute, taken),
+        concurrency=_remaining(limits.concurrency, own.concurrency, taken),
+        total_tokens_per_minute=limits.tokens_per_minute,
+        total_concurrency=limits.concurrency,
     )
 
 
-def _less(whole: int | None, own: int | None, taken: int) -> int | None:
+def _remaining(whole: int | None, own: int | None, taken: int) -> int | None:
     return None if whole is None or own is None else max(0, whole - taken * own)

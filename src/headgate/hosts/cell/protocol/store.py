@@ -1,10 +1,9 @@
-"""What carries entries between the processes of a cell, and what may be asked of it?
+"""Interface of the store that transports entries between the processes of a cell.
 
-All that has to go out goes as one `Parcel`, one at a time: a store keeps no queue. While it is slow or away nothing is
-sent, and whoever has something to say makes its parcel, of what is worth saying by then, when it is told that the store
-is free. What a parcel carried may be lost, and may arrive twice: the protocol sees to both. What a store owes is that
-it never keeps anybody waiting: `send` returns at once, every step has a time limit, and what is not answered in time is
-lost.
+Everything is sent in batches (`StoreBatch`), one at a time. A store has no queue. While the store is slow or
+unavailable, nothing is sent. When it is idle again, the process builds a new batch from its current state. A batch may
+be lost or delivered twice; the protocol handles both cases. A store never blocks: `send` returns immediately, every
+step has a timeout, and a batch without a timely reply counts as lost.
 """
 
 from collections.abc import Sequence
@@ -12,70 +11,70 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from headgate.hosts.cell.protocol.lease import Claim
-from headgate.hosts.cell.protocol.messages import Epoch, Lease, Snapshots
+from headgate.hosts.cell.protocol.messages import Epoch, Lease, SnapshotId
 from headgate.model.units import Duration
 
 
 @dataclass(frozen=True, slots=True)
-class Parcel:
-    """All that goes out at once."""
+class StoreBatch:
+    """Everything that is sent in one round trip."""
 
     inbox: Sequence[bytes] = ()
-    """Entries for whoever is the scheduler."""
+    """Entries for the scheduler."""
     outboxes: Sequence[tuple[str, bytes]] = ()
-    """Entries for each of these members."""
+    """Entries for members, with the member's name."""
     claim: Claim | None = None
-    """Answered by `lease_answered`, with what the store has then."""
+    """Claim of the lease. `lease_received` receives the lease as the store has it after the claim."""
     release: Epoch | None = None
-    """A lease that is given up; one that is another's stays."""
-    write: tuple[Snapshots, bytes] | None = None
-    """A snapshot, to be put where no newer one is."""
-    read: bool = False
-    """Whether the last snapshot is to be read, for `snapshot_read`."""
+    """Lease to release. A lease from another epoch is left unchanged."""
+    snapshot: tuple[SnapshotId, bytes] | None = None
+    """Snapshot to write unless the store has a newer one."""
+    read_snapshot: bool = False
+    """Whether to read the last snapshot, for `snapshot_read`."""
 
 
 class Receiver(Protocol):
-    """What a store tells, on the event loop. None of these may raise."""
+    """Receives data from a store on the event loop. None of the methods may raise."""
 
     def from_outbox(self, entries: list[bytes]) -> None:
-        """What schedulers say to this member, in the order in which the store has it."""
+        """Receives entries from schedulers for this member, in the store's order."""
         ...
 
     def from_inbox(self, entries: list[bytes]) -> None:
-        """What members say to the scheduler, while this process is it."""
+        """Receives entries from members while this process is the scheduler."""
         ...
 
-    def lease_answered(self, claim: Claim, lease: Lease) -> None: ...
+    def lease_received(self, claim: Claim, lease: Lease) -> None: ...
 
-    def snapshot_kept(self, at: Snapshots, kept: Snapshots) -> None:
-        """The store was asked to write `at` and has `kept` now: the same one, or a newer one."""
+    def snapshot_stored(self, at: SnapshotId, kept: SnapshotId) -> None:
+        """Receives the result of writing `at`. The store now has `kept`, which is the same snapshot or a newer one."""
         ...
 
     def snapshot_read(self, written: bytes | None) -> None: ...
 
-    def store_free(self) -> None:
-        """The next parcel can go: the last was answered, or the store is there again after it was lost."""
+    def store_idle(self) -> None:
+        """Called when the next batch can be sent, because the last one is complete or the store is available again."""
         ...
 
-    def store_changed(self, up: bool, problem: str | None) -> None:  # noqa: FBT001  A state, told as it is.
-        """The store is there or away, or what keeps it away has another name."""
+    def store_changed(self, up: bool, problem: str | None) -> None:  # noqa: FBT001  The state is the argument.
+        """Called when the store becomes available or unavailable, or when the problem changes."""
         ...
 
 
 class Store(Protocol):
     @property
     def up(self) -> bool:
-        """Whether the store answers."""
+        """Whether the store responds."""
         ...
 
     @property
     def problem(self) -> str | None:
-        """What keeps it away, and the next step; without any secret."""
+        """Why the store is unavailable, with the next step. Contains no secrets."""
         ...
 
     @property
     def round_trip_ns(self) -> Duration:
-        """The slowest of the last two seconds, including a parcel that is not answered yet."""
+        """Slowest round trip in the last two seconds, including a batch that has no reply yet."""
         ...
 
     @property
@@ -92,29 +91,29 @@ class Store(Protocol):
 
     @property
     def reconnects(self) -> int:
-        """How often connections were made anew."""
+        """Number of reconnections."""
         ...
 
     @property
     def timeouts(self) -> int:
-        """How often an answer did not come in time."""
+        """Number of replies that did not arrive in time."""
         ...
 
     def start(self, receiver: Receiver) -> None:
-        """Begin, on the running event loop. Whether the store is there is told to the receiver."""
+        """Starts on the running event loop. The receiver is notified when the store becomes available."""
         ...
 
     @property
-    def free(self) -> bool:
-        """Whether `send` may be called: the store is there and nothing is under way."""
+    def is_idle(self) -> bool:
+        """Whether `send` may be called: the store is available and no batch is in flight."""
         ...
 
-    def send(self, parcel: Parcel) -> None:
-        """Returns at once. `store_free` follows when it was answered, or when the store is back after it was lost."""
+    def send(self, batch: StoreBatch) -> None:
+        """Sends a batch without waiting. `store_idle` follows when it is completed or the store is available again."""
         ...
 
-    def lead(self, leading: bool) -> None:  # noqa: FBT001  A state, told as it is.
-        """Whether the inbox is to be read, from its present end on."""
+    def set_leading(self, leading: bool) -> None:  # noqa: FBT001  The state is the argument.
+        """Sets whether the inbox is read, starting at its current end."""
         ...
 
     async def stop(self) -> None: ...

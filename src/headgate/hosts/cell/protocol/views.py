@@ -1,7 +1,7 @@
-"""What does a process of a cell show to those who look?
+"""Status of a process in a cell, created on demand.
 
-A picture of one moment, made on demand. A member that follows a scheduler knows of its own requests alone; what waits
-and runs in the whole cell is asked of the process that leads.
+A member that follows a scheduler knows only its own requests. Only the scheduler's process knows the queued and running
+requests of the whole cell.
 """
 
 from collections.abc import Mapping
@@ -11,53 +11,53 @@ from enum import StrEnum
 from headgate.hosts.cell.protocol.messages import Epoch, Share
 
 
-class Mode(StrEnum):
-    """Whom a member goes by."""
+class MemberMode(StrEnum):
+    """Mode of a member."""
 
     SEEKING = "seeking"
     FOLLOWING = "following"
     ISLAND = "island"
 
 
-class Standing(StrEnum):
-    """What a member is to the scheduler."""
+class MemberPresence(StrEnum):
+    """Presence of a member, as seen by the scheduler."""
 
     EXPECTED = "expected"
-    """Known of, and yet to report, while reports are gathered."""
+    """The scheduler is gathering reports, and the member is known but has not reported yet."""
     PRESENT = "present"
-    """Has reported, and answers."""
+    """The member has reported and is connected."""
     ABSENT = "absent"
-    """Does not answer: it may be an island, and what it has and may take is kept for it."""
+    """The member does not respond and may be an island. Its attempts and its share stay reserved."""
     DEAD = "dead"
-    """A life that is over; what it had may still be at the engines."""
+    """The member's process has exited. Its attempts may still be running on the engines."""
 
 
 @dataclass(frozen=True, slots=True)
 class MemberView:
-    """What the scheduler knows of a member."""
+    """State of a member, as seen by the scheduler."""
 
-    standing: Standing
+    presence: MemberPresence
     policy_hash: str
-    staged: str
-    """Rules that it has read and does not go by; empty where there are none."""
+    staged_hash: str
+    """Hash of a policy that the member has read but not applied. Empty if there is none."""
     incarnation: int = 0
-    """Of the process that is known by this name."""
+    """Incarnation of the process with this name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class View:
-    mode: Mode
+class CellView:
+    mode: MemberMode
     epoch: Epoch | None
-    """The one that is followed, or would be."""
-    leads: bool
+    """Epoch that this process follows, or would follow."""
+    is_leader: bool
     share: Share
-    """What this process takes, or would take, by itself."""
+    """Share that this process uses, or would use, as an island."""
     unacknowledged: int
-    """Messages that the scheduler has yet to acknowledge."""
-    held: int
-    """Requests that have not ended, and those that have with something of them under way."""
-    unsettled: int
-    """Ends that no confirmed snapshot covers."""
-    staged: str
+    """Number of messages that the scheduler has not acknowledged."""
+    held_requests: int
+    """Number of open requests, and of ended requests with attempts that are still running."""
+    unsettled_requests: int
+    """Number of finished requests that no confirmed snapshot includes."""
+    staged_hash: str
     members: Mapping[str, MemberView]
-    """By their names; only where this process leads."""
+    """Members by name. Empty unless this process is the scheduler."""

@@ -1,1 +1,1 @@
-"""The store of a cell on Redis or Valkey."""
+"""A cell's store on Redis or Valkey."""

@@ -1,6 +1,6 @@
-"""Under which keys does a cell keep what it has in Redis?
+"""Redis keys of a cell.
 
-All of one cell share a hash tag, so that a script may touch several of them.
+All keys of one cell share a hash tag, so that a script may access several of them.
 """
 
 
@@ -13,12 +13,12 @@ class CellKeys:
         self.lease = f"{prefix}lease".encode()
         self.snapshot = f"{prefix}snapshot".encode()
         self.admin = f"{prefix}admin"
-        """Where the members listen for operators."""
+        """Hash of the members' admin addresses."""
         self.check = ("SETRANGE", f"{prefix}check", 0, "")
-        """A command that writes nothing, and is refused where a write would be: by a replica, or for want of memory."""
+        """Command that writes nothing but fails if a write would fail, such as on a replica or with no free memory."""
 
     def name(self, member: str) -> bytes:
-        """Key that holds the incarnation which has a member's name."""
+        """Returns the key for the incarnation that has a member's name."""
         return f"{self._prefix}name:{member}".encode()
 
     def outbox(self, member: str) -> bytes:

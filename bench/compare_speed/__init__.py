@@ -1,0 +1,1 @@
+"""Comparison of this tree's speed with another commit's, side by side in one run (`just compare-speed`)."""

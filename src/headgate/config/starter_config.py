@@ -1,0 +1,110 @@
+"""The first configuration file for a given engine and kind of traffic, written by `headgate init`.
+
+The text contains comments for whoever edits it. Values that cannot be known, such as the duration of a response, are
+marked as estimates.
+"""
+
+import json
+import re
+from dataclasses import dataclass
+from textwrap import indent, wrap
+
+from headgate.config.traffic_shapes import SHAPES
+
+
+@dataclass(frozen=True, slots=True)
+class StarterPool:
+    """Engine of the first pool."""
+
+    engine: str
+    url: str
+    served_model: str
+    in_flight_max: int
+    in_flight_reason: str
+    """Sentence explaining where `in_flight_max` comes from."""
+    api_key_variable: str | None = None
+    """Environment variable that contains the engine's API key."""
+
+
+EXAMPLE_POOL = StarterPool(
+    engine="vllm",
+    url="http://127.0.0.1:8000",
+    served_model="my-model",
+    in_flight_max=64,
+    in_flight_reason="An estimate for vLLM. For llama.cpp, use --parallel. `headgate doctor` checks it.",
+)
+"""Placeholder used if no engine was given."""
+
+_INVALID_NAME_CHARS = re.compile(r"[^A-Za-z0-9._:/@+-]+")
+_FILE = """\
+# Headgate, traffic "{shape}": {purpose}.
+# Written by `headgate init`. Adjust every number to your needs. `headgate check` shows the resulting configuration,
+# `headgate doctor` compares it with the engines, and SIGHUP makes a running gateway reload it.
+
+# API listener: clients use http://127.0.0.1:8080/v1 as base_url. To allow other machines, use 0.0.0.0:8080, with keys.
+listen: 127.0.0.1:8080
+# Admin listener: status, metrics and readiness. It requires no key, so do not expose it.
+admin_listen: 127.0.0.1:9090
+# Time for open requests to finish after SIGTERM: {drain_reason}.
+drain_grace: {drain_grace}
+
+pools:
+  main:
+{pool}
+models:
+  # Model name in requests, and the pools that serve it.
+  {model}: main
+
+{classes}
+# Callers. Requests without a key belong to the tenant "laptop", which is meant for first tests. For production, create
+# keys with `headgate keys secret` and `headgate keys new --tenant NAME --write`, and remove anonymous_tenant.
+tenants:
+  laptop: {{}}
+anonymous_tenant: laptop
+
+# `headgate explain ID` explains recent requests. With a records directory, it covers a full day and survives restarts.
+# records: {{directory: /var/lib/headgate/records}}
+# With a state directory, the gateway keeps the learned engine speeds across restarts.
+# state_directory: /var/lib/headgate/state
+"""
+
+
+def starter_config(shape: str, pool: StarterPool) -> str:
+    chosen = SHAPES[shape]
+    return _FILE.format(
+        shape=shape,
+        purpose=chosen.purpose,
+        drain_grace=chosen.drain_grace,
+        drain_reason=chosen.drain_reason,
+        pool=indent(_pool(pool), "    "),
+        model=_quoted(public_name(pool.served_model)),
+        classes=chosen.classes_section(pool.in_flight_max),
+    )
+
+
+def public_name(served_model: str) -> str:
+    """Model name for clients. Some engines use the path of the model file as the model name."""
+    name = served_model
+    if name.endswith(".gguf") or name.startswith(("/", ".")):
+        name = name.rstrip("/").rpartition("/")[2].removesuffix(".gguf")
+    return _INVALID_NAME_CHARS.sub("-", name).lstrip("._:/@+-").rstrip("-")[:256] or "model"
+
+
+def _pool(pool: StarterPool) -> str:
+    reason = f"{pool.in_flight_reason} Further requests wait in the gateway, where their order can still change."
+    lines = [
+        f"engine: {pool.engine}",
+        "# The engine's name for the model.",
+        f"served_model: {_quoted(pool.served_model)}",
+        *wrap(reason, width=110, initial_indent="# ", subsequent_indent="# "),
+        f"in_flight_max: {pool.in_flight_max}",
+    ]
+    if pool.api_key_variable is not None:
+        lines += ["# The engine's API key, from the environment.", f"api_key: ${{{pool.api_key_variable}}}"]
+    lines += ["endpoints:", f"  - {pool.url}"]
+    return "\n".join(lines) + "\n"
+
+
+def _quoted(text: str) -> str:
+    """The text as a YAML string, with `${` escaped. Every JSON string is a YAML string."""
+    return json.dumps(text, ensure_ascii=False).replace("${", "$${")

@@ -1,0 +1,298 @@
+"""Backlog: all queued requests, and the order in which each pool serves them.
+
+The order is:
+
+1. Bands that are due their minimum share, then the other bands in order of priority.
+2. Within a band, the tenant with the lowest charge.
+3. Within a tenant, requests that return after a failed attempt, then those with the earliest due time, then the oldest.
+
+A request that may use several pools waits for all of them and is sent to the first one with capacity.
+
+A tenant's requests share a queue if they may use the same endpoints and are similar in size. If the head of a queue
+does not fit, the requests behind it are unlikely to fit either. Three kinds of request have separate queues so that
+they do not block others: requests that should not return to the endpoint of their failed attempt, requests with long
+prompts that wait for the long lane, and requests from a member that cannot reach an endpoint.
+"""
+
+from collections.abc import Callable, Iterator
+from heapq import heapify, heappop, heappush
+from typing import Final
+
+from headgate.core.counters import FairQueueCounter
+from headgate.core.queues.fair_queue import IDLE, PASSED, FairQueue
+from headgate.core.queues.min_shares import MinShares
+from headgate.core.queues.queued_work import QueuedWork
+from headgate.core.request_state import Request
+from headgate.core.routing.endpoints import EndpointRecord
+from headgate.model.units import ClassName, Instant, PoolName, TenantId
+
+_STALE_ENTRIES_MAX: Final = 64
+_NO_CLASS: Final = ClassName("")
+
+
+_QueueKey = tuple[tuple[PoolName, ...], EndpointRecord | None, bool, ClassName, str]
+"""Properties that all requests in one queue of a tenant share. In order:
+
+- the pools;
+- the endpoint to avoid;
+- whether the prompt is long;
+- the class if slots are reserved for it or an operator holds it, otherwise empty;
+- the cell member that holds the requests if there is an endpoint that the member cannot use, otherwise empty.
+
+A plain tuple, because each request needs one and a named tuple takes much longer to create.
+"""
+
+
+class Backlog:
+    """All queued requests."""
+
+    __slots__ = ("_bands", "_min_shares", "_per_class", "_per_tenant", "held", "held_classes", "length", "work")
+
+    def __init__(self, min_shares: MinShares) -> None:
+        self._bands: dict[int, _Band] = {}
+        """Bands by number, highest priority first."""
+        self._min_shares = min_shares
+        self._per_class: dict[ClassName, int] = {}
+        self._per_tenant: dict[tuple[ClassName, TenantId], int] = {}
+        self.held: dict[tuple[PoolName, ClassName], int] = {}
+        """Number of held requests by pool and class. They have a separate limit (`held_requests_max`)."""
+        self.work = QueuedWork()
+        self.length = 0
+        self.held_classes: tuple[ClassName, ...] = ()
+        """Classes that an operator holds. They have separate queues so that they do not block others."""
+
+    def queued_in_class(self, name: ClassName) -> int:
+        """Returns the number of requests that count toward the class's queue limit."""
+        return self._per_class.get(name, 0)
+
+    def waiting_in_class(self, name: ClassName) -> int:
+        """Returns the number of waiting requests of the class, including held ones."""
+        count = self._per_class.get(name, 0)
+        for (_, service_class), held in self.held.items():
+            count += held if service_class == name else 0
+        return count
+
+    def held_for(self, pool: PoolName) -> int:
+        return sum(count for (name, _), count in self.held.items() if name == pool)
+
+    def queued_of_tenant(self, name: ClassName, tenant: TenantId) -> int:
+        return self._per_tenant.get((name, tenant), 0)
+
+    def queued_by_tenant(self) -> dict[tuple[ClassName, TenantId], int]:
+        """Returns the queue length of each class and tenant, as a copy that callers can read at any time."""
+        return dict(self._per_tenant)
+
+    def push(self, request: Request) -> None:
+        number = request.service_class.band
+        band = self._bands.get(number) or self._add_band(number)
+        band.push(request, self.held_classes)
+        self._count(request, 1)
+        self.work.add(request)
+
+    def remove(self, request: Request) -> None:
+        self._bands[request.service_class.band].remove(request)
+        self._count(request, -1)
+        self.work.remove(request)
+
+    def requeue(self, request: Request) -> None:
+        """Moves a request to another queue after the endpoints that it may use have changed, if it is queued."""
+        # After a policy change or a takeover, there is no band until a request is queued in it.
+        if (band := self._bands.get(request.service_class.band)) is not None:
+            band.requeue(request, self.held_classes)
+
+    def offer(self, pool: PoolName, ask: Callable[[Request], int | None], closed: tuple[int, ...] = ()) -> bool:
+        """Offers a slot in `pool` to the head of each queue, in order, until one accepts it.
+
+        `ask` returns the charge for the tenant if the request accepts the slot. Bands in `closed` are skipped. Returns
+        whether any request accepted the slot.
+        """
+        for number in self._min_shares.order(pool, self._bands):
+            band = self._bands[number]
+            if number in closed or not band.waiting_for.get(pool):
+                continue
+            if (request := band.offer(pool, ask)) is not None:
+                self._count(request, -1)
+                self.work.remove(request)
+                if self._min_shares.enabled:
+                    self._min_shares.record_served(pool, number, request.cost_ns, self._waiting_bands(pool))
+                return True
+        return False
+
+    def fair_queue(self, band: int, pool: PoolName) -> FairQueue:
+        """Returns the order of the tenants in this band of the pool."""
+        return (self._bands.get(band) or self._add_band(band)).fair_queue(pool)
+
+    def settle(self, band: int, pool: PoolName, account: TenantId, difference: int) -> None:
+        """Corrects a tenant's charge for earlier work."""
+        if difference and band in self._bands:
+            self._bands[band].settle(pool, account, difference)
+
+    def fair_queue_counters(self) -> tuple[FairQueueCounter, ...]:
+        """Returns the fairness charges of all tenants, for a successor."""
+        return tuple(counter for number, band in self._bands.items() for counter in band.fair_queue_counters(number))
+
+    def restore(self, counter: FairQueueCounter) -> None:
+        band = self._bands.get(counter.band) or self._add_band(counter.band)
+        band.restore(counter)
+
+    def _waiting_bands(self, pool: PoolName) -> list[int]:
+        return [number for number, band in self._bands.items() if band.waiting_for.get(pool)] if self.length else []
+
+    def _add_band(self, number: int) -> "_Band":
+        self._bands[number] = band = _Band()
+        self._bands = {each: self._bands[each] for each in sorted(self._bands)}
+        return band
+
+    def _count(self, request: Request, change: int) -> None:
+        self.length += change
+        name, tenant = request.service_class.name, request.ticket.tenant
+        if request.held_for is not None:
+            self._count_held((request.held_for, name), change)
+            return
+        self._per_class[name] = self._per_class.get(name, 0) + change
+        key = (name, tenant)
+        left = self._per_tenant.get(key, 0) + change
+        if left:
+            self._per_tenant[key] = left
+        else:
+            del self._per_tenant[key]
+
+    def _count_held(self, key: tuple[PoolName, ClassName], change: int) -> None:
+        left = self.held.get(key, 0) + change
+        if left:
+            self.held[key] = left
+        else:
+            del self.held[key]
+
+
+class _Band:
+    __slots__ = ("_fair_queues", "_queue_of", "_waiting", "waiting_for")
+
+    def __init__(self) -> None:
+        self._waiting: dict[TenantId, dict[_QueueKey, _TenantQueue]] = {}
+        """Queues of each tenant."""
+        self._queue_of: dict[int, _TenantQueue] = {}
+        """Queue of each request, by sequence number."""
+        self.waiting_for: dict[PoolName, int] = {}
+        """Number of requests that wait for each pool."""
+        self._fair_queues: dict[PoolName, FairQueue] = {}
+
+    def fair_queue_counters(self, number: int) -> Iterator[FairQueueCounter]:
+        return (turns.counter(number, pool) for pool, turns in self._fair_queues.items())
+
+    def restore(self, counter: FairQueueCounter) -> None:
+        turns = self._fair_queues[counter.pool] = FairQueue()
+        turns.restore(counter)
+
+    def push(self, request: Request, held_classes: tuple[ClassName, ...]) -> None:
+        account = request.account
+        self._enqueue(request, held_classes)
+        for pool in request.pools:
+            self.waiting_for[pool] = self.waiting_for.get(pool, 0) + 1
+            self.fair_queue(pool).add(account)
+
+    def fair_queue(self, pool: PoolName) -> FairQueue:
+        if (turns := self._fair_queues.get(pool)) is None:
+            turns = self._fair_queues[pool] = FairQueue()
+        return turns
+
+    def requeue(self, request: Request, held_classes: tuple[ClassName, ...]) -> None:
+        if request.sequence in self._queue_of:
+            self._dequeue(request)
+            self._enqueue(request, held_classes)
+
+    def _enqueue(self, request: Request, held_classes: tuple[ClassName, ...]) -> None:
+        if (lines := self._waiting.get(request.account)) is None:
+            lines = self._waiting[request.account] = {}
+        places = _queue_key(request, held_classes)
+        if (line := lines.get(places)) is None:
+            line = lines[places] = _TenantQueue(places)
+        line.push(request)
+        self._queue_of[request.sequence] = line
+
+    def _dequeue(self, request: Request) -> None:
+        line = self._queue_of.pop(request.sequence)
+        del line.waiting[request.sequence]
+        if not line.waiting:
+            lines = self._waiting[request.account]
+            if len(lines) == 1:
+                del self._waiting[request.account]
+            else:
+                del lines[line.key]
+
+    def remove(self, request: Request) -> None:
+        self._dequeue(request)
+        for pool in request.pools:
+            self.waiting_for[pool] = left = self.waiting_for[pool] - 1
+            if not left:
+                self._fair_queues[pool].clear()
+
+    def settle(self, pool: PoolName, account: TenantId, difference: int) -> None:
+        if pool in self._fair_queues:
+            self._fair_queues[pool].settle(account, difference)
+
+    def offer(self, pool: PoolName, ask: Callable[[Request], int | None]) -> Request | None:
+        turns = self._fair_queues.get(pool)
+        taken: Request | None = None
+
+        def ask_tenant(account: TenantId) -> int:
+            nonlocal taken
+            heads = self._heads(account, pool)
+            for head in heads:
+                if (charge := ask(head)) is not None:
+                    taken = head
+                    return charge
+            return PASSED if heads else IDLE
+
+        if turns is not None and turns.offer(ask_tenant) and taken is not None:
+            self.remove(taken)
+        return taken
+
+    def _heads(self, account: TenantId, pool: PoolName) -> list[Request]:
+        """Returns the heads of the tenant's queues that may use this pool, in dispatch order."""
+        lines = self._waiting.get(account)
+        if lines is None:
+            return []
+        heads: list[Request] = []
+        for line in lines.values():
+            if pool in line.pools:
+                heads.append(line.head())  # noqa: PERF401 - A comprehension would be one more function call.
+        return heads if len(heads) == 1 else sorted(heads, key=_precedence)
+
+
+class _TenantQueue:
+    """Requests of one tenant that may use the same endpoints, in dispatch order."""
+
+    __slots__ = ("_heap", "key", "pools", "waiting")
+
+    def __init__(self, key: _QueueKey) -> None:
+        self.key = key
+        self.pools = key[0]
+        self._heap: list[tuple[Instant, int, Request]] = []
+        """Heap of (due time, sequence number, request). Stale entries are dropped when they reach the top."""
+        self.waiting: dict[int, Request] = {}
+        """Requests by sequence number."""
+
+    def push(self, request: Request) -> None:
+        self.waiting[request.sequence] = request
+        heappush(self._heap, (request.due, request.sequence, request))
+        if len(self._heap) > 2 * len(self.waiting) + _STALE_ENTRIES_MAX:
+            self._heap = [(each.due, each.sequence, each) for each in self.waiting.values()]
+            heapify(self._heap)
+
+    def head(self) -> Request:
+        heap = self._heap
+        while heap[0][1] not in self.waiting:
+            heappop(heap)
+        return heap[0][2]
+
+
+def _queue_key(request: Request, apart: tuple[ClassName, ...]) -> _QueueKey:
+    service_class = request.service_class
+    own = service_class.reserve_percent or service_class.name in apart
+    reserved_for = service_class.name if own else _NO_CLASS
+    return request.pools, request.avoid, request.long_prompt, reserved_for, request.isolated_member
+
+
+def _precedence(request: Request) -> tuple[bool, Instant, int]:
+    return (request.avoid is None, request.due, request.sequence)

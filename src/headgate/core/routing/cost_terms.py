@@ -1,0 +1,58 @@
+"""Cost terms of the routing score.
+
+Each cost term is a function that returns predicted time in nanoseconds. The terms are added without weights, and the
+candidate with the lowest sum gets the request. `headgate explain` shows the value of each term. Costs that are the same
+for all endpoints are omitted. To add a term, define it here and add it to `COST_TERMS`.
+
+Terms only rank the candidates that `router` selects.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+from headgate.core.request_state import Request
+from headgate.core.routing.endpoints import EndpointRecord
+
+CostTerm = Callable[[EndpointRecord, Request, int], int]
+"""Cost of an endpoint for a request, given the number of prompt tokens that the endpoint probably has cached."""
+_PERCENT_PS_PER_NS: Final = 100 * 1_000
+
+
+def pending_prefill(endpoint: EndpointRecord, _request: Request, _cached_tokens: int) -> int:
+    """Prefill time of the prompts ahead of this one."""
+    pending_tokens = endpoint.device_load.pending_tokens
+    if not pending_tokens:
+        return 0
+    pending_ps = endpoint.settings.speed.prefill_token_ps * pending_tokens
+    return endpoint.speed_estimator.prefill_percent * pending_ps // _PERCENT_PS_PER_NS
+
+
+def interference(endpoint: EndpointRecord, request: Request, cached_tokens: int) -> int:
+    """Delay that the sequences in flight add to each decode step (the endpoint's load excluding pending prompts)."""
+    if not endpoint.device_load.pending_tokens:
+        return endpoint.load_ns()
+    return endpoint.load_ns() - pending_prefill(endpoint, request, cached_tokens)
+
+
+def own_prefill(endpoint: EndpointRecord, request: Request, _cached_tokens: int) -> int:
+    """Prefill time of the request's own prompt without a prefix-cache hit."""
+    prompt_ps = endpoint.settings.speed.prefill_ps(request.prompt_tokens)
+    return endpoint.speed_estimator.prefill_percent * prompt_ps // _PERCENT_PS_PER_NS
+
+
+def prefix_hit(endpoint: EndpointRecord, request: Request, cached_tokens: int) -> int:
+    """Prefill time that a prefix-cache hit saves, as a negative number."""
+    if not cached_tokens:
+        return 0
+    rest_ps = endpoint.settings.speed.prefill_ps(request.prompt_tokens, cached=cached_tokens)
+    rest_ns = endpoint.speed_estimator.prefill_percent * rest_ps // _PERCENT_PS_PER_NS
+    return rest_ns - own_prefill(endpoint, request, cached_tokens)
+
+
+def distance(endpoint: EndpointRecord, request: Request, _cached_tokens: int) -> int:
+    """Network time between the caller's zone and the endpoint's zone."""
+    zone = request.ticket.zone
+    return endpoint.distance_ns(zone) if zone else 0
+
+
+COST_TERMS: Final[tuple[CostTerm, ...]] = (pending_prefill, interference, own_prefill, prefix_hit, distance)

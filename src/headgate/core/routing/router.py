@@ -1,0 +1,182 @@
+"""Router: chooses the endpoint for a request.
+
+The request goes to the candidate with the shortest predicted time, which is the sum of `terms.COST_TERMS`. Candidates
+are the least loaded endpoint with headroom and the endpoints that have more of the prompt in their prefix cache. All
+candidates must pass `filters.FILTERS`. Other endpoints are rarely better, so they are not considered.
+
+An endpoint with a large part of the prompt in its cache does not need headroom for pending prompts. It is sufficient
+that waiting for the prompts ahead takes less time than computing the whole prompt elsewhere. Otherwise, an almost fully
+cached prompt would be computed again on the next endpoint that becomes free, and under load there would be few cache
+hits. For the same reason a long prompt does not wait for the long lane if its uncached part is short.
+
+The endpoint of the last failed attempt is excluded as long as another endpoint is live, even if that one is full at the
+moment. The same applies to endpoints that the request's cell member cannot reach (`reach`).
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import Final
+
+from headgate.core.request_state import Request
+from headgate.core.routing.cost_terms import COST_TERMS, CostTerm
+from headgate.core.routing.endpoints import EndpointRecord, Reservation
+from headgate.core.routing.filters import FILTERS, RoutingFilter
+from headgate.core.routing.fleet import FleetState
+from headgate.core.routing.pools import PoolRecord
+from headgate.core.routing.prefix_index import iter_slots
+from headgate.model.prefix import PREFIX_LENGTHS
+from headgate.model.units import BYTES_PER_TOKEN, PoolName
+
+Candidate = tuple[EndpointRecord, int]
+"""Endpoint, and the number of prompt tokens that are probably in its prefix cache."""
+_CANDIDATES_MAX: Final = 8
+"""Maximum number of endpoints considered per pool by load, and by prefix-cache hit."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeastTimeRouter:
+    """Routing policy: filters that candidates must pass, and cost terms whose sum is minimized."""
+
+    filters: tuple[RoutingFilter, ...] = FILTERS
+    terms: tuple[CostTerm, ...] = COST_TERMS
+
+    def choose(self, request: Request, pools: tuple[PoolName, ...], fleet: FleetState) -> Candidate | None:
+        """Returns the best endpoint in these pools, or None if no endpoint has capacity for the request."""
+        request.excluded = avoid = request.avoid
+        if avoid is not None and fleet.live_count(request.pools) <= avoid.live:
+            request.excluded = None
+        request.unreachable_endpoints = _out_of_reach(request, fleet) if fleet.health.reach.avoided else ()
+        request.uncached_reservation = promised = reservation(request)
+        if len(pools) == 1:
+            only = fleet.pools.get(pools[0])
+            return None if only is None else self._best(request, promised, only)
+        best: Candidate | None = None
+        for name in pools:
+            pool = fleet.pools.get(name)
+            found = None if pool is None else self._best(request, promised, pool)
+            if found is not None and (best is None or self._score_ns(request, *found) < self._score_ns(request, *best)):
+                best = found
+        return best
+
+    def cost_breakdown(
+        self, request: Request, endpoint: EndpointRecord, cached_tokens: int
+    ) -> tuple[tuple[str, int], ...]:
+        """Returns the name and cost of each nonzero term. The endpoint's load must not include the request yet."""
+        shares: tuple[tuple[str, int], ...] = ()
+        for term in self.terms:
+            if cost_ns := term(endpoint, request, cached_tokens):
+                shares += ((term.__name__, cost_ns),)
+        return shares
+
+    def _best(self, request: Request, promised: Reservation, pool: PoolRecord) -> Candidate | None:
+        """Returns the best candidate of a pool. In the usual case of a single candidate, no score is computed."""
+        lane_full = request.long_prompt and pool.long_count >= pool.long_lane_size
+        best: Candidate | None = None
+        known, least_ns = 0, None
+        if not lane_full:
+            endpoint = self._least_loaded(request, promised, pool)
+            if endpoint is None or not request.hashes:
+                return None if endpoint is None else (endpoint, 0)
+            known = pool.prefixes.depth(endpoint.slot, request.hashes)
+            best = endpoint, _prefix_tokens(request, known)
+        for holder in islice(_prefix_holders(request, pool, known, lane_full=lane_full), _CANDIDATES_MAX):
+            if holder[0].accepts_queued() and self._passes(holder[0], request, promised):
+                score_ns = self._score_ns(request, *holder)
+                if best is not None and least_ns is None:
+                    least_ns = self._score_ns(request, *best)
+                if least_ns is None or score_ns < least_ns:
+                    best, least_ns = holder, score_ns
+        return best
+
+    def _least_loaded(self, request: Request, promised: Reservation, pool: PoolRecord) -> EndpointRecord | None:
+        """Returns the least loaded endpoint that passes the filters. Usually that is the first one."""
+        zone = request.ticket.zone
+        first = pool.least_loaded(zone)
+        if first is None or self._passes(first, request, promised):
+            return first
+        # Unreachable endpoints are not counted, so a member that cannot reach a whole zone still finds the others.
+        return pool.first_by_load(
+            lambda endpoint: self._passes(endpoint, request, promised),
+            scanned_max=_CANDIDATES_MAX + 1,
+            zone=zone,
+            uncounted=request.unreachable_endpoints,
+        )
+
+    def _passes(self, endpoint: EndpointRecord, request: Request, promised: Reservation) -> bool:
+        for passes in self.filters:  # noqa: SIM110 - `all` would create a generator for every candidate.
+            if not passes(endpoint, request, promised):
+                return False
+        return True
+
+    def _score_ns(self, request: Request, endpoint: EndpointRecord, cached_tokens: int) -> int:
+        """Returns the predicted time, excluding the parts that are the same for all endpoints."""
+        score_ns = 0
+        for term in self.terms:
+            score_ns += term(endpoint, request, cached_tokens)
+        return score_ns
+
+
+def _out_of_reach(request: Request, fleet: FleetState) -> tuple[EndpointRecord, ...]:
+    """Returns the endpoints that the request's member avoids. Empty if no other endpoint is live."""
+    away = fleet.health.reach.avoided.get(request.ticket.gateway)
+    if away is None:
+        return ()
+    pools, excluded = request.pools, request.excluded
+    kept = tuple(each for each in away.values() if each.live and each.pool in pools)
+    left = fleet.live_count(pools) - len(kept)
+    if excluded is not None and excluded.live and excluded.pool in pools and excluded not in kept:
+        left -= 1
+    return kept if left > 0 else ()
+
+
+def _prefix_holders(request: Request, pool: PoolRecord, known: int, *, lane_full: bool) -> Iterator[Candidate]:
+    """Yields endpoints with more than `known` hashes of the prompt cached, longest prefix first."""
+    for depth, found in pool.prefixes.holders(request.hashes, beyond=known):
+        cached_tokens = _prefix_tokens(request, depth)
+        if lane_full and request.prompt_tokens - cached_tokens >= pool.settings.rules.long_prompt_tokens:
+            return
+        for slot in iter_slots(found, request.sequence % len(pool.endpoints)):
+            yield pool.endpoint_at(slot), cached_tokens
+
+
+# Cached prefixes and reservations
+
+
+def reservation_at(request: Request, endpoint: EndpointRecord, fleet: FleetState) -> Reservation:
+    """Returns the reservation for the request on this endpoint."""
+    depth = fleet.pools[endpoint.pool].prefixes.depth(endpoint.slot, request.hashes)
+    return reservation(request, _prefix_tokens(request, depth))
+
+
+def cached_tokens_max(request: Request, fleet: FleetState) -> int:
+    """Returns the maximum number of prompt tokens that any endpoint of the request's first pool probably has cached."""
+    pool = fleet.pools.get(request.pools[0])
+    return 0 if pool is None else _prefix_tokens(request, pool.prefixes.depth_anywhere(request.hashes))
+
+
+def _prefix_tokens(request: Request, depth: int) -> int:
+    """Returns the prompt tokens that the first `depth` hashes cover. The last token is never cached."""
+    if not depth:
+        return 0
+    prompt_tokens = request.prompt_tokens
+    ticket = request.ticket
+    known_bytes = ticket.prompt_bytes_before_prefix + PREFIX_LENGTHS[depth - 1] * BYTES_PER_TOKEN
+    measured = known_bytes * prompt_tokens // (ticket.prompt_bytes or 1)
+    return measured if measured < prompt_tokens else prompt_tokens - 1
+
+
+def reservation(request: Request, cached_tokens: int = 0) -> Reservation:
+    """Returns the reservation on an endpoint that has this many prompt tokens cached."""
+    kv_tokens = request.prompt_tokens + request.output_tokens_p90
+    name, ticket = request.service_class.name, request.ticket
+    places = 1 if ticket.prompts == 1 else ticket.sequences
+    return Reservation(request.prompt_tokens, kv_tokens, name, cached_tokens, places)
+
+
+def dispatch_reason(endpoint: EndpointRecord, promised: Reservation) -> str:
+    """Returns the reason for a dispatch. The endpoint's load must already include the request."""
+    least = f"least loaded, {endpoint.in_flight} of {endpoint.in_flight_max} requests in flight"
+    if not promised.cached_tokens:
+        return least
+    return f"{least}; about {promised.cached_tokens} of {promised.prompt_tokens} prompt tokens cached"

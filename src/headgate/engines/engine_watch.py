@@ -1,0 +1,418 @@
+"""Probes engines and reports their readiness and load to the scheduler.
+
+One task per endpoint probes its engine, frequently until it is ready and then every few seconds. The scheduler receives
+readiness changes and the load that each engine reports. Probing is off the request path, and it is bounded: each probe
+is limited in time and size, and the number of concurrent probes across all endpoints is limited.
+
+Probe slots are divided between endpoints that responded to their last probe and endpoints that did not. Otherwise a
+dozen dead endpoints, each occupying its slot until the timeout, would prevent the others from being probed. Scrapes
+have their own slots for the same reason: hanging scrapes must not delay the detection of an engine that has become
+ready.
+
+Only a response from the engine makes the endpoint ready or not ready. After two consecutive failed probes, the
+scheduler receives the reason. It ejects the endpoint unless requests show that the engine still works
+(`core/routing/failing_probes`). A failed scrape does not make an engine unready. The last values are kept with their
+age until they are stale, at which point one warning is logged.
+
+If several processes share their engines, only one of them probes. In the others, the watch is paused and has no values.
+"""
+
+import asyncio
+import random
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from typing import Final
+
+import aiohttp
+
+from headgate.core.events import EndpointMetricsReported, EndpointNotReady, EndpointProbed, EndpointReady, Event
+from headgate.engines.dialect import Dialect, Signal
+from headgate.engines.page import PAGE_BYTES_MAX
+from headgate.engines.probe import Health, Probe, ProbeVerdict, Scrape
+from headgate.model.endpoint import EndpointProblem
+from headgate.model.units import EndpointId
+from headgate.ports.engine import Capabilities, EngineLimits, ProbeState, Telemetry
+
+INTERVAL_S: Final = 5.0
+UNREADY_INTERVAL_S: Final = 0.5
+"""Initial interval between probes of an engine that is not ready. It doubles with each probe, up to `INTERVAL_S`."""
+FAILED_PROBES: Final = 2
+"""Number of consecutive failed probes before the scheduler receives the reason. A busy engine may miss one probe."""
+READS_MAX: Final = 10
+"""Maximum number of probes of a ready engine that read its version and KV capacity.
+
+Some engines report their KV capacity only after their first request.
+"""
+TIMEOUT_S: Final = 2.0
+START_STEP_S: Final = 0.002
+"""Delay between the first probes of endpoints added at the same time, in seconds."""
+RESUME_JITTER_S_MAX: Final = 0.25
+"""Maximum random delay before probing resumes, in seconds, because other processes may resume at the same time."""
+CONCURRENT_MAX: Final = 16
+"""Maximum number of concurrent probes, and of concurrent scrapes.
+
+Half of each is reserved for endpoints that responded last time.
+"""
+STALE_AFTER_S: Final = 20.0
+"""Age after which an engine's load values are stale, in seconds. Long enough for three consecutive scrapes to fail."""
+
+OnSignalsMissing = Callable[[EndpointId, str | None], None]
+"""Called to log missing signals, with the endpoint and a description, or None once all signals are available again."""
+
+# Steps of the golden ratio distribute any number of points evenly over a circle.
+_GOLDEN_STEP: Final = 0.6180339887498949
+_STATES: Final = {
+    ProbeVerdict.SERVING: ProbeState.READY,
+    ProbeVerdict.NOT_SERVING: ProbeState.LOADING,
+    ProbeVerdict.UNCLEAR: ProbeState.LOADING,
+    ProbeVerdict.NO_RESPONSE: ProbeState.UNREACHABLE,
+}
+
+
+@dataclass(eq=False, slots=True)
+class _Watched:
+    """State of one endpoint."""
+
+    endpoint_id: EndpointId
+    dialect: Dialect
+    probe: Probe
+    start_after_s: float
+    phase: float
+    """Offset of the endpoint's probes within the interval, between 0 and 1."""
+    reported_ready: bool = False
+    reported_passing: bool = False
+    """Whether the last report to the scheduler was that probes pass."""
+    reported_trouble: EndpointProblem | None = None
+    failed_probes: int = 0
+    """Number of consecutive failed probes."""
+    probe_requested: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set to trigger a probe immediately instead of at the next interval."""
+    version_reads: int = 0
+    """Number of times the version has been read since the engine became ready."""
+    limits: EngineLimits = field(default_factory=EngineLimits)
+    limits_reads: int = 0
+    """Number of times the limits have been read since the engine became ready."""
+    health: Health = field(default_factory=lambda: Health(ProbeVerdict.NO_RESPONSE, problem="not probed yet"))
+    version: str | None = None
+    scrape: Scrape = field(default_factory=Scrape)
+    """Result of the last scrape, successful or not."""
+    signals: dict[Signal, str] = field(default_factory=dict[Signal, str])
+    """The metric that supplied each signal in the last successful scrape."""
+    telemetry: Telemetry = field(default_factory=Telemetry)
+    telemetry_at: float | None = None
+    signals_warned: frozenset[Signal] = frozenset()
+    """Missing signals that have already been logged."""
+
+    @property
+    def expected_signals(self) -> frozenset[Signal]:
+        """Signals that this engine type reports."""
+        return frozenset(self.dialect.metrics)
+
+
+class _ProbeSlots:
+    """Slots for concurrent probes: half for endpoints that responded last time, half for the others."""
+
+    def __init__(self, places: int) -> None:
+        self._responsive = asyncio.Semaphore(max(1, places // 2))
+        self._unresponsive = asyncio.Semaphore(max(1, places - places // 2))
+
+    def slots(self, *, responsive: bool) -> asyncio.Semaphore:
+        return self._responsive if responsive else self._unresponsive
+
+
+class EngineWatch:
+    """Probes endpoints from `watch` until `unwatch` and reports changes."""
+
+    def __init__(
+        self,
+        session: aiohttp.ClientSession,
+        report: Callable[[Event], None],
+        on_signals_missing: OnSignalsMissing | None = None,
+        *,
+        interval_s: float = INTERVAL_S,
+        unready_interval_s: float = UNREADY_INTERVAL_S,
+        timeout_s: float = TIMEOUT_S,
+        page_bytes_max: int = PAGE_BYTES_MAX,
+        concurrent_max: int = CONCURRENT_MAX,
+        stale_after_s: float = STALE_AFTER_S,
+    ) -> None:
+        self._session = session
+        self._report = report
+        self._on_signals_missing = on_signals_missing
+        self._interval_s = interval_s
+        self._unready_interval_s = min(unready_interval_s, interval_s)
+        self._timeout_s = timeout_s
+        self._page_bytes_max = page_bytes_max
+        self._stale_after_s = stale_after_s
+        self._probe_slots = _ProbeSlots(concurrent_max)
+        self._scrape_slots = _ProbeSlots(concurrent_max)
+        self._watched: dict[EndpointId, _Watched] = {}
+        self._tasks: dict[EndpointId, asyncio.Task[None]] = {}
+        self._ending: set[asyncio.Task[None]] = set()
+        self._count = 0
+        self._paused = False
+
+    def watch(
+        self, endpoint_id: EndpointId, url: str, *, dialect: Dialect, served_model: str, api_key: str | None
+    ) -> None:
+        assert endpoint_id not in self._watched, f"{endpoint_id} is watched already"
+        probe = Probe(
+            self._session,
+            url,
+            dialect=dialect,
+            served_model=served_model,
+            api_key=api_key,
+            timeout_s=self._timeout_s,
+            page_bytes_max=self._page_bytes_max,
+        )
+        start_after_s = min(len(self._watched) * START_STEP_S, self._interval_s)
+        watched = _Watched(endpoint_id, dialect, probe, start_after_s, phase=self._count * _GOLDEN_STEP % 1.0)
+        self._count += 1
+        self._watched[endpoint_id] = watched
+        if not self._paused:
+            self._start(watched)
+
+    def unwatch(self, endpoint_id: EndpointId) -> None:
+        """Stops probing an endpoint without reporting anything to the scheduler."""
+        del self._watched[endpoint_id]
+        self._end(endpoint_id)
+
+    def probe_now(self, endpoint_id: EndpointId) -> None:
+        """Probes an endpoint immediately, after a change such as an ejection."""
+        if (watched := self._watched.get(endpoint_id)) is not None:
+            watched.probe_requested.set()
+
+    def pause(self) -> None:
+        """Pauses all probes until `resume`."""
+        self._paused = True
+        for endpoint_id, watched in self._watched.items():
+            self._end(endpoint_id)
+            watched.health, watched.scrape = (
+                Health(ProbeVerdict.NO_RESPONSE, problem="not probed by this process"),
+                Scrape(),
+            )
+            watched.telemetry, watched.telemetry_at, watched.signals_warned = Telemetry(), None, frozenset()
+
+    def resume(self, ready: Collection[EndpointId]) -> None:
+        """Resumes probing. The given endpoints are the ones that the scheduler considers ready."""
+        if not self._paused:
+            return
+        self._paused = False
+        begin_s = random.uniform(0, RESUME_JITTER_S_MAX)  # noqa: S311  Not used for security.
+        for number, watched in enumerate(self._watched.values()):
+            watched.reported_ready = watched.endpoint_id in ready
+            watched.reported_passing, watched.reported_trouble, watched.failed_probes = False, None, 0
+            watched.start_after_s = min(begin_s + number * START_STEP_S, self._interval_s)
+            self._start(watched)
+
+    def _start(self, watched: _Watched) -> None:
+        task = asyncio.create_task(self._probe_forever(watched), name=f"watch {watched.endpoint_id}")
+        task.add_done_callback(self._ended)
+        self._tasks[watched.endpoint_id] = task
+
+    def _end(self, endpoint_id: EndpointId) -> None:
+        if (task := self._tasks.pop(endpoint_id, None)) is not None:
+            self._ending.add(task)
+            task.cancel()
+
+    async def stop(self) -> None:
+        for endpoint_id in list(self._watched):
+            self.unwatch(endpoint_id)
+        await asyncio.gather(*self._ending, return_exceptions=True)
+
+    def capabilities(self) -> tuple[Capabilities, ...]:
+        if self._paused:
+            return ()
+        now = asyncio.get_running_loop().time()
+        talking = sum(self._is_fresh(watched, now) for watched in self._watched.values())
+        return tuple(self._capabilities(watched, now, talking) for watched in self._watched.values())
+
+    def signals_missing(self) -> dict[tuple[EndpointId, str], bool]:
+        """Returns, for each endpoint and each signal that its engine type reports, whether the signal is missing."""
+        if self._paused:
+            return {}
+        now = asyncio.get_running_loop().time()
+        return {
+            (watched.endpoint_id, signal.value): signal in missing
+            for watched in self._watched.values()
+            for missing in (self._missing(watched, now),)
+            for signal in watched.dialect.metrics
+        }
+
+    @property
+    def paused(self) -> bool:
+        return self._paused
+
+    def telemetry(self) -> dict[EndpointId, Telemetry]:
+        """Returns each endpoint's load values, omitting stale ones."""
+        now = asyncio.get_running_loop().time()
+        return {
+            watched.endpoint_id: watched.telemetry for watched in self._watched.values() if self._is_fresh(watched, now)
+        }
+
+    def telemetry_ages_s(self) -> dict[EndpointId, float]:
+        """Returns the age of each endpoint's last load values, in seconds. Endpoints without values are omitted."""
+        now = asyncio.get_running_loop().time()
+        return {
+            watched.endpoint_id: now - watched.telemetry_at
+            for watched in self._watched.values()
+            if watched.telemetry_at is not None
+        }
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._ending.discard(task)
+        if not task.cancelled() and (mistake := task.exception()) is not None:
+            message = f"the task {task.get_name()!r} failed with an internal error"
+            task.get_loop().call_exception_handler({"message": message, "exception": mistake, "task": task})
+
+    async def _probe_forever(self, watched: _Watched) -> None:
+        await asyncio.sleep(watched.start_after_s)
+        pause_s = self._unready_interval_s
+        spread = False
+        while True:
+            async with self._probe_slots.slots(responsive=watched.health.verdict is not ProbeVerdict.NO_RESPONSE):
+                await self._probe(watched)
+            if watched.health.verdict is ProbeVerdict.SERVING:
+                async with self._scrape_slots.slots(responsive=watched.scrape.telemetry is not None):
+                    await self._scrape(watched)
+            self._report_missing(watched)
+            if watched.health.verdict is not ProbeVerdict.SERVING:
+                await _wait_for_next(watched, pause_s)
+                pause_s = min(2 * pause_s, self._interval_s)
+                continue
+            pause_s = self._unready_interval_s
+            # The endpoint's phase is added to the first interval, so that engines that start together are probed at
+            # different times.
+            extra_s = 0.0 if spread else watched.phase * self._interval_s
+            spread = True
+            await _wait_for_next(watched, max(self._interval_s, watched.dialect.scrape_s_min) + extra_s)
+
+    async def _probe(self, watched: _Watched) -> None:
+        watched.health = health = await watched.probe.health()
+        if health.verdict is ProbeVerdict.NOT_SERVING and watched.reported_ready:
+            watched.reported_ready = False
+            self._report(EndpointNotReady(watched.endpoint_id))
+        if health.verdict is ProbeVerdict.SERVING and not watched.reported_ready:
+            watched.reported_ready = True
+            self._report(EndpointReady(watched.endpoint_id))
+            # A different engine may now be running at the address.
+            watched.version, watched.version_reads = None, 0
+            watched.limits, watched.limits_reads = EngineLimits(), 0
+        self._report_probe(watched)
+
+    def _report_probe(self, watched: _Watched) -> None:
+        """If probes have started to fail or to pass, or fail for a new reason, reports this to the scheduler."""
+        health = watched.health
+        if health.verdict is ProbeVerdict.SERVING:
+            watched.failed_probes = 0
+            if not watched.reported_passing:
+                watched.reported_passing, watched.reported_trouble = True, None
+                self._report(EndpointProbed(watched.endpoint_id, None))
+            return
+        watched.failed_probes += 1
+        if watched.failed_probes < FAILED_PROBES or health.trouble in (None, watched.reported_trouble):
+            return
+        watched.reported_passing, watched.reported_trouble = False, health.trouble
+        self._report(EndpointProbed(watched.endpoint_id, health.trouble, health.problem or ""))
+
+    async def _scrape(self, watched: _Watched) -> None:
+        """Reads a ready engine's version, limits and metrics."""
+        if watched.version is None and watched.version_reads < READS_MAX:
+            watched.version_reads += 1
+            watched.version = await watched.probe.version()
+        if watched.dialect.reports_kv and watched.limits.kv_tokens is None and watched.limits_reads < READS_MAX:
+            watched.limits_reads += 1
+            watched.limits = await watched.probe.limits()
+        watched.scrape = scrape = await watched.probe.scrape()
+        if scrape.telemetry is not None:
+            watched.telemetry = scrape.telemetry
+            watched.signals = scrape.signals or {}
+            watched.telemetry_at = asyncio.get_running_loop().time()
+            self._report_load(watched, scrape.telemetry)
+
+    def _report_load(self, watched: _Watched, telemetry: Telemetry) -> None:
+        running = telemetry.running
+        if running is None and Signal.RUNNING not in watched.dialect.metrics:
+            # Engines of this type report only waiting requests, which are a lower bound on the load.
+            running = 0 if telemetry.waiting is not None else None
+        if running is None:
+            return
+        fraction = telemetry.kv_used_fraction
+        kv_percent = None if fraction is None else round(100 * fraction)
+        kv_tokens = watched.limits.kv_tokens
+        self._report(
+            EndpointMetricsReported(watched.endpoint_id, running, telemetry.waiting or 0, kv_percent, kv_tokens)
+        )
+
+    # Missing signals
+
+    def _is_fresh(self, watched: _Watched, now: float) -> bool:
+        return watched.telemetry_at is not None and now - watched.telemetry_at <= self._stale_after_s
+
+    def _missing(self, watched: _Watched, now: float) -> frozenset[Signal]:
+        """Returns the expected signals that were missing from the last scrape, or all of them if there is no recent
+        one.
+        """
+        return (
+            watched.expected_signals - watched.signals.keys()
+            if self._is_fresh(watched, now)
+            else watched.expected_signals
+        )
+
+    def _report_missing(self, watched: _Watched) -> None:
+        """Reports each set of missing signals once, however many scrapes lack them."""
+        missing = self._missing(watched, asyncio.get_running_loop().time())
+        if missing == watched.signals_warned or (not watched.reported_ready and not watched.signals_warned):
+            # An engine that has never been ready is not expected to report signals yet.
+            return
+        watched.signals_warned = missing
+        names = ", ".join(signal.value for signal in watched.dialect.metrics if signal in missing)
+        why = watched.scrape.problem or watched.health.problem or "the engine has not responded"
+        if self._on_signals_missing is not None:
+            self._on_signals_missing(watched.endpoint_id, f"{names}; {why}" if missing else None)
+
+    def _capabilities(self, watched: _Watched, now: float, talking: int) -> Capabilities:
+        health, scrape = watched.health, watched.scrape
+        missing = self._missing(watched, now)
+        signals = {signal: name for signal, name in watched.signals.items() if signal not in missing}
+        problems = (health.problem, scrape.problem, self._silence_problem(watched, now, talking))
+        return Capabilities(
+            endpoint_id=watched.endpoint_id,
+            dialect=watched.dialect.name,
+            state=_STATES[health.verdict],
+            version=watched.version,
+            models=health.models,
+            signals={signal.value: name for signal, name in signals.items()},
+            signals_missing=tuple(signal.value for signal in Signal if signal not in signals),
+            problems=tuple(problem for problem in problems if problem is not None),
+            telemetry=watched.telemetry if self._is_fresh(watched, now) else Telemetry(),
+            telemetry_age_s=None if watched.telemetry_at is None else now - watched.telemetry_at,
+        )
+
+    def _silence_problem(self, watched: _Watched, now: float, talking: int) -> str | None:
+        """Describes the problem with a ready endpoint that does not report its load although its engine type does."""
+        at, path = watched.telemetry_at, watched.dialect.metrics_path
+        if not watched.reported_ready or not watched.expected_signals or self._is_fresh(watched, now):
+            return None
+        if at is None and (not talking or watched.scrape.problem is None):
+            # Either the engine has just started, or no endpoint reports its load and the scrape problem gives the
+            # reason.
+            return None
+        last = "has never reported its load" if at is None else f"has reported no load for {now - at:.0f} s"
+        others = f"other endpoints that report theirs: {talking}"
+        problem = f"the endpoint {last} ({others}); routing uses the gateway's own in-flight counts"
+        if watched.health.verdict is ProbeVerdict.NO_RESPONSE:
+            # The probe's own problem comes first.
+            return problem
+        hint = f"request {path} from this host" if talking else f"check that {path} is reachable from this host"
+        return f"{problem}; {hint}"
+
+
+async def _wait_for_next(watched: _Watched, pause_s: float) -> None:
+    """Waits until the next probe is due or one is requested."""
+    try:
+        async with asyncio.timeout(pause_s):
+            await watched.probe_requested.wait()
+    except TimeoutError:
+        pass
+    watched.probe_requested.clear()

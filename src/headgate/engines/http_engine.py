@@ -1,0 +1,304 @@
+"""HTTP client for engines.
+
+Each endpoint has its own connections, which stay open for a short time after a response. The only timeout here is the
+connect timeout. Response timeouts belong to the relay, because it knows the class. This module never retries; only the
+scheduler decides on retries.
+"""
+
+import asyncio
+import re
+import ssl
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Final
+from urllib.parse import urlsplit
+
+from aiohappyeyeballs import start_connection  # pyright: ignore[reportUnknownVariableType]  (its addresses are bare tuples)
+
+from headgate.engines.buffered_response import BufferedResponse
+from headgate.engines.dialect import Dialect
+from headgate.engines.dns_cache import DnsCache
+from headgate.engines.engine_connection import EngineConnection
+from headgate.engines.faults import failure_reason, fault_of
+from headgate.engines.http_response import HttpResponse
+from headgate.engines.joined_response import join_stream
+from headgate.model.fault import Fault
+from headgate.model.ticket import Api
+from headgate.model.units import SECOND, Duration, RequestId
+from headgate.ports.engine import Call, EngineFault, EngineResponse
+from headgate.wire.kserve.infer import error_body
+from headgate.wire.stream_joiner import StreamDiffers
+from headgate.wire.turn_budget import TurnBudget
+
+CONNECT_S_MAX: Final = 5.0
+HAPPY_EYEBALLS_S: Final = 0.25
+"""Delay before trying a host's next address in parallel, in seconds."""
+IDLE_S_MAX: Final = 3.0
+"""How long an idle connection is kept open, in seconds. vLLM (uvicorn) and llama.cpp close idle connections after 5 s.
+A request sent at that moment is lost and would look like an engine failure.
+"""
+
+WAITING_BYTES_MAX: Final = 256 * 1024 * 1024
+"""Maximum bytes from all engines that are buffered for parsing: one read from each of a thousand connections."""
+
+_INVALID_HEADER_CHARS: Final = re.compile(r"[^\t\x20-\x7e\x80-\xff]")
+"""Characters that a header value must not contain."""
+_RESERVED_HEADERS: Final = frozenset(
+    {"authorization", "connection", "content-length", "content-type", "host", "x-request-id"}
+)
+"""Headers that callers cannot override."""
+
+# In Python 3.11, access to a member through its enum takes as long as several function calls.
+_GENERATION_APIS: Final = frozenset({Api.CHAT, Api.COMPLETIONS})
+
+
+def turn_budget() -> TurnBudget:
+    """Creates the parsing budget shared by all engines in the running event loop."""
+    call_soon = asyncio.get_running_loop().call_soon
+    return TurnBudget(call_soon, time.perf_counter_ns, waiting_bytes_max=WAITING_BYTES_MAX)
+
+
+def url_at(base_url: str, path: str) -> str:
+    """Returns the URL of a path. The base URL may end with `/v1`."""
+    return base_url.rstrip("/").removesuffix("/v1") + path
+
+
+def metrics_url(base_url: str, dialect: Dialect) -> str:
+    """Returns the base URL of an engine's metrics, which may be on a separate port."""
+    if not dialect.metrics_port_offset:
+        return base_url
+    parts = urlsplit(base_url)
+    host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
+    port = (parts.port or (443 if parts.scheme == "https" else 80)) + dialect.metrics_port_offset
+    return f"{parts.scheme}://{host}:{port}"
+
+
+def authorization(api_key: str | None) -> dict[str, str]:
+    return {} if api_key is None else {"authorization": f"Bearer {api_key}"}
+
+
+class HttpEngine:
+    """HTTP client for one endpoint's engine. Must be created inside an event loop; the owner closes it."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        served_model: str,
+        api_key: str | None,
+        dialect: Dialect,
+        passes_priority: bool = False,
+        joins_streams: bool = True,
+        on_connected: Callable[[Duration], None] | None = None,
+        budget: TurnBudget | None = None,
+        dns: DnsCache | None = None,
+    ) -> None:
+        """Creates a client without opening a connection.
+
+        `on_connected` receives the time that each new connection took to open. `budget` limits parsing across all
+        engines that share it, and `dns` caches host addresses for them. If either is None, the engine creates its own.
+        """
+        parts = urlsplit(url)
+        assert parts.hostname is not None, "the engine address has no host; validation should have rejected it"
+        self._host = parts.hostname
+        self._tls = ssl.create_default_context() if parts.scheme == "https" else None
+        self._port = parts.port or (80 if self._tls is None else 443)
+        self.served_model = served_model
+        self._passes_priority = passes_priority
+        self._on_connected = on_connected
+        self._dialect = dialect
+        self._joins_streams = joins_streams and dialect.joins_streams
+        self._streams_differ: set[Api] = set()
+        """APIs for which this engine's stream differed from its non-streaming response."""
+        self._common_headers = _header_lines(parts.netloc, api_key)
+        self._request_starts = {
+            api: f"POST {path} HTTP/1.1\r\n{self._common_headers}" for api, path in dialect.paths.items()
+        }
+        self._adapter = dialect.adapter(self) if dialect.adapter is not None else None
+        self._loop = asyncio.get_running_loop()
+        self._budget = budget or turn_budget()
+        self._dns = dns or DnsCache()
+        self._open: set[EngineConnection] = set()
+        self._idle: list[EngineConnection] = []
+        self._pruning: asyncio.TimerHandle | None = None
+
+    async def ask(self, call: Call) -> EngineResponse:
+        if self._adapter is not None:
+            return await self._adapter.ask(call)
+        if call.api not in self._request_starts:
+            said = f"the API {call.api} is not available for this model; its engine offers the OpenAI API at /v1/"
+            return BufferedResponse(404, error_body(said), blames=True)
+        if self._should_join(call) and (answer := await self._ask_joined(call)) is not None:
+            return answer
+        if self._asks_progress(call):
+            answer = await self._ask(self._as_stream(call))
+            answer.reports_progress = True
+            return answer
+        return await self._ask(call)
+
+    async def _ask_joined(self, call: Call) -> EngineResponse | None:
+        """Joins a stream into a non-streaming response. Returns None if the request must be made without streaming."""
+        if call.watch is not None:
+            call.watch.begin()
+        try:
+            return await join_stream(await self._ask(self._as_stream(call)), call.api, call.watch)
+        except StreamDiffers:
+            # The server parses its output, for example with a reasoning parser. The first such request needs a second
+            # prefill, which the prefix cache shortens. Later requests have no extra cost.
+            self._streams_differ.add(call.api)
+        if call.watch is not None:
+            call.watch.end()
+        return None
+
+    async def _ask(self, call: Call) -> HttpResponse:
+        body = call.body.encode_in_pieces(
+            served_model=self.served_model,
+            passes_priority=self._passes_priority,
+            cache_salt=call.cache_salt if self._dialect.supports_cache_salt else None,
+        )
+        closes = call.body.stream and not self._dialect.keeps_connection_after_stream
+        head = self._head(
+            self._request_starts[call.api], call.request_id, call.headers, sum(map(len, body)), closes=closes
+        )
+        connection = self._take_idle() or await self._connect()
+        return await connection.ask([head, *body], self._dialect, call.on_sent)
+
+    async def send(
+        self,
+        method: str,
+        path: str,
+        request_id: RequestId,
+        headers: Mapping[str, str],
+        body: list[bytes | memoryview],
+        *,
+        sent: Callable[[], None] | None = None,
+    ) -> HttpResponse:
+        """Sends a request on behalf of a protocol adapter."""
+        start = f"{method} {path} HTTP/1.1\r\n{self._common_headers}"
+        head = self._head(start, request_id, headers, sum(map(len, body)), closes=False)
+        connection = self._take_idle() or await self._connect()
+        return await connection.ask([head, *body], self._dialect, sent)
+
+    @property
+    def connections(self) -> int:
+        """Number of open connections, including idle ones."""
+        return len(self._open)
+
+    @property
+    def connections_idle(self) -> int:
+        return len(self._idle)
+
+    def close(self) -> None:
+        """Closes idle connections. Active connections close when their responses end."""
+        for connection in self._idle:
+            connection.close()
+        self._idle.clear()
+        if self._pruning is not None:
+            self._pruning.cancel()
+            self._pruning = None
+
+    def _asks_progress(self, call: Call) -> bool:
+        """Returns whether to request prompt progress even though the caller did not ask for it."""
+        switch = self._dialect.progress_field
+        if switch is None or not call.body.stream or call.api not in _GENERATION_APIS:
+            return False
+        return not call.body.has_fields((switch,))
+
+    def _as_stream(self, call: Call) -> Call:
+        switch = self._dialect.progress_field
+        return replace(call, body=call.body.as_stream(*([switch] if switch else [])))
+
+    def _should_join(self, call: Call) -> bool:
+        """Returns whether to request a stream even though the caller wants a non-streaming response."""
+        dialect, body = self._dialect, call.body
+        if body.stream or call.api not in _GENERATION_APIS:
+            return False
+        if not dialect.notices_disconnect_only_in_streams:
+            watched = self._joins_streams and call.api not in self._streams_differ
+            return watched and not any(body.has_fields((name,)) for name in dialect.unjoined_fields)
+        return not dialect.unstreamable_fields or not body.has_fields(dialect.unstreamable_fields)
+
+    # Request
+
+    def _head(
+        self, start: str, request_id: RequestId, headers: Mapping[str, str], length: int, *, closes: bool = False
+    ) -> bytes:
+        lines = start
+        for name, value in headers.items():
+            if name.lower() not in _RESERVED_HEADERS and not _INVALID_HEADER_CHARS.search(value):
+                lines += f"{name}: {value}\r\n"
+        if closes:
+            lines += "connection: close\r\n"
+        return f"{lines}x-request-id: {request_id}\r\ncontent-length: {length}\r\n\r\n".encode("latin-1")
+
+    # Connections
+
+    async def _connect(self) -> EngineConnection:
+        def connection() -> EngineConnection:
+            return EngineConnection(self._on_idle, self._on_lost, self._budget)
+
+        name = self._host if self._tls else None
+        began_s = self._loop.time()
+        try:
+            async with asyncio.timeout(CONNECT_S_MAX):
+                # Addresses are tried in parallel, so that an unresponsive address does not delay the others.
+                raw = await start_connection(
+                    await self._dns.addresses(self._host, self._port),
+                    happy_eyeballs_delay=HAPPY_EYEBALLS_S,
+                    loop=self._loop,
+                )
+                _, made = await self._loop.create_connection(connection, sock=raw, ssl=self._tls, server_hostname=name)
+        except TimeoutError as error:
+            reason = failure_reason(error) if error.errno else f"no connection within {CONNECT_S_MAX:g} s"
+            raise EngineFault(f"the request to the engine failed: {reason}", Fault.CONNECTION) from error
+        except OSError as error:
+            fault = fault_of(error, Fault.CONNECTION)
+            raise EngineFault(f"the request to the engine failed: {failure_reason(error)}", fault) from error
+        if self._on_connected is not None:
+            self._on_connected(Duration(int((self._loop.time() - began_s) * SECOND)))
+        if made.is_open:
+            self._open.add(made)
+        return made
+
+    def _take_idle(self) -> EngineConnection | None:
+        fresh_since = self._loop.time() - IDLE_S_MAX
+        while self._idle:
+            connection = self._idle.pop()
+            if connection.is_open and connection.idle_since > fresh_since:
+                return connection
+            connection.close()
+        return None
+
+    def _on_idle(self, connection: EngineConnection) -> None:
+        connection.idle_since = self._loop.time()
+        self._idle.append(connection)
+        if self._pruning is None:
+            self._pruning = self._loop.call_later(IDLE_S_MAX, self._prune)
+
+    def _on_lost(self, connection: EngineConnection) -> None:
+        self._open.discard(connection)
+        if connection in self._idle:
+            self._idle.remove(connection)
+
+    def _prune(self) -> None:
+        """Closes connections that have been idle for too long. The list is ordered by idle time, longest first."""
+        self._pruning = None
+        stale_since = self._loop.time() - IDLE_S_MAX
+        while self._idle and (self._idle[0].idle_since <= stale_since or not self._idle[0].is_open):
+            self._idle.pop(0).close()
+        if self._idle:
+            self._pruning = self._loop.call_later(IDLE_S_MAX, self._prune)
+
+
+def _header_lines(host: str, api_key: str | None) -> str:
+    """Returns the headers that every request carries."""
+    lines = {
+        "host": host,
+        "accept": "*/*",
+        # The relay must be able to scan the stream and forward each event as it arrives.
+        "accept-encoding": "identity",
+        "content-type": "application/json",
+        "user-agent": "headgate",
+    } | authorization(api_key)
+    return "".join(f"{name}: {value}\r\n" for name, value in lines.items())

@@ -1,0 +1,148 @@
+"""A member's connection to the schedulers.
+
+The connection is active in every mode: an island keeps sending heads without messages, so that a scheduler can find it.
+The member follows the highest epoch it has seen or, if two epochs have the same number, the one it saw first. Within an
+epoch, messages are sent in *sessions*. Serials continue across all sessions of an incarnation.
+
+Only an answer proves that a scheduler is alive: an entry that returns one of the member's own timestamps, at most
+`answer_ns_max` old.
+"""
+
+from typing import Final
+
+from headgate.core.events import AttemptProgress, AttemptsProgressed
+from headgate.hosts.cell.protocol.link import Inbound, Outbound, Stamps
+from headgate.hosts.cell.protocol.messages import Echo, Epoch, FromMember, FromScheduler, SchedulerHead
+from headgate.hosts.cell.timing import CellBounds, Timing
+from headgate.model.units import Duration, Instant, RequestId, after
+
+_INVALID_ENTRIES_MAX: Final = 2
+"""Number of consecutive sessions with invalid scheduler messages before the scheduler is ignored for a while."""
+_PROGRESS_ATTEMPTS_MAX: Final = 1_000
+"""Maximum number of attempts in one message, because a member's attempts may not all fit into one entry."""
+
+EntryMessages = tuple[int, tuple[tuple[Duration, FromMember], ...]]
+"""Serial of the first message, and the messages with their ages."""
+
+
+class SchedulerConnection:
+    def __init__(self, now: Instant, *, timing: Timing, bounds: CellBounds) -> None:
+        self.timing, self.bounds = timing, bounds
+        self.followed_epoch: Epoch | None = None
+        """Epoch that the member follows."""
+        self.session = 0
+        self.outbound: Outbound[FromMember] = Outbound(1, resend_ns=timing.resend_ns)
+        self.inbound: Inbound[FromScheduler] = Inbound(1)
+        self._progress: dict[tuple[RequestId, int], int] = {}
+        """Tokens per attempt that have not been reported to the scheduler."""
+        self._progress_late = False
+        """Whether any of the pending progress was reported late by this process."""
+        self._stamps = Stamps()
+        self.answered_at = now
+        """Time of the last answer from a scheduler."""
+        self._sent_at = Instant(now - timing.heartbeat_ns)
+        self._answered = False
+        """Whether the scheduler has answered in this session."""
+        self.urgent = True
+        """Whether an entry must be sent before the next heartbeat."""
+        self._invalid_entries, self._invalid_at = 0, now
+        """Number of consecutive invalid entries from schedulers, and the time of the last one."""
+        self._ignore_until = now
+
+    # Followed epoch
+
+    def outranks(self, epoch: Epoch) -> bool:
+        """Returns whether the followed epoch takes precedence. If so, the other scheduler is informed immediately."""
+        if self.followed_epoch is None or epoch.number > self.followed_epoch.number:
+            return False
+        self.urgent = True
+        return True
+
+    def follow(self, epoch: Epoch) -> None:
+        self.followed_epoch, self._stamps, self.urgent = epoch, Stamps(), True
+
+    def record_answer(self, head: SchedulerHead, echo: Echo, now: Instant) -> bool:
+        """Returns whether this entry is an answer, and records it."""
+        if now - echo.stamp > self.timing.answer_ns_max or echo.stamp > now or now < self._ignore_until:
+            return False
+        # Only timestamps from answers are returned, because they tell the scheduler that this is not an island.
+        self._stamps.record(head.stamp, now)
+        self.answered_at = now
+        if not self._answered:
+            # The scheduler uses the report only once it knows that the member is receiving its messages.
+            self._answered = self.urgent = True
+        return True
+
+    def record_invalid_entry(self, now: Instant) -> None:
+        """Records an invalid entry from the scheduler. After several in a row, the scheduler is ignored for a while."""
+        if now >= after(self._invalid_at, self.timing.lost_after_ns):
+            self._invalid_entries = 0
+        self._invalid_entries, self._invalid_at = self._invalid_entries + 1, now
+        if self._invalid_entries > _INVALID_ENTRIES_MAX:
+            self._ignore_until = after(now, self.timing.lost_after_ns)
+
+    def echo(self, now: Instant) -> Echo | None:
+        return self._stamps.echo(now)
+
+    # Sessions
+
+    def begin_session(self) -> None:
+        self.session += 1
+        self._answered = False
+        self.inbound = Inbound(1)
+        self.drop_unacknowledged()
+
+    def drop_unacknowledged(self) -> None:
+        """Drops unacknowledged messages. The next report includes everything relevant."""
+        self.outbound = Outbound(self.outbound.next_serial, resend_ns=self.timing.resend_ns)
+        self._progress.clear()
+        self._progress_late = False
+
+    def send(self, message: FromMember, now: Instant) -> int:
+        """Queues a message and returns its serial."""
+        return self.outbound.push(message, now)
+
+    # Progress is added up and sent once per entry.
+
+    def add_progress(self, attempt: AttemptProgress, *, late: bool) -> None:
+        key = (attempt.request_id, attempt.attempt)
+        self._progress[key] = self._progress.get(key, 0) + attempt.tokens
+        self._progress_late = self._progress_late or late
+
+    def forget_progress(self, request_id: RequestId, attempt: int) -> None:
+        self._progress.pop((request_id, attempt), None)
+        self._progress_late = self._progress_late and bool(self._progress)
+
+    # Outgoing messages
+
+    def pop_entries(self, now: Instant) -> list[EntryMessages]:
+        """Returns the messages of each entry to send now. A heartbeat is an entry without messages."""
+        if self._progress and len(self.outbound) < self.bounds.unacknowledged_max:
+            progress = tuple(AttemptProgress(*key, tokens) for key, tokens in self._progress.items())
+            late, self._progress_late = self._progress_late, False
+            self._progress.clear()
+            for start in range(0, len(progress), _PROGRESS_ATTEMPTS_MAX):
+                self.outbound.push(AttemptsProgressed(progress[start : start + _PROGRESS_ATTEMPTS_MAX], late), now)
+        taken: list[EntryMessages] = []
+        beat = self.urgent or now >= after(self._sent_at, self.timing.heartbeat_ns)
+        while True:
+            first, messages = self.outbound.pop_unsent(self.bounds.entry_messages_max, now)
+            if not messages and not beat:
+                return taken
+            beat = self.urgent = False
+            self._sent_at = now
+            taken.append((first, messages))
+
+    def next_wakeup(self, other: Instant | None) -> Instant:
+        """Returns the time for the next entry, or `other` if that is earlier."""
+        if self.urgent or self.outbound.unsent:
+            return self._sent_at
+        soonest = after(self._sent_at, self.timing.heartbeat_ns)
+        for moment in (self.outbound.resend_at(), other):
+            if moment is not None and moment < soonest:
+                soonest = moment
+        return soonest
+
+    def after_last_entry(self, length: Duration) -> Instant:
+        """Returns the time of the last entry plus `length`."""
+        return after(self._sent_at, length)

@@ -1,0 +1,64 @@
+"""Endpoints, as known to one process in the cell.
+
+The scheduler probes the endpoints for the cell and informs the members, so that each member can continue as an island
+or as the next scheduler.
+"""
+
+from collections.abc import Iterator
+
+from headgate.core.events import (
+    EndpointJoined,
+    EndpointLeaving,
+    EndpointMetricsReported,
+    EndpointNotReady,
+    EndpointProbed,
+    EndpointReady,
+    FleetEvent,
+)
+from headgate.hosts.cell.protocol.messages import EndpointRemoved, EndpointUpdate
+from headgate.model.endpoint import Endpoint
+from headgate.model.units import EndpointId
+
+
+class KnownEndpoints:
+    __slots__ = ("_ready", "by_id")
+
+    def __init__(self) -> None:
+        self.by_id: dict[EndpointId, Endpoint] = {}
+        self._ready: dict[EndpointId, bool] = {}
+
+    def apply_event(self, event: FleetEvent) -> EndpointUpdate | EndpointRemoved | None:
+        """Applies an event from this process. Returns the update for other processes, if any."""
+        match event:
+            case EndpointJoined(endpoint):
+                self.by_id[endpoint.id] = endpoint
+                self._ready.setdefault(endpoint.id, False)
+            case EndpointReady(endpoint_id) | EndpointNotReady(endpoint_id):
+                if endpoint_id not in self.by_id:
+                    return None
+                self._ready[endpoint_id] = isinstance(event, EndpointReady)
+            case EndpointLeaving(endpoint_id):
+                if self.by_id.pop(endpoint_id, None) is None:
+                    return None
+                del self._ready[endpoint_id]
+                return EndpointRemoved(endpoint_id)
+            case EndpointMetricsReported() | EndpointProbed():
+                return None
+        endpoint_id = event.endpoint.id if isinstance(event, EndpointJoined) else event.endpoint_id
+        return EndpointUpdate(self.by_id[endpoint_id], self._ready[endpoint_id])
+
+    def apply_update(self, update: EndpointUpdate | EndpointRemoved) -> None:
+        """Applies an update from the scheduler."""
+        if isinstance(update, EndpointUpdate):
+            self.by_id[update.endpoint.id] = update.endpoint
+            self._ready[update.endpoint.id] = update.ready
+        else:
+            self.by_id.pop(update.endpoint_id, None)
+            self._ready.pop(update.endpoint_id, None)
+
+    def is_ready(self, endpoint_id: EndpointId) -> bool:
+        return self._ready.get(endpoint_id, False)
+
+    def updates(self) -> Iterator[EndpointUpdate]:
+        for endpoint in self.by_id.values():
+            yield EndpointUpdate(endpoint, self._ready[endpoint.id])

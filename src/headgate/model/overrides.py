@@ -1,0 +1,47 @@
+"""Operator overrides and their expiry times.
+
+Overrides are part of the policy, so every scheduler applies the same ones. Each override expires, so that an emergency
+measure cannot remain in force unnoticed.
+"""
+
+from dataclasses import dataclass
+
+from headgate.model.limits import Limits
+from headgate.model.units import ClassName, EndpointId, Instant, PoolName, TenantId
+
+
+@dataclass(frozen=True, slots=True)
+class Throttle:
+    """Limits a tenant together with all tenants below it."""
+
+    tenant: TenantId
+    limits: Limits
+    until: Instant
+
+
+@dataclass(frozen=True, slots=True)
+class HoldClass:
+    """Keeps requests of a class queued. Their queue limits still apply."""
+
+    service_class: ClassName
+    until: Instant
+
+
+@dataclass(frozen=True, slots=True)
+class DrainEndpoint:
+    """Sends no new requests to an endpoint. Running attempts continue."""
+
+    endpoint_id: EndpointId
+    until: Instant
+
+
+@dataclass(frozen=True, slots=True)
+class PinDegradation:
+    """Sets the degradation level of a pool's classes regardless of pressure."""
+
+    pool: PoolName
+    level: int
+    until: Instant
+
+
+OperatorOverride = Throttle | HoldClass | DrainEndpoint | PinDegradation

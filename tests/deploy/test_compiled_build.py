@@ -1,0 +1,154 @@
+"""Source preparation for the compiled build. `just test-compiled` runs the scheduler's tests on that build."""
+
+import ast
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import hatch_build
+
+PROJECT = Path(__file__).parents[2]
+PACKAGE = PROJECT / "src" / "headgate"
+COMPILED = sorted(hatch_build.compiled_files(PACKAGE))
+
+SOURCE = '''\
+from headgate.model.message import message
+
+
+@message
+class Ended:
+    """Class."""
+
+    request: str
+    tokens: tuple[int, ...] = ()
+
+    def count(self) -> int:
+        return len(self.tokens)
+
+
+class Pair(NamedTuple):
+    left: "tuple[int, ...]"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    first: int
+    second: int = field(default=3, compare=False)
+
+    def __post_init__(self) -> None: ...
+
+
+@dataclass(slots=True)
+class Made:
+    names: dict[str, int] = field(default_factory=dict)
+
+
+class Plain:
+    known: int
+'''
+
+PREPARED = '''\
+from dataclasses import dataclass as message
+
+
+@message(unsafe_hash=True)
+class Ended:
+    """Class."""
+
+    request: str
+    tokens: tuple[int, ...] = ()
+
+    def count(self) -> int:
+        return len(self.tokens)
+    def __init__(self, request: str, tokens: tuple[int, ...] = ()) -> None: self.request = request; self.tokens = tokens
+{complete}Ended, {{'request': 'str', 'tokens': 'tuple[int, ...]'}})
+class Pair(NamedTuple):
+    left: "tuple[int, ...]"
+
+{complete}Pair, {{'left': 'tuple[int, ...]'}})
+@dataclass(frozen=True, kw_only=True)
+class Rules:
+    first: int
+    second: int = field(default=3, compare=False)
+
+    def __post_init__(self) -> None: ...
+    def __init__(self, *, first: int, second: int = 3) -> None: {rules}
+{complete}Rules, {{'first': 'int', 'second': 'int'}})
+@dataclass()
+class Made:
+    names: dict[str, int] = field(default_factory=dict)
+
+{complete}Made, {{'names': 'dict[str, int]'}})
+class Plain:
+    known: int
+'''
+
+
+def test_initializers_and_annotations_are_written_on_blank_lines() -> None:
+    prepared = hatch_build.prepare(SOURCE).replace("  # type: ignore[misc]", "")
+
+    complete = "import headgate.compiled_classes; headgate.compiled_classes.complete_class("
+    rules = "self.first = first; self.second = second; self.__post_init__()"
+    assert prepared == PREPARED.format(complete=complete, rules=rules)
+
+
+@pytest.mark.parametrize("path", COMPILED, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_every_function_of_a_prepared_file_is_on_its_original_line(path: Path) -> None:
+    source = path.read_text()
+
+    assert lines_of(source) <= lines_of(hatch_build.prepare(source))
+
+
+def lines_of(source: str) -> set[tuple[str, int]]:
+    found = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+    return {(node.name, node.lineno) for node in ast.walk(ast.parse(source)) if isinstance(node, found)}
+
+
+def test_preparation_fails_if_a_class_is_not_followed_by_blank_lines() -> None:
+    with pytest.raises(AssertionError, match="line 5 is not blank"):
+        hatch_build.prepare("@dataclass\nclass A:\n    a: int\nb = 1\nc = 2\n")
+
+
+@pytest.mark.parametrize(("value", "requirements"), [("1", hatch_build.REQUIREMENTS), ("0", ()), ("", ())])
+def test_compiler_is_required_only_if_requested(
+    monkeypatch: pytest.MonkeyPatch, value: str, requirements: tuple[str, ...]
+) -> None:
+    monkeypatch.setenv("HEADGATE_COMPILE", value)
+    hook = hatch_build.CompileHook(str(PROJECT), {}, None, None, "", "wheel")  # type: ignore[arg-type]
+
+    assert tuple(hook.dependencies()) == requirements
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(1800)
+def test_compiled_wheel_reports_its_build(tmp_path: Path) -> None:
+    wheel = [
+        sys.executable,
+        "-m",
+        "pip",
+        "wheel",
+        "--no-deps",
+        "--no-build-isolation",
+        "--wheel-dir",
+        tmp_path,
+        PROJECT,
+    ]
+    subprocess.run(wheel, env={**os.environ, "HEADGATE_COMPILE": "1"}, check=True)
+    [built] = tmp_path.glob("*.whl")
+    install = [sys.executable, "-m", "pip", "install", "--no-deps", "--no-index", "--target", tmp_path / "installed"]
+    subprocess.run([*install, built], check=True)
+
+    said = subprocess.run(
+        [sys.executable, "-m", "headgate.cli.main", "--version"],
+        env={**os.environ, "PYTHONPATH": str(tmp_path / "installed")},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    assert "-none-any" not in built.name
+    assert said.stdout.endswith(" (compiled)\n")
