@@ -35,27 +35,28 @@ class TritonPythonModel:
             threading.Thread(target=self._answer, args=(request, sender), daemon=True).start()
 
     def _answer(self, request, sender):
+        error = None
         try:
-            self._write(request, sender)
+            error = self._write(request, sender)
         finally:
             self._scheduled.increment(-1)
-            sender.send(flags=FINAL)
+            # Triton may crash if the client disconnects between an error and a separate final response.
+            sender.send(error and triton.InferenceResponse(error=triton.TritonError(error)), flags=FINAL)
 
     def _write(self, request, sender):
+        """Send the words, and return the message of the error that ends the response, if any."""
         words = text_of(request, "text_input").split()
         if len(words) > PROMPT_WORDS_MAX or "refuse" in words:
-            message = f"Prompt length ({len(words)}) exceeds maximum input length ({PROMPT_WORDS_MAX})"
-            sender.send(triton.InferenceResponse(error=triton.TritonError(message)))
-            return
+            return f"Prompt length ({len(words)}) exceeds maximum input length ({PROMPT_WORDS_MAX})"
         limit = int(first_of(request, "max_tokens", 16))
         for number in range(limit):
             time.sleep(PACE_S)
             if request.is_cancelled():
-                return
+                return None
             if number == 3 and "fail" in words:
-                sender.send(triton.InferenceResponse(error=triton.TritonError("the model failed: out of memory")))
-                return
+                return "the model failed: out of memory"
             sender.send(self._response(request, f" w{number}", len(words), last=number == limit - 1))
+        return None
 
     def _response(self, request, text, prompt_tokens, *, last):
         tensors = [triton.Tensor("text_output", np.array([text.encode()], dtype=object))]
