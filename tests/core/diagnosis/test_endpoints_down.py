@@ -95,6 +95,7 @@ def test_most_common_incident_among_endpoints_is_reported() -> None:
     assert one.incident is Incident.ENGINE_DOWN
     assert one.sentence.startswith("4 endpoints in pool p are not serving (p/0, p/1, p/2, …): p/0 refuses connections")
     assert one.sentence.endswith("0 of 5 endpoints are serving.")
+    assert told_of(refused[0]).sentence.endswith("0 of 1 endpoint is serving.")
     of_two = (refused[0], ejected("p/9", EndpointProblem.UNRESPONSIVE))
     assert told_of(*of_two).incident is Incident.ENGINE_DOWN
     assert told_of(*of_two, reported=Incident.ENGINE_HANG).incident is Incident.ENGINE_HANG

@@ -72,8 +72,9 @@ def endpoints_down(picture: PoolObservation) -> IncidentFinding | None:
     of = [each for each in outs if each.incident is incident]
     names = {each.observation.summary.id for each in outs}
     serving = sum(each.summary.id not in names for each in picture.serving)
-    verb = "is" if serving == 1 else "are"
-    rest = f"{serving} of {counted(_present_count(picture), 'endpoint')} {verb} serving"
+    present = _present_count(picture)
+    verb = "is" if 1 in {serving, present} else "are"
+    rest = f"{serving} of {counted(present, 'endpoint')} {verb} serving"
     return IncidentFinding(
         incident,
         f"{_sentence(of, picture)}; {rest}.",
