@@ -8,7 +8,7 @@ import pytest
 from headgate.core.events import AttemptsProgressed, Event
 from headgate.core.routing.speed_estimator import REPORTS_PER_EQUATION
 from headgate.core.scheduler import Scheduler
-from headgate.edge.client import Client
+from headgate.edge.client import Client, ClientTransport
 from headgate.edge.open_attempts import LATE_SHARE_MAX, SWEEP_EVERY_S, OpenAttempt, OpenAttempts, SweepLateness
 from headgate.model.policy import Pool
 from headgate.model.units import PoolName
@@ -18,10 +18,12 @@ from testing.builders import a_policy, a_scheduler, arrived, at, commands_for, d
 SWEEPS = 40 * REPORTS_PER_EQUATION
 
 
-class ReadingClient:
-    """A client that reads all data immediately."""
+class ReadingTransport:
+    """Connection of a client that reads all data immediately."""
 
-    blocked = finished = False
+    blocked = False
+
+    def send(self, data: bytes) -> None: ...
 
 
 class Gateway:
@@ -32,7 +34,8 @@ class Gateway:
         commands_for(self.scheduler, at(0), arrived("r"), first_token("r"))
         self.events: list[Event] = []
         self.attempts, self.now = OpenAttempts(self._tell), 0.0
-        client, task = cast("Client", ReadingClient()), cast("asyncio.Task[None]", None)
+        transport, task = cast("ClientTransport", ReadingTransport()), cast("asyncio.Task[None]", None)
+        client = Client(transport, method="POST", path=b"/", headers={}, body_bytes_max=0)
         record = cast("AttemptRecord", None)
         self.stream = OpenAttempt(dispatch("r"), client, task, record, reports_tokens=True, now=0.0)
         self.stream.first_token_seen = True

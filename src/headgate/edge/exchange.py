@@ -189,26 +189,31 @@ class Exchange:
             ending, why, fault = attempt.stop_cause
             result = AttemptResult(ending, why, fault=fault)
         finally:
-            self._attempts.remove(attempt)
-            del self._open[dispatch.attempt]
-            first_token = attempt.cancel_first_token_report()
-            if first_token and (result is None or result.ending is not _COMPLETED):
-                # The end reports the first token only if nothing else depends on their order, such as a withdrawal.
-                self._report_first_token(attempt)
-                first_token = False
-            if attempt.first_token_seen:
-                self._events = attempt.events
-            if result is None:
-                # Withdraw before freeing the slot. Otherwise the scheduler would retry the request elsewhere.
-                self._withdraw()
-                result = AttemptResult(AttemptEnding.ABORTED, "the exchange was cancelled")
-            if result.usage is None and attempt.events > attempt.events_reported:
-                # If the engine does not report usage, the event count is the only measure of the tokens.
-                last = AttemptProgress(dispatch.request_id, dispatch.attempt, attempt.events - attempt.events_reported)
-                self._host.report(AttemptsProgressed((last,), self._attempts.lateness.late))
-            if result.usage is None and attempt.first_token_seen:
-                self._record.output_tokens = attempt.events
-            self._attempt_ended(dispatch, result, record, first_token=first_token)
+            self._end_attempt(attempt, result)
+
+    def _end_attempt(self, attempt: OpenAttempt, result: AttemptResult | None) -> None:
+        """Reports the end of an attempt. `result` is None if the exchange was cancelled."""
+        dispatch = attempt.dispatch
+        self._attempts.remove(attempt)
+        del self._open[dispatch.attempt]
+        first_token = attempt.cancel_first_token_report()
+        if first_token and (result is None or result.ending is not _COMPLETED):
+            # The end reports the first token only if nothing else depends on their order, such as a withdrawal.
+            self._report_first_token(attempt)
+            first_token = False
+        if attempt.first_token_seen:
+            self._events = attempt.events
+        if result is None:
+            # Withdraw before freeing the slot. Otherwise the scheduler would retry the request elsewhere.
+            self._withdraw()
+            result = AttemptResult(AttemptEnding.ABORTED, "the exchange was cancelled")
+        if result.usage is None and attempt.events > attempt.events_reported:
+            # If the engine does not report usage, the event count is the only measure of the tokens.
+            last = AttemptProgress(dispatch.request_id, dispatch.attempt, attempt.events - attempt.events_reported)
+            self._host.report(AttemptsProgressed((last,), self._attempts.lateness.late))
+        if result.usage is None and attempt.first_token_seen:
+            self._record.output_tokens = attempt.events
+        self._attempt_ended(dispatch, result, attempt.record, first_token=first_token)
 
     def _begin_record(self, dispatch: Dispatch) -> AttemptRecord:
         record = AttemptRecord(
