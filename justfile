@@ -117,7 +117,7 @@ test-endurance *args:
 test-soak *args:
     {{ bin }}/pytest -m endurance tests/acceptance/test_soak.py {{ args }}
 
-# Compare CPU time, requests/s and time to first token with nginx and with no proxy (docs/project/performance.md).
+# Compare CPU time, requests/s and time to first token with nginx, Envoy and no proxy (docs/project/performance.md).
 [positional-arguments]
 bench-relay *args:
     {{ bin }}/python -m bench.relay_overhead "$@"

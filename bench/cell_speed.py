@@ -10,7 +10,11 @@ many requests are waiting. Only the scheduler's work is measured: reading entrie
 The number of messages per entry depends on how often a member sends. `batch` is the number of requests, over all
 members, that advance by one step between two sends. With 1, each message is sent as its own entry.
 
-The last line is JSON: requests per second with batches of 64, 8 and 1, and the cost per request, broken down by part.
+The speed of a machine varies, so fixed pure-Python work (bench/python_yardstick.py) runs in the same process in
+alternating slices. Every figure is also printed as a ratio to it, and the requirement is on the ratio.
+
+The last line is JSON: requests per second with batches of 64, 8 and 1, the cost per request, broken down by part, and
+the ratios of both to the yardstick's rounds per second and to the time for one round.
 """
 
 import argparse
@@ -18,11 +22,14 @@ import gc
 import json
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from random import Random
+from statistics import median
 from time import process_time_ns
 from typing import cast
 
 from bench.cli import print_progress
+from bench.python_yardstick import Yardstick
 from bench.scheduler_workload import ENDPOINTS, TENANTS, workload_endpoints, workload_policy, workload_ticket
 from headgate.cli.serve import tune_garbage_collector
 from headgate.core.commands import Command, Dispatch, End
@@ -51,6 +58,8 @@ from headgate.model.units import (
 )
 from headgate.model.usage import Usage, UsageSource
 
+OVER_YARDSTICK_MIN = 0.48
+"""Minimum of requests per second with batches of 64, divided by the yardstick's rounds per second."""
 MEMBERS = 8
 USUAL_IN_FLIGHT = 1_000
 CURVE = (100, 500, 1_000, 2_000, 5_000)
@@ -215,9 +224,18 @@ class TimedScheduler:
         return wakeup
 
 
-def cpu_us_per_request(rig: LoadedCell, at_once: int, requests: int) -> float:
-    """Return the scheduler's CPU time per request in microseconds, for the fastest of several runs."""
-    best = float("inf")
+@dataclass(frozen=True, slots=True)
+class Cost:
+    us: float
+    """CPU time per request in the fastest run, in microseconds."""
+    over_yardstick: float
+    """CPU time per request divided by the time for one round of the yardstick, as the median over pairs of slices."""
+
+
+def cost_per_request(rig: LoadedCell, yardstick: Yardstick, at_once: int, requests: int) -> Cost:
+    """Return the scheduler's CPU time per request."""
+    costs: list[float] = []
+    ratios: list[float] = []
     gc.collect()
     for _ in range(RUNS):
         spent, ended = rig.spent, rig.ended
@@ -226,23 +244,30 @@ def cpu_us_per_request(rig: LoadedCell, at_once: int, requests: int) -> float:
                 rig.one_by_one()
             else:
                 rig.step(at_once)
-        best = min(best, (rig.spent - spent) / 1_000 / (rig.ended - ended))
-    return best
+        costs.append((rig.spent - spent) / 1_000 / (rig.ended - ended))
+        ratios.append(costs[-1] / yardstick.us_per_round(requests // RUNS))
+    return Cost(min(costs), median(ratios))
 
 
-def cpu_us_by_part(rig: LoadedCell, at_once: int, requests: int) -> dict[str, float]:
-    """Return the CPU time per request by part, in microseconds, for the fastest of several runs."""
+def costs_by_part(rig: LoadedCell, yardstick: Yardstick, at_once: int, requests: int) -> dict[str, Cost]:
+    """Return the CPU time per request by part."""
     rig.time_parts()
     found: list[dict[str, float]] = []
+    rounds_us: list[float] = []
     for _ in range(RUNS):
         rig.reported.update(dict.fromkeys(rig.reported, 0))
         ended = rig.ended
         while rig.ended < ended + requests // RUNS:
             rig.step(at_once)
-        found.append({name: value / 1_000 / (rig.ended - ended) for name, value in rig.reported.items()})
-    spent = min(found, key=lambda each: each["reading"] + each["deciding"] + each["writing"])
-    spent["deciding"] -= spent["core"]
-    return spent
+        spent = {name: value / 1_000 / (rig.ended - ended) for name, value in rig.reported.items()}
+        spent["deciding"] -= spent["core"]
+        found.append(spent)
+        rounds_us.append(yardstick.us_per_round(requests // RUNS))
+    fastest = min(found, key=lambda each: sum(each.values()))
+    return {
+        name: Cost(us, median(each[name] / took for each, took in zip(found, rounds_us, strict=True)))
+        for name, us in fastest.items()
+    }
 
 
 def main(
@@ -255,22 +280,25 @@ def main(
     parser.add_argument("--requests", type=int, default=10_000, help="requests per measurement (default 10,000)")
     parser.add_argument("--curve", action="store_true", help="also vary the number of requests in flight")
     arguments = parser.parse_args(words)
-    print("| in flight | batch | requests/s | µs per request |")
-    print("|---|---|---|---|")
+    print("| in flight | batch | requests/s | µs per request | requests/s over yardstick |")
+    print("|---|---|---|---|---|")
     figures: dict[str, float] = {}
     for in_flight in CURVE if arguments.curve else (in_flight_usual,):
         print_progress(f"{in_flight:,} in flight, {MEMBERS} members")
-        rig = LoadedCell(in_flight)
+        rig, yardstick = LoadedCell(in_flight), Yardstick()
         calm()
         for at_once in (64, 8, 1):
-            cost = cpu_us_per_request(rig, at_once, arguments.requests)
-            print(f"| {in_flight:,} | {at_once} | {1e6 / cost:,.0f} | {cost:.0f} |", flush=True)
+            cost = cost_per_request(rig, yardstick, at_once, arguments.requests)
+            speed, ratio = 1e6 / cost.us, 1 / cost.over_yardstick
+            print(f"| {in_flight:,} | {at_once} | {speed:,.0f} | {cost.us:.0f} | {ratio:.3f} |", flush=True)
             if in_flight == in_flight_usual:
-                figures["requests_per_s" if at_once == 64 else f"requests_per_s_at_{at_once}"] = round(1e6 / cost)
+                name = "requests_per_s" if at_once == 64 else f"requests_per_s_at_{at_once}"
+                figures |= {name: round(speed), f"{name}_over_yardstick": round(ratio, 3)}
         if in_flight == in_flight_usual:
-            spent = cpu_us_by_part(rig, 64, arguments.requests)
-            print_progress(", ".join(f"{name} {value:.0f} µs" for name, value in spent.items()))
-            figures |= {f"{name}_us": round(value, 1) for name, value in spent.items()}
+            parts = costs_by_part(rig, yardstick, 64, arguments.requests)
+            print_progress(", ".join(f"{name} {part.us:.0f} µs" for name, part in parts.items()))
+            figures |= {f"{name}_us": round(part.us, 1) for name, part in parts.items()}
+            figures |= {f"{name}_over_yardstick": round(part.over_yardstick, 3) for name, part in parts.items()}
         gc.unfreeze()
     print(json.dumps(figures))
 

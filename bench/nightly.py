@@ -23,6 +23,7 @@ from typing import Final
 
 from bench import (
     batching,
+    cell_speed,
     defaults_live,
     engine_throughput,
     ledger_faults,
@@ -129,7 +130,12 @@ PARTS: Final = (
         (*_at_most(**CELL_MOST), *_at_least(**CELL_LEAST)),
         _bench("cell_overhead", "--quick --parts throughput"),
     ),
-    Part("cell-speed", _bench("cell_speed"), (), _bench("cell_speed", "--requests 200")),
+    Part(
+        "cell-speed",
+        _bench("cell_speed"),
+        _at_least(requests_per_s_over_yardstick=cell_speed.OVER_YARDSTICK_MIN),
+        _bench("cell_speed", "--requests 200"),
+    ),
     Part(
         "kill-cell",
         _bench("kill_cell", "--store both"),

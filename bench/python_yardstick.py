@@ -43,6 +43,10 @@ class Yardstick:
             self._round(number)
         return process_time() - start
 
+    def us_per_round(self, rounds: int) -> float:
+        """Return the CPU time per round, in microseconds."""
+        return self.run_rounds(rounds) * 1e6 / rounds
+
     def _round(self, number: int) -> None:
         for step in range(ROUND_ITEMS):
             item = self._take(step)

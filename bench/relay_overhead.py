@@ -1,10 +1,10 @@
-"""Measure the cost of relaying through the gateway, compared with nginx and with a direct connection.
+"""Measure the cost of relaying through the gateway, compared with nginx, Envoy and a direct connection.
 
     just bench-relay [--quick] [--assert] [--seconds S] [--gateway-command COMMAND]
 
-The same upstream is measured directly, behind nginx and behind the gateway. The measured process runs on one core,
-upstream and load generator on another. Each measurement is repeated three times, rotating through the targets in each
-round, and the best of the three counts, because other load on the machine can only make a result worse.
+The same upstream is measured directly, behind nginx, behind Envoy and behind the gateway. The measured process runs on
+one core, upstream and load generator on another. Each measurement is repeated three times, rotating through the targets
+in each round, and the best of the three counts, because other load on the machine can only make a result worse.
 
 Progress goes to stderr, a table to stdout. The last line is the results as JSON.
 """
@@ -19,6 +19,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from bench.baseline_proxies import PROXIES, check_installed, running_proxy
 from bench.cli import (
     FailedRequests,
     add_common_arguments,
@@ -31,7 +32,7 @@ from bench.cpu_cores import Cores, TooFewCores, two_cores
 from bench.load_generator import LoadPlan, LoadResult
 from bench.relay_thresholds import THRESHOLDS, missed_ci_thresholds
 from bench.run_load import run_load
-from bench.targets import Target, find_nginx, gateway, nginx, upstream
+from bench.targets import Target, gateway, upstream
 from testing.processes import MissingProgram, ProcessFailedError
 
 ROUNDS = 3
@@ -54,6 +55,10 @@ FIGURES = (
     "cpu_us_per_chunk",
     "nginx_cpu_us_per_chunk",
     "chunk_ratio_to_nginx",
+    "envoy_cpu_us_per_request",
+    "request_over_envoy",
+    "envoy_cpu_us_per_chunk",
+    "chunk_over_envoy",
     "added_ttft_ms_p50",
     "added_ttft_ms_p99",
 )
@@ -72,13 +77,13 @@ class Measure:
 MEASURES = (
     Measure(
         "requests",
-        ("upstream", "nginx", "gateway"),
+        ("upstream", "nginx", "envoy", "gateway"),
         {"connections": REQUESTS_AT_ONCE, "warm_up_s": 0.5},
         lambda done: f"{done.requests / done.seconds:,.0f}/s, {cpu_us_per_request(done):.0f} µs of CPU per request",
     ),
     Measure(
         "chunks",
-        ("nginx", "gateway"),
+        ("nginx", "envoy", "gateway"),
         {"connections": STREAMS, "chunks": STREAM_CHUNKS, "pace_ms": STREAM_PACE_MS, "warm_up_s": 1.5},
         lambda done: f"{done.chunks / done.seconds:,.0f}/s, {cpu_us_per_chunk(done):.1f} µs of CPU per chunk",
     ),
@@ -126,7 +131,7 @@ def requests_per_s(done: LoadResult) -> float:
 
 def figures_of(results: Results) -> dict[str, float]:
     chunk_us, request_us = (
-        {name: results.least(measure, name, figure) for name in ("nginx", "gateway")}
+        {name: results.least(measure, name, figure) for name in ("nginx", "envoy", "gateway")}
         for measure, figure in (("chunks", cpu_us_per_chunk), ("requests", cpu_us_per_request))
     )
 
@@ -146,6 +151,10 @@ def figures_of(results: Results) -> dict[str, float]:
         "cpu_us_per_chunk": chunk_us["gateway"],
         "nginx_cpu_us_per_chunk": chunk_us["nginx"],
         "chunk_ratio_to_nginx": _ratio(chunk_us["gateway"], chunk_us["nginx"]),
+        "envoy_cpu_us_per_request": request_us["envoy"],
+        "request_over_envoy": _ratio(request_us["gateway"], request_us["envoy"]),
+        "envoy_cpu_us_per_chunk": chunk_us["envoy"],
+        "chunk_over_envoy": _ratio(chunk_us["gateway"], chunk_us["envoy"]),
         "added_ttft_ms_p50": added_ms("p50"),
         "added_ttft_ms_p99": added_ms("p99"),
     }
@@ -159,11 +168,11 @@ def _ratio(ours: float, theirs: float) -> float:
 
 def table_of(results: Results, figures: Mapping[str, float]) -> str:
     def row(what: str, measure: str, shown: Callable[[list[LoadResult]], str]) -> list[str]:
-        names = ("gateway", "nginx", "upstream")
+        names = ("gateway", "nginx", "envoy", "upstream")
         return [what, *(shown(found) if (found := results.of.get((measure, name))) else "" for name in names)]
 
     rows = [
-        ["", "gateway", "nginx", "upstream"],
+        ["", "gateway", "nginx", "envoy", "upstream"],
         row("requests/s, non-streaming", "requests", lambda all_: f"{max(map(requests_per_s, all_)):,.0f}"),
         row("CPU µs per request", "requests", lambda all_: f"{min(map(cpu_us_per_request, all_)):.1f}"),
         row(f"CPU µs per chunk, {STREAMS} streams", "chunks", lambda all_: f"{min(map(cpu_us_per_chunk, all_)):.2f}"),
@@ -172,7 +181,7 @@ def table_of(results: Results, figures: Mapping[str, float]) -> str:
     ]
     lines = [f"{row[0]:30}" + "".join(f"{cell:>12}" for cell in row[1:]) for row in rows]
     lines.append("")
-    lines.append(f"{'request_ratio_to_nginx':30}{figures['request_ratio_to_nginx']:>12.2f}")
+    lines += [f"{name:30}{figures[name]:>12.2f}" for name in ("request_over_envoy", "chunk_over_envoy")]
     for name, most in THRESHOLDS.items():
         verdict = "met" if figures[name] <= most else "MISSED"
         lines.append(f"{name:30}{figures[name]:>12.2f}   at most {most:g}: {verdict}")
@@ -203,7 +212,9 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    made = argparse.ArgumentParser(prog="bench-relay", description="Compare the gateway with nginx and the upstream.")
+    made = argparse.ArgumentParser(
+        prog="bench-relay", description="Compare the gateway with nginx, Envoy and the upstream."
+    )
     made.add_argument("--quick", action="store_true", help=f"use windows of {QUICK_SECONDS:g} s instead of {SECONDS:g}")
     made.add_argument("--seconds", type=window_seconds, metavar="S", help="length of each window, in seconds")
     add_common_arguments(made, bar="a CI limit is missed")
@@ -211,7 +222,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def measure_all(seconds: float, gateway_command: Sequence[str]) -> Results:
-    find_nginx()
+    check_installed()
     cores = two_cores()
     results = Results()
     steps = [(measure, target) for measure in MEASURES for _ in range(ROUNDS) for target in measure.targets]
@@ -228,14 +239,14 @@ def measure_all(seconds: float, gateway_command: Sequence[str]) -> Results:
 def all_targets(cores: Cores, gateway_command: Sequence[str]) -> Generator[Mapping[str, Target]]:
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="headgate-bench-")))
-        print_progress(f"starting upstream (core {cores.instruments}), nginx and gateway (core {cores.target})")
+        print_progress(f"starting upstream (core {cores.instruments}), proxies and gateway (core {cores.target})")
         behind = stack.enter_context(upstream(cores.instruments))
         url = f"http://127.0.0.1:{behind.port}"
         before = [
-            stack.enter_context(nginx(cores.target, behind.port, folder / "nginx")),
-            stack.enter_context(gateway(cores.target, url, folder / "gateway", command=gateway_command)),
+            *(running_proxy(proxy, cores.target, behind.port, folder / proxy.name) for proxy in PROXIES),
+            gateway(cores.target, url, folder / "gateway", command=gateway_command),
         ]
-        yield {target.name: target for target in (behind, *before)}
+        yield {target.name: target for target in (behind, *map(stack.enter_context, before))}
 
 
 def measure_target(measure: Measure, target: Target, seconds: float, cores: Cores) -> LoadResult:

@@ -1,4 +1,4 @@
-"""Start the upstream, nginx and the gateway, each on its own core and on free ports.
+"""Start the upstream and the gateway, each on its own core and on free ports.
 
 All listen on loopback and use a temporary directory. They are stopped by ID when the block that started them exits. If
 this process is killed, a watcher stops them (testing/processes.py).
@@ -7,7 +7,6 @@ this process is killed, a watcher stops them (testing/processes.py).
 import json
 import os
 import secrets
-import shutil
 import subprocess
 import sys
 import time
@@ -34,38 +33,6 @@ IN_FLIGHT_MAX = 1_000
 """Maximum requests in flight, above any load here: the benchmarks measure the relay, not the queue."""
 SPEED = {"step": "10ms"}
 """Configured engine speed. The upstream is so fast that a learned speed would reflect the gateway itself."""
-
-_NGINX = """\
-daemon off;
-worker_processes 1;
-pid {folder}/pid;
-error_log stderr warn;
-events {{ worker_connections 8192; }}
-http {{
-    access_log off;
-    tcp_nodelay on;
-    keepalive_requests 100000000;
-    client_body_temp_path {folder}/body;
-    proxy_temp_path {folder}/proxy;
-    fastcgi_temp_path {folder}/fastcgi;
-    uwsgi_temp_path {folder}/uwsgi;
-    scgi_temp_path {folder}/scgi;
-    upstream engine {{
-        server 127.0.0.1:{upstream_port};
-        keepalive 1024;
-        keepalive_requests 100000000;
-    }}
-    server {{
-        listen 127.0.0.1:{port} backlog=4096;
-        location / {{
-            proxy_pass http://engine;
-            proxy_http_version 1.1;
-            proxy_set_header Connection "";
-            proxy_buffering off;
-        }}
-    }}
-}}
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,27 +64,6 @@ def upstream(core: int) -> Generator[Target]:
     with process:
         process.wait_until_ok(f"http://127.0.0.1:{port}/health", START_SECONDS_MAX)
         yield Target("upstream", port, MODEL, "none", process)
-
-
-def find_nginx(which: Callable[..., str | None] = shutil.which) -> str:
-    # Debian installs nginx outside the search path of regular users.
-    found = which("nginx") or which("nginx", path="/usr/sbin:/usr/local/sbin")
-    if found is None:
-        raise MissingProgram("nginx is not installed, but the benchmark needs it; run apt-get install nginx-light")
-    return found
-
-
-@contextmanager
-def nginx(core: int, upstream_port: int, folder: Path) -> Generator[Target]:
-    port = free_port()
-    folder.mkdir()
-    file = folder / "nginx.conf"
-    file.write_text(_NGINX.format(folder=folder, upstream_port=upstream_port, port=port))
-    with started_on(core):
-        process = ChildProcess("nginx", [find_nginx(), "-p", folder, "-c", file, "-e", "stderr"])
-    with process:
-        process.wait_until_ok(f"http://127.0.0.1:{port}/health", START_SECONDS_MAX)
-        yield Target("nginx", port, MODEL, "none", process)
 
 
 @contextmanager

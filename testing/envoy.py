@@ -22,7 +22,7 @@ from typing import Any
 import aiohttp
 
 from testing.ports import free_ports
-from testing.processes import ChildProcess
+from testing.processes import ChildProcess, MissingProgram
 
 START_SECONDS_MAX = 120.0
 ENVOY = Path(sys.executable).with_name("envoy")
@@ -52,6 +52,15 @@ class Envoy:
                 assert answer.status == 200, await answer.text()
 
 
+def envoy_command(file: Path, envoy: Path = ENVOY) -> list[str | Path]:
+    """Command that runs Envoy with one worker and this bootstrap file."""
+    if not envoy.exists():
+        raise MissingProgram(f"Envoy is not installed in {envoy.parent}; run scripts/setup")
+    # Hot restart needs shared memory with a fixed name, which two Envoys on one machine would share and which outlives
+    # them.
+    return [envoy, "-c", file, "--concurrency", "1", "--log-level", "warning", "--disable-hot-restart"]
+
+
 @asynccontextmanager
 async def envoy_before(port: int, *, route_s_max: float | None = None, slow_kib_per_s: int = 1) -> AsyncIterator[Envoy]:
     """Run Envoy in front of the server on this loopback port.
@@ -63,10 +72,7 @@ async def envoy_before(port: int, *, route_s_max: float | None = None, slow_kib_
     with tempfile.TemporaryDirectory(prefix="headgate-envoy-") as folder:
         file = Path(folder) / "bootstrap.json"
         file.write_text(json.dumps(bootstrap))
-        # Hot restart needs shared memory with a fixed name, which two Envoys on one machine would share and which
-        # outlives them.
-        command = [ENVOY, "-c", file, "--concurrency", "1", "--log-level", "warning", "--disable-hot-restart"]
-        process = await asyncio.to_thread(ChildProcess, "envoy", [str(part) for part in command])
+        process = await asyncio.to_thread(ChildProcess, "envoy", envoy_command(file))
         try:
             admin_url = f"http://127.0.0.1:{admin}"
             await asyncio.to_thread(process.wait_until_ok, f"{admin_url}/ready", START_SECONDS_MAX)

@@ -17,15 +17,15 @@ import subprocess
 import sys
 from collections.abc import Sequence
 
+from bench.baseline_proxies import PROXIES, check_installed
 from bench.cli import FailedRequests, print_progress, report_problem, stop_cleanly_on_sigterm, window_seconds
 from bench.compare_speed.measurements import LOADS, Effort, measure_cell, measure_core, measure_loads
 from bench.compare_speed.ratios import PAIRS_MIN, Costs, as_json, figures_of, table_of
 from bench.compare_speed.trees import Tree, UnknownRevision, other_tree, this_tree
 from bench.cpu_cores import TooFewCores, two_cores
-from bench.targets import find_nginx
 from testing.processes import MissingProgram, ProcessFailedError
 
-PARTS = ("request", "chunk", "core", "cell", "nginx")
+PARTS = ("request", "chunk", "core", "cell", *(proxy.name for proxy in PROXIES))
 PAIRS, QUICK_PAIRS = 8, 1
 SECONDS, QUICK_SECONDS = 3.0, 0.3
 SLICE_REQUESTS, QUICK_SLICE_REQUESTS = 1_000, 50
@@ -35,15 +35,15 @@ CELL_IN_FLIGHT, QUICK_CELL_IN_FLIGHT = 1_000, 200
 
 def measure(args: argparse.Namespace) -> Costs:
     parts = [part for part in PARTS if part not in args.skip]
-    if "nginx" in parts:
-        find_nginx()
+    proxies = [proxy for proxy in PROXIES if proxy.name in parts]
+    check_installed(proxies)
     cores, costs, effort = two_cores(), Costs(), effort_of(args)
     # An unknown commit stops a comparison, but not a smoke test on a shallow clone.
     with other_tree(args.revision, or_head=args.quick) as there:
         here = this_tree()
         if loads := [load for load in LOADS if load in parts]:
             sides = gateway_sides(here, there, args.pure_command)
-            measure_loads(costs, sides, cores, effort, loads=loads, with_nginx="nginx" in parts)
+            measure_loads(costs, sides, cores, effort, loads=loads, proxies=proxies)
         if "core" in parts:
             measure_core(costs, (here, there), cores, effort)
         if "cell" in parts:

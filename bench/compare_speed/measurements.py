@@ -1,7 +1,7 @@
 """Measure both trees in alternating order: gateways under load, schedulers alone, and cells.
 
-Each function adds to `Costs` the CPU time per request or chunk in microseconds, by side: `here`, `there`, `nginx` and,
-with a separate command for it, `pure`, this tree's uncompiled build.
+Each function adds to `Costs` the CPU time per request or chunk in microseconds, by side: `here`, `there`, `nginx`,
+`envoy` and, with a separate command for it, `pure`, this tree's uncompiled build.
 """
 
 import tempfile
@@ -10,6 +10,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from bench.baseline_proxies import BaselineProxy, running_proxy
 from bench.cli import print_progress
 from bench.compare_speed.ratios import Costs
 from bench.compare_speed.trees import Tree, Worker
@@ -17,7 +18,7 @@ from bench.cpu_cores import Cores, family_of
 from bench.load_generator import LoadPlan
 from bench.relay_overhead import MEASURES, OTHERS_SHARE_MAX, cpu_us_per_chunk, cpu_us_per_request
 from bench.run_load import check_served, run_generator
-from bench.targets import nginx, upstream
+from bench.targets import upstream
 
 LOADS = {"request": (MEASURES[0], cpu_us_per_request), "chunk": (MEASURES[1], cpu_us_per_chunk)}
 """The loads of `just bench-relay`, and the cost that counts."""
@@ -83,17 +84,17 @@ def measure_loads(
     effort: Effort,
     *,
     loads: Sequence[str],
-    with_nginx: bool,
+    proxies: Sequence[BaselineProxy],
 ) -> None:
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="headgate-compare-")))
         print_progress(f"starting upstream (core {cores.instruments}) and gateways (core {cores.target})")
         behind = stack.enter_context(upstream(cores.instruments))
         targets = stack.enter_context(gateways(sides, cores.target, behind.port))
-        if with_nginx:
-            server = stack.enter_context(nginx(cores.target, behind.port, folder / "nginx"))
+        for proxy in proxies:
+            server = stack.enter_context(running_proxy(proxy, cores.target, behind.port, folder / proxy.name))
             process = server.process
-            targets.append(LoadTarget("nginx", server.port, server.key, server.model, process.pid, process.log_path))
+            targets.append(LoadTarget(proxy.name, server.port, server.key, server.model, process.pid, process.log_path))
         for load in loads:
             for number in range(effort.pairs):
                 # A reversed order in every other pair cancels a steady drift of the machine's speed.

@@ -35,6 +35,8 @@ FIGURES = (
     Figure("cell_ratio", "cell", "there", description="CPU per request of a cell's scheduler, here / there"),
     Figure("request_over_nginx", "request", "nginx", description="CPU per non-streaming request, here / nginx"),
     Figure("chunk_over_nginx", "chunk", "nginx", description="CPU per chunk with 200 streams, here / nginx"),
+    Figure("request_over_envoy", "request", "envoy", description="CPU per non-streaming request, here / Envoy"),
+    Figure("chunk_over_envoy", "chunk", "envoy", description="CPU per chunk with 200 streams, here / Envoy"),
 )
 
 

@@ -32,10 +32,11 @@ def test_added_latency_is_difference_of_quantiles() -> None:
 def test_only_sustained_rates_are_counted() -> None:
     curve = [a_point(500, 500), a_point(2_000, 1_990), a_point(3_000, 2_500), a_point(5_000, 4_950, left=10)]
 
-    found = curve_figures(curve)
+    found = curve_figures(curve, yardstick_us=100.0)
 
     assert (found["requests_per_s"], found["scheduler_cpu_us_per_request"]) == (1_990, pytest.approx(251.3))
-    assert curve_figures([a_point(500, 100)])["requests_per_s"] == 0
+    assert found["scheduler_cpu_over_yardstick"] == pytest.approx(2.51)
+    assert curve_figures([a_point(500, 100)], yardstick_us=100.0)["requests_per_s"] == 0
 
 
 def test_missed_thresholds_reports_missed_limits_and_ignores_unmeasured_results() -> None:

@@ -5,7 +5,8 @@ import json
 import pytest
 
 from bench import cell_speed
-from bench.cell_speed import LoadedCell, cpu_us_by_part, cpu_us_per_request
+from bench.cell_speed import LoadedCell, cost_per_request, costs_by_part
+from bench.python_yardstick import Yardstick
 
 
 def test_every_request_is_granted_and_finishes() -> None:
@@ -21,10 +22,11 @@ def test_every_request_is_granted_and_finishes() -> None:
 
 
 def test_every_part_of_the_scheduler_work_is_measured() -> None:
-    rig = LoadedCell(64, members=2)
+    rig, yardstick = LoadedCell(64, members=2), Yardstick()
 
-    assert cpu_us_per_request(rig, 8, 400) > 0
-    spent = cpu_us_by_part(rig, 8, 400)
+    cost = cost_per_request(rig, yardstick, 8, 400)
+    assert min(cost.us, cost.over_yardstick) > 0
+    spent = {name: part.us for name, part in costs_by_part(rig, yardstick, 8, 400).items()}
     assert min(spent.values()) > 0
     assert spent["core"] > spent["reading"] + spent["writing"]
 
@@ -33,4 +35,5 @@ def test_last_output_line_is_json(capsys: pytest.CaptureFixture[str]) -> None:
     cell_speed.main(["--requests", "250"], in_flight_usual=64, calm=lambda: None)
 
     figures = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert {"requests_per_s", "requests_per_s_at_8", "requests_per_s_at_1", "core_us"} <= figures.keys()
+    measured = {"requests_per_s", "requests_per_s_at_8", "requests_per_s_at_1"}
+    assert measured | {f"{name}_over_yardstick" for name in (*measured, "core")} | {"core_us"} <= figures.keys()

@@ -14,11 +14,13 @@ import aiohttp
 import pytest
 
 from bench import engine_throughput, relay_overhead, scheduler_speed
+from bench.baseline_proxies import PROXIES, BaselineProxy, check_installed, find_nginx, running_proxy
 from bench.compare_speed import __main__ as compare_speed
 from bench.compare_speed.ratios import FIGURES
 from bench.cpu_cores import family_of
 from bench.instructions import __main__ as instructions
-from bench.targets import find_nginx, gateway, upstream
+from bench.targets import gateway, upstream
+from testing.envoy import envoy_command
 from testing.processes import MissingProgram
 
 ROOT = Path(__file__).parents[2]
@@ -50,6 +52,25 @@ def test_failing_gateway_command_is_reported_with_next_step(tmp_path: Path) -> N
 def test_missing_nginx_is_reported_with_install_command() -> None:
     with pytest.raises(MissingProgram, match="apt-get install nginx-light"):
         find_nginx(lambda *_, **__: None)
+
+
+def test_missing_envoy_is_reported_with_install_command(tmp_path: Path) -> None:
+    missing = BaselineProxy("envoy", "", lambda file: envoy_command(file, tmp_path / "envoy"))
+
+    with pytest.raises(MissingProgram, match="run scripts/setup"):
+        check_installed([missing])
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("proxy", PROXIES, ids=lambda proxy: proxy.name)
+async def test_baseline_proxy_relays_requests_on_its_core(proxy: BaselineProxy, tmp_path: Path) -> None:
+    core = max(os.sched_getaffinity(0))
+    with upstream(core) as behind, running_proxy(proxy, core, behind.port, tmp_path / proxy.name) as target:
+        body = {"model": target.model, "messages": [{"role": "user", "content": "Hi"}]}
+        async with aiohttp.ClientSession() as http:
+            async with http.post(f"http://127.0.0.1:{target.port}/v1/chat/completions", json=body) as answer:
+                assert (answer.status, (await answer.json())["object"]) == (200, "chat.completion")
+        assert [os.sched_getaffinity(pid) for pid in target.pids] == [{core}] * len(target.pids)
 
 
 @pytest.mark.process

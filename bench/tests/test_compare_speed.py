@@ -51,6 +51,7 @@ def test_figures_are_ratios_of_pairs() -> None:
                     ("request", "here"): [150.0, 300.0],
                     ("request", "there"): [100.0, 200.0],
                     ("request", "nginx"): [10.0, 20.0],
+                    ("request", "envoy"): [50.0, 100.0],
                     ("core", "here"): [100.0],
                     ("core", "there"): [50.0],
                 }
@@ -66,6 +67,8 @@ def test_figures_are_ratios_of_pairs() -> None:
         "cell_ratio": None,
         "request_over_nginx": 15.0,
         "chunk_over_nginx": None,
+        "request_over_envoy": 3.0,
+        "chunk_over_envoy": None,
     }
 
 
@@ -151,7 +154,7 @@ def test_unknown_commit_is_reported_or_replaced_by_head() -> None:
 
 @pytest.mark.process
 def test_unknown_commit_ends_the_command_with_status_2(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["no-such-commit", "--skip", "nginx"]) == 2
+    assert main(["no-such-commit", "--skip", "nginx", "--skip", "envoy"]) == 2
     assert "compare-speed: no-such-commit is not a commit" in capsys.readouterr().err
 
 
@@ -192,6 +195,8 @@ def test_terminated_comparison_leaves_no_process_and_no_worktree() -> None:
             "chunk",
             "--skip",
             "nginx",
+            "--skip",
+            "envoy",
         ],
         cwd=ROOT,
         env=os.environ | {"PYTHONPATH": SOURCE.python_path},

@@ -14,7 +14,7 @@ def test_yardstick_does_the_same_work_in_every_run() -> None:
 
 
 def test_yardstick_work_has_not_changed() -> None:
-    """A change here also changes `OVER_YARDSTICK_MIN` in bench/scheduler_speed.py. Measure it again."""
+    """A change here also changes `OVER_YARDSTICK_MIN` in scheduler_speed.py and cell_speed.py. Measure both again."""
     yardstick = Yardstick()
     yardstick.run_rounds(100)
 
