@@ -180,19 +180,18 @@ class Exchange:
         attempt = OpenAttempt(dispatch, self._client, task, record, self._ticket.stream, now)
         self._attempts.add(attempt)
         self._open[dispatch.attempt] = attempt
-        result: AttemptResult | None = None
         try:
             result = await self._relay(dispatch, attempt)
-        except asyncio.CancelledError:
-            if attempt.stop_cause is None or task.uncancel():
+        except BaseException as error:
+            if not isinstance(error, asyncio.CancelledError) or attempt.stop_cause is None or task.uncancel():
+                self._end_attempt(attempt, None)
                 raise
             ending, why, fault = attempt.stop_cause
             result = AttemptResult(ending, why, fault=fault)
-        finally:
-            self._end_attempt(attempt, result)
+        self._end_attempt(attempt, result)
 
     def _end_attempt(self, attempt: OpenAttempt, result: AttemptResult | None) -> None:
-        """Reports the end of an attempt. `result` is None if the exchange was cancelled."""
+        """Reports the end of an attempt. `result` is None if the exchange was cancelled or failed."""
         dispatch = attempt.dispatch
         self._attempts.remove(attempt)
         del self._open[dispatch.attempt]
