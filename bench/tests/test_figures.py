@@ -54,6 +54,16 @@ def test_only_best_round_of_each_side_is_used() -> None:
     }
 
 
+def test_saturated_round_counts_only_if_no_round_kept_up() -> None:
+    saturated = measured(chunks=2_000, cpu_ns=20_000_000)
+    results = relay_overhead.Results()
+    results.add("chunks", "gateway", saturated)
+    assert results.least("chunks", "gateway", relay_overhead.cpu_us_per_chunk) == 10.0
+
+    results.add("chunks", "gateway", measured(chunks=4_440, cpu_ns=133_200_000))
+    assert results.least("chunks", "gateway", relay_overhead.cpu_us_per_chunk) == 30.0
+
+
 def test_results_have_documented_names_and_order() -> None:
     assert tuple(relay_overhead.figures_of(some_results())) == relay_overhead.FIGURES
 
