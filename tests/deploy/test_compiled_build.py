@@ -107,6 +107,20 @@ def lines_of(source: str) -> set[tuple[str, int]]:
     return {(node.name, node.lineno) for node in ast.walk(ast.parse(source)) if isinstance(node, found)}
 
 
+@pytest.mark.parametrize("path", COMPILED, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_no_compiled_coroutine_waits_while_it_handles_an_exception(path: Path) -> None:
+    """mypyc does not save the exception of a suspended coroutine, so other coroutines would see it as theirs."""
+    handlers = [
+        statement
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Try)
+        for statement in (*(each for handler in node.handlers for each in handler.body), *node.finalbody)
+    ]
+    waits = (ast.Await, ast.AsyncWith, ast.AsyncFor, ast.Yield, ast.YieldFrom)
+
+    assert [node.lineno for each in handlers for node in ast.walk(each) if isinstance(node, waits)] == []
+
+
 def test_preparation_fails_if_a_class_is_not_followed_by_blank_lines() -> None:
     with pytest.raises(AssertionError, match="line 5 is not blank"):
         hatch_build.prepare("@dataclass\nclass A:\n    a: int\nb = 1\nc = 2\n")

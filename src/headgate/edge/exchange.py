@@ -108,22 +108,26 @@ class Exchange:
         self._client.notify_on_disconnect(self._on_disconnect)
         reporting = None if self._ticket.completion_ns_left is None else self._report_before_deadline()
         ended = False
+        failure: BaseException | None = None
         try:
             while isinstance(order := await line.next(), Dispatch):
                 await self._attempt(order, self._client.task)
             ended = True
             self._finish(order)
-        finally:
-            if reporting is not None:
-                reporting.cancel()
-            if not ended:
-                self._withdraw()
-            if (untaken := line.close()) is not None:
-                closed = AttemptResult(AttemptEnding.ABORTED, "the exchange was cancelled")
-                self._attempt_ended(untaken, closed, self._begin_record(untaken))
-            for hedge in self._hedges:
-                # This task was already stopped when the request ended.
-                await hedge
+        except BaseException as error:  # noqa: BLE001 (raised again below)
+            failure = error
+        if reporting is not None:
+            reporting.cancel()
+        if not ended:
+            self._withdraw()
+        if (untaken := line.close()) is not None:
+            closed = AttemptResult(AttemptEnding.ABORTED, "the exchange was cancelled")
+            self._attempt_ended(untaken, closed, self._begin_record(untaken))
+        for hedge in self._hedges:
+            # This task was already stopped when the request ended. A compiled coroutine may not wait in `finally`.
+            await hedge
+        if failure is not None:
+            raise failure
 
     def _report_before_deadline(self) -> asyncio.TimerHandle | None:
         """Schedules a report of delivered tokens just before the scheduler ends the request at its deadline."""
