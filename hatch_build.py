@@ -16,7 +16,31 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-COMPILED = ("core", "model")
+COMPILED = (
+    "core",
+    "model",
+    "hosts/cell/leader/assignment_table.py",
+    "hosts/cell/leader/fencing.py",
+    "hosts/cell/leader/leader.py",
+    "hosts/cell/leader/member_updates.py",
+    "hosts/cell/leader/outboxes.py",
+    "hosts/cell/leader/peers.py",
+    "hosts/cell/protocol/link.py",
+    "hosts/cell/protocol/validation.py",
+    "hosts/command_channel.py",
+    "hosts/decision_time.py",
+    "hosts/local/clock.py",
+    "hosts/local/host.py",
+    "telemetry/decision_history.py",
+    "telemetry/meter_types.py",
+    "telemetry/meters.py",
+    "wire/fields.py",
+    "wire/fingerprint.py",
+    "wire/keys.py",
+    "wire/media.py",
+    "wire/prompt_length.py",
+    "wire/request_caps.py",
+)
 """Compiled packages and files of headgate."""
 INTERPRETED = ("model/message.py",)
 """Files in compiled packages that stay interpreted. message.py has a class decorator that calls `dataclass`."""
@@ -27,13 +51,29 @@ _DATACLASS_IMPORT = "from dataclasses import dataclass as message\n"
 _C_OPTIONS = "-fvisibility=hidden -fno-plt"
 """Makes calls between the compiled files direct, without a lookup of the symbol at run time."""
 _MYPYC = """
+import os
 import sys
+from concurrent.futures import ThreadPoolExecutor
+
 from mypyc.build import mypycify
 from setuptools import setup
+from setuptools.command.build_ext import build_ext
+
+class ParallelBuild(build_ext):
+    def build_extensions(self):
+        # `build_ext --parallel` builds several modules at once, but nearly all C files belong to one module.
+        compile_files = self.compiler.compile
+        def compile_in_parallel(sources, **options):
+            with ThreadPoolExecutor(os.cpu_count()) as pool:
+                compiled = list(pool.map(lambda source: compile_files([source], **options), sources))
+            return sum(compiled, [])
+        self.compiler.compile = compile_in_parallel
+        super().build_extensions()
+
 options = ["--explicit-package-bases", "--namespace-packages", "--follow-imports=silent"]
 extensions = mypycify([*options, *sys.argv[1:]], opt_level="3", debug_level="0", multi_file=True, group_name="headgate")
 sys.argv = ["setup.py", "--quiet", "build_ext", "--inplace"]
-setup(name="headgate", ext_modules=extensions, packages=[])
+setup(name="headgate", ext_modules=extensions, packages=[], cmdclass={"build_ext": ParallelBuild})
 """
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 
 import aiohttp
@@ -9,7 +10,6 @@ import pytest
 
 from headgate.core.commands import Command
 from headgate.core.events import EndpointJoined, Event
-from headgate.core.scheduler import Scheduler
 from headgate.model.endpoint import Endpoint
 from headgate.model.units import EndpointId, Instant, PoolName
 from testing.fake_engine import Behaviour, FakeEngine
@@ -44,11 +44,9 @@ async def test_internal_error_exits_immediately_and_truncates_open_streams(
     assert record.getMessage() == "internal error; exiting immediately. This is a bug in Headgate"
 
 
-class Broken(Scheduler):
-    """A scheduler that raises on every event."""
-
-    def handle(self, event: Event, now: Instant) -> list[Command]:
-        raise AssertionError("broken scheduler")
+def fail(event: Event, commands: Sequence[Command], now: Instant) -> None:
+    """An observer that raises on every event."""
+    raise AssertionError("broken observer")
 
 
 async def test_internal_error_while_draining_exits_immediately(tmp_path: Path) -> None:
@@ -56,7 +54,7 @@ async def test_internal_error_while_draining_exits_immediately(tmp_path: Path) -
         async with gateway_in_loop(a_config(engine.url, drain_grace="100ms"), tmp_path, exit_code=70) as gateway:
             engine.behaviour = Behaviour(tokens=3, hang_after=1)
             async with asyncio.timeout(30), gateway.post(chat(stream=True)) as streaming:
-                gateway.gateway._host._scheduler = Broken()
+                gateway.gateway._host._observe = (fail,)
                 gateway.gateway.shut_down()
                 await gateway.running
                 with pytest.raises(aiohttp.ClientPayloadError):

@@ -13,6 +13,7 @@ from headgate.hosts.cell.leader.election import Election
 from headgate.hosts.cell.member import island, member, rules
 from headgate.hosts.cell.protocol import link
 from headgate.model.units import Duration, Instant
+from testing.builds import IS_COMPILED, NEEDS_PURE_BUILD
 from testing.cell_world.checks import Findings
 from testing.cell_world.faults import HOSTILE
 from testing.cell_world.world import World
@@ -162,6 +163,7 @@ def tell_nobody_of_new_rules(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(rules.MemberRules, "apply_staged", lambda self: [])
 
 
+@pytest.mark.skipif(IS_COMPILED, reason=NEEDS_PURE_BUILD)
 @pytest.mark.parametrize(
     ("broken", "seed"),
     [
