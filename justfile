@@ -70,10 +70,12 @@ cover:
 compile:
     scripts/compiled_tree
 
-# Run the tests of core and model, replays and property tests on the compiled build.
+# Run the tests of the compiled packages, replays and property tests on the compiled build.
 test-compiled *args:
     PYTHONPATH="$(scripts/compiled_tree)" {{ bin }}/python -m pytest -p no:cacheprovider -n auto --dist worksteal \
         -m "not timing and not ({{ real }})" tests/core tests/model tests/replay tests/properties {{ args }}
+    PYTHONPATH="$(scripts/compiled_tree)" {{ bin }}/python -m pytest -p no:cacheprovider -n auto --dist worksteal \
+        -m "not process and not timing and not ({{ real }})" tests/wire tests/telemetry tests/hosts tests/edge {{ args }}
 
 # Run the tests with a real llama.cpp, one at a time, because engine and tests share the cores.
 test-llamacpp *args:
