@@ -21,7 +21,10 @@ COMPILED = (
     "model",
     "edge/app.py",
     "edge/auth.py",
+    "edge/body_bytes.py",
     "edge/client.py",
+    "edge/connection.py",
+    "edge/connections.py",
     "edge/error_replies.py",
     "edge/exchange.py",
     "edge/kserve.py",
@@ -30,9 +33,12 @@ COMPILED = (
     "edge/parsed_request.py",
     "edge/relay.py",
     "edge/request_head.py",
+    "edge/request_reader.py",
     "edge/request_record.py",
+    "edge/tenant_shares.py",
     "engines/chunk_sizes.py",
     "engines/connect_times.py",
+    "engines/engine_connection.py",
     "engines/http_engine.py",
     "engines/http_response.py",
     "hosts/cell/leader",
@@ -59,6 +65,8 @@ REQUIREMENTS = ("mypy>=2.4,<3", "setuptools>=77")
 
 _MESSAGE_IMPORT = "from headgate.model.message import message\n"
 _DATACLASS_IMPORT = "from dataclasses import dataclass as message\n"
+_PROTOCOL_BASE = "(asyncio.Protocol)"
+"""mypyc cannot compile a class with this base, whose `__slots__` it inherits. Event loops need only its methods."""
 _C_OPTIONS = "-fvisibility=hidden -fno-plt"
 """Makes calls between the compiled files direct, without a lookup of the symbol at run time."""
 _MYPYC = """
@@ -82,6 +90,7 @@ class ParallelBuild(build_ext):
         super().build_extensions()
 
 options = ["--explicit-package-bases", "--namespace-packages", "--follow-imports=silent"]
+options.append("--disable-error-code=type-var")  # The event loop's functions require the base class asyncio.Protocol.
 extensions = mypycify([*options, *sys.argv[1:]], opt_level="3", debug_level="0", multi_file=True, group_name="headgate")
 sys.argv = ["setup.py", "--quiet", "build_ext", "--inplace"]
 setup(name="headgate", ext_modules=extensions, packages=[], cmdclass={"build_ext": ParallelBuild})
@@ -148,16 +157,17 @@ def extension_modules(folder: Path) -> list[Path]:
 
 
 def prepare(source: str) -> str:
-    """Rewrite dataclasses and named tuples for mypyc, without moving any statement to another line.
+    """Rewrite classes for mypyc, without moving any statement to another line.
 
     mypyc leaves the `__init__` that `dataclass` generates interpreted, so it is written out. It drops the parameters of
     annotations (`tuple[int, ...]` becomes `tuple`), so `complete_class` sets them again. Both are added on the two
-    blank lines that follow a class.
+    blank lines that follow a class. Network protocols lose their base class.
     """
     lines = [*source.splitlines(), "", ""]
     for node in ast.parse(source).body:
         if not isinstance(node, ast.ClassDef):
             continue
+        lines[node.lineno - 1] = lines[node.lineno - 1].replace(_PROTOCOL_BASE, "")
         decorators = [each for each in node.decorator_list if _is_dataclass(each)]
         for decorator in decorators:
             lines[decorator.lineno - 1] = _without_slots(lines[decorator.lineno - 1])

@@ -71,11 +71,18 @@ compile:
     scripts/compiled_tree
 
 # Run the tests of the compiled packages, replays and property tests on the compiled build.
-test-compiled *args:
+test-compiled *args: (test-compiled-scheduler args) (test-compiled-gateway args)
+
+[private]
+test-compiled-scheduler *args:
     PYTHONPATH="$(scripts/compiled_tree)" {{ bin }}/python -m pytest -p no:cacheprovider -n auto --dist worksteal \
         -m "not timing and not ({{ real }})" tests/core tests/model tests/replay tests/properties {{ args }}
+
+[private]
+test-compiled-gateway *args:
     PYTHONPATH="$(scripts/compiled_tree)" {{ bin }}/python -m pytest -p no:cacheprovider -n auto --dist worksteal \
-        -m "not process and not timing and not ({{ real }})" tests/wire tests/telemetry tests/hosts tests/edge {{ args }}
+        -m "not process and not timing and not ({{ real }})" \
+        tests/wire tests/telemetry tests/hosts tests/engines tests/edge {{ args }}
 
 # Run the tests with a real llama.cpp, one at a time, because engine and tests share the cores.
 test-llamacpp *args:

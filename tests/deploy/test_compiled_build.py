@@ -1,6 +1,7 @@
 """Source preparation for the compiled build. `just test-compiled` runs the scheduler's tests on that build."""
 
 import ast
+import asyncio
 import os
 import subprocess
 import sys
@@ -9,6 +10,8 @@ from pathlib import Path
 import pytest
 
 import hatch_build
+from headgate.edge.connection import Connection
+from headgate.engines.engine_connection import EngineConnection
 
 PROJECT = Path(__file__).parents[2]
 PACKAGE = PROJECT / "src" / "headgate"
@@ -46,7 +49,7 @@ class Made:
     names: dict[str, int] = field(default_factory=dict)
 
 
-class Plain:
+class Plain(asyncio.Protocol):
     known: int
 '''
 
@@ -119,6 +122,14 @@ def test_no_compiled_coroutine_waits_while_it_handles_an_exception(path: Path) -
     waits = (ast.Await, ast.AsyncWith, ast.AsyncFor, ast.Yield, ast.YieldFrom)
 
     assert [node.lineno for each in handlers for node in ast.walk(each) if isinstance(node, waits)] == []
+
+
+@pytest.mark.parametrize("protocol", [Connection, EngineConnection])
+def test_network_protocols_define_every_method_of_their_base_class(protocol: type) -> None:
+    """Their compiled form has no base class."""
+    callbacks = [name for name in dir(asyncio.Protocol) if not name.startswith("_")]
+
+    assert [name for name in callbacks if getattr(protocol, name) is getattr(asyncio.Protocol, name)] == []
 
 
 def test_preparation_fails_if_a_class_is_not_followed_by_blank_lines() -> None:

@@ -119,6 +119,9 @@ class Connection(RequestReader):
             if client.on_unblocked is not None:
                 client.on_unblocked()
 
+    def eof_received(self) -> None:
+        """Does nothing, so the transport closes the connection."""
+
     def connection_lost(self, exc: Exception | None) -> None:
         self._closing = True
         self.timeout_at = inf

@@ -220,6 +220,14 @@ class EngineConnection(asyncio.Protocol):
         if answer is not None:
             answer.feed(body)
 
+    def eof_received(self) -> None:
+        """Does nothing, so the transport closes the connection."""
+
+    def pause_writing(self) -> None:
+        """Does nothing. A request is written at once, whatever the size of the write buffer."""
+
+    def resume_writing(self) -> None: ...
+
     def connection_lost(self, exc: Exception | None) -> None:
         self.is_open = False
         self._slices.drop()
