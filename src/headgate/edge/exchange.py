@@ -106,7 +106,8 @@ class Exchange:
         self._record.queued_at = time.monotonic_ns()
         line = self._host.open(self._ticket, self._interrupt)
         self._client.notify_on_disconnect(self._on_disconnect)
-        reporting = None if self._ticket.completion_ns_left is None else self._report_before_deadline()
+        left_ns = self._ticket.completion_ns_left
+        reporting = None if left_ns is None else self._report_before_deadline(left_ns)
         ended = False
         failure: BaseException | None = None
         try:
@@ -129,10 +130,8 @@ class Exchange:
         if failure is not None:
             raise failure
 
-    def _report_before_deadline(self) -> asyncio.TimerHandle | None:
+    def _report_before_deadline(self, left_ns: Duration) -> asyncio.TimerHandle:
         """Schedules a report of delivered tokens just before the scheduler ends the request at its deadline."""
-        if (left_ns := self._ticket.completion_ns_left) is None:
-            return None
         seconds_left = max(0.0, left_ns / SECOND - _REPORT_LEAD_S)
         return asyncio.get_running_loop().call_later(seconds_left, self._report_delivered)
 

@@ -65,7 +65,6 @@ class EngineConnection(asyncio.Protocol):
         "_response",
         "_slices",
         "_transport",
-        "_until_close",
         "_waiter",
         "idle_since",
         "is_open",
@@ -101,8 +100,6 @@ class EngineConnection(asyncio.Protocol):
         self._budget = budget
         self._slices = SlicedReads(budget, self)
         self._interim = 0
-        self._until_close = False
-        """Whether the response has no length and ends when the engine closes the connection."""
         self._paused = False
         self.idle_since = 0.0
         self.is_open = False
@@ -236,7 +233,7 @@ class EngineConnection(asyncio.Protocol):
             answer, self._response = self._response, None
             answer.end(
                 None
-                if self._until_close and exc is None
+                if exc is None and not answer.is_framed
                 else EngineFault(broken_off_message(exc), fault_of(exc, Fault.RESPONSE))
             )
         self._fail_waiter(EngineFault(unanswered_message(exc), fault_of(exc, Fault.CONNECTION)))
@@ -263,13 +260,7 @@ class EngineConnection(asyncio.Protocol):
         self._framing_bytes = 0
         if waiter.done():
             raise EngineFault("the request was cancelled before the response arrived")
-        headers, bodiless = self._headers, status in (204, 304)
-        self._until_close = not bodiless and b"content-length" not in headers and b"transfer-encoding" not in headers
-        answer = HttpResponse(self, status, _content_type(headers))
-        answer.is_framed = not self._until_close
-        if _BODY_HEADER in headers:
-            answer.body_headers = ((_BODY_HEADER, headers[_BODY_HEADER][:_BODY_HEADER_BYTES_MAX]),)
-        self._response = answer
+        answer = self._response = _response(self, status, self._headers)
         waiter.set_result(answer)
 
     def on_body(self, data: bytes) -> None:
@@ -340,7 +331,7 @@ class EngineConnection(asyncio.Protocol):
         self._transport.abort()
 
     def _fail(self, fault: EngineFault) -> None:
-        """Closing the response with a fault and aborts the connection, whose bytes can no longer be trusted."""
+        """Ends the response with a fault and aborts the connection, whose bytes can no longer be trusted."""
         self._flush_pieces()
         answer, self._response = self._response, None
         if answer is not None:
@@ -352,6 +343,15 @@ class EngineConnection(asyncio.Protocol):
         waiter, self._waiter = self._waiter, None
         if waiter is not None and not waiter.done():
             waiter.set_exception(fault)
+
+
+def _response(connection: EngineConnection, status: int, headers: dict[bytes, bytes]) -> HttpResponse:
+    answer = HttpResponse(connection, status, _content_type(headers))
+    # Without a length, the response ends when the engine closes the connection.
+    answer.is_framed = status in (204, 304) or b"content-length" in headers or b"transfer-encoding" in headers
+    if _BODY_HEADER in headers:
+        answer.body_headers = ((_BODY_HEADER, headers[_BODY_HEADER][:_BODY_HEADER_BYTES_MAX]),)
+    return answer
 
 
 def _content_type(headers: dict[bytes, bytes]) -> str:
