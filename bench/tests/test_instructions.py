@@ -68,9 +68,11 @@ def test_cost_of_a_chunk_is_the_difference_between_a_long_and_a_short_stream() -
 
 
 def test_counts_above_and_below_the_budget_are_reported() -> None:
-    budget = {"request": {"core": 10_000, "edge": 10_000, "wire": 10_000, "hosts": 10, "renamed": 5_000}}
+    exempt = {"hosts": 10, "event loop": 5_000}
+    budget = {"request": {"core": 10_000, "edge": 10_000, "wire": 10_000, "renamed": 5_000, **exempt}}
 
-    counts = {"request": {"core": 10_299, "edge": 10_301, "wire": 9_699, "hosts": 20, "new": 5_000}}
+    exempt = {"hosts": 20, "event loop": 6_000, "new": 5_000}
+    counts = {"request": {"core": 10_299, "edge": 10_301, "wire": 9_699, **exempt}}
     assert beyond_budget(counts, budget) == [
         "edge: 10,301 instructions per request; the budget is 10,000",
         "wire: 9,699 instructions per request; the budget is 10,000",
