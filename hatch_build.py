@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -82,10 +83,18 @@ class ParallelBuild(build_ext):
     def build_extensions(self):
         # `build_ext --parallel` builds several modules at once, but nearly all C files belong to one module.
         compile_files = self.compiler.compile
-        def compile_in_parallel(sources, **options):
-            with ThreadPoolExecutor(os.cpu_count()) as pool:
-                compiled = list(pool.map(lambda source: compile_files([source], **options), sources))
-            return sum(compiled, [])
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+        def compile_in_parallel(sources, output_dir=None, **options):
+            # If several threads create the same directory, one may write to it too early.
+            for name in self.compiler.object_filenames(sources, output_dir=output_dir or ""):
+                os.makedirs(os.path.dirname(name) or ".", exist_ok=True)
+            with ThreadPoolExecutor(cores) as pool:
+                jobs = [pool.submit(compile_files, [each], output_dir=output_dir, **options) for each in sources]
+                try:
+                    return [name for job in jobs for name in job.result()]
+                except BaseException:
+                    pool.shutdown(cancel_futures=True)
+                    raise
         self.compiler.compile = compile_in_parallel
         super().build_extensions()
 
@@ -101,7 +110,11 @@ class CompileHook(BuildHookInterface[Any]):
     """Adds the extension modules to a wheel."""
 
     def dependencies(self) -> list[str]:
-        return list(REQUIREMENTS) if _is_requested() else []
+        """Return the compiler and the libraries that the compiled files import, because mypyc reads their types."""
+        if not _is_requested():
+            return []
+        project = tomllib.loads((Path(self.root) / "pyproject.toml").read_text())["project"]
+        return [*REQUIREMENTS, *project["dependencies"]]
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         if not _is_requested() or version == "editable":
