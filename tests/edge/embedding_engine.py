@@ -95,6 +95,9 @@ class FakeAnswer:
         body, self._body = self._body, b""
         return body
 
+    def take_body(self) -> bytes | None:
+        return None
+
     async def stream_to(self, sink: Callable[[bytes], bool]) -> None:
         sink(await self.read())
 

@@ -99,6 +99,9 @@ class Talker:
     def break_off(self) -> None:
         self._over.set_exception(EngineFault("connection lost"))
 
+    def take_body(self) -> bytes | None:
+        return None
+
     async def stream_to(self, sink: Callable[[bytes], bool]) -> None:
         self._take = sink
         self.listened_to.set()

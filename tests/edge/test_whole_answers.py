@@ -9,7 +9,7 @@ import aiohttp
 import pytest
 
 from headgate.core.events import AttemptEnded, Event, FirstToken, RequestArrived, RequestWithdrawn
-from headgate.edge import exchange
+from headgate.edge import exchange, open_attempts
 from headgate.edge.open_attempts import OpenAttempt
 from testing.fake_engine import Behaviour, FakeEngine
 from testing.gateway import a_config, chat, gateway_in_loop
@@ -67,7 +67,7 @@ async def test_failed_response_reports_its_first_token_before_its_end(tmp_path: 
 
 
 async def test_first_token_is_reported_before_a_withdrawal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exchange, "_FIRST_TOKEN_DELAY_S", 3_600.0)
+    monkeypatch.setattr(open_attempts, "_FIRST_TOKEN_DELAY_S", 3_600.0)
     watcher, begun = RequestEvents(), asyncio.Event()
     seen = exchange.Exchange._on_first_token
 

@@ -376,6 +376,34 @@ async def test_paused_reader_applies_backpressure_to_the_engine(engine: FakeEngi
     assert len(await read_all(answer)) == len(flood) * 5_000
 
 
+class UnusedConnection:
+    def pause(self) -> None: ...
+
+    def resume(self) -> None: ...
+
+    def abort(self) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("reads", "fault", "body"),
+    [
+        ((b"{}",), None, b"{}"),
+        ((b"{", b"}"), None, None),
+        ((), None, None),
+        ((b"{",), EngineFault("truncated"), None),
+    ],
+)
+def test_body_of_an_ended_response_is_taken_only_if_it_arrived_in_one_piece(
+    reads: tuple[bytes, ...], fault: EngineFault | None, body: bytes | None
+) -> None:
+    answer = HttpResponse(UnusedConnection(), 200, "application/json")
+    for data in reads:
+        answer.feed(data)
+    assert answer.take_body() is None, "the response has not ended"
+    answer.end(fault)
+    assert answer.take_body() == body
+
+
 async def test_pour_delivers_data_incrementally_and_in_order(engine: FakeEngine, engines: Engines) -> None:
     engine.behaviour = Behaviour(tokens=3, hang_after=1)
     got: list[bytes] = []

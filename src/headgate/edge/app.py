@@ -119,7 +119,7 @@ class GatewayApp:
         request_id = RequestId("req_" + os.urandom(12).hex())
         client.common_headers.append((b"x-request-id", request_id.encode()))
         if self.draining:
-            client.common_headers.append((b"connection", b"close"))
+            client.closes = True
         record = request_record.begin(client, request_id, self.sample_ppm)
         try:
             # One coroutine less in the common case, because every resumption passes through all of them.

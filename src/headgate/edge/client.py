@@ -72,6 +72,7 @@ class Client:
         "_waiter",
         "began_at",
         "body_bytes_max",
+        "closes",
         "common_headers",
         "disconnected",
         "finished",
@@ -120,6 +121,8 @@ class Client:
         self.body_bytes_max = body_bytes_max
         self.common_headers: Headers = []
         """Headers that are added to every response."""
+        self.closes = False
+        """Whether the connection is closed after the response."""
         self.task: asyncio.Task[None] | None = None
         """Task that serves the request. None if the listener did not start it."""
         self.started = False

@@ -204,10 +204,8 @@ class Connection(RequestReader):
     def _frame(self, headers: Headers, *, with_length: bool) -> None:
         """Adds the framing headers. Determines whether the body is chunked and whether the connection stays open."""
         one_one = self._is_http_1_1
-        # A search for the whole pair is faster than a loop over the names.
-        if _CLOSE in headers:
-            self._keep_alive = False
-        elif not self._keep_alive or not (with_length or one_one):
+        closes = self._client is not None and self._client.closes
+        if closes or not self._keep_alive or not (with_length or one_one):
             self._keep_alive = False
             headers.append(_CLOSE)
         elif not one_one:

@@ -48,10 +48,6 @@ _SUPERSEDED = "another attempt responded first"
 # Python 3.11 takes about 1,000 instructions to look up an enum member.
 _CANCELLED = Outcome.CANCELLED
 _COMPLETED = AttemptEnding.COMPLETED
-_FIRST_TOKEN_DELAY_S = 0.002
-"""Delay before the first token of a non-streaming response is reported. Most responses are complete by then, and their
-end reports both, which saves the scheduler and all observers one event.
-"""
 _REPORT_LEAD_S = 0.002
 """Delivered tokens are reported this many seconds before a deadline. Event loop timers are accurate to 1 ms."""
 
@@ -304,11 +300,10 @@ class Exchange:
         if self._ticket.stream or self._ticket.first_token_ns_left is not None:
             self._report_first_token(attempt)
         else:
-            later = asyncio.get_running_loop().call_later
-            attempt.first_token_report = later(_FIRST_TOKEN_DELAY_S, self._report_first_token, attempt)
+            attempt.delay_first_token_report(self._report_first_token)
 
     def _report_first_token(self, attempt: OpenAttempt) -> None:
-        attempt.first_token_report = None
+        attempt.first_token_due, attempt.first_token_timer = False, None
         self._host.report(FirstToken(attempt.dispatch.request_id, attempt.dispatch.attempt))
 
     def _on_undelivered_first_token(self, dispatch: Dispatch) -> None:

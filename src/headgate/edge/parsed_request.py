@@ -26,7 +26,8 @@ from headgate.wire.request_body import LARGE_BYTES, BadRequest, RequestBody, is_
 _CLIENT_RETRIES_MAX = 1_000
 _UNVERIFIED_RETRY_AFTER = Duration(5 * SECOND)
 """`Retry-After` value while keys cannot be verified. The gateway retries the database about as often."""
-_FORWARDED_HEADERS = ((b"traceparent", "traceparent"), (b"tracestate", "tracestate"))
+_TRACEPARENT = b"traceparent"
+_TRACESTATE = b"tracestate"
 
 DEADLINE_HEADER = b"x-headgate-deadline-ms"
 _PROXY_TIMEOUT_HEADER = b"x-envoy-expected-rq-timeout-ms"
@@ -167,9 +168,10 @@ async def read_request(  # noqa: PLR0917 (keyword arguments make the call slower
 
 def _forwarded_headers(headers: Mapping[bytes, bytes]) -> Mapping[str, str]:
     forwarded: dict[str, str] = {}
-    for name, text in _FORWARDED_HEADERS:
-        if name in headers:
-            forwarded[text] = headers[name].decode("latin-1")
+    if _TRACEPARENT in headers:
+        forwarded["traceparent"] = headers[_TRACEPARENT].decode("latin-1")
+    if _TRACESTATE in headers:
+        forwarded["tracestate"] = headers[_TRACESTATE].decode("latin-1")
     return forwarded
 
 

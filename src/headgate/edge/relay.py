@@ -159,6 +159,8 @@ class Relay:
             self._client.on_blocked = self._client.on_unblocked = None
 
     async def _relay_whole(self, answer: EngineResponse, *, tensors: bool) -> AttemptResult:
+        body = answer.take_body()
+        self._attempt.response_arrived = body is not None
         self._record_arrival()
         self._on_first_token(self._attempt)
         headers, any_bytes = [*self._headers, (b"content-type", answer.content_type.encode())], False
@@ -167,16 +169,23 @@ class Relay:
             headers += answer.body_headers
             any_bytes = answer.is_framed
         whole = _WholeRelay(self._client, (answer.status, headers), any_bytes=any_bytes)
+        if body is None:
+            await self._read_whole(answer, whole)
+        else:
+            whole.feed(body)
+            self._record_last_byte()
+        result = whole.finish(self._quote)
+        if answer.usage_estimated and result.usage is not None:
+            return replace(result, usage=replace(result.usage, source=UsageSource.ESTIMATED))
+        return result
+
+    async def _read_whole(self, answer: EngineResponse, whole: "_WholeRelay") -> None:
         self._start_pacing(answer)
         try:
             await answer.stream_to(whole.feed)
         finally:
             self._stop_pacing()
             self._record_last_byte()
-        result = whole.finish(self._quote)
-        if answer.usage_estimated and result.usage is not None:
-            return replace(result, usage=replace(result.usage, source=UsageSource.ESTIMATED))
-        return result
 
     def _record_arrival(self) -> None:
         """Records when the response arrived. A response streamed to the gateway is already complete at this point."""

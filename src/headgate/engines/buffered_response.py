@@ -45,6 +45,9 @@ class BufferedResponse:
         self._offset += len(piece)
         return piece
 
+    def take_body(self) -> bytes | None:
+        return self._body if len(self._body) <= PIECE_BYTES else None
+
     async def stream_to(self, sink: Callable[[bytes], bool]) -> None:
         while await self._flowing.wait() and (piece := await self.read()):
             if sink(piece):

@@ -80,7 +80,8 @@ class EngineConnection(asyncio.Protocol):
         self._on_lost = on_lost
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport
-        self._parser: httptools.HttpResponseParser
+        self._parser = httptools.HttpResponseParser(self)
+        """Parser of all responses on this connection. After a complete response, it begins with the next one."""
         self._response: HttpResponse | None = None
         """Response in progress. None before its head arrives and after it ends."""
         self._waiter: asyncio.Future[HttpResponse] | None = None
@@ -110,7 +111,6 @@ class EngineConnection(asyncio.Protocol):
         """Sends a request and returns the response once its head has arrived. Raises `EngineFault`."""
         if not self.is_open:
             raise EngineFault(unanswered_message(None), Fault.CONNECTION)
-        self._parser = httptools.HttpResponseParser(self)
         self._headers = {}
         self._head_bytes = self._framing_bytes = self._interim = 0
         self._chunk_ended = self._between_chunks = False

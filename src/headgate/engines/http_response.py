@@ -93,6 +93,12 @@ class HttpResponse:
             self._connection.resume()
         return data
 
+    def take_body(self) -> bytes | None:
+        if not self._ended or self._fault is not None or len(self._buffer) != 1:
+            return None
+        self._buffered_bytes = 0
+        return self._buffer.popleft()
+
     async def stream_to(self, sink: Callable[[bytes], bool]) -> None:
         self._sink = sink
         self._flush()

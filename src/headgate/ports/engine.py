@@ -85,6 +85,10 @@ class EngineResponse(Protocol):
         """Returns the next bytes, or empty bytes at a clean end. Raises `EngineFault` if the response is truncated."""
         ...
 
+    def take_body(self) -> bytes | None:
+        """Returns the body if it has arrived completely and is short. Otherwise it has to be read or streamed."""
+        ...
+
     async def stream_to(self, sink: Callable[[bytes], bool]) -> None:
         """Passes all further bytes to `sink` as soon as they arrive, without waking a task for each of them.
 

@@ -20,5 +20,6 @@ def body_digest(body: bytes | bytearray) -> bytes:
 
 
 def fingerprint(digest: bytes, tenant: str, model: str) -> str:
+    # The digest has a fixed length, so different tenants, models and bodies never give the same bytes.
     named = f"{len(tenant)}:{tenant}{model}".encode(errors="surrogatepass")
-    return blake2b(named, key=digest, digest_size=_DIGEST_BYTES).hexdigest()
+    return blake2b(digest + named, digest_size=_DIGEST_BYTES).hexdigest()

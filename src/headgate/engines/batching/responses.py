@@ -41,6 +41,9 @@ class PassthroughResponse:
     async def read(self) -> bytes:
         return await self._answer.read()
 
+    def take_body(self) -> bytes | None:
+        return self._answer.take_body()
+
     async def stream_to(self, sink: Callable[[bytes], bool]) -> None:
         await self._answer.stream_to(sink)
 
@@ -156,6 +159,9 @@ class AssembledResponse:
                 self._waiter = None
         return self._next_piece()
 
+    def take_body(self) -> bytes | None:
+        return None
+
     async def stream_to(self, sink: Callable[[bytes], bool]) -> None:
         while await self._flowing.wait() and (piece := await self.read()):
             if sink(piece):
@@ -219,6 +225,9 @@ class BatchErrorResponse:
     async def read(self) -> bytes:
         body, self._body = self._body, b""
         return body
+
+    def take_body(self) -> bytes | None:
+        return None
 
     async def stream_to(self, sink: Callable[[bytes], bool]) -> None:
         if body := await self.read():

@@ -43,6 +43,9 @@ class TranslatedResponse:
                 return passed
         return b""
 
+    def take_body(self) -> bytes | None:
+        return None
+
     async def stream_to(self, sink: Callable[[bytes], bool]) -> None:
         enough = False
 
