@@ -95,7 +95,8 @@ class FakeAnswer:
         body, self._body = self._body, b""
         return body
 
-    async def stream_to(self, sink: Callable[[bytes], bool]) -> None:
+    async def stream_to(self, sink: Callable[[bytes], bool], chunk_sink: Callable[[bytes], bool] | None = None) -> None:
+        del chunk_sink
         sink(await self.read())
 
     def pause(self) -> None: ...

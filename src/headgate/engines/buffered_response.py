@@ -45,7 +45,8 @@ class BufferedResponse:
         self._offset += len(piece)
         return piece
 
-    async def stream_to(self, sink: Callable[[bytes], bool]) -> None:
+    async def stream_to(self, sink: Callable[[bytes], bool], chunk_sink: Callable[[bytes], bool] | None = None) -> None:
+        del chunk_sink
         while await self._flowing.wait() and (piece := await self.read()):
             if sink(piece):
                 return

@@ -41,8 +41,8 @@ class PassthroughResponse:
     async def read(self) -> bytes:
         return await self._answer.read()
 
-    async def stream_to(self, sink: Callable[[bytes], bool]) -> None:
-        await self._answer.stream_to(sink)
+    async def stream_to(self, sink: Callable[[bytes], bool], chunk_sink: Callable[[bytes], bool] | None = None) -> None:
+        await self._answer.stream_to(sink, chunk_sink)
 
     def pause(self) -> None:
         self._answer.pause()
@@ -156,7 +156,8 @@ class AssembledResponse:
                 self._waiter = None
         return self._next_piece()
 
-    async def stream_to(self, sink: Callable[[bytes], bool]) -> None:
+    async def stream_to(self, sink: Callable[[bytes], bool], chunk_sink: Callable[[bytes], bool] | None = None) -> None:
+        del chunk_sink
         while await self._flowing.wait() and (piece := await self.read()):
             if sink(piece):
                 return
@@ -220,7 +221,8 @@ class BatchErrorResponse:
         body, self._body = self._body, b""
         return body
 
-    async def stream_to(self, sink: Callable[[bytes], bool]) -> None:
+    async def stream_to(self, sink: Callable[[bytes], bool], chunk_sink: Callable[[bytes], bool] | None = None) -> None:
+        del chunk_sink
         if body := await self.read():
             sink(body)
 

@@ -43,7 +43,8 @@ class TranslatedResponse:
                 return passed
         return b""
 
-    async def stream_to(self, sink: Callable[[bytes], bool]) -> None:
+    async def stream_to(self, sink: Callable[[bytes], bool], chunk_sink: Callable[[bytes], bool] | None = None) -> None:
+        del chunk_sink
         enough = False
 
         def translate(data: bytes) -> bool:
