@@ -37,7 +37,7 @@ COMPILED = (
     "edge/request_reader.py",
     "edge/request_record.py",
     "edge/tenant_shares.py",
-    "engines/chunk_sizes.py",
+    "wire/chunk_sizes.py",
     "engines/connect_times.py",
     "engines/engine_connection.py",
     "engines/http_engine.py",
@@ -58,6 +58,9 @@ COMPILED = (
     "wire/media.py",
     "wire/prompt_length.py",
     "wire/request_caps.py",
+    "wire/responses_scanner.py",
+    "wire/sse.py",
+    "wire/turn_budget.py",
 )
 """Compiled packages and files of headgate."""
 INTERPRETED = ("model/message.py",)

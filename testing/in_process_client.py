@@ -26,6 +26,8 @@ class InProcessClient:
         self.client.complete_body()
         self.heads: list[int] = []
         self.body = b""
+        self.chunks = 0
+        """Number of chunks that were sent in their own framing."""
         self.ends = 0
         self.blocked = False
         self.stopped = asyncio.Event()
@@ -67,6 +69,15 @@ class InProcessClient:
     def send_end(self, data: bytes) -> None:
         self.body += data
         self.ends += 1
+
+    def chunk_writer(self) -> Callable[[bytes], None]:
+        return self._send_chunk
+
+    def _send_chunk(self, chunk: bytes) -> None:
+        line, _, rest = chunk.partition(b"\r\n")
+        assert int(line, 16) == len(rest) - 2
+        self.chunks += 1
+        self.send(rest[:-2])
 
     def _look(self) -> None:
         if self._stops_at(self) and not self.blocked:

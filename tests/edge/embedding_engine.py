@@ -98,7 +98,8 @@ class FakeAnswer:
     def take_body(self) -> bytes | None:
         return None
 
-    async def stream_to(self, sink: Callable[[bytes], bool]) -> None:
+    async def stream_to(self, sink: Callable[[bytes], bool], chunk_sink: Callable[[bytes], bool] | None = None) -> None:
+        del chunk_sink
         sink(await self.read())
 
     def pause(self) -> None: ...

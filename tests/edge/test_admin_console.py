@@ -148,6 +148,8 @@ class SlowWire:
     def send_end(self, data: bytes) -> None:
         self.sent.append(b"end")
 
+    def chunk_writer(self) -> None: ...
+
 
 async def a_listener(console: AdminConsole) -> tuple[SlowWire, Client, asyncio.Task[bool]]:
     wire = SlowWire()

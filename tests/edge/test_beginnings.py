@@ -28,6 +28,8 @@ class NoWire:
 
     def send_end(self, data: bytes) -> None: ...
 
+    def chunk_writer(self) -> None: ...
+
 
 async def taken_in(words: str, tenant: TenantId = ACME) -> ParsedRequest:
     client = Client(NoWire(), method="POST", path=b"/", headers={}, body_bytes_max=2**21)

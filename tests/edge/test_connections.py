@@ -211,6 +211,56 @@ async def test_head_with_a_length_is_sent_before_a_body_in_pieces() -> None:
     assert received == b"abcd"
 
 
+async def test_chunk_is_written_unchanged_until_the_client_disconnects() -> None:
+    async def app(client: Client) -> None:
+        client.start(200, [(b"x-a", b"b")])
+        write = client.chunk_writer()
+        assert write is not None
+        write(b"2\r\nab\r\n")
+        client.write(b"c")
+        written = pipe.written
+        connection.connection_lost(None)
+        write(b"1\r\nd\r\n")
+        assert pipe.written == written
+
+    connections, pipe = Connections(app, EdgeLimits(), lambda _id, _refused: None), CountingPipe()
+    connection = connections()
+    connection.connection_made(pipe)  # type: ignore[arg-type]
+    connection.data_received(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
+    [task] = connections.tasks
+    await task
+
+    assert pipe.written.endswith(b"\r\ntransfer-encoding: chunked\r\n\r\n2\r\nab\r\n1\r\nc\r\n")
+
+
+@pytest.mark.parametrize(
+    ("request_line", "headers"),
+    [
+        (b"GET / HTTP/1.0", [(b"x-a", b"b")]),
+        (b"HEAD / HTTP/1.1", [(b"x-a", b"b")]),
+        (b"GET / HTTP/1.1", [(b"content-length", b"1")]),
+    ],
+)
+async def test_response_without_chunks_has_no_chunk_writer(
+    request_line: bytes, headers: list[tuple[bytes, bytes]]
+) -> None:
+    writers: list[object] = []
+
+    async def app(client: Client) -> None:
+        client.start(200, headers)
+        writers.append(client.chunk_writer())
+        client.finish(b"x")
+
+    connections, pipe = Connections(app, EdgeLimits(), lambda _id, _refused: None), CountingPipe()
+    connection = connections()
+    connection.connection_made(pipe)  # type: ignore[arg-type]
+    connection.data_received(request_line + b"\r\nhost: x\r\n\r\n")
+    [task] = connections.tasks
+    await task
+
+    assert writers == [None]
+
+
 async def test_task_of_a_disconnected_http_1_0_client_ends_without_an_error(caplog: pytest.LogCaptureFixture) -> None:
     left = asyncio.Event()
     served: list[asyncio.Task[None]] = []

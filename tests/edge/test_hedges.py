@@ -81,6 +81,7 @@ class Talker:
         self.closed = False
         self.paused = False
         self._take: Callable[[bytes], bool]
+        self._take_chunk: Callable[[bytes], bool] | None = None
         self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def ask(self, call: Call) -> "Talker":
@@ -93,6 +94,8 @@ class Talker:
         await self.listened_to.wait()
 
     def say(self, data: bytes) -> None:
+        if self._take_chunk is not None and self._take_chunk(b"%x\r\n%b\r\n" % (len(data), data)):
+            return
         if self._take(data) and not self._over.done():
             self._over.set_result(None)
 
@@ -102,8 +105,8 @@ class Talker:
     def take_body(self) -> bytes | None:
         return None
 
-    async def stream_to(self, sink: Callable[[bytes], bool]) -> None:
-        self._take = sink
+    async def stream_to(self, sink: Callable[[bytes], bool], chunk_sink: Callable[[bytes], bool] | None = None) -> None:
+        self._take, self._take_chunk = sink, chunk_sink
         self.listened_to.set()
         await self._over
 
@@ -225,6 +228,40 @@ async def test_only_one_of_two_simultaneous_responses_is_used() -> None:
     assert scene.host.spoken == [2]
     assert scene.host.endings == {1: AttemptEnding.ABORTED, 2: AttemptEnding.COMPLETED}
     assert scene.caller.body == TWO + DONE
+
+
+async def test_chunks_are_forwarded_in_their_framing_once_the_attempt_has_responded() -> None:
+    async with a_scene() as scene:
+        await scene.both_begun()
+        for data in (ONE, TWO, ONE):
+            scene.first.say(data)
+        assert scene.caller.chunks == 2
+        [attempt] = [attempt for attempt in scene.attempts._open.values() if attempt.first_token_seen]
+        assert attempt.events == 3
+        scene.first.say(DONE)
+        await turns()
+        await scene.completes()
+
+    assert scene.caller.body == ONE + TWO + ONE + DONE
+
+
+async def test_chunk_of_a_stopped_attempt_is_not_forwarded() -> None:
+    async with a_scene() as scene:
+        scene.host.order(dispatch("r", "e1"))
+        await scene.first.asked.wait()
+        await scene.first.begin()
+        scene.first.say(ONE)
+        scene.first.say(TWO)
+        [attempt] = scene.attempts._open.values()
+        attempt.stop(AttemptEnding.TIMEOUT, "too slow", None)
+        scene.first.say(TWO)
+        await turns()
+        scene.host.order(end("r", Outcome.ENGINE_TIMEOUT))
+        await scene.running
+
+    assert scene.caller.body.startswith(ONE + TWO)
+    assert scene.caller.body.count(TWO) == 1
+    assert scene.caller.chunks == 1
 
 
 async def test_hedge_dispatched_after_the_first_token_is_not_sent() -> None:

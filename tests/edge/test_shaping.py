@@ -38,6 +38,8 @@ class NoWire:
 
     def send_end(self, data: bytes) -> None: ...
 
+    def chunk_writer(self) -> None: ...
+
 
 async def taken_in(headers: dict[bytes, bytes] | None = None, api: Api = Api.CHAT, **fields: object) -> ParsedRequest:
     client = Client(NoWire(), method="POST", path=b"/", headers=headers or {}, body_bytes_max=2**21)

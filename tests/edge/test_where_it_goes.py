@@ -32,6 +32,8 @@ class NoWire:
 
     def send_end(self, data: bytes) -> None: ...
 
+    def chunk_writer(self) -> None: ...
+
 
 async def a_ticket(headers: dict[bytes, bytes] | None = None, zone: str = "", **fields: object) -> Ticket:
     client = Client(NoWire(), method="POST", path=b"/", headers=headers or {}, body_bytes_max=2**21)

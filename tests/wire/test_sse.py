@@ -7,8 +7,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from headgate.model.ticket import Api
 from headgate.model.usage import Usage, UsageSource
 from headgate.wire import sse
+from headgate.wire.responses_scanner import scanner_for
 from headgate.wire.sse import EVENT_BYTES_MAX, StreamScanner, error_event
 from tests.wire.recorded import (
     DONE,
@@ -287,8 +289,8 @@ def facts(scanner: StreamScanner) -> tuple[object, ...]:
 def test_output_consists_of_complete_events_in_order(stream: bytes) -> None:
     passed = a_scanner().feed(stream)
 
-    remaining = iter(sse._BOUNDARY.split(stream))
-    for event in sse._BOUNDARY.split(passed)[:-1]:
+    remaining = iter(sse.BOUNDARY.split(stream))
+    for event in sse.BOUNDARY.split(passed)[:-1]:
         assert event in remaining
 
 
@@ -332,13 +334,92 @@ _PIECES = st.sampled_from(
 def test_events_that_differ_only_in_their_text_are_scanned_like_any_other(
     texts: list[bytes], tail: bytes, drop_progress: bool
 ) -> None:
-    learning, plain = (StreamScanner(keep_usage_chunk=False, drop_progress=drop_progress) for _ in range(2))
+    learning, plain, in_chunks = (StreamScanner(keep_usage_chunk=False, drop_progress=drop_progress) for _ in range(3))
 
     for text in texts:
         read = b'data: {"choices":[{"delta":{"content":"' + text + tail
         plain._shape_bytes = sse._NO_SHAPE
-        assert learning.feed(read) == plain.feed(read)
-        assert facts(learning) == facts(plain)
+        passed = plain.feed(read)
+        assert learning.feed(read) == passed
+        if in_chunks.passes_chunk(in_chunk(read)):
+            assert passed == read
+        else:
+            assert in_chunks.feed(read) == passed
+        assert facts(learning) == facts(in_chunks) == facts(plain)
+
+
+def in_chunk(data: bytes) -> bytes:
+    return b"%x\r\n%b\r\n" % (len(data), data)
+
+
+def test_chunks_of_events_that_differ_only_in_their_text_pass() -> None:
+    scanner = a_scanner()
+    scanner.feed(a_chunk("hi"))
+    texts = ["one", "two", "a longer text", "errors", "x" * 300, "é", "one"]
+
+    assert all(scanner.passes_chunk(in_chunk(a_chunk(text))) for text in texts)
+    assert scanner.events == 1 + len(texts)
+
+
+@pytest.mark.parametrize(
+    "chunk",
+    [
+        in_chunk(a_chunk("one"))[:-1] + b" ",
+        b"0" + in_chunk(a_chunk("one")),
+        in_chunk(a_chunk("one")).replace(b"\r\n", b";x\r\n", 1),
+        in_chunk(a_chunk("one") + b" "),
+        in_chunk(a_chunk("one")) + b"\r\n",
+        b"1" + in_chunk(a_chunk("one"))[1:],
+        in_chunk(a_chunk("one", created=1)),
+        in_chunk(a_chunk("[DONE]")),
+        in_chunk(a_chunk('x","y":"z')),
+        in_chunk(a_chunk("x" * 1024)),
+        in_chunk(DONE),
+        b"",
+        b"\r\n",
+    ],
+)
+def test_other_chunks_do_not_pass_and_are_not_counted(chunk: bytes) -> None:
+    scanner = a_scanner()
+    scanner.feed(a_chunk("hi"))
+
+    assert scanner.passes_chunk(in_chunk(a_chunk("one")))
+    assert not scanner.passes_chunk(chunk)
+    assert scanner.events == 2
+
+
+def test_chunk_does_not_pass_before_an_event_or_while_one_is_incomplete() -> None:
+    scanner, chunk = a_scanner(), in_chunk(a_chunk("one"))
+
+    assert not scanner.passes_chunk(chunk)
+    scanner.feed(a_chunk("hi"))
+    assert scanner.passes_chunk(chunk)
+    scanner.feed(b"data: {")
+    assert not scanner.passes_chunk(chunk)
+    assert scanner.feed(b"}\n\n") == b"data: {}\n\n"
+    assert scanner.passes_chunk(chunk)
+    scanner.feed(DONE)
+    assert not scanner.passes_chunk(chunk)
+    assert scanner.events == 4
+
+
+def test_chunk_longer_than_the_maximum_event_does_not_pass() -> None:
+    longest = a_chunk("x" * 20)
+    scanner = a_scanner(event_bytes_max=len(longest))
+    scanner.feed(a_chunk("hi"))
+
+    assert scanner.passes_chunk(in_chunk(a_chunk("one")))
+    assert not scanner.passes_chunk(in_chunk(longest + b" "))
+    assert not scanner.passes_chunk(in_chunk(a_chunk("x" * 21)))
+    scanner.feed(a_chunk("x" * 21))
+    assert scanner.overlong
+
+
+def test_chunk_of_a_responses_stream_does_not_pass() -> None:
+    scanner, event = scanner_for(Api.RESPONSES, keep_usage_chunk=True), b'data: {"type":"x","text":"hi"}\n\n'
+
+    assert scanner.feed(event) == event
+    assert not scanner.passes_chunk(in_chunk(event))
 
 
 def test_scanner_learns_the_shape_of_tokens_once() -> None:

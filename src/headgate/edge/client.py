@@ -59,6 +59,10 @@ class ClientTransport(Protocol):
 
     def send_end(self, data: bytes) -> None: ...
 
+    def chunk_writer(self) -> Callable[[bytes], None] | None:
+        """Returns a function that sends an HTTP chunk as it is. None if the response is not sent in chunks."""
+        ...
+
 
 class Client:
     __slots__ = (
@@ -226,6 +230,13 @@ class Client:
         self.started = True
         self.status = status
         self._transport.send_head(status, [*self.common_headers, *headers])
+
+    def chunk_writer(self) -> Callable[[bytes], None] | None:
+        """Returns a function that writes an HTTP chunk, with its size line and end, between `start` and `finish`.
+
+        None if the response is not sent in chunks.
+        """
+        return self._transport.chunk_writer()
 
     def finish(self, data: bytes = b"") -> None:
         assert self.started, "the response has not started"

@@ -121,7 +121,7 @@ class Relay:
 
         stream = _StreamRelay(self._client, self._attempt, scanner, head, begin)
         try:
-            await answer.stream_to(stream.feed)
+            await answer.stream_to(stream.feed, stream.forward_chunk)
         finally:
             self._stop_pacing()
             self._record_last_byte()
@@ -213,9 +213,9 @@ class Relay:
 
 
 class _StreamRelay:
-    """Relay of a streaming response. `feed` runs for each read of each stream."""
+    """Relay of a streaming response. `forward_chunk` or `feed` runs for each read of each stream."""
 
-    __slots__ = ("_attempt", "_client", "_first_token", "_head", "_scanner", "_write")
+    __slots__ = ("_attempt", "_client", "_first_token", "_head", "_scanner", "_write", "_write_chunk")
 
     def __init__(
         self,
@@ -227,10 +227,21 @@ class _StreamRelay:
     ) -> None:
         self._client = client
         self._write = client.write
+        self._write_chunk: Callable[[bytes], None] | None = None
+        """Writes an HTTP chunk to the client, once the response has started in chunks."""
         self._attempt = attempt
         self._scanner = scanner
         self._head = head
         self._first_token = first_token
+
+    def forward_chunk(self, chunk: bytes) -> bool:
+        """Forwards an HTTP chunk in its framing if nothing in it needs attention. Returns whether it did."""
+        write, attempt, scanner = self._write_chunk, self._attempt, self._scanner
+        if write is None or attempt.stop_cause is not None or not scanner.passes_chunk(chunk):
+            return False
+        attempt.events = scanner.events
+        write(chunk)
+        return True
 
     def feed(self, data: bytes) -> bool:
         """Forwards the data that the client should receive. Returns True when the stream has ended."""
@@ -257,6 +268,7 @@ class _StreamRelay:
             if attempt.stop_cause is not None:
                 return True
             client.start(*self._head)
+            self._write_chunk = client.chunk_writer()
         if scanner.done:
             attempt.record.last_byte_at = time.monotonic_ns()
             # `[DONE]` and the end of the response are sent together. Otherwise an attempt stopped in between would look

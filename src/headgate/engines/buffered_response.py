@@ -48,7 +48,8 @@ class BufferedResponse:
     def take_body(self) -> bytes | None:
         return self._body if len(self._body) <= PIECE_BYTES else None
 
-    async def stream_to(self, sink: Callable[[bytes], bool]) -> None:
+    async def stream_to(self, sink: Callable[[bytes], bool], chunk_sink: Callable[[bytes], bool] | None = None) -> None:
+        del chunk_sink
         while await self._flowing.wait() and (piece := await self.read()):
             if sink(piece):
                 return

@@ -17,12 +17,12 @@ from typing import Final, cast
 
 import httptools
 
-from headgate.engines.chunk_sizes import CHUNKS, END_OF_CHUNK, READ_BYTES_MAX
 from headgate.engines.dialect import Dialect
 from headgate.engines.faults import broken_off_message, fault_of, unanswered_message
 from headgate.engines.http_response import HttpResponse
 from headgate.model.fault import Fault
 from headgate.ports.engine import EngineFault
+from headgate.wire.chunk_sizes import CHUNKS, END_OF_CHUNK, READ_BYTES_MAX
 from headgate.wire.turn_budget import READ_BYTES, SLICE_BYTES, UNTIMED_BYTES_TOTAL, SlicedReads, TurnBudget
 
 HEAD_BYTES_MAX: Final = 64 * 1024
@@ -145,15 +145,12 @@ class EngineConnection(asyncio.Protocol):
         # Between two chunks no bytes are waiting, so the read is next if this turn has time left.
         untimed = untimed_bytes <= UNTIMED_BYTES_TOTAL
         if self._between_chunks and size <= READ_BYTES_MAX and (untimed or budget.allows()):
-            size_line, body_bytes = CHUNKS[size]
-            body = data.removeprefix(size_line).removesuffix(END_OF_CHUNK)
-            if len(body) == body_bytes and (answer := self._response) is not None:
+            answer = self._response
+            if answer is not None and (
+                ((take_chunk := answer.take_chunk) is not None and take_chunk(data)) or _feed_chunk(answer, data)
+            ):
                 # The read is one complete chunk, after which the parser would be in the same state as before.
                 self._framing_bytes = size
-                if (take := answer.take) is None:
-                    answer.feed(body)
-                elif take(body):
-                    answer.finish_sink()
                 return
         if untimed and size <= UNTIMED_BYTES and not self._slices.unparsed:
             self._parse(data)
@@ -343,6 +340,16 @@ class EngineConnection(asyncio.Protocol):
         waiter, self._waiter = self._waiter, None
         if waiter is not None and not waiter.done():
             waiter.set_exception(fault)
+
+
+def _feed_chunk(answer: HttpResponse, read: bytes) -> bool:
+    """Passes the body on if the read is one complete chunk. Returns whether it is."""
+    size_line, body_bytes = CHUNKS[len(read)]
+    body = read.removeprefix(size_line).removesuffix(END_OF_CHUNK)
+    if len(body) != body_bytes:
+        return False
+    answer.feed(body)
+    return True
 
 
 def _response(connection: EngineConnection, status: int, headers: dict[bytes, bytes]) -> HttpResponse:

@@ -39,6 +39,7 @@ class HttpResponse:
     __slots__ = (
         "_buffer",
         "_buffered_bytes",
+        "_chunk_sink",
         "_connection",
         "_ended",
         "_fault",
@@ -53,6 +54,7 @@ class HttpResponse:
         "reports_progress",
         "status",
         "take",
+        "take_chunk",
     )
     usage_estimated = False
 
@@ -73,6 +75,9 @@ class HttpResponse:
         self._sink: Callable[[bytes], bool] | None = None
         self.take: Callable[[bytes], bool] | None = None
         """The sink, while it can receive bytes directly: it is set and not paused, and no bytes are buffered."""
+        self._chunk_sink: Callable[[bytes], bool] | None = None
+        self.take_chunk: Callable[[bytes], bool] | None = None
+        """The chunk sink, if there is one, under the same conditions."""
         self._paused = False
         self._sink_done = False
         """Whether the receiving function has reported that it needs no more bytes."""
@@ -99,8 +104,8 @@ class HttpResponse:
         self._buffered_bytes = 0
         return self._buffer.popleft()
 
-    async def stream_to(self, sink: Callable[[bytes], bool]) -> None:
-        self._sink = sink
+    async def stream_to(self, sink: Callable[[bytes], bool], chunk_sink: Callable[[bytes], bool] | None = None) -> None:
+        self._sink, self._chunk_sink = sink, chunk_sink
         self._flush()
         while not self._sink_done and (self._buffer or not self._ended):
             await self._wait()
@@ -109,7 +114,7 @@ class HttpResponse:
 
     def pause(self) -> None:
         self._paused = True
-        self.take = None
+        self.take = self.take_chunk = None
         if self._connection is not None:
             self._connection.pause()
 
@@ -121,9 +126,9 @@ class HttpResponse:
         return self.dialect.is_request_error(self.status, body)
 
     def drain(self) -> None:
-        self._sink, self._paused = _discard, False
+        self._sink, self._chunk_sink, self._paused = _discard, None, False
         self._buffer.clear()
-        self.take = _discard
+        self.take, self.take_chunk = _discard, None
         if self._connection is not None:
             self._connection.resume()
             asyncio.get_running_loop().call_later(DRAIN_S_MAX, self._abort)
@@ -133,7 +138,7 @@ class HttpResponse:
             self._abort()
 
     def _abort(self) -> None:
-        self._sink = self.take = None
+        self._sink = self.take = self._chunk_sink = self.take_chunk = None
         if self._connection is not None:
             connection, self._connection = self._connection, None
             connection.abort()
@@ -162,7 +167,7 @@ class HttpResponse:
     def finish_sink(self) -> None:
         """Called when the sink has returned that it needs no more bytes."""
         self._sink_done = True
-        self._sink = self.take = None
+        self._sink = self.take = self._chunk_sink = self.take_chunk = None
         self._wake()
 
     def _flush(self) -> None:
@@ -177,7 +182,10 @@ class HttpResponse:
             self._buffered_bytes -= len(data)
             if self._sink(data):
                 self.finish_sink()
-        self.take = None if self._paused or self._buffer else self._sink
+        if self._paused or self._buffer:
+            self.take = self.take_chunk = None
+        else:
+            self.take, self.take_chunk = self._sink, self._chunk_sink
         if self._ended and not self._buffer:
             self._wake()
         elif self._connection is not None and not self._paused:

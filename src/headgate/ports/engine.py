@@ -89,8 +89,11 @@ class EngineResponse(Protocol):
         """Returns the body if it has arrived completely and is short. Otherwise it has to be read or streamed."""
         ...
 
-    async def stream_to(self, sink: Callable[[bytes], bool]) -> None:
+    async def stream_to(self, sink: Callable[[bytes], bool], chunk_sink: Callable[[bytes], bool] | None = None) -> None:
         """Passes all further bytes to `sink` as soon as they arrive, without waking a task for each of them.
+
+        A read that may be exactly one HTTP chunk can be passed to `chunk_sink` first, with its size line and end. If
+        `chunk_sink` returns True, the read was such a chunk, and `sink` does not receive it.
 
         Ends when `sink` returns that it has enough, or at a clean end. Raises `EngineFault` if the response is
         truncated.

@@ -13,13 +13,10 @@ The events in such a stream have names and types. The stream differs from others
 import re
 from typing import Final
 
-import msgspec
-
 from headgate.model.ticket import Api
-from headgate.model.usage import Usage
+from headgate.wire.event_objects import ResponsesEvent, read_response_usage, read_responses_event
 from headgate.wire.openai_bodies import read_error
 from headgate.wire.sse import StreamScanner, is_overlong, payload_of
-from headgate.wire.usage import read_usage
 
 RESPONSES_EVENT_BYTES_MAX: Final = 8 * 1024 * 1024
 """Maximum size of an event, and of all held-back events.
@@ -31,24 +28,6 @@ _WHOLE_EVENTS: Final = re.compile(rb"(?:(?:event:[^\n]*\n)?data:[^\n]*\n\n)+")
 _ANNOUNCEMENTS: Final = frozenset({b"response.created", b"response.in_progress", b"response.queued"})
 _END_EVENTS: Final = frozenset({b"response.completed", b"response.incomplete"})
 _ERROR_EVENTS: Final = frozenset({b"response.failed", b"error"})
-_NULL: Final = msgspec.Raw(b"null")
-
-
-class _Event(msgspec.Struct):
-    """Top-level fields of an event. Values are decoded only if needed."""
-
-    type: msgspec.Raw = _NULL
-    response: msgspec.Raw = _NULL
-    error: msgspec.Raw = _NULL
-    object: msgspec.Raw = _NULL
-
-
-class _Response(msgspec.Struct):
-    usage: msgspec.Raw = _NULL
-
-
-_EVENT: Final = msgspec.json.Decoder(_Event)
-_RESPONSE: Final = msgspec.json.Decoder(_Response)
 
 
 def scanner_for(api: Api, *, keep_usage_chunk: bool, drop_progress: bool = False) -> StreamScanner:
@@ -99,11 +78,7 @@ class ResponsesScanner(StreamScanner):
         return self._forward_object(event, payload)
 
     def _forward_object(self, event: bytes, payload: bytes) -> bytes:
-        try:
-            said = _EVENT.decode(payload)
-        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
-            # The event is not valid JSON, so the client receives the engine's bytes unchanged.
-            said = _Event()
+        said = read_responses_event(payload)
         name = _name(event, said)
         if name in _ERROR_EVENTS or bytes(said.error) != b"null" or bytes(said.object) == b'"error"':
             self._fail(_failure(said, payload))
@@ -111,7 +86,7 @@ class ResponsesScanner(StreamScanner):
         if name in _ANNOUNCEMENTS and not self.events:
             return self._hold(event)
         if name in _END_EVENTS:
-            self.usage = _usage(said)
+            self.usage = read_response_usage(said.response)
             self.done = self.closed = True
         held, self._held_events = self._held_events, []
         self.events += len(held) + 1
@@ -140,7 +115,7 @@ def _is_candidate(data: bytes) -> bool:
     )
 
 
-def _name(event: bytes, said: _Event) -> bytes:
+def _name(event: bytes, said: ResponsesEvent) -> bytes:
     """Returns the type from the event's object, which is what clients use, or the event's name if there is no type."""
     if (kind := bytes(said.type)) != b"null":
         return kind.strip(b'"')
@@ -150,13 +125,6 @@ def _name(event: bytes, said: _Event) -> bytes:
     return b""
 
 
-def _failure(said: _Event, payload: bytes) -> str:
+def _failure(said: ResponsesEvent, payload: bytes) -> str:
     inside = read_error(said.response) if bytes(said.response).startswith(b"{") else ""
     return inside or read_error(payload)
-
-
-def _usage(said: _Event) -> Usage | None:
-    try:
-        return read_usage(_RESPONSE.decode(said.response).usage)
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
-        return None

@@ -24,13 +24,14 @@ error can be sent as a separate event. The result does not depend on how the str
 """
 
 import re
-from collections.abc import Iterator
 from typing import Final
 
 import msgspec
 
 from headgate.model.ticket import Api
 from headgate.model.usage import Usage
+from headgate.wire.chunk_sizes import CHUNKS, END_OF_CHUNK, READ_BYTES_MAX
+from headgate.wire.event_objects import read_error_fields, read_stream_object
 from headgate.wire.openai_bodies import read_error
 from headgate.wire.usage import read_usage
 
@@ -45,8 +46,8 @@ ASSEMBLED_BYTES_MAX: Final = 16 * 1024 * 1024
 """Maximum size of a non-streaming response that is assembled from a stream."""
 
 # End of a line and a blank line. A carriage return before the first line feed belongs to that line.
-_BOUNDARY: Final = re.compile(rb"\n\r?\n")
-_BOUNDARY_BYTES_MAX: Final = 3
+BOUNDARY: Final = re.compile(rb"\n\r?\n")
+BOUNDARY_BYTES_MAX: Final = 3
 _USAGE: Final = re.compile(rb'"usage"\s*:\s*\{')
 _PROGRESS: Final = b'"prompt_progress"'
 _TEXT: Final = re.compile(rb'"(?:content|text|reasoning|reasoning_content)": ?"([^"\n]+)"')
@@ -58,25 +59,6 @@ _QUOTE: Final = ord('"')
 _BRACKET: Final = ord("[")
 _KEYS: Final = frozenset({b"error", b"usage", b"prompt_progress"})
 """Keys of events that are parsed, without quotes."""
-_NULL: Final = msgspec.Raw(b"null")
-
-
-class _Chunk(msgspec.Struct):
-    """Top-level fields of an event. Values are decoded only if needed."""
-
-    choices: msgspec.Raw = _NULL
-    usage: msgspec.Raw = _NULL
-    error: msgspec.Raw = _NULL
-    object: msgspec.Raw = _NULL
-    prompt_progress: msgspec.Raw = _NULL
-
-
-class _ErrorBody(msgspec.Struct):
-    error: dict[str, str | None]
-
-
-_CHUNK: Final = msgspec.json.Decoder(_Chunk)
-_ERROR: Final = msgspec.json.Decoder(_ErrorBody)
 
 
 def error_event(body: bytes, api: Api = Api.CHAT, *, sequence_number: int = 0) -> bytes:
@@ -87,7 +69,7 @@ def error_event(body: bytes, api: Api = Api.CHAT, *, sequence_number: int = 0) -
     """
     if api is not Api.RESPONSES:
         return b"data: " + body + b"\n\n"
-    error = _ERROR.decode(body).error
+    error = read_error_fields(body)
     event = error | {"type": "error", "sequence_number": sequence_number, "error": error}
     return b"event: error\ndata: " + msgspec.json.encode(event) + b"\n\n"
 
@@ -96,10 +78,14 @@ class StreamScanner:
     """Scans one stream from an engine."""
 
     __slots__ = (
+        "_chunk_bytes",
+        "_chunk_end",
+        "_chunk_start",
         "_comments",
         "_comments_max",
         "_drop_progress",
         "_event_bytes_max",
+        "_holds_bytes",
         "_keep_usage_chunk",
         "_shape_bytes",
         "_shape_end",
@@ -140,27 +126,50 @@ class StreamScanner:
         self._event_bytes_max = event_bytes_max
         self.closed = False
         self._tail = bytearray()
+        self._holds_bytes = False
+        """Whether the start of an event is held until its end has arrived."""
         self._shape_start = self._shape_end = b""
         """Bytes before and after the text of an earlier event that needed no parsing."""
         self._shape_bytes = _NO_SHAPE
         self._shapes_learned = 0
+        self._chunk_start = self._chunk_end = b""
+        """Bytes before and after the text in an HTTP chunk of `_chunk_bytes` that contains such an event."""
+        self._chunk_bytes = 0
+
+    def passes_chunk(self, chunk: bytes) -> bool:
+        """Returns whether the HTTP chunk is an event that differs from an earlier one only in its text.
+
+        Such an event is counted and can be forwarded in its chunk. For all others, call `feed` with the chunk's data.
+        """
+        size = len(chunk)
+        if size != self._chunk_bytes:
+            self._expect_chunk(size)
+        start, end = self._chunk_start, self._chunk_end
+        if not start or self._holds_bytes or self.closed or not (chunk.startswith(start) and chunk.endswith(end)):
+            return False
+        text = chunk[len(start) : size - len(end)]
+        if _needs_search(text):
+            return False
+        self.events += 1
+        return True
+
+    def _expect_chunk(self, size: int) -> None:
+        """Determines the bytes around the text in a chunk of this size, with its size line and end."""
+        self._chunk_bytes = size
+        self._chunk_start = b""
+        if self._shape_bytes != _NO_SHAPE and size <= min(READ_BYTES_MAX, self._event_bytes_max):
+            size_line, event_bytes = CHUNKS[size]
+            if event_bytes > self._shape_bytes:
+                self._chunk_start = size_line + self._shape_start
+                self._chunk_end = self._shape_end + END_OF_CHUNK
 
     def feed(self, data: bytes) -> bytes:
         """Adds received bytes. Returns the bytes to forward."""
         size = len(data)
-        if self._tail or self.closed or size > self._event_bytes_max:
+        if self._holds_bytes or self.closed or size > self._event_bytes_max:
             return self._split(data)
         text = data.removeprefix(self._shape_start).removesuffix(self._shape_end)
-        # Both ends are those of an event that needed no parsing. They include the quotes around the text, so a sequence
-        # that needs parsing is either the whole text in its quotes or contains one of these characters. A search for
-        # a number is faster than one for a byte string.
-        if (
-            len(text) + self._shape_bytes == size
-            and _LINE_FEED not in text
-            and _QUOTE not in text
-            and _BRACKET not in text
-            and text not in _KEYS
-        ):
+        if len(text) + self._shape_bytes == size and not _needs_search(text):
             self.events += 1
             return data
         return self._search(data)
@@ -181,17 +190,18 @@ class StreamScanner:
         if text is not None:
             self._shape_start, self._shape_end = event[: text.start(1)], event[text.end(1) :]
             self._shape_bytes = len(self._shape_start) + len(self._shape_end)
+            self._chunk_bytes = 0
 
     def _split(self, data: bytes) -> bytes:
         if self.closed:
             return b""
         buffer = self._tail
         # A boundary may start in the held bytes, but it does not end there.
-        search_from = max(0, len(buffer) - _BOUNDARY_BYTES_MAX + 1)
+        search_from = max(0, len(buffer) - BOUNDARY_BYTES_MAX + 1)
         buffer += data
         passed: list[bytes] = []
         start = 0
-        while not self.closed and (boundary := _BOUNDARY.search(buffer, search_from)):
+        while not self.closed and (boundary := BOUNDARY.search(buffer, search_from)):
             event = bytes(buffer[start : boundary.end()])
             start = search_from = boundary.end()
             passed.append(self._forward(event))
@@ -200,6 +210,7 @@ class StreamScanner:
             self.overlong = self.closed = True
         if self.closed:
             buffer.clear()
+        self._holds_bytes = bool(buffer)
         return b"".join(passed)
 
     def _forward(self, event: bytes) -> bytes:
@@ -227,11 +238,7 @@ class StreamScanner:
         return not self.closed
 
     def _forwards_chunk(self, payload: bytes) -> bool:
-        try:
-            chunk = _CHUNK.decode(payload)
-        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
-            # The event is not valid JSON, so the client receives the engine's bytes unchanged.
-            chunk = _Chunk()
+        chunk = read_stream_object(payload)
         # Older vLLM puts the error at the top level, with `object` set to `error`.
         if bytes(chunk.error) != b"null" or bytes(chunk.object) == b'"error"':
             self._fail(read_error(payload))
@@ -248,6 +255,18 @@ class StreamScanner:
     def _fail(self, message: str) -> None:
         self.error = message or "the engine sent no error message"
         self.closed = True
+
+
+def _needs_search(text: bytes) -> bool:
+    """Returns whether the text of an event whose other bytes are known may be a sequence that needs parsing.
+
+    The known bytes include the quotes around the text, so such a sequence is either the whole text in its quotes or
+    contains one of these characters. A search for a number is faster than one for a byte string.
+    """
+    if _LINE_FEED in text or _QUOTE in text or _BRACKET in text:
+        return True
+    # Only these lengths occur among the keys. Comparing two numbers is faster than hashing the text.
+    return len(text) in (5, 15) and text in _KEYS
 
 
 def _uninteresting_events(data: bytes) -> int:
@@ -282,51 +301,6 @@ def _is_candidate(data: bytes) -> bool:
 def is_overlong(event: bytes, bytes_max: int) -> bool:
     # An event can have too many lines only if it has more bytes than EVENT_LINES_MAX.
     return len(event) > bytes_max or (len(event) > EVENT_LINES_MAX and event.count(b"\n") > EVENT_LINES_MAX)
-
-
-class EventSplitter:
-    """Splits a stream into the data of its events, in linear time for any read size. Buffers at most one event."""
-
-    __slots__ = ("_comments", "_comments_max", "_event_bytes_max", "_tail", "overlong")
-
-    def __init__(self, *, event_bytes_max: int = EVENT_BYTES_MAX, comments_max: int = COMMENTS_MAX) -> None:
-        self._event_bytes_max = event_bytes_max
-        self._comments_max = comments_max
-        self._comments = 0
-        self._tail = bytearray()
-        self.overlong = False
-        """Whether an event was too long or there were too many comments. If so, the rest of the stream is ignored."""
-
-    @property
-    def held_bytes(self) -> int:
-        return len(self._tail)
-
-    def split(self, data: bytes) -> Iterator[bytes]:
-        """Adds received bytes. Yields the data of each event that they complete."""
-        buffer = self._tail
-        search_from = max(0, len(buffer) - _BOUNDARY_BYTES_MAX + 1)
-        buffer += data
-        start = 0
-        try:
-            while not self.overlong and (boundary := _BOUNDARY.search(buffer, search_from)):
-                event = bytes(buffer[start : boundary.end()])
-                start = search_from = boundary.end()
-                if (payload := self._payload(event)) is not None:
-                    yield payload
-        finally:
-            del buffer[:start]
-            self.overlong = self.overlong or len(buffer) >= self._event_bytes_max
-            if self.overlong:
-                buffer.clear()
-
-    def _payload(self, event: bytes) -> bytes | None:
-        if is_overlong(event, self._event_bytes_max):
-            self.overlong = True
-            return None
-        payload = payload_of(event)
-        self._comments = self._comments + 1 if payload is None else 0
-        self.overlong = self._comments > self._comments_max
-        return payload
 
 
 def payload_of(event: bytes) -> bytes | None:

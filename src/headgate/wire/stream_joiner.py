@@ -19,8 +19,9 @@ from typing import Final, NamedTuple
 import msgspec
 
 from headgate.model.ticket import Api
+from headgate.wire.event_splitter import EventSplitter
 from headgate.wire.response_shape import AS_STREAMED, ResponseShape, fill_missing
-from headgate.wire.sse import ASSEMBLED_BYTES_MAX, EventSplitter
+from headgate.wire.sse import ASSEMBLED_BYTES_MAX
 
 JOINED_BYTES_MAX: Final = 64 * 1024 * 1024
 """Maximum bytes read from one stream: about 250,000 tokens, or 20,000 with twenty log probabilities each."""

@@ -44,8 +44,8 @@ class PassthroughResponse:
     def take_body(self) -> bytes | None:
         return self._answer.take_body()
 
-    async def stream_to(self, sink: Callable[[bytes], bool]) -> None:
-        await self._answer.stream_to(sink)
+    async def stream_to(self, sink: Callable[[bytes], bool], chunk_sink: Callable[[bytes], bool] | None = None) -> None:
+        await self._answer.stream_to(sink, chunk_sink)
 
     def pause(self) -> None:
         self._answer.pause()
@@ -162,7 +162,8 @@ class AssembledResponse:
     def take_body(self) -> bytes | None:
         return None
 
-    async def stream_to(self, sink: Callable[[bytes], bool]) -> None:
+    async def stream_to(self, sink: Callable[[bytes], bool], chunk_sink: Callable[[bytes], bool] | None = None) -> None:
+        del chunk_sink
         while await self._flowing.wait() and (piece := await self.read()):
             if sink(piece):
                 return
@@ -229,7 +230,8 @@ class BatchErrorResponse:
     def take_body(self) -> bytes | None:
         return None
 
-    async def stream_to(self, sink: Callable[[bytes], bool]) -> None:
+    async def stream_to(self, sink: Callable[[bytes], bool], chunk_sink: Callable[[bytes], bool] | None = None) -> None:
+        del chunk_sink
         if body := await self.read():
             sink(body)
 

@@ -46,7 +46,8 @@ class TranslatedResponse:
     def take_body(self) -> bytes | None:
         return None
 
-    async def stream_to(self, sink: Callable[[bytes], bool]) -> None:
+    async def stream_to(self, sink: Callable[[bytes], bool], chunk_sink: Callable[[bytes], bool] | None = None) -> None:
+        del chunk_sink
         enough = False
 
         def translate(data: bytes) -> bool:

@@ -15,8 +15,9 @@ import msgspec
 from headgate.model.ticket import Api
 from headgate.model.units import BYTES_PER_TOKEN
 from headgate.model.usage import TOKENS_MAX, UsageSource
+from headgate.wire.event_splitter import EventSplitter
 from headgate.wire.openai_bodies import error_body, read_error
-from headgate.wire.sse import EventSplitter, error_event
+from headgate.wire.sse import error_event
 
 _ENCODER: Final = msgspec.json.Encoder()
 _EVENT: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
