@@ -58,8 +58,7 @@ def _request(at: Instant, request: str, chance: random.Random, *, last_day: bool
 
 
 def _with(row: UsageRow, fields: dict[str, object]) -> UsageRow:
-    values = {name: getattr(row, name) for name in row.__dataclass_fields__}
-    return UsageRow(**{**values, **fields})  # pyright: ignore[reportArgumentType]
+    return row._replace(**fields)  # pyright: ignore[reportArgumentType]
 
 
 def _answer(

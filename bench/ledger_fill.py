@@ -14,7 +14,7 @@ import random
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, date, datetime
 
 from bench.cli import print_progress
@@ -99,23 +99,21 @@ def _request(chance: random.Random, at: Instant) -> list[UsageRow]:
     if served < 0.03:
         return [rejected(answered, Outcome.RATE_LIMITED)]
     if served < 0.05:
-        return [replace(answered, outcome=Outcome.CANCELLED, ending="aborted", cause=BillCause.CLIENT_DISCONNECTED)]
+        return [answered._replace(outcome=Outcome.CANCELLED, ending="aborted", cause=BillCause.CLIENT_DISCONNECTED)]
     if served < 0.08:
-        failed = replace(
-            answered,
+        failed = answered._replace(
             ending="failed",
             cause=BillCause.RETRY,
             payer=PAYER_BY_CAUSE[BillCause.RETRY],
             usage_source="estimated",
         )
-        return [failed, replace(answered, attempt=2, endpoint=f"{pool}-{chance.randrange(8)}")]
+        return [failed, answered._replace(attempt=2, endpoint=f"{pool}-{chance.randrange(8)}")]
     return [answered]
 
 
 def rejected(row: UsageRow, outcome: Outcome) -> UsageRow:
     nothing = NanoUsd(0)
-    return replace(
-        row,
+    return row._replace(
         **dict.fromkeys(("tokens_in", "tokens_cached", "tokens_out", "input_us", "output_us", "overhead_us"), 0),
         **dict.fromkeys(("pool", "endpoint", "usage_source", "ending", "cause", "payer", "served_model"), ""),
         **dict.fromkeys(("input_nano_usd", "output_nano_usd", "overhead_nano_usd", "reserved_nano_usd"), nothing),

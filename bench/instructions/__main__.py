@@ -15,13 +15,16 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from bench.cli import FailedRequests, print_progress, report_problem, stop_cleanly_on_sigterm
 from bench.cpu_cores import TooFewCores, two_cores
 from bench.instructions.counter import NOTHING, OUTSIDE, TOTAL, Counter
+from bench.instructions.ledger import Settings, database
 from bench.instructions.script import Script, running_script
 from bench.instructions.units import units
 from bench.targets import gateway
@@ -53,23 +56,32 @@ class Step:
     phase: int
 
 
-def measure(names: Mapping[str, str], *, requests: int, chunks: bool) -> Counts:
-    """Return the counts of the units. `names` maps the beginning of each unit to its name."""
+def measure(
+    names: Mapping[str, str],
+    folder: Path,
+    *,
+    script: Script,
+    requests: int,
+    chunks: bool,
+    all_threads: bool = False,
+    settings: Settings | None = None,
+) -> Counts:
+    """Return the counts of the units. `names` maps the beginning of each unit to its name.
+
+    With `all_threads`, only the total is correct.
+    """
     numbers = {name: number for number, name in enumerate(dict.fromkeys(names.values()), OUTSIDE + 1)}
-    cores = two_cores()
-    with tempfile.TemporaryDirectory(prefix="headgate-instructions-") as made:
-        folder = Path(made)
-        counter = Counter(folder, {beginning: numbers[name] for beginning, name in names.items()})
-        os.environ.update(counter.environment)
-        with running_script() as script:
-            print_progress("starting the gateway under callgrind")
-            url = f"http://127.0.0.1:{script.port}"
-            with gateway(cores.target, url, folder / "gateway", command=LAUNCH) as target:
-                script.connect(target)
-                script.ask(WARM_UP_REQUESTS)
-                counter.slow_clock(CLOCK_DIVISOR)
-                steps = _run(counter, script, list(numbers.values()), requests=requests, chunks=chunks)
-        found = [instructions for phase, instructions in counter.counts() if phase != NOTHING]
+    folder.mkdir()
+    counter = Counter(folder, {beginning: numbers[name] for beginning, name in names.items()}, all_threads=all_threads)
+    os.environ.update(counter.environment)
+    print_progress("starting the gateway under callgrind")
+    url = f"http://127.0.0.1:{script.port}"
+    with gateway(two_cores().target, url, folder / "gateway", command=LAUNCH, settings=settings) as target:
+        script.connect(target)
+        script.ask(WARM_UP_REQUESTS)
+        counter.slow_clock(CLOCK_DIVISOR)
+        steps = _run(counter, script, list(numbers.values()), requests=requests, chunks=chunks)
+    found = [instructions for phase, instructions in counter.counts() if phase != NOTHING]
     assert len(found) == len(steps), f"{len(found)} counts for {len(steps)} phases"
     titles = {number: name for name, number in numbers.items()} | {OUTSIDE: "event loop", TOTAL: "total"}
     return per_piece(dict(zip(steps, found, strict=True)), titles, requests)
@@ -154,6 +166,8 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--under", default="", metavar="PATH", help="only files whose path in headgate starts with PATH")
     made.add_argument("--requests", type=int, default=REQUESTS, help=f"requests per unit (default {REQUESTS})")
     made.add_argument("--no-chunks", action="store_true", help="count requests only")
+    made.add_argument("--ledger", action="store_true", help="configure a ledger, and compare with a run without it")
+    made.add_argument("--threads", action="store_true", help="count all threads, not only the main one; no parts")
     made.add_argument("--assert", dest="check", action="store_true", help="exit 1 if a count is outside the budget")
     made.add_argument("--write-budget", action="store_true", help="make these counts the budget")
     return made
@@ -162,21 +176,43 @@ def parser() -> argparse.ArgumentParser:
 def main(arguments: Sequence[str] | None = None) -> int:
     args = parser().parse_args(arguments)
     stop_cleanly_on_sigterm()
-    if (args.check or args.write_budget) and (args.by != "package" or args.no_chunks):
-        parser().error("the budget is by package, for requests and chunks")
+    if (args.check or args.write_budget) and (args.by != "package" or args.no_chunks or args.ledger or args.threads):
+        parser().error("the budget is by package, for requests and chunks, in the main thread and without a ledger")
     try:
-        counts = measure(units(args.by, args.under), requests=args.requests, chunks=not args.no_chunks)
+        counts, ratios = _measure(args)
     except (MissingProgram, TooFewCores, FailedRequests, ProcessFailedError, TimeoutError) as problem:
         return report_problem("profile-request", str(problem))
     budget: Counts | None = json.loads(BUDGET.read_text()) if args.by == "package" else None
     print(table(counts, budget))
+    for name, ratio in ratios.items():
+        print(f"{name} {ratio:,}")
     if args.write_budget:
         BUDGET.write_text(json.dumps(counts, indent=4) + "\n")
     missed = beyond_budget(counts, budget) if args.check and budget else []
     for sentence in missed:
         print_progress(f"outside the budget: {sentence}. See docs/project/performance.md.")
-    print(json.dumps({f"{name}_per_{work}": count for work, found in counts.items() for name, count in found.items()}))
+    figures = {f"{name}_per_{work}": count for work, found in counts.items() for name, count in found.items()}
+    print(json.dumps(figures | ratios))
     return 1 if missed else 0
+
+
+def _measure(args: argparse.Namespace) -> tuple[Counts, dict[str, float]]:
+    """Return the counts and, with `--ledger`, their ratio to the counts without a ledger."""
+    names = {} if args.threads else units(args.by, args.under)
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="headgate-instructions-")))
+        script = stack.enter_context(running_script())
+        run = partial(
+            measure, script=script, requests=args.requests, chunks=not args.no_chunks, all_threads=args.threads
+        )
+        if not args.ledger:
+            return run(names, folder / "off"), {}
+        url = f"http://127.0.0.1:{script.port}"
+        without, with_ledger = stack.enter_context(database(url, folder))
+        off = run({}, folder / "off", settings=without)
+        on = run(names, folder / "on", settings=with_ledger)
+        totals = {f"total_per_{work}_without_ledger": off[work]["total"] for work in off}
+        return on, totals | {f"ledger_ratio_{work}": round(on[work]["total"] / off[work]["total"], 4) for work in on}
 
 
 if __name__ == "__main__":

@@ -5,6 +5,8 @@
  * Frames that belong to no unit (standard library, generated code) count for the unit that calls them. In the phase
  * TOTAL, frame evaluation is not replaced and everything counts.
  *
+ * If HEADGATE_COUNTER_THREADS is "all", other threads count in every phase; otherwise they never count.
+ *
  * Callgrind makes a process about fifty times slower. While `clock_divisor` is above 1, all clocks advance more slowly
  * by this factor, and timeouts are longer, so that no periodic work falls into a phase.
  *
@@ -115,6 +117,7 @@ void install(void) {
     extra_slot = _PyEval_RequestCodeExtraIndex(no_cleanup);
     interpreter = PyInterpreterState_Get();
     main_thread = gettid();
+    collecting = !strcmp(getenv("HEADGATE_COUNTER_THREADS"), "all");
 }
 
 /* Clocks and timeouts */

@@ -44,10 +44,11 @@ class Control(ctypes.Structure):
 class Counter:
     """Counter of one gateway process, controlled through files in `folder`.
 
-    `units` maps the beginning of PATH:QUALNAME; to the number of a phase.
+    `units` maps the beginning of PATH:QUALNAME; to the number of a phase. With `all_threads`, other threads count in
+    every phase.
     """
 
-    def __init__(self, folder: Path, units: Mapping[str, int]) -> None:
+    def __init__(self, folder: Path, units: Mapping[str, int], *, all_threads: bool = False) -> None:
         self._out = folder / "callgrind.out"
         check_valgrind()
         file, listed = folder / "control", folder / "units"
@@ -57,6 +58,7 @@ class Counter:
             self._control = Control.from_buffer(mmap.mmap(opened.fileno(), ctypes.sizeof(Control)))
         self._control.clock_divisor = 1
         self.environment = {
+            "HEADGATE_COUNTER_THREADS": "all" if all_threads else "main",
             "HEADGATE_COUNTER_LIBRARY": str(compile_counter(folder)),
             "HEADGATE_COUNTER_CONTROL": str(file),
             "HEADGATE_COUNTER_OUT": str(self._out),

@@ -13,7 +13,6 @@ VALGRIND: Final = (
     "valgrind",
     "--tool=callgrind",
     "--instr-atstart=no",
-    "--collect-atstart=no",
     "--combine-dumps=yes",
     "--quiet",
 )
@@ -28,7 +27,10 @@ def main() -> None:
     arguments = sys.argv[1:]
     command = [sys.executable, "-c", START, *arguments]
     if arguments[:1] == ["serve"]:
-        command = [*VALGRIND, f"--callgrind-out-file={os.environ['HEADGATE_COUNTER_OUT']}", *command]
+        # The library selects what is collected in the main thread. Other threads collect always or never.
+        others = "yes" if os.environ["HEADGATE_COUNTER_THREADS"] == "all" else "no"
+        collect = f"--collect-atstart={others}"
+        command = [*VALGRIND, collect, f"--callgrind-out-file={os.environ['HEADGATE_COUNTER_OUT']}", *command]
         # Hash order would otherwise differ from run to run, and with it the number of instructions.
         environment = os.environ | {"LD_PRELOAD": os.environ["HEADGATE_COUNTER_LIBRARY"], "PYTHONHASHSEED": "0"}
         os.execvpe(command[0], command, environment)  # noqa: S606

@@ -9,7 +9,9 @@ from bench.diagnosis.healthy import HEALTHY
 from bench.diagnosis.incidents import INCIDENTS
 from bench.diagnosis.scored_run import Result, score_case
 from bench.diagnosis.simulated_process import IDLE_NS, Connections, SimulatedProcess
+from bench.diagnosis_speed import observations, observe_all
 from headgate.core.diagnosis.diagnosis import CAUSES
+from headgate.core.events import AttemptEnded, AttemptsProgressed, RequestArrived
 from headgate.model.units import Duration, Instant
 from headgate.model.verdict import Cause, Incident
 from testing.builders import at, completed, dispatch
@@ -99,3 +101,12 @@ def test_healthy_process_reports_occasional_high_cpu_and_lag() -> None:
     assert any(of[0].cpu_percent >= 80 for of in told)
     assert any(late)
     assert max(late) < 20
+
+
+def test_diagnosis_speed_observes_the_events_of_whole_requests() -> None:
+    before, found = observations(200)
+
+    kinds = [type(each.event) for each in found]
+    assert (kinds.count(RequestArrived), kinds.count(AttemptEnded)) == (200, 200)
+    assert AttemptsProgressed in kinds
+    assert observe_all(before, found, 1) >= 0

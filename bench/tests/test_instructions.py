@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.instructions.__main__ import CHUNKS_FEW, CHUNKS_MANY, Step, beyond_budget, per_piece, table
+from bench.instructions.__main__ import CHUNKS_FEW, CHUNKS_MANY, Step, beyond_budget, main, per_piece, table
 from bench.instructions.counter import OUTSIDE, TOTAL, compile_counter, phase_counts
 from bench.instructions.units import qualified_names, units
 
@@ -78,3 +78,9 @@ def test_counts_above_and_below_the_budget_are_reported() -> None:
         "wire: 9,699 instructions per request; the budget is 10,000",
         "renamed: 0 instructions per request; the budget is 5,000",
     ]
+
+
+@pytest.mark.parametrize("option", ["--ledger", "--threads"])
+def test_budget_applies_only_to_the_main_thread_without_a_ledger(option: str) -> None:
+    with pytest.raises(SystemExit):
+        main(["--assert", option])

@@ -4,7 +4,6 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -59,7 +58,7 @@ def a_row(request: str = "req_1", attempt: int = 1, *, at: Instant = NOON, **cha
         reserved_nano_usd=NanoUsd(900),
         metadata=(("conversation", "c1"), ("feature", "søk")),
     )
-    return replace(row, **changes)
+    return row._replace(**changes)
 
 
 def a_time(endpoint: str = "e1", *, at: Instant = NOON, source: str = "g1") -> EndpointTimeRow:

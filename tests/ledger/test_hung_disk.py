@@ -96,14 +96,14 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Disk]:
 async def hung(spool: Spool, disk: Disk) -> None:
     """Hang the disk and wait until the spool reports it."""
     disk.hangs(spool)
-    assert spool.add_entry(a_note("unlucky")) is not None
+    assert spool.journal.add_entry(a_note("unlucky")) is not None
     await until(lambda: spool.problem is not None)
 
 
 async def test_note_is_acknowledged_once_it_is_on_disk(tmp_path: Path, disk: Disk) -> None:
     async with a_spool(tmp_path, stall_s=PATIENT_S) as spool:
         disk.hangs()
-        note = spool.add_entry(a_note("sent"))
+        note = spool.journal.add_entry(a_note("sent"))
         assert note is not None
         for _ in range(5):
             await asyncio.sleep(0)
@@ -118,7 +118,7 @@ async def test_note_is_acknowledged_once_it_is_on_disk(tmp_path: Path, disk: Dis
 
 async def test_notes_from_one_turn_are_written_in_one_call(tmp_path: Path, disk: Disk) -> None:
     async with a_spool(tmp_path, stall_s=PATIENT_S) as spool:
-        notes = [spool.add_entry(a_note(f"req_{number}")) for number in range(50)]
+        notes = [spool.journal.add_entry(a_note(f"req_{number}")) for number in range(50)]
         for note in notes:
             assert note is not None
             assert await note.acknowledgement.wait()
@@ -130,19 +130,19 @@ async def test_notes_from_one_turn_are_written_in_one_call(tmp_path: Path, disk:
 async def test_request_waits_for_a_hanging_disk_no_longer_than_the_stall_timeout(tmp_path: Path, disk: Disk) -> None:
     async with a_spool(tmp_path, stall_s=PATIENT_S) as spool:
         disk.hangs(spool)
-        first = spool.add_entry(a_note("first"))
+        first = spool.journal.add_entry(a_note("first"))
         await asyncio.sleep(STALL_S / 4)
-        second = spool.add_entry(a_note("second"))
+        second = spool.journal.add_entry(a_note("second"))
         assert first is not None
         assert second is not None
         async with asyncio.timeout(HELD_UP_S):
             await first.acknowledgement.wait()
         # The second note is released with the first, before its own limit is reached.
         written = [each.acknowledgement.written for each in (first, second)]
-        third, problem = spool.add_entry(a_note("third")), spool.problem
+        third, problem = spool.journal.add_entry(a_note("third")), spool.problem
         disk.answers(spool)
         await spool.flush()
-        after = spool.add_entry(a_note("after"))
+        after = spool.journal.add_entry(a_note("after"))
         assert after is not None
         after_written, mended = await after.acknowledgement.wait(), spool.problem
 
@@ -229,7 +229,7 @@ async def test_attempt_without_a_note_on_disk_is_counted_as_unrecorded(tmp_path:
         return dispatch(request)
 
     async with a_spool(tmp_path, stall_s=PATIENT_S) as spool:
-        recorder = UsageRecorder(spool, spool)
+        recorder = UsageRecorder(spool, spool.journal)
         recorder.observe(arrived("a"), [sent("a")], at(0))
         await recorder.wait_journaled(RequestId("a"), 1)
         on_disk, unrecorded = len(read_entries(tmp_path / "p1.notes")), recorder.unjournaled_attempts
@@ -248,7 +248,7 @@ async def test_reject_unrecorded_rejects_attempts_until_a_hanging_disk_recovers(
     tmp_path: Path, disk: Disk, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with a_spool(tmp_path, stall_s=PATIENT_S, reject_unrecorded=True) as spool:
-        recorder = UsageRecorder(spool, spool, reject_unrecorded=True)
+        recorder = UsageRecorder(spool, spool.journal, reject_unrecorded=True)
         recorder.observe(arrived("a"), [dispatch("a")], at(0))
         before = await recorder.wait_journaled(RequestId("a"), 1)
         disk.hangs(spool)
@@ -277,7 +277,7 @@ async def test_reject_unrecorded_rejects_attempts_until_a_full_disk_has_space(
         raise OSError(28, "No space left on device")
 
     async with a_spool(tmp_path, stall_s=PATIENT_S, reject_unrecorded=True) as spool:
-        recorder = UsageRecorder(spool, spool, reject_unrecorded=True)
+        recorder = UsageRecorder(spool, spool.journal, reject_unrecorded=True)
         monkeypatch.setattr(segment_module.os, "write", full)
         spool.add([a_row("unwritten")])
         await spool.flush()

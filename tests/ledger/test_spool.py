@@ -9,7 +9,6 @@ import signal
 import sys
 import tempfile
 import tracemalloc
-from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -30,9 +29,10 @@ from headgate.ledger.rows import (
     usage_keys,
 )
 from headgate.ledger.spool import segment as segment_module
+from headgate.ledger.spool.disk_thread import DiskThread
 from headgate.ledger.spool.journal import Journal
 from headgate.ledger.spool.spool import SEGMENT_ROWS_MAX, Spool
-from headgate.ledger.spool.spool_files import MAGIC, record_header
+from headgate.ledger.spool.spool_files import MAGIC, frame_record
 from headgate.ledger.spool.spool_health import SpoolHealth
 from headgate.ports.ledger import UsageRow
 from tests.ledger.rows import a_row, a_spool, a_time
@@ -61,11 +61,11 @@ async def filled(folder: str) -> Spool:
         spool.add([a_row(f"req_{number}"), a_row(f"req_{number}", 2)])
     spool.add_endpoint_times([a_time()])
     for name, metadata in (("req_0", ()), ("under_way", ()), ("long", tuple((f"k{n}", "x" * 128) for n in range(8)))):
-        assert spool.add_entry(a_note(name, metadata)) is not None
+        assert spool.journal.add_entry(a_note(name, metadata)) is not None
     spool.add([a_row("noted")])
-    noted = spool.add_entry(a_note("noted"))
+    noted = spool.journal.add_entry(a_note("noted"))
     assert noted is not None
-    spool.erase(noted.slot)
+    spool.journal.erase(noted.slot)
     await spool.flush()
     return spool
 
@@ -151,9 +151,10 @@ def a_note_file(path: Path, *, slots: int = 64) -> JournalFile:
 
 
 async def test_attempts_beyond_the_slots_proceed_without_notes(tmp_path: Path) -> None:
-    journal = Journal(tmp_path / "x.notes", SpoolHealth(), slots=2)
+    thread = DiskThread(list, on_stalled=lambda: None, on_resumed=lambda _: None)
+    journal = Journal(tmp_path / "x.notes", SpoolHealth(), thread, slots=2)
     journal.open_now()
-    first, second, third = (journal.add(a_note(name)) for name in "abc")
+    first, second, third = (journal.add_entry(a_note(name)) for name in "abc")
     assert first is not None
     journal.erase(first.slot)
     work = journal.collect()
@@ -161,6 +162,7 @@ async def test_attempts_beyond_the_slots_proceed_without_notes(tmp_path: Path) -
     work.run()
     [left] = read_entries(tmp_path / "x.notes")
     journal.close().run()
+    thread.close()
 
     assert third is None
     assert second is not None
@@ -199,17 +201,17 @@ async def test_failed_note_write_is_reported_and_does_not_block_its_request(
         raise OSError(5, "Input/output error")
 
     async with a_spool(tmp_path) as spool:
-        kept = spool.add_entry(a_note("kept"))
+        kept = spool.journal.add_entry(a_note("kept"))
         assert kept is not None
         written = await kept.acknowledgement.wait()
         monkeypatch.setattr(notes_module.os, "pwrite", fail)
-        refused = spool.add_entry(a_note("refused"))
+        refused = spool.journal.add_entry(a_note("refused"))
         assert refused is not None
         refused_written, problem = await refused.acknowledgement.wait(), spool.problem
-        spool.erase(refused.slot)
+        spool.journal.erase(refused.slot)
         await spool.flush()
         monkeypatch.undo()
-        again = spool.add_entry(a_note("again"))
+        again = spool.journal.add_entry(a_note("again"))
         assert again is not None
         again_written, mended = await again.acknowledgement.wait(), spool.problem
 
@@ -254,11 +256,11 @@ async def test_requests_proceed_without_notes_until_the_disk_has_space(
 
     monkeypatch.setattr(notes_module.os, "posix_fallocate", full)
     async with a_spool(tmp_path) as spool:
-        without, problem, left = spool.add_entry(a_note()), spool.problem, list(tmp_path.glob("*.notes"))
+        without, problem, left = spool.journal.add_entry(a_note()), spool.problem, list(tmp_path.glob("*.notes"))
         monkeypatch.undo()
         await spool.maintain(take_over=False)
         await spool.flush()
-        with_room, mended = spool.add_entry(a_note()), spool.problem
+        with_room, mended = spool.journal.add_entry(a_note()), spool.problem
 
     assert (without, left) == (None, [])
     assert with_room is not None
@@ -391,7 +393,7 @@ async def test_file_from_another_version_is_set_aside_and_counted(
 async def test_file_with_an_unknown_field_is_set_aside_and_counted(tmp_path: Path) -> None:
     record = msgspec.msgpack.encode((0, [["a"] * 40]))
     (tmp_path / "dead.lock").touch()
-    (tmp_path / "dead.00000001.rows").write_bytes(MAGIC + record_header(record) + record)
+    (tmp_path / "dead.00000001.rows").write_bytes(MAGIC + frame_record(record))
     async with a_spool(tmp_path) as spool:
         await spool.take_over()
         assert await emptied(spool) == []
@@ -624,7 +626,7 @@ async def test_spool_files_are_accessible_only_to_their_owner(tmp_path: Path) ->
 
 
 def test_record_is_read_back_unchanged() -> None:
-    row = replace(a_row(), ttft_us=None, metadata=())
+    row = a_row(ttft_us=None, metadata=())
     assert unpack_record(pack_usage([row, a_row("b")])).usage == (row, a_row("b"))
 
 

@@ -51,7 +51,7 @@ class LedgerSync:
             raise OSError(0, f"{what}; create it as a directory that this process can write to") from error
         self._database = Database(database.url, query_s_max=QUERY_S_MAX)
         self._writer = LedgerWriter(self._database, self._spool, retention_days=settings.retention_days)
-        self.observer = UsageRecorder(self._spool, self._spool, reject_unrecorded=refuses)
+        self.observer = UsageRecorder(self._spool, self._spool.journal, reject_unrecorded=refuses)
         self._tasks: list[asyncio.Task[None]] = []
 
     # Lifecycle

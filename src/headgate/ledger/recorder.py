@@ -33,6 +33,7 @@ _NO_USAGE: Final = Usage(0, 0, 0, UsageSource.ESTIMATED)
 _ZERO_USD: Final = NanoUsd(0)
 _NO_BILL: Final = Bill(0, BillCause.SHUTDOWN, Duration(0), Duration(0), Duration(0), _ZERO_USD, _ZERO_USD, _ZERO_USD)
 _PROMPT_COMPUTED_ENDINGS: Final = (AttemptEnding.COMPLETED, AttemptEnding.ABORTED, AttemptEnding.TIMEOUT)
+_TEXTS_MAX: Final = 4_096
 _JOURNAL_FULL: Final = "the journal is full"
 _US: Final = 1_000
 """Nanoseconds per microsecond."""
@@ -61,10 +62,9 @@ class _Attempt:
         *("tokens", "usage"),
     )
 
-    def __init__(self, dispatch: Dispatch, model: str, now: Instant) -> None:
+    def __init__(self, dispatch: Dispatch, endpoint: str, served_model: str, now: Instant) -> None:
         self.dispatch = dispatch
-        self.endpoint = clamp_text(dispatch.endpoint_id)
-        self.served_model = clamp_text(dispatch.model) if dispatch.model else model
+        self.endpoint, self.served_model = endpoint, served_model
         self.journal_entry: PendingEntry | None = None
         self.sent_at = now
         self.first_token_at: Instant | None = None
@@ -78,10 +78,9 @@ class _Attempt:
 class _OpenRequest:
     __slots__ = ("arrived_at", "attempts", "end", "ended_at", "model", "running", "tenant", "ticket")
 
-    def __init__(self, ticket: Ticket, now: Instant) -> None:
+    def __init__(self, ticket: Ticket, tenant: str, model: str, now: Instant) -> None:
         self.ticket = ticket
-        self.tenant = clamp_text(ticket.tenant)
-        self.model = clamp_text(ticket.model)
+        self.tenant, self.model = tenant, model
         self.arrived_at = now
         self.attempts: list[_Attempt] = []
         self.running = 0
@@ -93,6 +92,17 @@ class _OpenRequest:
             if each.dispatch.attempt == number:
                 return each
         return None
+
+
+class _ClampedTexts(dict[str, str]):
+    """Names of tenants, models and endpoints as the database accepts them."""
+
+    def __missing__(self, text: str) -> str:
+        if len(self) >= _TEXTS_MAX:
+            # Clients can send any number of model names.
+            self.clear()
+        clamped = self[text] = clamp_text(text)
+        return clamped
 
 
 class UsageRecorder:
@@ -112,6 +122,7 @@ class UsageRecorder:
         self._journal = journal
         self._requests_max = requests_max
         self._open: dict[RequestId, _OpenRequest] = {}
+        self._texts = _ClampedTexts()
         self.unjournaled_attempts = 0
         """Number of attempts that were sent without a journal entry on disk."""
 
@@ -124,7 +135,12 @@ class UsageRecorder:
         if found is None or self._journal is None:
             # Either the request has ended in the meantime, or there is no journal.
             return None
-        is_noted = found.journal_entry is not None and await found.journal_entry.acknowledgement.wait()
+        is_noted = False
+        if found.journal_entry is not None:
+            acknowledgement = found.journal_entry.acknowledgement
+            if acknowledgement.written is None:
+                await acknowledgement.waiter()
+            is_noted = acknowledgement.written is True
         why = self._journal.write_problem if self._reject_unrecorded or not is_noted else None
         if is_noted and why is None:
             return None
@@ -151,10 +167,6 @@ class UsageRecorder:
                 self._ended(command, now)
             elif type(command) is Dispatch:
                 self._sent(command, now)
-        if type(event) is AttemptEnded:
-            found = self._open.get(event.request_id)
-            if found is not None and found.end is not None and not found.running:
-                self._write(event.request_id)
 
     def close(self) -> None:
         """Writes the requests that have ended, even if some of their attempts are still open. No more events will
@@ -168,7 +180,8 @@ class UsageRecorder:
         return None if found is None else found.attempt(number)
 
     def _arrived(self, ticket: Ticket, now: Instant) -> None:
-        self._open[ticket.request_id] = _OpenRequest(ticket, now)
+        texts = self._texts
+        self._open[ticket.request_id] = _OpenRequest(ticket, texts[ticket.tenant], texts[ticket.model], now)
         if len(self._open) > self._requests_max:
             self._write(next(iter(self._open)))
 
@@ -176,7 +189,9 @@ class UsageRecorder:
         found = self._open.get(dispatch.request_id)
         # When another scheduler takes over, it may repeat a command.
         if found is not None and (not found.attempts or found.attempt(dispatch.attempt) is None):
-            attempt = _Attempt(dispatch, found.model, now)
+            texts = self._texts
+            model = texts[dispatch.model] if dispatch.model else found.model
+            attempt = _Attempt(dispatch, texts[dispatch.endpoint_id], model, now)
             found.attempts.append(attempt)
             found.running += 1
             if self._journal is not None:
@@ -190,6 +205,8 @@ class UsageRecorder:
             if event.first_token and attempt.first_token_at is None:
                 attempt.first_token_at = now
             found.running -= 1
+            if found.end is not None and not found.running:
+                self._write(event.request_id)
 
     def _ended(self, end: End, now: Instant) -> None:
         found = self._open.get(end.request_id)
@@ -246,11 +263,20 @@ def _rows(request: _OpenRequest) -> list[UsageRow]:
 def _row(request: _OpenRequest, attempt: _Attempt, bill: Bill | None, *, last: bool) -> UsageRow:
     ticket, end, dispatch = request.ticket, request.end, attempt.dispatch
     usage = attempt.usage or _estimated(ticket, attempt)
-    prompt_tokens, cached_tokens, output_tokens, reasoning_tokens = _token_counts(usage)
+    prompt_tokens, cached_tokens = usage.prompt_tokens, usage.cached_tokens
+    output_tokens, reasoning_tokens = usage.output_tokens, usage.reasoning_tokens
+    if not (
+        0 <= prompt_tokens <= COUNT_MAX
+        and 0 <= cached_tokens <= COUNT_MAX
+        and 0 <= output_tokens <= COUNT_MAX
+        and 0 <= reasoning_tokens <= COUNT_MAX
+    ):
+        prompt_tokens, cached_tokens = clamp_count(prompt_tokens), clamp_count(cached_tokens)
+        output_tokens, reasoning_tokens = clamp_count(output_tokens), clamp_count(reasoning_tokens)
     ended_at = attempt.ended_at or request.ended_at
     first_at = attempt.first_token_at if ticket.stream else None
     billed = _NO_BILL if bill is None else bill
-    return UsageRow(
+    values = (
         request.arrived_at,
         ticket.request_id,
         dispatch.attempt,
@@ -285,15 +311,8 @@ def _row(request: _OpenRequest, attempt: _Attempt, bill: Bill | None, *, last: b
         end.reserved if end is not None and last else _ZERO_USD,
         ticket.metadata,
     )
-
-
-def _token_counts(usage: Usage) -> tuple[int, int, int, int]:
-    """Prompt, cached, output and reasoning tokens, each clamped to the range of its column."""
-    counts = usage.prompt_tokens, usage.cached_tokens, usage.output_tokens, usage.reasoning_tokens
-    for count in counts:
-        if not 0 <= count <= COUNT_MAX:
-            return clamp_count(counts[0]), clamp_count(counts[1]), clamp_count(counts[2]), clamp_count(counts[3])
-    return counts
+    # The generated constructor takes several times as long for this many fields.
+    return UsageRow._make(values)
 
 
 def _estimated(ticket: Ticket, attempt: _Attempt) -> Usage:

@@ -4,18 +4,17 @@ Rows are never changed. A wrong row is corrected by adding another row whose amo
 """
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from headgate.model.message import message
 from headgate.model.money import NanoUsd
 from headgate.model.units import Instant, RequestId
 
 
-@message
-class UsageRow:
+class UsageRow(NamedTuple):
     """Usage of one attempt, or of a request that was never sent (attempt 0).
 
-    The key consists of arrival time, request and attempt.
+    The key consists of arrival time, request and attempt. A tuple is the fastest to create and to encode.
     """
 
     at: Instant

@@ -14,12 +14,21 @@ class Acknowledgement:
         """Result of the write; None until it is known."""
         self._waiters: list[asyncio.Future[None]] = []
 
+    def waiter(self) -> asyncio.Future[None]:
+        """Returns a future that is done once `written` is known.
+
+        Each request has its own future, so that cancelling one does not cancel the others.
+        """
+        waiter = asyncio.get_running_loop().create_future()
+        if self.written is None:
+            self._waiters.append(waiter)
+        else:
+            waiter.set_result(None)
+        return waiter
+
     async def wait(self) -> bool:
         while self.written is None:
-            # Each request has its own future, so that cancelling one does not cancel the others.
-            waiter = asyncio.get_running_loop().create_future()
-            self._waiters.append(waiter)
-            await waiter
+            await self.waiter()
         return self.written
 
     def settle(self, *, written: bool) -> None:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from queue import Empty, SimpleQueue
 from time import monotonic
-from typing import Final, NamedTuple, ParamSpec, TypeVar
+from typing import Final, ParamSpec, Protocol, TypeVar
 
 Args = ParamSpec("Args")
 Result = TypeVar("Result")
@@ -31,14 +31,33 @@ _PAUSED_S: Final = 0.1
 """If a check is this late, the process was probably paused, and the thread gets this much extra time."""
 
 
-class DiskOperation(NamedTuple):
-    run: Callable[[], None]
-    """Called in the writer thread. May raise `OSError`."""
-    on_done: Callable[[OSError | None], None]
-    """Called in the event loop with the exception raised by `run`, or None."""
+class DiskOperation(Protocol):
+    def run(self) -> None:
+        """Called in the writer thread. May raise `OSError`."""
+        ...
+
+    def finish(self, error: OSError | None) -> None:
+        """Called in the event loop with the exception raised by `run`, or None."""
+        ...
+
+
+class DiskCall:
+    """An operation that is not frequent enough for a class of its own."""
+
+    __slots__ = ("_on_done", "_operation")
+
+    def __init__(self, operation: Callable[[], None], on_done: Callable[[OSError | None], None]) -> None:
+        self._operation, self._on_done = operation, on_done
+
+    def run(self) -> None:
+        self._operation()
+
+    def finish(self, error: OSError | None) -> None:
+        self._on_done(error)
 
 
 Results = Sequence[tuple[DiskOperation, OSError | None]]
+"""Finished operations and their errors."""
 
 
 class DiskThread:
@@ -143,7 +162,7 @@ class DiskThread:
     def _finish(self, results: Results) -> None:
         self._busy = False
         for work, error in results:
-            work.on_done(error)
+            work.finish(error)
         if self.stalled:
             self.stalled = False
             self._on_resumed(self._loop.time() - self._since)
@@ -167,7 +186,7 @@ class DiskThread:
 
     def _write(self) -> None:
         while (works := self._batches.get()) is not None:
-            self._results.put([(work, _error_of(work)) for work in works])
+            self._results.put(_run(works))
             try:
                 self._loop.call_soon_threadsafe(self._acknowledge)
             except RuntimeError:
@@ -175,14 +194,18 @@ class DiskThread:
                 return
 
 
-def _error_of(work: DiskOperation) -> OSError | None:
-    try:
-        work.run()
-    except OSError as error:
-        return error
-    except MemoryError:
-        return OSError(errno.ENOMEM, "Cannot allocate memory")
-    return None
+def _run(works: Sequence[DiskOperation]) -> Results:
+    results: list[tuple[DiskOperation, OSError | None]] = []
+    for work in works:
+        try:
+            work.run()
+        except OSError as error:
+            results.append((work, error))
+        except MemoryError:
+            results.append((work, OSError(errno.ENOMEM, "Cannot allocate memory")))
+        else:
+            results.append((work, None))
+    return results
 
 
 async def in_thread(function: Callable[Args, Result], *args: Args.args, **kwargs: Args.kwargs) -> Result:

@@ -11,23 +11,48 @@ from headgate.ledger.inflight_journal import EMPTY_SLOT, SLOTS, JournalFile, fra
 from headgate.ledger.inflight_journal import ENTRY_BYTES_MAX as NOTE_BYTES_MAX
 from headgate.ledger.rows import JournalEntry, pack_entry
 from headgate.ledger.spool.acknowledgement import Acknowledgement, PendingEntry
-from headgate.ledger.spool.disk_thread import DiskOperation
+from headgate.ledger.spool.disk_thread import DiskCall, DiskOperation, DiskThread
 from headgate.ledger.spool.spool_health import SpoolHealth
 
 
+class _JournalWrite(Acknowledgement):
+    """One write of the journal, which is also the acknowledgement for the entries in it."""
+
+    __slots__ = ("_file", "_health", "changes")
+
+    def __init__(self, file: JournalFile, health: SpoolHealth) -> None:
+        super().__init__()
+        self._file, self._health = file, health
+        self.changes: dict[int, bytes] = {}
+        """New content by slot."""
+
+    def run(self) -> None:
+        self._file.write(self.changes)
+
+    def finish(self, error: OSError | None) -> None:
+        if error is None:
+            self._health.journal_error = None
+        else:
+            self._health.journal_failed(error)
+        self.settle(written=error is None)
+
+
 class Journal:
-    def __init__(self, path: Path, troubles: SpoolHealth, *, slots: int = SLOTS) -> None:
+    def __init__(self, path: Path, troubles: SpoolHealth, disk_thread: DiskThread, *, slots: int = SLOTS) -> None:
         self._file = JournalFile(path, slots=slots)
+        self._disk_thread = disk_thread
         self._troubles = troubles
         self._slots = slots
         # Use low slots first, so that entries are close together and one write covers them.
         self._free = list(range(slots - 1, -1, -1))
-        self._changes: dict[int, bytes] = {}
-        self._pending_ack = Acknowledgement()
-        """Acknowledgement for the entries in `_changes`."""
-        self._submitted_ack = Acknowledgement()
-        """Acknowledgement for the entries that have been handed to the writer thread."""
+        self._pending = self._new_write()
+        """The next write, which collects changes."""
+        self._submitted = self._pending
+        """The last write that has been handed to the writer thread."""
         self._is_open = False
+
+    def _new_write(self) -> _JournalWrite:
+        return _JournalWrite(self._file, self._troubles)
 
     @property
     def is_open(self) -> bool:
@@ -39,7 +64,7 @@ class Journal:
         return len(self._free) < self._slots
 
     def open(self) -> DiskOperation:
-        return DiskOperation(self._file.open, self._opened)
+        return DiskCall(self._file.open, self._opened)
 
     def open_now(self) -> None:
         """Creates the file, blocking the event loop. Used at startup, before there are requests."""
@@ -56,46 +81,46 @@ class Journal:
         else:
             self._troubles.journal_failed(error)
 
-    def add(self, sent: JournalEntry) -> PendingEntry | None:
+    @property
+    def write_problem(self) -> str | None:
+        """Why entries written now would not survive the process; None if they would."""
+        return self._troubles.write_problem
+
+    def add_entry(self, sent: JournalEntry) -> PendingEntry | None:
         """Queues an entry, without its metadata if it would be too long. Returns None if it cannot be written."""
-        if not self._is_open or not self._free:
+        if not self._is_open or not self._free or self._disk_thread.stalled:
             return None
         record = pack_entry(sent)
         if len(record) > NOTE_BYTES_MAX:
             record = pack_entry((*sent[:-1], ()))
             if len(record) > NOTE_BYTES_MAX:
                 return None
-        slot = self._free.pop()
-        self._changes[slot] = frame_entry(record)
-        return PendingEntry(slot, self._pending_ack)
+        slot, pending = self._free.pop(), self._pending
+        pending.changes[slot] = frame_entry(record)
+        self._disk_thread.wake()
+        return PendingEntry(slot, pending)
 
     def erase(self, slot: int) -> None:
         self._free.append(slot)
-        self._changes[slot] = EMPTY_SLOT
+        self._pending.changes[slot] = EMPTY_SLOT
+        self._disk_thread.wake_soon()
 
     def collect(self) -> DiskOperation | None:
         """Combines all changes into one write, which must run after the rows for erased entries have been written."""
-        if not self._changes:
+        if not self._pending.changes:
             return None
-        changes, self._changes = self._changes, {}
-        self._submitted_ack, self._pending_ack = self._pending_ack, Acknowledgement()
-        return DiskOperation(partial(self._file.write, changes), partial(self._written, self._submitted_ack))
-
-    def _written(self, acknowledgement: Acknowledgement, error: OSError | None) -> None:
-        if error is None:
-            self._troubles.journal_error = None
-        else:
-            self._troubles.journal_failed(error)
-        acknowledgement.settle(written=error is None)
+        self._submitted, self._pending = self._pending, self._new_write()
+        return self._submitted
 
     def fail_pending(self) -> None:
         """Stops waiting for a hanging disk. Pending entries count as not written."""
-        self._submitted_ack.settle(written=False)
-        self._pending_ack.settle(written=False)
-        self._pending_ack = Acknowledgement()
+        self._submitted.settle(written=False)
+        failed, self._pending = self._pending, self._new_write()
+        self._pending.changes = failed.changes
+        failed.settle(written=False)
 
     def close(self) -> DiskOperation:
-        return DiskOperation(partial(self._file.close, keep=self.has_entries), self._closed)
+        return DiskCall(partial(self._file.close, keep=self.has_entries), self._closed)
 
     def _closed(self, error: OSError | None) -> None:
         if error is not None:

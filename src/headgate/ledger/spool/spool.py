@@ -27,12 +27,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from headgate.ledger.rows import JournalEntry, RowBatch, pack_endpoint_times, pack_usage
-from headgate.ledger.spool.acknowledgement import PendingEntry
+from headgate.ledger.rows import RowBatch, pack_endpoint_times, pack_usage
 from headgate.ledger.spool.disk_thread import STALL_AFTER_S, in_thread
+from headgate.ledger.spool.journal import Journal
 from headgate.ledger.spool.segment import Segment, inherited_segment, sync_to_disk
 from headgate.ledger.spool.spool_disk import SpoolDisk
-from headgate.ledger.spool.spool_files import HEADER_BYTES, OrphanedSpool, find_orphans, read_batch, record_header
+from headgate.ledger.spool.spool_files import OrphanedSpool, find_orphans, frame_record, read_batch
 from headgate.ports.ledger import EndpointTimeRow, UsageRow
 
 SEGMENT_ROWS_MAX: Final = 5_000
@@ -98,21 +98,18 @@ class Spool:
         if segment.rows == 0:
             segment.began_at = time.time()
         segment.rows += rows
-        segment.bytes += len(record) + HEADER_BYTES
-        self._disk.append(record_header(record), record)
+        framed = frame_record(record)
+        segment.bytes += len(framed)
+        self._disk.append(framed)
         if segment.rows >= SEGMENT_ROWS_MAX or segment.bytes >= SEGMENT_BYTES_MAX:
             self._rotate()
             self.wake.set()
 
-    # Journal
-
-    def add_entry(self, sent: JournalEntry) -> PendingEntry | None:
-        return self._disk.add_entry(sent)
-
-    def erase(self, slot: int) -> None:
-        self._disk.erase(slot)
-
     # State
+
+    @property
+    def journal(self) -> Journal:
+        return self._disk.journal
 
     @property
     def problem(self) -> str | None:

@@ -14,9 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from headgate.ledger.rows import JournalEntry
-from headgate.ledger.spool.acknowledgement import PendingEntry
-from headgate.ledger.spool.disk_thread import DiskOperation, DiskThread
+from headgate.ledger.spool.disk_thread import DiskCall, DiskOperation, DiskThread
 from headgate.ledger.spool.journal import Journal
 from headgate.ledger.spool.orphans import Orphans
 from headgate.ledger.spool.segment import Segment, SegmentFile, sync_to_disk
@@ -29,6 +27,23 @@ memory.
 """
 CLOSE_S_MAX: Final = 5.0
 """Maximum time to wait for the disk on exit, in seconds."""
+
+
+class _RowWrite:
+    """One write of encoded rows to a segment."""
+
+    __slots__ = ("_disk", "_file", "_segment", "chunks", "size")
+
+    def __init__(self, disk: "SpoolDisk", segment: Segment, file: SegmentFile) -> None:
+        self._disk, self._segment, self._file = disk, segment, file
+        self.chunks: list[bytes] = []
+        self.size = 0
+
+    def run(self) -> None:
+        self._file.append(self.chunks)
+
+    def finish(self, error: OSError | None) -> None:
+        self._disk.rows_written(self._segment, self.size, error)
 
 
 class SpoolDisk:
@@ -52,16 +67,16 @@ class SpoolDisk:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._lock = acquire_lock(folder / f"{name}.lock")
         self.health = SpoolHealth(refuses=reject_unrecorded)
-        self._journal = Journal(folder / f"{name}.notes", self.health)
         self._orphans = Orphans()
         self._operations: list[DiskOperation] = []
-        self._chunks: list[bytes] = []
-        """Encoded rows that have not been handed to the writer thread yet."""
+        self._rows: _RowWrite | None = None
+        """Rows that have not been handed to the writer thread yet."""
         self._current: Segment | None = None
         self._unwritten_bytes = 0
         """Size of the rows waiting for the writer thread, in bytes."""
-        self._journal.open_now()
         self._disk_thread = DiskThread(self._collect, on_stalled=self._stall, on_resumed=self._resume, stall_s=stall_s)
+        self.journal = Journal(folder / f"{name}.notes", self.health, self._disk_thread)
+        self.journal.open_now()
 
     @property
     def stalled(self) -> bool:
@@ -71,15 +86,17 @@ class SpoolDisk:
         await self._disk_thread.flush()
 
     def _queue(self, run: Callable[[], None], done: Callable[[OSError | None], None]) -> None:
-        self._operations.append(DiskOperation(run, done))
+        self._operations.append(DiskCall(run, done))
         self._disk_thread.wake()
 
     def _collect(self) -> Sequence[DiskOperation]:
-        self._queue_chunks()
         works, self._operations = self._operations, []
+        if self._rows is not None:
+            works.append(self._rows)
+            self._rows = None
         # The journal comes last, because entries must not be erased before the rows for their attempts have been
         # written.
-        if (noted := self._journal.collect()) is not None:
+        if (noted := self.journal.collect()) is not None:
             works.append(noted)
         return works
 
@@ -87,34 +104,24 @@ class SpoolDisk:
 
     def open_journal(self) -> None:
         """Creates the journal, unless it exists or the disk is hanging."""
-        if not self._journal.is_open and not self.stalled:
-            self._operations.append(self._journal.open())
+        if not self.journal.is_open and not self.stalled:
+            self._operations.append(self.journal.open())
             self._disk_thread.wake()
-
-    def add_entry(self, sent: JournalEntry) -> PendingEntry | None:
-        note = None if self._disk_thread.stalled else self._journal.add(sent)
-        if note is not None:
-            self._disk_thread.wake()
-        return note
-
-    def erase(self, slot: int) -> None:
-        self._journal.erase(slot)
-        self._disk_thread.wake_soon()
 
     # Rows
 
     def open(self, path: Path) -> Segment:
         """Starts a new current segment, without a file if the disk is hanging."""
-        self._queue_chunks()
+        self._queue_rows()
         segment = self._current = Segment(path, None if self.stalled else SegmentFile(path))
         if segment.file is not None:
             segment.pending_writes += 1
-            self._queue(segment.file.open, partial(self._written, segment, 0))
+            self._queue(segment.file.open, partial(self.rows_written, segment, 0))
         return segment
 
-    def append(self, frame: bytes, record: bytes) -> None:
-        """Adds a record to the current segment."""
-        segment, size = self._current, len(frame) + len(record)
+    def append(self, record: bytes) -> None:
+        """Adds a record, with its header, to the current segment."""
+        segment, size = self._current, len(record)
         assert segment is not None
         if not segment.on_disk:
             return
@@ -122,22 +129,21 @@ class SpoolDisk:
             segment.on_disk = False
             return
         self._unwritten_bytes += size
-        self._chunks.append(frame)
-        self._chunks.append(record)
+        rows = self._rows
+        if rows is None:
+            assert segment.file is not None
+            rows = self._rows = _RowWrite(self, segment, segment.file)
+            segment.pending_writes += 1
+        rows.chunks.append(record)
+        rows.size += size
         self._disk_thread.wake_soon()
 
-    def _queue_chunks(self) -> None:
-        segment, chunks = self._current, self._chunks
-        if not chunks or segment is None or segment.file is None:
-            return
-        self._chunks = []
-        segment.pending_writes += 1
-        size = sum(map(len, chunks))
-        self._operations.append(
-            DiskOperation(partial(segment.file.append, chunks), partial(self._written, segment, size))
-        )
+    def _queue_rows(self) -> None:
+        if self._rows is not None:
+            self._operations.append(self._rows)
+            self._rows = None
 
-    def _written(self, segment: Segment, size: int, error: OSError | None) -> None:
+    def rows_written(self, segment: Segment, size: int, error: OSError | None) -> None:
         segment.pending_writes -= 1
         segment.written_bytes += size
         self._unwritten_bytes -= size
@@ -149,13 +155,13 @@ class SpoolDisk:
 
     def finish(self, segment: Segment) -> None:
         """Closes the segment after its last row."""
-        self._queue_chunks()
+        self._queue_rows()
         if segment.file is not None:
             segment.pending_writes += 1
             self._queue(segment.file.close, partial(self._finished, segment))
 
     def _finished(self, segment: Segment, error: OSError | None) -> None:
-        self._written(segment, 0, error)
+        self.rows_written(segment, 0, error)
         self._on_finished()
 
     def remove(self, segment: Segment) -> None:
@@ -194,7 +200,7 @@ class SpoolDisk:
 
     def _stall(self) -> None:
         self.health.disk_stalled()
-        self._journal.fail_pending()
+        self.journal.fail_pending()
         self._on_changed()
 
     def _resume(self, after_s: float) -> None:
@@ -213,14 +219,14 @@ class SpoolDisk:
         # file.
         answers = self._disk_thread.drain(CLOSE_S_MAX)
         if answers:
-            self._operations += [self._journal.close(), DiskOperation(self._release_lock, self._maintenance_done)]
+            self._operations += [self.journal.close(), DiskCall(self._release_lock, self._maintenance_done)]
             answers = self._disk_thread.drain(CLOSE_S_MAX)
         if not answers:
             self.health.exiting_while_stalled()
         self._disk_thread.close()
 
     def _release_lock(self) -> None:
-        if not self._journal.has_entries and not any(self._folder.glob(f"{self._name}.*.rows")):
+        if not self.journal.has_entries and not any(self._folder.glob(f"{self._name}.*.rows")):
             with suppress(OSError):
                 (self._folder / f"{self._name}.lock").unlink(missing_ok=True)
         self._orphans.close()

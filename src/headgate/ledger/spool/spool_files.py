@@ -40,9 +40,9 @@ _SLICE: Final = 128
 _PAUSE_S: Final = 0.0002
 
 
-def record_header(record: bytes) -> bytes:
-    """Header of a record."""
-    return _HEADER.pack(len(record), crc32(record))
+def frame_record(record: bytes) -> bytes:
+    """Returns the record with its header."""
+    return _HEADER.pack(len(record), crc32(record)) + record
 
 
 # Reading a file
