@@ -2,6 +2,7 @@
 
 import ast
 import asyncio
+import importlib
 import os
 import re
 import subprocess
@@ -11,8 +12,6 @@ from pathlib import Path
 import pytest
 
 import hatch_build
-from headgate.edge.connection import Connection
-from headgate.engines.engine_connection import EngineConnection
 
 PROJECT = Path(__file__).parents[2]
 PACKAGE = PROJECT / "src" / "headgate"
@@ -114,23 +113,120 @@ def lines_of(source: str) -> set[tuple[str, int]]:
 @pytest.mark.parametrize("path", COMPILED, ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_no_compiled_coroutine_waits_while_it_handles_an_exception(path: Path) -> None:
     """mypyc does not save the exception of a suspended coroutine, so other coroutines would see it as theirs."""
+    assert waits_in_handlers(path.read_text()) == []
+
+
+@pytest.mark.parametrize("path", COMPILED, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_compiled_coroutines_use_async_with_only_for_timeouts(path: Path) -> None:
+    """The exit of `asyncio.timeout` never waits. Other exits could wait while an exception is handled."""
+    assert other_contexts(path.read_text()) == []
+
+
+def test_waits_in_every_kind_of_handler_are_found() -> None:
+    handlers = ("except ValueError", "except* ValueError", "finally")
+    waits = ("await a", "async with a: pass", "async for b in a: pass", "yield a", "if a: return await b")
+
+    for handler in handlers:
+        for wait in waits:
+            source = f"async def f():\n  try:\n    await a\n  {handler}:\n    {wait}\n  await a\n"
+            assert waits_in_handlers(source) == [5], source
+
+
+def test_asynchronous_contexts_other_than_timeouts_are_found() -> None:
+    source = """
+async def f():
+    limit = asyncio.timeout(1)
+    lock = asyncio.Lock()
+    both = asyncio.timeout(1)
+    both = asyncio.Lock()
+    async with limit, asyncio.timeout(2) as inner: pass
+    async with lock: pass
+    async with asyncio.timeout(1), asyncio.TaskGroup(): pass
+    async with both: pass
+    async with self.limit: pass
+async def g():
+    async with limit: pass
+"""
+    assert other_contexts(source) == [
+        (8, "lock"),
+        (9, "asyncio.TaskGroup()"),
+        (10, "both"),
+        (11, "self.limit"),
+        (13, "limit"),
+    ]
+
+
+def waits_in_handlers(source: str) -> list[int]:
+    """Return the lines of statements that wait in an `except`, `except*` or `finally` block."""
     handlers = [
         statement
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.Try)
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Try | ast.TryStar)
         for statement in (*(each for handler in node.handlers for each in handler.body), *node.finalbody)
     ]
     waits = (ast.Await, ast.AsyncWith, ast.AsyncFor, ast.Yield, ast.YieldFrom)
+    return [node.lineno for each in handlers for node in ast.walk(each) if isinstance(node, waits)]
 
-    assert [node.lineno for each in handlers for node in ast.walk(each) if isinstance(node, waits)] == []
+
+def other_contexts(source: str) -> list[tuple[int, str]]:
+    """Return line and expression of each `async with` on something else than an `asyncio.timeout` of its function."""
+    functions = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.AsyncFunctionDef)]
+    return [
+        (node.lineno, ast.unparse(item.context_expr))
+        for function in functions
+        for node in ast.walk(function)
+        if isinstance(node, ast.AsyncWith)
+        for item in node.items
+        if not is_timeout(item.context_expr, function)
+    ]
 
 
-@pytest.mark.parametrize("protocol", [Connection, EngineConnection])
+def is_timeout(context: ast.expr, function: ast.AsyncFunctionDef) -> bool:
+    if isinstance(context, ast.Call):
+        return ast.unparse(context.func) in {"asyncio.timeout", "asyncio.timeout_at"}
+    assigned = [
+        node.value
+        for node in ast.walk(function)
+        if isinstance(node, ast.Assign) and ast.unparse(context) in map(ast.unparse, node.targets)
+    ]
+    return bool(assigned) and all(isinstance(value, ast.Call) and is_timeout(value, function) for value in assigned)
+
+
+def compiled_protocols() -> list[type]:
+    """Return the compiled network protocols, without those from which another one inherits."""
+    names = [".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts) for path in COMPILED]
+    found = {
+        value
+        for name in names
+        for value in vars(importlib.import_module(name)).values()
+        if isinstance(value, type) and issubclass(value, asyncio.Protocol) and value.__module__ == name
+    }
+    inherited = {base for each in found for base in each.__mro__[1:]}
+    return sorted(found - inherited, key=lambda each: each.__name__)
+
+
+PROTOCOLS = compiled_protocols()
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_network_protocols_define_every_method_of_their_base_class(protocol: type) -> None:
     """Their compiled form has no base class."""
     callbacks = [name for name in dir(asyncio.Protocol) if not name.startswith("_")]
 
     assert [name for name in callbacks if getattr(protocol, name) is getattr(asyncio.Protocol, name)] == []
+
+
+def test_every_network_protocol_loses_its_base_class() -> None:
+    bases = {each.__name__ for protocol in PROTOCOLS for each in protocol.__mro__ if asyncio.Protocol in each.__bases__}
+    removed = {
+        node.name
+        for path in COMPILED
+        for node in ast.parse(path.read_text()).body
+        if isinstance(node, ast.ClassDef) and f"class {node.name}{hatch_build._PROTOCOL_BASE}:" in path.read_text()
+    }
+
+    assert {"Connection", "EngineConnection"} <= {each.__name__ for each in PROTOCOLS}
+    assert bases == removed
 
 
 def test_preparation_fails_if_a_class_is_not_followed_by_blank_lines() -> None:

@@ -1,4 +1,4 @@
-"""The wheel contains only the package and no files that run automatically.
+"""The wheel and the source archive contain only the intended files, and no files that run automatically.
 
 The LiteLLM release of 2026-03-24 contained a `.pth` file, which Python runs every time it starts.
 tests/house/test_requirements.py checks that every requirement is pinned and hashed.
@@ -7,6 +7,7 @@ tests/house/test_requirements.py checks that every requirement is pinned and has
 import re
 import subprocess
 import sys
+import tarfile
 import zipfile
 from pathlib import Path
 
@@ -19,11 +20,14 @@ RUN_BY_ITSELF = (".pth", "sitecustomize.py", "usercustomize.py", ".so", ".sh", "
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
-    folder = tmp_path_factory.mktemp("wheel")
-    command = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", folder]
+    return zipfile.ZipFile(built("wheel", tmp_path_factory.mktemp("wheel")))
+
+
+def built(target: str, folder: Path) -> Path:
+    command = [sys.executable, "-m", "hatchling", "build", "--target", target, "--directory", folder]
     subprocess.run(command, cwd=PROJECT, check=True, capture_output=True, timeout=200)
-    [built] = folder.glob("*.whl")
-    return zipfile.ZipFile(built)
+    [path] = folder.iterdir()
+    return path
 
 
 @pytest.mark.process
@@ -53,6 +57,21 @@ def test_wheel_defines_only_the_headgate_command(wheel: zipfile.ZipFile) -> None
     [entry_points] = [name for name in wheel.namelist() if name.endswith("entry_points.txt")]
 
     assert wheel.read(entry_points).decode().split() == ["[console_scripts]", "headgate", "=", "headgate.cli.main:main"]
+
+
+@pytest.mark.process
+def test_source_archive_contains_only_the_package_and_the_listed_top_level_files(tmp_path: Path) -> None:
+    with tarfile.open(built("sdist", tmp_path)) as archive:
+        names = [name.split("/", 1)[1] for name in archive.getnames()]
+    # The build backend adds these to every source archive.
+    added = {".gitignore", "PKG-INFO", "pyproject.toml"}
+    included = {"CHANGELOG.md", "LICENSE", "README.md", "hatch_build.py", "scenarios", "src"}
+
+    assert {name.partition("/")[0] for name in names} == included | added
+    assert {name.split("/")[1] for name in names if name.startswith("src/")} == {"headgate"}
+    sources = {path.relative_to(PROJECT).as_posix() for path in (PROJECT / "src" / "headgate").rglob("*.py")}
+    assert sources <= set(names)
+    assert [name for name in names if name.endswith(RUN_BY_ITSELF)] == []
 
 
 def test_source_does_not_execute_foreign_code() -> None:
