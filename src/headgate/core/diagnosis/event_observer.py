@@ -133,10 +133,22 @@ _Key = RequestId | tuple[RequestId, int]
 faster that way."""
 
 
+def _key(request_id: RequestId, attempt: int) -> _Key:
+    return request_id if attempt == 1 else (request_id, attempt)
+
+
 class EventObserver:
     __slots__ = (
-        *("_attempts", "_endpoints_max", "_handlers", "_homes", "_limited", "_open", "_open_max"),
-        *("classes", "endpoints", "pools"),
+        "_attempts",
+        "_endpoints_max",
+        "_handlers",
+        "_homes",
+        "_limited",
+        "_open",
+        "_open_max",
+        "classes",
+        "endpoints",
+        "pools",
     )
 
     def __init__(self, *, open_max: int = OPEN_MAX, endpoints_max: int = ENDPOINTS_MAX) -> None:
@@ -212,9 +224,7 @@ class EventObserver:
         seen = pool.history.current
         seen.sent += 1
         if dispatch.attempt == 1:
-            class_name = dispatch.service_class
-            # Most often the class has been seen in this second. A call to find that out would cost more.
-            (seen.answers.get(class_name) or seen.lengths_of(class_name)).asked += 1
+            seen.lengths_of(dispatch.service_class).asked += 1
         seen.waited_ns += dispatch.waited_ns
         endpoint = self.endpoints.get(dispatch.endpoint_id)
         if endpoint is None:
@@ -224,12 +234,10 @@ class EventObserver:
         if request.stream:
             endpoint.record_sent(now)
         request.running += 1
-        name, number = dispatch.request_id, dispatch.attempt
-        self._attempts[name if number == 1 else (name, number)] = _Attempt(request, endpoint, now)
+        self._attempts[_key(dispatch.request_id, dispatch.attempt)] = _Attempt(request, endpoint, now)
 
     def _first_token(self, event: FirstToken, now: Instant) -> None:
-        name, number = event.request_id, event.attempt
-        attempt = self._attempts.get(name if number == 1 else (name, number))
+        attempt = self._attempts.get(_key(event.request_id, event.attempt))
         if attempt is not None and attempt.begun_at is None:
             self._begin(attempt, now, delivered=event.delivered)
 
@@ -266,8 +274,7 @@ class EventObserver:
 
     def _ttft_limit_ns(self, request: _OpenRequest) -> Duration | None:
         """Returns the time limit for the first token, or None if the class is not latency-sensitive."""
-        name = request.service_class
-        service_class = None if name is None else self.classes.get(name)
+        service_class = self.classes.get(cast("ClassName", request.service_class))
         if service_class is None:
             return None
         if service_class.ttft_ns is not None:
@@ -290,8 +297,7 @@ class EventObserver:
                 endpoint.last_progress_at = now
 
     def _ended(self, event: AttemptEnded, now: Instant) -> None:
-        name, number = event.request_id, event.attempt
-        attempt = self._attempts.pop(name if number == 1 else (name, number), None)
+        attempt = self._attempts.pop(_key(event.request_id, event.attempt), None)
         if attempt is None:
             return
         if event.first_token and attempt.begun_at is None:
@@ -328,8 +334,7 @@ class EventObserver:
         seen = request.pool.history.current
         seen.asked_tokens += usage.prompt_tokens
         seen.cached_tokens += usage.cached_tokens
-        name, tokens = request.service_class, usage.output_tokens
-        lengths = seen.answers.get(name) or seen.lengths_of(name)
+        lengths, tokens = seen.lengths_of(request.service_class), usage.output_tokens
         lengths.count += 1
         lengths.tokens += tokens
         lengths.squares += tokens * tokens
@@ -348,7 +353,7 @@ class EventObserver:
             return
         seen = request.pool.history.current
         if end.service_class is not None:
-            lengths = seen.answers.get(end.service_class) or seen.lengths_of(end.service_class)
+            lengths = seen.lengths_of(end.service_class)
             lengths.asked += end.attempts == 0
             for bill in end.bills:
                 lengths.cost += bill.input_nano_usd + bill.output_nano_usd + bill.overhead_nano_usd
@@ -442,7 +447,7 @@ def _count_arrival(request: _OpenRequest, pool: PoolStats) -> None:
     if request.is_retry:
         seen.retries += 1
     else:
-        seen.count_request(request.tenant, tokens + _ANSWER_WEIGHT * pool.answer_tokens)
+        seen.count_request(request.tenant, _work(request, pool))
 
 
 def _work(request: _OpenRequest, pool: PoolStats) -> int:
