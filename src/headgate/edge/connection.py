@@ -73,7 +73,6 @@ class Connection(RequestReader):
         "_listener",
         "_omits_body",
         "_unread_bytes",
-        "_write",
     )
 
     def __init__(self, others: ListenerContext) -> None:
@@ -88,14 +87,11 @@ class Connection(RequestReader):
         self._omits_body = False
         """Whether the current response is sent without a body."""
         self._unread_bytes = 0
-        self._write: Callable[[bytes], None]
-        """Method of the transport. Looked up once, because it is called for every token."""
 
     # Callbacks from asyncio
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)  # uvloop's transport class does not inherit from it.
-        self._write = self._transport.write
         self._transport.set_write_buffer_limits(high=_WRITE_BUFFER_BYTES)
         if not self._listener.add(self, self._transport.get_extra_info("socket").fileno()):
             self._closing = True
@@ -235,7 +231,7 @@ class Connection(RequestReader):
 
     def _send_chunk(self, chunk: bytes) -> None:
         if not self._closing:
-            self._write(chunk)
+            self._transport.write(chunk)
 
     def send_end(self, data: bytes) -> None:
         if self._closing:
