@@ -22,7 +22,16 @@ from testing.executed_lines import count_executed_lines, split_into
 SETTING = TranslationContext(
     api=Api.CHAT, answer_id="a", created=1, model="m", text_output="text_output", prompt_bytes=4, output_tokens_max=9
 )
-MODULES = tuple(f"headgate.wire.{name}" for name in ("sse", "responses", "joining", "kserve.events", "usage"))
+MODULES = tuple(
+    f"headgate.wire.{name}"
+    for name in (
+        "kserve.generate_stream",
+        "responses_scanner",
+        "sse",
+        "stream_joiner",
+        "usage",
+    )
+)
 FEEDS: dict[str, Callable[[], Callable[[bytes], object]]] = {
     "chat": lambda: StreamScanner(keep_usage_chunk=False, comments_max=10**9).feed,
     "responses": lambda: ResponsesScanner().feed,
