@@ -81,8 +81,10 @@ test-compiled-scheduler *args:
 [private]
 test-compiled-gateway *args:
     PYTHONPATH="$(scripts/compiled_tree)" {{ bin }}/python -m pytest -p no:cacheprovider -n auto --dist worksteal \
-        -m "not process and not timing and not ({{ real }})" \
-        tests/wire tests/telemetry tests/hosts tests/engines tests/edge {{ args }}
+        -m "not process and not timing and not ({{ real }})" tests/wire tests/telemetry tests/engines \
+        tests/contracts tests/control tests/lessons tests/fleets tests/security {{ args }}
+    PYTHONPATH="$PWD/build/compiled" {{ bin }}/python -m pytest -p no:cacheprovider -n auto --dist worksteal \
+        -m "not timing and not ({{ real }})" tests/hosts tests/edge {{ args }}
 
 # Run the tests with a real llama.cpp, one at a time, because engine and tests share the cores.
 test-llamacpp *args:

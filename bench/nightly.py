@@ -46,6 +46,12 @@ from bench.relay_thresholds import THRESHOLDS as RELAY
 
 ROOT: Final = Path(__file__).parents[1]
 COLD_START_S: Final = 20.0
+COMPILED_TESTS: Final = ("contracts", "control", "engines", "fleets", "lessons", "security", "telemetry", "wire")
+"""Directories whose tests with processes run on the compiled build only in the nightly run.
+
+CI runs those in tests/edge and tests/hosts.
+"""
+_ENGINES: Final = "llamacpp or vllm or triton or ray"
 FAILED: Final = "exit_status"
 """Name of the figure for a command's exit status."""
 
@@ -229,6 +235,14 @@ PARTS: Final = (
         "tests",
         _tests("nightly and not (llamacpp or vllm or triton or ray or observability or cell)", "-n", "2"),
         environment=(("HYPOTHESIS_PROFILE", "nightly"),),
+    ),
+    Part(
+        "compiled-tests",
+        (
+            *_bench("compiled_tests", "-n 2 -m"),
+            f"process and not (timing or nightly or endurance or cell or observability or {_ENGINES})",
+            *(f"tests/{name}" for name in COMPILED_TESTS),
+        ),
     ),
     Part("cell-tests", _tests("cell and nightly")),
     Part(

@@ -1,11 +1,12 @@
 """Tests for `just nightly`."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from bench.nightly import PARTS, Part, Result, Threshold, check, last_object, main
+from bench.nightly import COMPILED_TESTS, PARTS, Part, Result, Threshold, check, last_object, main
 
 pytestmark = pytest.mark.process
 
@@ -88,3 +89,27 @@ def test_nightly_benchmarks_exist() -> None:
         and not (root / name.replace(".", "/") / "__main__.py").exists()
     ]
     assert missing == []
+
+
+def test_compiled_tests_cover_the_directories_whose_process_tests_ci_leaves_out() -> None:
+    recipe = (
+        (Path(__file__).parents[2] / "justfile")
+        .read_text()
+        .partition("test-compiled-gateway *args:\n")[2]
+        .partition("\n\n")[0]
+    )
+    without_processes, with_processes = recipe.split("PYTHONPATH=")[1:]
+    [part] = [part for part in PARTS if part.name == "compiled-tests"]
+
+    assert '"not process and' in without_processes
+    assert "process" not in with_processes
+    assert (
+        folders_in(without_processes.split())
+        == folders_in(part.command)
+        == {f"tests/{name}" for name in COMPILED_TESTS}
+    )
+    assert folders_in(with_processes.split()) == {"tests/edge", "tests/hosts"}
+
+
+def folders_in(words: Sequence[str]) -> set[str]:
+    return {word for word in words if word.startswith("tests/")}

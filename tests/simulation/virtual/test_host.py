@@ -319,7 +319,11 @@ def test_samples_contain_queue_lengths_and_engine_state() -> None:
 def test_decider_with_a_scrape_hook_receives_engine_metrics() -> None:
     told: list[tuple[Instant, int]] = []
 
-    class Looking(Scheduler):
+    class Looking:
+        def __init__(self) -> None:
+            scheduler = Scheduler()
+            self.handle, self.next_wakeup = scheduler.handle, scheduler.next_wakeup
+
         def on_scrape(self, endpoint_id: EndpointId, state: EngineState, now: Instant) -> None:
             told.append((now, state.running))
 

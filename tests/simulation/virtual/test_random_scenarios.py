@@ -14,6 +14,7 @@ import pytest
 from headgate.core.scheduler import Scheduler
 from headgate.model.outcome import Outcome
 from headgate.simulation.virtual.scenario import Crash, Scenario
+from testing.builds import IS_COMPILED, NEEDS_PURE_BUILD
 from tests.simulation.virtual.random_scenarios import CheckedScheduler, draw, fingerprint
 from tests.simulation.virtual.scenes import run
 
@@ -21,6 +22,7 @@ AT_ONCE = 10
 SEEDS, NIGHTLY_SEEDS = 30, 200
 
 
+@pytest.mark.skipif(IS_COMPILED, reason=NEEDS_PURE_BUILD)
 @pytest.mark.parametrize(
     "first",
     [
@@ -91,6 +93,7 @@ def test_random_scenarios_cover_the_outcomes() -> None:
     }
 
 
+@pytest.mark.skipif(IS_COMPILED, reason=NEEDS_PURE_BUILD)
 @pytest.mark.process
 @pytest.mark.parametrize("hash_seed", ["0", "random"])
 def test_run_does_not_depend_on_the_hash_seed(hash_seed: str) -> None:
@@ -105,5 +108,6 @@ def test_run_does_not_depend_on_the_hash_seed(hash_seed: str) -> None:
     assert said.strip() == fingerprint(7)
 
 
+@pytest.mark.skipif(IS_COMPILED, reason=NEEDS_PURE_BUILD)
 def test_different_seed_produces_a_different_run() -> None:
     assert fingerprint(7) != fingerprint(8)
