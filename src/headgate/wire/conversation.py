@@ -43,21 +43,22 @@ _OBJECT: Final = msgspec.json.Decoder(Fields)
 _OBJECTS: Final = msgspec.json.Decoder(list[Fields])
 
 
-def measure(raw: bytes, *, media: bool) -> tuple[int, int]:
-    """Returns the length of the chat messages, and the length that would remain after maximum trimming.
-
-    `media` indicates whether the messages may contain media.
+def measure(raw: bytes) -> tuple[int, int, bool]:
+    """Returns the length of the chat messages, the length that would remain after maximum trimming, and whether the
+    messages may contain media.
     """
     try:
         heads = _HEADS.decode(raw)
     except msgspec.DecodeError:
         raise _not_messages("messages") from None
     roles = [head.role for head in heads]
+    # A media part is in an array or object inside a message. Most messages have neither.
+    media = (raw.find(b"[", 1) >= 0 or raw.count(b"{") != len(heads)) and has_media(raw)
     if media or not _TOOL_ROLES.isdisjoint(roles):
-        return _measure_messages(raw, heads, media=media)
+        return *_measure_messages(raw, heads, media=media), media
     turns = roles.count("user")
     if turns < 2:
-        return len(raw), len(raw)
+        return len(raw), len(raw), media
     messages = _MESSAGES.decode(raw)
     last_turn = len(roles) - 1 - roles[::-1].index("user")
     # Each message is followed by a comma or bracket, and the array has an opening bracket.
@@ -67,7 +68,7 @@ def measure(raw: bytes, *, media: bool) -> tuple[int, int]:
     for index, role in enumerate(roles[:last_turn]):
         if role in _KEPT_ROLES:
             kept += len(bytes(messages[index])) + 1
-    return len(raw), kept
+    return len(raw), kept, media
 
 
 def _measure_messages(raw: bytes, heads: list[_Head], *, media: bool) -> tuple[int, int]:

@@ -121,9 +121,16 @@ class UsageFinder:
         Earlier objects do not matter if the last one is valid.
         """
         key = data.rfind(_KEY)
-        if key < 0 or data[key - 1] == _BACKSLASH or (found := _LAST.match(data, key)) is None:
+        if key < 0 or data[key - 1] == _BACKSLASH:
             return False
-        last: bytes = found[1]
+        opening = key + len(_KEY) + 1
+        end = data.find(b"}", opening) + 1
+        if data.startswith(b":{", opening - 1) and data.find(b"{", opening + 1, end) < 0:
+            last = data[opening:end]  # Most usage objects have no white space before them and no objects in them.
+        elif (found := _LAST.match(data, key)) is not None:
+            last = found[1]
+        else:
+            return False
         if len(last) > OBJECT_BYTES_MAX or (usage := read_usage(last)) is None:
             return False
         self.usage = usage
