@@ -80,6 +80,9 @@ def measure(
         script.connect(target)
         script.ask(WARM_UP_REQUESTS)
         counter.slow_clock(CLOCK_DIVISOR)
+        # The autoscaler counts only a sample of the requests in a period after the first ones. On a busy machine, a new
+        # period may have begun.
+        script.ask(WARM_UP_REQUESTS)
         steps = _run(counter, script, list(numbers.values()), requests=requests, chunks=chunks)
     found = [instructions for phase, instructions in counter.counts() if phase != NOTHING]
     assert len(found) == len(steps), f"{len(found)} counts for {len(steps)} phases"

@@ -11,7 +11,7 @@ from headgate.core.scheduler import Scheduler
 from headgate.edge.client import Client, ClientTransport
 from headgate.edge.open_attempts import LATE_SHARE_MAX, SWEEP_EVERY_S, OpenAttempt, OpenAttempts, SweepLateness
 from headgate.model.policy import Pool
-from headgate.model.units import PoolName
+from headgate.model.units import EndpointId, PoolName
 from headgate.ports.records import AttemptRecord
 from testing.builders import a_policy, a_scheduler, arrived, at, commands_for, dispatch, endpoint_summary, first_token
 
@@ -36,7 +36,7 @@ class Gateway:
         self.attempts, self.now = OpenAttempts(self._tell), 0.0
         transport, task = cast("ClientTransport", ReadingTransport()), cast("asyncio.Task[None]", None)
         client = Client(transport, method="POST", path=b"/", headers={}, body_bytes_max=0)
-        record = cast("AttemptRecord", None)
+        record = AttemptRecord(1, EndpointId("e1"), PoolName("p"), reason="", hedge=False, waited_ns=0, now=0)
         self.stream = OpenAttempt(dispatch("r"), client, task, record, reports_tokens=True, now=0.0)
         self.stream.first_token_seen = True
         self.attempts.add(self.stream)

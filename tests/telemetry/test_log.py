@@ -11,13 +11,12 @@ from headgate.model.money import BudgetStatus, NanoUsd, Period
 from headgate.model.outcome import Outcome
 from headgate.model.ticket import Api, Ticket
 from headgate.model.units import SECOND
-from headgate.telemetry.log import (
+from headgate.telemetry.log import JsonFormatter, TextFormatter
+from headgate.telemetry.log_observer import (
     ENDINGS_PER_S_MAX,
     REASON_CHARS_MAX,
     REJECTIONS_PER_TENANT_S_MAX,
-    JsonFormatter,
     LogObserver,
-    TextFormatter,
 )
 
 

@@ -601,7 +601,9 @@ async def test_unencodable_record_drops_only_its_own_trace(caplog: pytest.LogCap
         tracer = a_tracer(f"{sink.url}/v1/traces")
         tracer.start()
         for span in (1, 2):
-            tracer.add(a_record(an_attempt(), trace_id="no bytes", trace_sampled=True, span_seed=span))
+            broken = a_record(an_attempt(), trace_id=b"\x01" * 16, trace_sampled=True, span_seed=span)
+            broken.attempts.append(None)  # type: ignore[arg-type]
+            tracer.add(broken)
         tracer.add(a_record(an_attempt(), trace_id=b"\x01" * 16, trace_sampled=True, span_seed=3, output_tokens=10**30))
         tracer.add(numbered(4))
         await sink.wait_for_traces(1)

@@ -36,7 +36,9 @@ def raw(messages: list[Message]) -> bytes:
 
 
 def measure(messages: bytes) -> tuple[int, int]:
-    return measure_messages(messages, media=has_media(messages))
+    length, kept, media = measure_messages(messages)
+    assert media == has_media(messages)
+    return length, kept
 
 
 def trimmed(messages: list[Message], length_max: int) -> tuple[list[Message], int]:

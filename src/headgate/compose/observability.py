@@ -32,7 +32,7 @@ from headgate.telemetry.histogram import Histogram
 from headgate.telemetry.host_report import HostSources, StoreHealth
 from headgate.telemetry.ledger_metrics import LedgerStats
 from headgate.telemetry.live.live_state import GatewayInfo
-from headgate.telemetry.log import LogObserver
+from headgate.telemetry.log_observer import LogObserver
 from headgate.telemetry.loop_lag import measure_loop_lag
 from headgate.telemetry.loop_watchdog import LoopWatchdog, loop_iteration_metrics
 from headgate.telemetry.meters import Meters

@@ -16,48 +16,35 @@ import msgspec
 
 from headgate.wire.fields import BadRequest, Fields
 from headgate.wire.media import has_media, part_bytes
+from headgate.wire.message_heads import HEADS, TOOL_CALLS, MessageHead
 
 _T = TypeVar("_T")
-_NULL: Final = msgspec.Raw(b"null")
 
 _KEPT_ROLES: Final = frozenset({"system", "developer"})
 _TOOL_ROLES: Final = frozenset({"tool", "function"})
 
 
-class _Head(msgspec.Struct, gc=False):
-    """Message fields that determine its turn."""
-
-    role: str = ""
-    tool_calls: msgspec.Raw = _NULL
-    tool_call_id: msgspec.Raw = _NULL
-
-
-class _ToolCall(msgspec.Struct, gc=False):
-    id: msgspec.Raw = _NULL
-
-
 _MESSAGES: Final = msgspec.json.Decoder(list[msgspec.Raw])
-_HEADS: Final = msgspec.json.Decoder(list[_Head])
-_TOOL_CALLS: Final = msgspec.json.Decoder(list[_ToolCall])
 _OBJECT: Final = msgspec.json.Decoder(Fields)
 _OBJECTS: Final = msgspec.json.Decoder(list[Fields])
 
 
-def measure(raw: bytes, *, media: bool) -> tuple[int, int]:
-    """Returns the length of the chat messages, and the length that would remain after maximum trimming.
-
-    `media` indicates whether the messages may contain media.
+def measure(raw: bytes) -> tuple[int, int, bool]:
+    """Returns the length of the chat messages, the length that would remain after maximum trimming, and whether the
+    messages may contain media.
     """
     try:
-        heads = _HEADS.decode(raw)
+        heads = HEADS.decode(raw)
     except msgspec.DecodeError:
         raise _not_messages("messages") from None
     roles = [head.role for head in heads]
+    # A media part is in an array or object inside a message. Most messages have neither.
+    media = (raw.find(b"[", 1) >= 0 or raw.count(b"{") != len(heads)) and has_media(raw)
     if media or not _TOOL_ROLES.isdisjoint(roles):
-        return _measure_messages(raw, heads, media=media)
+        return *_measure_messages(raw, heads, media=media), media
     turns = roles.count("user")
     if turns < 2:
-        return len(raw), len(raw)
+        return len(raw), len(raw), media
     messages = _MESSAGES.decode(raw)
     last_turn = len(roles) - 1 - roles[::-1].index("user")
     # Each message is followed by a comma or bracket, and the array has an opening bracket.
@@ -67,10 +54,10 @@ def measure(raw: bytes, *, media: bool) -> tuple[int, int]:
     for index, role in enumerate(roles[:last_turn]):
         if role in _KEPT_ROLES:
             kept += len(bytes(messages[index])) + 1
-    return len(raw), kept
+    return len(raw), kept, media
 
 
-def _measure_messages(raw: bytes, heads: list[_Head], *, media: bool) -> tuple[int, int]:
+def _measure_messages(raw: bytes, heads: list[MessageHead], *, media: bool) -> tuple[int, int]:
     outline = _outline(heads, [_text_bytes(each, "messages") for each in _MESSAGES.decode(raw)])
     length = outline.length if media else len(raw)
     return length, outline.length_without(outline.cuts[-1]) if outline.cuts else length
@@ -84,7 +71,7 @@ def trim(raw: bytes, length_max: int) -> tuple[bytes, int, int]:
     messages = [bytes(each) for each in _decode(_MESSAGES, raw, "messages")]
     media = has_media(raw)
     lengths = [_text_bytes(each, "messages") if media else len(each) for each in messages]
-    outline = _outline(_decode(_HEADS, raw, "messages"), lengths)
+    outline = _outline(_decode(HEADS, raw, "messages"), lengths)
     cut = 0
     for cut in outline.cuts:
         if outline.length_without(cut) <= length_max:
@@ -115,7 +102,7 @@ class _Outline:
         return self.length - self.removed[turns]
 
 
-def _outline(heads: list[_Head], lengths: list[int]) -> _Outline:
+def _outline(heads: list[MessageHead], lengths: list[int]) -> _Outline:
     turns: list[int | None] = []
     turn = -1
     removed = [0, 0]
@@ -135,7 +122,7 @@ def _outline(heads: list[_Head], lengths: list[int]) -> _Outline:
     return _Outline(turns, removed, cuts, sum(lengths) + len(lengths) + 1)
 
 
-def _split_tool_results(heads: list[_Head], turns: list[int | None], count: int) -> Iterable[int]:
+def _split_tool_results(heads: list[MessageHead], turns: list[int | None], count: int) -> Iterable[int]:
     """Returns, for each cut, the number of tool results that it would separate from their calls."""
     changes = [0] * (count + 1)
     called_in: dict[bytes, int] = {}
@@ -154,7 +141,7 @@ def _split_tool_results(heads: list[_Head], turns: list[int | None], count: int)
 
 def _call_ids(tool_calls: msgspec.Raw) -> Iterable[bytes]:
     try:
-        return [bytes(call.id) for call in _TOOL_CALLS.decode(tool_calls)]
+        return [bytes(call.id) for call in TOOL_CALLS.decode(tool_calls)]
     except msgspec.DecodeError:
         # Null, or a value that engines will reject.
         return ()
@@ -178,7 +165,7 @@ def _content_bytes(content: msgspec.Raw, name: str) -> int:
         raw = b"[%b]" % raw
     if not raw.startswith(b"["):
         return len(raw)
-    return sum(map(part_bytes, _decode(_OBJECTS, raw, name)))
+    return sum(part_bytes(part) for part in _decode(_OBJECTS, raw, name))
 
 
 def _decode(decoder: msgspec.json.Decoder[_T], raw: bytes, name: str) -> _T:

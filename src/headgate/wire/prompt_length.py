@@ -119,8 +119,7 @@ def _measure_chat(fields: Fields) -> PromptLength:
         raise _missing("messages") if raw.startswith(b"n") else wrong_type("messages", "an array of messages", raw)
     if not raw.startswith(b"[{") and raw[1:].lstrip()[:1] == b"]":
         raise _empty("messages")
-    media = has_media(raw)
-    length, kept = measure_messages(raw, media=media)
+    length, kept, media = measure_messages(raw)
     before = beside = 0
     if not _CHAT_FIELDS.isdisjoint(fields):
         before = _bytes_of(fields, PREAMBLE_FIELDS[_CHAT])

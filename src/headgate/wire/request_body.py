@@ -15,36 +15,21 @@ from headgate.model.caps import Caps
 from headgate.model.message import message
 from headgate.model.ticket import APIS_WITHOUT_OUTPUT, Api
 from headgate.model.units import BYTES_PER_TOKEN
+from headgate.wire.body_fields import LARGE_BYTES, is_large, parse_fields
 from headgate.wire.cache_salts import engine_salt
 from headgate.wire.conversation import trim
 from headgate.wire.fields import (
-    BOOL,
     DEPTH_MAX,
-    FIELDS,
-    FIELDS_MAX,
-    NAMES_CHARS_MAX,
     STRING,
     BadRequest,
     Fields,
-    exceeds_field_limits,
     read_field,
-    split_fields,
 )
-from headgate.wire.kserve.tensor_checks import read_unique_fields
 from headgate.wire.outline import Outline, slice_fields, value_spans
-from headgate.wire.prefix_hashes import HASHED_BYTES_MIN, prefix_hashes
-from headgate.wire.prompt_length import PromptLength, measure_prompt
+from headgate.wire.prompt_length import PromptLength
 from headgate.wire.request_caps import apply_caps, requested_choices, requested_output_tokens
-from headgate.wire.request_checks import check_fields
 
 __all__ = ["DEPTH_MAX", "LARGE_BYTES", "BadRequest", "RequestBody", "Trimmed", "is_large"]
-
-LARGE_BYTES: Final = 256 * 1024
-LARGE_VALUES: Final = 4096
-"""Maximum number of arrays and objects, or of strings, in a body that does not count as large.
-
-More would delay all streams.
-"""
 
 METADATA_BYTES_MAX: Final = 16 * 1024
 """Maximum size of metadata that is parsed. OpenAI allows 16 keys of 64 characters with values of 512."""
@@ -60,7 +45,6 @@ _NULL: Final = msgspec.Raw(b"null")
 _NOTHING: Final = (b"null", b"false", b"[]")
 # Python 3.11 looks up members of an enumeration slowly.
 _CHAT: Final = Api.CHAT
-_INFER: Final = Api.INFER
 _RESPONSES: Final = Api.RESPONSES
 
 
@@ -68,13 +52,6 @@ _EngineFields = dict[str, object]
 """Fields for an engine. Those that the gateway sets are not encoded yet. All others are `msgspec.Raw`."""
 Trimmed = tuple[bytes, int, int]
 """Messages that remain after trimming, their length (as in `PromptLength`) and the number of removed turns."""
-
-
-def is_large(raw: bytes | bytearray) -> bool:
-    """Returns whether parsing the body would delay other requests, because of its size or its number of values."""
-    if not LARGE_VALUES < len(raw) <= LARGE_BYTES:
-        return len(raw) > LARGE_BYTES
-    return raw.count(b"{") + raw.count(b"[") > LARGE_VALUES or raw.count(b'"') > 2 * LARGE_VALUES
 
 
 @message
@@ -96,39 +73,7 @@ class RequestBody:
 
     @classmethod
     def parse(cls, raw: bytes, api: Api) -> Self:
-        fields = split_fields(raw)
-        if api is _INFER:
-            read_unique_fields(raw, None)
-        # Most requests have only a few of these fields.
-        stream = wants_usage = False
-        options: Fields = {}
-        service_tier = None
-        if "stream" in fields:
-            stream = read_field(fields, "stream", BOOL, "true or false") or False
-        if "stream_options" in fields:
-            options = read_field(fields, "stream_options", FIELDS, "an object") or {}
-            wants_usage = read_field(options, "include_usage", BOOL, "true or false", inside="stream_options") or False
-        model = _read_model(fields, api)
-        if "service_tier" in fields:
-            service_tier = read_field(fields, "service_tier", STRING, "a string")
-        if len(raw) > NAMES_CHARS_MAX or len(options) > FIELDS_MAX:
-            _check_lengths(model, service_tier, options)
-        check_fields(fields, api)
-        length = measure_prompt(fields, api)
-        prefix = prefix_hashes(fields, api, length) if length.text >= HASHED_BYTES_MIN else b""
-        return cls(
-            api,
-            model,
-            # Embeddings and tensors are never streamed.
-            stream and api not in APIS_WITHOUT_OUTPUT,
-            service_tier,
-            stream and wants_usage,
-            length,
-            is_large(raw),
-            prefix,
-            fields,
-            options,
-        )
+        return cls(api, *parse_fields(raw, api))
 
     # Parsing in another process
 
@@ -328,24 +273,3 @@ def _pieces(fields: _EngineFields) -> list[bytes | memoryview]:
     # There is always a model, so the last byte is always a comma.
     small[-1:] = b"}"
     return [*pieces, bytes(small)]
-
-
-def _check_lengths(model: str, service_tier: str | None, options: Fields) -> None:
-    """Rejects long names, because names are stored and compared."""
-    for name, value in ("model", model), ("service_tier", service_tier or ""):
-        if len(value) > NAMES_CHARS_MAX:
-            raise BadRequest(f'"{name}" has {len(value)} characters; the limit is {NAMES_CHARS_MAX}', name)
-    if exceeds_field_limits(options):
-        raise BadRequest(f'"stream_options" has more than {FIELDS_MAX} fields or very long names', "stream_options")
-
-
-def _read_model(fields: Fields, api: Api) -> str:
-    model = read_field(fields, "model", STRING, "a string")
-    if api is _INFER:
-        # The model is in the path.
-        return model or ""
-    if model is None:
-        raise BadRequest('"model" is missing; use one of the models listed by GET /v1/models', "model")
-    if not model.strip():
-        raise BadRequest('"model" is empty; use one of the models listed by GET /v1/models', "model")
-    return model

@@ -5,7 +5,7 @@ engine treats 2^40 tokens as 0), a salt that is not a string, and fields that le
 engine to connect to. Fields that the gateway does not need are left for the engine to check.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Annotated, Final
 
 import msgspec
@@ -77,7 +77,7 @@ def _reject_engine_internal(fields: Fields, name: str) -> None:
 _ZERO_OR_MORE: Final = _integer(0)
 _SALT: Final = msgspec.json.Decoder(Annotated[str, msgspec.Meta(min_length=1, max_length=CACHE_SALT_CHARS_MAX)])
 
-_COMMON_CHECKS: Final[Mapping[str, _Check]] = {
+_COMMON_CHECKS: Final[dict[str, _Check]] = {
     "priority": _integer(-(2**31)),
     "cache_salt": _salt,
     # These fields make an engine fetch a prompt's state from an address. Addresses must come from the configuration.
@@ -88,7 +88,8 @@ _COMMON_CHECKS: Final[Mapping[str, _Check]] = {
     "bootstrap_port": _reject_engine_internal,
     "bootstrap_room": _reject_engine_internal,
 }
-_GENERATION_CHECKS: Final[Mapping[str, _Check]] = _COMMON_CHECKS | {
+_GENERATION_CHECKS: Final[dict[str, _Check]] = {
+    **_COMMON_CHECKS,
     # llama.cpp has additional names that take precedence over the common ones.
     "n": _integer(1, CHOICES_MAX),
     "n_cmpl": _integer(1, CHOICES_MAX),
@@ -97,26 +98,36 @@ _GENERATION_CHECKS: Final[Mapping[str, _Check]] = _COMMON_CHECKS | {
     "min_tokens": _integer(0),
     "best_of": _integer(1, CHOICES_MAX),
 }
-_TEXT_CHECKS: Final[Mapping[str, _Check]] = _GENERATION_CHECKS | {
+_TEXT_CHECKS: Final[dict[str, _Check]] = {
+    **_GENERATION_CHECKS,
     "max_completion_tokens": _integer(1),
     # In vLLM, -1 means the whole vocabulary.
     "prompt_logprobs": _integer(-1),
     "reasoning_effort": _text,
 }
-_CHECKS: Final[Mapping[Api, Mapping[str, _Check]]] = {
-    Api.CHAT: _TEXT_CHECKS | {"max_tokens": _integer(1), "logprobs": _flag, "top_logprobs": _integer(0, LOGPROBS_MAX)},
-    Api.COMPLETIONS: _TEXT_CHECKS
-    | {"max_tokens": _completion_tokens, "echo": _flag, "logprobs": _integer(0, LOGPROBS_MAX)},
+_CHECKS: Final[dict[Api, dict[str, _Check]]] = {
+    Api.CHAT: {
+        **_TEXT_CHECKS,
+        "max_tokens": _integer(1),
+        "logprobs": _flag,
+        "top_logprobs": _integer(0, LOGPROBS_MAX),
+    },
+    Api.COMPLETIONS: {
+        **_TEXT_CHECKS,
+        "max_tokens": _completion_tokens,
+        "echo": _flag,
+        "logprobs": _integer(0, LOGPROBS_MAX),
+    },
     Api.EMBEDDINGS: _COMMON_CHECKS,
-    Api.RESPONSES: _GENERATION_CHECKS
-    | {
+    Api.RESPONSES: {
+        **_GENERATION_CHECKS,
         "max_output_tokens": _integer(1),
         "top_logprobs": _integer(0, LOGPROBS_MAX),
         "reasoning": _reasoning,
         "background": _background,
         "previous_response_id": _previous_response,
     },
-    Api.INFER: _COMMON_CHECKS | {"inputs": check_tensors, "outputs": check_tensors, "parameters": check_parameters},
+    Api.INFER: {**_COMMON_CHECKS, "inputs": check_tensors, "outputs": check_tensors, "parameters": check_parameters},
 }
 
 

@@ -11,6 +11,7 @@ from typing import Final
 import msgspec
 
 from headgate.model.usage import TOKENS_MAX, Usage, UsageSource
+from headgate.wire.usage_object import USAGE_OBJECT
 
 OBJECT_BYTES_MAX: Final = 4096
 """Maximum size of a usage object. Real ones have a few hundred bytes."""
@@ -34,33 +35,10 @@ _ESTIMATED: Final = UsageSource.ESTIMATED
 _ENGINE: Final = UsageSource.ENGINE
 
 
-class _Details(msgspec.Struct, gc=False):
-    cached_tokens: int | None = None
-    reasoning_tokens: int | None = None
-
-
-class _UsageObject(msgspec.Struct, gc=False):
-    """Usage object, with the field names used by chat, completions and responses."""
-
-    prompt_tokens: int | None = None
-    completion_tokens: int | None = None
-    prompt_tokens_details: _Details | None = None
-    completion_tokens_details: _Details | None = None
-    input_tokens: int | None = None
-    output_tokens: int | None = None
-    input_tokens_details: _Details | None = None
-    output_tokens_details: _Details | None = None
-    usage_source: str | None = None
-    """Headgate's own field. Set in responses that Headgate converted to OpenAI format without usage from the engine."""
-
-
-_DECODER: Final = msgspec.json.Decoder(_UsageObject)
-
-
 def read_usage(raw: bytes | msgspec.Raw) -> Usage | None:
     """Parses a usage object. Returns None if it is malformed or has impossible values."""
     try:
-        said = _DECODER.decode(raw)
+        said = USAGE_OBJECT.decode(raw)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
         return None
     prompt = said.prompt_tokens if said.prompt_tokens is not None else said.input_tokens
@@ -121,9 +99,16 @@ class UsageFinder:
         Earlier objects do not matter if the last one is valid.
         """
         key = data.rfind(_KEY)
-        if key < 0 or data[key - 1] == _BACKSLASH or (found := _LAST.match(data, key)) is None:
+        if key < 0 or data[key - 1] == _BACKSLASH:
             return False
-        last: bytes = found[1]
+        opening = key + len(_KEY) + 1
+        end = data.find(b"}", opening) + 1
+        if data.startswith(b":{", opening - 1) and data.find(b"{", opening + 1, end) < 0:
+            last = data[opening:end]  # Most usage objects have no white space before them and no objects in them.
+        elif (found := _LAST.match(data, key)) is not None:
+            last = found[1]
+        else:
+            return False
         if len(last) > OBJECT_BYTES_MAX or (usage := read_usage(last)) is None:
             return False
         self.usage = usage

@@ -104,7 +104,7 @@ def test_record_with_an_internal_error_is_dropped_and_logged_once(
         for number in range(6):
             record = a_record(an_attempt(), request_id=f"req_{number}")
             if number in (1, 2):
-                record.attempts = None  # type: ignore[assignment]
+                record.attempts.append(None)  # type: ignore[arg-type]
             if number == 3:
                 record.output_tokens = 10**30
             keeper.add(record)

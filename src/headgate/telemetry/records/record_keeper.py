@@ -63,7 +63,7 @@ class RecordKeeper:
         self._waiting: deque[_Waiting] = deque()
         self._recent: OrderedDict[RequestId, RequestRecord] = OrderedDict()
         self._stop_requested = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._worker: threading.Thread | None = None
         self._usage = FolderUsage(0, 0.0)
         self._clean_at = 0.0
         self._problem: str | None = None
@@ -116,15 +116,15 @@ class RecordKeeper:
     # Lifecycle
 
     def start(self) -> None:
-        assert self._thread is None, "start() may only be called once"
-        self._thread = threading.Thread(target=self._run, name="headgate-records", daemon=True)
-        self._thread.start()
+        assert self._worker is None, "start() may only be called once"
+        self._worker = threading.Thread(target=self._run, name="headgate-records", daemon=True)
+        self._worker.start()
 
     def stop(self) -> None:
         """Writes the queued records and ends the thread. Blocks, so call it from outside the event loop."""
         self._stop_requested.set()
-        if self._thread is not None:
-            self._thread.join(_STOP_S_MAX)
+        if self._worker is not None:
+            self._worker.join(_STOP_S_MAX)
 
     def _run(self) -> None:
         while not self._stop_requested.wait(WRITE_INTERVAL_S):
