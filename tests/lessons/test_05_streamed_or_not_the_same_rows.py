@@ -5,7 +5,6 @@ the rows may differ only in their times. Usage that the engine did not report is
 """
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,7 @@ MONEY = ("input_nano_usd", "output_nano_usd", "overhead_nano_usd")
 
 
 def but_for_times(row: UsageRow) -> UsageRow:
-    return replace(row, stream=False, **dict.fromkeys((*TIMES, *MONEY), 0))
+    return row._replace(stream=False, **dict.fromkeys((*TIMES, *MONEY), 0))
 
 
 async def ask(gateway: GatewayInLoop, body: dict[str, Any], path: str) -> None:
@@ -53,7 +52,7 @@ async def test_streaming_and_non_streaming_requests_produce_the_same_row(url: st
     whole = [but_for_times(row) for row in rows if not row.stream]
     streamed = [but_for_times(row) for row in rows if row.stream]
     # Prefix cache hits depend on earlier requests.
-    assert [replace(row, tokens_cached=0) for row in whole] == [replace(row, tokens_cached=0) for row in streamed]
+    assert [row._replace(tokens_cached=0) for row in whole] == [row._replace(tokens_cached=0) for row in streamed]
     assert len(whole) == 8
     assert {row.usage_source for row in rows} == {"engine"}
     assert sum(row.tokens_out for row in rows) == produced
