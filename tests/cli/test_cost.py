@@ -28,8 +28,10 @@ from testing.gateway import a_config, gateway_in_loop, gateway_process
 from testing.midnight import wait_past_midnight
 from testing.postgres import postgres
 from tests.ledger.databases import migrated
-from tests.ledger.ledgers import HOUR_US, USD, endpoint_time, usage, written
+from tests.ledger.ledgers import USD, endpoint_time, usage, written
 from tests.ledger.test_gateway import config_with
+
+MINUTE_US = 60_000_000
 
 
 def test_amounts_are_shown_with_significant_digits_only() -> None:
@@ -261,7 +263,8 @@ async def test_cost_is_read_from_a_running_gateway(tmp_path: Path) -> None:
             usage(f"{today}T00:00", "req_2", attempt=2),
             usage(f"{today}T00:00", "req_3", output=5 * USD, **large),
         ]
-        await written(url, tmp_path, rows, [endpoint_time(f"{today}T00:00", idle_us=HOUR_US, pool="large")])
+        idle = endpoint_time(f"{today}T00:01", total_us=MINUTE_US, idle_us=MINUTE_US, pool="large")  # not yesterday
+        await written(url, tmp_path, rows, [idle])
         config = config_with("http://127.0.0.1:9", url)
         (tmp_path / "headgate.yaml").write_text(json.dumps(config))
         await asyncio.to_thread(_cost_from_a_running_gateway, tmp_path, config)
