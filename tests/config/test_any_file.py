@@ -5,18 +5,10 @@ import json
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headgate.config.class_schema import DegradationStepSection
+from headgate.config.pool_schema import CalendarEventSection, FleetSection, ScalingSection, SpeedSection
 from headgate.config.problems import ConfigErrors
-from headgate.config.schema import (
-    CalendarEventSection,
-    CellSection,
-    ConfigFile,
-    DegradationStepSection,
-    FleetSection,
-    ScalingSection,
-    SpeedSection,
-    TenantLimitsSection,
-    TierSection,
-)
+from headgate.config.schema import CellSection, ConfigFile, TenantLimitsSection, TierSection
 from tests.config.builders import settings_of
 
 WORDS = (

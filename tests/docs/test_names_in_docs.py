@@ -9,7 +9,8 @@ import pytest
 import yaml
 from msgspec import inspect
 
-from headgate.config.schema import ConfigFile, Section
+from headgate.config.schema import ConfigFile
+from headgate.config.section import Section
 from headgate.edge.admin import api, budgets, cost, tenants
 from headgate.edge.admin.api import ADMIN_API
 from headgate.loadtest.request import LoadTestOutcome

@@ -23,7 +23,7 @@ from headgate.config.scenarios.schema import (
     TrafficSection,
 )
 from headgate.config.scenarios.traces import SOURCES
-from headgate.config.schema import Section
+from headgate.config.section import Section
 from headgate.model.engine_profile import PROFILES
 from headgate.simulation.virtual.scenario import Scenario
 from tests.docs.test_configuration_reference import reads_of, rows_under, shown

@@ -17,20 +17,12 @@ import pytest
 import yaml
 from msgspec import inspect
 
+from headgate.config.class_schema import ClassSection
 from headgate.config.load import load
+from headgate.config.pool_schema import EndpointSection, PoolSection
 from headgate.config.problems import ConfigErrors
-from headgate.config.schema import (
-    ClassSection,
-    ConfigFile,
-    EndpointSection,
-    HealthSection,
-    LimitsSection,
-    ModelSection,
-    PoolSection,
-    RetrySection,
-    Section,
-    TenantSection,
-)
+from headgate.config.schema import ConfigFile, HealthSection, LimitsSection, ModelSection, RetrySection, TenantSection
+from headgate.config.section import Section
 from headgate.engines.dialects import DIALECTS
 from headgate.model.engine_profile import PROFILES
 from headgate.wire.keys import digest

@@ -3,8 +3,8 @@
 Without `batching`, requests are not batched. An empty `batching: {}` uses the default rules.
 """
 
+from headgate.config.pool_schema import BatchingSection, PoolSection
 from headgate.config.problems import ConfigReport
-from headgate.config.schema import BatchingSection, PoolSection
 from headgate.model.policy import BatchRules
 from headgate.model.units import Duration
 

@@ -5,8 +5,8 @@ An omitted cap is inherited from the class's base. `unlimited` removes a cap.
 
 from typing import TypeVar
 
+from headgate.config.class_schema import CapsSection
 from headgate.config.problems import ConfigReport, SettingPath
-from headgate.config.schema import CapsSection
 from headgate.config.schema_reader import available, suggestion
 from headgate.config.setting_types import UNLIMITED
 from headgate.model.caps import Caps, ImageDetail, ReasoningEffort

@@ -7,10 +7,11 @@ empty table, the prompt length determines the class.
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from headgate.config.class_schema import ClassRuleSection
 from headgate.config.enum_values import parse_enum
 from headgate.config.problems import ConfigReport, SettingPath
 from headgate.config.references import TENANT_PATH_RULE, ReferenceChecker, is_tenant_path
-from headgate.config.schema import ClassRuleSection, ConfigFile
+from headgate.config.schema import ConfigFile
 from headgate.config.schema_reader import available, suggestion
 from headgate.model.policy import AUTO_SERVICE_TIERS, ClassRule, Policy, ServiceClass
 from headgate.model.tenant import Plan

@@ -15,11 +15,11 @@ from types import MappingProxyType
 from typing import TypeVar
 
 from headgate.config.caps import caps
+from headgate.config.class_schema import ClassSection
 from headgate.config.degradation_steps import degradation_steps
 from headgate.config.enum_values import parse_enum
 from headgate.config.money import budgets
 from headgate.config.problems import ConfigReport
-from headgate.config.schema import ClassSection
 from headgate.config.schema_reader import suggestion
 from headgate.model.money import NanoUsd
 from headgate.model.policy import AUTO_SERVICE_TIERS, OptimizationGoal, ServiceClass

@@ -1,8 +1,8 @@
 """Degradation steps of a class: the caps and models that apply from a degradation level upward."""
 
 from headgate.config.caps import read_caps
+from headgate.config.class_schema import ClassSection
 from headgate.config.problems import ConfigReport, SettingPath
-from headgate.config.schema import ClassSection
 from headgate.model.policy import DegradationStep
 from headgate.model.units import ModelName
 

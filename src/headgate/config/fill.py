@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
-from headgate.config.schema import Section
+from headgate.config.section import Section
 from headgate.config.setting_types import PPM_PER_PERCENT
 
 if TYPE_CHECKING:

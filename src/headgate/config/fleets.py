@@ -10,9 +10,10 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
+from headgate.config.class_schema import ClassSection
 from headgate.config.fill import fill, given_settings
+from headgate.config.pool_schema import FleetSection, PoolSection, ScalingSection
 from headgate.config.problems import ConfigReport, SettingPath
-from headgate.config.schema import ClassSection, FleetSection, PoolSection, ScalingSection
 from headgate.config.schema_reader import available, suggestion
 from headgate.config.setting_types import PPM_PER_PERCENT
 from headgate.fleets.dns.options import DnsOptions

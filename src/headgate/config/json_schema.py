@@ -11,7 +11,9 @@ from typing import Any, Final, cast
 from msgspec import NODEFAULT, inspect
 
 from headgate.config import quantities
-from headgate.config.schema import ConfigFile, PoolSection, Section, SpeedSection
+from headgate.config.pool_schema import PoolSection, SpeedSection
+from headgate.config.schema import ConfigFile
+from headgate.config.section import Section
 
 Schema = dict[str, Any]
 

@@ -7,10 +7,12 @@ next price. A price without a day has no start date.
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from headgate.config.class_schema import BudgetsSection, ClassSection
 from headgate.config.enum_values import parse_enum
+from headgate.config.pool_schema import PoolSection, PriceSection
 from headgate.config.problems import ConfigReport, SettingPath
 from headgate.config.quantities import day_text, usd_text
-from headgate.config.schema import BudgetsSection, ClassSection, ConfigFile, PoolSection, PriceSection, TenantSection
+from headgate.config.schema import ConfigFile, TenantSection
 from headgate.config.schema_reader import available, suggestion
 from headgate.model.money import Budget, NanoUsd, Period, Price, PriceKind
 from headgate.model.policy import OptimizationGoal, ServiceClass

@@ -9,8 +9,9 @@ from urllib.parse import SplitResult, urlsplit
 from headgate.config.batching import batch_rules
 from headgate.config.fleets import STATIC, cold_start_ns, fleet_options, held_requests_max, scaling_rules
 from headgate.config.money import prices
+from headgate.config.pool_schema import EndpointSection, PoolSection, SpeedSection
 from headgate.config.problems import ConfigReport, SettingPath
-from headgate.config.schema import ConfigFile, EndpointSection, PoolSection, SpeedSection
+from headgate.config.schema import ConfigFile
 from headgate.config.schema_reader import suggestion
 from headgate.config.settings import PoolSettings
 from headgate.config.speeds import SpeedFigures, engine_speed

@@ -8,8 +8,9 @@ import re
 from collections.abc import Collection, Mapping
 from typing import Final
 
+from headgate.config.class_schema import ClassSection
 from headgate.config.problems import ConfigReport, SettingPath
-from headgate.config.schema import ClassSection, ConfigFile
+from headgate.config.schema import ConfigFile
 from headgate.config.schema_reader import available, suggestion
 from headgate.model.policy import ServiceClass
 from headgate.model.tenant import OTHER_TENANTS

@@ -4,12 +4,17 @@ Each section is a struct and each setting a field, documented in docs/reference/
 determines how its text is parsed (quantities.py). Defaults are in the core's units.
 
 A section with `SHORTHAND` may be written as just the value of that setting: `m: small` means `m: {pools: [small]}`.
+
+Pools and classes are in pool_schema.py and class_schema.py.
 """
 
 from typing import Annotated, ClassVar
 
-from msgspec import Meta, Struct, field
+from msgspec import Meta
 
+from headgate.config.class_schema import BudgetsSection, ClassRuleSection, ClassSection
+from headgate.config.pool_schema import PoolSection
+from headgate.config.section import Section
 from headgate.config.setting_types import (
     DEGRADATION_LEVELS,
     PPM_PER_PERCENT,
@@ -17,65 +22,45 @@ from headgate.config.setting_types import (
     UNLIMITED,
     AddressText,
     AdminKeyHash,
-    BudgetUsd,
     Bytes,
     CollectorUrl,
     Count,
-    CountCap,
     DatabaseUrl,
-    Day,
     Days,
-    Dollars,
     DurationOrZero,
-    DurationTarget,
-    EngineName,
     HistorySize,
     LargePercent,
     LargePercentCap,
-    ObjectivePercent,
     Percent,
     Permissions,
-    PortRange,
     Positive,
-    PositiveCap,
     PositiveDuration,
     RecordsDirectory,
     Secret,
-    ShortDuration,
     SpoolDirectory,
-    StepDuration,
     StorageBytes,
     StoreUrl,
-    Timestamp,
-    Url,
-    Usd,
     WebhookUrl,
 )
 from headgate.edge.options import EdgeLimits
 from headgate.hosts.cell.options import CellOptions
 from headgate.ledger.options import DatabaseOptions, LedgerOptions
-from headgate.model.policy import (
-    AdmissionRules,
-    BatchRules,
-    DegradationRules,
-    HeadroomRules,
-    RoutingRules,
-    SheddingRules,
-)
-from headgate.model.scaling import ScalingRules
+from headgate.model.policy import AdmissionRules, DegradationRules, HeadroomRules, RoutingRules, SheddingRules
 from headgate.model.units import MINUTE, SECOND
 from headgate.telemetry.records.options import RecordsOptions
 from headgate.telemetry.traces.options import TracingOptions
 
 # Sources of the default values.
-_HEADROOM, _ROUTING, _SHEDDING, _DEGRADATION = HeadroomRules(), RoutingRules(), SheddingRules(), DegradationRules()
-_SCALING, _BATCHING, _EDGE = ScalingRules(), BatchRules(), EdgeLimits()
-_CELL, _DATABASE, _LEDGER = CellOptions("", ""), DatabaseOptions("", ""), LedgerOptions("")
-_TRACING, _RECORDS = TracingOptions(""), RecordsOptions("")
-
-
-class Section(Struct, frozen=True, forbid_unknown_fields=True):
-    SHORTHAND: ClassVar[str | None] = None
+_HEADROOM = HeadroomRules()
+_ROUTING = RoutingRules()
+_SHEDDING = SheddingRules()
+_DEGRADATION = DegradationRules()
+_EDGE = EdgeLimits()
+_CELL = CellOptions("", "")
+_DATABASE = DatabaseOptions("", "")
+_LEDGER = LedgerOptions("")
+_TRACING = TracingOptions("")
+_RECORDS = RecordsOptions("")
 
 
 class LimitsSection(Section, frozen=True):
@@ -91,144 +76,6 @@ class LimitsSection(Section, frozen=True):
     body_timeout: PositiveDuration = _EDGE.body_timeout_ns
     keepalive_timeout: PositiveDuration = _EDGE.keepalive_timeout_ns
     send_timeout: PositiveDuration = _EDGE.send_timeout_ns
-
-
-class EndpointSection(Section, frozen=True):
-    SHORTHAND: ClassVar[str | None] = "url"
-
-    url: Url
-    name: str | None = None
-    in_flight_max: Positive | None = None
-    device: str | None = None
-    zone: str | None = None
-
-
-class SpeedSection(Section, frozen=True):
-    """Engine speed. Omitted values come from `profile` or have their defaults (speeds.py)."""
-
-    SHORTHAND: ClassVar[str | None] = "profile"
-
-    profile: str | None = None
-    step: StepDuration | None = None
-    prefill_token: ShortDuration | None = None
-    decode_sequence: ShortDuration | None = None
-    kv_token: ShortDuration | None = None
-    attention: ShortDuration | None = None
-    chunk_tokens: Positive | None = None
-
-
-class FleetSection(Section, frozen=True):
-    """A pool's fleet. Each fleet type has its own settings and defaults (fleets.py)."""
-
-    SHORTHAND: ClassVar[str | None] = "kind"
-
-    kind: str = "static"
-    name: str | None = None
-    port: Annotated[int, Meta(ge=1, le=65_535)] | None = None
-    nameserver: AddressText | None = None
-    resolve_interval: PositiveDuration | None = None
-    misses_max: Positive | None = None
-    empty_after: PositiveDuration | None = None
-    not_ready_name: str | None = None
-    command: list[str] | None = None
-    environment: dict[str, Secret] | None = None
-    working_directory: str | None = None
-    log_directory: str | None = None
-    port_range: PortRange | None = None
-    python: str | None = None
-    address: str | None = None
-    cpus: Annotated[float, Meta(ge=0.0)] | None = None
-    gpus: Annotated[float, Meta(ge=0.0)] | None = None
-    resources: dict[str, Annotated[float, Meta(gt=0.0)]] | None = None
-    endpoint_count: Count | None = None
-    start_timeout: PositiveDuration | None = None
-    stop_timeout: DurationOrZero | None = None
-    restart_backoff: PositiveDuration | None = None
-    restart_backoff_max: PositiveDuration | None = None
-    device: str | None = None
-    zone: str | None = None
-
-
-class CalendarEventSection(Section, frozen=True):
-    name: Annotated[str, Meta(extra={"next": "set the name of the event, such as launch"})]
-    starts_at: Timestamp
-    ends_at: Timestamp
-    endpoints_min: Annotated[int, Meta(ge=1, extra={"next": "set the minimum number of endpoints during the event"})]
-
-
-class ScalingSection(Section, frozen=True):
-    endpoints_max: Annotated[int, Meta(ge=1, extra={"next": "set the maximum number of endpoints"})]
-    endpoints_min: Count = _SCALING.endpoints_min
-    warm_endpoints_min: Count = _SCALING.warm_endpoints_min
-    target_utilization_percent: Annotated[int, Meta(ge=1, le=150)] = _SCALING.target_utilization_percent
-    target_kv_percent: Annotated[int, Meta(ge=1, le=100)] = _SCALING.target_kv_percent
-    period: PositiveDuration = _SCALING.period_ns
-    cold_start: PositiveDuration = _SCALING.cold_start_ns
-    scale_down_stabilization: DurationOrZero = _SCALING.scale_down_stabilization_ns
-    scale_down_percent: Annotated[int, Meta(ge=1, le=100)] = _SCALING.scale_down_percent
-    panic_threshold_percent: Annotated[int, Meta(ge=100, le=10_000)] = _SCALING.panic_threshold_percent
-    scale_to_zero_after: PositiveDuration = _SCALING.scale_to_zero_after_ns
-    held_requests_max: Positive = _SCALING.held_requests_max
-    endpoint_usd_per_hour: Dollars = 0.0
-    usd_per_hour_max: Dollars | None = None
-    calendar: list[CalendarEventSection] = []
-    correction_percent_min: Annotated[int, Meta(ge=10, le=100)] = _SCALING.correction_percent_min
-    correction_percent_max: Annotated[int, Meta(ge=100, le=1_000)] = _SCALING.correction_percent_max
-
-
-class BatchingSection(Section, frozen=True):
-    batch_size_max: Annotated[int, Meta(ge=2, le=2_048)] = _BATCHING.batch_size_max
-    preferred_batch_sizes: list[int] = []
-    delay_max: DurationOrZero = _BATCHING.delay_ns_max
-    delay_ttft_percent_max: Percent = _BATCHING.delay_ttft_percent_max
-    tokens_max: Positive = _BATCHING.tokens_max
-    calls_per_request_max: Annotated[int, Meta(ge=1, le=64)] = _BATCHING.calls_per_request_max
-    calls_max: Positive | None = _BATCHING.calls_max
-
-
-class PriceSection(Section, frozen=True, rename={"since": "from"}):
-    """Price per endpoint hour or per token, never both (money.py)."""
-
-    since: Day | None = None
-    per_hour: Usd | None = None
-    kind: str | None = None
-    input_per_1m_tokens: Usd | None = None
-    cached_per_1m_tokens: Usd | None = None
-    output_per_1m_tokens: Usd | None = None
-
-
-class BudgetSection(Section, frozen=True):
-    SHORTHAND: ClassVar[str | None] = "usd"
-
-    usd: BudgetUsd
-    kind: str = "hard"
-
-
-class BudgetsSection(Section, frozen=True):
-    day: BudgetSection | None = None
-    month: BudgetSection | None = None
-
-
-class PoolSection(Section, frozen=True):
-    engine: EngineName
-    endpoints: list[EndpointSection] = []
-    fleet: FleetSection = FleetSection()
-    scaling: ScalingSection | None = None
-    batching: BatchingSection | None = None
-    in_flight_max: Positive | None = None
-    served_model: str | None = None
-    api_key: Secret | None = None
-    warm_up: DurationOrZero = 30 * SECOND
-    forward_priority: bool = False
-    always_stream_upstream: bool = False
-    gpu_metrics_port: Annotated[int, Meta(ge=1, le=65_535)] | None = None
-    speed: SpeedSection = SpeedSection()
-    kv_tokens: Positive | None = None
-    prompt_tokens_min: Count = 0
-    prompt_tokens_max: Positive | None = None
-    output_tokens_min: Count = 0
-    output_tokens_max: Positive | None = None
-    prices: Annotated[list[PriceSection], Meta(extra={"alone": True})] = []
 
 
 class TierSection(Section, frozen=True):
@@ -247,95 +94,6 @@ class ModelSection(Section, frozen=True):
     pools: Annotated[list[str], Meta(extra={"next": "list the pools that serve this model"})]
     tiers: list[TierSection] = []
     fallbacks: list[str] = []
-
-
-class CapsSection(Section, frozen=True):
-    """A class's caps. An omitted cap is inherited from the default class of the same name, or else from caps.py."""
-
-    prompt_tokens: PositiveCap | None = None
-    trim_prompt: bool | None = None
-    output_tokens: PositiveCap | None = None
-    n: PositiveCap | None = None
-    best_of: PositiveCap | None = None
-    logprobs: CountCap | None = None
-    prompt_logprobs: CountCap | None = None
-    reasoning_effort: str | None = None
-    image_detail: str | None = None
-    prompts: PositiveCap | None = None
-    inputs: PositiveCap | None = None
-
-
-class DegradationStepSection(Section, frozen=True):
-    """Changes that apply to a class from a given degradation level upward. Omitted settings are unchanged."""
-
-    level: Annotated[int, Meta(ge=1, le=DEGRADATION_LEVELS, extra={"next": "set the degradation level, 1 to 6"})]
-    caps: CapsSection = CapsSection()
-    model: str | None = None
-
-
-class StageBudgetSection(Section, frozen=True):
-    """Time budget for each stage of a request. Stages without a budget are not checked (observability.py)."""
-
-    ingress: PositiveDuration | None = None
-    auth: PositiveDuration | None = None
-    classify: PositiveDuration | None = None
-    queue: PositiveDuration | None = None
-    route: PositiveDuration | None = None
-    connect: PositiveDuration | None = None
-    prefill: PositiveDuration | None = None
-    decode: PositiveDuration | None = None
-    post_processing: PositiveDuration | None = None
-    settle: PositiveDuration | None = None
-
-
-class ObjectivesSection(Section, frozen=True):
-    """A class's monthly objectives, on which its alerts are based (observability.py)."""
-
-    ttft_percent: ObjectivePercent | None = None
-    duration: PositiveDuration | None = None
-    duration_percent: ObjectivePercent | None = None
-    availability_percent: ObjectivePercent | None = None
-    cost_per_1k_tokens: Usd | None = None
-
-
-class ClassSection(Section, frozen=True):
-    """Service class. Omitted settings come from the default class of this name or have their defaults (classes.py)."""
-
-    priority_band: Count | None = None
-    service_tiers: list[str] | None = None
-    prompt_tokens_max: Positive | None = None
-    accepts_unclassified: bool | None = None
-    pools: list[str] | None = None
-    queue_wait_max: PositiveDuration | None = None
-    queue_length_max: Positive | None = None
-    queue_length_per_tenant_max: Positive | None = None
-    first_token_timeout: PositiveDuration | None = None
-    stream_idle_timeout: PositiveDuration | None = None
-    attempt_timeout: PositiveDuration | None = None
-    caps: CapsSection = CapsSection()
-    ttft: DurationTarget | None = None
-    tpot: DurationTarget | None = None
-    min_share_percent: Percent | None = None
-    reserve_percent: Percent | None = None
-    optimize_for: str | None = None
-    degradation_steps: list[DegradationStepSection] | None = None
-    hedging: bool | None = None
-    cold_start_wait_max: PositiveDuration | None = None
-    budgets: BudgetsSection = BudgetsSection()
-    cost_per_request_max: Usd | None = None
-    cost_per_unit_max: Usd | None = None
-    stage_budget: StageBudgetSection = StageBudgetSection()
-    objectives: ObjectivesSection = ObjectivesSection()
-
-
-class ClassRuleSection(Section, frozen=True):
-    class_name: Annotated[str, Meta(extra={"next": "set the class of the matching requests"})] = field(name="class")
-    plans: list[str] = []
-    tenants: list[str] = []
-    stream: bool | None = None
-    apis: list[str] = []
-    metadata: dict[str, list[str]] = {}
-    prompt_tokens_max: Positive | None = None
 
 
 class TenantLimitsSection(Section, frozen=True):

@@ -18,7 +18,7 @@ from msgspec import inspect
 from headgate.config import quantities
 from headgate.config.environment import ExpansionError, expand
 from headgate.config.problems import ConfigReport, SettingPath
-from headgate.config.schema import Section
+from headgate.config.section import Section
 from headgate.config.yaml_document import Tree
 
 FileSection = TypeVar("FileSection", bound=Section)

@@ -7,8 +7,8 @@ defaults.
 from collections.abc import Mapping
 from typing import Protocol
 
+from headgate.config.pool_schema import SpeedSection
 from headgate.config.problems import ConfigReport, SettingPath
-from headgate.config.schema import SpeedSection
 from headgate.config.schema_reader import suggestion
 from headgate.model.speed import EngineSpeed
 

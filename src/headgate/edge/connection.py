@@ -40,17 +40,34 @@ _LENGTH: Final = b"content-length"
 _CLOSE: Final = (b"connection", b"close")
 
 
+class OpenConnection(Protocol):
+    """A connection that the listener counts, sweeps and closes."""
+
+    timeout_at: float
+
+    @property
+    def is_unused(self) -> bool:
+        """Whether the client has connected without sending a byte yet."""
+        ...
+
+    def handle_timeout(self, now: float) -> None: ...
+
+    def close_when_idle(self) -> None: ...
+
+    def abort(self) -> None: ...
+
+
 class ListenerContext(Protocol):
     """State shared by the connections of one listener."""
 
     limits: EdgeLimits
     budget: TurnBudget
 
-    def add(self, connection: "Connection", descriptor: int) -> bool:
+    def add(self, connection: OpenConnection, descriptor: int) -> bool:
         """Registers the connection. Returns False if there are too many connections."""
         ...
 
-    def remove(self, connection: "Connection") -> None: ...
+    def remove(self, connection: OpenConnection) -> None: ...
 
     def mark_authenticated(self, connection: "Connection", tenant: TenantId | None) -> bool:
         """Marks the client as authenticated. Returns False if the tenant has already used its share of connections."""

@@ -6,17 +6,20 @@ A sweep runs a few times a second and ends connections that have timed out.
 import asyncio
 import logging
 import secrets
+import ssl
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from email.utils import formatdate
 from http import HTTPStatus
 from typing import Final
 
 from headgate.edge.client import Client, Headers
-from headgate.edge.connection import Connection
+from headgate.edge.connection import Connection, OpenConnection
 from headgate.edge.options import EdgeLimits
 from headgate.edge.request_head import HttpRejection
 from headgate.edge.tenant_shares import TenantShares
+from headgate.edge.tls_handshake import HandshakeFailure
 from headgate.model.units import TenantId
 from headgate.ports.file_descriptors import is_scarce
 from headgate.wire.openai_bodies import error_body
@@ -44,11 +47,14 @@ class Connections:
         """Called when received bytes are rejected before they become a request."""
         self.tasks: set[asyncio.Task[None]] = set()
         """Tasks of the open exchanges."""
-        self._open: dict[Connection, TenantId | None] = {}
+        self.tls: ssl.SSLContext | None = None
+        """Context for new connections; None without TLS. It can be replaced at any time."""
+        self.handshake_failures: Counter[HandshakeFailure] = Counter()
+        self._open: dict[OpenConnection, TenantId | None] = {}
         """Open connections, each with the tenant that last used it, or None if no tenant has used it yet."""
         self._tenant_connections = TenantShares()
         """Number of connections per tenant."""
-        self._unauthenticated: dict[Connection, None] = {}
+        self._unauthenticated: dict[OpenConnection, None] = {}
         """Unauthenticated connections, oldest first."""
         self._date_line = (0, b"")
 
@@ -59,7 +65,10 @@ class Connections:
         """Returns the protocol object for a new connection."""
         return Connection(self)
 
-    def add(self, connection: Connection, descriptor: int) -> bool:
+    def on_handshake_failed(self, why: HandshakeFailure) -> None:
+        self.handshake_failures[why] += 1
+
+    def add(self, connection: OpenConnection, descriptor: int) -> bool:
         """Registers a connection by its socket's file descriptor. Returns False if there are too many connections."""
         is_full = len(self._open) >= self.limits.connections_open_max or is_scarce(descriptor)
         if is_full and not self._unauthenticated:
@@ -72,7 +81,7 @@ class Connections:
         self._open[connection] = self._unauthenticated[connection] = None
         return True
 
-    def remove(self, connection: Connection) -> None:
+    def remove(self, connection: OpenConnection) -> None:
         self._release_tenant(connection)
         self._open.pop(connection, None)
         self._unauthenticated.pop(connection, None)
@@ -91,7 +100,7 @@ class Connections:
         self._unauthenticated.pop(connection, None)
         return True
 
-    def _release_tenant(self, connection: Connection) -> None:
+    def _release_tenant(self, connection: OpenConnection) -> None:
         if (tenant := self._open.get(connection)) is not None:
             self._tenant_connections.add(tenant, -1)
             self._open[connection] = None

@@ -6,14 +6,18 @@ Signal handling, draining and the shutdown sequence are in `compose`.
 import asyncio
 import contextlib
 import socket
+import ssl
 import sys
 from functools import partial
 
 from headgate.edge.admin.health import HealthCheck, HealthThread
 from headgate.edge.connections import App, Connections, OnRejected
 from headgate.edge.options import EdgeLimits
+from headgate.edge.tls_handshake import TlsHandshake
 
 _BACKLOG = 2048
+_ACCEPTS_PER_TURN = 64
+_ACCEPT_RETRY_S = 0.05
 _UNSENT_BYTES_MAX = 64 * 1024
 _TCP_NOTSENT_LOWAT: int | None = getattr(socket, "TCP_NOTSENT_LOWAT", 25 if sys.platform == "linux" else None)
 _SWEEP_EVERY_S = 0.25
@@ -34,16 +38,20 @@ class Listener:
         *,
         on_rejected: OnRejected = lambda _id, _refused: None,
         health: HealthCheck | None = None,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         """If `health` is given, a thread accepts connections and answers health probes even while the event loop is
-        busy.
+        busy. With `tls`, it answers them without TLS too.
         """
         self.connections = Connections(app, limits, on_rejected)
+        self.connections.tls = tls
+        self._encrypted = tls is not None
         self._socket = listening
         self._health = health
         self._health_thread: HealthThread | None = None
         self._adopting: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
+        self._stopped = False
         self.address: tuple[str, int] = listening.getsockname()[:2]
 
     async def start(self) -> None:
@@ -53,11 +61,47 @@ class Listener:
             self._health_thread = HealthThread(self._socket, self._health, taken)
             self._health_thread.start()
             return
+        if self._encrypted:
+            self._start_accepting()
+            return
         self._server = await loop.create_server(self.connections, sock=self._socket, backlog=_BACKLOG)
+
+    def _start_accepting(self) -> None:
+        if not self._stopped:
+            asyncio.get_running_loop().add_reader(self._socket, self._accept)
+
+    def _accept(self) -> None:
+        """Accepts waiting connections, which begin with a TLS handshake."""
+        for _ in range(_ACCEPTS_PER_TURN):
+            try:
+                accepted, _address = self._socket.accept()
+            except BlockingIOError:
+                return
+            except OSError:
+                # Out of file descriptors. Connections wait in the backlog until some are freed.
+                loop = asyncio.get_running_loop()
+                loop.remove_reader(self._socket)
+                loop.call_later(_ACCEPT_RETRY_S, self._start_accepting)
+                return
+            accepted.setblocking(False)  # noqa: FBT003 (positional-only parameter)
+            accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            TlsHandshake(self.connections, accepted).start()
+
+    def _close_port(self) -> None:
+        self._stopped = True
+        if self._server is not None:
+            self._server.close()
+        else:
+            asyncio.get_running_loop().remove_reader(self._socket)
+            self._socket.close()
 
     def _adopt_accepted(self) -> None:
         while self._health_thread is not None and self._health_thread.accepted:
-            task = asyncio.get_running_loop().create_task(self._adopt(self._health_thread.accepted.popleft()))
+            accepted = self._health_thread.accepted.popleft()
+            if self._encrypted:
+                TlsHandshake(self.connections, accepted).start()
+                continue
+            task = asyncio.get_running_loop().create_task(self._adopt(accepted))
             self._adopting.add(task)
             task.add_done_callback(self._adopting.discard)
 
@@ -78,8 +122,8 @@ class Listener:
         Requests on new connections are still accepted for a moment, then idle connections are closed. Open requests
         continue.
         """
-        if self._server is not None:
-            self._server.close()
+        if self._server is not None or self._encrypted:
+            self._close_port()
         await asyncio.sleep(_FIRST_REQUEST_GRACE_S)
         self.connections.close_idle()
 
@@ -87,9 +131,9 @@ class Listener:
         if self._health_thread is not None:
             self._health_thread.stop()
             await asyncio.gather(*self._adopting, return_exceptions=True)
-        elif self._server is not None:
+        elif self._server is not None or self._encrypted:
             await asyncio.sleep(0)  # Accept pending connections first, because closing would reset them.
-            self._server.close()
+            self._close_port()
         else:
             self._socket.close()
             return

@@ -9,20 +9,20 @@ from typing import Annotated, ClassVar
 
 from msgspec import Meta, field
 
+from headgate.config.class_schema import ClassSection
+from headgate.config.pool_schema import SpeedSection
 from headgate.config.schema import (
     AdmissionSection,
-    ClassSection,
     DegradationSection,
     HeadroomSection,
     HealthSection,
     ModelSection,
     RetrySection,
     RoutingSection,
-    Section,
     SheddingSection,
-    SpeedSection,
     TenantLimitsSection,
 )
+from headgate.config.section import Section
 from headgate.config.setting_types import Count, DurationOrZero, Positive, PositiveDuration
 from headgate.model.units import MILLISECOND, MINUTE, SECOND
 

@@ -1,0 +1,118 @@
+"""Watches the configuration file and the files that it names, and reports a change once the files have settled.
+
+The files are compared by their stamps, so any way of changing them is noticed: writing in place, renaming a new file
+over the old one, or swapping the symbolic link of a Kubernetes ConfigMap or Secret. They are compared every two
+seconds. With `watchfiles` installed, a change is noticed immediately.
+"""
+
+import asyncio
+import contextlib
+import importlib.util
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from pathlib import Path
+from typing import Final
+
+POLL_S: Final = 2.0
+SETTLE_S: Final = 0.2
+"""Several files often change together, such as a certificate and its key. They are read once they have not changed for
+this many seconds.
+"""
+_SETTLE_CHECKS_MAX: Final = 25
+"""How often files that keep changing are compared before they are read anyway."""
+
+Stamp = tuple[int, int, int, int] | None
+"""Device, inode, size and modification time of a file. None if the file does not exist."""
+
+
+class FileWatch:
+    def __init__(
+        self,
+        files: Callable[[], Collection[Path]],
+        on_change: Callable[[], Awaitable[None]],
+        *,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        """`files` returns the files to watch; its result may change. `on_change` is awaited after each change."""
+        self._files = files
+        self._on_change = on_change
+        self._sleep = sleep
+        self._seen: Mapping[Path, Stamp] = stamps(files())
+
+    async def run(self) -> None:
+        changed = asyncio.Event()
+        notifications = Notifications(changed) if importlib.util.find_spec("watchfiles") is not None else None
+        try:
+            while True:
+                if notifications is not None:
+                    notifications.follow({path.parent for path in self._seen})
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(POLL_S):
+                        await changed.wait()
+                changed.clear()
+                await self.look()
+        finally:
+            if notifications is not None:
+                notifications.stop()
+
+    async def look(self) -> None:
+        """Compares the files with their last stamps, and reports a change once it has settled."""
+        now = await self._stamps()
+        # A file that was added to the set has been read since the last look.
+        if all(now[path] == self._seen[path] for path in now.keys() & self._seen.keys()):
+            self._seen = now
+            return
+        self._seen = await self._settled(now)
+        await self._on_change()
+
+    async def _settled(self, now: Mapping[Path, Stamp]) -> Mapping[Path, Stamp]:
+        for _ in range(_SETTLE_CHECKS_MAX):
+            await self._sleep(SETTLE_S)
+            before, now = now, await self._stamps()
+            if now == before:
+                break
+        return now
+
+    async def _stamps(self) -> Mapping[Path, Stamp]:
+        # A file on a network volume may take long to respond.
+        return await asyncio.to_thread(stamps, self._files())
+
+
+class Notifications:
+    """Sets an event when the operating system reports a change in one of the directories."""
+
+    def __init__(self, changed: asyncio.Event) -> None:
+        self._changed = changed
+        self._directories: Collection[Path] = frozenset()
+        self._task: asyncio.Task[None] | None = None
+
+    def follow(self, directories: Collection[Path]) -> None:
+        present = frozenset(each for each in directories if each.is_dir())
+        if present == self._directories and (self._task is None or not self._task.done()):
+            return
+        self.stop()
+        self._directories = present
+        self._task = asyncio.get_running_loop().create_task(self._run(present)) if present else None
+
+    async def _run(self, directories: Collection[Path]) -> None:
+        from watchfiles import awatch
+
+        # A directory may be deleted or unreadable. The stamps are compared in any case.
+        with contextlib.suppress(OSError):
+            async for _ in awatch(*directories, recursive=False, debounce=50):
+                self._changed.set()
+
+    def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+
+def stamps(files: Collection[Path]) -> dict[Path, Stamp]:
+    return {path: _stamp(path) for path in files}
+
+
+def _stamp(path: Path) -> Stamp:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns

@@ -1,0 +1,141 @@
+"""TLS options and contexts, for servers and clients.
+
+Files are read when a context is created. A context that serves a listener can be replaced while connections are open
+(edge/tls.py).
+"""
+
+import errno
+import os
+import ssl
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from headgate.wire.certificate import InvalidCertificate, Validity, validity
+
+CERTIFICATE_BYTES_MAX: Final = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class ServerTlsOptions:
+    """Certificate of a listener."""
+
+    certificate: str
+    """PEM file with the certificate, followed by intermediate certificates."""
+    key: str
+    """PEM file with the private key."""
+    client_ca: str | None = None
+    """PEM file with the authorities that issue client certificates. None if clients need no certificate."""
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        return tuple(each for each in (self.certificate, self.key, self.client_ca) if each is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class ClientTlsOptions:
+    """How a server is verified, and the certificate that is presented to it."""
+
+    ca: str | None = None
+    """PEM file with the authorities that issue server certificates. None for those of the system."""
+    certificate: str | None = None
+    """PEM file with the client certificate; None if the server requires none."""
+    key: str | None = None
+    """PEM file with the private key of the client certificate."""
+    server_name: str | None = None
+    """Name that the server's certificate must contain. None for the host in the URL."""
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        return tuple(each for each in (self.ca, self.certificate, self.key) if each is not None)
+
+
+class InvalidTlsFile(Exception):
+    """A certificate or key file cannot be used. The message names the file and the reason."""
+
+
+def server_context(options: ServerTlsOptions) -> ssl.SSLContext:
+    """Raises `InvalidTlsFile`."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    _restrict(context)
+    _load_certificate(context, options.certificate, options.key)
+    if options.client_ca is not None:
+        _load_authorities(context, options.client_ca)
+        context.verify_mode = ssl.CERT_REQUIRED
+        # A resumed session would not verify the client's certificate again.
+        context.num_tickets = 0
+        context.options |= ssl.OP_NO_TICKET
+    return context
+
+
+def client_context(options: ClientTlsOptions) -> ssl.SSLContext:
+    """Raises `InvalidTlsFile`."""
+    context = ssl.create_default_context() if options.ca is None else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    _restrict(context)
+    if options.ca is not None:
+        _load_authorities(context, options.ca)
+    if options.certificate is not None:
+        _load_certificate(context, options.certificate, options.key or options.certificate)
+    return context
+
+
+def certificate_validity(path: str) -> Validity:
+    """Raises `InvalidTlsFile`."""
+    try:
+        return validity(_read(path))
+    except InvalidCertificate as error:
+        raise InvalidTlsFile(f"{path} {error}") from error
+
+
+def _restrict(context: ssl.SSLContext) -> None:
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.options |= ssl.OP_NO_RENEGOTIATION
+    context.set_alpn_protocols(["http/1.1"])
+
+
+def _load_certificate(context: ssl.SSLContext, certificate: str, key: str) -> None:
+    certificate_validity(certificate)
+    _read(key)
+    try:
+        # An encrypted key would make OpenSSL ask for its password on the terminal.
+        context.load_cert_chain(certificate, key, password=_no_password)
+    except ssl.SSLError as error:
+        if error.reason == "KEY_VALUES_MISMATCH":
+            raise InvalidTlsFile(f"the key in {key} does not belong to the certificate in {certificate}") from error
+        raise InvalidTlsFile(f"{key} contains no usable private key ({_reason(error)})") from error
+    except OSError as error:
+        raise InvalidTlsFile(f"{certificate} or {key} cannot be read: {_strerror(error)}") from error
+
+
+def _load_authorities(context: ssl.SSLContext, ca: str) -> None:
+    _read(ca)
+    try:
+        context.load_verify_locations(ca)
+    except ssl.SSLError as error:
+        raise InvalidTlsFile(f"{ca} contains no PEM certificate") from error
+    except OSError as error:
+        raise InvalidTlsFile(f"{ca} cannot be read: {_strerror(error)}") from error
+
+
+def _read(path: str) -> bytes:
+    """Returns the contents of a file that is small enough to be a certificate or a key."""
+    try:
+        with Path(path).open("rb") as file:
+            contents = file.read(CERTIFICATE_BYTES_MAX + 1)
+    except OSError as error:
+        raise InvalidTlsFile(f"{path} cannot be read: {_strerror(error)}") from error
+    if len(contents) > CERTIFICATE_BYTES_MAX:
+        raise InvalidTlsFile(f"{path} exceeds {CERTIFICATE_BYTES_MAX} bytes")
+    return contents
+
+
+def _no_password() -> bytes:
+    return b""
+
+
+def _reason(error: ssl.SSLError) -> str:
+    return (error.reason or "unknown format").replace("_", " ").lower()
+
+
+def _strerror(error: OSError) -> str:
+    return os.strerror(error.errno or errno.EIO).lower()
