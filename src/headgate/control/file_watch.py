@@ -94,7 +94,7 @@ class Notifications:
         self._task = asyncio.get_running_loop().create_task(self._run(present)) if present else None
 
     async def _run(self, directories: Collection[Path]) -> None:
-        from watchfiles import awatch
+        from watchfiles import awatch  # pyright: ignore[reportUnknownVariableType]
 
         # A directory may be deleted or unreadable. The stamps are compared in any case.
         with contextlib.suppress(OSError):
