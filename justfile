@@ -302,7 +302,7 @@ engines:
 lock *args:
     {{ compile }} {{ args }} pyproject.toml --output-file requirements/base.txt
     {{ compile }} {{ args }} requirements/dev.in --output-file requirements/dev.txt
-    {{ compile }} {{ args }} requirements/kubernetes.in --output-file requirements/kubernetes.txt
+    {{ compile }} {{ args }} requirements/image.in --output-file requirements/image.txt
     {{ compile }} {{ args }} requirements/build.in --output-file requirements/build.txt
     scripts/engine_env lock {{ args }}
     scripts/ray_env lock {{ args }}

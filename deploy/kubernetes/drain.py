@@ -14,8 +14,9 @@ import urllib.request
 ENGINE = os.environ.get("DRAIN_ENGINE", "http://127.0.0.1:8000")
 # DNS responses can be half a minute old. The gateway drops an endpoint after three lookups, five seconds apart.
 SECONDS_MIN = float(os.environ.get("DRAIN_SECONDS_MIN", "50"))
-# Less than terminationGracePeriodSeconds, so that the engine has time to exit.
-SECONDS_MAX = float(os.environ.get("DRAIN_SECONDS_MAX", "630"))
+# Longer than the longest attempt, which may have started when the gateway noticed that the pod is leaving. Less than
+# terminationGracePeriodSeconds, so that the engine has time to exit.
+SECONDS_MAX = float(os.environ.get("DRAIN_SECONDS_MAX", "3720"))
 POLL_SECONDS = float(os.environ.get("DRAIN_POLL_SECONDS", "1"))
 IDLE_POLLS = 3
 OPEN_METRICS = ("vllm:num_requests_running", "vllm:num_requests_waiting")
@@ -35,13 +36,13 @@ def main() -> int:
         try:
             idle = idle + 1 if open_requests() == 0 else 0
         except OSError as error:
-            print(f"drain: the engine answers no more ({error})")
+            print(f"drain: the engine does not respond ({error})")
             return 0
         if idle >= IDLE_POLLS and waited >= SECONDS_MIN:
             print(f"drain: idle after {waited:.0f} s")
             return 0
         time.sleep(POLL_SECONDS)
-    print(f"drain: still busy after {SECONDS_MAX:.0f} s; what runs is cut")
+    print(f"drain: requests are still running after {SECONDS_MAX:.0f} s and will be aborted")
     return 1
 
 

@@ -54,10 +54,18 @@ def settings() -> Settings:
 def test_overlay_lists_every_file() -> None:
     named = [each["path"] for each in layer()["patches"]]
     named += [file for each in layer()["configMapGenerator"] for file in each["files"]]
+    base, *added = layer()["resources"]
 
     assert list(jsonschema.Draft202012Validator(A_LAYER).iter_errors(layer())) == []
-    assert {path.name for path in CELL.iterdir()} == {*named, "kustomization.yaml"}
-    assert (CELL / layer()["resources"][0] / "kustomization.yaml").is_file()
+    assert {path.name for path in CELL.iterdir()} == {*named, *added, "kustomization.yaml"}
+    assert (CELL / base / "kustomization.yaml").is_file()
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_added_manifest_matches_its_schema(version: str) -> None:
+    tree = yaml.safe_load((CELL / "networkpolicy.yaml").read_text())
+
+    assert kubernetes_validate.validate(tree, version, strict=True).startswith(version[:4])
 
 
 @pytest.mark.parametrize("version", VERSIONS)

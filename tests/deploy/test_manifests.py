@@ -208,6 +208,15 @@ def test_termination_grace_period_covers_the_gateway_drain() -> None:
     assert needed + 5 <= gateway.pod["terminationGracePeriodSeconds"] <= needed + 30
 
 
+def test_drain_outlasts_the_longest_attempt() -> None:
+    longest = max(each.total_ns_max for each in settings().policy.classes)
+    engine_drain = re.search(r'"DRAIN_SECONDS_MAX", "(\d+)"', (KUBERNETES / "drain.py").read_text())
+
+    assert settings().drain_grace_ns > longest
+    assert engine_drain is not None
+    assert int(engine_drain[1]) > longest // SECOND
+
+
 def test_prestop_delay_outlasts_the_readiness_probe() -> None:
     gateway = the("Deployment", "headgate")
     [_, waits] = gateway.container["lifecycle"]["preStop"]["exec"]["command"]

@@ -55,6 +55,14 @@ def test_base_lock_contains_direct_dependencies() -> None:
     assert asked <= locked
 
 
+def test_image_lock_contains_every_extra() -> None:
+    extras = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    wanted = {re.split(r"[^A-Za-z0-9._-]", each)[0].lower() for packages in extras.values() for each in packages}
+    locked = {found["name"].lower() for line in requirements_of("image.txt") if (found := REQUIREMENT.match(line))}
+
+    assert wanted <= locked
+
+
 def test_dev_lock_uses_the_base_versions() -> None:
     def versions(lock: str) -> dict[str, str]:
         return {m["name"]: m["version"] for line in requirements_of(lock) if (m := REQUIREMENT.match(line))}
