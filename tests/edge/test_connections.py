@@ -148,10 +148,11 @@ async def ended(gateway: GatewayInLoop) -> dict[str, int]:
     return (await gateway.status())["counted"]["classes"][NO_CLASS]["ended"]
 
 
-async def test_upgrade_header_is_ignored(tmp_path: Path) -> None:
+@pytest.mark.parametrize("blank", [b"", b"\r\n", b"\r\n\r\n", b"\n\r\n\r\n"])
+async def test_upgrade_header_is_ignored(blank: bytes, tmp_path: Path) -> None:
     async with FakeEngine() as engine, gateway_in_loop(a_config(engine.url), tmp_path) as gateway:
         async with wire_to(gateway) as (reader, writer):
-            writer.write(a_request(headers=b"connection: upgrade, http2-settings\r\nupgrade: h2c\r\n"))
+            writer.write(blank + a_request(headers=b"connection: upgrade, http2-settings\r\nupgrade: h2c\r\n"))
             assert (await an_answer(reader))[0] == 200
 
 

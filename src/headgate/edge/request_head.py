@@ -13,6 +13,8 @@ _UPGRADE: Final = b"\nupgrade:"
 _UPGRADE_RENAMED: Final = b"x-upgrade-passed-over:"
 _END_OF_HEAD: Final = b"\r\n\r\n"
 _LAST_OF_HEAD: Final = _END_OF_HEAD[-3:]
+_LINE_BREAKS: Final = b"\r\n"
+_CARRIAGE_RETURN: Final = 0x0D
 _SINGLE_HEADERS: Final = frozenset({b"host", b"authorization", b"content-length", b"transfer-encoding"})
 """Headers that make a request ambiguous if they occur more than once."""
 
@@ -34,7 +36,7 @@ class HeadBytes:
         self.count = 0
         """Number of bytes of the current head so far."""
         self._last: bytes = b""
-        """Most recently parsed bytes of the head."""
+        """Last three bytes of the head so far, and fewer if it has only line breaks so far."""
         self._unparsed: bytes = b""
         """Bytes that have not been parsed yet, because they may be the start of an upgrade header."""
 
@@ -42,27 +44,31 @@ class HeadBytes:
         self.count = 0
         self._last = self._unparsed = b""
 
-    def feed(self, data: bytes, limits: EdgeLimits) -> tuple[bytes, int]:
-        """Returns the bytes to parse and the number of bytes after the end of the head. Raises `HttpRejection`."""
+    def feed(self, data: bytes, limits: EdgeLimits) -> bytes:
+        """Returns the bytes to parse. Raises `HttpRejection`."""
         before = self._last
         if not before and not self._unparsed:
             # Most heads arrive in one piece and have no upgrade header.
             head_bytes = data.find(_END_OF_HEAD) + 4
-            if head_bytes > 3 and data[:head_bytes].lower().find(_UPGRADE) < 0:  # `find` is faster than `in`.
+            if (
+                head_bytes > 3 and data[0] > _CARRIAGE_RETURN and data[:head_bytes].lower().find(_UPGRADE) < 0
+            ):  # `find` is faster than `in`.
                 self.count += head_bytes
                 self.check(limits)
                 self._last = _LAST_OF_HEAD
-                return data, len(data) - head_bytes
+                return data
         seen = before + self._unparsed + data
-        end = seen.find(_END_OF_HEAD)
+        # Blank lines before a request do not end its head.
+        start = 0 if len(before) == 3 else len(seen) - len(seen.lstrip(_LINE_BREAKS))
+        end = seen.find(_END_OF_HEAD, start)
         head, rest = (seen, b"") if end < 0 else (seen[: end + 4], seen[end + 4 :])
         self.count += len(head) - len(before) - len(self._unparsed)
         self.check(limits)
         held_bytes = _partial_upgrade_bytes(head)
         self._unparsed = head[len(head) - held_bytes :]
         head = head[: len(head) - held_bytes]
-        self._last = head[-3:]
-        return _without_upgrades(head)[len(before) :] + rest, len(rest)
+        self._last = head[-3:] if start < len(seen) else head[-2:]
+        return _without_upgrades(head)[len(before) :] + rest
 
     def check(self, limits: EdgeLimits) -> None:
         if self.count > limits.header_bytes_max:

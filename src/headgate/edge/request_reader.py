@@ -142,12 +142,9 @@ class RequestReader(asyncio.Protocol):
     def _parse_head(self, data: bytes) -> None:
         if not self._head_bytes.count and self._client is None:
             self.timeout_at = self._loop.time() + self._shared_limits.limits.header_timeout_ns / SECOND
-        data, rest_bytes = self._head_bytes.feed(data, self._shared_limits.limits)
+        data = self._head_bytes.feed(data, self._shared_limits.limits)
         if data:
-            counted = self._head_bytes.count
             self._parser.feed_data(data)
-            if self._in_head and self._head_bytes.count == counted:
-                self._head_bytes.count += rest_bytes  # Blank lines before a request look like the end of its head.
             self._flush_pieces(0)
 
     def _flush_pieces(self, data_bytes: int) -> None:
