@@ -12,6 +12,8 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from pathlib import Path
 from typing import Final
 
+from headgate.control.options import FileStamp, file_stamp
+
 POLL_S: Final = 2.0
 SETTLE_S: Final = 0.2
 """Several files often change together, such as a certificate and its key. They are read once they have not changed for
@@ -19,9 +21,6 @@ this many seconds.
 """
 _SETTLE_CHECKS_MAX: Final = 25
 """How often files that keep changing are compared before they are read anyway."""
-
-Stamp = tuple[int, int, int, int] | None
-"""Device, inode, size and modification time of a file. None if the file does not exist."""
 
 
 class FileWatch:
@@ -36,7 +35,7 @@ class FileWatch:
         self._files = files
         self._on_change = on_change
         self._sleep = sleep
-        self._seen: Mapping[Path, Stamp] = stamps(files())
+        self._seen: Mapping[Path, FileStamp] = stamps(files())
 
     async def run(self) -> None:
         changed = asyncio.Event()
@@ -64,7 +63,7 @@ class FileWatch:
         self._seen = await self._settled(now)
         await self._on_change()
 
-    async def _settled(self, now: Mapping[Path, Stamp]) -> Mapping[Path, Stamp]:
+    async def _settled(self, now: Mapping[Path, FileStamp]) -> Mapping[Path, FileStamp]:
         for _ in range(_SETTLE_CHECKS_MAX):
             await self._sleep(SETTLE_S)
             before, now = now, await self._stamps()
@@ -72,7 +71,7 @@ class FileWatch:
                 break
         return now
 
-    async def _stamps(self) -> Mapping[Path, Stamp]:
+    async def _stamps(self) -> Mapping[Path, FileStamp]:
         # A file on a network volume may take long to respond.
         return await asyncio.to_thread(stamps, self._files())
 
@@ -106,13 +105,5 @@ class Notifications:
             self._task.cancel()
 
 
-def stamps(files: Collection[Path]) -> dict[Path, Stamp]:
-    return {path: _stamp(path) for path in files}
-
-
-def _stamp(path: Path) -> Stamp:
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+def stamps(files: Collection[Path]) -> dict[Path, FileStamp]:
+    return {path: file_stamp(path) for path in files}

@@ -1,6 +1,22 @@
-"""Options for budget notifications."""
+"""Options for budget notifications, and the stamps of watched files."""
 
+import os
 from dataclasses import dataclass, field
+from pathlib import Path
+
+FileStamp = tuple[int, int, int, int] | None
+"""Device, inode, size and modification time of a file. None if the file does not exist."""
+
+
+def stamp_of(status: os.stat_result) -> FileStamp:
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+
+
+def file_stamp(path: Path) -> FileStamp:
+    try:
+        return stamp_of(path.stat())
+    except OSError:
+        return None
 
 
 @dataclass(frozen=True, slots=True)
