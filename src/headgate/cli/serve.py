@@ -156,7 +156,7 @@ async def _serve(settings: "Settings", read: "Callable[[], Settings]", serves: b
 
     from headgate.compose.gateway import Gateway
 
-    gateway = Gateway(settings, read, serves=serves, worker=worker)
+    gateway = Gateway(settings, read, serves=serves, worker=worker, watches_files=True)
     loop = asyncio.get_running_loop()
     reloads: set[asyncio.Task[None]] = set()
 

@@ -16,6 +16,7 @@ from headgate.config.cell import cell_options
 from headgate.config.class_rules import class_rules
 from headgate.config.classes import service_classes
 from headgate.config.database import admin_keys, database_options
+from headgate.config.enum_values import parse_enum
 from headgate.config.environment import References, read_file
 from headgate.config.error_docs import error_docs
 from headgate.config.fingerprint import fingerprint
@@ -41,7 +42,7 @@ from headgate.config.schema import ConfigFile
 from headgate.config.settings import Address, Settings
 from headgate.config.speeds import SpeedFigures
 from headgate.config.tenants import tenants
-from headgate.control.options import FileStamp, file_stamp
+from headgate.control.options import FileStamp, ReloadTrigger, file_stamp
 from headgate.model.policy import Policy, ServiceClass
 from headgate.model.units import Duration
 
@@ -169,6 +170,7 @@ def _settings(
         state_directory=state_directory(file, report),
         stage_budgets=stage_budgets(file, classes, report),
         objectives=objectives(file, classes, report),
+        reload=parse_enum(ReloadTrigger, file.reload, ReloadTrigger.WATCH, ("reload",), report),
         hash="",
     )
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from headgate.control.options import FileStamp, NotificationOptions
+from headgate.control.options import FileStamp, NotificationOptions, ReloadTrigger
 from headgate.edge.options import EdgeLimits
 from headgate.fleets.dns.options import DnsOptions
 from headgate.fleets.options import EndpointOptions
@@ -116,6 +116,7 @@ class Settings:
     warnings: tuple[str, ...] = ()
     """Warnings about valid but probably unintended settings, each with its location and the next step."""
 
+    reload: ReloadTrigger = ReloadTrigger.WATCH
     files: Mapping[Path, FileStamp] = field(default_factory=dict[Path, FileStamp], repr=False, compare=False)
     """Stamps of the configuration file and of the files in `${file:PATH}`, as they were read."""
 

@@ -30,22 +30,35 @@ class FileWatch:
         on_change: Callable[[], Awaitable[None]],
         *,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        poll_s: float = POLL_S,
+        uses_watchfiles: bool | None = None,
     ) -> None:
-        """`files` returns the files to watch; its result may change. `on_change` is awaited after each change."""
+        """`files` returns the files to watch; its result may change. `on_change` is awaited after each change.
+
+        By default, `watchfiles` is used if it is installed.
+        """
         self._files = files
         self._on_change = on_change
         self._sleep = sleep
-        self._seen: Mapping[Path, FileStamp] = stamps(files())
+        self._poll_s = poll_s
+        installed = importlib.util.find_spec("watchfiles") is not None
+        self._uses_watchfiles = installed if uses_watchfiles is None else uses_watchfiles
+        self._seen: dict[Path, FileStamp] = stamps(files())
+        """Stamps of the files when they were last read or reported."""
+
+    def record(self, read: Mapping[Path, FileStamp]) -> None:
+        """Records the stamps with which files were read, so that a change since then is noticed."""
+        self._seen |= read
 
     async def run(self) -> None:
         changed = asyncio.Event()
-        notifications = Notifications(changed) if importlib.util.find_spec("watchfiles") is not None else None
+        notifications = Notifications(changed) if self._uses_watchfiles else None
         try:
             while True:
                 if notifications is not None:
                     notifications.follow({path.parent for path in self._seen})
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(POLL_S):
+                    async with asyncio.timeout(self._poll_s):
                         await changed.wait()
                 changed.clear()
                 await self.look()
@@ -56,11 +69,11 @@ class FileWatch:
     async def look(self) -> None:
         """Compares the files with their last stamps, and reports a change once it has settled."""
         now = await self._stamps()
-        # A file that was added to the set has been read since the last look.
-        if all(now[path] == self._seen[path] for path in now.keys() & self._seen.keys()):
-            self._seen = now
+        watched = frozenset(self._files())
+        self._seen = {path: stamp for path, stamp in self._seen.items() if path in watched}
+        if all(stamp == self._seen.setdefault(path, stamp) for path, stamp in now.items()):
             return
-        self._seen = await self._settled(now)
+        self._seen |= await self._settled(now)
         await self._on_change()
 
     async def _settled(self, now: Mapping[Path, FileStamp]) -> Mapping[Path, FileStamp]:
@@ -96,7 +109,7 @@ class Notifications:
         from watchfiles import awatch  # pyright: ignore[reportUnknownVariableType]
 
         # A directory may be deleted or unreadable. The stamps are compared in any case.
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, RuntimeError):
             async for _ in awatch(*directories, recursive=False, debounce=50):
                 self._changed.set()
 

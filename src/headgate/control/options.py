@@ -1,8 +1,17 @@
-"""Options for budget notifications, and the stamps of watched files."""
+"""Options for reloads and budget notifications, and the stamps of watched files."""
 
 import os
 from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
+
+
+class ReloadTrigger(StrEnum):
+    WATCH = "watch"
+    """A changed file is reloaded automatically. SIGHUP works too."""
+    SIGNAL = "signal"
+    """Files are reloaded only on SIGHUP."""
+
 
 FileStamp = tuple[int, int, int, int] | None
 """Device, inode, size and modification time of a file. None if the file does not exist."""
