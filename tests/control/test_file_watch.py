@@ -1,6 +1,7 @@
 """Tests for the watch on configuration files."""
 
 import asyncio
+import contextlib
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -231,19 +232,32 @@ async def test_change_is_noticed_immediately_with_watchfiles(tmp_path: Path) -> 
     assert await run_until_reported(tmp_path, poll_s=3600, uses_watchfiles=True) >= "2"
 
 
-async def test_notifications_skip_missing_directories(tmp_path: Path) -> None:
+async def test_notifications_skip_missing_folders_and_other_files(tmp_path: Path) -> None:
     pytest.importorskip("watchfiles")
     changed = asyncio.Event()
     notifications = Notifications(changed)
+    notifications.follow({tmp_path / "missing" / "a"})
+    notifications.follow({tmp_path / "missing" / "a", tmp_path / "b"})
 
-    notifications.follow({tmp_path / "missing"})
-    notifications.follow({tmp_path / "missing", tmp_path})
-    async with asyncio.timeout(60):
-        number = 0
-        while not changed.is_set():
-            (tmp_path / str(number)).touch()
-            number += 1
-            await asyncio.sleep(0.05)
+    async def write_until_noticed(name: str) -> int:
+        async with asyncio.timeout(60):
+            for number in range(10_000):
+                (tmp_path / "log").write_text(str(number))
+                (tmp_path / name).write_text(str(number))
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(changed.wait(), 0.3)
+                    return number
+        raise AssertionError("unreachable")
+
+    await write_until_noticed("b")
+    while changed.is_set():
+        changed.clear()
+        # Events of the writes above may still arrive.
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(changed.wait(), 0.5)
+    for number in range(5):
+        (tmp_path / "log").write_text(f"{number}" * 9)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(changed.wait(), 0.1)
+    assert not changed.is_set()
     notifications.stop()
-
-    assert number > 0

@@ -22,6 +22,8 @@ this many seconds.
 _SETTLE_CHECKS_MAX: Final = 25
 """How often files that keep changing are compared before they are read anyway."""
 
+_DEBOUNCE_MS: Final = 50
+
 
 class FileWatch:
     def __init__(
@@ -56,7 +58,7 @@ class FileWatch:
         try:
             while True:
                 if notifications is not None:
-                    notifications.follow({path.parent for path in self._seen})
+                    notifications.follow(self._seen.keys())
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(self._poll_s):
                         await changed.wait()
@@ -90,27 +92,36 @@ class FileWatch:
 
 
 class Notifications:
-    """Sets an event when the operating system reports a change in one of the directories."""
+    """Sets an event when the operating system reports that one of the files may have changed."""
 
     def __init__(self, changed: asyncio.Event) -> None:
         self._changed = changed
-        self._directories: Collection[Path] = frozenset()
+        self._files: frozenset[Path] = frozenset()
         self._task: asyncio.Task[None] | None = None
 
-    def follow(self, directories: Collection[Path]) -> None:
-        present = frozenset(each for each in directories if each.is_dir())
-        if present == self._directories and (self._task is None or not self._task.done()):
+    def follow(self, files: Collection[Path]) -> None:
+        present = frozenset(each for each in files if each.parent.is_dir())
+        if present == self._files and (self._task is None or not self._task.done()):
             return
         self.stop()
-        self._directories = present
+        self._files = present
         self._task = asyncio.get_running_loop().create_task(self._run(present)) if present else None
 
-    async def _run(self, directories: Collection[Path]) -> None:
+    async def _run(self, files: frozenset[Path]) -> None:
         from watchfiles import awatch  # pyright: ignore[reportUnknownVariableType]
+
+        names = {each.name for each in files}
+
+        def concerns(_: object, path: str) -> bool:
+            # A ConfigMap changes by replacing a symbolic link beside the file. Other files in the folder may change
+            # often, such as the log.
+            return Path(path).name in names or Path(path).is_symlink()
 
         # A directory may be deleted or unreadable. The stamps are compared in any case.
         with contextlib.suppress(OSError, RuntimeError):
-            async for _ in awatch(*directories, recursive=False, debounce=50):
+            async for _ in awatch(
+                *{each.parent for each in files}, watch_filter=concerns, recursive=False, debounce=_DEBOUNCE_MS
+            ):
                 self._changed.set()
 
     def stop(self) -> None:
