@@ -15,6 +15,7 @@ from headgate.model.units import SECOND, Duration
 from headgate.ports.engine import Telemetry
 from headgate.ports.fleet import Phase
 from headgate.telemetry.cell_metrics import CellStats
+from headgate.telemetry.config_metrics import ConfigStats, config_metrics
 from headgate.telemetry.directory_metrics import DirectoryStats
 from headgate.telemetry.engine_metrics import EngineReadings
 from headgate.telemetry.exposition import MetricFamily
@@ -111,5 +112,6 @@ def _more() -> Iterator[MetricFamily]:
     stages.set_classes(["chat"], {"chat": ClassStageBudget(stages=dict.fromkeys(Stage, 1), ttft_ns=1, duration_ns=1)})
     yield loop_iteration_metrics(LoopWatchdog(lambda _: None))
     yield from stage_metrics(stages)
+    yield from config_metrics(ConfigStats(1.0, reload_successful=True, restart_needed=0))
     yield from records_metrics(RecordsStats(1, 0, 0, 1, 1.0))
     yield from trace_metrics(TraceStats(dict.fromkeys(KeepReason, 0), dict.fromkeys(DropReason, 0), 0, 0, 0))

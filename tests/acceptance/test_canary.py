@@ -31,6 +31,7 @@ PROMPT, ANSWER, IDEMPOTENCY = "canary-prompt", "canary-answer", "canary-idempote
 WORDS = (SECRET, KEY, ENGINE_KEY, PROMPT, ANSWER, IDEMPOTENCY)
 OTHER_KEY = "hg-key-of-another-caller"
 RECORDS = "records"
+KEY_FILE = "engine-key"
 HEADERS = {"authorization": f"Bearer {KEY}", "idempotency-key": IDEMPOTENCY}
 TALKATIVE = ("--log-level", "debug", "--log-format", "json")
 
@@ -124,6 +125,9 @@ class Stage:
 async def a_stage(folder: Path) -> AsyncIterator[Stage]:
     async with FakeEngine(api_key=ENGINE_KEY) as engine:
         config = config_for(engine) | {"records": {"directory": str(folder / RECORDS)}}
+        # One secret is in the configuration file, the other in a file of its own.
+        (folder / KEY_FILE).write_text(f"{ENGINE_KEY}\n")
+        config["pools"]["small"]["api_key"] = f"${{file:{KEY_FILE}}}"
         async with gateway_process_with_client(config, folder, arguments=TALKATIVE) as (gateway, process):
             yield Stage(engine, gateway, process)
 
@@ -192,13 +196,19 @@ async def test_engine_error_quoting_the_prompt_is_not_logged(tmp_path: Path, str
 async def test_invalid_file_dead_engine_and_shutdown_leak_no_secret(tmp_path: Path) -> None:
     async with a_stage(tmp_path) as stage:
         good = stage.gateway.file.read_text()
-        for wrong in (wrong_types, misplaced_secrets, no_yaml):
+        for wrong in (wrong_types, misplaced_secrets, misplaced_file, no_yaml):
             stage.gateway.file.write_text(wrong(good))
             os.kill(stage.process.pid, signal.SIGHUP)
             await stage.gateway.wait_for_status(lambda status: status["reload_problems"])
             await stage.overhear(f"with {wrong.__name__}")
             stage.gateway.file.write_text(good)
             os.kill(stage.process.pid, signal.SIGHUP)
+            await stage.gateway.wait_for_status(lambda status: not status["reload_problems"])
+        for content in (b"\xff", b"\0", b"x" * 100_000):
+            (tmp_path / KEY_FILE).write_bytes(ENGINE_KEY.encode() + content)
+            await stage.gateway.wait_for_status(lambda status: status["reload_problems"])
+            await stage.overhear(f"with a file that ends with {content[:1]!r}")
+            (tmp_path / KEY_FILE).write_text(ENGINE_KEY)
             await stage.gateway.wait_for_status(lambda status: not status["reload_problems"])
         await crash_and_leave(stage)
 
@@ -235,6 +245,15 @@ def misplaced_secrets(good: str) -> str:
     """A key in place of its hash, a common mistake."""
     config = yaml.safe_load(good)
     config["tenants"]["acme"]["keys"] = [KEY, {"key": KEY}]
+    return yaml.safe_dump(config)
+
+
+def misplaced_file(good: str) -> str:
+    """A reference to a secret in settings that are not secret, and whose values messages quote."""
+    config = yaml.safe_load(good)
+    reference = f"${{file:{KEY_FILE}}}"
+    config["drain_grace"] = config["admin_keys"] = config["retry"]["attempts_max"] = reference
+    config["pools"]["small"]["endpoints"] = [reference, f"http://user:{reference}@gpu"]
     return yaml.safe_dump(config)
 
 

@@ -34,6 +34,14 @@ PRESENT = MemberState("present", "old", "new")
             ("configuration new is staged, waiting for b",),
             2,
         ),
+        Case(
+            {
+                "leads": True,
+                "members": {"a": MemberState("present", "new"), "b": MemberState("present", "old", policy_for_s=61.2)},
+            },
+            ("b has had configuration old for at least 61 s",),
+            3,
+        ),
     ],
 )
 def test_cell_lines_show_role_and_problems(case: Case) -> None:

@@ -270,6 +270,7 @@ def test_json_output_of_valid_file_is_one_object(
             "degradation": as_json(DegradationRules()),
         },
         "fairness_depth": 1,
+        "reload": "watch",
         "zone": "",
         "cell": None,
         "database": None,

@@ -1,12 +1,13 @@
 """Parsing and formatting of quantities."""
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.config.environment import ExpansionError, expand
+from headgate.config.environment import ExpansionError, References
 from headgate.config.quantities import (
     InvalidQuantity,
     address,
@@ -132,20 +133,20 @@ def test_size_round_trips(count: int) -> None:
     ],
 )
 def test_environment_variables_are_expanded_once(text: str, expanded: str) -> None:
-    assert expand(text, {"A": "1", "B_2": "${A}"}) == expanded
+    assert References({"A": "1", "B_2": "${A}"}, Path()).expand(text) == expanded
 
 
 def test_unset_variable_is_named() -> None:
     with pytest.raises(
         ExpansionError, match=r"^the environment variable MISSING is not set; export it before starting"
     ):
-        expand("a${MISSING}", {})
+        References({}, Path()).expand("a${MISSING}")
 
 
-@pytest.mark.parametrize("text", ["${", "${}", "${a b}", "${1}"])
+@pytest.mark.parametrize("text", ["${", "${}", "${a b}", "${1}", "${file:}", "${file:a", "${FILE:a}"])
 def test_malformed_variable_reference_is_rejected(text: str) -> None:
     with pytest.raises(ExpansionError, match=r'write "[$][$]{" for a literal "[$]{"'):
-        expand(text, {})
+        References({}, Path()).expand(text)
 
 
 @pytest.mark.parametrize(("text", "number"), [("8", 8.0), ("17.5", 17.5), ("0.001", 0.001)])

@@ -261,7 +261,7 @@ def test_unquoted_variable_in_flow_mapping_is_reported(braces: str) -> None:
     [problem] = problems_of(small_with_traffic(POISSON).replace("[tiny, tiny]", braces), environ={"N": "2"})
 
     assert problem.startswith("2: is not YAML: ")
-    assert problem.endswith('; inside braces and brackets, quote the variable: "${N}"')
+    assert problem.endswith('; inside braces and brackets, quote the reference: "${N}"')
 
 
 def test_quoted_variable_is_not_reported_for_other_yaml_errors() -> None:

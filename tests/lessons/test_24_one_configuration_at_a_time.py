@@ -202,10 +202,10 @@ async def test_invalid_file_changes_nothing_and_is_reported(tmp_path: Path) -> N
 
 
 @pytest.mark.process
-async def test_process_reloads_its_file_only_on_sighup(tmp_path: Path) -> None:
+async def test_process_reloads_its_file_only_on_sighup_if_configured(tmp_path: Path) -> None:
     """Changes the file and sends SIGHUP to the process, as an operator would."""
     async with FakeEngine(models=("red",)) as red, FakeEngine(models=("blue",)) as blue:
-        right, other = colours(red.url, blue.url)
+        right, other = ({**each, "reload": "signal"} for each in colours(red.url, blue.url))
         async with gateway_process_with_client(right, tmp_path) as (gateway, process):
             first = (await gateway.status())["config_hash"]
             gateway.file.write_text(yaml.safe_dump(other | {"limitss": {}}))

@@ -156,7 +156,7 @@ async def _serve(settings: "Settings", read: "Callable[[], Settings]", serves: b
 
     from headgate.compose.gateway import Gateway
 
-    gateway = Gateway(settings, read, serves=serves, worker=worker)
+    gateway = Gateway(settings, read, serves=serves, worker=worker, watches_files=True)
     loop = asyncio.get_running_loop()
     reloads: set[asyncio.Task[None]] = set()
 
@@ -232,6 +232,8 @@ def log_to_stderr(level: str, form: str, worker: int | None = None) -> None:
     if worker is not None:
         handler.addFilter(name)
     logging.basicConfig(handlers=[handler], level=level.upper())
+    # It logs every change in a watched folder, so a log file in that folder would never stop growing.
+    logging.getLogger("watchfiles").setLevel(logging.WARNING)
 
 
 def _positive(text: str) -> int:

@@ -95,7 +95,8 @@ def lines(status: "StatusPage", url: str, verdict: Sequence[str] = ()) -> Iterat
 
     uptime = _duration_text(status.uptime_s)
     build = f" ({status.build})" if status.build else ""
-    yield f"headgate {status.version}{build} at {url}, configuration {status.config_hash}, up {uptime}"
+    since = f" since {status.config_since}" if status.config_since else ""
+    yield f"headgate {status.version}{build} at {url}, configuration {status.config_hash}{since}, up {uptime}"
     yield from verdict
     waiting = sum(status.queued.values())
     yield f"requests: {status.requests_open} open, {status.attempts_open} on engines, {waiting} waiting"
@@ -114,7 +115,10 @@ def lines(status: "StatusPage", url: str, verdict: Sequence[str] = ()) -> Iterat
     for problem in status.reload_problems:
         yield f"reload problem: {problem}"
     if status.reload_problems:
-        yield "  the configuration above stays active; fix the file and send SIGHUP again"
+        then = "" if status.reload == "watch" else " and send SIGHUP again"
+        yield f"  the configuration above stays active; fix the file{then}"
+    if status.restart_needed:
+        yield f"restart needed: changes of {', '.join(status.restart_needed)} take effect only after a restart"
     yield ""
     yield from _table([("CLASS", "WAITING"), *((name, str(count)) for name, count in status.queued.items())])
     yield ""

@@ -5,7 +5,6 @@ Without a database, most of these components are absent. The rest of the gateway
 """
 
 import asyncio
-import logging
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -32,7 +31,6 @@ from headgate.ports.ledger import AttemptJournal
 from headgate.ports.observer import Observer
 from headgate.telemetry.directory_metrics import DirectoryStats
 from headgate.telemetry.ledger_metrics import LedgerStats
-from headgate.telemetry.log import log_event
 
 if TYPE_CHECKING:
     import aiohttp
@@ -154,15 +152,9 @@ class TenantAccounts:
     # Policy
 
     def change_to(self, settings: Settings) -> None:
-        before, self._settings = self._settings, settings
+        self._settings = settings
         if self._notifier is not None and settings.notifications is not None:
             self._notifier.change_to(settings.notifications)
-        elif before.notifications != settings.notifications:
-            log_event(logging.WARNING, "adding or removing notifications requires a restart")
-        if before.database != settings.database:
-            log_event(logging.WARNING, "changing the database requires a restart")
-        if _ledger_settings(before) != _ledger_settings(settings):
-            log_event(logging.WARNING, "changing the ledger's spool or retention requires a restart")
 
     def apply_policy(self, settings: Settings) -> Policy:
         """Returns the policy from the file combined with the database rows, and marks it as in force."""
@@ -314,11 +306,6 @@ def _open_ledger(settings: Settings) -> "LedgerSync | None":
     except ImportError as error:
         raise OSError(0, f"ledger: {error}; install headgate[ledger]") from error
     return LedgerSync(settings.database, settings.ledger)
-
-
-def _ledger_settings(settings: Settings) -> tuple[object, ...]:
-    ledger = settings.ledger
-    return () if ledger is None else (ledger.spool_directory, ledger.spool_bytes_max, ledger.retention_days)
 
 
 def _ignore_task(_: "asyncio.Task[None]") -> None:

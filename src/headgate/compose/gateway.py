@@ -56,7 +56,8 @@ _EXIT_INTERNAL_ERROR = 70
 class Gateway:
     """One gateway process, with its own scheduler or a shared one. Must run inside an event loop.
 
-    If `serves` is false, the process is only a candidate for its cell's scheduler role.
+    If `serves` is false, the process is only a candidate for its cell's scheduler role. With `watches_files`, it
+    reloads changed configuration files.
     """
 
     def __init__(
@@ -67,6 +68,7 @@ class Gateway:
         observers: Sequence[Observer] = (),
         serves: bool = True,
         worker: int | None = None,
+        watches_files: bool = False,
         open_watch: Callable[..., EngineWatch] = EngineWatch,
     ) -> None:
         self._configuration = Configuration(settings)
@@ -114,6 +116,7 @@ class Gateway:
             load,
             is_shutting_down=self._shutdown.is_set,
             run=self._tasks.run_in_background,
+            watches_files=watches_files,
         )
         self._reload.apply(settings)
 
@@ -121,10 +124,6 @@ class Gateway:
     def _settings(self) -> Settings:
         """The configuration in force."""
         return self._configuration.settings
-
-    @property
-    def _listeners(self) -> tuple[Listener, ...]:
-        return self._parts.listeners
 
     def _open_parts(self) -> GatewayParts:
         return GatewayParts(
@@ -178,7 +177,7 @@ class Gateway:
         cell = self._settings.cell
         if self._cell is None or cell is None:
             return None
-        return open_registry(self._cell, cell, lambda: self._listeners[-1].address, self._shutdown.set)
+        return open_registry(self._cell, cell, lambda: self._parts.listeners[-1].address, self._shutdown.set)
 
     def _open_request_search(self) -> RequestSearch:
         archive, now, registry = self._observability.records.archive, self._clock.now, self._parts.registry
@@ -252,10 +251,11 @@ class Gateway:
             serves=self._serves,
             shared=self._shares_port,
         )
-        *doors, admin = self._listeners
+        *doors, admin = self._parts.listeners
         beside = [
-            *(asyncio.create_task(listener.sweep_forever()) for listener in self._listeners),
+            *(asyncio.create_task(listener.sweep_forever()) for listener in self._parts.listeners),
             asyncio.create_task(self._attempts.sweep_forever()),
+            asyncio.create_task(self._reload.watch()),
             asyncio.create_task(self._engines.gpus.run()),
             asyncio.create_task(
                 self._scaling.run(self._host.summary, self._clock.now, self._scale, lambda: self._parts.is_deciding)
@@ -268,7 +268,7 @@ class Gateway:
             self._admin.console = self._observability.console(self._status.sources())
             self._observability.start(self._status.sources(), self._tasks.on_task_done)
             await self._accounts.start(self._tasks.on_task_done)
-            await asyncio.gather(*(listener.start() for listener in self._listeners))
+            await asyncio.gather(*(listener.start() for listener in self._parts.listeners))
             await self._fleets.start_first()
             if self._cell is not None:
                 self._cell.start()
@@ -283,7 +283,7 @@ class Gateway:
         finally:
             await self._parts.stop_services()
             self._observability.close_console()
-            await asyncio.gather(*(listener.stop() for listener in self._listeners))
+            await asyncio.gather(*(listener.stop() for listener in self._parts.listeners))
             for task in beside:
                 task.cancel()
             await asyncio.gather(*beside, return_exceptions=True)
@@ -327,7 +327,7 @@ class Gateway:
             return
         if self._shares_port:
             # The other workers on this machine accept new connections.
-            for door in self._listeners[:-1]:
+            for door in self._parts.listeners[:-1]:
                 await door.stop_accepting()
         if self._cell is not None:
             self._cell.step_down()

@@ -23,6 +23,7 @@ from headgate.ports.engine import Capabilities
 from headgate.ports.observer import Observer
 from headgate.ports.records import RequestRecord
 from headgate.telemetry.cell_metrics import CellStats
+from headgate.telemetry.config_metrics import ConfigStats, config_metrics
 from headgate.telemetry.cost_observer import CostObserver
 from headgate.telemetry.decision_history import DecisionHistory
 from headgate.telemetry.directory_metrics import DirectoryStats
@@ -69,6 +70,7 @@ class StatusSources:
     """Recent connect times for each pool."""
     name_problems: Callable[[], Sequence[str]]
     """Name resolution failures that affect endpoints."""
+    configuration: Callable[[], ConfigStats]
     gateway: Callable[[], GatewayInfo]
     engines: Callable[[], Sequence[Capabilities]]
     session: "aiohttp.ClientSession"
@@ -208,7 +210,7 @@ class Observability:
                 directory=sources.directory(),
                 process=process_stats(sources.decide_s()),
                 verdicts=[CurrentVerdict(each.pool, each.cause, each.incident) for each in self._diagnosis.verdicts],
-                extra_families=self._more_metrics(),
+                extra_families=(*config_metrics(sources.configuration()), *self._more_metrics()),
             ),
         )
 

@@ -1,8 +1,10 @@
 """Running components of one gateway process."""
 
 import asyncio
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headgate.compose.accounts import TenantAccounts
@@ -12,6 +14,7 @@ from headgate.compose.observability import Observability
 from headgate.config.settings import Settings
 from headgate.control.autoscaling import AutoscalingService
 from headgate.control.learned_speeds import LearnedSpeeds
+from headgate.control.options import FileStamp
 from headgate.edge.app import GatewayApp
 from headgate.edge.large_bodies.client import LargeBodyReader
 from headgate.edge.listener import Listener
@@ -20,6 +23,7 @@ from headgate.engines.batching.batcher import Batchers
 from headgate.hosts.cell.host import CellHost
 from headgate.hosts.local.host import LocalHost
 from headgate.ports.clock import Clock
+from headgate.telemetry.config_metrics import ConfigStats
 
 if TYPE_CHECKING:
     import aiohttp
@@ -37,6 +41,20 @@ class Configuration:
     """Pending configuration, already read here. It is applied once the rest of the cell has read it too."""
     problems: tuple[str, ...] = ()
     """Problems in the last configuration file, if it was rejected."""
+    files: Mapping[Path, FileStamp] = field(default_factory=dict[Path, FileStamp])
+    """Stamps of the files that were read most recently, including those of a rejected configuration."""
+    in_force_since: datetime = field(default_factory=lambda: datetime.now(UTC))
+    """When the settings in force were applied."""
+    started: Settings = field(init=False)
+    """Settings with which the process was started."""
+    restart_needed: tuple[str, ...] = ()
+    """Settings in force that differ from those in use until the process is restarted."""
+
+    def __post_init__(self) -> None:
+        self.started = self.settings
+
+    def stats(self) -> ConfigStats:
+        return ConfigStats(self.in_force_since.timestamp(), not self.problems, len(self.restart_needed))
 
 
 @dataclass(slots=True)

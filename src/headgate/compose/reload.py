@@ -1,17 +1,24 @@
 """Applies a new configuration or changed database rows to a running gateway.
 
+A new configuration is read on SIGHUP, and when the watch notices that one of its files has changed. Both use `reload`.
+
 A single gateway applies a change immediately. A gateway in a cell stages the change, and applies it when the whole cell
 has agreed on it.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Collection, Coroutine, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
 
 from headgate.compose.accounts import TenantAccounts
 from headgate.compose.parts import Configuration, GatewayParts
+from headgate.compose.restart import restart_needed
 from headgate.config.problems import ConfigErrors
 from headgate.config.settings import Settings
+from headgate.control.file_watch import FileWatch
+from headgate.control.options import FileStamp, ReloadTrigger
 from headgate.core.events import PolicyChanged
 from headgate.edge.admin.allowed_hosts import AllowedHosts
 from headgate.edge.admin.api import AdminApi
@@ -34,6 +41,7 @@ class Reloader:
         *,
         is_shutting_down: Callable[[], bool],
         run: Callable[[Coroutine[object, object, None]], None],
+        watches_files: bool,
     ) -> None:
         """`is_shutting_down` returns true once the gateway is draining. `run` runs a coroutine in the background."""
         self._configuration = configuration
@@ -43,6 +51,26 @@ class Reloader:
         self._leaves = is_shutting_down
         self._run = run
         self._reading = asyncio.Lock()
+        self._watches_files = watches_files
+        configuration.files = configuration.settings.files
+        self._watch = FileWatch(self._watched_files, self._on_file_change)
+        # A file may have changed after it was read.
+        self._watch.record(configuration.files)
+
+    # The file
+
+    async def watch(self) -> None:
+        """Reloads the configuration whenever one of its files changes, unless `reload` is `signal`."""
+        if self._watches_files:
+            await self._watch.run()
+
+    def _watched_files(self) -> Collection[Path]:
+        newest = self._configuration.staged or self._configuration.settings
+        return self._configuration.files.keys() if newest.reload is ReloadTrigger.WATCH else ()
+
+    async def _on_file_change(self) -> None:
+        log_event(logging.INFO, "a configuration file has changed; reloading")
+        await self.reload()
 
     async def reload(self) -> None:
         """Applies the configuration file if it is valid. Otherwise the current configuration remains in force."""
@@ -51,19 +79,31 @@ class Reloader:
                 # Loading a large file takes a while, and streams must keep running in the meantime.
                 settings = await asyncio.to_thread(self._load)
             except ConfigErrors as errors:
+                # A file that the rejected configuration does not name may be needed to correct it.
+                self._record({**self._configuration.files, **errors.files})
                 self._reject(errors)
                 return
+            self._record(settings.files)
             self._configuration.problems = ()
             # A draining gateway does not need the change, and its parts may already be closed.
-            if self._leaves():
-                return
-            if self._parts.cell is not None:
-                # All members of the cell change at the same time.
-                self._configuration.staged = settings
-                self._parts.cell.stage(self._parts.accounts.policy_hash(settings))
-            else:
-                self._apply_settings(settings)
-                await self._parts.fleets.start()
+            if not self._leaves():
+                await self._adopt(settings)
+
+    def _record(self, files: Mapping[Path, FileStamp]) -> None:
+        self._configuration.files = files
+        self._watch.record(files)
+
+    async def _adopt(self, settings: Settings) -> None:
+        configuration, cell = self._configuration, self._parts.cell
+        if cell is None:
+            self._apply_settings(settings)
+            await self._parts.fleets.start()
+            return
+        # All members of the cell change at the same time.
+        configuration.staged = None if settings == configuration.settings else settings
+        cell.stage(self._parts.accounts.policy_hash(settings))
+        if configuration.staged is not None:
+            log_event(logging.INFO, "configuration staged until all members of the cell have it", hash=settings.hash)
 
     def _reject(self, errors: ConfigErrors) -> None:
         self._configuration.problems = tuple(str(problem) for problem in errors.problems)
@@ -96,15 +136,18 @@ class Reloader:
             parts.cell.stage(parts.accounts.policy_hash(configuration.staged or configuration.settings))
 
     def _apply_settings(self, settings: Settings) -> None:
-        before, self._configuration.settings = self._configuration.settings, settings
-        parts = self._parts
+        configuration, parts = self._configuration, self._parts
+        before, configuration.settings = configuration.settings, settings
+        if settings != before:
+            configuration.in_force_since = datetime.now(UTC)
+            log_event(logging.INFO, "configuration applied", hash=settings.hash, before=before.hash)
+        else:
+            log_event(logging.INFO, "configuration unchanged", hash=settings.hash)
         if parts.keda is not None:
             parts.keda.changed()
-        if _listeners(before) != _listeners(settings):
-            log_event(logging.WARNING, "changing a listen address requires a restart")
-        for name in ("cell", "state_directory"):
-            if getattr(before, name) != getattr(settings, name):
-                log_event(logging.WARNING, f"changing {name} requires a restart")
+        configuration.restart_needed = restart_needed(configuration.started, settings)
+        for name in configuration.restart_needed:
+            log_event(logging.WARNING, f"changing {name} requires a restart")
         parts.accounts.change_to(settings)
         parts.observability.change_to(settings)
         door = parts.app
@@ -144,7 +187,3 @@ def open_admin_api(accounts: TenantAccounts, host: LocalHost | CellHost, setting
         return [each.id for each in host.summary().endpoints]
 
     return accounts.admin_api(settings, host.budgets_left, endpoints)
-
-
-def _listeners(settings: Settings) -> tuple[object, ...]:
-    return settings.listen, settings.admin_listen, settings.scaler_listen

@@ -51,6 +51,7 @@ class GatewayStatus:
             decides=lambda: parts.is_deciding,
             connect_times=engines.connect_times.medians,
             name_problems=lambda: (*engines.name_problems(), *parts.fleets.name_problems()),
+            configuration=self._configuration.stats,
             gateway=self._gateway_now,
             session=parts.session,
             engines=engines.watch.capabilities,
@@ -97,7 +98,10 @@ class GatewayStatus:
             "version": __version__,
             "build": BUILD,
             "config_hash": configuration.settings.hash,
+            "config_since": configuration.in_force_since.isoformat(timespec="seconds"),
+            "reload": configuration.settings.reload.value,
             "reload_problems": configuration.problems,
+            "restart_needed": configuration.restart_needed,
             "uptime_s": round(time.monotonic() - self._started_at, 1),
             "draining": parts.app.draining,
             "requests_open": parts.app.open_requests,
@@ -121,7 +125,7 @@ class GatewayStatus:
         if cell is None or options is None:
             return {}
         staged_hash = None if staged is None else self._parts.accounts.policy_hash(staged)
-        return {"cell": cell_status(cell, options, staged_hash)}
+        return {"cell": cell_status(cell, options, staged_hash, self._parts.clock.now())}
 
 
 def _open_files() -> int:

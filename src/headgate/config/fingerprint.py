@@ -17,7 +17,7 @@ from dataclasses import replace
 import msgspec
 
 from headgate.config.settings import PoolSettings, Settings
-from headgate.control.options import NotificationOptions
+from headgate.control.options import NotificationOptions, ReloadTrigger
 from headgate.fleets.dns.options import DnsOptions
 from headgate.fleets.processes.options import ProcessOptions
 from headgate.hosts.cell.options import CellOptions
@@ -27,7 +27,7 @@ from headgate.wire.keys import format_digest
 
 _PBKDF2_ITERATIONS = 100_000
 _HEX_DIGITS = 16
-_PER_PROCESS_SETTINGS = ("listen", "admin_listen", "admin_allowed_hosts", "scaler_listen", "zone")
+_PER_PROCESS_SETTINGS = ("listen", "admin_listen", "admin_allowed_hosts", "scaler_listen", "zone", "reload")
 """Settings that may differ between the gateways in a cell."""
 
 
@@ -137,6 +137,8 @@ def _parts(settings: Settings) -> dict[str, object]:
         parts["stage_budgets"] = settings.stage_budgets
     if settings.objectives:
         parts["objectives"] = settings.objectives
+    if settings.reload is not ReloadTrigger.WATCH:
+        parts["reload"] = settings.reload
     if settings.cell is not None:
         parts["cell"] = replace(settings.cell, store="", member_name=None)
     return parts

@@ -16,6 +16,8 @@ from headgate.config.cell import cell_options
 from headgate.config.class_rules import class_rules
 from headgate.config.classes import service_classes
 from headgate.config.database import admin_keys, database_options
+from headgate.config.enum_values import parse_enum
+from headgate.config.environment import References, read_file
 from headgate.config.error_docs import error_docs
 from headgate.config.fingerprint import fingerprint
 from headgate.config.fleets import check_cold_start_waits
@@ -40,9 +42,11 @@ from headgate.config.schema import ConfigFile
 from headgate.config.settings import Address, Settings
 from headgate.config.speeds import SpeedFigures
 from headgate.config.tenants import tenants
+from headgate.control.options import FileStamp, ReloadTrigger, file_stamp
 from headgate.model.policy import Policy, ServiceClass
 from headgate.model.units import Duration
 
+_MISSING_HINT = "specify the configuration file with --config, or create one with `headgate init`"
 _HOST_NAME = re.compile(r"[A-Za-z0-9._-]{1,253}")
 
 
@@ -53,7 +57,13 @@ def load(
 
     Raises `ConfigErrors` with all problems.
     """
-    return parse(read_text(path), str(path), environ, engines=engines, profiles=profiles)
+    text, stamp = _read(path, _MISSING_HINT)
+    own = {path: stamp}
+    try:
+        settings = parse(text, str(path), environ, engines=engines, profiles=profiles)
+    except ConfigErrors as errors:
+        raise ConfigErrors(errors.problems, {**own, **errors.files}) from None
+    return replace(settings, files={**own, **settings.files})
 
 
 def parse(
@@ -66,10 +76,12 @@ def parse(
 ) -> Settings:
     """Like `load`, for the text of a file. `name` is the file name used in messages."""
     report = ConfigReport(name)
-    file = schema_reader.read(yaml_document.parse(text, report), ConfigFile, environ, report)
+    references = References(environ, Path(name).parent)
+    report.files = references.files
+    file = schema_reader.read(yaml_document.parse(text, report), ConfigFile, references, report)
     settings = _settings(file, engines, profiles, report)
     report.raise_if_invalid()
-    settings = replace(settings, warnings=tuple(str(each) for each in report.warnings()))
+    settings = replace(settings, warnings=tuple(str(each) for each in report.warnings()), files=references.files)
     return replace(settings, hash=fingerprint(settings))
 
 
@@ -96,25 +108,29 @@ def _load_single(setting: str, path: Path, environ: Mapping[str, str]) -> Config
     tree = yaml_document.parse(read_text(path), report)
     report.raise_if_invalid()
     value = tree.get(setting) if isinstance(tree, dict) else None
-    file = schema_reader.read({setting: value, "pools": {}, "models": {}}, ConfigFile, environ, report)
+    references = References(environ, path.parent)
+    file = schema_reader.read({setting: value, "pools": {}, "models": {}}, ConfigFile, references, report)
     report.raise_if_invalid()
     return file
 
 
-def read_text(
-    path: Path, *, missing: str = "specify the configuration file with --config, or create one with `headgate init`"
-) -> str:
+def read_text(path: Path, *, missing: str = _MISSING_HINT) -> str:
     """Reads the file. `missing` is the hint for a file that does not exist. Raises `ConfigErrors`."""
+    return _read(path, missing)[0]
+
+
+def _read(path: Path, missing: str) -> tuple[str, FileStamp]:
     try:
+        content, stamp = read_file(path)
         # Line endings are preserved for callers that edit the text.
-        return path.read_bytes().decode("utf-8-sig")
+        return content.decode("utf-8-sig"), stamp
     except FileNotFoundError:
         problem = f"does not exist; {missing}"
     except UnicodeDecodeError:
         problem = "is not UTF-8 text"
     except OSError as error:
         problem = f"cannot be read: {error.strerror}"
-    raise ConfigErrors((ConfigProblem(str(path), None, "", problem),))
+    raise ConfigErrors((ConfigProblem(str(path), None, "", problem),), {path: file_stamp(path)})
 
 
 def _settings(
@@ -154,6 +170,7 @@ def _settings(
         state_directory=state_directory(file, report),
         stage_budgets=stage_budgets(file, classes, report),
         objectives=objectives(file, classes, report),
+        reload=parse_enum(ReloadTrigger, file.reload, ReloadTrigger.WATCH, ("reload",), report),
         hash="",
     )
 

@@ -6,9 +6,15 @@ to fix and reports no error twice.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final
+
+from headgate.control.options import FileStamp
 
 SettingPath = tuple[str | int, ...]
 """Path of a setting: keys and list indexes."""
+NO_FILES: Final[Mapping[Path, FileStamp]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,9 +33,11 @@ class ConfigProblem:
 class ConfigErrors(Exception):
     """The configuration is invalid. The message lists all problems, sorted by line."""
 
-    def __init__(self, problems: tuple[ConfigProblem, ...]) -> None:
+    def __init__(self, problems: tuple[ConfigProblem, ...], files: Mapping[Path, FileStamp] = NO_FILES) -> None:
         super().__init__("\n".join(str(each) for each in problems))
         self.problems = problems
+        self.files = files
+        """Stamps of the files that were read or are missing."""
 
 
 class ConfigReport:
@@ -39,6 +47,8 @@ class ConfigReport:
         self.file = file
         self.lines: dict[SettingPath, int] = {}
         """Line of each key and list item that could be parsed."""
+        self.files: Mapping[Path, FileStamp] = NO_FILES
+        """Stamps of the files that were read or are missing."""
         self._problems: dict[SettingPath, ConfigProblem] = {}
         self._unread: set[SettingPath] = set()
         """Paths whose contents could not be read. No further problems are reported inside them."""
@@ -67,7 +77,7 @@ class ConfigReport:
 
     def raise_if_invalid(self) -> None:
         if self._problems:
-            raise ConfigErrors(_sorted_by_line(self._problems))
+            raise ConfigErrors(_sorted_by_line(self._problems), self.files)
 
     def location_text(self, place: SettingPath) -> str:
         """Location prefix for messages about problems found after the file was read."""

@@ -42,6 +42,7 @@ from headgate.config.setting_types import (
     StoreUrl,
     WebhookUrl,
 )
+from headgate.control.options import ReloadTrigger
 from headgate.edge.options import EdgeLimits
 from headgate.hosts.cell.options import CellOptions
 from headgate.ledger.options import DatabaseOptions, LedgerOptions
@@ -231,6 +232,7 @@ class ConfigFile(Section, frozen=True):
     admin_allowed_hosts: list[str] = []
     scaler_listen: AddressText | None = None
     drain_grace: DurationOrZero = 30 * SECOND
+    reload: str = ReloadTrigger.WATCH.value
     error_docs_url: str | None = None
     quote_engine_errors: bool = False
     key_secret: Secret | None = None

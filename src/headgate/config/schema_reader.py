@@ -4,7 +4,8 @@ The reader walks the schema and the file together and reports every difference. 
 by a placeholder of the right type, so that the rest of the file can still be checked. Because a problem has been
 reported, the placeholder is never used for anything else.
 
-Messages quote values as written in the file, before `${NAME}` is expanded, and never quote secrets.
+Messages quote values as written in the file, before `${NAME}` and `${file:PATH}` are expanded, and never quote
+secrets.
 """
 
 from collections.abc import Iterable, Mapping
@@ -16,7 +17,7 @@ import msgspec
 from msgspec import inspect
 
 from headgate.config import quantities
-from headgate.config.environment import ExpansionError, expand
+from headgate.config.environment import ExpansionError, References
 from headgate.config.problems import ConfigReport, SettingPath
 from headgate.config.section import Section
 from headgate.config.yaml_document import Tree
@@ -24,9 +25,9 @@ from headgate.config.yaml_document import Tree
 FileSection = TypeVar("FileSection", bound=Section)
 
 
-def read(tree: Tree, kind: type[FileSection], environ: Mapping[str, str], report: ConfigReport) -> FileSection:
+def read(tree: Tree, kind: type[FileSection], references: References, report: ConfigReport) -> FileSection:
     """The file as a struct from the schema, with placeholders for invalid values."""
-    shape = _SchemaReader(environ, report).value({} if tree is None else tree, inspect.type_info(kind), ())
+    shape = _SchemaReader(references, report).value({} if tree is None else tree, inspect.type_info(kind), ())
     return msgspec.convert(shape, kind)
 
 
@@ -55,7 +56,7 @@ def closest_match(word: str, known: Iterable[str]) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class _SchemaReader:
-    environ: Mapping[str, str]
+    references: References
     report: ConfigReport
 
     def value(self, tree: Tree, info: inspect.Type, place: SettingPath) -> object:
@@ -151,7 +152,7 @@ class _SchemaReader:
             self._unexpected(place, None if secret else tree, _alternatives(_expected(info), words))
             return _placeholder(info)
         try:
-            text = expand(tree, self.environ)
+            text = self.references.expand(tree)
             value = text if text in words else _parsed(text, info, unit)
         except ExpansionError as missing:
             self.report.add_problem(place, str(missing))

@@ -5,9 +5,10 @@ The settings do not depend on YAML, textual units or environment variables. Secr
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import NamedTuple
 
-from headgate.control.options import NotificationOptions
+from headgate.control.options import FileStamp, NotificationOptions, ReloadTrigger
 from headgate.edge.options import EdgeLimits
 from headgate.fleets.dns.options import DnsOptions
 from headgate.fleets.options import EndpointOptions
@@ -114,6 +115,10 @@ class Settings:
     """Objectives by class, for classes that have any."""
     warnings: tuple[str, ...] = ()
     """Warnings about valid but probably unintended settings, each with its location and the next step."""
+
+    reload: ReloadTrigger = ReloadTrigger.WATCH
+    files: Mapping[Path, FileStamp] = field(default_factory=dict[Path, FileStamp], repr=False, compare=False)
+    """Stamps of the configuration file and of the files in `${file:PATH}`, as they were read."""
 
     @property
     def batch_rules(self) -> dict[PoolName, BatchRules]:

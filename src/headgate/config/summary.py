@@ -8,6 +8,7 @@ from headgate.config.class_rules import class_table
 from headgate.config.quantities import address_text, day_text, duration_text, short_duration_text, size_text, usd_text
 from headgate.config.setting_types import UNLIMITED
 from headgate.config.settings import PoolSettings, Settings
+from headgate.control.options import ReloadTrigger
 from headgate.fleets.dns.options import DnsOptions
 from headgate.fleets.processes.options import ProcessOptions
 from headgate.hosts.cell.options import CellOptions
@@ -104,6 +105,7 @@ def summary_data(settings: Settings) -> dict[str, object]:
         "class_rules": [asdict(each) for each in settings.policy.class_rules],
         "rules": {name: asdict(getattr(settings.policy, name)) for name in _RULES},
         "fairness_depth": settings.policy.fairness_depth,
+        "reload": settings.reload.value,
         "zone": settings.zone,
         "cell": None if settings.cell is None else _cell_data(settings.cell),
         "database": None if settings.database is None else settings.database.url_redacted,
@@ -165,6 +167,8 @@ def _records(records: RecordsOptions) -> str:
 
 
 def _state(settings: Settings) -> Iterator[str]:
+    if settings.reload is ReloadTrigger.SIGNAL:
+        yield "reloads changed files only on SIGHUP"
     if settings.state_directory is not None and settings.cell is None:
         yield f"learned speeds in {settings.state_directory}"
 

@@ -21,7 +21,7 @@ VALUES_MAX = 500_000
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _Loader = type[yaml.SafeLoader] | type[yaml.CSafeLoader]
 _TAG = "tag:yaml.org,2002:"
-_BARE_VARIABLE = re.compile(r"[:,\[]\s*(\$\{\w*\})")
+_BARE_VARIABLE = re.compile(r"[:,\[]\s*(\$\{(?:\w*|file:[^{}]*)\})")
 _SCALAR_TAGS = frozenset(_TAG + kind for kind in ("str", "int", "float", "bool", "timestamp", "value"))
 
 
@@ -142,5 +142,5 @@ def _yaml_error_text(error: yaml.YAMLError, text: str) -> str:
     line = "".join(text.splitlines()[_line_of(error) - 1 : _line_of(error)])
     hint = "; indent with spaces, not tabs" if "\t" in line else ""
     if said.startswith("while parsing a flow") and (found := _BARE_VARIABLE.search(line)):
-        hint = f'; inside braces and brackets, quote the variable: "{found[1]}"'
+        hint = f'; inside braces and brackets, quote the reference: "{found[1]}"'
     return f"is not YAML: {said}{hint}"

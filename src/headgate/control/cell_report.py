@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from headgate.hosts.cell.host import CellHost
 from headgate.hosts.cell.options import CellOptions
 from headgate.hosts.cell.protocol.views import MemberPresence
-from headgate.model.units import SECOND
+from headgate.model.units import SECOND, Instant
 from headgate.telemetry.cell_metrics import CellStats
 from headgate.telemetry.live.live_state import CellInfo
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from headgate.hosts.cell.redis.registry import CellMember
 
 
-def cell_status(host: CellHost, cell: CellOptions, staged: str | None) -> Mapping[str, object]:
+def cell_status(host: CellHost, cell: CellOptions, staged: str | None, now: Instant) -> Mapping[str, object]:
     view, store = host.view(), host.store
     return {
         "name": cell.name,
@@ -29,7 +29,12 @@ def cell_status(host: CellHost, cell: CellOptions, staged: str | None) -> Mappin
         "store_problem": store.problem,
         "unacknowledged": view.unacknowledged,
         "members": {
-            name: {"standing": each.presence.value, "policy_hash": each.policy_hash, "staged": each.staged_hash or None}
+            name: {
+                "standing": each.presence.value,
+                "policy_hash": each.policy_hash,
+                "policy_for_s": round((now - each.policy_since) / SECOND, 1),
+                "staged": each.staged_hash or None,
+            }
             for name, each in view.members.items()
         },
         "staged": staged,

@@ -12,6 +12,8 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from pathlib import Path
 from typing import Final
 
+from headgate.control.options import FileStamp, file_stamp
+
 POLL_S: Final = 2.0
 SETTLE_S: Final = 0.2
 """Several files often change together, such as a certificate and its key. They are read once they have not changed for
@@ -20,8 +22,7 @@ this many seconds.
 _SETTLE_CHECKS_MAX: Final = 25
 """How often files that keep changing are compared before they are read anyway."""
 
-Stamp = tuple[int, int, int, int] | None
-"""Device, inode, size and modification time of a file. None if the file does not exist."""
+_DEBOUNCE_MS: Final = 50
 
 
 class FileWatch:
@@ -31,22 +32,35 @@ class FileWatch:
         on_change: Callable[[], Awaitable[None]],
         *,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        poll_s: float = POLL_S,
+        uses_watchfiles: bool | None = None,
     ) -> None:
-        """`files` returns the files to watch; its result may change. `on_change` is awaited after each change."""
+        """`files` returns the files to watch; its result may change. `on_change` is awaited after each change.
+
+        By default, `watchfiles` is used if it is installed.
+        """
         self._files = files
         self._on_change = on_change
         self._sleep = sleep
-        self._seen: Mapping[Path, Stamp] = stamps(files())
+        self._poll_s = poll_s
+        installed = importlib.util.find_spec("watchfiles") is not None
+        self._uses_watchfiles = installed if uses_watchfiles is None else uses_watchfiles
+        self._seen: dict[Path, FileStamp] = stamps(files())
+        """Stamps of the files when they were last read or reported."""
+
+    def record(self, read: Mapping[Path, FileStamp]) -> None:
+        """Records the stamps with which files were read, so that a change since then is noticed."""
+        self._seen |= read
 
     async def run(self) -> None:
         changed = asyncio.Event()
-        notifications = Notifications(changed) if importlib.util.find_spec("watchfiles") is not None else None
+        notifications = Notifications(changed) if self._uses_watchfiles else None
         try:
             while True:
                 if notifications is not None:
-                    notifications.follow({path.parent for path in self._seen})
+                    notifications.follow(self._seen.keys())
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(POLL_S):
+                    async with asyncio.timeout(self._poll_s):
                         await changed.wait()
                 changed.clear()
                 await self.look()
@@ -57,14 +71,14 @@ class FileWatch:
     async def look(self) -> None:
         """Compares the files with their last stamps, and reports a change once it has settled."""
         now = await self._stamps()
-        # A file that was added to the set has been read since the last look.
-        if all(now[path] == self._seen[path] for path in now.keys() & self._seen.keys()):
-            self._seen = now
+        watched = frozenset(self._files())
+        self._seen = {path: stamp for path, stamp in self._seen.items() if path in watched}
+        if all(stamp == self._seen.setdefault(path, stamp) for path, stamp in now.items()):
             return
-        self._seen = await self._settled(now)
+        self._seen |= await self._settled(now)
         await self._on_change()
 
-    async def _settled(self, now: Mapping[Path, Stamp]) -> Mapping[Path, Stamp]:
+    async def _settled(self, now: Mapping[Path, FileStamp]) -> Mapping[Path, FileStamp]:
         for _ in range(_SETTLE_CHECKS_MAX):
             await self._sleep(SETTLE_S)
             before, now = now, await self._stamps()
@@ -72,33 +86,42 @@ class FileWatch:
                 break
         return now
 
-    async def _stamps(self) -> Mapping[Path, Stamp]:
+    async def _stamps(self) -> Mapping[Path, FileStamp]:
         # A file on a network volume may take long to respond.
         return await asyncio.to_thread(stamps, self._files())
 
 
 class Notifications:
-    """Sets an event when the operating system reports a change in one of the directories."""
+    """Sets an event when the operating system reports that one of the files may have changed."""
 
     def __init__(self, changed: asyncio.Event) -> None:
         self._changed = changed
-        self._directories: Collection[Path] = frozenset()
+        self._files: frozenset[Path] = frozenset()
         self._task: asyncio.Task[None] | None = None
 
-    def follow(self, directories: Collection[Path]) -> None:
-        present = frozenset(each for each in directories if each.is_dir())
-        if present == self._directories and (self._task is None or not self._task.done()):
+    def follow(self, files: Collection[Path]) -> None:
+        present = frozenset(each for each in files if each.parent.is_dir())
+        if present == self._files and (self._task is None or not self._task.done()):
             return
         self.stop()
-        self._directories = present
+        self._files = present
         self._task = asyncio.get_running_loop().create_task(self._run(present)) if present else None
 
-    async def _run(self, directories: Collection[Path]) -> None:
+    async def _run(self, files: frozenset[Path]) -> None:
         from watchfiles import awatch  # pyright: ignore[reportUnknownVariableType]
 
+        names = {each.name for each in files}
+
+        def concerns(_: object, path: str) -> bool:
+            # A ConfigMap changes by replacing a symbolic link beside the file. Other files in the folder may change
+            # often, such as the log.
+            return Path(path).name in names or Path(path).is_symlink()
+
         # A directory may be deleted or unreadable. The stamps are compared in any case.
-        with contextlib.suppress(OSError):
-            async for _ in awatch(*directories, recursive=False, debounce=50):
+        with contextlib.suppress(OSError, RuntimeError):
+            async for _ in awatch(
+                *{each.parent for each in files}, watch_filter=concerns, recursive=False, debounce=_DEBOUNCE_MS
+            ):
                 self._changed.set()
 
     def stop(self) -> None:
@@ -106,13 +129,5 @@ class Notifications:
             self._task.cancel()
 
 
-def stamps(files: Collection[Path]) -> dict[Path, Stamp]:
-    return {path: _stamp(path) for path in files}
-
-
-def _stamp(path: Path) -> Stamp:
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+def stamps(files: Collection[Path]) -> dict[Path, FileStamp]:
+    return {path: file_stamp(path) for path in files}

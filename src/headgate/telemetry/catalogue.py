@@ -452,6 +452,23 @@ _PROCESS: Final = (
         "headgate_tracked_objects", "kind", "Objects kept in memory, by kind.", "The counts rise and fall with traffic."
     ),
     gauge("headgate_config_info", "hash", "Constant 1, labeled with the hash of the active configuration."),
+    gauge(
+        "headgate_config_applied_timestamp_seconds",
+        "",
+        "Unix time at which the active configuration was applied.",
+    ),
+    gauge(
+        "headgate_config_reload_successful",
+        "",
+        "1 if the configuration files were valid when they were last read, otherwise 0.",
+        "At 0, the previous configuration stays active, and `headgate status` shows the problems.",
+    ),
+    gauge(
+        "headgate_config_restart_needed",
+        "",
+        "Number of changed settings that take effect only after a restart.",
+        "`headgate status` lists them.",
+    ),
     gauge("headgate_build_info", "version", "Constant 1, labeled with the running version."),
 )
 

@@ -9,6 +9,7 @@ class MemberState(Struct, frozen=True):
     standing: str
     policy_hash: str = ""
     staged: str | None = None
+    policy_for_s: float | None = None
 
 
 class CellState(Struct, frozen=True):
@@ -41,6 +42,13 @@ def cell_lines(cell: CellState) -> Iterator[str]:
         behind = [name for name, each in cell.members.items() if cell.staged not in (each.staged, each.policy_hash)]
         whom = f", waiting for {', '.join(behind)}" if behind else ""
         yield f"  configuration {cell.staged} is staged{whom}; all members activate it together"
+    elif len({each.policy_hash for each in cell.members.values()}) > 1:
+        yield from (_configuration_text(name, each) for name, each in cell.members.items())
+
+
+def _configuration_text(name: str, member: MemberState) -> str:
+    known = "" if member.policy_for_s is None else f" for at least {member.policy_for_s:.0f} s"
+    return f"  {name} has had configuration {member.policy_hash or 'unknown'}{known}"
 
 
 def _role_text(cell: CellState) -> str:

@@ -82,7 +82,10 @@ class StatusPage(Struct, frozen=True):
     endpoints: tuple[EndpointStatus, ...]
     engines: tuple[EngineStatus, ...] = ()
     build: str = ""
+    config_since: str = ""
+    reload: str = "signal"
     reload_problems: tuple[str, ...] = ()
+    restart_needed: tuple[str, ...] = ()
     held_for_start: dict[str, int] = {}
     overrides: tuple[OverrideState, ...] = ()
     cell: CellState | None = None

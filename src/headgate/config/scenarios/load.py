@@ -10,6 +10,7 @@ from pathlib import Path
 
 from headgate.config import schema_reader, yaml_document
 from headgate.config.classes import service_classes
+from headgate.config.environment import References
 from headgate.config.load import read_text
 from headgate.config.models import check_models, models
 from headgate.config.money import check_no_costs
@@ -72,7 +73,7 @@ def parse(
 ) -> ScenarioSettings:
     """Like `load`, for the text of the file at this path."""
     report = ConfigReport(str(path))
-    file = schema_reader.read(yaml_document.parse(text, report), ScenarioFile, environ, report)
+    file = schema_reader.read(yaml_document.parse(text, report), ScenarioFile, References(environ, path.parent), report)
     classes = _with_caller_targets(service_classes(file.classes, report), file)
     names = [each.name for each in classes]
     _check_names(file, names, schedulers, report)

@@ -349,7 +349,7 @@ class Leader:
 
     def members(self) -> dict[str, MemberView]:
         return {
-            name: MemberView(peer.presence, peer.policy_hash, peer.staged_hash, peer.incarnation)
+            name: MemberView(peer.presence, peer.policy_hash, peer.staged_hash, peer.incarnation, peer.policy_since)
             for name, peer in self._roster.peers.items()
         }
 

@@ -55,6 +55,8 @@ class Peer:
         self.incarnation = incarnation
         self.serves = True
         self.policy_hash = self.staged_hash = ""
+        self.policy_since = now
+        """When this scheduler first saw the member with its policy."""
         self.presence = MemberPresence.EXPECTED
         self.presence_since = now
         """Time of the last message, or time at which the member became absent."""
@@ -108,6 +110,8 @@ class Peer:
         if follows_us and not head.island and head.echo is not None:
             self._last_echo = head.echo.stamp if self._last_echo is None else max(self._last_echo, head.echo.stamp)
         if latest:
+            if head.policy_hash != self.policy_hash:
+                self.policy_since = now
             self.policy_hash, self.staged_hash = head.policy_hash, head.staged_hash
         return latest
 

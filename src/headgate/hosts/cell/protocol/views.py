@@ -5,10 +5,13 @@ requests of the whole cell.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from headgate.hosts.cell.protocol.messages import Epoch, Share
+from headgate.model.units import Instant
+
+_UNKNOWN = Instant(0)
 
 
 class MemberMode(StrEnum):
@@ -42,6 +45,8 @@ class MemberView:
     """Hash of a policy that the member has read but not applied. Empty if there is none."""
     incarnation: int = 0
     """Incarnation of the process with this name."""
+    policy_since: Instant = field(default=_UNKNOWN, compare=False)
+    """When this scheduler first saw the member with this policy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
