@@ -263,6 +263,11 @@ sim-day *args:
 ledger-faults *args:
     {{ bin }}/python -m bench.ledger_faults "$@"
 
+# Run gateways of an earlier commit and of this one on one database, before and after a migration. Last line: JSON.
+[positional-arguments]
+skew *args:
+    {{ bin }}/python -m bench.version_skew "$@"
+
 # Check that bills, waste and idle time in the ledger add up to the endpoint cost, in one minute with faults.
 [positional-arguments]
 ledger-adds-up *args:

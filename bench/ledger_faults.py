@@ -20,6 +20,7 @@ import random
 import sys
 import tempfile
 from collections import Counter
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -99,13 +100,21 @@ class FaultedLedger:
         self.chance = random.Random(seed)
         self.record = folder / "engines.jsonl"
         self.database: Postgres = stack.enter_context(postgres())
-        asyncio.run(migrate_database(self.database.url, lambda _: None))
+        asyncio.run(self.prepare_database())
         arguments = ("--record", str(self.record), "--profile", "h200-llama-8b", "--speed-up", "4")
         self.engines = stack.enter_context(simulated_engines(2, *arguments, model="m"))
         self._configs = [self._config() for _ in range(GATEWAYS)]
         self._processes = [self._start(number) for number in range(GATEWAYS)]
         self.urls = [f"http://{each['listen']}" for each in self._configs]
         self.admin_urls = [f"http://{each['admin_listen']}" for each in self._configs]
+
+    async def prepare_database(self) -> None:
+        await migrate_database(self.database.url, lambda _: None)
+
+    def environment(self, number: int) -> Mapping[str, str]:
+        """Environment variables of a gateway, in addition to those of this process."""
+        del number
+        return {}
 
     def _config(self) -> dict[str, Any]:
         pool = {"engine": "vllm", "served_model": "m", "in_flight_max": 64, "endpoints": self.engines}
@@ -125,7 +134,7 @@ class FaultedLedger:
         file = self._folder / f"gateway{number}.yaml"
         file.write_text(yaml.safe_dump(self._configs[number]))
         process = self._stack.enter_context(
-            ChildProcess(f"gateway{number}", [*HEADGATE, "serve", "--config", str(file)])
+            ChildProcess(f"gateway{number}", [*HEADGATE, "serve", "--config", str(file)], self.environment(number))
         )
         process.wait_until_ok(f"http://{self._configs[number]['admin_listen']}/ready", seconds_max=READY_S_MAX)
         return process

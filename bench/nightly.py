@@ -162,6 +162,12 @@ PARTS: Final = (
         _bench("ledger_faults", "--smoke"),
     ),
     Part(
+        "skew",
+        _bench("version_skew"),
+        _at_most(lost=0, doubled=0, sums_differ=0, unready_s=0.0),
+        _bench("version_skew", "--smoke"),
+    ),
+    Part(
         "ledger-adds-up",
         _bench("ledger_reconciliation"),
         _at_most(unexplained_fraction=ledger_reconciliation.UNEXPLAINED_MAX),

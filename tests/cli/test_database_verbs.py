@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 from headgate.cli.input.admin_request import print_table
+from headgate.ledger.schema_migration import migrations
 from testing.gateway import gateway_process
+from testing.ports import free_port
 from testing.postgres import Postgres, postgres
 from tests.cli.conftest import Headgate, Said
 from tests.ledger.test_gateway import config_with
@@ -59,8 +61,12 @@ def test_operator_creates_rotates_and_revokes_a_key(operator: Operator, server: 
     config = config_with("http://127.0.0.1:9", server.url)
     file.write_text(json.dumps(config))
     assert "no gateway is responding" in refused("tenants", "list")
-    assert "2 steps applied" in says("ledger", "migrate").out
+    unprepared = says("ledger", "migrate", "--check")
+    assert (unprepared.code, unprepared.out.splitlines()[0]) == (1, "pending 0001 directory: creates tables")
+    assert f"{len(migrations())} steps applied" in says("ledger", "migrate").out
     assert "up to date" in says("ledger", "migrate", "--config", "headgate.yaml").out
+    checked = says("ledger", "migrate", "--check")
+    assert (checked.code, checked.out) == (0, f"the database schema is up to date ({len(migrations()):04})\n")
     with gateway_process(config, file.parent):
         assert "HEADGATE_ADMIN_KEY" in refused("tenants", "list", key=None)
         assert "missing or unknown operator key" in refused("tenants", "list", key="hg-filed")
@@ -142,3 +148,13 @@ def test_file_without_database_is_reported_with_next_step(headgate: Headgate, fi
     file.write_text("pools: {}\nmodels: {}\n")
 
     assert "database.url" in headgate("ledger", "migrate").err
+
+
+def test_check_of_the_schema_exits_2_on_an_error(headgate: Headgate, file: Path) -> None:
+    file.write_text("pools: {}\nmodels: {}\n")
+    assert headgate("ledger", "migrate", "--check").code == 2
+
+    file.write_text(f"database: postgresql://127.0.0.1:{free_port()}/x\n")
+    unreachable = headgate("ledger", "migrate", "--check")
+    assert (unreachable.code, unreachable.out) == (2, "")
+    assert "the check failed: connection failed" in unreachable.err

@@ -12,17 +12,19 @@ reported as not *yet* known, which is a different error from that for an invalid
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Final
 
 from headgate.control.operator_overrides import override_of
 from headgate.edge.auth import KeyUnverified
+from headgate.ledger.connection import DatabaseConnection
 from headgate.ledger.database import DATABASE_ERRORS, Database, close
 from headgate.ledger.directory.directory_replica import DirectoryReplica, DirectorySnapshot
 from headgate.ledger.directory.postgres_directory import DEPTH_MAX, PostgresDirectory
 from headgate.ledger.options import DatabaseOptions
-from headgate.ledger.schema_migration import Migration, migrate, migrations
+from headgate.ledger.schema_migration import Migration, SchemaState, migrate, migrations, schema_state
 from headgate.model.limits import Limits
 from headgate.model.money import Budget
 from headgate.model.policy import Policy
@@ -234,11 +236,23 @@ def _intersection(one: tuple[str, ...], other: tuple[str, ...]) -> tuple[str, ..
 
 async def migrate_database(url: str, on_step: Callable[[Migration], None]) -> int:
     """Applies migrations and returns how many were applied. Raises `OSError` with the problem."""
+    async with _connection(url) as link:
+        return await migrate(link, migrations(), on_step)
+
+
+async def check_migrations(url: str) -> SchemaState:
+    """Schema of the database. Raises `OSError` with the problem."""
+    async with _connection(url) as link:
+        return await schema_state(link, migrations())
+
+
+@asynccontextmanager
+async def _connection(url: str) -> AsyncGenerator[DatabaseConnection]:
     database = Database(url)
     try:
         link = await database.connect()
         try:
-            return await migrate(link, migrations(), on_step)
+            yield link
         finally:
             await close(link)
     except DATABASE_ERRORS as error:

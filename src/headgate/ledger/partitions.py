@@ -1,13 +1,17 @@
-"""Creates the daily partitions of the usage table and deletes old data.
+"""Creates the daily partitions of the usage and endpoint time tables, and deletes old data.
 
-The usage table has one partition per day (UTC). A writer creates the partitions for today and tomorrow in advance. It
+Both tables have one partition per day (UTC). A writer creates the partitions for today and tomorrow in advance. It
 creates a partition for any other day when it has rows for that day, for example from the spool. Once an hour, one
 process deletes old data from every table that grows with traffic or with changes. Daily totals are small and are kept.
+
+Before schema 3, the endpoint time is one table. Its old rows are then in one partition (`endpoint_time_before`), which
+shrinks and is dropped when it is empty.
 """
 
 import logging
 from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta
+from itertools import groupby
 from typing import Final
 
 import asyncpg  # pyright: ignore[reportMissingTypeStubs]
@@ -27,11 +31,12 @@ _LOCK: Final = 0x68656165
 _SET_LOCK_TIMEOUT: Final = "set local lock_timeout = '200ms'"
 
 _PARTITIONS: Final = (
-    "select child.relname as name from pg_inherits join pg_class child on child.oid = inhrelid"
-    " where inhparent = 'headgate.usage'::regclass and child.relname ~ '^usage_[0-9]{8}$' order by 1"
+    "select child.relname as name, right(child.relname, 8) as day"
+    " from pg_inherits join pg_class child on child.oid = inhrelid"
+    " where inhparent in ('headgate.usage'::regclass, 'headgate.endpoint_time'::regclass)"
+    " and child.relname ~ '^(usage|endpoint_time)_[0-9]{8}$' and right(child.relname, 8) < $1 order by 2, 1"
 )
 _DELETE_EXPIRED: Final = (
-    "delete from headgate.endpoint_time where at < $1",
     "delete from headgate.budget_notifications where period_start < $1::timestamptz - interval '31 days'",
 )
 _DELETE_EXPIRED_DIRECTORY: Final = (
@@ -82,7 +87,9 @@ async def drop_expired(link: DatabaseConnection, *, retention_days: int, now: da
     if not await link.fetchval("select pg_try_advisory_lock($1)", _LOCK):
         return None
     try:
-        dropped = await _drop_days(link, first_kept(now, retention_days))
+        kept_from = first_kept(now, retention_days)
+        dropped = await _drop_days(link, kept_from)
+        await _delete_undated(link, datetime.combine(kept_from, datetime.min.time(), UTC))
         for statement in _DELETE_EXPIRED:
             await link.execute(statement, now - timedelta(days=retention_days))
         for statement in _DELETE_EXPIRED_DIRECTORY:
@@ -97,18 +104,42 @@ async def _drop_days(link: DatabaseConnection, before: date) -> int:
 
     If a report is reading a day, that day is dropped an hour later.
     """
-    rows = await link.fetch(_PARTITIONS)
-    names: list[str] = [row["name"] for row in rows if row["name"] < f"usage_{before:%Y%m%d}"]
+    rows = await link.fetch(_PARTITIONS, f"{before:%Y%m%d}")
     dropped = 0
-    for name in names:
+    for day, of_day in groupby(rows, key=lambda row: row["day"]):
         try:
             async with link.transaction():
                 await link.execute(_SET_LOCK_TIMEOUT)
-                # Safe to interpolate: `_PARTITIONS` only matches names that consist of letters, digits and _.
-                await link.execute(f"drop table headgate.{name}")
+                for row in of_day:
+                    # Safe to interpolate: `_PARTITIONS` only matches names that consist of letters, digits and _.
+                    await link.execute(f"drop table headgate.{row['name']}")
         except asyncpg.LockNotAvailableError:
-            log.info("%s is older than the retention time but in use; retrying to drop it in an hour", name)
+            log.info("%s is older than the retention time but in use; retrying to drop it in an hour", day)
         else:
             dropped += 1
-            log.info("dropped %s, which is older than the retention time", name)
+            log.info("dropped %s, which is older than the retention time", day)
     return dropped
+
+
+async def _delete_undated(link: DatabaseConnection, before: datetime) -> None:
+    """Deletes endpoint time that has no daily partition."""
+    if not await link.fetchval("select to_regclass('headgate.endpoint_time_default') is not null"):
+        await link.execute("delete from headgate.endpoint_time where at < $1", before)
+        return
+    await link.execute("delete from headgate.endpoint_time_default where at < $1", before)
+    if await link.fetchval("select to_regclass('headgate.endpoint_time_before') is not null"):
+        await link.execute("delete from headgate.endpoint_time_before where at < $1", before)
+        await _drop_before_if_empty(link)
+
+
+async def _drop_before_if_empty(link: DatabaseConnection) -> None:
+    """Drops the partition for the rows from before schema 3. Later rows for its days get partitions of their own."""
+    try:
+        async with link.transaction():
+            await link.execute(_SET_LOCK_TIMEOUT)
+            await link.execute("lock table headgate.endpoint_time_before in access exclusive mode")
+            if not await link.fetchval("select exists (select from headgate.endpoint_time_before)"):
+                await link.execute("drop table headgate.endpoint_time_before")
+                log.info("dropped endpoint_time_before, which is empty")
+    except asyncpg.LockNotAvailableError:
+        log.info("endpoint_time_before is in use; retrying to drop it in an hour")

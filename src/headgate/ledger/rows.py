@@ -86,7 +86,7 @@ def day_of(at: Instant) -> date:
     return _FIRST_DAY + timedelta(days=at // DAY_NS)
 
 
-def days_of(rows: Iterable[UsageRow]) -> set[date]:
+def days_of(rows: Iterable[UsageRow | EndpointTimeRow]) -> set[date]:
     return {_FIRST_DAY + timedelta(days=number) for number in {row.at // DAY_NS for row in rows}}
 
 

@@ -36,7 +36,7 @@ from headgate.ledger.rows import (
     endpoint_time_values,
     key_of,
 )
-from headgate.ledger.schema_migration import Migration, migrations, schema_mismatch
+from headgate.ledger.schema_migration import Migration, migrations, schema_state
 from headgate.ledger.spool.segment import Segment
 from headgate.ledger.spool.spool import Spool
 from headgate.ports.ledger import EndpointTimeRow, UsageRow
@@ -166,10 +166,13 @@ class LedgerWriter:
         """Writes rows over one connection until it is closed."""
         link = await self._database.connect()
         try:
-            self.mismatch = await schema_mismatch(link, self._known)
+            schema = await schema_state(link, self._known)
+            self.mismatch = schema.problem
             if self.mismatch is not None:
                 self._mark_unavailable(self.mismatch)
                 return
+            if self.problem is not None and schema.hint is not None:
+                log.warning("%s", schema.hint)
             await self._partitions.ensure(link, set())
             if self.problem is not None:
                 log.info("the ledger database is available; %d rows are waiting", self._spool.rows_waiting)
@@ -228,7 +231,7 @@ class LedgerWriter:
     async def _write(self, link: DatabaseConnection, segment: Segment, batch: RowBatch) -> None:
         if not segment.untried:
             batch = self._without_expired(batch)
-        days = days_of(batch.usage)
+        days = days_of(batch.usage) | days_of(batch.endpoint_times)
         await self._partitions.ensure(link, days)
         if segment.untried:
             try:

@@ -31,24 +31,28 @@ async def check_database(settings: Settings) -> list[CheckFinding]:
 
 async def _connection_findings(url: str, about: str) -> list[CheckFinding]:
     from headgate.ledger.database import DATABASE_ERRORS, Database, close
-    from headgate.ledger.schema_migration import migrations, schema_mismatch
+    from headgate.ledger.schema_migration import migrations, schema_state
 
     database = Database(url, connect_s_max=_CONNECT_S_MAX, query_s_max=_CONNECT_S_MAX)
     try:
         link = await database.connect()
         try:
             began_s = time.monotonic()
-            wrong = await schema_mismatch(link, migrations())
+            schema = await schema_state(link, migrations())
             took_s = time.monotonic() - began_s
         finally:
             await close(link)
     except DATABASE_ERRORS as error:
         message, _, then = database.describe(error).partition("; ")
         return [problem(about, message, next_step=then or "start it, or correct database.url; known keys keep working")]
-    if wrong is not None:
-        message, _, then = wrong.partition("; ")
+    if schema.problem is not None:
+        message, _, then = schema.problem.partition("; ")
         return [problem(about, message, next_step=then)]
-    findings = [ok(about, f"schema is up to date; response time {1000 * took_s:.2g} ms")]
+    if schema.hint is not None:
+        message, _, then = schema.hint.partition("; ")
+        findings = [note(about, message, next_step=then)]
+    else:
+        findings = [ok(about, f"schema is up to date; response time {1000 * took_s:.2g} ms")]
     if took_s > _SLOW_S:
         then = "move it closer to the gateways; key changes and reports wait for it, requests do not"
         findings.append(note(about, f"response time is {1000 * took_s:.0f} ms", next_step=then))

@@ -1,0 +1,35 @@
+"""Source of an earlier commit, to run its gateway beside this version's.
+
+    source = earlier_source(folder)
+    ChildProcess("earlier", [*HEADGATE, "serve"], {"PYTHONPATH": str(source)})
+
+The commit must be in the clone. A shallow clone needs `git fetch --unshallow`, or `git fetch origin COMMIT`.
+"""
+
+import io
+import subprocess
+import tarfile
+from pathlib import Path
+
+from testing.processes import MissingProgram
+
+SCHEMA_2 = "421709dc2fdf119f101ed9e668093e5c7ee4a343"
+"""Last commit with schema 2. It rejects every migration in `headgate.migrations` that it does not know."""
+_ROOT = Path(__file__).resolve().parents[1]
+
+
+def earlier_source(folder: Path, commit: str = SCHEMA_2) -> Path:
+    """Extracts the commit's package into the folder. Returns the path to set as PYTHONPATH."""
+    try:
+        packed = subprocess.run(
+            ["git", "archive", "--format=tar", commit, "src"], cwd=_ROOT, capture_output=True, check=False
+        )
+    except FileNotFoundError:
+        raise MissingProgram("git is not installed; install it to run an earlier commit") from None
+    if packed.returncode:
+        raise MissingProgram(
+            f"commit {commit} is not in this clone; run `git fetch --unshallow`, or `git fetch origin {commit}`"
+        )
+    with tarfile.open(fileobj=io.BytesIO(packed.stdout)) as archive:
+        archive.extractall(folder, filter="data")
+    return folder / "src"
