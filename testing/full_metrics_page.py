@@ -112,6 +112,6 @@ def _more() -> Iterator[MetricFamily]:
     stages.set_classes(["chat"], {"chat": ClassStageBudget(stages=dict.fromkeys(Stage, 1), ttft_ns=1, duration_ns=1)})
     yield loop_iteration_metrics(LoopWatchdog(lambda _: None))
     yield from stage_metrics(stages)
-    yield from config_metrics(ConfigStats(1.0, reload_successful=True, restart_needed=0))
+    yield from config_metrics(ConfigStats(1.0, reload_successful=True, restart_needed=0, keys_verified={"5f1d": 1}))
     yield from records_metrics(RecordsStats(1, 0, 0, 1, 1.0))
     yield from trace_metrics(TraceStats(dict.fromkeys(KeepReason, 0), dict.fromkeys(DropReason, 0), 0, 0, 0))

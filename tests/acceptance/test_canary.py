@@ -236,7 +236,7 @@ async def crash_and_leave(stage: Stage) -> None:
 
 def wrong_types(good: str) -> str:
     config = yaml.safe_load(good)
-    config["key_secret"] = [SECRET]
+    config["key_secret"] = {"value": SECRET}
     config["pools"]["small"]["api_key"] = {"value": ENGINE_KEY}
     return yaml.safe_dump(config)
 

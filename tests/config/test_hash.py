@@ -106,3 +106,17 @@ def test_hash_stretches_the_secret() -> None:
     guess = hashlib.sha256(b"s" * 20).hexdigest()
 
     assert hash_of(small_with(SECRET), S="s" * 20) not in guess
+
+
+def test_second_key_secret_changes_the_hash_and_one_in_a_list_does_not() -> None:
+    one, other = "the first of two secrets", "the second of two secrets"
+    alone = settings_of(SMALL + f"key_secret: {one}\n")
+    listed = settings_of(SMALL + f"key_secret: [{one}]\n")
+    both = settings_of(SMALL + f"key_secret: [{one}, {other}]\n")
+    swapped = settings_of(SMALL + f"key_secret: [{other}, {one}]\n")
+
+    assert alone.hash == listed.hash
+    assert len({alone.hash, both.hash, swapped.hash}) == 3
+    assert both.key_secret == one.encode()
+    assert both.key_secret_ids == (alone.key_secret_ids[0], swapped.key_secret_ids[0])
+    assert len(both.key_secret_ids[0]) == 8

@@ -231,7 +231,7 @@ def test_unknown_key_without_close_match_lists_valid_keys() -> None:
         ("admin_listen: 127.0.0.1:8080", f"admin_listen: {SAME}"),
         ("listen: :8080", f'listen: expected {ADDRESS}, found ":8080"'),
         ('key_secret: ""', "key_secret: expected a non-empty string"),
-        ("key_secret: [a]", "key_secret: expected text"),
+        ("key_secret: [[a]]", "key_secret[0]: expected text"),
     ],
 )
 def test_value_of_wrong_type_is_reported_with_expected_type(line: str, said: str) -> None:

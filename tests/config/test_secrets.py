@@ -30,7 +30,9 @@ WRONG = [
     SMALL.replace("http://127.0.0.1:8081", "${S}"),
     SMALL.replace("in_flight_max: 4", "in_flight_max: '${S}'"),
     SMALL + "drain_grace: ${S}\n",
-    SMALL + f"key_secret: [{CANARY}]\n",
+    SMALL + f"key_secret: [[{CANARY}]]\n",
+    SMALL + f"key_secret: [{CANARY}, {CANARY}]\n",
+    SMALL + "key_secret: [" + ", ".join(f"{CANARY}-{number}" for number in range(5)) + "]\n",
     SMALL + f"key_secret: {{a: {CANARY}}}\n",
     SMALL + "key_secret: ${NOT_SET}\n",
 ]

@@ -124,6 +124,42 @@ async def test_settings_that_need_a_restart_are_listed_until_they_are_reverted(t
     assert reverted["restart_needed"] == []
 
 
+async def test_key_secret_is_rotated_without_voiding_keys(tmp_path: Path) -> None:
+    old, new, key, operator = "the old secret of this test", "the new secret of this test", "hg-key", "hg-operator"
+
+    def hashed(secret: str, text: str) -> str:
+        return format_digest(digest(secret.encode(), text))
+
+    async with FakeEngine() as engine:
+        config = a_config(engine.url, key_secret=old, tenants={"acme": {"keys": [hashed(old, key)]}})
+        config["admin_keys"] = {"ops": {"key": hashed(old, operator), "permissions": ["read"]}}
+        del config["anonymous_tenant"]
+        async with gateway_in_loop(config, tmp_path) as gateway:
+
+            async def statuses() -> tuple[int, int]:
+                list_url = gateway.admin_url + "/admin/v1/overrides/list"
+                async with (
+                    gateway.post(chat(), headers={"authorization": f"Bearer {key}"}) as answer,
+                    gateway.http.post(list_url, json={}, headers={"authorization": f"Bearer {operator}"}) as listed,
+                ):
+                    return answer.status, listed.status
+
+            assert await statuses() == (200, 200)
+            [first] = (await gateway.status())["key_secrets"]
+            await gateway.rewrite(config | {"key_secret": [new, old]})
+            assert await statuses() == (200, 200)
+            both, series = (await gateway.status())["key_secrets"], await series_of(gateway)
+            await gateway.rewrite(config | {"key_secret": new})
+            assert await statuses() == (401, 401)
+
+    assert [each["position"] for each in both] == [0, 1]
+    assert [each["keys_verified"] for each in both] == [0, 2]
+    assert both[0]["last_used"] is None
+    assert datetime.fromisoformat(both[1]["last_used"]) > datetime(2026, 1, 1, tzinfo=UTC)
+    assert both[1]["fingerprint"] == first["fingerprint"]
+    assert series[f"headgate_keys_verified_total{{secret={first['fingerprint']}}}"] == 2
+
+
 @pytest.mark.process
 async def test_config_map_swap_reloads_while_streams_continue(tmp_path: Path) -> None:
     async with FakeEngine() as engine:

@@ -132,7 +132,7 @@ def api(directory: FakeDirectory) -> AdminApi:
         **budget_routes(directory, lambda _: ()),  # type: ignore[arg-type]
         **cost_routes(directory),  # type: ignore[arg-type]
     }
-    return AdminApi(directory, SECRET, OPERATORS, taken_over, lambda _: None, more_routes=others)  # type: ignore[arg-type]
+    return AdminApi(directory, [SECRET], OPERATORS, taken_over, lambda _: None, more_routes=others)  # type: ignore[arg-type]
 
 
 async def asked(

@@ -18,7 +18,7 @@ from headgate.control import directory_sync as directory
 from headgate.edge import auth, parsed_request
 from headgate.edge.admin import api as admin_api
 from headgate.edge.admin import tenants
-from headgate.edge.auth import KeyRing
+from headgate.edge.auth import KeyRing, KeyUnverified, SecretUse
 from headgate.model.units import TenantId
 from headgate.wire import keys
 from headgate.wire.keys import digest
@@ -53,7 +53,7 @@ class Watched(Mapping[bytes, TenantId]):
 
 def test_only_the_keyed_hash_of_a_key_is_looked_up() -> None:
     known = Watched({digest(SECRET, KEY): TenantId("acme")})
-    ring = KeyRing(SECRET, known, None)
+    ring = KeyRing({SECRET: SecretUse()}, known, None)
 
     assert ring.tenant(b"Bearer " + KEY.encode()) == "acme"
     assert ring.tenant(b"Bearer " + KEY[:-1].encode()) is None
@@ -62,7 +62,7 @@ def test_only_the_keyed_hash_of_a_key_is_looked_up() -> None:
 
 def test_configured_hash_is_not_accepted_as_a_key() -> None:
     known = digest(SECRET, KEY)
-    ring = KeyRing(SECRET, {known: TenantId("acme")}, None)
+    ring = KeyRing({SECRET: SecretUse()}, {known: TenantId("acme")}, None)
 
     for presented in (known, known.hex().encode(), keys.format_digest(known).encode()):
         assert ring.tenant(b"Bearer " + presented) is None
@@ -94,8 +94,9 @@ def test_operator_key_is_compared_with_every_known_key_in_constant_time() -> Non
         for node in ast.walk(ast.parse(inspect.getsource(admin_api)))
         if isinstance(node, ast.FunctionDef) and node.name == "_authenticate"
     ]
-    [loop] = [node for node in ast.walk(search) if isinstance(node, ast.For)]
-    [test] = [node.test for node in ast.walk(loop) if isinstance(node, ast.If)]
+    loop, inner = (node for node in ast.walk(search) if isinstance(node, ast.For))
+    [test] = [node.test for node in ast.walk(inner) if isinstance(node, ast.If)]
+    assert inner in ast.walk(loop)
 
     assert ast.unparse(test) == "hmac.compare_digest(known, shown)"
     assert [node for node in ast.walk(loop) if isinstance(node, ast.Return | ast.Break | ast.Raise)] == []
@@ -125,13 +126,15 @@ def test_database_key_is_looked_up_by_its_hash() -> None:
     ],
 )
 def test_malformed_authorization_is_rejected(odd: bytes) -> None:
-    ring = KeyRing(SECRET, {digest(SECRET, KEY): TenantId("acme")}, None)
+    ring = KeyRing({SECRET: SecretUse()}, {digest(SECRET, KEY): TenantId("acme")}, None)
 
     assert ring.tenant(odd) is None
 
 
 def test_check_time_does_not_depend_on_the_length_of_a_matching_prefix() -> None:
-    ring = KeyRing(SECRET, {digest(SECRET, f"{KEY}{number}"): TenantId("acme") for number in range(1000)}, None)
+    ring = KeyRing(
+        {SECRET: SecretUse()}, {digest(SECRET, f"{KEY}{number}"): TenantId("acme") for number in range(1000)}, None
+    )
     near = b"Bearer " + KEY.encode() + b"9999"
     far = b"Bearer " + b"z" * (len(near) - 7)
     took: dict[bytes, list[int]] = {near: [], far: []}
@@ -143,3 +146,37 @@ def test_check_time_does_not_depend_on_the_length_of_a_matching_prefix() -> None
 
     ratio = statistics.median(took[near]) / statistics.median(took[far])
     assert 1 / RATIO_MAX < ratio < RATIO_MAX
+
+
+def test_key_may_be_hashed_with_any_secret_and_uses_are_counted() -> None:
+    new, old = SecretUse(), SecretUse()
+    known = {digest(b"new", "hg-1"): TenantId("acme"), digest(b"old", "hg-2"): TenantId("bolt")}
+    ring = KeyRing({b"new": new, b"old": old}, known, TenantId("nobody"))
+
+    found = [ring.tenant(b"Bearer hg-" + number) for number in (b"1", b"2", b"2", b"3")]
+
+    assert found == ["acme", "bolt", "bolt", None]
+    assert (new.keys_verified, old.keys_verified) == (1, 2)
+    assert ring.tenant(None) == "nobody"
+
+
+class StaleDirectory:
+    """Knows the keys of one tenant and can neither accept nor reject any other key."""
+
+    def find(self, digest: bytes) -> TenantId | None:
+        if digest == keys.digest(b"old", "hg-2"):
+            return TenantId("bolt")
+        raise KeyUnverified("the database is unreachable")
+
+
+def test_unreachable_database_does_not_hide_keys_hashed_with_a_later_secret() -> None:
+    ring = KeyRing(
+        {b"new": SecretUse(), b"old": SecretUse()},
+        {digest(b"old", "hg-1"): TenantId("acme")},
+        None,
+        StaleDirectory(),
+    )
+
+    assert [ring.tenant(b"Bearer hg-1"), ring.tenant(b"Bearer hg-2")] == ["acme", "bolt"]
+    with pytest.raises(KeyUnverified, match="the database is unreachable"):
+        ring.tenant(b"Bearer hg-3")

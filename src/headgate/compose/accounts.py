@@ -20,7 +20,7 @@ from headgate.edge.admin.cost import cost_routes
 from headgate.edge.admin.override_targets import override_targets
 from headgate.edge.admin.tenants import tenant_routes
 from headgate.edge.app import Access
-from headgate.edge.auth import KeyRing
+from headgate.edge.auth import KeyRing, SecretUse, secret_uses_status
 from headgate.edge.tenant_usage import TenantSalts, budget_rows, usage_report
 from headgate.model.limits import LimitsLeft
 from headgate.model.money import BudgetStatus, EndpointTime
@@ -72,6 +72,8 @@ class TenantAccounts:
         self._notifier: Notifier | None = None
         self._preparing: asyncio.Task[None] | None = None
         """Task that reads the amounts already spent against new budgets."""
+        self.secret_uses: dict[str, SecretUse] = {}
+        """Uses of the key secrets in force, by fingerprint."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._on_task_done: Callable[[asyncio.Task[None]], None] = _ignore_task
 
@@ -225,8 +227,13 @@ class TenantAccounts:
             return budget_rows(left, self._now(), from_ledger=by_ledger, as_of=self._budgets.as_of)
 
         usage = partial(usage_report, tenant, models, settings.policy.classes, limits_left, budgets=budgets)
-        keys = KeyRing(secret, settings.keys, settings.anonymous_tenant, directory)
+        keys = KeyRing(self._uses_of(settings), settings.keys, settings.anonymous_tenant, directory)
         return Access(keys, models, TenantSalts(secret), usage)
+
+    def _uses_of(self, settings: Settings) -> Mapping[bytes, SecretUse]:
+        """Returns the key secrets and their uses, which are kept across reloads."""
+        self.secret_uses = {name: self.secret_uses.get(name, SecretUse()) for name in settings.key_secret_ids}
+        return dict(zip(settings.key_secrets, self.secret_uses.values(), strict=True))
 
     def _budgets_left(
         self, decided: Callable[[TenantId | None], Sequence[BudgetStatus] | None], tenant_id: TenantId | None
@@ -249,15 +256,15 @@ class TenantAccounts:
         if not settings.admin_keys:
             return None
         operators = {each.digest: Operator(each.name, each.permissions) for each in settings.admin_keys}
-        secret = settings.key_secret or b""
+        secrets = settings.key_secrets or (b"",)
         names = partial(override_targets, settings.policy, lambda: self._in_force, endpoints)
         if directory is None:
-            return AdminApi(self._overrides, secret, operators, self._wait_applied, names, hint=NO_DATABASE_HINT)
+            return AdminApi(self._overrides, secrets, operators, self._wait_applied, names, hint=NO_DATABASE_HINT)
         budgets = budget_routes(directory.writer, lambda name: self._budgets_left(budgets_left, name)[0])
-        others = {**tenant_routes(directory.writer, secret), **budgets}
+        others = {**tenant_routes(directory.writer, secrets[0]), **budgets}
         if self._reports is not None:
             others |= cost_routes(self._reports)
-        return AdminApi(directory.writer, secret, operators, self._wait_applied, names, more_routes=others)
+        return AdminApi(directory.writer, secrets, operators, self._wait_applied, names, more_routes=others)
 
     # Status
 
@@ -283,6 +290,7 @@ class TenantAccounts:
     def status(self) -> Mapping[str, object]:
         return {
             "overrides": overrides_status(self._in_force.overrides, self._now()),
+            "key_secrets": secret_uses_status(self.secret_uses),
             **({} if self._directory is None else {"database": self._directory.status()}),
             **({} if self._ledger is None else {"ledger": self._ledger.status()}),
         }

@@ -53,8 +53,9 @@ class Configuration:
     def __post_init__(self) -> None:
         self.started = self.settings
 
-    def stats(self) -> ConfigStats:
-        return ConfigStats(self.in_force_since.timestamp(), not self.problems, len(self.restart_needed))
+    def stats(self, keys_verified: Mapping[str, int]) -> ConfigStats:
+        """`keys_verified` is the number of verified keys by fingerprint of the key secret."""
+        return ConfigStats(self.in_force_since.timestamp(), not self.problems, len(self.restart_needed), keys_verified)
 
 
 @dataclass(slots=True)

@@ -18,7 +18,9 @@ def _fixed_settings(settings: Settings) -> dict[str, object]:
         "cell": settings.cell,
         "state_directory": settings.state_directory,
         "database": settings.database,
-        "ledger": None if ledger is None else (ledger.spool_directory, ledger.spool_bytes_max, ledger.retention_days),
+        "ledger": None
+        if ledger is None
+        else (ledger.spool_directory, ledger.spool_bytes_max, ledger.retention_days, ledger.reject_unrecorded),
         "notifications": settings.notifications is None,
         "records": settings.records,
     }

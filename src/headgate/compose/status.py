@@ -14,6 +14,7 @@ from headgate.config.quantities import address_text
 from headgate.control.cell_report import cell_figures, cell_now, cell_status
 from headgate.core.summary import held_by_pool
 from headgate.model.units import SECOND
+from headgate.telemetry.config_metrics import ConfigStats
 from headgate.telemetry.live.live_state import GatewayInfo
 
 
@@ -51,11 +52,15 @@ class GatewayStatus:
             decides=lambda: parts.is_deciding,
             connect_times=engines.connect_times.medians,
             name_problems=lambda: (*engines.name_problems(), *parts.fleets.name_problems()),
-            configuration=self._configuration.stats,
+            configuration=self._configuration_stats,
             gateway=self._gateway_now,
             session=parts.session,
             engines=engines.watch.capabilities,
         )
+
+    def _configuration_stats(self) -> ConfigStats:
+        uses = self._parts.accounts.secret_uses
+        return self._configuration.stats({name: use.keys_verified for name, use in uses.items()})
 
     def _gateway_now(self) -> GatewayInfo:
         settings, cell, registry = self._configuration.settings, self._parts.cell, self._parts.registry

@@ -13,11 +13,13 @@ from headgate.wire.keys import parse_digest
 
 # `headgate keys secret` generates a longer one. A shorter secret was probably typed by hand.
 SECRET_LENGTH_MIN = 16
+SECRETS_MAX = 4
+"""Maximum number of key secrets. Every unknown key is hashed with each of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class CallerAuth:
-    key_secret: bytes | None
+    key_secrets: tuple[bytes, ...]
     keys: Mapping[bytes, TenantId]
     anonymous_tenant: TenantId | None
 
@@ -28,7 +30,7 @@ def caller_auth(file: ConfigFile, report: ConfigReport) -> CallerAuth:
     _check_anonymous(file, report)
     _check_reachable(file, report)
     return CallerAuth(
-        key_secret=None if file.key_secret is None else file.key_secret.encode(),
+        key_secrets=tuple(each.encode() for each in file.key_secret),
         keys=MappingProxyType(keys),
         anonymous_tenant=None if file.anonymous_tenant is None else TenantId(file.anonymous_tenant),
     )
@@ -53,18 +55,24 @@ def _keys(file: ConfigFile, report: ConfigReport) -> dict[bytes, TenantId]:
 def _check_secret(file: ConfigFile, report: ConfigReport) -> None:
     place = ("key_secret",)
     with_keys = next((name for name, tenant in file.tenants.items() if tenant.keys), None)
-    if file.key_secret is None and with_keys is not None:
+    if not file.key_secret and with_keys is not None:
         problem = f'missing, but the keys of tenant "{with_keys}" are hashed with it; '
         report.add_problem(
             place, problem + "set it to ${HEADGATE_KEY_SECRET} and export the output of `headgate keys secret`"
         )
-    elif file.key_secret is None and (file.database is not None or file.admin_keys):
+    elif not file.key_secret and (file.database is not None or file.admin_keys):
         problem = "missing, but the keys in the database and the operator keys are hashed with it; "
         report.add_problem(
             place, problem + "set it to ${HEADGATE_KEY_SECRET} and export the output of `headgate keys secret`"
         )
-    elif file.key_secret is not None and len(file.key_secret) < SECRET_LENGTH_MIN:
-        report.add_warning(place, "is short enough to be guessed; use the output of `headgate keys secret`")
+    elif len(file.key_secret) > SECRETS_MAX:
+        report.add_problem(place, f"has more than {SECRETS_MAX} secrets; remove those that no key uses any more")
+    for number, secret in enumerate(file.key_secret):
+        here = place if len(file.key_secret) == 1 else (*place, number)
+        if secret and secret in file.key_secret[:number]:
+            report.add_problem(here, "is the same as an earlier secret; remove one of them")
+        elif len(secret) < SECRET_LENGTH_MIN:
+            report.add_warning(here, "is short enough to be guessed; use the output of `headgate keys secret`")
 
 
 def _check_anonymous(file: ConfigFile, report: ConfigReport) -> None:

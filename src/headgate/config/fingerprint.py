@@ -27,6 +27,7 @@ from headgate.wire.keys import format_digest
 
 _PBKDF2_ITERATIONS = 100_000
 _HEX_DIGITS = 16
+_SECRET_HEX_DIGITS = 8
 _PER_PROCESS_SETTINGS = ("listen", "admin_listen", "admin_allowed_hosts", "scaler_listen", "zone", "reload")
 """Settings that may differ between the gateways in a cell."""
 
@@ -36,6 +37,11 @@ def fingerprint(settings: Settings) -> str:
     parts = {name: part for name, part in _parts(settings).items() if name not in own}
     canonical = msgspec.json.encode(parts, order="deterministic")
     return hmac.new(_key(settings), canonical, hashlib.sha256).hexdigest()[:_HEX_DIGITS]
+
+
+def secret_fingerprint(secret: bytes) -> str:
+    """Identifies a secret in /status and metrics. It is stretched like the secrets in the configuration hash."""
+    return hashlib.pbkdf2_hmac("sha256", secret, b"headgate key secret", _PBKDF2_ITERATIONS).hex()[:_SECRET_HEX_DIGITS]
 
 
 def _key(settings: Settings) -> bytes:
@@ -51,9 +57,11 @@ def _key(settings: Settings) -> bytes:
     # Trailing unused kinds are removed, so that a new kind of secret does not change existing hashes.
     while others and not others[-1]:
         others.pop()
-    if settings.key_secret is None and not api_keys and not others:
+    if not settings.key_secrets and not api_keys and not others:
         return b""
-    known = (settings.key_secret, api_keys, *others)
+    # A single secret is not in a list, because the setting was not a list at first.
+    key_secrets = settings.key_secrets if len(settings.key_secrets) > 1 else settings.key_secret
+    known = (key_secrets, api_keys, *others)
     secrets = msgspec.json.encode(known, order="deterministic")
     return hashlib.pbkdf2_hmac("sha256", secrets, b"headgate configuration", _PBKDF2_ITERATIONS)
 

@@ -19,7 +19,7 @@ from headgate.config.database import admin_keys, database_options
 from headgate.config.enum_values import parse_enum
 from headgate.config.environment import References, read_file
 from headgate.config.error_docs import error_docs
-from headgate.config.fingerprint import fingerprint
+from headgate.config.fingerprint import fingerprint, secret_fingerprint
 from headgate.config.fleets import check_cold_start_waits
 from headgate.config.ledger import ledger_options, notification_options, unit_key
 from headgate.config.limits import edge_limits
@@ -82,13 +82,14 @@ def parse(
     settings = _settings(file, engines, profiles, report)
     report.raise_if_invalid()
     settings = replace(settings, warnings=tuple(str(each) for each in report.warnings()), files=references.files)
-    return replace(settings, hash=fingerprint(settings))
+    ids = tuple(secret_fingerprint(each) for each in settings.key_secrets)
+    return replace(settings, hash=fingerprint(settings), key_secret_ids=ids)
 
 
 def key_secret(path: Path, environ: Mapping[str, str]) -> bytes | None:
-    """Reads only `key_secret`; the rest of the file may be incomplete. Raises `ConfigErrors`."""
-    secret = _load_single("key_secret", path, environ).key_secret
-    return None if secret is None else secret.encode()
+    """Reads only the secret for new keys; the rest of the file may be incomplete. Raises `ConfigErrors`."""
+    secrets = _load_single("key_secret", path, environ).key_secret
+    return secrets[0].encode() if secrets else None
 
 
 def admin_listen(path: Path, environ: Mapping[str, str]) -> Address:
@@ -152,7 +153,7 @@ def _settings(
         scaler_listen=None if file.scaler_listen is None else Address(*file.scaler_listen),
         drain_grace_ns=Duration(file.drain_grace),
         limits=edge_limits(file, report),
-        key_secret=who.key_secret,
+        key_secrets=who.key_secrets,
         keys=who.keys,
         anonymous_tenant=who.anonymous_tenant,
         pools=engine_pools,

@@ -130,7 +130,7 @@ class _SchemaReader:
 
     def _items(self, tree: Tree, info: inspect.ListType, place: SettingPath) -> list[object]:
         if isinstance(tree, str):
-            tree = [tree]
+            return [self.value(tree, info.item_type, place)]
         if not isinstance(tree, list):
             self._unexpected(place, tree, "a list")
             return []

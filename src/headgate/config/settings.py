@@ -73,8 +73,8 @@ class Settings:
     """Address of the KEDA external scaler; None if there is none."""
     drain_grace_ns: Duration
     limits: EdgeLimits
-    key_secret: bytes | None = field(repr=False)
-    """Secret used to hash API keys; None if no tenant has a key."""
+    key_secrets: tuple[bytes, ...] = field(repr=False)
+    """Secrets used to hash keys. New keys are hashed with the first one. Empty if no tenant has a key."""
     keys: Mapping[bytes, TenantId] = field(repr=False)
     """The tenant for each key digest."""
     anonymous_tenant: TenantId | None
@@ -119,6 +119,14 @@ class Settings:
     reload: ReloadTrigger = ReloadTrigger.WATCH
     files: Mapping[Path, FileStamp] = field(default_factory=dict[Path, FileStamp], repr=False, compare=False)
     """Stamps of the configuration file and of the files in `${file:PATH}`, as they were read."""
+
+    key_secret_ids: tuple[str, ...] = ()
+    """Fingerprints of the key secrets, for display."""
+
+    @property
+    def key_secret(self) -> bytes | None:
+        """Secret for new keys."""
+        return self.key_secrets[0] if self.key_secrets else None
 
     @property
     def batch_rules(self) -> dict[PoolName, BatchRules]:

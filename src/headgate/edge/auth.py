@@ -4,7 +4,9 @@ Only keyed hashes of keys are stored. A presented key is hashed and looked up. B
 secret, the lookup time reveals nothing about any key.
 """
 
+import time
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Protocol
 
 from headgate.model.units import TenantId
@@ -26,17 +28,44 @@ class KeyDirectory(Protocol):
         ...
 
 
+class SecretUse:
+    """How often, and when, a key was verified with one of the key secrets."""
+
+    __slots__ = ("keys_verified", "last_used_s")
+
+    def __init__(self) -> None:
+        self.keys_verified = 0
+        self.last_used_s = 0.0
+        """Unix time of the last use; 0 before the first one."""
+
+
+def secret_uses_status(uses: Mapping[str, SecretUse]) -> list[dict[str, object]]:
+    """Returns the uses of the key secrets, by fingerprint, in the form used by /status."""
+    return [
+        {
+            "position": position,
+            "fingerprint": fingerprint,
+            "keys_verified": use.keys_verified,
+            "last_used": datetime.fromtimestamp(use.last_used_s, UTC).isoformat(timespec="seconds")
+            if use.last_used_s
+            else None,
+        }
+        for position, (fingerprint, use) in enumerate(uses.items())
+    ]
+
+
 class KeyRing:
-    __slots__ = ("_anonymous", "_digester", "_directory", "_keys")
+    __slots__ = ("_anonymous", "_digesters", "_directory", "_keys")
 
     def __init__(
         self,
-        secret: bytes,
+        secrets: Mapping[bytes, SecretUse],
         keys: Mapping[bytes, TenantId],
         anonymous: TenantId | None,
         directory: KeyDirectory | None = None,
     ) -> None:
-        self._digester = KeyDigester(secret) if secret else None
+        """A key may be hashed with any of the `secrets`, and their uses are counted."""
+        self._digesters = tuple((KeyDigester(secret), use) for secret, use in secrets.items())
         self._keys = keys
         self._anonymous = anonymous
         self._directory = directory
@@ -48,11 +77,27 @@ class KeyRing:
             return self._anonymous
         # A presented key must be valid even if keys are optional: a mistyped key must not silently become the
         # anonymous tenant.
-        known = self._digester.digest(key) if self._digester is not None else b""
+        unverified: KeyUnverified | None = None
+        for digester, use in self._digesters:
+            try:
+                found = self._find(digester.digest(key))
+            except KeyUnverified as error:
+                # The file may have the key, hashed with another secret.
+                unverified = error
+                continue
+            if found is not None:
+                use.keys_verified += 1
+                use.last_used_s = time.time()
+                return found
+        if unverified is not None:
+            raise unverified
+        return None if self._keys or self._directory is not None else self._anonymous
+
+    def _find(self, known: bytes) -> TenantId | None:
         found = self._keys.get(known)
         if found is None and self._directory is not None:
             return self._directory.find(known)
-        return found if found is not None or self._keys else self._anonymous
+        return found
 
 
 def bearer_token(authorization: bytes | None) -> str:

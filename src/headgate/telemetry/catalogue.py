@@ -469,6 +469,12 @@ _PROCESS: Final = (
         "Number of changed settings that take effect only after a restart.",
         "`headgate status` lists them.",
     ),
+    counter(
+        "headgate_keys_verified_total",
+        "secret",
+        "Requests with a valid key, by the fingerprint of the key secret that verified it.",
+        "A secret that verifies no keys any more can be removed from `key_secret`.",
+    ),
     gauge("headgate_build_info", "version", "Constant 1, labeled with the running version."),
 )
 

@@ -20,7 +20,8 @@ def machine_findings(settings: Settings) -> Iterator[CheckFinding]:
     # The gateway raises its own soft limit to the hard limit.
     _, files_max = resource.getrlimit(resource.RLIMIT_NOFILE)
     yield open_files(settings, files_max)
-    yield from secret_strength(settings.key_secret)
+    for secret in settings.key_secrets:
+        yield from secret_strength(secret)
     if settings.records is not None:
         yield check_records_directory(Path(settings.records.directory))
     if settings.state_directory is not None and settings.cell is None:
@@ -66,9 +67,7 @@ def open_files(settings: Settings, files_max: int) -> CheckFinding:
     return problem(about, message, next_step=then) if room < places else note(about, message, next_step=then)
 
 
-def secret_strength(secret: bytes | None) -> Iterator[CheckFinding]:
-    if secret is None:
-        return
+def secret_strength(secret: bytes) -> Iterator[CheckFinding]:
     about, then = "key_secret", "create one with `headgate keys secret`; existing keys must then be recreated"
     # This is an upper bound: secrets chosen by people have less entropy than their length and variety suggest.
     bits = len(secret) * math.log2(max(2, len(set(secret))))

@@ -108,7 +108,7 @@ class AdminApi:
     def __init__(
         self,
         overrides: OverrideStore,
-        secret: bytes,
+        secrets: Collection[bytes],
         operators: Mapping[bytes, Operator],
         wait_applied: Callable[[], Awaitable[None]],
         targets: Callable[[str], Collection[str] | None],
@@ -120,7 +120,7 @@ class AdminApi:
         a verb. `more_routes` contains the paths of other modules. `hint` is added to the response for an unknown path.
         """
         self._overrides = overrides
-        self._secret = secret
+        self._secrets = secrets
         self._operators = operators
         self._wait_applied = wait_applied
         self._targets = targets
@@ -182,10 +182,12 @@ class AdminApi:
 
         Compares all keys in constant time, so that timing reveals nothing.
         """
-        shown, found = digest(self._secret, bearer_token(authorization)), None
-        for known, operator in self._operators.items():
-            if hmac.compare_digest(known, shown):
-                found = operator
+        key, found = bearer_token(authorization), None
+        for secret in self._secrets:
+            shown = digest(secret, key)
+            for known, operator in self._operators.items():
+                if hmac.compare_digest(known, shown):
+                    found = operator
         if found is None:
             raise _AdminError(
                 401, "invalid_api_key", "missing or unknown operator key; send one as `Authorization: Bearer KEY`"
