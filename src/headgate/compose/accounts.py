@@ -318,7 +318,14 @@ def _open_ledger(settings: Settings) -> "LedgerSync | None":
 
 def _ledger_settings(settings: Settings) -> tuple[object, ...]:
     ledger = settings.ledger
-    return () if ledger is None else (ledger.spool_directory, ledger.spool_bytes_max, ledger.retention_days)
+    if ledger is None:
+        return ()
+    return (
+        ledger.spool_directory,
+        ledger.spool_bytes_max,
+        ledger.retention_days,
+        ledger.roll_up_hourly,
+    )
 
 
 def _ignore_task(_: "asyncio.Task[None]") -> None:
