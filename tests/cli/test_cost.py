@@ -75,7 +75,15 @@ def line(name: str, cost: int = 123_456_789_012_345, **more: Any) -> dict[str, A
 
 def a_report(**more: Any) -> dict[str, Any]:
     lines = [line("a-very-long-organisation/with-a-very-long-project/and-a-long-key" * 2), line("b\x1b[31m")]
-    given = {"by": "tenant", "since": 0, "until": 86_400 * USD, "lines": lines, "lines_omitted": 3, "total": line("")}
+    given = {
+        "by": "tenant",
+        "since": 0,
+        "until": 86_400 * USD,
+        "lines": lines,
+        "lines_omitted": 3,
+        "resolution": "day",
+        "total": line(""),
+    }
     return {**given, "account": None, "accounts": {}, **more}
 
 

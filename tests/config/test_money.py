@@ -178,6 +178,7 @@ def test_unenforceable_cost_limit_is_reported(pool: str, classes: str, rest: str
         ("ledger: {spool_directory: /s, metadata_keys: [a, a]}", "listed twice"),
         ("ledger: {spool_directory: /s, metadata_keys: [a b]}", "must have 1 to 64 characters"),
         (f"ledger: {{spool_directory: /s, metadata_keys: {[f'k{n}' for n in range(17)]}}}", "more than 16 keys"),
+        ("ledger: {spool_directory: /s, roll_up: hour}", 'did you mean "hourly"'),
         ("ledger: {spool_directory: /s, idle_cost: share}", 'did you mean "shared"'),
         ("ledger: {spool_directory: /s, on_disk_failure: rejected}", 'did you mean "reject"'),
         ("ledger: {spool_directory: /s, spool_bytes_max: 2KiB}", "must be at least 16MiB"),

@@ -21,6 +21,7 @@ WRITTEN_ELSEWHERE = {
     ("ledger/schema_migration.py", "each.sql"),
     # A statement cannot have parameters here, and the partition name is validated before use.
     ("ledger/partitions.py", "f'drop table headgate.{name}'"),
+    ("ledger/partitions.py", "f'lock table headgate.{name} in access exclusive mode'"),
 }
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 

@@ -20,7 +20,13 @@ def _fixed_settings(settings: Settings) -> dict[str, object]:
         "database": settings.database,
         "ledger": None
         if ledger is None
-        else (ledger.spool_directory, ledger.spool_bytes_max, ledger.retention_days, ledger.reject_unrecorded),
+        else (
+            ledger.spool_directory,
+            ledger.spool_bytes_max,
+            ledger.retention_days,
+            ledger.roll_up_hourly,
+            ledger.reject_unrecorded,
+        ),
         "notifications": settings.notifications is None,
         "records": settings.records,
     }

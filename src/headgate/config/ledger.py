@@ -23,6 +23,7 @@ METADATA_MAX: Final = 16
 
 _KEY: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _IDLE_COST_MODES: Final = ("platform", "shared")
+_ROLL_UP_MODES: Final = ("none", "hourly")
 _DISK_FAILURE_MODES: Final = ("serve", "reject")
 _WEBHOOK: Final = ("notifications", "webhook")
 
@@ -36,17 +37,20 @@ def ledger_options(file: ConfigFile, report: ConfigReport) -> LedgerOptions | No
     if not report.has_problem(("ledger", "spool_directory")) and not PurePath(ledger.spool_directory).is_absolute():
         wrong = "must be an absolute path; start it with /"
         report.add_problem(("ledger", "spool_directory"), wrong)
-    if ledger.idle_cost not in _IDLE_COST_MODES:
-        hint = suggestion(ledger.idle_cost, _IDLE_COST_MODES, otherwise=available(_IDLE_COST_MODES))
-        report.add_problem(("ledger", "idle_cost"), f'"{ledger.idle_cost}" is not a valid value{hint}')
-    if ledger.on_disk_failure not in _DISK_FAILURE_MODES:
-        hint = suggestion(ledger.on_disk_failure, _DISK_FAILURE_MODES, otherwise=available(_DISK_FAILURE_MODES))
-        report.add_problem(("ledger", "on_disk_failure"), f'"{ledger.on_disk_failure}" is not a valid value{hint}')
+    for name, value, modes in (
+        ("roll_up", ledger.roll_up, _ROLL_UP_MODES),
+        ("idle_cost", ledger.idle_cost, _IDLE_COST_MODES),
+        ("on_disk_failure", ledger.on_disk_failure, _DISK_FAILURE_MODES),
+    ):
+        if value not in modes:
+            hint = suggestion(value, modes, otherwise=available(modes))
+            report.add_problem(("ledger", name), f'"{value}" is not a valid value{hint}')
     _check_metadata(ledger, report)
     return LedgerOptions(
         spool_directory=ledger.spool_directory,
         spool_bytes_max=ledger.spool_bytes_max,
         retention_days=ledger.retention,
+        roll_up_hourly=ledger.roll_up == "hourly",
         metadata_keys=tuple(ledger.metadata_keys),
         share_idle_cost=ledger.idle_cost == "shared",
         reject_unrecorded=ledger.on_disk_failure == "reject",

@@ -192,6 +192,7 @@ class LedgerSection(Section, frozen=True):
     spool_directory: SpoolDirectory
     spool_bytes_max: StorageBytes = _LEDGER.spool_bytes_max
     retention: Days = _LEDGER.retention_days
+    roll_up: str = "none"
     metadata_keys: list[str] = []
     unit_key: str | None = None
     idle_cost: str = "platform"

@@ -316,14 +316,15 @@ def _price(each: Price) -> str:
 
 
 def _ledger(ledger: LedgerOptions, unit: str | None) -> str:
+    after = ", then as hourly sums" if ledger.roll_up_hourly else ""
     kept = f", with metadata {_names(ledger.metadata_keys)}" if ledger.metadata_keys else ""
     units = f", units by {unit}" if unit else ""
     idle = "shared among tenants" if ledger.share_idle_cost else "paid by the platform"
     on_failure = "rejected" if ledger.reject_unrecorded else "served without a record"
     waits = f"up to {size_text(ledger.spool_bytes_max)} of rows wait in {ledger.spool_directory}"
     return (
-        f"ledger of all attempts, kept for {ledger.retention_days:,} days{kept}{units}; {waits} while the database is "
-        f"unreachable; idle time is {idle}; if the disk fails, requests are {on_failure}"
+        f"ledger of all attempts, kept for {ledger.retention_days:,} days{after}{kept}{units}; {waits} while the "
+        f"database is unreachable; idle time is {idle}; if the disk fails, requests are {on_failure}"
     )
 
 

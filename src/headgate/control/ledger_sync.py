@@ -50,7 +50,9 @@ class LedgerSync:
             what = f"ledger.spool_directory: cannot use {settings.spool_directory} ({error.strerror})"
             raise OSError(0, f"{what}; create it as a directory that this process can write to") from error
         self._database = Database(database.url, query_s_max=QUERY_S_MAX)
-        self._writer = LedgerWriter(self._database, self._spool, retention_days=settings.retention_days)
+        self._writer = LedgerWriter(
+            self._database, self._spool, retention_days=settings.retention_days, roll_up=settings.roll_up_hourly
+        )
         self.observer = UsageRecorder(self._spool, self._spool.journal, reject_unrecorded=refuses)
         self._tasks: list[asyncio.Task[None]] = []
 

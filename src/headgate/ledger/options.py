@@ -34,3 +34,5 @@ class LedgerOptions:
     """Whether reports divide the cost of a pool's idle time among its tenants by weight."""
     reject_unrecorded: bool = False
     """Whether to reject requests, rather than serve them unrecorded, while the spool's disk hangs or fails."""
+    roll_up_hourly: bool = False
+    """Whether individual rows are added to hourly sums when their day is deleted."""

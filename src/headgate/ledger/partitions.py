@@ -6,6 +6,8 @@ process deletes old data from every table that grows with traffic or with change
 
 Before schema 3, the endpoint time is one table. Its old rows are then in one partition (`endpoint_time_before`), which
 shrinks and is dropped when it is empty.
+
+With `ledger.roll_up: hourly`, the usage rows of a day are added to the hourly sums when the day is dropped.
 """
 
 import logging
@@ -17,6 +19,7 @@ from typing import Final
 import asyncpg  # pyright: ignore[reportMissingTypeStubs]
 
 from headgate.ledger.connection import DatabaseConnection
+from headgate.ledger.rows import MODEL_OR_EMPTY, SUM_AMOUNTS, SUM_KEYS
 
 log = logging.getLogger("headgate")
 
@@ -29,6 +32,18 @@ DAYS_KNOWN_MAX: Final = 1_000
 _LOCK: Final = 0x68656165
 """Advisory lock ID for deletion. The value is arbitrary but must be the same in all processes."""
 _SET_LOCK_TIMEOUT: Final = "set local lock_timeout = '200ms'"
+_ROLL_UP_S_MAX: Final = 600.0
+_HOUR_KEYS: Final = ("hour", *SUM_KEYS[1:])
+_ROLL_UP: Final = (
+    f"insert into headgate.usage_hourly ({', '.join((*_HOUR_KEYS, *SUM_AMOUNTS))})"  # noqa: S608
+    f" select date_trunc('hour', at, 'UTC'), tenant, class, {MODEL_OR_EMPTY}, pool, payer, cause, outcome,"
+    " sum((attempt <= 1 and correction = 0)::integer), sum((attempt > 0 and correction = 0)::integer),"
+    " sum(tokens_in), sum(tokens_cached), sum(tokens_out), sum(tokens_reasoning),"
+    " sum(input_us + output_us + overhead_us), sum(input_nano_usd), sum(output_nano_usd), sum(overhead_nano_usd)"
+    " from headgate.usage where at >= $1 and at < $2 group by 1, 2, 3, 4, 5, 6, 7, 8"
+    f" on conflict ({', '.join(_HOUR_KEYS)}) do update set "
+    + ", ".join(f"{name} = usage_hourly.{name} + excluded.{name}" for name in SUM_AMOUNTS)
+)
 
 _PARTITIONS: Final = (
     "select child.relname as name, right(child.relname, 8) as day"
@@ -81,14 +96,19 @@ def first_kept(now: datetime, retention_days: int) -> date:
     return (now - timedelta(days=retention_days)).date()
 
 
-async def drop_expired(link: DatabaseConnection, *, retention_days: int, now: datetime | None = None) -> int | None:
-    """Deletes old data. Returns the number of days dropped, or None if another process is deleting."""
+async def drop_expired(
+    link: DatabaseConnection, *, retention_days: int, roll_up: bool = False, now: datetime | None = None
+) -> int | None:
+    """Deletes old data. Returns the number of days dropped, or None if another process is deleting.
+
+    With `roll_up`, usage rows are added to the hourly sums before they are dropped.
+    """
     now = now or datetime.now(UTC)
     if not await link.fetchval("select pg_try_advisory_lock($1)", _LOCK):
         return None
     try:
         kept_from = first_kept(now, retention_days)
-        dropped = await _drop_days(link, kept_from)
+        dropped = await _drop_days(link, kept_from, roll_up=roll_up)
         await _delete_undated(link, datetime.combine(kept_from, datetime.min.time(), UTC))
         for statement in _DELETE_EXPIRED:
             await link.execute(statement, now - timedelta(days=retention_days))
@@ -99,26 +119,40 @@ async def drop_expired(link: DatabaseConnection, *, retention_days: int, now: da
         await link.execute("select pg_advisory_unlock($1)", _LOCK)
 
 
-async def _drop_days(link: DatabaseConnection, before: date) -> int:
+async def _drop_days(link: DatabaseConnection, before: date, *, roll_up: bool) -> int:
     """Drops one day at a time with a short lock timeout.
 
     If a report is reading a day, that day is dropped an hour later.
     """
+    if roll_up and not await link.fetchval("select to_regclass('headgate.usage_hourly') is not null"):
+        log.warning("ledger.roll_up needs migration 0004; no usage rows are dropped until it has been applied")
+        return 0
     rows = await link.fetch(_PARTITIONS, f"{before:%Y%m%d}")
     dropped = 0
     for day, of_day in groupby(rows, key=lambda row: row["day"]):
         try:
             async with link.transaction():
                 await link.execute(_SET_LOCK_TIMEOUT)
-                for row in of_day:
+                for name in [row["name"] for row in of_day]:
+                    if roll_up and name.startswith("usage_"):
+                        await _roll_up(link, name, day)
                     # Safe to interpolate: `_PARTITIONS` only matches names that consist of letters, digits and _.
-                    await link.execute(f"drop table headgate.{row['name']}")
+                    await link.execute(f"drop table headgate.{name}")
         except asyncpg.LockNotAvailableError:
             log.info("%s is older than the retention time but in use; retrying to drop it in an hour", day)
         else:
             dropped += 1
             log.info("dropped %s, which is older than the retention time", day)
     return dropped
+
+
+async def _roll_up(link: DatabaseConnection, name: str, day: str) -> None:
+    """Adds the partition's rows to the hourly sums. The caller drops the partition in the same transaction."""
+    # No row may be added between the sum and the drop.
+    await link.execute(f"lock table headgate.{name} in access exclusive mode")
+    await link.execute("set local statement_timeout = 0")
+    since = datetime.strptime(day, "%Y%m%d").replace(tzinfo=UTC)
+    await link.execute(_ROLL_UP, since, since + timedelta(days=1), timeout=_ROLL_UP_S_MAX)
 
 
 async def _delete_undated(link: DatabaseConnection, before: datetime) -> None:

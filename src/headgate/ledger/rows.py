@@ -107,6 +107,12 @@ MODEL_UNKNOWN: Final = (
 Daily totals omit the model for these, and for requests without a class.
 """
 SUM_KEYS: Final = ("day", "tenant", "class", "model", "pool", "payer", "cause", "outcome")
+MODEL_OR_EMPTY: Final = (
+    "case when pool = '' and (class = '' or outcome in ("
+    + ", ".join(f"'{outcome}'" for outcome in MODEL_UNKNOWN)
+    + ")) then '' else model end"
+)
+"""SQL expression for the model in sums of usage rows."""
 SUM_AMOUNTS: Final = (
     *("requests", "attempts", "tokens_in", "tokens_cached", "tokens_out", "tokens_reasoning", "engine_us"),
     *("input_nano_usd", "output_nano_usd", "overhead_nano_usd"),

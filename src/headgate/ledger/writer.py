@@ -88,6 +88,7 @@ class LedgerWriter:
         spool: Spool,
         *,
         retention_days: int,
+        roll_up: bool = False,
         flush_s: float = FLUSH_INTERVAL_S,
         maintain_interval_s: float = MAINTAIN_INTERVAL_S,
         take_over_s: float = TAKE_OVER_INTERVAL_S,
@@ -96,6 +97,7 @@ class LedgerWriter:
         self._database = database
         self._spool = spool
         self._retention_days = retention_days
+        self._roll_up = roll_up
         self._flush_s = flush_s
         self._keep_s = maintain_interval_s
         self._take_over_s = take_over_s
@@ -201,7 +203,7 @@ class LedgerWriter:
             self._partitions.invalidate()
             await self._partitions.ensure(link, set())
             try:
-                await drop_expired(link, retention_days=self._retention_days)
+                await drop_expired(link, retention_days=self._retention_days, roll_up=self._roll_up)
             except asyncpg.PostgresError as error:
                 log.warning("old ledger data could not be deleted: %s", self._database.describe(error))
 

@@ -31,6 +31,8 @@ class ReportFilter:
     """Tenant to report, including all tenants below it."""
     service_class: str = ""
     model: str = ""
+    rolled_up: bool = False
+    """Whether hourly sums replace individual rows that have been deleted. The range then consists of full hours."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +108,11 @@ class CostReport:
     """Cost breakdown. None if the report covers only some of the requests."""
     accounts: Mapping[str, CostBreakdown]
     """Cost breakdown per pool, if the report is by pool."""
+    resolution: str
+    """Finest data that the report could use: `day` or `hour` for sums, `row` for individual rows.
+
+    With `hour`, the range was extended to full hours, because the individual rows have been deleted.
+    """
 
 
 @dataclass(frozen=True, slots=True)

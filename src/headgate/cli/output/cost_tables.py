@@ -79,6 +79,8 @@ def _report(answer: Mapping[str, Any]) -> list[str]:
         ("ENGINE TIME", lambda line: engine_time_text(line["engine_us"])),
     ]
     span = f"{_day(answer['since'])} to {_day(answer['until'], end=True)} UTC"
+    if answer["resolution"] == "hour":
+        span += ", from hourly sums"
     # Idle time has no requests.
     ran = [line for line in shown if line["name"] != IDLE]
     made = [f"{span}, in US dollars", *_columns(spent, shown, answer), "", *_columns(took, ran, answer)]

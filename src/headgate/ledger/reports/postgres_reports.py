@@ -116,6 +116,8 @@ class PostgresReports:
         shares = terms.idle_weights is not None and not (rows.service_class or rows.model)
         wanted = LINES_MAX if shares and divided else limit
         async with self._reading() as link:
+            if by != "unit":
+                rows = await queries.with_hourly_sums(link, rows)
             lines, count, total = await queries.cost_lines(
                 link, rows, by=by, key=key, depth=depth, limit=wanted, units_at_once_max=self._units_few
             )
@@ -139,6 +141,7 @@ class PostgresReports:
             total=_with_ratios(total, total.cost_nano_usd),
             account=cost_breakdown(times, spendings, terms.by_hour) if whole else None,
             accounts=cost_breakdowns_by_pool(times, spendings, terms.by_hour) if whole and by == "pool" else {},
+            resolution=_resolution(rows, by),
         )
 
     # Single request
@@ -294,6 +297,12 @@ class PostgresReports:
             if answers and isinstance(error, TimeoutError | asyncpg.QueryCanceledError):
                 raise LedgerUnavailable("the query timed out; choose fewer days") from error
             raise LedgerUnavailable(self._database.describe(error)) from error
+
+
+def _resolution(rows: ReportFilter, by: str) -> str:
+    if rows.rolled_up:
+        return "hour"
+    return "row" if by == "unit" or not whole_days(rows) else "day"
 
 
 def _nothing_recorded_text(rows: ReportFilter, by: str, kept_days: int) -> str:

@@ -1,11 +1,13 @@
 """SQL queries for the reports.
 
 Queries over complete days use the daily totals (`usage_daily`), whose number does not depend on traffic. Queries over
-hours, business units and individual requests use the rows, which are kept for the retention time. User input is always
+hours, business units and individual requests use the rows, which are kept for the retention time. With
+`ledger.roll_up`, queries over hours use hourly sums in place of deleted rows. User input is always
 passed as query parameters; only constants from this file are interpolated into SQL. All queries are read-only.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import Any, Final
@@ -13,7 +15,7 @@ from typing import Any, Final
 from headgate.ledger.connection import DatabaseConnection, DatabaseRow
 from headgate.ledger.reports.cost_breakdown import USEFUL_CAUSES, PoolSpending, PoolTime
 from headgate.ledger.reports.drift import GroupCost, RequestGroup
-from headgate.ledger.rows import MODEL_UNKNOWN
+from headgate.ledger.rows import MODEL_OR_EMPTY
 from headgate.model.money import NanoUsd
 from headgate.model.units import SECOND, Instant
 from headgate.ports.cost_reports import CostLine, ReportFilter, StatementLine
@@ -28,17 +30,22 @@ _HOUR_NS: Final = 3_600 * SECOND
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _DAYS: Final = "headgate.usage_daily where day >= $1 and day < $2"
-_UNKNOWN: Final = ", ".join(f"'{outcome}'" for outcome in MODEL_UNKNOWN)
-_MODEL_OR_EMPTY: Final = f"case when pool = '' and (class = '' or outcome in ({_UNKNOWN})) then '' else model end"
-_ROWS: Final = f"""(
-    select (at at time zone 'UTC')::date as day, tenant, class, {_MODEL_OR_EMPTY} as model, pool, payer, cause,
+_SINGLE_ROWS: Final = f"""
+    select (at at time zone 'UTC')::date as day, tenant, class, {MODEL_OR_EMPTY} as model, pool, payer, cause,
         metadata,
         (attempt <= 1 and correction = 0)::integer as requests, (attempt > 0 and correction = 0)::integer as attempts,
         tokens_in, tokens_cached, tokens_out, input_us + output_us + overhead_us as engine_us,
         input_nano_usd, output_nano_usd, overhead_nano_usd
-    from headgate.usage where at >= $1 and at < $2
-) as rows where true"""  # noqa: S608
+    from headgate.usage where at >= $1 and at < $2"""  # noqa: S608
 """The same columns as the daily totals, computed from individual rows."""
+_HOURLY_SUMS: Final = """
+    select (hour at time zone 'UTC')::date as day, tenant, class, model, pool, payer, cause, null::jsonb as metadata,
+        requests, attempts, tokens_in, tokens_cached, tokens_out, engine_us,
+        input_nano_usd, output_nano_usd, overhead_nano_usd
+    from headgate.usage_hourly where hour >= $1 and hour < $2"""
+_ROWS: Final = f"({_SINGLE_ROWS}) as rows where true"
+_ROWS_AND_SUMS: Final = f"({_SINGLE_ROWS} union all {_HOURLY_SUMS}) as rows where true"
+"""A row is either in the usage table or in the hourly sums."""
 _COLUMNS: Final = {"tenant": "tenant", "model": "model", "class": "class", "pool": "pool", "day": "day"}
 _IS_USEFUL: Final = "cause in (" + ", ".join(f"'{cause}'" for cause in USEFUL_CAUSES) + ")"
 _COST: Final = "input_nano_usd + output_nano_usd + overhead_nano_usd"
@@ -156,6 +163,20 @@ def _grouped_query(source: str, column: str, name: str, limit: str) -> str:
         f" from (select {name} as name, * from common) as named group by grouping sets ((name), ())"
         f" order by whole desc, cost_nano_usd desc, name limit {limit}"
     )
+
+
+async def with_hourly_sums(link: DatabaseConnection, rows: ReportFilter) -> ReportFilter:
+    """The same rows, or those of the full hours if some have been replaced by hourly sums."""
+    if whole_days(rows) or not await link.fetchval("select to_regclass('headgate.usage_hourly') is not null"):
+        return rows
+    whole = replace(
+        rows,
+        since=Instant(rows.since // _HOUR_NS * _HOUR_NS),
+        until=Instant(-(-rows.until // _HOUR_NS) * _HOUR_NS),
+        rolled_up=True,
+    )
+    some = "select exists (select from headgate.usage_hourly where hour >= $1 and hour < $2)"
+    return whole if await link.fetchval(some, to_datetime(whole.since), to_datetime(whole.until)) else rows
 
 
 async def pool_spendings(link: DatabaseConnection, rows: ReportFilter) -> list[PoolSpending]:
@@ -331,7 +352,8 @@ async def days_with_usage(link: DatabaseConnection, rows: ReportFilter) -> set[s
 def _source_sql(rows: ReportFilter, *, single: bool = False) -> tuple[str, _QueryParameters]:
     """FROM and WHERE clauses. Further conditions can be appended with `and`."""
     if single or not whole_days(rows):
-        source, values = _ROWS, _QueryParameters(to_datetime(rows.since), to_datetime(rows.until))
+        source = _ROWS_AND_SUMS if rows.rolled_up else _ROWS
+        values = _QueryParameters(to_datetime(rows.since), to_datetime(rows.until))
     else:
         source, values = _DAYS, _QueryParameters(date_of(rows.since), date_of(rows.until))
     if rows.tenant:
