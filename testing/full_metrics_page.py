@@ -29,6 +29,7 @@ from headgate.telemetry.records.stats import RecordsStats, records_metrics
 from headgate.telemetry.scaling_metrics import PoolScaling
 from headgate.telemetry.stages.stage_budget import ClassStageBudget
 from headgate.telemetry.stages.stage_meters import StageMeters, stage_metrics
+from headgate.telemetry.tls_metrics import ListenerTlsStats, tls_metrics
 from headgate.telemetry.traces.stats import DropReason, KeepReason, TraceStats, trace_metrics
 
 CELL = CellStats(
@@ -112,4 +113,5 @@ def _more() -> Iterator[MetricFamily]:
     yield loop_iteration_metrics(LoopWatchdog(lambda _: None))
     yield from stage_metrics(stages)
     yield from records_metrics(RecordsStats(1, 0, 0, 1, 1.0))
+    yield from tls_metrics([ListenerTlsStats("listen", 1.0, reload_failed=False, handshake_failures={"invalid": 0})])
     yield from trace_metrics(TraceStats(dict.fromkeys(KeepReason, 0), dict.fromkeys(DropReason, 0), 0, 0, 0))

@@ -57,6 +57,8 @@ class Reloader:
             # A draining gateway does not need the change, and its parts may already be closed.
             if self._leaves():
                 return
+            # Certificates belong to this process, so it does not wait for the rest of its cell.
+            await self._parts.certificates.change_to(settings)
             if self._parts.cell is not None:
                 # All members of the cell change at the same time.
                 self._configuration.staged = settings
