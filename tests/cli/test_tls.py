@@ -1,6 +1,7 @@
 """Commands with certificates: what `check` and `serve` refuse, and how commands reach an admin listener with TLS."""
 
 import asyncio
+import ssl
 from datetime import timedelta
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from testing.certificates import Authority, CertificateFiles
 from testing.fake_engine import FakeEngine
 from testing.gateway import a_config, gateway_in_loop
 from tests.cli.conftest import Headgate, Said
+from tests.cli.workers import running_workers, workers_config
 
 
 @pytest.fixture
@@ -173,3 +175,56 @@ async def test_untrusted_certificate_is_reported_with_the_next_step(
         assert each.code == 1
         assert "the server's certificate is not trusted: " in each.err
         assert each.err.endswith("; set HEADGATE_ADMIN_CA to the PEM file of the authority that issued it\n")
+
+
+async def test_doctor_recognizes_a_gateway_with_tls(tmp_path: Path, headgate: Headgate, authority: Authority) -> None:
+    files = authority.issue(expires_in=timedelta(days=5))._asdict()
+    async with FakeEngine() as engine:
+        config = a_config(engine.url, listen_tls=files, admin_listen_tls={**files, "ca": authority.file})
+        async with gateway_in_loop(config, tmp_path, tls=authority.client_context()):
+            said = await asyncio.to_thread(headgate, "doctor")
+
+    assert "is running with this configuration" in said.out
+    assert f"listen: {config['listen']} is served by a gateway" in said.out
+    assert "listen_tls: the certificate in " in said.out
+
+
+async def test_doctor_reports_a_certificate_that_cannot_be_used(
+    tmp_path: Path, headgate: Headgate, file: Path, authority: Authority
+) -> None:
+    write(file, str(tmp_path / "missing.crt"), authority.issue().key)
+
+    said = await asyncio.to_thread(headgate, "doctor")
+
+    assert f"problem listen_tls: {tmp_path / 'missing.crt'} cannot be read: no such file or directory" in said.out
+
+
+# Workers
+
+
+@pytest.mark.process
+async def test_workers_with_tls_become_ready_and_rotate_their_certificate(tmp_path: Path, authority: Authority) -> None:
+    tls = {**authority.issue()._asdict(), "client_ca": authority.file}
+    own = authority.issue("client", "client")
+    async with FakeEngine() as engine:
+        config = workers_config(engine.url, listen_tls=tls, admin_listen_tls=tls)
+        # The supervisor waits until each worker is ready. It has no client certificate.
+        async with running_workers(config, tmp_path) as workers:
+            before = await _serial_number(config["listen"], authority.client_context(own))
+            authority.issue()
+            async with asyncio.timeout(60):
+                # The kernel assigns each connection to one of the workers.
+                while before in [await _serial_number(config["listen"], authority.client_context(own)) for _ in "123"]:
+                    await asyncio.sleep(0.05)
+            log = workers.parent.log()
+
+    assert "serving on https://" in log
+    assert "certificate replaced" in log
+
+
+async def _serial_number(listen: str, tls: ssl.SSLContext) -> str:
+    host, _, port = listen.rpartition(":")
+    _, writer = await asyncio.open_connection(host, int(port), ssl=tls)
+    found = writer.get_extra_info("peercert")["serialNumber"]
+    writer.transport.abort()
+    return found

@@ -52,6 +52,7 @@ class ListenerCertificates:
         """Raises `InvalidTlsFile`. Without `serves`, the process has only an admin listener."""
         self._serves = serves
         self._now_s = now_s
+        self._reading = asyncio.Lock()
         self._active = {
             setting.removesuffix("_tls"): _ListenerTls(options, *_load(options, now_s()))
             for setting, options in listeners_with_tls(settings, serves=serves)
@@ -75,7 +76,10 @@ class ListenerCertificates:
 
     async def run(self) -> None:
         """Watches the files until cancelled."""
-        await FileWatch(self._files, self.reload).run()
+        watch = FileWatch(self._files, self.reload)
+        # The files may have changed since the start of the process.
+        await self.reload()
+        await watch.run()
 
     def _files(self) -> Sequence[Path]:
         options = [*(each.options for each in self._active.values()), self._client_options]
@@ -97,6 +101,10 @@ class ListenerCertificates:
 
     async def reload(self) -> None:
         """Reads all files. If a listener's files cannot be used, it keeps its certificate."""
+        async with self._reading:
+            await self._reload()
+
+    async def _reload(self) -> None:
         for name, active in self._active.items():
             try:
                 # A file on a network volume may take long to respond.
