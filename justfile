@@ -234,6 +234,11 @@ bench-cell *args:
 attack *args:
     {{ bin }}/python -m bench.attack "$@"
 
+# Rotate certificates under 200 open streams, and compare the CPU cost of a request over TLS with nginx.
+[positional-arguments]
+tls *args:
+    {{ bin }}/python -m bench.tls "$@"
+
 # Run all long or timed jobs, or one part (`just nightly relay`). Last line: JSON with all targets (CONTRIBUTING.md).
 [positional-arguments]
 nightly *args:

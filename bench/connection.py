@@ -7,6 +7,7 @@ own overhead limits what they can measure. The parser relies on OpenAI responses
 import asyncio
 import re
 import socket
+import ssl
 from dataclasses import dataclass
 from time import monotonic_ns
 from typing import Final, Protocol, cast
@@ -124,9 +125,9 @@ class Connection(asyncio.Protocol):
         self._asker.ended(self, answer)
 
 
-async def connect(port: int, asker: Asker) -> Connection:
+async def connect(port: int, asker: Asker, tls: ssl.SSLContext | None = None) -> Connection:
     loop = asyncio.get_running_loop()
-    _, connection = await loop.create_connection(lambda: Connection(asker), "127.0.0.1", port)
+    _, connection = await loop.create_connection(lambda: Connection(asker), "127.0.0.1", port, ssl=tls)
     return connection
 
 

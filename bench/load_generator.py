@@ -15,6 +15,7 @@ import asyncio
 import gc
 import json
 import random
+import ssl
 import sys
 from collections import deque
 from collections.abc import Iterator
@@ -53,6 +54,8 @@ class LoadPlan:
     """Length of the measurement window, which follows the warm-up."""
     pids: tuple[int, ...] = ()
     """Processes whose CPU time is counted."""
+    ca: str | None = None
+    """PEM file with the authority that issued the target's certificate. None without TLS."""
     core: int | None = None
     """Core that these processes should have to themselves."""
     seed: int = 1
@@ -243,7 +246,8 @@ async def run(plan: LoadPlan) -> LoadResult:
     alarm = PreciseTimer(asyncio.get_running_loop())
     generator = Generator(plan, alarm)
     # Open all connections first, so that connecting does not affect request times.
-    connections = [await connect(plan.port, generator) for _ in range(plan.connections)]
+    tls = None if plan.ca is None else ssl.create_default_context(cafile=plan.ca)
+    connections = [await connect(plan.port, generator, tls) for _ in range(plan.connections)]
     try:
         generator.start(connections, monotonic_ns())
         async with asyncio.timeout(plan.warm_up_s + plan.seconds + FINISH_SECONDS_MAX):

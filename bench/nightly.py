@@ -112,6 +112,7 @@ PARTS: Final = (
         _at_most(not_held=0, health_failures=0, longest_turn_ms=LONGEST_TURN_MS_MAX, health_p99_ms=HEALTH_P99_MS_MAX),
         _bench("attack", "endless_trailer_without_a_key dns_rebinding engine_usage_bomb"),
     ),
+    Part("tls", _bench("tls"), _at_most(broken=0), _bench("tls", "--quick")),
     Part("whole-answers", _bench("non_streaming_overhead"), (), _bench("non_streaming_overhead", "--quick")),
     Part("engine", _bench("engine_throughput"), _at_least(ratio=engine_throughput.RATIO_MIN)),
     Part(

@@ -30,6 +30,7 @@ from headgate.telemetry.records.stats import RecordsStats, records_metrics
 from headgate.telemetry.scaling_metrics import PoolScaling
 from headgate.telemetry.stages.stage_budget import ClassStageBudget
 from headgate.telemetry.stages.stage_meters import StageMeters, stage_metrics
+from headgate.telemetry.tls_metrics import ListenerTlsStats, tls_metrics
 from headgate.telemetry.traces.stats import DropReason, KeepReason, TraceStats, trace_metrics
 
 CELL = CellStats(
@@ -114,4 +115,5 @@ def _more() -> Iterator[MetricFamily]:
     yield from stage_metrics(stages)
     yield from config_metrics(ConfigStats(1.0, reload_successful=True, restart_needed=0, keys_verified={"5f1d": 1}))
     yield from records_metrics(RecordsStats(1, 0, 0, 1, 1.0))
+    yield from tls_metrics([ListenerTlsStats("listen", 1.0, reload_failed=False, handshake_failures={"invalid": 0})])
     yield from trace_metrics(TraceStats(dict.fromkeys(KeepReason, 0), dict.fromkeys(DropReason, 0), 0, 0, 0))

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import ssl
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
@@ -119,7 +120,9 @@ class GatewayInLoop(RunningGateway):
 
 
 def urls_of(config: Config) -> tuple[str, str]:
-    return f"http://{config['listen']}", f"http://{config['admin_listen']}"
+    scheme = "https" if "listen_tls" in config else "http"
+    admin_scheme = "https" if "admin_listen_tls" in config else "http"
+    return f"{scheme}://{config['listen']}", f"{admin_scheme}://{config['admin_listen']}"
 
 
 @asynccontextmanager
@@ -131,8 +134,11 @@ async def gateway_in_loop(
     exit_code: int = 0,
     observers: Sequence[Observer] = (),
     open_watch: Callable[..., EngineWatch] = EngineWatch,
+    tls: ssl.SSLContext | bool = True,
 ) -> AsyncIterator[GatewayInLoop]:
-    """Run a gateway in this event loop and wait until `wait_for` endpoints are ready (default: all)."""
+    """Run a gateway in this event loop and wait until `wait_for` endpoints are ready (default: all). `tls` is the
+    client's context for listeners with TLS.
+    """
     file = folder / "headgate.yaml"
     file.write_text(yaml.safe_dump(config))
 
@@ -142,7 +148,7 @@ async def gateway_in_loop(
     gateway = Gateway(read(), read, observers=observers, open_watch=open_watch)
     up = asyncio.Event()
     running = asyncio.create_task(gateway.run(lambda *_: up.set()))
-    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as http:
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0, ssl=tls)) as http:
         url, admin_url = urls_of(config)
         await asyncio.wait([running, asyncio.ensure_future(up.wait())], return_when=asyncio.FIRST_COMPLETED)
         found = GatewayInLoop(url, admin_url, file, http, gateway, running)

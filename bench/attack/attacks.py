@@ -12,6 +12,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from bench.attack.attacked_gateway import ATTACKER, LIMITED, VICTIM, AttackedGateway
+from bench.attack.handshakes import hostile_first_bytes, slow_handshakes, thousands_of_open_handshakes
 from bench.attack.hostile_engine import BEHAVIOURS
 
 Attack = Callable[[AttackedGateway], Awaitable[str | None]]
@@ -219,6 +220,9 @@ ATTACKS: Final[tuple[Attack, ...]] = (
     unmeasured_tools,
     free_by_deadline,
     poison_requests,
+    hostile_first_bytes,
+    slow_handshakes,
+    thousands_of_open_handshakes,
     *(
         engine_behaviour(mode, stream=mode not in ("endless_trailer", "many_trailers", "usage_bomb", "long_head"))
         for mode in BEHAVIOURS

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from testing.certificates import Authority
 from testing.fake_engine import FakeEngine
 from testing.gateway import GatewayInLoop, chat
 from tests.lessons.cells import a_cell
@@ -107,3 +108,22 @@ async def test_every_gateway_returns_the_scheduler_verdicts(tmp_path: Path) -> N
     for each in told:
         assert {verdict["pool"] for verdict in each["verdicts"]} == {None, "small"}
         assert each["scheduler"]["admin"].startswith("127.0.0.1:")
+
+
+@pytest.mark.parametrize("name", ["127.0.0.1", "gateway.internal"])
+async def test_gateways_query_each_other_over_tls_with_client_certificates(name: str, tmp_path: Path) -> None:
+    authority = Authority(tmp_path / "pki")
+    files = authority.issue("tls", name)
+    tls = {**files._asdict(), "client_ca": authority.file, "ca": authority.file, "server_name": name}
+    client = authority.client_context(files)
+    client.check_hostname = False
+    async with FakeEngine() as engine, a_cell(2, tmp_path, engine.url, tls=client, admin_listen_tls=tls) as cell:
+        one, other = cell.gateways
+        async with one.post(chat()) as answer:
+            assert answer.status == 200
+            request_id = answer.headers["x-request-id"]
+        status, told = await until_told(other, request_id, lambda told: "reported_by" in told)
+        found = await until_found(other, 1)
+
+    assert (status, told["reported_by"]) == (200, "gateway-0")
+    assert found["unreachable_members"] == []

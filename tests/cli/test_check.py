@@ -236,6 +236,8 @@ def test_json_output_of_valid_file_is_one_object(
         "ok": True,
         "listen": "127.0.0.1:8080",
         "admin_listen": "127.0.0.1:9090",
+        "listen_tls": None,
+        "admin_listen_tls": None,
         "admin_allowed_hosts": [],
         "scaler_listen": None,
         "pools": {

@@ -32,6 +32,7 @@ from headgate.config.pool_schema import (
 from headgate.config.schema import (
     UNLIMITED,
     AdminKeySection,
+    AdminListenTlsSection,
     AdmissionSection,
     CellSection,
     ConfigFile,
@@ -41,6 +42,7 @@ from headgate.config.schema import (
     HealthSection,
     LedgerSection,
     LimitsSection,
+    ListenTlsSection,
     ModelSection,
     NotificationsSection,
     RecordsSection,
@@ -68,6 +70,8 @@ PAGE = (PROJECT / "docs/reference/configuration.md").read_text()
 
 SECTIONS: dict[str, type[Section]] = {
     "The file": ConfigFile,
+    "`listen_tls`": ListenTlsSection,
+    "`admin_listen_tls`": AdminListenTlsSection,
     "`limits`": LimitsSection,
     "`pools.NAME`": PoolSection,
     "`pools.NAME.prices[]`": PriceSection,

@@ -36,6 +36,7 @@ NOT_OURS = {
         "proxy_next_upstream",
         "proxy_next_upstream_tries",
     ),
+    *("proxy_ssl_verify", "proxy_ssl_trusted_certificate", "proxy_ssl_name", "tls_config", "UpstreamTlsContext"),
     *("proxy_read_timeout", "allow_connections", "pg_basebackup", "pg_stat_activity", "scheduler_reserve_full_isl"),
     *("dynamic_batching", "stream_interval", "tcp_migrate_req"),
     *("BackendSecurityPolicy", "InferencePool", "QuotaPolicy"),

@@ -1,5 +1,6 @@
 """A cell for tests: several gateways in one event loop with a real Redis store."""
 
+import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -27,8 +28,12 @@ class CellInLoop:
 
 
 @asynccontextmanager
-async def a_cell(count: int, folder: Path, *urls: str, **settings: Any) -> AsyncIterator[CellInLoop]:
-    """Start `count` gateways in front of these engines and wait until all of them follow a scheduler."""
+async def a_cell(
+    count: int, folder: Path, *urls: str, tls: ssl.SSLContext | bool = True, **settings: Any
+) -> AsyncIterator[CellInLoop]:
+    """Start `count` gateways in front of these engines and wait until all of them follow a scheduler. `tls` is the
+    client's context for listeners with TLS.
+    """
     async with AsyncExitStack() as stack:
         store = stack.enter_context(redis())
         way = await stack.enter_async_context(FaultProxy(store.port))
@@ -39,7 +44,7 @@ async def a_cell(count: int, folder: Path, *urls: str, **settings: Any) -> Async
             url = store.url if number < count - 1 else f"redis://127.0.0.1:{way.port}"
             cell = {"store": url, "member_name": f"gateway-{number}", "member_count": count}
             config = a_config(*urls, cell=cell, **settings)
-            gateways.append(await stack.enter_async_context(gateway_in_loop(config, own)))
+            gateways.append(await stack.enter_async_context(gateway_in_loop(config, own, tls=tls)))
         made = CellInLoop(store, gateways, way)
         # The last gateway to join changes the share of all gateways, and the scheduler notifies them.
         await made.until_all(

@@ -7,6 +7,8 @@ database.
 
 import argparse
 import sys
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -50,13 +52,14 @@ def run(args: argparse.Namespace) -> int:
             print(errors, file=sys.stderr)
         return 1
     obstacles = _serve_problems(settings, file, workers=args.workers, connect=args.connect)
+    warnings = () if obstacles else tuple(f"{file}: {each}" for each in _certificate_warnings(settings))
     if args.json:
         problems = {"problems": [_problem(each) for each in obstacles]} if obstacles else {}
         rows = {"protections": protection_rows(protections(settings, kv_readable_engines=engines_reporting_kv()))}
         _print_json({"ok": not obstacles, **problems, **summary_data(settings), **rows})
     else:
         print("\n".join(summary_lines(settings)))
-        for warning in settings.warnings:
+        for warning in (*settings.warnings, *warnings):
             print(f"warning: {warning}")
         print("\n".join(protection_lines(protections(settings, kv_readable_engines=engines_reporting_kv()))))
         for obstacle in obstacles:
@@ -67,11 +70,16 @@ def run(args: argparse.Namespace) -> int:
 def _serve_problems(settings: "Settings", file: Path, *, workers: int | None, connect: bool) -> "list[ConfigProblem]":
     """Reasons why `headgate serve` would fail with a valid file, each with a fix."""
     from headgate.config.extras import missing_extras
+    from headgate.config.listener_tls import certificate_problems
     from headgate.config.problems import ConfigProblem
     from headgate.config.workers import workers_problem
 
     found = [
         ConfigProblem(str(file), None, each.place, f"{each.message}; {each.fix}") for each in missing_extras(settings)
+    ]
+    found += [
+        ConfigProblem(str(file), None, each.setting, each.message)
+        for each in certificate_problems(settings, time.time())
     ]
     if workers is not None and (wrong := workers_problem(settings, file, workers)):
         found.append(ConfigProblem("", None, "--workers", wrong))
@@ -81,6 +89,12 @@ def _serve_problems(settings: "Settings", file: Path, *, workers: int | None, co
         away = asyncio.run(_unreachable(settings))
         found += [ConfigProblem(str(file), None, each.about, f"{each.message}; {each.next_step}") for each in away]
     return found
+
+
+def _certificate_warnings(settings: "Settings") -> "Iterator[str]":
+    from headgate.config.listener_tls import certificate_warnings
+
+    yield from (f"{each.setting}: {each.message}" for each in certificate_warnings(settings, time.time()))
 
 
 async def _unreachable(settings: "Settings") -> "list[CheckFinding]":

@@ -121,12 +121,13 @@ def _gateway_without_database(args: argparse.Namespace) -> str | None:
     """Admin URL of the gateway if it is running and has no database, and otherwise None."""
     import asyncio
 
+    from headgate.cli.input.admin_tls import admin_tls
     from headgate.cli.output.status import GatewayNotFound, fetch_status
     from headgate.cli.status import admin_url
     from headgate.engines.page import open_session
 
     async def has_database(url: str) -> bool:
-        async with open_session() as session:
+        async with open_session(tls=admin_tls(url, args.config)) as session:
             status, _ = await fetch_status(session, url, timeout_s=_STATUS_TIMEOUT_S)
             return status.database is not None
 

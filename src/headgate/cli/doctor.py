@@ -73,12 +73,13 @@ def _live(args: argparse.Namespace) -> int:
     import asyncio
 
     from headgate.cli.checkup.live import VerdictPage, fetch_verdicts, lines
+    from headgate.cli.input.admin_tls import admin_tls
     from headgate.cli.output.status import GatewayNotFound
     from headgate.cli.status import admin_url, start_hint
     from headgate.engines.page import open_session
 
     async def asked(url: str) -> tuple[VerdictPage, bytes]:
-        async with open_session() as session:
+        async with open_session(tls=admin_tls(url, args.config)) as session:
             return await fetch_verdicts(session, url)
 
     url = admin_url(args.url, args.config)
@@ -87,7 +88,7 @@ def _live(args: argparse.Namespace) -> int:
     try:
         said, page = asyncio.run(asked(url))
     except GatewayNotFound as error:
-        print(f"headgate: {error}; {start_hint(args.config)}", file=sys.stderr)
+        print(f"headgate: {error}; {start_hint(args.config, str(error))}", file=sys.stderr)
         return 1
     print(page.decode().rstrip() if args.json else "\n".join(map(escaped, lines(said, url))))
     return 0 if said.healthy else 1

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 from headgate.cli.input.argument_types import add_gateway
 
 if TYPE_CHECKING:
+    import ssl
+
     from headgate.cli.output.explanation import Explanation, RequestList
 
 WIDTH = 80
@@ -52,6 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     import asyncio
 
+    from headgate.cli.input.admin_tls import admin_tls
     from headgate.cli.output.explanation import InvalidQuery, RequestNotFound
     from headgate.cli.output.status import GatewayNotFound
     from headgate.cli.status import admin_url, start_hint
@@ -67,15 +70,18 @@ def run(args: argparse.Namespace) -> int:
     url = admin_url(args.url, args.config)
     if url is None:
         return 1
+    tls = admin_tls(url, args.config)
     try:
         shown, page = asyncio.run(
-            _search_requests(url, query) if args.request_id is None else _explain_request(url, args.request_id)
+            _search_requests(url, tls, query)
+            if args.request_id is None
+            else _explain_request(url, tls, args.request_id)
         )
     except (InvalidQuery, RequestNotFound) as error:
         print(f"headgate: {_printable(str(error))}", file=sys.stderr)
         return 1
     except GatewayNotFound as error:
-        print(f"headgate: {error}; {start_hint(args.config)}", file=sys.stderr)
+        print(f"headgate: {error}; {start_hint(args.config, str(error))}", file=sys.stderr)
         return 1
     print(page.decode().rstrip() if args.json else "\n".join(shown))
     return 0
@@ -102,20 +108,22 @@ def _milliseconds(text: str) -> int:
     return length
 
 
-async def _explain_request(url: str, request_id: str) -> "tuple[Iterator[str], bytes]":
+async def _explain_request(url: str, tls: "ssl.SSLContext | None", request_id: str) -> "tuple[Iterator[str], bytes]":
     from headgate.cli.output.explanation import fetch_explanation
     from headgate.engines.page import open_session
 
-    async with open_session() as session:
+    async with open_session(tls=tls) as session:
         explanation, page = await fetch_explanation(session, url, request_id, timeout_s=_TIMEOUT_S)
         return lines(explanation, _width()), page
 
 
-async def _search_requests(url: str, query: dict[str, str]) -> "tuple[Iterator[str], bytes]":
+async def _search_requests(
+    url: str, tls: "ssl.SSLContext | None", query: dict[str, str]
+) -> "tuple[Iterator[str], bytes]":
     from headgate.cli.output.explanation import search
     from headgate.engines.page import open_session
 
-    async with open_session() as session:
+    async with open_session(tls=tls) as session:
         found, page = await search(session, url, query)
         return request_list_lines(found, _width(), truncate=sys.stdout.isatty()), page
 

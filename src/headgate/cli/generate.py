@@ -65,13 +65,13 @@ def _runbooks_of(config: Path) -> str:
     import os
 
     from headgate.cli.output.status import base_url
-    from headgate.config.load import admin_listen
+    from headgate.config.load import admin_listen, admin_tls
     from headgate.slo.alert import RUNBOOKS
 
     host, port = admin_listen(config, os.environ)
     if port == 0:
         return f"/{RUNBOOKS}"
-    url = base_url(host, port)
+    url = base_url(host, port, https=admin_tls(config, os.environ) is not None)
     if host in _THIS_MACHINE:
         hint = "set --runbook-url to an address that the on-call team can reach"
         print(f"headgate: the runbook links point to {url}, which is this machine; {hint}", file=sys.stderr)

@@ -68,6 +68,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 async def _samples(args: argparse.Namespace) -> "tuple[str, list[MetricSample]]":
+    from headgate.cli.input.admin_tls import admin_tls
     from headgate.cli.output.metric_sources import MeasurementFailed, from_gateway, from_prometheus, redacted_url
     from headgate.cli.status import admin_url
 
@@ -79,7 +80,7 @@ async def _samples(args: argparse.Namespace) -> "tuple[str, list[MetricSample]]"
     url = admin_url(args.url, args.config)
     if url is None:
         raise MeasurementFailed("the gateway's address is unknown; specify its admin listener with --url")
-    samples, uptime_s = await from_gateway(url)
+    samples, uptime_s = await from_gateway(url, admin_tls(url, args.config))
     return f"last {_duration_text(round(uptime_s))}, since the start of the gateway at {redacted_url(url)}", samples
 
 

@@ -7,7 +7,9 @@ import os
 import resource
 import signal
 import sys
+import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -76,6 +78,8 @@ def _run_workers(args: argparse.Namespace) -> int:
     settings = load_or_report(args.config, read)
     if settings is None:
         return 1
+    if report_certificate_problems(settings, args.config):
+        return 1
     if wrong := workers_problem(settings, args.config, args.workers):
         print(f"headgate: {wrong}", file=sys.stderr)
         return 1
@@ -114,6 +118,8 @@ def run_gateway(
     if wrong := rejection(settings):
         print(f"headgate: {wrong}", file=sys.stderr)
         return 1
+    if report_certificate_problems(settings, args.config, serves=serves):
+        return 1
     for warning in settings.warnings if not worker else ():
         log.warning("%s", warning)
     try:
@@ -145,6 +151,18 @@ def load_or_report(file: Path, read: "Callable[[], Settings]") -> "Settings | No
         return None
 
 
+def report_certificate_problems(settings: "Settings", file: Path, *, serves: bool = True) -> bool:
+    """Prints why the listeners' certificates cannot be used. Returns whether there is a problem."""
+    from headgate.config.listener_tls import certificate_problems
+
+    problems = list(certificate_problems(settings, time.time(), serves=serves))
+    for each in problems:
+        print(f"{file}: {each.setting}: {each.message}", file=sys.stderr)
+    if problems:
+        print("headgate: not started; correct the files and try again", file=sys.stderr)
+    return bool(problems)
+
+
 def report_bind_error(error: OSError, file: Path) -> None:
     # An error without an error number is not about an address, and its text already contains the next step.
     hint = f"; choose another address in {file} or stop the process that uses it" if error.errno else ""
@@ -169,9 +187,9 @@ async def _serve(settings: "Settings", read: "Callable[[], Settings]", serves: b
     loop.add_signal_handler(signal.SIGINT, gateway.shut_down)
     loop.add_signal_handler(signal.SIGHUP, reload)
     if worker is None:
-        return await gateway.run(_log_addresses)
+        return await gateway.run(partial(_log_addresses, settings))
     _exit_with_parent(loop, gateway)
-    return await gateway.run(_report_to_parent)
+    return await gateway.run(partial(_report_to_parent, settings))
 
 
 def tune_garbage_collector() -> None:
@@ -184,17 +202,17 @@ def tune_garbage_collector() -> None:
     gc.set_threshold(20_000, 20, 100)
 
 
-def _log_addresses(door: tuple[str, int] | None, admin: tuple[str, int]) -> None:
+def _log_addresses(settings: "Settings", door: tuple[str, int] | None, admin: tuple[str, int]) -> None:
     if door is not None:
-        log.info("serving on http://%s:%d/v1", *door)
-    log.info("admin on http://%s:%d/status", *admin)
+        log.info("serving on %s://%s:%d/v1", "http" if settings.listen_tls is None else "https", *door)
+    log.info("admin on %s://%s:%d/status", "http" if settings.admin_listen_tls is None else "https", *admin)
 
 
-def _report_to_parent(door: tuple[str, int] | None, admin: tuple[str, int]) -> None:
+def _report_to_parent(settings: "Settings", door: tuple[str, int] | None, admin: tuple[str, int]) -> None:
     """Reports the admin listener's address to the supervisor. From then on, the worker handles signals."""
     from headgate.config.quantities import address_text
 
-    _log_addresses(door, admin)
+    _log_addresses(settings, door, admin)
     print(address_text(*admin), flush=True)
 
 

@@ -11,6 +11,8 @@ from headgate.cli.input.argument_types import CONFIG_FILE, add_gateway
 from headgate.wire.escape import escaped
 
 if TYPE_CHECKING:
+    import ssl
+
     from headgate.cli.output.status import DatabaseState, EndpointStatus, EngineStatus, LedgerState, StatusPage
 
 ADMIN_URL_VARIABLE = "HEADGATE_ADMIN_URL"
@@ -25,15 +27,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     import asyncio
 
+    from headgate.cli.input.admin_tls import admin_tls
     from headgate.cli.output.status import GatewayNotFound
 
     url = admin_url(args.url, args.config)
     if url is None:
         return 1
     try:
-        status, page, verdict = asyncio.run(_fetch(url, verdict=not args.json))
+        status, page, verdict = asyncio.run(_fetch(url, admin_tls(url, args.config), verdict=not args.json))
     except GatewayNotFound as error:
-        print(f"headgate: {error}; {start_hint(args.config)}", file=sys.stderr)
+        print(f"headgate: {error}; {start_hint(args.config, str(error))}", file=sys.stderr)
         return 1
     print(page.decode().rstrip() if args.json else "\n".join(map(escaped, lines(status, url, verdict))))
     return 0
@@ -45,7 +48,7 @@ def admin_url(given: str | None, file: Path) -> str | None:
     and returns None.
     """
     from headgate.cli.output.status import base_url
-    from headgate.config.load import admin_listen
+    from headgate.config.load import admin_listen, admin_tls
     from headgate.config.problems import ConfigErrors
 
     if given is None and file == CONFIG_FILE:
@@ -54,6 +57,7 @@ def admin_url(given: str | None, file: Path) -> str | None:
         return (given if "://" in given else f"http://{given}").rstrip("/").removesuffix("/status")
     try:
         host, port = admin_listen(file, os.environ)
+        https = admin_tls(file, os.environ) is not None
     except ConfigErrors as errors:
         print(errors, file=sys.stderr)
         return None
@@ -61,22 +65,26 @@ def admin_url(given: str | None, file: Path) -> str | None:
         hint = "set --url to the address in the gateway's log"
         print(f"headgate: {file} sets no fixed port in admin_listen; {hint}", file=sys.stderr)
         return None
-    return base_url(host, port)
+    return base_url(host, port, https=https)
 
 
-def start_hint(file: Path) -> str:
-    """The next step if no gateway is responding."""
+def start_hint(file: Path, why: str = "") -> str:
+    """The next step if no gateway is responding. `why` is the reason."""
+    from headgate.cli.input.admin_tls import trust_hint
+
+    if hint := trust_hint(why):
+        return hint
     option = "" if file == CONFIG_FILE else f" --config {file}"
     return f"start one with `headgate serve{option}`, or specify its admin listener with --url"
 
 
-async def _fetch(url: str, *, verdict: bool) -> "tuple[StatusPage, bytes, Sequence[str]]":
+async def _fetch(url: str, tls: "ssl.SSLContext | None", *, verdict: bool) -> "tuple[StatusPage, bytes, Sequence[str]]":
     """The status, the response that it was read from, and the verdict summary."""
     from headgate.cli.checkup import live
     from headgate.cli.output.status import GatewayNotFound, fetch_status
     from headgate.engines.page import open_session
 
-    async with open_session() as session:
+    async with open_session(tls=tls) as session:
         status, page = await fetch_status(session, url, timeout_s=_TIMEOUT_S)
         if not verdict:
             return status, page, ()
@@ -112,6 +120,10 @@ def lines(status: "StatusPage", url: str, verdict: Sequence[str] = ()) -> Iterat
         yield from _database(status.database)
     if status.ledger is not None:
         yield from _ledger(status.ledger)
+    for name, tls in status.tls.items():
+        yield f"{name}: TLS, certificate expires on {tls.expires_at}"
+        if tls.problem is not None:
+            yield f"  the changed certificate is not in use: {tls.problem}"
     for problem in status.reload_problems:
         yield f"reload problem: {problem}"
     if status.reload_problems:

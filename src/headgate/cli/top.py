@@ -13,11 +13,14 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from http.client import HTTPException
 from textwrap import wrap
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from headgate.cli.input.argument_types import add_config, add_url
 from headgate.cli.output.top_screen import Status, screen
 from headgate.wire.escape import escaped
+
+if TYPE_CHECKING:
+    import ssl
 
 WINDOW_S = 10
 _EVERY_S = 1.0
@@ -37,18 +40,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from headgate.cli.input.admin_tls import admin_tls
     from headgate.cli.status import admin_url
 
     url = admin_url(args.url, args.config)
     if url is None:
         return 1
     try:
-        return watch(url)
+        return watch(url, tls=admin_tls(url, args.config))
     except KeyboardInterrupt:
         return 0
 
 
-def watch(url: str, *, seconds: float | None = None, header: Callable[[], str] | None = None) -> int:
+def watch(
+    url: str,
+    *,
+    seconds: float | None = None,
+    header: Callable[[], str] | None = None,
+    tls: "ssl.SSLContext | None" = None,
+) -> int:
     """Shows the gateway at this URL until q or Ctrl-C is pressed, or for the given number of seconds.
 
     `header` returns the lines to show above each frame."""
@@ -59,7 +69,7 @@ def watch(url: str, *, seconds: float | None = None, header: Callable[[], str] |
             while until is None or time.monotonic() < until:
                 started = time.monotonic()
                 lines = [] if header is None else [*header().splitlines(), ""]
-                view.show(fetch_status(url), url, [*lines, *verdict_lines(url)])
+                view.show(fetch_status(url, tls), url, [*lines, *verdict_lines(url, tls)])
                 if keyboard.quits_within(_EVERY_S - (time.monotonic() - started)):
                     break
         finally:
@@ -67,21 +77,21 @@ def watch(url: str, *, seconds: float | None = None, header: Callable[[], str] |
     return 0
 
 
-def fetch_status(url: str) -> Status | None:
+def fetch_status(url: str, tls: "ssl.SSLContext | None" = None) -> Status | None:
     try:
-        return json.loads(_page(f"{url}/status"))
+        return json.loads(_page(f"{url}/status", tls))
     except (OSError, HTTPException, ValueError, RecursionError):
         return None
 
 
-def verdict_lines(url: str) -> list[str]:
+def verdict_lines(url: str, tls: "ssl.SSLContext | None" = None) -> list[str]:
     """Summary of the gateway's verdicts, wrapped to the width of the terminal."""
     from msgspec.json import decode
 
     from headgate.cli.checkup.live import PATH, VerdictPage, summary
 
     try:
-        said = decode(_page(url + PATH), type=VerdictPage)
+        said = decode(_page(url + PATH, tls), type=VerdictPage)
     except (OSError, HTTPException, ValueError, RecursionError):
         return ["verdict: unknown, because the gateway did not return one", ""]
     columns = shutil.get_terminal_size().columns
@@ -89,8 +99,8 @@ def verdict_lines(url: str) -> list[str]:
     return [*wrapped[:_VERDICT_LINES_MAX], ""]
 
 
-def _page(url: str) -> bytes:
-    with urllib.request.urlopen(url, timeout=_REQUEST_TIMEOUT_S) as answer:  # noqa: S310 (the operator's own)
+def _page(url: str, tls: "ssl.SSLContext | None") -> bytes:
+    with urllib.request.urlopen(url, timeout=_REQUEST_TIMEOUT_S, context=tls) as answer:  # noqa: S310 (the operator's own)
         return answer.read()
 
 

@@ -67,11 +67,17 @@ def open_cell(
 
 
 def open_registry(
-    host: CellHost, cell: CellOptions, admin: Callable[[], tuple[str, int]], leave: Callable[[], None]
+    host: CellHost,
+    cell: CellOptions,
+    admin: Callable[[], tuple[str, int]],
+    leave: Callable[[], None],
+    *,
+    https: bool = False,
 ) -> "MemberRegistry":
     """Builds the registry in which cell members publish their admin addresses.
 
-    `admin` returns this process's address. `leave` is called if another process has taken this member's name.
+    `admin` returns this process's address, and `https` is true if its admin listener uses TLS. `leave` is called if
+    another process has taken this member's name.
     """
     from headgate.hosts.cell.redis.name_lease import NameLease
     from headgate.hosts.cell.redis.registry import MemberRegistry
@@ -83,5 +89,11 @@ def open_registry(
     incarnation, member = f"{host.incarnation}-{secrets.token_hex(4)}", host.name
     name = NameLease(cell.store, cell=cell.name, member=member, incarnation=incarnation, on_lost=on_lost)
     return MemberRegistry(
-        cell.store, cell=cell.name, member=member, name=name, admin=admin, is_leader=lambda: host.is_leader
+        cell.store,
+        cell=cell.name,
+        member=member,
+        name=name,
+        admin=admin,
+        is_leader=lambda: host.is_leader,
+        https=https,
     )

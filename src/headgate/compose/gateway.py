@@ -5,6 +5,7 @@ Components receive plain arguments and never read the configuration themselves.
 
 import asyncio
 import logging
+import socket
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ from headgate.compose.cell import open_cell, open_registry
 from headgate.compose.engines import EjectionObserver, Engines
 from headgate.compose.fleets import Fleets
 from headgate.compose.keda import start_scaler
+from headgate.compose.listener_tls import ListenerCertificates
 from headgate.compose.observability import Observability
 from headgate.compose.parts import Configuration, GatewayParts
 from headgate.compose.reload import Reloader, open_access
@@ -27,6 +29,7 @@ from headgate.core.scheduler import Scheduler
 from headgate.core.summary import EndpointSummary
 from headgate.edge import request_record
 from headgate.edge.admin.app import AdminApp
+from headgate.edge.admin.health import HealthCheck
 from headgate.edge.app import GatewayApp
 from headgate.edge.connections import OnRejected
 from headgate.edge.error_replies import ErrorReplies
@@ -76,7 +79,8 @@ class Gateway:
         self._shutdown = asyncio.Event()
         self._tasks = SupervisedTasks(self._on_fault)
         self._clock = SystemClock()
-        # Create this first: it may raise, and at this point there is nothing to close.
+        # Create these first: they may raise, and at this point there is nothing to close.
+        self._certificates = ListenerCertificates(settings, serves=serves)
         self._observability = Observability(settings)
         self._meters = self._observability.meters
         self._accounts = TenantAccounts(settings, self._clock.now, self._report_budgets, self._on_directory_change)
@@ -139,13 +143,14 @@ class Gateway:
             attempts=self._attempts,
             large_bodies=self._large_bodies,
             app=self._app,
+            certificates=self._certificates,
             cell=self._cell,
             registry=self._open_registry(),
             speeds=open_learned_speeds(self._host, lambda: self._settings),
         )
 
     def _open_admin(self) -> AdminApp:
-        requests, status = self._open_request_search(), self._status
+        requests, status = _request_search(self._parts), self._status
         return AdminApp(
             ready=status.ready,
             metrics=status.metrics,
@@ -177,13 +182,10 @@ class Gateway:
         cell = self._settings.cell
         if self._cell is None or cell is None:
             return None
-        return open_registry(self._cell, cell, lambda: self._parts.listeners[-1].address, self._shutdown.set)
-
-    def _open_request_search(self) -> RequestSearch:
-        archive, now, registry = self._observability.records.archive, self._clock.now, self._parts.registry
-        if self._cell is None or registry is None:
-            return RequestSearch(archive, self._session, now)
-        return RequestSearch(archive, self._session, now, member=self._cell.name, members=registry.members)
+        https = self._certificates.uses_https_for_admin
+        return open_registry(
+            self._cell, cell, lambda: self._parts.listeners[-1].address, self._shutdown.set, https=https
+        )
 
     def members(self) -> "list[CellMember]":
         """Returns the cell members that have been seen in the last few seconds. Empty without a cell."""
@@ -247,6 +249,7 @@ class Gateway:
             self._parts,
             self._admin,
             self._settings,
+            ready=self._status.probe,
             on_rejected=self._on_rejected,
             serves=self._serves,
             shared=self._shares_port,
@@ -355,18 +358,40 @@ class Gateway:
         self._host.report(told)
 
 
+def _request_search(parts: GatewayParts) -> RequestSearch:
+    archive, now, cell, registry = parts.observability.records.archive, parts.clock.now, parts.cell, parts.registry
+    if cell is None or registry is None:
+        return RequestSearch(archive, parts.session, now)
+    get = parts.certificates.get_member_page
+    return RequestSearch(archive, parts.session, now, member=cell.name, members=registry.members, get=get)
+
+
 def _listen(
-    parts: GatewayParts, admin: AdminApp, settings: Settings, *, on_rejected: OnRejected, serves: bool, shared: bool
+    parts: GatewayParts,
+    admin: AdminApp,
+    settings: Settings,
+    *,
+    ready: HealthCheck,
+    on_rejected: OnRejected,
+    serves: bool,
+    shared: bool,
 ) -> tuple[Listener, ...]:
     """Binds the client listener, if the process serves clients, and then the admin listener."""
-    limits, health = settings.limits, parts.observability.turns.health
+    limits, certificates = settings.limits, parts.certificates
+
+    def for_admin(listening: socket.socket) -> Listener:
+        health, tls = parts.observability.turns.health, certificates.context("admin_listen")
+        listener = Listener(admin, listening, limits, health=health, ready=ready, tls=tls)
+        return certificates.attach("admin_listen", listener)
+
     if not serves:
-        return (Listener(admin, bind(*settings.admin_listen), limits, health=health),)
+        return (for_admin(bind(*settings.admin_listen)),)
     for_callers = bind(*settings.listen, shared=shared)
     try:
         for_operators = bind(*settings.admin_listen)
     except OSError:
         for_callers.close()
         raise
-    door = Listener(parts.app, for_callers, limits, on_rejected=on_rejected)
-    return door, Listener(admin, for_operators, limits, health=health)
+    tls = certificates.context("listen")
+    door = Listener(parts.app, for_callers, limits, on_rejected=on_rejected, tls=tls)
+    return certificates.attach("listen", door), for_admin(for_operators)

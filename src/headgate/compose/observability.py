@@ -4,7 +4,7 @@ These components make no decisions, and the gateway can serve requests without t
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -17,6 +17,7 @@ from headgate.control.diagnosis import DiagnosisService
 from headgate.control.leader_client import LeaderClient
 from headgate.core.summary import Summary
 from headgate.edge.admin.console import AdminConsole
+from headgate.engines.page import Page
 from headgate.model.units import SECOND, Duration, Instant, PoolName
 from headgate.model.verdict import Cause, Verdict
 from headgate.ports.engine import Capabilities
@@ -43,6 +44,7 @@ from headgate.telemetry.records.stats import records_metrics
 from headgate.telemetry.scaling_metrics import PoolScaling
 from headgate.telemetry.shortages import shortages
 from headgate.telemetry.stages.stage_meters import stage_metrics
+from headgate.telemetry.tls_metrics import ListenerTlsStats, tls_metrics
 from headgate.telemetry.traces.stats import trace_metrics
 from headgate.telemetry.verdict_metrics import CurrentVerdict, verdict_row
 
@@ -74,6 +76,9 @@ class StatusSources:
     gateway: Callable[[], GatewayInfo]
     engines: Callable[[], Sequence[Capabilities]]
     session: "aiohttp.ClientSession"
+    tls: Callable[[], Sequence[ListenerTlsStats]]
+    get_member_page: Callable[..., Awaitable[Page]]
+    """Reads a page of another member of the cell."""
 
 
 class Observability:
@@ -132,7 +137,9 @@ class Observability:
             _host_sources(sources), summary=sources.summary, decides=sources.decides, now=sources.now
         )
         self._run(looks, on_task_done)
-        self._leader_client = LeaderClient(sources.session, partial(_leader_address, sources), sources.now)
+        self._leader_client = LeaderClient(
+            sources.session, partial(_leader_address, sources), sources.now, get=sources.get_member_page
+        )
         self._run(self._leader_client.run(), on_task_done)
 
     def console(self, sources: StatusSources) -> AdminConsole:
@@ -210,16 +217,18 @@ class Observability:
                 directory=sources.directory(),
                 process=process_stats(sources.decide_s()),
                 verdicts=[CurrentVerdict(each.pool, each.cause, each.incident) for each in self._diagnosis.verdicts],
-                extra_families=(*config_metrics(sources.configuration()), *self._more_metrics()),
+                extra_families=self._more_metrics(sources),
             ),
         )
 
-    def _more_metrics(self) -> Iterator[MetricFamily]:
+    def _more_metrics(self, sources: StatusSources) -> Iterator[MetricFamily]:
         yield loop_iteration_metrics(self.turns)
         yield from stage_metrics(self.records.stages)
         yield from records_metrics(self.records.figures())
         if (traces := self._traces.figures()) is not None:
             yield from trace_metrics(traces)
+        yield from tls_metrics(sources.tls())
+        yield from config_metrics(sources.configuration())
 
 
 def _leader_address(sources: StatusSources) -> str | None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from headgate.compose.accounts import TenantAccounts
 from headgate.compose.engines import Engines
 from headgate.compose.fleets import Fleets
+from headgate.compose.listener_tls import ListenerCertificates
 from headgate.compose.observability import Observability
 from headgate.config.settings import Settings
 from headgate.control.autoscaling import AutoscalingService
@@ -72,6 +73,7 @@ class GatewayParts:
     attempts: OpenAttempts
     large_bodies: LargeBodyReader
     app: GatewayApp
+    certificates: ListenerCertificates
     cell: CellHost | None = None
     """The host, if the process belongs to a cell."""
     registry: "MemberRegistry | None" = None
@@ -86,8 +88,8 @@ class GatewayParts:
         return self.cell is None or self.cell.is_leader
 
     def start_services(self) -> Iterator[asyncio.Task[None]]:
-        """Starts this process's optional services."""
-        for service in (self.registry, self.speeds):
+        """Starts the certificate watch and this process's optional services."""
+        for service in (self.certificates, self.registry, self.speeds):
             if service is not None:
                 yield asyncio.create_task(service.run())
 

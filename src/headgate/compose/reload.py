@@ -95,6 +95,8 @@ class Reloader:
 
     async def _adopt(self, settings: Settings) -> None:
         configuration, cell = self._configuration, self._parts.cell
+        # Certificates belong to this process, so it does not wait for the rest of its cell.
+        await self._parts.certificates.change_to(settings)
         if cell is None:
             self._apply_settings(settings)
             await self._parts.fleets.start()

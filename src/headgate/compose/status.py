@@ -30,6 +30,12 @@ class GatewayStatus:
             return False, "draining"
         return self._parts.accounts.ready(serves=self._serves)
 
+    def probe(self) -> tuple[int, str]:
+        """Returns the status and text for a readiness probe. Can be called in any thread."""
+        alive = self._parts.observability.turns.health()
+        ready, why = self.ready()
+        return alive if alive[0] != 200 else (200 if ready else 503, why)
+
     def metrics(self) -> Callable[[], tuple[bytes, str]]:
         return self._parts.observability.metrics(self.sources())
 
@@ -56,6 +62,8 @@ class GatewayStatus:
             gateway=self._gateway_now,
             session=parts.session,
             engines=engines.watch.capabilities,
+            tls=parts.certificates.stats,
+            get_member_page=parts.certificates.get_member_page,
         )
 
     def _configuration_stats(self) -> ConfigStats:
@@ -121,6 +129,7 @@ class GatewayStatus:
             "endpoints_starting": parts.scaling.starts_status(parts.clock.now()) if parts.is_deciding else [],
             "endpoints": [asdict(endpoint) for endpoint in summary.endpoints],
             "engines": [asdict(found) for found in parts.engines.watch.capabilities()],
+            **parts.certificates.status(),
             **self._cell_status(),
             **parts.accounts.status(),
         }

@@ -2,9 +2,11 @@
 
 import logging
 import sys
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from headgate.config.listener_tls import certificate_problems
 from headgate.config.problems import ConfigErrors
 from headgate.config.settings import Settings
 from headgate.config.workers import workers_problem
@@ -38,6 +40,10 @@ def _reload_settings(read: Callable[[], Settings], file: Path, workers: int) -> 
         for problem in errors.problems:
             log_event(logging.WARNING, "the new configuration is invalid", problem=problem)
         log_event(logging.WARNING, "no worker was restarted; correct the file and send SIGUSR2 again", file=file)
+        return None
+    for found in (unusable := list(certificate_problems(settings, time.time()))):
+        log_event(logging.WARNING, "no worker was restarted", setting=found.setting, problem=found.message)
+    if unusable:
         return None
     if wrong := workers_problem(settings, file, workers):
         log_event(logging.WARNING, "no worker was restarted", problem=wrong)

@@ -28,7 +28,16 @@ from headgate.wire.keys import format_digest
 _PBKDF2_ITERATIONS = 100_000
 _HEX_DIGITS = 16
 _SECRET_HEX_DIGITS = 8
-_PER_PROCESS_SETTINGS = ("listen", "admin_listen", "admin_allowed_hosts", "scaler_listen", "zone", "reload")
+_PER_PROCESS_SETTINGS = (
+    "listen",
+    "admin_listen",
+    "listen_tls",
+    "admin_listen_tls",
+    "admin_allowed_hosts",
+    "scaler_listen",
+    "zone",
+    "reload",
+)
 """Settings that may differ between the gateways in a cell."""
 
 
@@ -141,6 +150,7 @@ def _parts(settings: Settings) -> dict[str, object]:
         parts["records"] = settings.records if settings.cell is None else replace(settings.records, directory="")
     if settings.state_directory is not None and settings.cell is None:
         parts["state_directory"] = settings.state_directory
+    parts |= _tls_parts(settings)
     if settings.stage_budgets:
         parts["stage_budgets"] = settings.stage_budgets
     if settings.objectives:
@@ -150,3 +160,9 @@ def _parts(settings: Settings) -> dict[str, object]:
     if settings.cell is not None:
         parts["cell"] = replace(settings.cell, store="", member_name=None)
     return parts
+
+
+def _tls_parts(settings: Settings) -> dict[str, object]:
+    admin = (settings.admin_listen_tls, settings.admin_client_tls)
+    known = {"listen_tls": settings.listen_tls, "admin_listen_tls": admin if admin[0] else None}
+    return {name: part for name, part in known.items() if part is not None}

@@ -23,6 +23,7 @@ from headgate.config.fingerprint import fingerprint, secret_fingerprint
 from headgate.config.fleets import check_cold_start_waits
 from headgate.config.ledger import ledger_options, notification_options, unit_key
 from headgate.config.limits import edge_limits
+from headgate.config.listener_tls import admin_client_tls, check_admin_tls, server_tls
 from headgate.config.models import check_models, models
 from headgate.config.money import check_money
 from headgate.config.observability import objectives, records_options, stage_budgets, state_directory, tracing_options
@@ -45,6 +46,7 @@ from headgate.config.tenants import tenants
 from headgate.control.options import FileStamp, ReloadTrigger, file_stamp
 from headgate.model.policy import Policy, ServiceClass
 from headgate.model.units import Duration
+from headgate.ports.tls import ClientTlsOptions
 
 _MISSING_HINT = "specify the configuration file with --config, or create one with `headgate init`"
 _HOST_NAME = re.compile(r"[A-Za-z0-9._-]{1,253}")
@@ -95,6 +97,11 @@ def key_secret(path: Path, environ: Mapping[str, str]) -> bytes | None:
 def admin_listen(path: Path, environ: Mapping[str, str]) -> Address:
     """Reads only `admin_listen`, so that the gateway's secrets do not have to be set. Raises `ConfigErrors`."""
     return Address(*_load_single("admin_listen", path, environ).admin_listen)
+
+
+def admin_tls(path: Path, environ: Mapping[str, str]) -> ClientTlsOptions | None:
+    """Reads only `admin_listen_tls`; None if the admin listener has no TLS. Raises `ConfigErrors`."""
+    return admin_client_tls(_load_single("admin_listen_tls", path, environ).admin_listen_tls, str(path))
 
 
 def database_url(path: Path, environ: Mapping[str, str]) -> str | None:
@@ -149,6 +156,9 @@ def _settings(
     return Settings(
         listen=Address(*file.listen),
         admin_listen=Address(*file.admin_listen),
+        listen_tls=server_tls(file.listen_tls, report.file),
+        admin_listen_tls=server_tls(file.admin_listen_tls, report.file),
+        admin_client_tls=admin_client_tls(file.admin_listen_tls, report.file),
         admin_allowed_hosts=tuple(file.admin_allowed_hosts),
         scaler_listen=None if file.scaler_listen is None else Address(*file.scaler_listen),
         drain_grace_ns=Duration(file.drain_grace),
@@ -179,6 +189,7 @@ def _settings(
 def _check_listeners(file: ConfigFile, report: ConfigReport) -> None:
     if file.listen == file.admin_listen and file.listen[1] != 0:
         report.add_problem(("admin_listen",), "is the same as listen; choose another port")
+    check_admin_tls(file.admin_listen_tls, report)
     if file.scaler_listen in (file.listen, file.admin_listen) and file.scaler_listen[1] != 0:
         report.add_problem(("scaler_listen",), "is the address of another listener; choose another port")
     for number, name in enumerate(file.admin_allowed_hosts):

@@ -23,6 +23,8 @@ from headgate.config.setting_types import (
     AddressText,
     AdminKeyHash,
     Bytes,
+    CertificateFile,
+    CertificateKeyFile,
     CollectorUrl,
     Count,
     DatabaseUrl,
@@ -77,6 +79,20 @@ class LimitsSection(Section, frozen=True):
     body_timeout: PositiveDuration = _EDGE.body_timeout_ns
     keepalive_timeout: PositiveDuration = _EDGE.keepalive_timeout_ns
     send_timeout: PositiveDuration = _EDGE.send_timeout_ns
+
+
+class ListenTlsSection(Section, frozen=True):
+    certificate: CertificateFile
+    key: CertificateKeyFile
+    client_ca: str | None = None
+
+
+class AdminListenTlsSection(Section, frozen=True):
+    certificate: CertificateFile
+    key: CertificateKeyFile
+    client_ca: str | None = None
+    ca: str | None = None
+    server_name: str | None = None
 
 
 class TierSection(Section, frozen=True):
@@ -230,6 +246,8 @@ class ConfigFile(Section, frozen=True):
     models: Annotated[dict[str, ModelSection], Meta(extra={"next": "define at least one model with its pools"})]
     listen: AddressText = ("127.0.0.1", 8080)
     admin_listen: AddressText = ("127.0.0.1", 9090)
+    listen_tls: ListenTlsSection | None = None
+    admin_listen_tls: AdminListenTlsSection | None = None
     admin_allowed_hosts: list[str] = []
     scaler_listen: AddressText | None = None
     drain_grace: DurationOrZero = 30 * SECOND

@@ -87,4 +87,10 @@ BudgetUsd = Annotated[
 AdminKeyHash = Annotated[
     str, Meta(extra={"secret": True, "next": "set the hash of the operator's key, from `headgate keys hash`"})
 ]
+CertificateFile = Annotated[
+    str, Meta(extra={"next": "set the PEM file with the listener's certificate, such as /etc/headgate/tls/tls.crt"})
+]
+CertificateKeyFile = Annotated[
+    str, Meta(extra={"next": "set the PEM file with the certificate's private key, such as /etc/headgate/tls/tls.key"})
+]
 Permissions = Annotated[list[str], Meta(extra={"next": "list some of read, keys, operate"})]

@@ -19,6 +19,7 @@ from headgate.model.policy import BatchRules, Policy
 from headgate.model.scaling import ScalingRules
 from headgate.model.stage import Stage
 from headgate.model.units import ClassName, Duration, PoolName, TenantId
+from headgate.ports.tls import ClientTlsOptions, ServerTlsOptions
 from headgate.telemetry.options import Objectives
 from headgate.telemetry.records.options import RecordsOptions
 from headgate.telemetry.traces.options import TracingOptions
@@ -94,6 +95,11 @@ class Settings:
 
     In a cell, it excludes the members' addresses, zones and names.
     """
+    listen_tls: ServerTlsOptions | None = None
+    """None if clients connect without TLS."""
+    admin_listen_tls: ServerTlsOptions | None = None
+    admin_client_tls: ClientTlsOptions | None = None
+    """Options for calls to the admin listeners of this cell's gateways; None if the own one has no TLS."""
     database: DatabaseOptions | None = None
     """None if all tenants are in the file."""
     admin_keys: tuple[AdminKey, ...] = ()

@@ -20,6 +20,7 @@ from headgate.model.policy import Model, OptimizationGoal, Pool, ServiceClass
 from headgate.model.speed import EngineSpeed
 from headgate.model.stage import Stage
 from headgate.model.units import Duration
+from headgate.ports.tls import ServerTlsOptions
 from headgate.telemetry.options import Objectives
 from headgate.telemetry.records.options import RecordsOptions
 from headgate.telemetry.traces.options import TracingOptions
@@ -31,7 +32,10 @@ _RULES = ("retry", "health", "headroom", "admission", "routing", "shedding", "de
 def summary_lines(settings: Settings) -> Iterator[str]:
     """One line per object in the file. Tenants are summarized by their count, because there may be thousands."""
     yield f"configuration {settings.hash}"
-    yield f"listens on {address_text(*settings.listen)}; admin listener on {address_text(*settings.admin_listen)}"
+    yield (
+        f"listens on {address_text(*settings.listen)}{_tls(settings.listen_tls)}; "
+        f"admin listener on {address_text(*settings.admin_listen)}{_tls(settings.admin_listen_tls)}"
+    )
     if settings.zone:
         yield f"zone {settings.zone}"
     if settings.cell is not None:
@@ -77,6 +81,8 @@ def summary_data(settings: Settings) -> dict[str, object]:
         "hash": settings.hash,
         "listen": address_text(*settings.listen),
         "admin_listen": address_text(*settings.admin_listen),
+        "listen_tls": None if settings.listen_tls is None else asdict(settings.listen_tls),
+        "admin_listen_tls": None if settings.admin_listen_tls is None else asdict(settings.admin_listen_tls),
         "admin_allowed_hosts": list(settings.admin_allowed_hosts),
         "scaler_listen": None if settings.scaler_listen is None else address_text(*settings.scaler_listen),
         "pools": {
@@ -171,6 +177,12 @@ def _state(settings: Settings) -> Iterator[str]:
         yield "reloads changed files only on SIGHUP"
     if settings.state_directory is not None and settings.cell is None:
         yield f"learned speeds in {settings.state_directory}"
+
+
+def _tls(options: ServerTlsOptions | None) -> str:
+    if options is None:
+        return ""
+    return " with TLS" if options.client_ca is None else " with TLS and client certificates"
 
 
 def _stage_budgets(budgets: Mapping[Stage, Duration]) -> str:

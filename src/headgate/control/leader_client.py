@@ -5,12 +5,12 @@ in the cell, so that an operator gets the same verdicts from every process. Old 
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from headgate.engines.page import PageUnavailable, get_page
+from headgate.engines.page import Page, PageUnavailable, get_page
 from headgate.model.units import SECOND, ClassName, Instant, PoolName, TenantId
 from headgate.model.verdict import Affected, Cause, Incident, Verdict
 
@@ -30,6 +30,7 @@ class LeaderClient:
         address: Callable[[], str | None],
         now: Callable[[], Instant],
         *,
+        get: Callable[..., Awaitable[Page]] = get_page,
         stale_after_s: float = STALE_AFTER_S,
     ) -> None:
         """`address` returns the scheduler's admin address, or None if this process is the scheduler or the address is
@@ -38,6 +39,7 @@ class LeaderClient:
         self._session = session
         self._address = address
         self._now = now
+        self._get = get
         self._old_after_s = stale_after_s
         self._verdicts: tuple[Verdict, ...] = ()
         self._received_at = float("-inf")
@@ -56,9 +58,9 @@ class LeaderClient:
 
     async def fetch(self, address: str) -> None:
         try:
-            page = await get_page(
+            page = await self._get(
                 self._session,
-                f"http://{address}",
+                member_url(address),
                 "/verdict",
                 headers={},
                 timeout_s=_ASK_S_MAX,
@@ -71,6 +73,11 @@ class LeaderClient:
             now = self._now()
             self._verdicts = tuple(each.verdict(now) for each in told.verdicts if each.pool is not None)
             self._received_at = asyncio.get_running_loop().time()
+
+
+def member_url(admin: str) -> str:
+    """URL of a cell member's admin listener. Its registered address has a scheme only if it uses TLS."""
+    return admin if "://" in admin else f"http://{admin}"
 
 
 class _AffectedRow(msgspec.Struct, frozen=True, rename={"service_class": "class"}):

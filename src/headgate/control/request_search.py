@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 import msgspec
 
+from headgate.control.leader_client import member_url
 from headgate.edge.admin.request_query import Ago, RequestQuery, Timestamp
 from headgate.engines.page import Page, PageUnavailable, get_page
 from headgate.model.units import Instant
@@ -121,7 +122,7 @@ class RequestSearch:
             async with self._asking:
                 page = await self._get(
                     self._session,
-                    f"http://{member.admin}",
+                    member_url(member.admin),
                     path,
                     headers={},
                     timeout_s=seconds_max,

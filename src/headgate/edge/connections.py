@@ -30,6 +30,8 @@ log = logging.getLogger("headgate")
 App = Callable[[Client], Awaitable[None]]
 OnRejected = Callable[[str, HttpRejection], None]
 """Called for a rejected connection, with the request ID that the response contains."""
+OnHandshakeFailed = Callable[[HandshakeFailure, str, str], None]
+"""Called for a failed TLS handshake, with the client's IP address and OpenSSL's reason, which may be empty."""
 
 _STATUS_LINES: Final = {each.value: b"HTTP/1.1 %d %b\r\n" % (each, each.phrase.encode()) for each in HTTPStatus}
 _join_pair: Final = b": ".join
@@ -50,6 +52,7 @@ class Connections:
         self.tls: ssl.SSLContext | None = None
         """Context for new connections; None without TLS. It can be replaced at any time."""
         self.handshake_failures: Counter[HandshakeFailure] = Counter()
+        self.log_handshake_failure: OnHandshakeFailed = lambda _why, _client, _detail: None
         self._open: dict[OpenConnection, TenantId | None] = {}
         """Open connections, each with the tenant that last used it, or None if no tenant has used it yet."""
         self._tenant_connections = TenantShares()
@@ -65,8 +68,9 @@ class Connections:
         """Returns the protocol object for a new connection."""
         return Connection(self)
 
-    def on_handshake_failed(self, why: HandshakeFailure) -> None:
+    def on_handshake_failed(self, why: HandshakeFailure, client: str, detail: str) -> None:
         self.handshake_failures[why] += 1
+        self.log_handshake_failure(why, client, detail)
 
     def add(self, connection: OpenConnection, descriptor: int) -> bool:
         """Registers a connection by its socket's file descriptor. Returns False if there are too many connections."""

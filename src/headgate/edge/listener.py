@@ -38,16 +38,18 @@ class Listener:
         *,
         on_rejected: OnRejected = lambda _id, _refused: None,
         health: HealthCheck | None = None,
+        ready: HealthCheck | None = None,
         tls: ssl.SSLContext | None = None,
     ) -> None:
         """If `health` is given, a thread accepts connections and answers health probes even while the event loop is
-        busy. With `tls`, it answers them without TLS too.
+        busy. With `tls`, it answers health probes and readiness probes without TLS.
         """
         self.connections = Connections(app, limits, on_rejected)
         self.connections.tls = tls
         self._encrypted = tls is not None
         self._socket = listening
         self._health = health
+        self._ready = ready if self._encrypted else None
         self._health_thread: HealthThread | None = None
         self._adopting: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
@@ -58,7 +60,7 @@ class Listener:
         loop = asyncio.get_running_loop()
         if self._health is not None:
             taken = partial(loop.call_soon_threadsafe, self._adopt_accepted)
-            self._health_thread = HealthThread(self._socket, self._health, taken)
+            self._health_thread = HealthThread(self._socket, self._health, taken, ready=self._ready)
             self._health_thread.start()
             return
         if self._encrypted:

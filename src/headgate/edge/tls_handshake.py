@@ -40,7 +40,7 @@ class TlsListenerContext(ListenerContext, Protocol):
     tls: ssl.SSLContext | None
     tasks: set[asyncio.Task[None]]
 
-    def on_handshake_failed(self, why: HandshakeFailure) -> None: ...
+    def on_handshake_failed(self, why: HandshakeFailure, client: str, detail: str) -> None: ...
 
 
 class TlsHandshake:
@@ -53,6 +53,7 @@ class TlsHandshake:
     def __init__(self, others: TlsListenerContext, accepted: socket.socket) -> None:
         self._others = others
         self._accepted = accepted
+        self._client = _peer_address(accepted)
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -74,7 +75,7 @@ class TlsHandshake:
                 ssl_shutdown_timeout=_SHUTDOWN_S,
             )
         except OSError as error:
-            others.on_handshake_failed(failure_of(error))
+            others.on_handshake_failed(failure_of(error), self._client, failure_detail(error))
         finally:
             others.remove(self)
 
@@ -101,6 +102,20 @@ def failure_of(error: BaseException) -> HandshakeFailure:
     if isinstance(error, ConnectionAbortedError) and error.errno is None:
         return HandshakeFailure.TIMEOUT
     return HandshakeFailure.CLOSED
+
+
+def failure_detail(error: BaseException) -> str:
+    """Returns OpenSSL's reason for the failure; empty if it has none."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return str(error.verify_message)
+    return (error.reason or "").replace("_", " ").lower() if isinstance(error, ssl.SSLError) else ""
+
+
+def _peer_address(accepted: socket.socket) -> str:
+    try:
+        return str(accepted.getpeername()[0])
+    except (IndexError, OSError):
+        return "unknown"
 
 
 def _failure_of_openssl(reason: str) -> HandshakeFailure:

@@ -3,9 +3,10 @@
 import asyncio
 import errno
 import os
+import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import aiohttp
 
@@ -35,12 +36,20 @@ class PageUnavailable(Exception):
         """Endpoint problem implied by the failure. None if this process is the cause."""
 
 
-def open_session(names: DnsCache | None = None) -> aiohttp.ClientSession:
-    """Opens the session shared by all page readers. Must run inside an event loop. The caller closes it."""
+def open_session(names: DnsCache | None = None, *, tls: ssl.SSLContext | None = None) -> aiohttp.ClientSession:
+    """Opens the session shared by all page readers. Must run inside an event loop. The caller closes it.
+
+    `tls` is the context for HTTPS; by default, servers are verified with the system's authorities.
+    """
     resolver = CachedResolver(names or DnsCache())
     return aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(
-            limit=0, limit_per_host=0, keepalive_timeout=IDLE_S_MAX, resolver=resolver, use_dns_cache=False
+            limit=0,
+            limit_per_host=0,
+            keepalive_timeout=IDLE_S_MAX,
+            resolver=resolver,
+            use_dns_cache=False,
+            ssl=True if tls is None else tls,
         ),
         timeout=aiohttp.ClientTimeout(total=None, connect=CONNECT_S_MAX, sock_connect=CONNECT_S_MAX, sock_read=None),
         headers={"accept-encoding": "identity", "user-agent": "headgate"},
@@ -59,6 +68,8 @@ def failure_reason(error: BaseException) -> str:
             return NAME_UNRESOLVED
         case TimeoutError():
             return "no response in time"
+        case aiohttp.ClientSSLError() | ssl.SSLError():
+            return tls_failure_reason(error)
         case aiohttp.ServerDisconnectedError():
             return "the connection was closed without a response"
         case aiohttp.ClientPayloadError():
@@ -71,6 +82,18 @@ def failure_reason(error: BaseException) -> str:
             return f"the response is not valid HTTP ({error.message[:100]})"
         case _:
             return type(error).__name__
+
+
+def tls_failure_reason(error: BaseException) -> str:
+    """Returns why a TLS connection failed."""
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):
+        error = error.certificate_error
+    elif isinstance(error, aiohttp.ClientConnectorError):
+        error = error.os_error
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"the server's certificate is not trusted: {error.verify_message}"
+    reason = (error.reason or "") if isinstance(error, ssl.SSLError) else ""
+    return f"the TLS handshake failed: {reason.replace('_', ' ').lower() or 'unknown reason'}"
 
 
 def trouble_of(error: BaseException) -> EndpointProblem | None:
@@ -99,12 +122,17 @@ async def get_page(
     headers: Mapping[str, str],
     timeout_s: float,
     page_bytes_max: int = PAGE_BYTES_MAX,
+    tls: ssl.SSLContext | None = None,
 ) -> Page:
-    """Returns the page at a path on the server at `url`. Raises `PageUnavailable`."""
+    """Returns the page at a path on the server at `url`. Raises `PageUnavailable`.
+
+    `tls` is the context for HTTPS; by default, that of the session.
+    """
+    options: dict[str, Any] = {} if tls is None else {"ssl": tls}
     try:
         async with (
             asyncio.timeout(timeout_s),
-            session.get(url_at(url, path), headers=headers, allow_redirects=False) as answer,
+            session.get(url_at(url, path), headers=headers, allow_redirects=False, **options) as answer,
         ):
             body = bytearray()
             while data := await answer.content.readany():

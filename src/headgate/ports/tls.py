@@ -8,8 +8,9 @@ import errno
 import os
 import ssl
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from headgate.wire.certificate import InvalidCertificate, Validity, validity
 
@@ -54,6 +55,18 @@ class InvalidTlsFile(Exception):
     """A certificate or key file cannot be used. The message names the file and the reason."""
 
 
+class NamedContext(ssl.SSLContext):
+    """Client context that verifies a fixed name in place of the host in the URL."""
+
+    server_name: str
+
+    def wrap_socket(self, *args: Any, **keywords: Any) -> ssl.SSLSocket:
+        return super().wrap_socket(*args, **{**keywords, "server_hostname": self.server_name})
+
+    def wrap_bio(self, incoming: Any, outgoing: Any, server_side: bool = False, *_: Any, **__: Any) -> ssl.SSLObject:  # noqa: FBT001, FBT002 (overridden)
+        return super().wrap_bio(incoming, outgoing, server_side=server_side, server_hostname=self.server_name)
+
+
 def server_context(options: ServerTlsOptions) -> ssl.SSLContext:
     """Raises `InvalidTlsFile`."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -71,12 +84,36 @@ def server_context(options: ServerTlsOptions) -> ssl.SSLContext:
 def client_context(options: ClientTlsOptions) -> ssl.SSLContext:
     """Raises `InvalidTlsFile`."""
     context = ssl.create_default_context() if options.ca is None else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    _restrict(context)
-    if options.ca is not None:
-        _load_authorities(context, options.ca)
-    if options.certificate is not None:
-        _load_certificate(context, options.certificate, options.key or options.certificate)
+    _load_client_files(context, options)
     return context
+
+
+def named_client_context(options: ClientTlsOptions) -> ssl.SSLContext:
+    """Like `client_context`, for HTTP clients that cannot pass `server_name` themselves. Raises `InvalidTlsFile`."""
+    if options.server_name is None:
+        return client_context(options)
+    context = NamedContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.server_name = options.server_name
+    if options.ca is None:
+        context.load_default_certs()
+    _load_client_files(context, options)
+    return context
+
+
+def usable_validity(path: str, now_s: float) -> Validity:
+    """Returns the validity of a certificate that is valid now. Raises `InvalidTlsFile`."""
+    found = certificate_validity(path)
+    if found.expires_at <= now_s:
+        raise InvalidTlsFile(f"the certificate in {path} expired on {timestamp_text(found.expires_at)}")
+    if found.starts_at > now_s:
+        raise InvalidTlsFile(
+            f"the certificate in {path} is not valid until {timestamp_text(found.starts_at)}; check the clock"
+        )
+    return found
+
+
+def timestamp_text(at_s: float) -> str:
+    return datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%d %H:%M UTC")
 
 
 def certificate_validity(path: str) -> Validity:
@@ -91,6 +128,14 @@ def _restrict(context: ssl.SSLContext) -> None:
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.options |= ssl.OP_NO_RENEGOTIATION
     context.set_alpn_protocols(["http/1.1"])
+
+
+def _load_client_files(context: ssl.SSLContext, options: ClientTlsOptions) -> None:
+    _restrict(context)
+    if options.ca is not None:
+        _load_authorities(context, options.ca)
+    if options.certificate is not None:
+        _load_certificate(context, options.certificate, options.key or options.certificate)
 
 
 def _load_certificate(context: ssl.SSLContext, certificate: str, key: str) -> None:

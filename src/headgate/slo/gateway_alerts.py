@@ -8,6 +8,8 @@ from headgate.slo.durations import HOUR, MINUTE, DurationFormat
 
 LOOP_LAG_S_MAX: Final = 0.1
 LEDGER_ROW_AGE_S_MAX: Final = 300
+CERTIFICATE_EXPIRES_S: Final = 14 * 24 * HOUR
+CERTIFICATE_EXPIRES_SOON_S: Final = 24 * HOUR
 
 
 def process_alerts(length: DurationFormat) -> Iterator[Alert]:
@@ -56,6 +58,37 @@ def process_alerts(length: DurationFormat) -> Iterator[Alert]:
         "records_dropped",
         "{{ $value | humanize }} request records lost in 15 minutes",
         "`headgate explain` cannot show these requests. Check the disk that holds `records.directory`.",
+    )
+
+
+def certificate_alerts() -> Iterator[Alert]:
+    expires = "min by (instance, listener) (headgate_tls_certificate_expires_in_seconds)"
+    yield Alert(
+        "HeadgateCertificateExpires",
+        f"{expires} < {CERTIFICATE_EXPIRES_S}",
+        Severity.TICKET,
+        "certificate_expires",
+        "{{ $labels.instance }}: the certificate of {{ $labels.listener }} expires in {{ $value | humanizeDuration }}",
+        "Renew it. The gateway reads the new files without a restart. `headgate status` shows the date.",
+        for_s=10 * MINUTE,
+    )
+    yield Alert(
+        "HeadgateCertificateExpiresToday",
+        f"{expires} < {CERTIFICATE_EXPIRES_SOON_S}",
+        Severity.PAGE,
+        "certificate_expires",
+        "{{ $labels.instance }}: the certificate of {{ $labels.listener }} expires in {{ $value | humanizeDuration }}",
+        "Clients then refuse to connect. Renew it; the gateway reads the new files without a restart.",
+        for_s=MINUTE,
+    )
+    yield Alert(
+        "HeadgateCertificateReloadFailed",
+        "max by (instance, listener) (headgate_tls_certificate_reload_failed) == 1",
+        Severity.TICKET,
+        "certificate_expires",
+        "{{ $labels.instance }}: the new certificate of {{ $labels.listener }} cannot be used",
+        "The previous certificate stays in use. `headgate status` shows what is wrong with the files.",
+        for_s=5 * MINUTE,
     )
 
 

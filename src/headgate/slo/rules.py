@@ -8,7 +8,7 @@ from headgate.slo.availability_alerts import availability_alerts
 from headgate.slo.burn_rate import burn_rate_alerts
 from headgate.slo.cost_alerts import cost_drift_alerts, cost_objective_alert
 from headgate.slo.durations import DurationFormat, duration_format
-from headgate.slo.gateway_alerts import cell_alerts, database_alerts, process_alerts
+from headgate.slo.gateway_alerts import cell_alerts, certificate_alerts, database_alerts, process_alerts
 from headgate.slo.objectives import ClassObjectives
 from headgate.slo.saturation_alerts import incident_alert, queue_wait_alert, saturation_alerts
 
@@ -39,4 +39,5 @@ def alert_groups(objectives: Sequence[ClassObjectives], duration: DurationFormat
     waiting = [alert for each in objectives for alert in queue_wait_alert(each)]
     yield "headgate-saturation", [incident_alert(), *saturation_alerts(duration), *waiting]
     yield "headgate-availability", list(availability_alerts(duration))
-    yield "headgate-gateway", [*process_alerts(duration), *cell_alerts(), *database_alerts(duration)]
+    of_process = [*process_alerts(duration), *certificate_alerts()]
+    yield "headgate-gateway", [*of_process, *cell_alerts(), *database_alerts(duration)]

@@ -11,6 +11,7 @@ from typing import Final
 from headgate.telemetry.account_catalogue import ACCOUNTS
 from headgate.telemetry.metric_definition import MetricDefinition, counter, gauge, histogram
 from headgate.telemetry.stage_catalogue import STAGES, TRACES
+from headgate.telemetry.tls_catalogue import TLS
 
 _SCHEDULER_ONLY: Final = "the process is a scheduler or an island"
 _SCALED: Final = "the process is a scheduler or an island and the pool is [scaled](../concepts/scaling.md)"
@@ -490,6 +491,7 @@ SECTIONS: Final[Mapping[str, tuple[MetricDefinition, ...]]] = MappingProxyType(
         "Engines": _ENGINES,
         "Verdicts": _VERDICTS,
         "Process": _PROCESS,
+        "TLS": TLS,
         "Cell": _CELLS,
         "Keys and ledger": ACCOUNTS,
     }

@@ -65,6 +65,15 @@ async def test_response_with_another_member_name_is_ignored() -> None:
     assert (status, told["unreachable_members"], found["unreachable_members"]) == (404, ["gw-2"], ["gw-2"])
 
 
+async def test_member_with_tls_is_asked_over_https() -> None:
+    asked: list[str] = []
+    secure = OTHER._replace(admin="https://10.0.0.2:9")
+
+    await requests(Nothing(), SELF, secure, get=answering({}, asked)).explain("req_x", False)
+
+    assert asked == ["https://10.0.0.2:9"]
+
+
 async def test_explanation_from_another_member_is_returned_without_its_member_field() -> None:
     get = answering({"http://10.0.0.2:9": {"summary": "it went well", "member": "gw-2"}})
 

@@ -65,6 +65,8 @@ HEALTHY = {
     'headgate_traces_dropped_total{reason="export_failed"}': "0",
     'headgate_traces_dropped_total{reason="rate_limited"}': "+1",
     "headgate_records_dropped_total": "0",
+    'headgate_tls_certificate_expires_in_seconds{instance="a",listener="listen"}': "5000000",
+    'headgate_tls_certificate_reload_failed{instance="a",listener="listen"}': "0",
     'headgate_cell_mode{instance="a",mode="island"}': "0",
     'headgate_cell_mode{instance="a",mode="following"}': "1",
     'headgate_cell_store_up{instance="a"}': "1",
@@ -138,6 +140,18 @@ TROUBLES = (
     Trouble("HeadgateConfigMismatch", {'headgate_config_info{instance="c",hash="y"}': "1"}),
     Trouble("HeadgateTracesDropped", {'headgate_traces_dropped_total{reason="export_failed"}': "+1"}),
     Trouble("HeadgateRecordsDropped", {"headgate_records_dropped_total": "+1"}),
+    Trouble(
+        "HeadgateCertificateExpires",
+        {'headgate_tls_certificate_expires_in_seconds{instance="a",listener="listen"}': "1000000"},
+    ),
+    Trouble(
+        "HeadgateCertificateExpiresToday",
+        {'headgate_tls_certificate_expires_in_seconds{instance="a",listener="listen"}': "80000"},
+    ),
+    Trouble(
+        "HeadgateCertificateReloadFailed",
+        {'headgate_tls_certificate_reload_failed{instance="a",listener="listen"}': "1"},
+    ),
     Trouble("HeadgateCellIsland", {'headgate_cell_mode{instance="a",mode="island"}': "1"}),
     Trouble("HeadgateCellStoreDown", {'headgate_cell_store_up{instance="a"}': "0"}),
     Trouble("HeadgateCellMembersAbsent", {"headgate_cell_members_absent": "1"}),

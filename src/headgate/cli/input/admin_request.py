@@ -8,9 +8,13 @@ import argparse
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
+from headgate.cli.input.admin_tls import admin_tls, trust_hint
 from headgate.cli.status import admin_url
+
+if TYPE_CHECKING:
+    import ssl
 
 ADMIN_KEY_VARIABLE = "HEADGATE_ADMIN_KEY"
 _RESPONSE_TIMEOUT_S = 15.0
@@ -45,21 +49,30 @@ def call_admin_api(
     import asyncio
 
     given = {name: value for name, value in body.items() if value is not None}
-    return asyncio.run(_post(f"{url}/admin/v1/{path}", given, key, response_timeout_s))
+    tls = admin_tls(url, args.config)
+    return asyncio.run(_post(f"{url}/admin/v1/{path}", given, key, response_timeout_s, tls))
 
 
-async def _post(url: str, body: Mapping[str, object], key: str, answer_s_max: float) -> dict[str, Any]:
+async def _post(
+    url: str, body: Mapping[str, object], key: str, answer_s_max: float, tls: "ssl.SSLContext | None"
+) -> dict[str, Any]:
     import aiohttp
+
+    from headgate.engines.page import tls_failure_reason
 
     timeout, place = aiohttp.ClientTimeout(total=answer_s_max), url.partition("/admin/")[0]
     try:
         async with aiohttp.ClientSession(timeout=timeout, trust_env=False) as session:
             headers = {"authorization": f"Bearer {key}"}
-            async with session.post(url, json=body, headers=headers, allow_redirects=False) as answer:
+            verified = True if tls is None else tls
+            async with session.post(url, json=body, headers=headers, allow_redirects=False, ssl=verified) as answer:
                 status, said = answer.status, await answer.read()
     except TimeoutError:
         what = f"the gateway at {place} did not respond within {answer_s_max:.0f} s"
         raise AdminRequestFailed(f"{what}; check its log and its database") from None
+    except aiohttp.ClientSSLError as error:
+        why = tls_failure_reason(error)
+        raise AdminRequestFailed(f"no gateway is responding at {place}: {why}; {trust_hint(why)}") from None
     except (aiohttp.ClientError, OSError) as error:
         why = f"no gateway is responding at {place}: {error}"
         raise AdminRequestFailed(f"{why}; start one, or specify its admin listener with --url") from None

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlencode
 
 if TYPE_CHECKING:
+    import ssl
+
     from headgate.slo.measurements import MetricSample
 
 _ANSWER_S_MAX: Final = 30.0
@@ -15,12 +17,12 @@ class MeasurementFailed(Exception):
     """The metrics could not be read. The message gives the reason and the next step."""
 
 
-async def from_gateway(url: str) -> "tuple[list[MetricSample], float]":
+async def from_gateway(url: str, tls: "ssl.SSLContext | None" = None) -> "tuple[list[MetricSample], float]":
     """The gateway's counters, and its uptime in seconds."""
     import msgspec
 
-    status = msgspec.json.decode(await _fetch(f"{url}/status"), type=dict[str, Any])
-    return list(_samples(await _fetch(f"{url}/metrics"))), float(status.get("uptime_s", 0.0))
+    status = msgspec.json.decode(await _fetch(f"{url}/status", tls), type=dict[str, Any])
+    return list(_samples(await _fetch(f"{url}/metrics", tls))), float(status.get("uptime_s", 0.0))
 
 
 def _samples(page: bytes) -> "Iterator[MetricSample]":
@@ -62,13 +64,16 @@ def redacted_url(url: str) -> str:
     return re.sub(r"//[^/@]*@", "//", url.partition("?")[0])
 
 
-async def _fetch(url: str) -> bytes:
+async def _fetch(url: str, tls: "ssl.SSLContext | None" = None) -> bytes:
     import aiohttp
 
     place = redacted_url(url)
     try:
         timeout = aiohttp.ClientTimeout(total=_ANSWER_S_MAX)
-        async with aiohttp.ClientSession(timeout=timeout) as session, session.get(url, allow_redirects=False) as answer:
+        async with (
+            aiohttp.ClientSession(timeout=timeout) as session,
+            session.get(url, allow_redirects=False, ssl=True if tls is None else tls) as answer,
+        ):
             status, page = answer.status, await answer.read()
     except TimeoutError:
         raise MeasurementFailed(f"no response from {place} within {_ANSWER_S_MAX:.0f} s; see its log") from None

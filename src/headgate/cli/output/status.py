@@ -71,6 +71,13 @@ class LedgerState(Struct, frozen=True):
     spool_problem: str | None = None
 
 
+class ListenerTlsState(Struct, frozen=True):
+    certificate: str
+    expires_at: str
+    expires_in_s: int
+    problem: str | None = None
+
+
 class StatusPage(Struct, frozen=True):
     version: str
     config_hash: str
@@ -91,11 +98,13 @@ class StatusPage(Struct, frozen=True):
     cell: CellState | None = None
     database: DatabaseState | None = None
     ledger: LedgerState | None = None
+    tls: dict[str, ListenerTlsState] = {}
+    """TLS of each listener that has one, by the name of its setting."""
 
 
-def base_url(host: str, port: int) -> str:
+def base_url(host: str, port: int, *, https: bool = False) -> str:
     """URL of the server that listens on this address."""
-    return f"http://{address_text(_WILDCARD_HOSTS.get(host, host), port)}"
+    return f"{'https' if https else 'http'}://{address_text(_WILDCARD_HOSTS.get(host, host), port)}"
 
 
 class GatewayNotFound(Exception):

@@ -3,6 +3,9 @@
 A thread accepts the admin listener's connections and peeks at their first bytes. It responds to a plain `GET /health`
 and passes every other connection to the event loop unread, so that pages and limits work as usual. Probes therefore
 succeed during a long loop iteration and fail once the event loop has stopped.
+
+If the listener uses TLS, the thread also responds to `GET /ready`. Probes then need neither TLS nor a client
+certificate.
 """
 
 import contextlib
@@ -27,7 +30,7 @@ HANDED_OVER_MAX: Final = 128
 """Maximum number of connections waiting for the event loop. At this limit, new connections are closed."""
 _PROBE_BYTES_MAX: Final = 4096
 
-_PROBE: Final = re.compile(rb"(GET|HEAD) /health HTTP/1\.[01]\r\n((?:[!-9;-~]+:[\t -~]*\r\n)*)\r\n")
+_PROBE: Final = re.compile(rb"(GET|HEAD) (/health|/ready) HTTP/1\.[01]\r\n((?:[!-9;-~]+:[\t -~]*\r\n)*)\r\n")
 _HOST: Final = re.compile(rb"^host:", re.IGNORECASE | re.MULTILINE)
 _NOT_PLAIN: Final = re.compile(rb"^(?:content-length|transfer-encoding|upgrade|expect):", re.IGNORECASE | re.MULTILINE)
 
@@ -35,10 +38,19 @@ _NOT_PLAIN: Final = re.compile(rb"^(?:content-length|transfer-encoding|upgrade|e
 class HealthThread:
     """Accepts connections on one listening socket."""
 
-    def __init__(self, listening: socket.socket, health: HealthCheck, on_accepted: Callable[[], object]) -> None:
-        """`on_accepted` is called in the thread when `accepted` has a connection for the event loop."""
+    def __init__(
+        self,
+        listening: socket.socket,
+        health: HealthCheck,
+        on_accepted: Callable[[], object],
+        *,
+        ready: HealthCheck | None = None,
+    ) -> None:
+        """`on_accepted` is called in the thread when `accepted` has a connection for the event loop. Without `ready`,
+        requests for `/ready` go to the event loop too.
+        """
         self._listening = listening
-        self._health = health
+        self._checks = {b"/health": health} if ready is None else {b"/health": health, b"/ready": ready}
         self._on_accepted = on_accepted
         self.accepted: deque[socket.socket] = deque()
         self._undecided: dict[socket.socket, float] = {}
@@ -109,13 +121,14 @@ class HealthThread:
             connection.close()
             return
         probe = _PROBE.fullmatch(seen)
-        if probe is not None and _HOST.search(probe[2]) and not _NOT_PLAIN.search(probe[2]):
-            self._answer(connection, len(seen), with_body=probe[1] == b"GET")
+        check = None if probe is None else self._checks.get(probe[2])
+        if probe is not None and check and _HOST.search(probe[3]) and not _NOT_PLAIN.search(probe[3]):
+            self._answer(connection, len(seen), check, with_body=probe[1] == b"GET")
         else:
             self._hand_over(connection)
 
-    def _answer(self, connection: socket.socket, size: int, *, with_body: bool) -> None:
-        status, words = self._health()
+    def _answer(self, connection: socket.socket, size: int, check: HealthCheck, *, with_body: bool) -> None:
+        status, words = check()
         body = f"{words}\n".encode()
         head = (
             f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\ncontent-type: text/plain; charset=utf-8\r\n"

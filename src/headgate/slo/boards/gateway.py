@@ -128,6 +128,26 @@ GATEWAY: Final = Dashboard(
             (gauge("headgate_records_oldest_age_seconds", "instance", aggregation="max"),),
             "s",
         ),
+        Panel(
+            "TLS handshake failures",
+            (rate("headgate_tls_handshake_failures_total", "listener", "reason"),),
+            "reqps",
+            description="A rise of `rejected_by_client` after a rotation means that clients do not trust the issuer.",
+        ),
+        Panel(
+            "Certificates",
+            (
+                (
+                    gauge("headgate_tls_certificate_expires_in_seconds", "instance", "listener", aggregation="min")[0],
+                    "{{instance}} {{listener}} expires in",
+                ),
+                (
+                    gauge("headgate_tls_certificate_reload_failed", "instance", "listener", aggregation="max")[0],
+                    "{{instance}} {{listener}} reload failed (1)",
+                ),
+            ),
+            "s",
+        ),
         Panel("Ledger spool size", (gauge("headgate_ledger_spool_bytes", "instance"),), "bytes"),
     ),
 )

@@ -127,6 +127,8 @@ async def test_unrenewed_addresses_are_not_listed() -> None:
         [b"gw", b"1 2 h:1"],
         [b"gw", b"1 0 h:1/x"],
         [b"gw", b"1 0 u@h:1"],
+        [b"gw", b"1 0 http://h:1"],
+        [b"gw", b"1 0 https://"],
         [b"gw", b"1 0 h:1\n"],
         [b"\xff", b"1 0 h:1"],
     ],
@@ -164,6 +166,16 @@ def test_loopback_address_is_registered_on_the_stores_own_machine() -> None:
     assert address_of("0.0.0.0", None) == "127.0.0.1:9090"
     assert address_of("0.0.0.0", "10.0.0.2") == "10.0.0.2:9090"
     assert address_of("10.0.0.2", "10.0.0.2") == "10.0.0.2:9090"
+
+
+def test_address_of_a_listener_with_tls_has_its_scheme() -> None:
+    registry = MemberRegistry(
+        "redis://h", cell="c", member="gw-1", admin=lambda: ("0.0.0.0", 9090), is_leader=lambda: False, https=True
+    )
+    address = registry._address("10.0.0.2")
+
+    assert address == "https://10.0.0.2:9090"
+    assert parse_members([b"gw-1", f"1 0 {address}".encode()]) == (CellMember("gw-1", address, is_leader=False),)
 
 
 def test_loopback_warning_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:

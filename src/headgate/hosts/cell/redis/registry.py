@@ -38,7 +38,9 @@ MEMBERS_MAX: Final = 256
 """Maximum number of registered members."""
 _ANSWER_S_MAX: Final = 0.5
 _MEMBER: Final = re.compile(r"[A-Za-z0-9_.:-]{1,160}")
-_VALUE: Final = re.compile(r"[0-9]{1,16} ([01]) (-|(?:\[[0-9A-Fa-f:.]{2,45}\]|[A-Za-z0-9._-]{1,253}):[0-9]{1,5})")
+_VALUE: Final = re.compile(
+    r"[0-9]{1,16} ([01]) (-|(?:https://)?(?:\[[0-9A-Fa-f:.]{2,45}\]|[A-Za-z0-9._-]{1,253}):[0-9]{1,5})"
+)
 _NO_ADDRESS: Final = "-"
 _WILDCARDS: Final = ("0.0.0.0", "::", "")  # noqa: S104 (compared only; this module does not listen)
 
@@ -65,7 +67,7 @@ return redis.call('HGETALL', KEYS[1])
 class CellMember(NamedTuple):
     name: str
     admin: str
-    """Host and port of the admin listener. Empty if other members cannot reach it."""
+    """Host and port of the admin listener, after `https://` if it uses TLS. Empty if other members cannot reach it."""
     is_leader: bool
 
 
@@ -81,8 +83,10 @@ class MemberRegistry:
         name: NameLease | None = None,
         every_s: float = PUBLISH_EVERY_S,
         expires_s: int = ENTRY_EXPIRES_S,
+        https: bool = False,
     ) -> None:
-        """`admin` returns the admin address of this process, `is_leader` whether it is currently the scheduler.
+        """`admin` returns the admin address of this process, `is_leader` whether it is currently the scheduler. `https`
+        is true if its admin listener uses TLS.
 
         `name` is renewed while the registry runs.
         """
@@ -91,6 +95,7 @@ class MemberRegistry:
         self._key = CellKeys(cell).admin
         self._member = member
         self._admin = admin
+        self._scheme = "https://" if https else ""
         self._leads = is_leader
         self._every_s = every_s
         self._expires_s = expires_s
@@ -158,7 +163,7 @@ class MemberRegistry:
         if _is_loopback(host) and not beside_store:
             self._warn(host)
             return _NO_ADDRESS
-        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        return self._scheme + (f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
 
     def _warn(self, host: str) -> None:
         if not self._warned:

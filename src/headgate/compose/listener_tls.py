@@ -1,0 +1,195 @@
+"""Certificates of this process's listeners, replaced when their files change.
+
+New connections use the new certificate, and open connections continue. Files that cannot be used leave the previous
+certificate in use. Certificates belong to one process: the gateways of a cell do not agree on them.
+"""
+
+import asyncio
+import logging
+import ssl
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headgate.config.listener_tls import listeners_with_tls
+from headgate.config.settings import Settings
+from headgate.control.file_watch import FileWatch
+from headgate.edge.listener import Listener
+from headgate.edge.tls_handshake import HandshakeFailure
+from headgate.engines.page import Page, get_page
+from headgate.ports.tls import (
+    InvalidTlsFile,
+    ServerTlsOptions,
+    named_client_context,
+    server_context,
+    timestamp_text,
+    usable_validity,
+)
+from headgate.telemetry.log import log_event
+from headgate.telemetry.tls_metrics import HandshakeLog, ListenerTlsStats
+
+if TYPE_CHECKING:
+    import aiohttp
+
+
+@dataclass(slots=True)
+class _ListenerTls:
+    options: ServerTlsOptions
+    context: ssl.SSLContext
+    expires_at_s: int
+    problem: str | None = None
+    """Why the current files cannot be used; None if they are in use."""
+    listener: Listener | None = None
+
+
+class ListenerCertificates:
+    """The TLS contexts of all listeners that have one, by the name of the listener's setting."""
+
+    def __init__(self, settings: Settings, *, serves: bool, now_s: Callable[[], float] = time.time) -> None:
+        """Raises `InvalidTlsFile`. Without `serves`, the process has only an admin listener."""
+        self._serves = serves
+        self._now_s = now_s
+        self._reading = asyncio.Lock()
+        self._active = {
+            setting.removesuffix("_tls"): _ListenerTls(options, *_load(options, now_s()))
+            for setting, options in listeners_with_tls(settings, serves=serves)
+        }
+        self._client_options = settings.admin_client_tls
+        self._client = None if self._client_options is None else named_client_context(self._client_options)
+
+    def context(self, name: str) -> ssl.SSLContext | None:
+        """Context of the listener with this setting; None without TLS."""
+        return self._active[name].context if name in self._active else None
+
+    def attach(self, name: str, listener: Listener) -> Listener:
+        """Lets a listener use new certificates from now on, and logs its failed handshakes."""
+        if name in self._active:
+            self._active[name].listener = listener
+            log = HandshakeLog(name, self._now_s)
+            listener.connections.log_handshake_failure = partial(_log_failure, log)
+        return listener
+
+    # Reload
+
+    async def run(self) -> None:
+        """Watches the files until cancelled."""
+        watch = FileWatch(self._files, self.reload)
+        # The files may have changed since the start of the process.
+        await self.reload()
+        await watch.run()
+
+    def _files(self) -> Sequence[Path]:
+        options = [*(each.options for each in self._active.values()), self._client_options]
+        return [Path(file) for each in options if each is not None for file in each.files]
+
+    async def change_to(self, settings: Settings) -> None:
+        """Applies a new configuration. TLS cannot be turned on or off while a listener is open."""
+        wanted = {
+            setting.removesuffix("_tls"): options
+            for setting, options in listeners_with_tls(settings, serves=self._serves)
+        }
+        for name in sorted(wanted.keys() ^ self._active.keys()):
+            log_event(logging.WARNING, f"turning {name}_tls on or off requires a restart")
+        for name, active in self._active.items():
+            active.options = wanted.get(name, active.options)
+        if "admin_listen" in wanted and "admin_listen" in self._active:
+            self._client_options = settings.admin_client_tls
+        await self.reload()
+
+    async def reload(self) -> None:
+        """Reads all files. If a listener's files cannot be used, it keeps its certificate."""
+        async with self._reading:
+            await self._reload()
+
+    async def _reload(self) -> None:
+        for name, active in self._active.items():
+            try:
+                # A file on a network volume may take long to respond.
+                context, expires_at_s = await asyncio.to_thread(_load, active.options, self._now_s())
+            except InvalidTlsFile as problem:
+                self._reject(name, active, str(problem))
+                continue
+            active.context, active.problem = context, None
+            if active.listener is not None:
+                active.listener.connections.tls = context
+            if active.expires_at_s != expires_at_s:
+                active.expires_at_s = expires_at_s
+                log_event(logging.INFO, "certificate replaced", listener=name, expires=timestamp_text(expires_at_s))
+        await self._reload_client()
+
+    def _reject(self, name: str, active: _ListenerTls, problem: str) -> None:
+        active.problem = problem
+        expires = timestamp_text(active.expires_at_s)
+        log_event(
+            logging.ERROR,
+            "the changed certificate cannot be used; the previous one stays in use",
+            listener=name,
+            problem=problem,
+            previous_expires=expires,
+        )
+
+    async def _reload_client(self) -> None:
+        options = self._client_options
+        if options is None:
+            return
+        try:
+            self._client = await asyncio.to_thread(named_client_context, options)
+        except InvalidTlsFile as problem:
+            log_event(logging.ERROR, "cannot read the files for calls to other gateways", problem=str(problem))
+
+    # Calls to other members of the cell
+
+    @property
+    def uses_https_for_admin(self) -> bool:
+        return "admin_listen" in self._active
+
+    async def get_member_page(self, session: "aiohttp.ClientSession", url: str, path: str, **options: Any) -> Page:
+        """Like `get_page`, with this process's authorities and client certificate."""
+        return await get_page(session, url, path, tls=self._client, **options)
+
+    # Output
+
+    def stats(self) -> Sequence[ListenerTlsStats]:
+        return [
+            ListenerTlsStats(
+                name, round(each.expires_at_s - self._now_s(), 1), each.problem is not None, _failures(each.listener)
+            )
+            for name, each in self._active.items()
+        ]
+
+    def status(self) -> Mapping[str, object]:
+        return {} if not self._active else {"tls": dict(self._status())}
+
+    def _status(self) -> Iterator[tuple[str, Mapping[str, object]]]:
+        for name, each in self._active.items():
+            yield (
+                name,
+                {
+                    "certificate": each.options.certificate,
+                    "expires_at": timestamp_text(each.expires_at_s),
+                    "expires_in_s": round(each.expires_at_s - self._now_s()),
+                    "client_certificates": each.options.client_ca is not None,
+                    "problem": each.problem,
+                    "handshake_failures": {name: count for name, count in _failures(each.listener).items() if count},
+                },
+            )
+
+
+def _load(options: ServerTlsOptions, now_s: float) -> tuple[ssl.SSLContext, int]:
+    """Returns the context and the time at which the certificate expires. Raises `InvalidTlsFile`."""
+    expires_at_s = usable_validity(options.certificate, now_s).expires_at
+    return server_context(options), expires_at_s
+
+
+def _failures(listener: Listener | None) -> Mapping[str, int]:
+    counts = None if listener is None else listener.connections.handshake_failures
+    return {reason.value: 0 if counts is None else counts[reason] for reason in HandshakeFailure}
+
+
+def _log_failure(log: HandshakeLog, why: HandshakeFailure, client: str, detail: str) -> None:
+    # Load balancers check ports by opening and closing a connection.
+    level = logging.DEBUG if why is HandshakeFailure.CLOSED else logging.INFO
+    log.log_failure(why.value, client, detail, level=level)
