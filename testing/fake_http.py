@@ -29,6 +29,11 @@ class Received:
     ended: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the engine has finished the request, regardless of the result."""
 
+    def remove_base_path(self, base_path: str) -> None:
+        """Removes the base path from the path, or makes the path an unknown one if it is not below the base path."""
+        below = self.path.startswith(f"{base_path}/")
+        self.path = self.path.removeprefix(base_path) if below else f"/not-below-the-base-path{self.path}"
+
     @property
     def json(self) -> dict[str, object]:
         return json.loads(self.raw)

@@ -115,6 +115,8 @@ def lines(status: "StatusPage", url: str, verdict: Sequence[str] = ()) -> Iterat
         yield f"reload problem: {problem}"
     if status.reload_problems:
         yield "  the configuration above stays active; fix the file and send SIGHUP again"
+    for problem in status.engine_tls_problems:
+        yield f"TLS problem: {problem}; connections to engines use the previous files"
     yield ""
     yield from _table([("CLASS", "WAITING"), *((name, str(count)) for name, count in status.queued.items())])
     yield ""

@@ -98,6 +98,7 @@ class GatewayStatus:
             "build": BUILD,
             "config_hash": configuration.settings.hash,
             "reload_problems": configuration.problems,
+            "engine_tls_problems": parts.fleets.tls.problems(),
             "uptime_s": round(time.monotonic() - self._started_at, 1),
             "draining": parts.app.draining,
             "requests_open": parts.app.open_requests,

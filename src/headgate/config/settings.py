@@ -5,7 +5,7 @@ The settings do not depend on YAML, textual units or environment variables. Secr
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from headgate.control.options import NotificationOptions
 from headgate.edge.options import EdgeLimits
@@ -18,9 +18,12 @@ from headgate.model.policy import BatchRules, Policy
 from headgate.model.scaling import ScalingRules
 from headgate.model.stage import Stage
 from headgate.model.units import ClassName, Duration, PoolName, TenantId
+from headgate.ports.tls import ClientTlsOptions
 from headgate.telemetry.options import Objectives
 from headgate.telemetry.records.options import RecordsOptions
 from headgate.telemetry.traces.options import TracingOptions
+
+HTTPS: Final = "https"
 
 
 class Address(NamedTuple):
@@ -39,6 +42,8 @@ class PoolSettings:
     """Static endpoints; empty for other fleets."""
     api_key: str | None = field(default=None, repr=False)
     """Bearer token sent to the engines."""
+    tls: ClientTlsOptions | None = None
+    """How engines with an `https` URL are verified. None for the system's authorities, without a client certificate."""
     forward_priority: bool = False
     """Whether to forward the `priority` field, for engines that schedule by priority."""
     always_stream_upstream: bool = False
@@ -51,6 +56,13 @@ class PoolSettings:
     """Autoscaling rules; None without autoscaling."""
     batching: BatchRules | None = None
     """Batching rules; None without batching."""
+
+    @property
+    def uses_tls(self) -> bool:
+        """Whether an endpoint may have an `https` URL."""
+        if self.fleet is not None:
+            return self.fleet.scheme == HTTPS
+        return any(each.url.startswith(f"{HTTPS}://") for each in self.endpoints)
 
 
 @dataclass(frozen=True, slots=True)

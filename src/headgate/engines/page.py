@@ -3,17 +3,20 @@
 import asyncio
 import errno
 import os
+import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import aiohttp
 
 from headgate.engines.dns_cache import CachedResolver, DnsCache
-from headgate.engines.faults import fault_of
+from headgate.engines.engine_tls import EngineTls
+from headgate.engines.faults import fault_of, tls_failure
 from headgate.engines.http_engine import CONNECT_S_MAX, IDLE_S_MAX, url_at
 from headgate.model.endpoint import NAME_UNRESOLVED, EndpointProblem
 from headgate.model.fault import Fault
+from headgate.ports.tls import InvalidTlsFile
 
 PAGE_BYTES_MAX: Final = 2 * 1024 * 1024
 
@@ -51,7 +54,12 @@ def open_session(names: DnsCache | None = None) -> aiohttp.ClientSession:
 
 
 def failure_reason(error: BaseException) -> str:
-    """Returns why a request failed, without the engine's address, because the reason may reach callers."""
+    """Returns why a request failed, without the engine's address, because the reason may reach callers.
+
+    If the cause is TLS, the next step follows the reason, after a semicolon.
+    """
+    if (failed := ssl_error_of(error)) is not None:
+        return "; ".join(tls_failure(failed))
     match error:
         case aiohttp.ConnectionTimeoutError():
             return f"no connection within {CONNECT_S_MAX:g} s"
@@ -73,6 +81,31 @@ def failure_reason(error: BaseException) -> str:
             return type(error).__name__
 
 
+def ssl_error_of(error: BaseException | None) -> ssl.SSLError | None:
+    """Returns the TLS error behind a failed request. aiohttp wraps it in errors of its own."""
+    while error is not None:
+        match error:
+            # aiohttp's own errors inherit from those of `ssl`, but lack their attributes.
+            case aiohttp.ClientConnectorCertificateError(certificate_error=ssl.SSLError() as cause):
+                return cause
+            case aiohttp.ClientConnectorError(os_error=ssl.SSLError() as cause):
+                return cause
+            case ssl.SSLError() if not isinstance(error, aiohttp.ClientError):
+                return error
+            case _:
+                error = error.__cause__
+    return None
+
+
+def _is_closed(error: BaseException) -> bool:
+    """Returns whether the server closed an established connection without a response."""
+    return isinstance(error, aiohttp.ServerDisconnectedError) or (
+        isinstance(error, aiohttp.ClientOSError)
+        and not isinstance(error, aiohttp.ClientConnectorError)
+        and ssl_error_of(error) is None
+    )
+
+
 def trouble_of(error: BaseException) -> EndpointProblem | None:
     """Returns the endpoint problem implied by a failed page request, or None if this process is the cause."""
     cause = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
@@ -91,6 +124,33 @@ def trouble_of(error: BaseException) -> EndpointProblem | None:
             return EndpointProblem.UNREACHABLE
 
 
+async def get_engine_page(
+    session: aiohttp.ClientSession,
+    url: str,
+    path: str,
+    *,
+    headers: Mapping[str, str],
+    timeout_s: float,
+    page_bytes_max: int = PAGE_BYTES_MAX,
+    tls: EngineTls | None = None,
+) -> Page:
+    """Like `get_page`, with the TLS settings of an engine's pool."""
+    try:
+        context = None if tls is None else tls.context
+    except InvalidTlsFile as error:
+        raise PageUnavailable(f"GET {path} failed: {error}", None) from error
+    return await get_page(
+        session,
+        url,
+        path,
+        headers=headers,
+        timeout_s=timeout_s,
+        page_bytes_max=page_bytes_max,
+        tls=context,
+        server_name=None if tls is None else tls.server_name,
+    )
+
+
 async def get_page(
     session: aiohttp.ClientSession,
     url: str,
@@ -99,12 +159,19 @@ async def get_page(
     headers: Mapping[str, str],
     timeout_s: float,
     page_bytes_max: int = PAGE_BYTES_MAX,
+    tls: ssl.SSLContext | None = None,
+    server_name: str | None = None,
 ) -> Page:
-    """Returns the page at a path on the server at `url`. Raises `PageUnavailable`."""
+    """Returns the page at a path on the server at `url`. Raises `PageUnavailable`.
+
+    `tls` is the context for HTTPS; by default, that of the session. `server_name` replaces the host in the URL when the
+    server's certificate is verified.
+    """
+    options: dict[str, Any] = {} if tls is None else {"ssl": tls, "server_hostname": server_name}
     try:
         async with (
             asyncio.timeout(timeout_s),
-            session.get(url_at(url, path), headers=headers, allow_redirects=False) as answer,
+            session.get(url_at(url, path), headers=headers, allow_redirects=False, **options) as answer,
         ):
             body = bytearray()
             while data := await answer.content.readany():
@@ -114,4 +181,8 @@ async def get_page(
                     raise PageUnavailable(f"the response to GET {path} exceeds {page_bytes_max} bytes")
             return Page(answer.status, answer.headers, bytes(body))
     except (aiohttp.ClientError, OSError, TimeoutError, asyncio.IncompleteReadError) as error:
-        raise PageUnavailable(f"GET {path} failed: {failure_reason(error)}", trouble_of(error)) from error
+        reason = failure_reason(error)
+        if tls is not None and _is_closed(error):
+            # Some servers close the connection after the handshake instead of reporting a missing certificate.
+            reason += "; if the engine requires a client certificate, check the pool's tls.certificate and tls.key"
+        raise PageUnavailable(f"GET {path} failed: {reason}", trouble_of(error)) from error

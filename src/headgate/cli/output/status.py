@@ -83,6 +83,7 @@ class StatusPage(Struct, frozen=True):
     engines: tuple[EngineStatus, ...] = ()
     build: str = ""
     reload_problems: tuple[str, ...] = ()
+    engine_tls_problems: tuple[str, ...] = ()
     held_for_start: dict[str, int] = {}
     overrides: tuple[OverrideState, ...] = ()
     cell: CellState | None = None
