@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import trustme
+from cryptography import x509
 
 from headgate.ports.tls import ClientTlsOptions, ServerTlsOptions
 
@@ -21,6 +22,8 @@ class Authority:
         self._directory = directory
         self._authority = trustme.CA()
         self.file = directory / "ca.pem"
+        self.serial_of: dict[str, int] = {}
+        """Serial number of the latest certificate with each name."""
         self._authority.cert_pem.write_to_path(str(self.file))
 
     def issue(self, name: str, *identities: str, expired: bool = False) -> tuple[Path, Path]:
@@ -31,6 +34,7 @@ class Authority:
         )
         certificate, key = self._directory / f"{name}.pem", self._directory / f"{name}.key"
         certificate.write_bytes(b"".join(each.bytes() for each in issued.cert_chain_pems))
+        self.serial_of[name] = x509.load_pem_x509_certificate(certificate.read_bytes()).serial_number
         issued.private_key_pem.write_to_path(str(key))
         key.chmod(0o600)
         return certificate, key
