@@ -6,6 +6,7 @@ type, models and concurrency. Otherwise the file contains an example engine for 
 
 import argparse
 import os
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -84,10 +85,15 @@ def _detect_pool(args: argparse.Namespace) -> "StarterPool":
     except InvalidEngineUrl as error:
         raise _EngineNotDetected(f"--from {error}") from error
     except DetectionError as error:
-        hint = " (--api-key-env)" if "API key" in str(error) else " (--tls-…)" if "tls." in str(error) else ""
-        raise _EngineNotDetected(f"{url}: {error}{hint}") from error
+        hint = " (--api-key-env)" if "API key" in str(error) else ""
+        raise _EngineNotDetected(f"{url}: {_with_options(str(error))}{hint}") from error
     _print_stderr(_description(found, address))
     return replace(_pool(found, address, variable), tls=tls)
+
+
+def _with_options(message: str) -> str:
+    """The message with the names of this command's options instead of those of a pool's TLS settings."""
+    return re.sub(r"(?:the pool's )?\btls\.(\w+)", lambda found: "--tls-" + found[1].replace("_", "-"), message)
 
 
 def _tls(args: argparse.Namespace) -> "ClientTlsOptions":

@@ -96,7 +96,8 @@ class _EndpointChecker:
                     self._look.findings.append(finding)
         except TimeoutError:
             message = f"the checks did not finish within {self._seconds_max:g} s"
-            self._look.findings.append(self._problem(message, then="check the engine's load and its log"))
+            port = "" if self._tls is None else ", and that it uses TLS on this port"
+            self._look.findings.append(self._problem(message, then=f"check the engine's load and its log{port}"))
         return self._look
 
     async def _findings(self) -> AsyncIterator[CheckFinding]:
