@@ -13,6 +13,7 @@ half-closes its connection counts as disconnected, as with real engines.
 
 import asyncio
 import socket
+import ssl
 from collections import deque
 from typing import Self
 
@@ -26,11 +27,22 @@ _GENERATING = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1
 
 
 class FakeEngine:
-    def __init__(self, *, models: tuple[str, ...] = ("fake",), api_key: str | None = None, port: int = 0) -> None:
+    def __init__(
+        self,
+        *,
+        models: tuple[str, ...] = ("fake",),
+        api_key: str | None = None,
+        port: int = 0,
+        tls: ssl.SSLContext | None = None,
+        base_path: str = "",
+    ) -> None:
+        """With `tls`, the engine accepts only TLS. With `base_path`, it returns 404 for all other paths."""
         self.models = models
         self.owned_by = "fake"
         self.api_key = api_key
         self.port = port
+        self.tls = tls
+        self.base_path = base_path
         self.behaviour = Behaviour()
         self.script: deque[Behaviour] = deque()
         """Behaviours for the next requests, used in order before `behaviour` applies."""
@@ -60,7 +72,7 @@ class FakeEngine:
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        return f"{'http' if self.tls is None else 'https'}://127.0.0.1:{self.port}{self.base_path}"
 
     async def __aenter__(self) -> Self:
         self._kept_port = reserve_port(self.port)
@@ -80,7 +92,7 @@ class FakeEngine:
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.port = listener.getsockname()[1]
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(lambda: Connection(self), sock=listener)
+        self._server = await loop.create_server(lambda: Connection(self), sock=listener, ssl=self.tls)
 
     async def kill(self) -> None:
         """Stop listening and reset all connections, as SIGKILL would."""
@@ -123,6 +135,7 @@ class FakeEngine:
         self.connections_open -= 1
 
     def begin_answer(self, connection: Connection, received: Received) -> asyncio.Task[None]:
+        received.remove_base_path(self.base_path)
         generating = received.path in _GENERATING
         (self.requests if generating else self.probes).append(received)
         (self._arrived if generating else self._probed).put_nowait(received)

@@ -19,6 +19,8 @@ class Received:
     raw: bytes
     connection: int
     """Number of the connection that carried the request."""
+    client_certificate: int = 0
+    """Serial number of the client's certificate. 0 if the client has none."""
     tokens_sent: int = 0
     resume: asyncio.Event = field(default_factory=asyncio.Event)
     """Set by a test to let a hanging request continue."""
@@ -28,6 +30,11 @@ class Received:
     """Set when the client disconnects before the response is complete."""
     ended: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the engine has finished the request, regardless of the result."""
+
+    def remove_base_path(self, base_path: str) -> None:
+        """Removes the base path from the path, or makes the path an unknown one if it is not below the base path."""
+        below = self.path.startswith(f"{base_path}/")
+        self.path = self.path.removeprefix(base_path) if below else f"/not-below-the-base-path{self.path}"
 
     @property
     def json(self) -> dict[str, object]:
@@ -58,6 +65,7 @@ class Connection(asyncio.Protocol):
         self._writable.set()
         self._transport: asyncio.Transport
         self._number = 0
+        self._client_certificate = 0
 
     @property
     def idle(self) -> bool:
@@ -66,6 +74,7 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
+        self._client_certificate = int((transport.get_extra_info("peercert") or {}).get("serialNumber", "0"), 16)
         self._number = self._owner.opened(self)
 
     def data_received(self, data: bytes) -> None:
@@ -111,7 +120,7 @@ class Connection(asyncio.Protocol):
         if len(rest) < length:
             return
         self._buffer = rest[length:]
-        self._current = Received(method, path, headers, rest[:length], self._number)
+        self._current = Received(method, path, headers, rest[:length], self._number, self._client_certificate)
         self._task = self._owner.begin_answer(self, self._current)
 
     def finished(self) -> None:

@@ -7,6 +7,7 @@ metrics port is two above the main port and serves Triton's and TensorRT-LLM's m
 import asyncio
 import json
 import socket
+import ssl
 
 from testing.fake_engine import FakeEngine
 from testing.fake_http import Connection, Received
@@ -25,9 +26,11 @@ TEXT_INPUTS = {
 
 
 class FakeTriton(FakeEngine):
-    def __init__(self, *, models: tuple[str, ...] = ("fake",)) -> None:
+    def __init__(
+        self, *, models: tuple[str, ...] = ("fake",), tls: ssl.SSLContext | None = None, base_path: str = ""
+    ) -> None:
         port, *_ = free_ports(3)
-        super().__init__(models=models, port=port)
+        super().__init__(models=models, port=port, tls=tls, base_path=base_path)
         self.inputs = dict(TEXT_INPUTS)
         """Input names and data types of every model."""
         self.config: dict[str, object] | None = {"parameters": {}}
@@ -43,7 +46,9 @@ class FakeTriton(FakeEngine):
     async def start(self) -> None:
         await super().start()
         listener = socket.create_server(("127.0.0.1", self.port + 2), backlog=64)
-        self._metrics_server = await asyncio.get_running_loop().create_server(lambda: Connection(self), sock=listener)
+        self._metrics_server = await asyncio.get_running_loop().create_server(
+            lambda: Connection(self), sock=listener, ssl=self.tls
+        )
 
     async def kill(self) -> None:
         if self._metrics_server is not None:
@@ -52,6 +57,7 @@ class FakeTriton(FakeEngine):
         await super().kill()
 
     def begin_answer(self, connection: Connection, received: Received) -> asyncio.Task[None]:
+        received.remove_base_path(self.base_path)
         generating = received.path.endswith(("/generate_stream", "/infer"))
         (self.requests if generating else self.probes).append(received)
         (self._arrived if generating else self._probed).put_nowait(received)

@@ -55,11 +55,14 @@ class Server:
         *,
         password: str | None = None,
         certificates: Certificates | None = None,
+        client_certificates: Certificates | None = None,
         replica_of: int | None = None,
         options: Sequence[str] = (),
     ) -> None:
         self._program = find_program(program)
         self.password, self.certificates = password, certificates
+        self.client_certificates = client_certificates
+        """Certificate that the clients in this process present. If set, the store requires one from its authority."""
         self._options = tuple(options)
         self._folder = tempfile.TemporaryDirectory(prefix=f"headgate-{program}-", ignore_cleanup_errors=True)
         self._process: ChildProcess | None = None
@@ -86,6 +89,8 @@ class Server:
         """A separate client for inspecting the store. The caller closes it."""
         kept = self.certificates
         secure: dict[str, Any] = {} if kept is None else {"ssl": True, "ssl_ca_certs": str(kept.authority)}
+        if (presented := self.client_certificates) is not None:
+            secure |= {"ssl_certfile": str(presented.certificate), "ssl_keyfile": str(presented.key)}
         return Redis(
             host="127.0.0.1", port=self.port, password=self.password, socket_timeout=_CLIENT_SECONDS_MAX, **secure
         )
@@ -163,9 +168,14 @@ class Server:
         if self.certificates is None:
             yield from ("--port", str(self.port))
         else:
-            kept = self.certificates
-            yield from ("--port", "0", "--tls-port", str(self.port), "--tls-auth-clients", "no")
-            yield from ("--tls-ca-cert-file", str(kept.authority), "--tls-cert-file", str(kept.certificate))
+            kept, presented = self.certificates, self.client_certificates
+            yield from ("--port", "0", "--tls-port", str(self.port), "--tls-auth-clients", "yes" if presented else "no")
+            yield from (
+                "--tls-ca-cert-file",
+                str((presented or kept).authority),
+                "--tls-cert-file",
+                str(kept.certificate),
+            )
             yield from ("--tls-key-file", str(kept.key))
         if self.password is not None:
             yield from ("--requirepass", self.password, "--masterauth", self.password)

@@ -23,6 +23,7 @@ from headgate.config.pool_schema import (
     BatchingSection,
     CalendarEventSection,
     EndpointSection,
+    EngineTlsSection,
     FleetSection,
     PoolSection,
     PriceSection,
@@ -78,6 +79,7 @@ SECTIONS: dict[str, type[Section]] = {
     "`pools.NAME.speed`": SpeedSection,
     "`pools.NAME.endpoints[]`": EndpointSection,
     "`pools.NAME.batching`": BatchingSection,
+    "`pools.NAME.tls`": EngineTlsSection,
     "`pools.NAME.fleet`": FleetSection,
     "`pools.NAME.scaling`": ScalingSection,
     "`pools.NAME.scaling.calendar[]`": CalendarEventSection,
@@ -283,6 +285,7 @@ def test_page_shows_the_fleet_defaults() -> None:
     dns = DnsOptions(name="", in_flight_max=1)
     processes, ray = ProcessOptions(command=(), in_flight_max=1), RayOptions(python="")
     assert told == {
+        "scheme": dns.scheme,
         "resolve_interval": quantities.duration_text(dns.resolve_interval_ns),
         "misses_max": str(dns.misses_max),
         "empty_after": quantities.duration_text(dns.empty_after_ns),

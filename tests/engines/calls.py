@@ -7,6 +7,7 @@ from typing import Self
 
 from headgate.engines.dialects import DIALECTS
 from headgate.engines.dns_cache import DnsCache
+from headgate.engines.engine_tls import EngineTls
 from headgate.engines.http_engine import HttpEngine, HttpResponse
 from headgate.model.ticket import Api
 from headgate.model.units import RequestId
@@ -49,9 +50,10 @@ class Engines:
         api_key: str | None = None,
         watches: bool = False,
         names: DnsCache | None = None,
+        tls: EngineTls | None = None,
     ) -> HttpEngine:
         """With `watches`, the engine streams responses even if the call asks for a complete one."""
-        asked = (url, dialect, served_model, api_key, watches)
+        asked = (url, dialect, served_model, api_key, watches, tls)
         if asked not in self._made:
             self._made[asked] = HttpEngine(
                 url,
@@ -60,6 +62,7 @@ class Engines:
                 dialect=DIALECTS[dialect],
                 joins_streams=watches,
                 dns=names,
+                tls=tls,
             )
         return self._made[asked]
 

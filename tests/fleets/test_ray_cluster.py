@@ -45,20 +45,20 @@ def is_there(pid: Path) -> bool:
 
 async def until_placed(child: object) -> None:
     async with asyncio.timeout(60):
-        while not child.url:  # type: ignore[attr-defined]
+        while not child.address:  # type: ignore[attr-defined]
             await asyncio.sleep(0.01)
 
 
 async def test_run_sends_the_command_and_resources_and_gets_the_address(tmp_path: Path) -> None:
     async with a_cluster(tmp_path, UP, "read -r order; echo $order > orders", f"echo '{PLACED}'", "cat") as cluster:
         child = await cluster.run(["vllm", "{port}"], {"KEY": "k"})
-        unplaced = child.url
+        unplaced = child.address
         await until_placed(child)
         orders = (tmp_path / "orders").read_text()
         has_driver = cluster.pid is not None
 
     assert unplaced == ""
-    assert (child.url, child.pid, has_driver) == ("http://10.0.0.7:40001", 123, True)
+    assert (child.address, child.pid, has_driver) == ("10.0.0.7:40001", 123, True)
     assert '"run":1,"command":["vllm","{port}"],"environment":{"KEY":"k"},"cpus":1.0,"gpus":1' in orders
 
 
@@ -68,7 +68,7 @@ async def test_ipv6_address_is_written_in_brackets(tmp_path: Path) -> None:
         child = await cluster.run(["x"], {})
         await until_placed(child)
 
-    assert child.url == "http://[fd00::7]:40001"
+    assert child.address == "[fd00::7]:40001"
 
 
 async def test_exited_process_reports_its_status(tmp_path: Path) -> None:

@@ -1,8 +1,8 @@
 """Show what a configuration file means, and report its problems.
 
-The command fails whenever `headgate serve` would: if the file has problems, if optional libraries are not installed, or
-if workers cannot run with the file. It works offline. With `--connect`, it also connects to the cell's store and to the
-database.
+The command fails whenever `headgate serve` would: if the file has problems, if optional libraries are not installed, if
+certificate files cannot be used, or if workers cannot run with the file. It works offline. With `--connect`, it also
+connects to the cell's store and to the database.
 """
 
 import argparse
@@ -39,6 +39,7 @@ def run(args: argparse.Namespace) -> int:
     from headgate.config.problems import ConfigErrors
     from headgate.config.protections import protection_lines, protection_rows, protections
     from headgate.config.summary import summary_data, summary_lines
+    from headgate.config.tls_files import tls_warnings
     from headgate.engines.dialects import DIALECTS, engines_reporting_kv
     from headgate.model.engine_profile import PROFILES
 
@@ -61,6 +62,8 @@ def run(args: argparse.Namespace) -> int:
         print("\n".join(summary_lines(settings)))
         for warning in (*settings.warnings, *warnings):
             print(f"warning: {warning}")
+        for warning in tls_warnings(settings, str(file)):
+            print(f"warning: {warning}")
         print("\n".join(protection_lines(protections(settings, kv_readable_engines=engines_reporting_kv()))))
         for obstacle in obstacles:
             print(obstacle, file=sys.stderr)
@@ -72,6 +75,7 @@ def _serve_problems(settings: "Settings", file: Path, *, workers: int | None, co
     from headgate.config.extras import missing_extras
     from headgate.config.listener_tls import certificate_problems
     from headgate.config.problems import ConfigProblem
+    from headgate.config.tls_files import tls_problems
     from headgate.config.workers import workers_problem
 
     found = [
@@ -81,6 +85,7 @@ def _serve_problems(settings: "Settings", file: Path, *, workers: int | None, co
         ConfigProblem(str(file), None, each.setting, each.message)
         for each in certificate_problems(settings, time.time())
     ]
+    found += tls_problems(settings, str(file))
     if workers is not None and (wrong := workers_problem(settings, file, workers)):
         found.append(ConfigProblem("", None, "--workers", wrong))
     if connect:

@@ -101,6 +101,7 @@ def _diagnose(file: Path, workers: int | None) -> _Diagnosis:
     from headgate.config.load import load
     from headgate.config.problems import ConfigErrors
     from headgate.config.protections import protections
+    from headgate.config.tls_files import tls_problems, tls_warnings
     from headgate.config.workers import workers_problem
     from headgate.engines.dialects import DIALECTS, engines_reporting_kv
     from headgate.model.engine_profile import PROFILES
@@ -111,6 +112,8 @@ def _diagnose(file: Path, workers: int | None) -> _Diagnosis:
         return _Diagnosis([_parse_finding(Level.PROBLEM, str(each)) for each in errors.problems])
     findings = [ok(str(file), f"is valid; configuration {settings.hash}")]
     findings += [_parse_finding(Level.NOTE, warning) for warning in settings.warnings]
+    findings += [_parse_finding(Level.PROBLEM, str(each)) for each in tls_problems(settings, str(file))]
+    findings += [_parse_finding(Level.NOTE, str(each)) for each in tls_warnings(settings, str(file))]
     if workers is not None and (wrong := workers_problem(settings, file, workers)):
         message, _, then = wrong.partition("; ")
         findings.append(problem("--workers", message, next_step=then))

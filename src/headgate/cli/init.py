@@ -6,6 +6,7 @@ type, models and concurrency. Otherwise the file contains an example engine for 
 
 import argparse
 import os
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,6 +16,7 @@ from headgate.cli.input.argument_types import CONFIG_FILE, add_config
 if TYPE_CHECKING:
     from headgate.config.starter_config import StarterPool
     from headgate.engines.engine_detection import DetectedEngine
+    from headgate.ports.tls import ClientTlsOptions
 
 _TIMEOUT_S = 5.0
 _SHAPES = ("chat", "bursty", "batch", "mixed")
@@ -27,6 +29,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--traffic", choices=_SHAPES, default="mixed", help="Kind of traffic (default mixed).")
     parser.add_argument("--from", dest="url", metavar="URL", help="Running engine to query (default: none).")
     parser.add_argument("--api-key-env", metavar="NAME", help="Environment variable that holds the engine's API key.")
+    parser.add_argument(
+        "--tls-ca", metavar="FILE", help="Authorities that issued the engine's certificate (default: the system's)."
+    )
+    parser.add_argument("--tls-certificate", metavar="FILE", help="Client certificate for the engine (default: none).")
+    parser.add_argument("--tls-key", metavar="FILE", help="Private key of the client certificate.")
+    parser.add_argument(
+        "--tls-server-name", metavar="NAME", help="Name in the engine's certificate (default: the host in the URL)."
+    )
     parser.add_argument("--force", action="store_true", help="Overwrite an existing file.")
 
 
@@ -37,8 +47,8 @@ def run(args: argparse.Namespace) -> int:
     if file.exists() and not args.force:
         return _problem(f"{file} exists; choose another file with --config, or overwrite it with --force")
     try:
-        pool = EXAMPLE_POOL if args.url is None else _detect_pool(args.url, args.api_key_env)
-        text = starter_config(args.traffic, pool)
+        pool = EXAMPLE_POOL if args.url is None else _detect_pool(args)
+        text = starter_config(args.traffic, pool, directory=file.parent)
         _check(text, str(file))
         file.write_text(text, encoding="utf-8")
     except _EngineNotDetected as error:
@@ -54,32 +64,53 @@ class _EngineNotDetected(Exception):
     """The engine could not be queried. The message gives the reason and the next step."""
 
 
-def _detect_pool(url: str, variable: str | None) -> "StarterPool":
+def _detect_pool(args: argparse.Namespace) -> "StarterPool":
     import asyncio
+    from dataclasses import replace
 
     from headgate.config.pools import InvalidEngineUrl, engine_url
     from headgate.engines.engine_detection import DetectionError
+    from headgate.engines.engine_tls import EngineTls
 
+    url: str = args.url
+    variable: str | None = args.api_key_env
     if variable is not None and not os.environ.get(variable):
         raise _EngineNotDetected(f"environment variable {variable} is not set; set it to the engine's API key")
     try:
         address = engine_url(url)
-        found = asyncio.run(_recognised_engine(address, None if variable is None else os.environ[variable]))
+        tls = _tls(args) if address.startswith("https:") else None
+        if tls is not None and (wrong := EngineTls(tls).problem) is not None:
+            raise _EngineNotDetected(wrong)
+        found = asyncio.run(_recognised_engine(address, None if variable is None else os.environ[variable], tls))
     except InvalidEngineUrl as error:
         raise _EngineNotDetected(f"--from {error}") from error
     except DetectionError as error:
-        hint = " (--api-key-env)" if "key" in str(error) else ""
-        raise _EngineNotDetected(f"{url}: {error}{hint}") from error
+        hint = " (--api-key-env)" if "API key" in str(error) else ""
+        raise _EngineNotDetected(f"{url}: {_with_options(str(error))}{hint}") from error
     _print_stderr(_description(found, address))
-    return _pool(found, address, variable)
+    return replace(_pool(found, address, variable), tls=tls)
 
 
-async def _recognised_engine(url: str, api_key: str | None) -> "DetectedEngine":
+def _with_options(message: str) -> str:
+    """The message with the names of this command's options instead of those of a pool's TLS settings."""
+    return re.sub(r"(?:the pool's )?\btls\.(\w+)", lambda found: "--tls-" + found[1].replace("_", "-"), message)
+
+
+def _tls(args: argparse.Namespace) -> "ClientTlsOptions":
+    """The TLS options, with paths relative to the working directory."""
+    from headgate.ports.tls import ClientTlsOptions
+
+    return ClientTlsOptions(args.tls_ca, args.tls_certificate, args.tls_key, args.tls_server_name)
+
+
+async def _recognised_engine(url: str, api_key: str | None, tls: "ClientTlsOptions | None") -> "DetectedEngine":
     from headgate.engines.engine_detection import detect_engine
+    from headgate.engines.engine_tls import EngineTls
     from headgate.engines.page import open_session
 
     async with open_session() as session:
-        return await detect_engine(session, url, api_key=api_key, timeout_s=_TIMEOUT_S)
+        secured = None if tls is None else EngineTls(tls)
+        return await detect_engine(session, url, api_key=api_key, timeout_s=_TIMEOUT_S, tls=secured)
 
 
 def _pool(found: "DetectedEngine", url: str, variable: str | None) -> "StarterPool":

@@ -130,12 +130,14 @@ def run_gateway(
 
 
 def read_settings(file: Path) -> "Settings":
-    """Reads the configuration file. Raises `ConfigErrors`."""
+    """Reads the configuration file and the certificate files that it names. Raises `ConfigErrors`."""
     from headgate.config.load import load
+    from headgate.config.tls_files import check_tls_files
     from headgate.engines.dialects import DIALECTS
     from headgate.model.engine_profile import PROFILES
 
-    return load(file, os.environ, engines=DIALECTS.keys(), profiles=PROFILES)
+    settings = load(file, os.environ, engines=DIALECTS.keys(), profiles=PROFILES)
+    return check_tls_files(settings, str(file))
 
 
 def load_or_report(file: Path, read: "Callable[[], Settings]") -> "Settings | None":

@@ -120,10 +120,15 @@ def lines(status: "StatusPage", url: str, verdict: Sequence[str] = ()) -> Iterat
         yield from _database(status.database)
     if status.ledger is not None:
         yield from _ledger(status.ledger)
-    for name, tls in status.tls.items():
-        yield f"{name}: TLS, certificate expires on {tls.expires_at}"
-        if tls.problem is not None:
-            yield f"  the changed certificate is not in use: {tls.problem}"
+    yield from _configuration(status)
+    yield from _tls(status)
+    yield ""
+    yield from _table([("CLASS", "WAITING"), *((name, str(count)) for name, count in status.queued.items())])
+    yield ""
+    yield from _endpoints(status)
+
+
+def _configuration(status: "StatusPage") -> Iterator[str]:
     for problem in status.reload_problems:
         yield f"reload problem: {problem}"
     if status.reload_problems:
@@ -131,10 +136,15 @@ def lines(status: "StatusPage", url: str, verdict: Sequence[str] = ()) -> Iterat
         yield f"  the configuration above stays active; fix the file{then}"
     if status.restart_needed:
         yield f"restart needed: changes of {', '.join(status.restart_needed)} take effect only after a restart"
-    yield ""
-    yield from _table([("CLASS", "WAITING"), *((name, str(count)) for name, count in status.queued.items())])
-    yield ""
-    yield from _endpoints(status)
+
+
+def _tls(status: "StatusPage") -> Iterator[str]:
+    for name, tls in status.tls.items():
+        yield f"{name}: TLS, certificate expires on {tls.expires_at}"
+        if tls.problem is not None:
+            yield f"  the changed certificate is not in use: {tls.problem}"
+    for problem in status.engine_tls_problems:
+        yield f"TLS problem: {problem}; connections to engines use the previous files"
 
 
 def _database(database: "DatabaseState") -> Iterator[str]:

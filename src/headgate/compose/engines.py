@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
+from headgate.compose.pool_tls import PoolEndpoint
 from headgate.config.settings import PoolSettings
 from headgate.core.commands import Command, Eject
 from headgate.core.events import EndpointNotReady, Event
@@ -17,6 +18,7 @@ from headgate.core.summary import Summary
 from headgate.engines.connect_times import ConnectTimes
 from headgate.engines.dialects import DIALECTS
 from headgate.engines.dns_cache import DnsCache
+from headgate.engines.engine_tls import EngineTls
 from headgate.engines.engine_watch import EngineWatch
 from headgate.engines.gpu_watch import GpuWatch, exporter_url
 from headgate.engines.http_engine import HttpEngine, turn_budget
@@ -84,10 +86,10 @@ class Engines:
             watch.signals_missing(), watch.telemetry_ages_s(), with_gpus(watch.telemetry(), self.gpus.readings())
         )
 
-    def follow(self, found: Sequence[tuple[PoolSettings, FleetEndpoint]]) -> None:
+    def follow(self, found: Sequence[PoolEndpoint]) -> None:
         """Updates the scheduler, engine clients and probes to match the fleets' endpoints."""
-        old, new = self._addresses, {each.id: _engine_target(pool, each) for pool, each in found if each.started}
-        endpoints = tuple(_endpoint(pool, each) for pool, each in found)
+        old, new = self._addresses, {each.endpoint.id: _engine_target(each) for each in found if each.endpoint.started}
+        endpoints = tuple(_endpoint(each.pool, each.endpoint) for each in found)
         for event in membership_changes(self._endpoints, endpoints):
             self._report(event)
         for endpoint_id in old:
@@ -105,7 +107,7 @@ class Engines:
         self.gpus.follow(
             {
                 each.id: exporter_url(each.url, pool.gpu_metrics_port)
-                for pool, each in found
+                for pool, each, _ in found
                 if each.started and pool.gpu_metrics_port is not None
             }
         )
@@ -116,7 +118,7 @@ class Engines:
             self._report(EndpointNotReady(endpoint_id))
             self.by_endpoint[endpoint_id].close()
         dialect, model, key = DIALECTS[address.engine], address.served_model, address.api_key
-        self.watch.watch(endpoint_id, address.url, dialect=dialect, served_model=model, api_key=key)
+        self.watch.watch(endpoint_id, address.url, dialect=dialect, served_model=model, api_key=key, tls=address.tls)
         self.by_endpoint[endpoint_id] = HttpEngine(
             address.url,
             served_model=model,
@@ -127,7 +129,14 @@ class Engines:
             on_connected=partial(self.connect_times.record, address.pool),
             budget=self._budget,
             dns=self._names,
+            tls=address.tls,
         )
+
+    def renew_connections(self, tls: EngineTls) -> None:
+        """Makes later requests to the engines with this TLS use connections with its current context."""
+        for endpoint_id, address in self._addresses.items():
+            if address.tls is tls:
+                self.by_endpoint[endpoint_id].renew_connections()
 
     def close(self) -> None:
         for engine in self.by_endpoint.values():
@@ -145,17 +154,20 @@ class _EngineTarget:
     passes_priority: bool
     watches_whole_answers: bool
     api_key: str | None = field(repr=False)
+    tls: EngineTls | None
 
 
-def _engine_target(pool: PoolSettings, endpoint: FleetEndpoint) -> _EngineTarget:
+def _engine_target(found: PoolEndpoint) -> _EngineTarget:
+    pool = found.pool
     return _EngineTarget(
         pool.name,
-        endpoint.url,
+        found.endpoint.url,
         pool.engine,
         pool.served_model,
         pool.forward_priority,
         pool.always_stream_upstream,
         pool.api_key,
+        found.tls,
     )
 
 

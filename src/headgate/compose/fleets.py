@@ -10,6 +10,7 @@ from pathlib import Path
 
 import aiohttp
 
+from headgate.compose.pool_tls import PoolEndpoint, PoolTls
 from headgate.config.settings import PoolSettings
 from headgate.engines.dialects import DIALECTS
 from headgate.engines.engine_watch import TIMEOUT_S
@@ -30,7 +31,6 @@ from headgate.ports.engine import ProbeState
 from headgate.ports.fleet import (
     EndpointLookup,
     Fleet,
-    FleetEndpoint,
     FleetObserver,
     Phase,
     ProbeEngine,
@@ -64,6 +64,7 @@ class Fleets:
         on_drain: OnDrain,
     ) -> None:
         self._session = session
+        self.tls = PoolTls()
         self._lookup = lookup
         self._changed = changed
         self._on_start = on_start
@@ -76,10 +77,10 @@ class Fleets:
         self._missing_library: str | None = None
         """A required library that is not installed, with the next step."""
 
-    def endpoints(self) -> Iterator[tuple[PoolSettings, FleetEndpoint]]:
+    def endpoints(self) -> Iterator[PoolEndpoint]:
         for name, pool in self._pools.items():
             for endpoint in self._fleets[name].endpoints():
-                yield pool, endpoint
+                yield PoolEndpoint(pool, endpoint, self.tls.of(pool))
 
     def phases(self) -> dict[EndpointId, Phase]:
         """Returns the phases of endpoint starts, for fleets that observe them. Other fleets only list endpoints."""
@@ -94,6 +95,7 @@ class Fleets:
     def change_to(self, pools: Sequence[PoolSettings]) -> None:
         """Creates new fleets, which `start` then starts. Removed fleets drain, without a timeout."""
         before, self._pools = self._pools, {pool.name: pool for pool in pools}
+        self.tls.change_to(pools)
         for name, pool in self._pools.items():
             if before.get(name) == pool:
                 continue
@@ -222,6 +224,8 @@ class Fleets:
         return _FleetLog(pool.name, self._on_start, self._on_drain)
 
     def _probe(self, pool: PoolSettings) -> ProbeEngine:
+        tls = self.tls.of(pool)
+
         async def look(url: str) -> ProbeResult:
             probe = Probe(
                 self._session,
@@ -231,6 +235,7 @@ class Fleets:
                 api_key=pool.api_key,
                 timeout_s=TIMEOUT_S,
                 page_bytes_max=PAGE_BYTES_MAX,
+                tls=tls,
             )
             health = await probe.health()
             return ProbeResult(_PROBE_STATES[health.verdict], health.problem or "")
@@ -238,9 +243,11 @@ class Fleets:
         return look
 
     def _warm_up(self, pool: PoolSettings) -> WarmUp:
+        tls = self.tls.of(pool)
+
         async def first_request(url: str) -> str | None:
             dialect, model, key = DIALECTS[pool.engine], pool.served_model, pool.api_key
-            return await warm_up(self._session, url, dialect=dialect, served_model=model, api_key=key)
+            return await warm_up(self._session, url, dialect=dialect, served_model=model, api_key=key, tls=tls)
 
         return first_request
 

@@ -115,6 +115,7 @@ class GatewayStatus:
             "reload": configuration.settings.reload.value,
             "reload_problems": configuration.problems,
             "restart_needed": configuration.restart_needed,
+            "engine_tls_problems": parts.fleets.tls.problems(),
             "uptime_s": round(time.monotonic() - self._started_at, 1),
             "draining": parts.app.draining,
             "requests_open": parts.app.open_requests,

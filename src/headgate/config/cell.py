@@ -8,6 +8,7 @@ with defaults filled in, and a redacted one for display.
 """
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 from urllib.parse import parse_qsl, quote
@@ -26,6 +27,8 @@ PORT: Final = 6379
 SENTINEL_PORT: Final = 26_379
 DATABASE_MAX: Final = 99_999
 MEMBER_LENGTH_MAX: Final = 128
+TLS_FILES: Final = ("ca", "certificate", "key")
+"""Options of a store URL."""
 
 _MEMBER: Final = re.compile(rf"[A-Za-z0-9_.:-]{{1,{MEMBER_LENGTH_MAX}}}")
 _NOT_IN_A_MEMBER: Final = re.compile(r"[^A-Za-z0-9_.:-]")
@@ -98,7 +101,8 @@ class _StoreUrl:
     master: str
     """Name of the master in Sentinel; empty without Sentinel."""
     database: int
-    ca: str
+    tls_files: Mapping[str, str]
+    """Paths of the CA, the client certificate and its key, by the name of the URL's option."""
 
     @property
     def url(self) -> str:
@@ -112,7 +116,8 @@ class _StoreUrl:
     def _url_with(self, credentials: str) -> str:
         addresses = ",".join(quantities.address_text(*each) for each in self.addresses)
         master = f"/{self.master}" if self.master else ""
-        query = f"?ca={quote(self.ca)}" if self.ca else ""
+        options = "&".join(f"{name}={quote(path)}" for name, path in self.tls_files.items())
+        query = f"?{options}" if options else ""
         return f"{self.scheme}://{credentials}{addresses}{master}/{self.database}{query}"
 
 
@@ -137,7 +142,7 @@ def _store(text: str, report: ConfigReport) -> _StoreUrl | None:
     if len(addresses) > 1 and not sentinel:
         report.add_problem(_STORE, "has several hosts; use redis+sentinel:// if they are sentinels, otherwise keep one")
     master, database = _path(path, sentinel, report)
-    return _StoreUrl(scheme, credentials, addresses, master, database, _ca(query, scheme, report))
+    return _StoreUrl(scheme, credentials, addresses, master, database, _tls_files(query, scheme, report))
 
 
 def _addresses(text: str, port: int, report: ConfigReport) -> tuple[Address, ...]:
@@ -164,16 +169,20 @@ def _path(path: str, sentinel: bool, report: ConfigReport) -> tuple[str, int]:  
     return master, int(number or 0)
 
 
-def _ca(query: str, scheme: str, report: ConfigReport) -> str:
-    """Path of the CA certificate for the store; empty if the system's CAs are used."""
+def _tls_files(query: str, scheme: str, report: ConfigReport) -> dict[str, str]:
+    """The files in the URL's options. Without a CA, the system's CAs are used."""
     if not query:
-        return ""
+        return {}
     options = dict(parse_qsl(query, keep_blank_values=True))
-    if options.keys() != {"ca"} or not options["ca"]:
-        report.add_problem(_STORE, "has an unknown option after the question mark; only ca=FILE is allowed")
+    if not options or options.keys() - TLS_FILES or not all(options.values()):
+        allowed = ", ".join(f"{name}=FILE" for name in TLS_FILES)
+        report.add_problem(_STORE, f"has an unknown option after the question mark; only {allowed} are allowed")
     elif not scheme.startswith("rediss"):
-        report.add_problem(_STORE, "has a ca, but the connection does not use TLS; use rediss instead of redis")
-    return options.get("ca", "")
+        name = next(iter(options))
+        report.add_problem(_STORE, f"has a {name}, but the connection does not use TLS; use rediss instead of redis")
+    elif "key" in options and "certificate" not in options:
+        report.add_problem(_STORE, "has a key without a certificate; add certificate=FILE")
+    return {name: options[name] for name in TLS_FILES if name in options}
 
 
 def _bracketed(host: str) -> str:

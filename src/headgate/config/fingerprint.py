@@ -13,6 +13,7 @@ import hashlib
 import hmac
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 
 import msgspec
 
@@ -22,6 +23,7 @@ from headgate.fleets.dns.options import DnsOptions
 from headgate.fleets.processes.options import ProcessOptions
 from headgate.hosts.cell.options import CellOptions
 from headgate.ledger.options import DatabaseOptions
+from headgate.ports.tls import ClientTlsOptions
 from headgate.telemetry.traces.options import TracingOptions
 from headgate.wire.keys import format_digest
 
@@ -80,6 +82,14 @@ def _engine_environment(pool: PoolSettings) -> Mapping[str, str]:
     return pool.fleet.environment if isinstance(pool.fleet, ProcessOptions) else {}
 
 
+def _tls_without_paths(tls: ClientTlsOptions | None) -> ClientTlsOptions | None:
+    """TLS options without the directories of the files, which may differ between machines."""
+    if tls is None:
+        return None
+    ca, certificate, key = (None if each is None else Path(each).name for each in (tls.ca, tls.certificate, tls.key))
+    return ClientTlsOptions(ca, certificate, key, tls.server_name)
+
+
 def _fleet_without_environment(pool: PoolSettings) -> DnsOptions | ProcessOptions | None:
     return replace(pool.fleet, environment={}) if isinstance(pool.fleet, ProcessOptions) else pool.fleet
 
@@ -107,6 +117,7 @@ def _parts(settings: Settings) -> dict[str, object]:
         replace(
             pool,
             api_key=None,
+            tls=_tls_without_paths(pool.tls) if settings.cell is not None else pool.tls,
             endpoints=tuple(sorted(pool.endpoints, key=lambda each: each.id)),
             fleet=_fleet_without_environment(pool),
         )

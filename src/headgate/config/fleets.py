@@ -33,12 +33,14 @@ SETTINGS_BY_KIND: Final[Mapping[str, frozenset[str]]] = MappingProxyType(
     {
         STATIC: frozenset(),
         DNS: frozenset(
-            {"name", "port", "nameserver", "resolve_interval", "misses_max", "empty_after", "zone", "not_ready_name"}
+            {"name", "port", "scheme", "nameserver", "resolve_interval", "misses_max", "empty_after", "zone"}
+            | {"not_ready_name"}
         ),
         PROCESSES: frozenset(
             {
                 "command",
                 "environment",
+                "scheme",
                 "working_directory",
                 "log_directory",
                 "port_range",
@@ -53,6 +55,7 @@ SETTINGS_BY_KIND: Final[Mapping[str, frozenset[str]]] = MappingProxyType(
             {
                 "command",
                 "environment",
+                "scheme",
                 "log_directory",
                 "endpoint_count",
                 "start_timeout",
@@ -92,6 +95,8 @@ def fleet_options(pool: str, section: PoolSection, report: ConfigReport) -> DnsO
     for setting, text in (("device", fleet.device), ("zone", fleet.zone)):
         if text is not None and not _NAME.fullmatch(_PLACEHOLDER.sub("x", text)):
             report.add_problem((*place, setting), "must have only letters, digits, and . _ : -")
+    if fleet.scheme not in (None, "http", "https"):
+        report.add_problem((*place, "scheme"), f'scheme "{fleet.scheme}" does not exist; use http or https')
     in_flight_max = section.in_flight_max
     if in_flight_max is None:
         missing = (

@@ -42,6 +42,13 @@ class EndpointSection(Section, frozen=True):
     zone: str | None = None
 
 
+class EngineTlsSection(Section, frozen=True):
+    ca: str | None = None
+    certificate: str | None = None
+    key: str | None = None
+    server_name: str | None = None
+
+
 class SpeedSection(Section, frozen=True):
     """Engine speed. Omitted values come from `profile` or have their defaults (speeds.py)."""
 
@@ -64,6 +71,7 @@ class FleetSection(Section, frozen=True):
     kind: str = "static"
     name: str | None = None
     port: Annotated[int, Meta(ge=1, le=65_535)] | None = None
+    scheme: str | None = None
     nameserver: AddressText | None = None
     resolve_interval: PositiveDuration | None = None
     misses_max: Positive | None = None
@@ -145,6 +153,7 @@ class PoolSection(Section, frozen=True):
     in_flight_max: Positive | None = None
     served_model: str | None = None
     api_key: Secret | None = None
+    tls: EngineTlsSection | None = None
     warm_up: DurationOrZero = 30 * SECOND
     forward_priority: bool = False
     always_stream_upstream: bool = False

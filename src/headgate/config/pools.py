@@ -7,6 +7,7 @@ from typing import Protocol
 from urllib.parse import SplitResult, urlsplit
 
 from headgate.config.batching import batch_rules
+from headgate.config.engine_tls import engine_tls
 from headgate.config.fleets import STATIC, cold_start_ns, fleet_options, held_requests_max, scaling_rules
 from headgate.config.money import prices
 from headgate.config.pool_schema import EndpointSection, PoolSection, SpeedSection
@@ -20,6 +21,11 @@ from headgate.model.policy import Pool
 from headgate.model.units import Duration, EndpointId, PoolName
 
 _PORTS = {"http": 80, "https": 443}
+_API_PATH = re.compile(
+    r"/(v1(/(chat/completions|completions|embeddings|responses|models))?|v2/(models|health)(/.*)?|health|metrics)/?$"
+)
+"""Path of an engine's API at the end of a URL."""
+_BASE_PATH = re.compile(r"(/(?!\.\.?(/|$))[A-Za-z0-9._~-]+)*/?")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")
 
 
@@ -98,6 +104,7 @@ class _PoolReader:
             served_model=self._served_model(name, section),
             endpoints=self._endpoints(name, section),
             api_key=section.api_key,
+            tls=engine_tls(name, section, self.report),
             forward_priority=section.forward_priority,
             always_stream_upstream=section.always_stream_upstream,
             gpu_metrics_port=section.gpu_metrics_port,
@@ -148,19 +155,19 @@ class _PoolReader:
         for setting, word in (("device", endpoint.device), ("zone", endpoint.zone)):
             if word is not None and not _NAME.fullmatch(word):
                 self.report.add_problem((*place, setting), "must have only letters, digits, and . _ : -")
-        identity = EndpointId(f"{pool}/{endpoint.name or _host_and_port(url)}")
+        identity = EndpointId(f"{pool}/{endpoint.name or _address(url)}")
         if not self._claim_address(url, identity, place):
             return None
         return EndpointOptions(
             identity,
-            f"{url.scheme}://{url.netloc}",
+            f"{url.scheme}://{url.netloc}{url.path}",
             self._in_flight_max(pool, section, endpoint),
             device=endpoint.device or "",
             zone=endpoint.zone or "",
         )
 
     def _claim_address(self, url: SplitResult, identity: EndpointId, place: SettingPath) -> bool:
-        address = _host_and_port(url)
+        address = _address(url)
         if address in self.claimed_addresses:
             problem = f'{address} is already endpoint "{self.claimed_addresses[address]}"; remove one of the two'
             self.report.add_problem((*place, "url"), problem)
@@ -185,11 +192,11 @@ class InvalidEngineUrl(Exception):
 def engine_url(text: str) -> str:
     """Normalized engine URL. The input may end with `/v1`. Raises `InvalidEngineUrl`."""
     url = _parse_url(text.rstrip("/").removesuffix("/v1"))
-    return f"{url.scheme}://{url.netloc}"
+    return f"{url.scheme}://{url.netloc}{url.path}"
 
 
 def _parse_url(text: str) -> SplitResult:
-    """Normalized URL without a path or trailing slash."""
+    """Normalized URL without a trailing slash."""
     try:
         url = urlsplit(text)
         host, port = url.hostname, url.port
@@ -199,10 +206,17 @@ def _parse_url(text: str) -> SplitResult:
         raise InvalidEngineUrl("is not the URL of an engine; write it as http://HOST:PORT or https://HOST")
     if "@" in url.netloc:
         raise InvalidEngineUrl("has credentials; remove them and set the pool's api_key")
-    if url.path not in ("", "/") or url.query or url.fragment:
-        rest = text.split(url.netloc, 1)[1]
+    found = _API_PATH.search(url.path)
+    if url.query or url.fragment or found is not None:
+        rest = text.split(url.netloc, 1)[1] if found is None else found[0]
         raise InvalidEngineUrl(f'ends with "{rest}"; remove it, because Headgate adds the API paths')
-    return SplitResult(url.scheme, url.netloc.lower(), "", "", "")
+    if not _BASE_PATH.fullmatch(url.path):
+        raise InvalidEngineUrl("has a base path with other characters than letters, digits, and . _ ~ - /; correct it")
+    return SplitResult(url.scheme, url.netloc.lower(), url.path.rstrip("/"), "", "")
+
+
+def _address(url: SplitResult) -> str:
+    return _host_and_port(url) + url.path
 
 
 def _host_and_port(url: SplitResult) -> str:

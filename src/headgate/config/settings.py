@@ -6,7 +6,7 @@ The settings do not depend on YAML, textual units or environment variables. Secr
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from headgate.control.options import FileStamp, NotificationOptions, ReloadTrigger
 from headgate.edge.options import EdgeLimits
@@ -23,6 +23,8 @@ from headgate.ports.tls import ClientTlsOptions, ServerTlsOptions
 from headgate.telemetry.options import Objectives
 from headgate.telemetry.records.options import RecordsOptions
 from headgate.telemetry.traces.options import TracingOptions
+
+HTTPS: Final = "https"
 
 
 class Address(NamedTuple):
@@ -41,6 +43,8 @@ class PoolSettings:
     """Static endpoints; empty for other fleets."""
     api_key: str | None = field(default=None, repr=False)
     """Bearer token sent to the engines."""
+    tls: ClientTlsOptions | None = None
+    """How engines with an `https` URL are verified. None for the system's authorities, without a client certificate."""
     forward_priority: bool = False
     """Whether to forward the `priority` field, for engines that schedule by priority."""
     always_stream_upstream: bool = False
@@ -53,6 +57,13 @@ class PoolSettings:
     """Autoscaling rules; None without autoscaling."""
     batching: BatchRules | None = None
     """Batching rules; None without batching."""
+
+    @property
+    def uses_tls(self) -> bool:
+        """Whether an endpoint may have an `https` URL."""
+        if self.fleet is not None:
+            return self.fleet.scheme == HTTPS
+        return any(each.url.startswith(f"{HTTPS}://") for each in self.endpoints)
 
 
 @dataclass(frozen=True, slots=True)

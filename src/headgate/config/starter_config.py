@@ -7,9 +7,11 @@ marked as estimates.
 import json
 import re
 from dataclasses import dataclass
+from pathlib import Path
 from textwrap import indent, wrap
 
 from headgate.config.traffic_shapes import SHAPES
+from headgate.ports.tls import ClientTlsOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +26,7 @@ class StarterPool:
     """Sentence explaining where `in_flight_max` comes from."""
     api_key_variable: str | None = None
     """Environment variable that contains the engine's API key."""
+    tls: ClientTlsOptions | None = None
 
 
 EXAMPLE_POOL = StarterPool(
@@ -69,14 +72,15 @@ anonymous_tenant: laptop
 """
 
 
-def starter_config(shape: str, pool: StarterPool) -> str:
+def starter_config(shape: str, pool: StarterPool, *, directory: Path = Path()) -> str:
+    """Text of the file. `directory` is the file's directory, to which the paths in it are relative."""
     chosen = SHAPES[shape]
     return _FILE.format(
         shape=shape,
         purpose=chosen.purpose,
         drain_grace=chosen.drain_grace,
         drain_reason=chosen.drain_reason,
-        pool=indent(_pool(pool), "    "),
+        pool=indent(_pool(pool, directory), "    "),
         model=_quoted(public_name(pool.served_model)),
         classes=chosen.classes_section(pool.in_flight_max),
     )
@@ -90,7 +94,7 @@ def public_name(served_model: str) -> str:
     return _INVALID_NAME_CHARS.sub("-", name).lstrip("._:/@+-").rstrip("-")[:256] or "model"
 
 
-def _pool(pool: StarterPool) -> str:
+def _pool(pool: StarterPool, directory: Path) -> str:
     reason = f"{pool.in_flight_reason} Further requests wait in the gateway, where their order can still change."
     lines = [
         f"engine: {pool.engine}",
@@ -101,8 +105,23 @@ def _pool(pool: StarterPool) -> str:
     ]
     if pool.api_key_variable is not None:
         lines += ["# The engine's API key, from the environment.", f"api_key: ${{{pool.api_key_variable}}}"]
+    if tls := _tls(pool.tls or ClientTlsOptions(), directory):
+        lines += ["# How the engine's certificate is verified, and the certificate of this gateway.", "tls:", *tls]
     lines += ["endpoints:", f"  - {pool.url}"]
     return "\n".join(lines) + "\n"
+
+
+def _tls(tls: ClientTlsOptions, directory: Path) -> list[str]:
+    paths = {"ca": tls.ca, "certificate": tls.certificate, "key": tls.key}
+    values = {name: _path_from(directory, path) for name, path in paths.items() if path is not None}
+    if tls.server_name is not None:
+        values["server_name"] = tls.server_name
+    return [f"  {name}: {_quoted(value)}" for name, value in values.items()]
+
+
+def _path_from(directory: Path, path: str) -> str:
+    """A path relative to the working directory, as a path relative to another directory or an absolute path."""
+    return path if directory == Path() else str(Path(path).absolute())
 
 
 def _quoted(text: str) -> str:

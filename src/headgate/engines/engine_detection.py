@@ -13,10 +13,11 @@ import msgspec
 
 from headgate.engines.dialect import Dialect
 from headgate.engines.dialects import DIALECTS
+from headgate.engines.engine_tls import EngineTls
 from headgate.engines.http_engine import authorization, metrics_url
 from headgate.engines.metrics_page import label_values, read_metrics
 from headgate.engines.openai_compatible import OPENAI_COMPATIBLE
-from headgate.engines.page import PAGE_BYTES_MAX, Page, PageUnavailable, get_page
+from headgate.engines.page import PAGE_BYTES_MAX, Page, PageUnavailable, get_engine_page
 from headgate.engines.probe import Probe
 from headgate.engines.triton.dialect import SERVER_PATH, TRITON, TRITON_TRTLLM
 from headgate.wire.openai_bodies import read_error
@@ -54,14 +55,19 @@ class _Server(msgspec.Struct):
 class _Pages:
     """Pages of one server."""
 
-    def __init__(self, session: aiohttp.ClientSession, url: str, api_key: str | None, timeout_s: float) -> None:
+    def __init__(
+        self, session: aiohttp.ClientSession, url: str, api_key: str | None, timeout_s: float, tls: EngineTls | None
+    ) -> None:
         self._session = session
         self._url = url
         self._headers = authorization(api_key)
         self._timeout_s = timeout_s
+        self._tls = tls
 
     async def get(self, path: str, url: str | None = None) -> Page:
-        return await get_page(self._session, url or self._url, path, headers=self._headers, timeout_s=self._timeout_s)
+        return await get_engine_page(
+            self._session, url or self._url, path, headers=self._headers, timeout_s=self._timeout_s, tls=self._tls
+        )
 
     async def metrics(self, dialect: Dialect) -> bytes:
         """Returns the metrics page, or empty bytes if there is none."""
@@ -77,10 +83,15 @@ class _Pages:
 
 
 async def detect_engine(
-    session: aiohttp.ClientSession, url: str, *, api_key: str | None = None, timeout_s: float = 2.0
+    session: aiohttp.ClientSession,
+    url: str,
+    *,
+    api_key: str | None = None,
+    timeout_s: float = 2.0,
+    tls: EngineTls | None = None,
 ) -> DetectedEngine:
     """Detects the engine at `url`. Raises `DetectionError`."""
-    pages = _Pages(session, url, api_key, timeout_s)
+    pages = _Pages(session, url, api_key, timeout_s, tls)
     dialect, models = await _detect_kserve(pages) or await _detect_openai(pages)
     probe = Probe(
         session,
@@ -90,6 +101,7 @@ async def detect_engine(
         api_key=api_key,
         timeout_s=timeout_s,
         page_bytes_max=PAGE_BYTES_MAX,
+        tls=tls,
     )
     version, places = await asyncio.gather(probe.version(), probe.concurrency())
     return DetectedEngine(dialect, models, version, places)
@@ -122,7 +134,8 @@ async def _models(pages: _Pages) -> list[_Model]:
     try:
         page = await pages.get(path)
     except PageUnavailable as unheard:
-        raise DetectionError(f"{unheard}; start the engine or correct the address") from unheard
+        said = str(unheard)
+        raise DetectionError(said if "; " in said else f"{said}; start the engine or correct the address") from unheard
     if page.status != 200:
         raise DetectionError(_not_serving(path, page))
     try:

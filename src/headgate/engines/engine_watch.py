@@ -27,6 +27,7 @@ import aiohttp
 
 from headgate.core.events import EndpointMetricsReported, EndpointNotReady, EndpointProbed, EndpointReady, Event
 from headgate.engines.dialect import Dialect, Signal
+from headgate.engines.engine_tls import EngineTls
 from headgate.engines.page import PAGE_BYTES_MAX
 from headgate.engines.probe import Health, Probe, ProbeVerdict, Scrape
 from headgate.model.endpoint import EndpointProblem
@@ -153,7 +154,14 @@ class EngineWatch:
         self._paused = False
 
     def watch(
-        self, endpoint_id: EndpointId, url: str, *, dialect: Dialect, served_model: str, api_key: str | None
+        self,
+        endpoint_id: EndpointId,
+        url: str,
+        *,
+        dialect: Dialect,
+        served_model: str,
+        api_key: str | None,
+        tls: EngineTls | None = None,
     ) -> None:
         assert endpoint_id not in self._watched, f"{endpoint_id} is watched already"
         probe = Probe(
@@ -164,6 +172,7 @@ class EngineWatch:
             api_key=api_key,
             timeout_s=self._timeout_s,
             page_bytes_max=self._page_bytes_max,
+            tls=tls,
         )
         start_after_s = min(len(self._watched) * START_STEP_S, self._interval_s)
         watched = _Watched(endpoint_id, dialect, probe, start_after_s, phase=self._count * _GOLDEN_STEP % 1.0)

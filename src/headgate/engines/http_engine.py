@@ -7,7 +7,7 @@ scheduler decides on retries.
 
 import asyncio
 import re
-import ssl
+import socket
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -20,6 +20,7 @@ from headgate.engines.buffered_response import BufferedResponse
 from headgate.engines.dialect import Dialect
 from headgate.engines.dns_cache import DnsCache
 from headgate.engines.engine_connection import EngineConnection
+from headgate.engines.engine_tls import EngineTls
 from headgate.engines.faults import failure_reason, fault_of
 from headgate.engines.http_response import HttpResponse
 from headgate.engines.joined_response import join_stream
@@ -27,6 +28,7 @@ from headgate.model.fault import Fault
 from headgate.model.ticket import Api
 from headgate.model.units import SECOND, Duration, RequestId
 from headgate.ports.engine import Call, EngineFault, EngineResponse
+from headgate.ports.tls import ClientTlsOptions, InvalidTlsFile
 from headgate.wire.kserve.infer import error_body
 from headgate.wire.stream_joiner import StreamDiffers
 from headgate.wire.turn_budget import TurnBudget
@@ -65,13 +67,21 @@ def url_at(base_url: str, path: str) -> str:
 
 
 def metrics_url(base_url: str, dialect: Dialect) -> str:
-    """Returns the base URL of an engine's metrics, which may be on a separate port."""
-    if not dialect.metrics_port_offset:
-        return base_url
+    """Returns the base URL of an engine's metrics, which may be on a separate port.
+
+    A base URL with a path belongs to a proxy, which serves all pages of the engine on one port.
+    """
     parts = urlsplit(base_url)
+    if not dialect.metrics_port_offset or _base_path(base_url):
+        return base_url
     host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
     port = (parts.port or (443 if parts.scheme == "https" else 80)) + dialect.metrics_port_offset
     return f"{parts.scheme}://{host}:{port}"
+
+
+def _base_path(url: str) -> str:
+    """Returns the path that precedes the paths of the engine's API. Empty for most engines."""
+    return url_at(urlsplit(url).path, "")
 
 
 def authorization(api_key: str | None) -> dict[str, str]:
@@ -93,16 +103,18 @@ class HttpEngine:
         on_connected: Callable[[Duration], None] | None = None,
         budget: TurnBudget | None = None,
         dns: DnsCache | None = None,
+        tls: EngineTls | None = None,
     ) -> None:
         """Creates a client without opening a connection.
 
         `on_connected` receives the time that each new connection took to open. `budget` limits parsing across all
         engines that share it, and `dns` caches host addresses for them. If either is None, the engine creates its own.
+        `tls` applies to `https` URLs; if None, the engine's certificate is verified with the system's authorities.
         """
         parts = urlsplit(url)
         assert parts.hostname is not None, "the engine address has no host; validation should have rejected it"
         self._host = parts.hostname
-        self._tls = ssl.create_default_context() if parts.scheme == "https" else None
+        self._tls = (tls or EngineTls(ClientTlsOptions())) if parts.scheme == "https" else None
         self._port = parts.port or (80 if self._tls is None else 443)
         self.served_model = served_model
         self._passes_priority = passes_priority
@@ -112,8 +124,10 @@ class HttpEngine:
         self._streams_differ: set[Api] = set()
         """APIs for which this engine's stream differed from its non-streaming response."""
         self._common_headers = _header_lines(parts.netloc, api_key)
+        self._base_path = _base_path(url)
         self._request_starts = {
-            api: f"POST {path} HTTP/1.1\r\n{self._common_headers}" for api, path in dialect.paths.items()
+            api: f"POST {self._base_path}{path} HTTP/1.1\r\n{self._common_headers}"
+            for api, path in dialect.paths.items()
         }
         self._adapter = dialect.adapter(self) if dialect.adapter is not None else None
         self._loop = asyncio.get_running_loop()
@@ -121,6 +135,8 @@ class HttpEngine:
         self._dns = dns or DnsCache()
         self._open: set[EngineConnection] = set()
         self._idle: list[EngineConnection] = []
+        self._outdated: set[EngineConnection] = set()
+        """Active connections that use an earlier TLS context. They are closed instead of becoming idle."""
         self._pruning: asyncio.TimerHandle | None = None
 
     async def ask(self, call: Call) -> EngineResponse:
@@ -175,7 +191,7 @@ class HttpEngine:
         sent: Callable[[], None] | None = None,
     ) -> HttpResponse:
         """Sends a request on behalf of a protocol adapter."""
-        start = f"{method} {path} HTTP/1.1\r\n{self._common_headers}"
+        start = f"{method} {self._base_path}{path} HTTP/1.1\r\n{self._common_headers}"
         head = self._head(start, request_id, headers, sum(map(len, body)), closes=False)
         connection = self._take_idle() or await self._connect()
         return await connection.ask([head, *body], self._dialect, sent)
@@ -189,11 +205,14 @@ class HttpEngine:
     def connections_idle(self) -> int:
         return len(self._idle)
 
+    def renew_connections(self) -> None:
+        """Makes later requests use new connections. Active connections close when their responses end."""
+        self._close_idle()
+        self._outdated = set(self._open)
+
     def close(self) -> None:
         """Closes idle connections. Active connections close when their responses end."""
-        for connection in self._idle:
-            connection.close()
-        self._idle.clear()
+        self._close_idle()
         if self._pruning is not None:
             self._pruning.cancel()
             self._pruning = None
@@ -238,9 +257,11 @@ class HttpEngine:
         def connection() -> EngineConnection:
             return EngineConnection(self._on_idle, self._on_lost, self._budget)
 
-        name = self._host if self._tls else None
-        began_s = self._loop.time()
+        tls, began_s = self._tls, self._loop.time()
+        raw: socket.socket | None = None
         try:
+            context = None if tls is None else tls.context
+            name = None if tls is None else tls.server_name or self._host
             async with asyncio.timeout(CONNECT_S_MAX):
                 # Addresses are tried in parallel, so that an unresponsive address does not delay the others.
                 raw = await start_connection(
@@ -248,17 +269,22 @@ class HttpEngine:
                     happy_eyeballs_delay=HAPPY_EYEBALLS_S,
                     loop=self._loop,
                 )
-                _, made = await self._loop.create_connection(connection, sock=raw, ssl=self._tls, server_hostname=name)
+                _, made = await self._loop.create_connection(connection, sock=raw, ssl=context, server_hostname=name)
         except TimeoutError as error:
-            reason = failure_reason(error) if error.errno else f"no connection within {CONNECT_S_MAX:g} s"
+            missing = "connection" if raw is None else "TLS handshake"
+            reason = failure_reason(error) if error.errno else f"no {missing} within {CONNECT_S_MAX:g} s"
             raise EngineFault(f"the request to the engine failed: {reason}", Fault.CONNECTION) from error
         except OSError as error:
             fault = fault_of(error, Fault.CONNECTION)
             raise EngineFault(f"the request to the engine failed: {failure_reason(error)}", fault) from error
+        except InvalidTlsFile as error:
+            raise EngineFault(f"the request to the engine failed: {error}", Fault.GATEWAY) from error
         if self._on_connected is not None:
             self._on_connected(Duration(int((self._loop.time() - began_s) * SECOND)))
         if made.is_open:
             self._open.add(made)
+            if tls is not None and tls.context is not context:
+                self._outdated.add(made)
         return made
 
     def _take_idle(self) -> EngineConnection | None:
@@ -270,7 +296,15 @@ class HttpEngine:
             connection.close()
         return None
 
+    def _close_idle(self) -> None:
+        for connection in self._idle:
+            connection.close()
+        self._idle.clear()
+
     def _on_idle(self, connection: EngineConnection) -> None:
+        if self._outdated and connection in self._outdated:
+            connection.close()
+            return
         connection.idle_since = self._loop.time()
         self._idle.append(connection)
         if self._pruning is None:
@@ -278,6 +312,7 @@ class HttpEngine:
 
     def _on_lost(self, connection: EngineConnection) -> None:
         self._open.discard(connection)
+        self._outdated.discard(connection)
         if connection in self._idle:
             self._idle.remove(connection)
 

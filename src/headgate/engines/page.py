@@ -4,17 +4,19 @@ import asyncio
 import errno
 import os
 import ssl
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 import aiohttp
 
 from headgate.engines.dns_cache import CachedResolver, DnsCache
-from headgate.engines.faults import fault_of
+from headgate.engines.engine_tls import EngineTls
+from headgate.engines.faults import fault_of, tls_failure
 from headgate.engines.http_engine import CONNECT_S_MAX, IDLE_S_MAX, url_at
 from headgate.model.endpoint import NAME_UNRESOLVED, EndpointProblem
 from headgate.model.fault import Fault
+from headgate.ports.tls import InvalidTlsFile
 
 PAGE_BYTES_MAX: Final = 2 * 1024 * 1024
 
@@ -60,7 +62,12 @@ def open_session(names: DnsCache | None = None, *, tls: ssl.SSLContext | None = 
 
 
 def failure_reason(error: BaseException) -> str:
-    """Returns why a request failed, without the engine's address, because the reason may reach callers."""
+    """Returns why a request failed, without the engine's address, because the reason may reach callers.
+
+    If the cause is TLS, the next step follows the reason, after a semicolon.
+    """
+    if (failed := ssl_error_of(error)) is not None:
+        return "; ".join(tls_failure(failed))
     match error:
         case aiohttp.ConnectionTimeoutError():
             return f"no connection within {CONNECT_S_MAX:g} s"
@@ -68,8 +75,6 @@ def failure_reason(error: BaseException) -> str:
             return NAME_UNRESOLVED
         case TimeoutError():
             return "no response in time"
-        case aiohttp.ClientSSLError() | ssl.SSLError():
-            return tls_failure_reason(error)
         case aiohttp.ServerDisconnectedError():
             return "the connection was closed without a response"
         case aiohttp.ClientPayloadError():
@@ -84,16 +89,51 @@ def failure_reason(error: BaseException) -> str:
             return type(error).__name__
 
 
-def tls_failure_reason(error: BaseException) -> str:
-    """Returns why a TLS connection failed."""
-    if isinstance(error, aiohttp.ClientConnectorCertificateError):
-        error = error.certificate_error
-    elif isinstance(error, aiohttp.ClientConnectorError):
-        error = error.os_error
+def _server_failure_reason(error: BaseException) -> str:
+    """Like `failure_reason`, for a server that is not an engine."""
+    failed = ssl_error_of(error)
+    return failure_reason(error) if failed is None else tls_failure_reason(failed)
+
+
+def tls_failure_reason(error: ssl.SSLError) -> str:
+    """Returns why a TLS connection to a server that is not an engine failed."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"the server's certificate is not trusted: {error.verify_message}"
-    reason = (error.reason or "") if isinstance(error, ssl.SSLError) else ""
-    return f"the TLS handshake failed: {reason.replace('_', ' ').lower() or 'unknown reason'}"
+    return f"the TLS handshake failed: {(error.reason or '').replace('_', ' ').lower() or 'unknown reason'}"
+
+
+def _tls_engine_failure_reason(error: BaseException) -> str:
+    """Like `failure_reason`, for an engine with TLS."""
+    reason = failure_reason(error)
+    if _is_closed(error):
+        # Some servers close the connection after the handshake instead of reporting a missing certificate.
+        reason += "; if the engine requires a client certificate, check the pool's tls.certificate and tls.key"
+    return reason
+
+
+def ssl_error_of(error: BaseException | None) -> ssl.SSLError | None:
+    """Returns the TLS error behind a failed request. aiohttp wraps it in errors of its own."""
+    while error is not None:
+        match error:
+            # aiohttp's own errors inherit from those of `ssl`, but lack their attributes.
+            case aiohttp.ClientConnectorCertificateError(certificate_error=ssl.SSLError() as cause):
+                return cause
+            case aiohttp.ClientConnectorError(os_error=ssl.SSLError() as cause):
+                return cause
+            case ssl.SSLError() if not isinstance(error, aiohttp.ClientError):
+                return error
+            case _:
+                error = error.__cause__
+    return None
+
+
+def _is_closed(error: BaseException) -> bool:
+    """Returns whether the server closed an established connection without a response."""
+    return isinstance(error, aiohttp.ServerDisconnectedError) or (
+        isinstance(error, aiohttp.ClientOSError)
+        and not isinstance(error, aiohttp.ClientConnectorError)
+        and ssl_error_of(error) is None
+    )
 
 
 def trouble_of(error: BaseException) -> EndpointProblem | None:
@@ -114,6 +154,37 @@ def trouble_of(error: BaseException) -> EndpointProblem | None:
             return EndpointProblem.UNREACHABLE
 
 
+async def get_engine_page(
+    session: aiohttp.ClientSession,
+    url: str,
+    path: str,
+    *,
+    headers: Mapping[str, str],
+    timeout_s: float,
+    page_bytes_max: int = PAGE_BYTES_MAX,
+    tls: EngineTls | None = None,
+) -> Page:
+    """Like `get_page`, with the TLS settings of an engine's pool."""
+    try:
+        context = None if tls is None else tls.context
+    except InvalidTlsFile as error:
+        raise PageUnavailable(f"GET {path} failed: {error}", None) from error
+    options: dict[str, Any] = {}
+    if tls is not None and context is not None:
+        options = {"ssl": context, "server_hostname": tls.server_name}
+    reason = failure_reason if context is None else _tls_engine_failure_reason
+    return await _get_page(
+        session,
+        url,
+        path,
+        headers=headers,
+        timeout_s=timeout_s,
+        page_bytes_max=page_bytes_max,
+        tls=options,
+        reason=reason,
+    )
+
+
 async def get_page(
     session: aiohttp.ClientSession,
     url: str,
@@ -129,10 +200,33 @@ async def get_page(
     `tls` is the context for HTTPS; by default, that of the session.
     """
     options: dict[str, Any] = {} if tls is None else {"ssl": tls}
+    return await _get_page(
+        session,
+        url,
+        path,
+        headers=headers,
+        timeout_s=timeout_s,
+        page_bytes_max=page_bytes_max,
+        tls=options,
+        reason=_server_failure_reason,
+    )
+
+
+async def _get_page(
+    session: aiohttp.ClientSession,
+    url: str,
+    path: str,
+    *,
+    headers: Mapping[str, str],
+    timeout_s: float,
+    page_bytes_max: int,
+    tls: Mapping[str, Any],
+    reason: Callable[[BaseException], str],
+) -> Page:
     try:
         async with (
             asyncio.timeout(timeout_s),
-            session.get(url_at(url, path), headers=headers, allow_redirects=False, **options) as answer,
+            session.get(url_at(url, path), headers=headers, allow_redirects=False, **tls) as answer,
         ):
             body = bytearray()
             while data := await answer.content.readany():
@@ -142,4 +236,4 @@ async def get_page(
                     raise PageUnavailable(f"the response to GET {path} exceeds {page_bytes_max} bytes")
             return Page(answer.status, answer.headers, bytes(body))
     except (aiohttp.ClientError, OSError, TimeoutError, asyncio.IncompleteReadError) as error:
-        raise PageUnavailable(f"GET {path} failed: {failure_reason(error)}", trouble_of(error)) from error
+        raise PageUnavailable(f"GET {path} failed: {reason(error)}", trouble_of(error)) from error

@@ -14,9 +14,10 @@ import aiohttp
 import msgspec
 
 from headgate.engines.dialect import GPU_UTILISATION, ConcurrencySource, Dialect, Signal, VersionSource
+from headgate.engines.engine_tls import EngineTls
 from headgate.engines.http_engine import authorization, metrics_url
 from headgate.engines.metrics_page import Metric, label_steps, metrics_steps, run_in_turns
-from headgate.engines.page import PageUnavailable, get_page
+from headgate.engines.page import PageUnavailable, get_engine_page
 from headgate.model.endpoint import EndpointProblem
 from headgate.ports.engine import EngineLimits, Telemetry
 from headgate.wire.openai_bodies import read_error
@@ -84,6 +85,7 @@ class Probe:
         api_key: str | None,
         timeout_s: float,
         page_bytes_max: int,
+        tls: EngineTls | None = None,
     ) -> None:
         self._session = session
         self._url = url
@@ -93,6 +95,7 @@ class Probe:
         self._headers = authorization(api_key)
         self._timeout_s = timeout_s
         self._page_bytes_max = page_bytes_max
+        self._tls = tls
 
     async def health(self) -> Health:
         try:
@@ -221,13 +224,14 @@ class Probe:
 
     async def _get(self, path: str, url: str | None = None) -> tuple[int, bytes]:
         """Returns the status and body of a complete response."""
-        page = await get_page(
+        page = await get_engine_page(
             self._session,
             url or self._url,
             path,
             headers=self._headers,
             timeout_s=self._timeout_s,
             page_bytes_max=self._page_bytes_max,
+            tls=self._tls,
         )
         return page.status, page.body
 

@@ -8,14 +8,16 @@ offers: completions, chat or embeddings.
 import asyncio
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final
 
 import aiohttp
 
 from headgate.engines.dialect import Dialect
+from headgate.engines.engine_tls import EngineTls
 from headgate.engines.http_engine import authorization, url_at
 from headgate.engines.page import failure_reason
 from headgate.model.ticket import Api
+from headgate.ports.tls import InvalidTlsFile
 from headgate.wire.openai_bodies import read_error
 
 WARM_UP_S_MAX: Final = 120.0
@@ -31,9 +33,20 @@ _REQUESTS: Final[Mapping[Api, Mapping[str, object]]] = MappingProxyType(
 
 
 async def warm_up(
-    session: aiohttp.ClientSession, url: str, *, dialect: Dialect, served_model: str, api_key: str | None
+    session: aiohttp.ClientSession,
+    url: str,
+    *,
+    dialect: Dialect,
+    served_model: str,
+    api_key: str | None,
+    tls: EngineTls | None = None,
 ) -> str | None:
     """Returns why the request failed, or None if the engine responded or offers no suitable API."""
+    try:
+        options: dict[str, Any] = {} if tls is None else {"ssl": tls.context, "server_hostname": tls.server_name}
+    except InvalidTlsFile as error:
+        return f"the warm-up request failed: {error}"
+    headers = authorization(api_key)
     for api, asked in _REQUESTS.items():
         if api not in dialect.paths:
             continue
@@ -41,7 +54,7 @@ async def warm_up(
         try:
             async with (
                 asyncio.timeout(WARM_UP_S_MAX),
-                session.post(url_at(url, dialect.paths[api]), json=body, headers=authorization(api_key)) as answer,
+                session.post(url_at(url, dialect.paths[api]), json=body, headers=headers, **options) as answer,
             ):
                 said = await answer.content.read(ANSWER_BYTES_MAX)
         except (aiohttp.ClientError, OSError, TimeoutError) as error:

@@ -9,7 +9,7 @@ from headgate.model.units import EndpointId
 class EndpointOptions:
     id: EndpointId
     url: str
-    """Scheme, host and optional port, without a path or a trailing slash."""
+    """Scheme, host, optional port and optional base path, without a trailing slash."""
     in_flight_max: int
     device: str = ""
     """The endpoint's device. Endpoints with the same device share its capacity. If empty, the endpoint has its own

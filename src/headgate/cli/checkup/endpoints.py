@@ -12,14 +12,16 @@ from headgate.config.settings import PoolSettings, Settings
 from headgate.engines.dialect import Dialect
 from headgate.engines.dialects import DIALECTS
 from headgate.engines.engine_detection import DetectionError, detect_engine
+from headgate.engines.engine_tls import EngineTls
 from headgate.engines.http_engine import authorization
 from headgate.engines.openai_compatible import OPENAI_COMPATIBLE
-from headgate.engines.page import PAGE_BYTES_MAX, PageUnavailable, get_page
+from headgate.engines.page import PAGE_BYTES_MAX, PageUnavailable, get_engine_page
 from headgate.engines.probe import MODELS_SHOWN_MAX, Health, Probe, ProbeVerdict, Scrape
 from headgate.fleets.options import EndpointOptions
 from headgate.model.endpoint import NAME_UNRESOLVED
 from headgate.model.units import PoolName
 from headgate.ports.engine import EngineLimits
+from headgate.ports.tls import ClientTlsOptions
 
 ENDPOINT_S_MAX = 2.0
 """Timeout for all checks of one endpoint."""
@@ -75,6 +77,7 @@ class _EndpointChecker:
         self._endpoint = endpoint
         self._dialect: Dialect = DIALECTS[pool.engine]
         self._look = EndpointCheck(pool.name)
+        self._tls = EngineTls(pool.tls or ClientTlsOptions()) if pool.uses_tls else None
         self._probe = Probe(
             session,
             endpoint.url,
@@ -83,6 +86,7 @@ class _EndpointChecker:
             api_key=pool.api_key,
             timeout_s=seconds_max,
             page_bytes_max=PAGE_BYTES_MAX,
+            tls=self._tls,
         )
 
     async def check(self) -> EndpointCheck:
@@ -92,7 +96,8 @@ class _EndpointChecker:
                     self._look.findings.append(finding)
         except TimeoutError:
             message = f"the checks did not finish within {self._seconds_max:g} s"
-            self._look.findings.append(self._problem(message, then="check the engine's load and its log"))
+            port = "" if self._tls is None else ", and that it uses TLS on this port"
+            self._look.findings.append(self._problem(message, then=f"check the engine's load and its log{port}"))
         return self._look
 
     async def _findings(self) -> AsyncIterator[CheckFinding]:
@@ -126,6 +131,9 @@ class _EndpointChecker:
         match health.verdict:
             case ProbeVerdict.NO_RESPONSE if NAME_UNRESOLVED in (health.problem or ""):
                 then = "check the DNS record of its host, or correct its url; it gets no requests until it responds"
+            case ProbeVerdict.NO_RESPONSE if "; " in (health.problem or ""):
+                said, _, then = (health.problem or "").partition("; ")
+                return self._problem(said, then=then)
             case ProbeVerdict.NO_RESPONSE:
                 then = "start the engine, or correct its url; it gets no requests until it responds"
             case ProbeVerdict.NOT_SERVING:
@@ -140,12 +148,13 @@ class _EndpointChecker:
         started = loop.time()
         headers = authorization(self._pool.api_key)
         try:
-            page = await get_page(
+            page = await get_engine_page(
                 self._session,
                 self._endpoint.url,
                 self._dialect.models_path,
                 headers=headers,
                 timeout_s=self._seconds_max,
+                tls=self._tls,
             )
         except PageUnavailable:
             # The health check passed a moment ago, so the other checks will report the problem.
@@ -172,7 +181,7 @@ class _EndpointChecker:
     async def _detected_dialect(self) -> str | None:
         """Engine type suggested by the responses, if it differs from the configured one."""
         try:
-            seen = await detect_engine(self._session, self._endpoint.url, api_key=self._pool.api_key)
+            seen = await detect_engine(self._session, self._endpoint.url, api_key=self._pool.api_key, tls=self._tls)
         except DetectionError:
             return None
         return None if seen.dialect in (OPENAI_COMPATIBLE, self._dialect) else seen.dialect.name

@@ -58,7 +58,7 @@ async def _post(
 ) -> dict[str, Any]:
     import aiohttp
 
-    from headgate.engines.page import tls_failure_reason
+    from headgate.engines.page import ssl_error_of, tls_failure_reason
 
     timeout, place = aiohttp.ClientTimeout(total=answer_s_max), url.partition("/admin/")[0]
     try:
@@ -71,7 +71,8 @@ async def _post(
         what = f"the gateway at {place} did not respond within {answer_s_max:.0f} s"
         raise AdminRequestFailed(f"{what}; check its log and its database") from None
     except aiohttp.ClientSSLError as error:
-        why = tls_failure_reason(error)
+        failed = ssl_error_of(error)
+        why = str(error) if failed is None else tls_failure_reason(failed)
         raise AdminRequestFailed(f"no gateway is responding at {place}: {why}; {trust_hint(why)}") from None
     except (aiohttp.ClientError, OSError) as error:
         why = f"no gateway is responding at {place}: {error}"

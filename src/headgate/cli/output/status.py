@@ -93,6 +93,7 @@ class StatusPage(Struct, frozen=True):
     reload: str = "signal"
     reload_problems: tuple[str, ...] = ()
     restart_needed: tuple[str, ...] = ()
+    engine_tls_problems: tuple[str, ...] = ()
     held_for_start: dict[str, int] = {}
     overrides: tuple[OverrideState, ...] = ()
     cell: CellState | None = None

@@ -137,7 +137,8 @@ class DnsFleet:
 
     def _endpoint(self, text: str, *, started: bool) -> FleetEndpoint:
         endpoint_id, options = EndpointId(f"{self._pool}/{text}"), self._options
-        return FleetEndpoint(endpoint_id, f"http://{text}", options.in_flight_max, zone=options.zone, started=started)
+        url = f"{options.scheme}://{text}"
+        return FleetEndpoint(endpoint_id, url, options.in_flight_max, zone=options.zone, started=started)
 
     @property
     def problem(self) -> str | None:

@@ -10,6 +10,8 @@ class DnsOptions:
     name: str
     port: int | None = None
     """Port of the endpoints. If None, services (SRV) are resolved instead, whose records include the ports."""
+    scheme: str = "http"
+    """Scheme of the endpoints' URLs, `http` or `https`."""
     nameserver: tuple[str, int] | None = None
     """Address and port of the name server. None to use the system's resolver."""
     in_flight_max: int

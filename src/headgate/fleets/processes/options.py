@@ -26,6 +26,8 @@ class ProcessOptions:
     It is below the system's ephemeral ports, because otherwise an outgoing connection could take the port while the
     engine is loading.
     """
+    scheme: str = "http"
+    """Scheme of the endpoints' URLs, `http` or `https`."""
     in_flight_max: int
     endpoint_count: int = 1
     """Initial endpoint count. It stays constant if the pool is not autoscaled."""

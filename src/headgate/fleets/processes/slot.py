@@ -89,7 +89,7 @@ class Slot:
 
     @property
     def url(self) -> str:
-        return f"http://{HOST}:{self.port}"
+        return f"{self._spec.options.scheme}://{HOST}:{self.port}"
 
     @property
     def is_serving(self) -> bool:

@@ -37,8 +37,8 @@ class RayChild(ChildProcess):
         self._cluster = cluster
         self._pid = 0
         self._status: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        self.url = ""
-        """Address of the process. Empty until it is running on a node."""
+        self.address = ""
+        """Host and port of the process. Empty until it is running on a node."""
         self.pending_reason = ""
         """Why the process is pending, if Ray has been short of capacity for a while."""
         self.problem = ""
@@ -66,7 +66,7 @@ class RayChild(ChildProcess):
     # Called for messages from the driver
 
     def placed(self, host: str, port: int, pid: int, actor: str) -> None:
-        self.url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+        self.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         self._pid = pid
         self.hint = f"; for its output, run: ray logs actor --id {actor}"
 

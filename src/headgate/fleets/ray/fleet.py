@@ -79,7 +79,9 @@ class RaySlot(Slot):
 
     @property
     def url(self) -> str:
-        return self._child.url if isinstance(self._child, RayChild) and self._child.url else UNPLACED_URL
+        if not isinstance(self._child, RayChild) or not self._child.address:
+            return UNPLACED_URL
+        return f"{self._spec.options.scheme}://{self._child.address}"
 
     async def _run_process(self) -> None:
         """Runs one process until it exits or the slot is no longer needed."""
@@ -126,9 +128,9 @@ class RaySlot(Slot):
     async def _wait_until_placed(self, child: RayChild, exit_status: asyncio.Task[int]) -> None:
         """Waits until the process is running on a node, has failed, or is no longer needed."""
         told = False
-        while self.desired and not child.url and not exit_status.done():
+        while self.desired and not child.address and not exit_status.done():
             await self._wait_any(exit_status, within_s=_POLL_S)
-            if child.pending_reason and not told and not child.url:
+            if child.pending_reason and not told and not child.address:
                 self._context.observer.problem_found(
                     self.id, f"{child.pending_reason}; add nodes or lower scaling.endpoints_max"
                 )

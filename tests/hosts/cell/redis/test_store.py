@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import shutil
 import time
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager
@@ -19,12 +20,15 @@ from headgate.hosts.cell.redis.connection import RedisConnection
 from headgate.hosts.cell.redis.connector import Connector
 from headgate.hosts.cell.redis.location import StoreLocation, parse_store_url
 from headgate.hosts.cell.redis.store import RedisStore
-from headgate.hosts.cell.redis.store_errors import describe_error
+from headgate.hosts.cell.redis.store_check import StoreInfo, check_store
+from headgate.hosts.cell.redis.store_errors import STORE_ERRORS, describe_error
 from headgate.hosts.cell.redis.stream_reader import TRIM_ENTRIES, StreamReader
+from headgate.ports.tls import ClientTlsOptions
 from testing.ports import free_port
 from testing.processes import MissingProgram
 from testing.stalls import rerun_if_stalled
-from testing.stores import Server, make_certificates, redis
+from testing.stores import Certificates, Server, make_certificates, redis
+from testing.tls_authority import Authority
 from tests.hosts.cell.protocol.test_store import a_claim
 from tests.hosts.cell.store_places import Member, Recorder, StorePlace, absent, be_patient, sentinel_set, until
 
@@ -84,12 +88,24 @@ def _hides_the_password(a: Member) -> None:
         ("redis://[fe80::1]/0", StoreLocation((("fe80::1", 6379),))),
         (
             "rediss://cache:1/2?ca=/etc/my%20ca.pem",
-            StoreLocation((("cache", 1),), database=2, tls=True, ca="/etc/my ca.pem"),
+            StoreLocation((("cache", 1),), database=2, tls=True, tls_files=ClientTlsOptions("/etc/my ca.pem")),
         ),
         ("redis+sentinel://a,b:2/main", StoreLocation((("a", 26379), ("b", 2)), master="main")),
         (
             "rediss+sentinel://me:x@a:1,[::1]:2/main/4?ca=f",
-            StoreLocation((("a", 1), ("::1", 2)), master="main", user="me", password="x", database=4, tls=True, ca="f"),
+            StoreLocation(
+                (("a", 1), ("::1", 2)),
+                master="main",
+                user="me",
+                password="x",
+                database=4,
+                tls=True,
+                tls_files=ClientTlsOptions("f"),
+            ),
+        ),
+        (
+            "rediss://cache?ca=a&certificate=c%20d&key=k",
+            StoreLocation((("cache", 6379),), tls=True, tls_files=ClientTlsOptions("a", "c d", "k")),
         ),
     ],
 )
@@ -210,6 +226,66 @@ async def test_tls_mismatch_is_reported(tmp_path: Path) -> None:
         assert "correct the file" in await problem_at(f"rediss://{at}?ca={tmp_path}/none", "cannot be read")
         assert "redis with rediss" in await problem_at(f"redis://{at}", "closed the connection")
         assert "TLS" in await problem_at(f"rediss://127.0.0.1:{plain.port}", "TLS")
+
+
+def issued(authority: Authority, name: str, *, expired: bool = False) -> Certificates:
+    return Certificates(authority.file, *authority.issue(name, "127.0.0.1", expired=expired))
+
+
+@pytest.mark.process
+async def test_store_that_requires_a_client_certificate_accepts_only_a_trusted_one(tmp_path: Path) -> None:
+    ours, other = Authority(tmp_path / "ours"), Authority(tmp_path / "other")
+    client = issued(ours, "client")
+    with a_redis(certificates=issued(ours, "server"), client_certificates=client) as server:
+        at = f"rediss://127.0.0.1:{server.port}?ca={ours.file}"
+        found = await check_store(f"{at}&certificate={client.certificate}&key={client.key}", "c")
+        without = await check_store(at, "c")
+        foreign = issued(other, "client")
+        untrusted = await check_store(f"{at}&certificate={foreign.certificate}&key={foreign.key}", "c")
+        mismatched = await check_store(f"{at}&certificate={client.certificate}&key={foreign.key}", "c")
+
+    assert isinstance(found, StoreInfo)
+    assert "certificate=FILE and key=FILE" in str(without)
+    assert "client certificate" in str(without)
+    assert "certificate" in str(untrusted)
+    assert "does not belong to the certificate" in str(mismatched)
+
+
+@pytest.mark.process
+async def test_expired_certificate_of_a_store_is_reported(tmp_path: Path) -> None:
+    ours = Authority(tmp_path / "ours")
+    client = issued(ours, "client")
+    server = issued(ours, "server")
+    with a_redis(certificates=server, client_certificates=client) as store:
+        # The store reads its files when it starts, so the test's own client must be able to connect first.
+        expired = issued(ours, "expired", expired=True)
+        with contextlib.closing(store.client()) as link:
+            link.config_set("tls-cert-file", str(expired.certificate), "tls-key-file", str(expired.key))
+        url = f"rediss://127.0.0.1:{store.port}?ca={ours.file}&certificate={client.certificate}&key={client.key}"
+        assert "not trusted (certificate has expired); renew it" in str(await check_store(url, "c"))
+
+
+@pytest.mark.process
+async def test_new_client_certificate_is_used_for_the_next_connection(tmp_path: Path) -> None:
+    ours, other = Authority(tmp_path / "ours"), Authority(tmp_path / "other")
+    client, foreign = issued(ours, "client"), issued(other, "client")
+    used = Certificates(ours.file, tmp_path / "used.pem", tmp_path / "used.key")
+    with a_redis(certificates=issued(ours, "server"), client_certificates=client) as server:
+        connector = Connector(
+            parse_store_url(
+                f"rediss://127.0.0.1:{server.port}?ca={ours.file}&certificate={used.certificate}&key={used.key}"
+            )
+        )
+        for source, accepted in ((foreign, False), (client, True)):
+            shutil.copy(source.certificate, used.certificate)
+            shutil.copy(source.key, used.key)
+            try:
+                link = await connector.connect(await connector.address(), lambda _: None)
+            except STORE_ERRORS:
+                assert not accepted
+            else:
+                link.close()
+                assert accepted
 
 
 # Slow responses

@@ -25,6 +25,7 @@ from aiohappyeyeballs import start_connection  # pyright: ignore[reportUnknownVa
 from headgate.hosts.cell.redis.connection import RedisCommand, RedisConnection
 from headgate.hosts.cell.redis.location import Address, StoreLocation
 from headgate.hosts.cell.redis.store_errors import StoreTooSlow, StoreUnusable
+from headgate.ports.tls import InvalidTlsFile, client_context
 
 CONNECT_S_MAX: Final = 0.5
 SENTINEL_S_MAX: Final = 0.2
@@ -183,12 +184,14 @@ class Connector:
             raise StoreUnusable("has an invalid host name; correct the host in cell.store") from unwritable
 
     def _tls_context(self) -> ssl.SSLContext:
-        if self._tls is None:
+        """Returns the context for a new connection. Files named in the URL are read each time, as they may change."""
+        files = self.location.tls_files
+        if self._tls is None or files.files:
             try:
-                self._tls = ssl.create_default_context(cafile=self.location.ca)
-            except (OSError, ssl.SSLError) as unread:
-                wrong = f"cannot be verified because the CA file ?ca={self.location.ca} cannot be read ({unread})"
-                raise StoreUnusable(f"{wrong}; correct the file or its path in cell.store") from unread
+                self._tls = client_context(files)
+            except InvalidTlsFile as unread:
+                wrong = f"cannot be reached, because {unread}; correct the file or its path in cell.store"
+                raise StoreUnusable(wrong) from unread
         return self._tls
 
 

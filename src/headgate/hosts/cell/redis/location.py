@@ -1,15 +1,18 @@
 """Address and credentials of the store.
 
-    redis://[user:password@]host[:port][/database]          rediss:// for TLS, ?ca=FILE for a private CA
+    redis://[user:password@]host[:port][/database]          rediss:// for TLS
     redis+sentinel://[user:password@]host[:port],.../master[/database]          rediss+sentinel:// for TLS
 
+For TLS, `?ca=FILE` names a private CA, and `?certificate=FILE&key=FILE` a client certificate.
 The user and password are for the store. They are sent to a sentinel only if it requires authentication. The password
 never appears in a message or a `repr`.
 """
 
 from dataclasses import dataclass, field
 from typing import Final
-from urllib.parse import parse_qs, unquote
+from urllib.parse import parse_qsl, unquote
+
+from headgate.ports.tls import ClientTlsOptions
 
 DEFAULT_PORT: Final = 6_379
 DEFAULT_SENTINEL_PORT: Final = 26_379
@@ -26,8 +29,7 @@ class StoreLocation:
     password: str = field(default="", repr=False)
     database: int = 0
     tls: bool = False
-    ca: str | None = None
-    """CA file. None uses the system's CAs."""
+    tls_files: ClientTlsOptions = field(default_factory=ClientTlsOptions)
 
     @property
     def login(self) -> tuple[str, ...] | None:
@@ -52,6 +54,7 @@ def parse_store_url(url: str) -> StoreLocation:
     master, _, database = path.partition("/") if sentinel else ("", "", path)
     if sentinel and not master:
         raise ValueError("a sentinel URL must end with the name of the master")
+    files = dict(parse_qsl(query))
     return StoreLocation(
         tuple(_address(each, DEFAULT_SENTINEL_PORT if sentinel else DEFAULT_PORT) for each in hosts.split(",")),
         master=master or None,
@@ -59,7 +62,7 @@ def parse_store_url(url: str) -> StoreLocation:
         password=unquote(password),
         database=int(database or 0),
         tls=kind == "rediss",
-        ca=next(iter(parse_qs(query).get("ca", ())), None),
+        tls_files=ClientTlsOptions(files.get("ca"), files.get("certificate"), files.get("key")),
     )
 
 

@@ -13,6 +13,9 @@ import hiredis
 from headgate.hosts.cell.redis.location import Address, StoreLocation
 
 TEXT_MAX: Final = 200
+# OpenSSL's codes for invalid certificates.
+_X509_EXPIRED: Final = 10
+_X509_OTHER_NAME: Final = frozenset({62, 64})
 
 FOREIGN_DATA: Final = (
     "has values under the cell's keys that no gateway wrote; delete the keys {headgate:NAME}:* or use another cell name"
@@ -88,9 +91,9 @@ def _describe(cause: Exception, place: StoreLocation) -> str:  # noqa: PLR0911  
         case hiredis.ProtocolError():
             return "does not use the Redis protocol; correct host and port in cell.store"
         case ssl.SSLCertVerificationError():
-            return f"has a certificate that is not trusted ({cause.verify_message}); set its CA with ?ca=FILE"
+            return f"has a certificate that is not trusted ({cause.verify_message}); {_certificate_hint(cause)}"
         case ssl.SSLError():
-            return f"rejects TLS ({cause.reason}); if it does not use TLS, replace rediss with redis in cell.store"
+            return _describe_tls(cause.reason or "unknown reason")
         case socket.gaierror():
             return "has a host name that cannot be resolved; correct the host in cell.store or the machine's DNS"
         case TimeoutError():
@@ -101,12 +104,30 @@ def _describe(cause: Exception, place: StoreLocation) -> str:  # noqa: PLR0911  
                 "refuses connections because no process is listening; start it or correct host and port in cell.store"
             )
         case ConnectionError():
-            tls = (
-                "" if place.tls else "; if this continues and it requires TLS, replace redis with rediss in cell.store"
-            )
-            return f"closed the connection{tls}"
+            return f"closed the connection; if this continues and it requires {_closing_hint(place)}"
         case _:
             return f"is unreachable: {str(cause)[:TEXT_MAX] or type(cause).__name__}"
+
+
+def _closing_hint(place: StoreLocation) -> str:
+    if place.tls:
+        return "a client certificate, check certificate=FILE and key=FILE in cell.store"
+    return "TLS, replace redis with rediss in cell.store"
+
+
+def _certificate_hint(cause: ssl.SSLCertVerificationError) -> str:
+    if cause.verify_code == _X509_EXPIRED:
+        return "renew it"
+    return "correct the host in cell.store" if cause.verify_code in _X509_OTHER_NAME else "set its CA with ?ca=FILE"
+
+
+def _describe_tls(reason: str) -> str:
+    if "CERTIFICATE_REQUIRED" in reason or "ALERT_HANDSHAKE_FAILURE" in reason:
+        return "requires a client certificate; add certificate=FILE and key=FILE to cell.store"
+    if "_ALERT_" in reason and ("CERTIFICATE" in reason or reason.endswith("_CA")):
+        words = reason.partition("_ALERT_")[2].replace("_", " ").lower()
+        return f"rejects the client certificate ({words}); set certificate=FILE in cell.store to one that it trusts"
+    return f"rejects TLS ({reason}); if it does not use TLS, replace rediss with redis in cell.store"
 
 
 def _describe_reply(text: str) -> str:
