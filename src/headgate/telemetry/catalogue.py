@@ -9,14 +9,13 @@ from types import MappingProxyType
 from typing import Final
 
 from headgate.telemetry.account_catalogue import ACCOUNTS
+from headgate.telemetry.cell_catalogue import CELL
 from headgate.telemetry.metric_definition import MetricDefinition, counter, gauge, histogram
 from headgate.telemetry.stage_catalogue import STAGES, TRACES
 from headgate.telemetry.tls_catalogue import TLS
 
 _SCHEDULER_ONLY: Final = "the process is a scheduler or an island"
 _SCALED: Final = "the process is a scheduler or an island and the pool is [scaled](../concepts/scaling.md)"
-_IN_CELL: Final = "the process is in a [cell](../concepts/cell.md)"
-_LEADS: Final = "the process is its cell's scheduler"
 _STARTS_ENDPOINTS: Final = "the gateway itself starts the pool's endpoints"
 _TO_ZERO: Final = (
     "the process is a scheduler or an island and the pool can be [scaled to zero](../concepts/scaling.md#scale-to-zero)"
@@ -361,67 +360,6 @@ _VERDICTS: Final = (
     ),
 )
 
-_CELLS: Final = (
-    gauge(
-        "headgate_cell_mode",
-        "mode",
-        "1 for the process's current mode, 0 for all other modes.",
-        "`following`: the process follows a scheduler. `island`: the process makes its own decisions within its share. "
-        "`seeking`: the process is looking for a scheduler.",
-        exposed_when=_IN_CELL,
-    ),
-    gauge(
-        "headgate_cell_is_leader",
-        "",
-        "1 if the process is its cell's leader, which runs the scheduler, otherwise 0.",
-        exposed_when=_IN_CELL,
-    ),
-    gauge(
-        "headgate_cell_epoch",
-        "",
-        "Epoch of the current scheduler.",
-        "Increases each time a new scheduler takes over.",
-        exposed_when=_IN_CELL,
-    ),
-    gauge(
-        "headgate_cell_share_divisor",
-        "",
-        "Divisor N for an island's share, which is 1/N of all slots and limits.",
-        exposed_when=_IN_CELL,
-    ),
-    gauge("headgate_cell_members", "", "Members known to the scheduler.", exposed_when=_LEADS),
-    gauge(
-        "headgate_cell_members_absent",
-        "",
-        "Members that are not responding to the scheduler.",
-        "The scheduler keeps their shares reserved.",
-        exposed_when=_LEADS,
-    ),
-    gauge(
-        "headgate_cell_unacknowledged_messages",
-        "",
-        "Messages not yet acknowledged by the scheduler.",
-        exposed_when=_IN_CELL,
-    ),
-    gauge("headgate_cell_store_up", "", "1 if the cell's store is responding, otherwise 0.", exposed_when=_IN_CELL),
-    gauge(
-        "headgate_cell_store_round_trip_seconds",
-        "",
-        "Slowest round trip to the cell's store in the last two seconds.",
-        exposed_when=_IN_CELL,
-    ),
-    counter("headgate_cell_store_reconnects_total", "", "Reconnections to the cell's store.", exposed_when=_IN_CELL),
-    counter(
-        "headgate_cell_store_timeouts_total", "", "Timeouts when accessing the cell's store.", exposed_when=_IN_CELL
-    ),
-    counter(
-        "headgate_cell_entries_skipped_total",
-        "",
-        "Cell entries skipped because this version cannot read them.",
-        exposed_when=_IN_CELL,
-    ),
-)
-
 _PROCESS: Final = (
     histogram(
         "headgate_event_loop_lag_seconds",
@@ -492,7 +430,7 @@ SECTIONS: Final[Mapping[str, tuple[MetricDefinition, ...]]] = MappingProxyType(
         "Verdicts": _VERDICTS,
         "Process": _PROCESS,
         "TLS": TLS,
-        "Cell": _CELLS,
+        "Cell": CELL,
         "Keys and ledger": ACCOUNTS,
     }
 )
