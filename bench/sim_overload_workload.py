@@ -25,9 +25,11 @@ from headgate.model.units import (
     PoolName,
     TenantId,
 )
-from headgate.simulation.virtual.scenario import CallerBehaviour, Decider, Scenario
+from headgate.simulation.options import CallerBehaviour, TraceTraffic
+from headgate.simulation.virtual.scenario import Decider, Scenario
 from headgate.simulation.workload.arrival import Arrival
-from headgate.simulation.workload.traffic import TraceTraffic, arrivals, span_ns, tenant_shares
+from headgate.simulation.workload.shares import tenant_shares
+from headgate.simulation.workload.traffic import arrivals, span_ns
 
 ENGINES = 4
 MEAN_BATCH = 96

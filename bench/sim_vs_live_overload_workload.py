@@ -16,9 +16,9 @@ from bench.sim_vs_live_runs import RunSetup
 from bench.sim_vs_live_workload import busy_duration
 from headgate.model.engine_profile import H100X8_LLAMA_70B, EngineProfile
 from headgate.model.units import MILLISECOND, SECOND, ClassName, Duration, Instant, TenantId
-from headgate.simulation.virtual.scenario import CallerBehaviour
+from headgate.simulation.options import CallerBehaviour, LogNormal, PoissonTraffic, Shares
 from headgate.simulation.workload.arrival import Arrival, Arrivals
-from headgate.simulation.workload.traffic import LogNormal, PoissonTraffic, Shares, arrivals
+from headgate.simulation.workload.traffic import arrivals
 from headgate.wire.keys import digest, format_digest
 
 INTERACTIVE, BATCH = ClassName("interactive"), ClassName("batch")

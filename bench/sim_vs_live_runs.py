@@ -29,9 +29,10 @@ from headgate.loadtest.request import LoadTestOutcome as Seen
 from headgate.model.engine_profile import PROFILES, EngineProfile
 from headgate.model.outcome import Outcome
 from headgate.model.units import MILLISECOND, SECOND, ClassName, Duration, Instant, ModelName, TenantId
+from headgate.simulation.options import CallerBehaviour, EngineSpec
 from headgate.simulation.virtual.host import VirtualHost
 from headgate.simulation.virtual.run_observer import FleetSample, RequestTrace, RunSummary
-from headgate.simulation.virtual.scenario import CallerBehaviour, EngineSpec, Scenario
+from headgate.simulation.virtual.scenario import Scenario
 from headgate.simulation.workload.arrival import Arrival
 from testing.gateway import Config, a_config, gateway_process
 from testing.processes import ChildProcess

@@ -27,17 +27,9 @@ from headgate.model.policy import Model, ServiceClass
 from headgate.model.ticket import Api
 from headgate.model.units import MILLISECOND, SECOND, ClassName, Duration, Instant, PoolName
 from headgate.model.verdict import Incident
-from headgate.simulation.virtual.scenario import (
-    CallerBehaviour,
-    Crash,
-    EndpointRemoval,
-    EngineSpec,
-    Hang,
-    PolicyReload,
-    RequestErrors,
-)
+from headgate.simulation.options import CallerBehaviour, Crash, EngineSpec, Hang, LogNormal, RequestErrors
+from headgate.simulation.virtual.scenario import EndpointRemoval, PolicyReload
 from headgate.simulation.workload.arrival import Arrival
-from headgate.simulation.workload.lengths import LogNormal
 
 LOAD_MAX = 0.75
 RUSH = ClassName("rush")

@@ -13,17 +13,10 @@ from bench.diagnosis.world import Case, World, case, endpoint, mean_of, older_ha
 from bench.policy.fleet import MAIN, engines
 from headgate.model.units import MILLISECOND, SECOND, Duration, Instant
 from headgate.model.verdict import Incident
+from headgate.simulation.options import EngineSpec, Hang, LogNormal, RequestErrors, Slowdown
 from headgate.simulation.virtual.link_latencies import LinkLatencies
-from headgate.simulation.virtual.scenario import (
-    EndpointRemoval,
-    EngineSpec,
-    Hang,
-    InFlightLimitChange,
-    RequestErrors,
-    Slowdown,
-)
+from headgate.simulation.virtual.scenario import EndpointRemoval, InFlightLimitChange
 from headgate.simulation.workload.arrival import Arrival
-from headgate.simulation.workload.lengths import LogNormal
 
 _EVENTS_PER_REQUEST = 3.2
 _SWEEPS = 4

@@ -22,9 +22,9 @@ from headgate.core.scheduler import Scheduler
 from headgate.model.outcome import Outcome
 from headgate.model.units import SECOND
 from headgate.model.verdict import Cause, Incident, Verdict
+from headgate.simulation.options import CallerBehaviour
 from headgate.simulation.virtual.host import VirtualHost
 from headgate.simulation.virtual.run_observer import FleetSample, RequestTrace, RunSummary
-from headgate.simulation.virtual.scenario import CallerBehaviour
 
 WITHIN_S = 30
 _HARM_WINDOW_S, _HARM_SHARE, _HARM_COUNT = 5, 0.05, 3

@@ -19,18 +19,12 @@ from headgate.model.policy import Model, OptimizationGoal, Policy, ServiceClass
 from headgate.model.tenant import Tenant
 from headgate.model.units import MILLISECOND, SECOND, ClassName, Duration, EndpointId, Instant, ModelName, TenantId
 from headgate.model.verdict import Incident
+from headgate.simulation.options import CallerBehaviour, EngineSpec, LogNormal, PoissonTraffic, ScenarioFault, Slowdown
 from headgate.simulation.virtual.link_latencies import LinkLatencies
-from headgate.simulation.virtual.scenario import (
-    CallerBehaviour,
-    EngineSpec,
-    Scenario,
-    ScenarioChange,
-    ScenarioFault,
-    Slowdown,
-)
+from headgate.simulation.virtual.scenario import Scenario, ScenarioChange
 from headgate.simulation.workload.arrival import PREFIX_BLOCK_TOKENS, Arrival
-from headgate.simulation.workload.lengths import NORMAL_P95, LogNormal
-from headgate.simulation.workload.poisson import PoissonTraffic, poisson_arrivals
+from headgate.simulation.workload.lengths import NORMAL_P95
+from headgate.simulation.workload.poisson import poisson_arrivals
 
 INTERACTIVE, BATCH = ClassName("interactive"), ClassName("batch")
 MODEL = ModelName("m")

@@ -4,7 +4,7 @@ from headgate.model.engine_profile import EngineProfile
 from headgate.model.policy import Pool
 from headgate.model.speed import EngineSpeed
 from headgate.model.units import EndpointId, PoolName
-from headgate.simulation.virtual.scenario import EngineSpec
+from headgate.simulation.options import EngineSpec
 
 MAIN = PoolName("main")
 

@@ -26,17 +26,12 @@ from headgate.model.policy import HeadroomRules, Model, Policy, ServiceClass
 from headgate.model.tenant import Tenant
 from headgate.model.units import MILLISECOND, SECOND, ClassName, Duration, ModelName, TenantId
 from headgate.simulation.baselines.no_queue import LeastOutstanding
+from headgate.simulation.options import CallerBehaviour, LogNormal, PoissonTraffic, TraceTraffic, Uniform
 from headgate.simulation.report.json_report import json_report
-from headgate.simulation.virtual.scenario import CallerBehaviour, Decider, Scenario
+from headgate.simulation.virtual.scenario import Decider, Scenario
 from headgate.simulation.workload.arrival import Arrival
-from headgate.simulation.workload.traffic import (
-    LogNormal,
-    PoissonTraffic,
-    TraceTraffic,
-    Uniform,
-    arrivals,
-    tenant_shares,
-)
+from headgate.simulation.workload.shares import tenant_shares
+from headgate.simulation.workload.traffic import arrivals
 
 SHORT, LONG, LONGER = ClassName("short"), ClassName("long"), ClassName("longer")
 LONG_FROM, LONGER_FROM = 8_192, 40_000

@@ -19,11 +19,12 @@ from headgate.model.engine_profile import RTXPRO6000_LLAMA_8B
 from headgate.model.policy import Model, Policy, ServiceClass
 from headgate.model.tenant import Tenant
 from headgate.model.units import MILLISECOND, SECOND, ClassName, Duration, EndpointId, Instant, ModelName, TenantId
+from headgate.simulation.options import CallerBehaviour, LogNormal, PoissonTraffic, Uniform
 from headgate.simulation.report.report import SimulationReport
 from headgate.simulation.virtual.host import VirtualHost
 from headgate.simulation.virtual.run_observer import FleetSample, RequestTrace, RunSummary
-from headgate.simulation.virtual.scenario import CallerBehaviour, Scenario
-from headgate.simulation.workload.traffic import LogNormal, PoissonTraffic, Uniform, arrivals
+from headgate.simulation.virtual.scenario import Scenario
+from headgate.simulation.workload.traffic import arrivals
 
 ENGINES, IN_FLIGHT_MAX = 4, 96
 BURST_AT_S, BURST_S = 60.0, 60.0

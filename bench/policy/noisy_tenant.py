@@ -41,18 +41,11 @@ from headgate.model.units import (
     TenantId,
 )
 from headgate.simulation.baselines.no_queue import RoundRobin
+from headgate.simulation.options import CallerBehaviour, PoissonTraffic, ServeGenTraffic, TraceTraffic, Traffic, Uniform
 from headgate.simulation.report.report import SimulationReport
-from headgate.simulation.virtual.scenario import CallerBehaviour, Decider, Scenario
+from headgate.simulation.virtual.scenario import Decider, Scenario
 from headgate.simulation.workload.arrival import Arrival
-from headgate.simulation.workload.traffic import (
-    PoissonTraffic,
-    ServeGenTraffic,
-    TraceTraffic,
-    Traffic,
-    Uniform,
-    arrivals,
-    span_ns,
-)
+from headgate.simulation.workload.traffic import arrivals, span_ns
 
 INTERACTIVE = ClassName("interactive")
 CALLERS = {

@@ -28,12 +28,14 @@ from headgate.model.policy import HeadroomRules, Model, Policy, RoutingRules, Se
 from headgate.model.prefix import HASHES_MAX, PREFIX_LENGTHS
 from headgate.model.tenant import Tenant
 from headgate.model.units import MILLISECOND, MINUTE, SECOND, ClassName, Duration, Instant, ModelName, TenantId
+from headgate.simulation.options import CallerBehaviour, TraceTraffic
 from headgate.simulation.report.json_report import json_report
 from headgate.simulation.report.report import SimulationReport
 from headgate.simulation.virtual.host import VirtualHost
-from headgate.simulation.virtual.scenario import CallerBehaviour, Decider, Scenario
+from headgate.simulation.virtual.scenario import Decider, Scenario
 from headgate.simulation.workload.arrival import PREFIX_BLOCK_TOKENS
-from headgate.simulation.workload.traffic import TraceTraffic, arrivals, span_ns, tenant_shares
+from headgate.simulation.workload.shares import tenant_shares
+from headgate.simulation.workload.traffic import arrivals, span_ns
 
 ENGINES = 8
 LOADS = (0.7, 0.9, 1.1)

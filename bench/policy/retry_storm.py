@@ -16,9 +16,10 @@ from headgate.model.policy import Model, Policy, ServiceClass
 from headgate.model.tenant import Tenant
 from headgate.model.units import MILLISECOND, SECOND, ClassName, Duration, EndpointId, Instant, ModelName, TenantId
 from headgate.simulation.baselines.no_queue import LeastOutstanding
+from headgate.simulation.options import CallerBehaviour, Crash, LogNormal, PoissonTraffic
 from headgate.simulation.virtual.host import VirtualHost
-from headgate.simulation.virtual.scenario import CallerBehaviour, Crash, Decider, Scenario
-from headgate.simulation.workload.traffic import LogNormal, PoissonTraffic, arrivals
+from headgate.simulation.virtual.scenario import Decider, Scenario
+from headgate.simulation.workload.traffic import arrivals
 
 OUTAGES_S = {"30 s": 30.0, "90 s": 90.0}
 BEFORE_S, AFTER_S = 60.0, 120.0

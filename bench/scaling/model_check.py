@@ -22,13 +22,14 @@ from headgate.model.outcome import Outcome as Ended
 from headgate.model.policy import Model, Policy, ServiceClass
 from headgate.model.tenant import Tenant
 from headgate.model.units import MINUTE, SECOND, ClassName, Duration, Instant, ModelName, TenantId
+from headgate.simulation.options import CallerBehaviour, EngineSpec, ServeGenTraffic
 from headgate.simulation.report.targets import meets_targets
 from headgate.simulation.virtual.host import VirtualHost
 from headgate.simulation.virtual.run_observer import FleetSample, RequestTrace, RunSummary
-from headgate.simulation.virtual.scenario import CallerBehaviour, EngineSpec, Scenario
+from headgate.simulation.virtual.scenario import Scenario
 from headgate.simulation.workload.arrival import Arrival
 from headgate.simulation.workload.servegen_files import WINDOW_S
-from headgate.simulation.workload.traffic import ServeGenTraffic, arrivals
+from headgate.simulation.workload.traffic import arrivals
 
 LEAVE_S: Final = 10
 _MODEL, _CLASS = ModelName("m"), ClassName("interactive")

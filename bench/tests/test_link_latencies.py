@@ -13,16 +13,11 @@ from headgate.model.outcome import Outcome
 from headgate.model.ticket import Api
 from headgate.model.units import MILLISECOND, SECOND, Duration, Instant
 from headgate.model.verdict import Incident
+from headgate.simulation.options import CallerBehaviour, RequestErrors
 from headgate.simulation.virtual.host import VirtualHost
 from headgate.simulation.virtual.link_latencies import LinkLatencies
 from headgate.simulation.virtual.run_observer import FleetSample, RequestTrace, RunSummary
-from headgate.simulation.virtual.scenario import (
-    CallerBehaviour,
-    EndpointRemoval,
-    InFlightLimitChange,
-    PolicyReload,
-    RequestErrors,
-)
+from headgate.simulation.virtual.scenario import EndpointRemoval, InFlightLimitChange, PolicyReload
 
 SMALL = replace(world(0), begins_s=3, tail_s=4, load=0.2, endpoints=2)
 

@@ -13,9 +13,10 @@ from bench.sim_overload import CONTENDERS, TABLE, Overload, Run, run_one
 from bench.sim_overload_workload import FLEETS, offered_load
 from headgate.core.scheduler import Scheduler
 from headgate.model.units import SECOND, Duration, EndpointId, Instant
+from headgate.simulation.options import Crash
 from headgate.simulation.report.report import SimulationReport
 from headgate.simulation.virtual.host import VirtualHost
-from headgate.simulation.virtual.scenario import Crash, Scenario
+from headgate.simulation.virtual.scenario import Scenario
 from headgate.simulation.workload.traffic import arrivals, span_ns
 
 RTX = FLEETS["rtxpro6000"]

@@ -12,10 +12,11 @@ from pathlib import Path
 import pytest
 
 from headgate.cli.output.simulation_progress import SimulationProgress, clock_time, describe
-from headgate.compose.simulation import SCHEDULERS, size_warnings
+from headgate.compose.simulation import SCHEDULERS
 from headgate.config.scenarios.load import parse
 from headgate.model.engine_profile import PROFILES
 from headgate.model.units import SECOND
+from headgate.simulation.virtual.scenario_warnings import size_warnings
 from tests.cli.conftest import Headgate
 from tests.house.small_tree import BIN, PROJECT
 
@@ -248,7 +249,7 @@ def test_large_number_of_requests_is_announced(tmp_path: Path, rate: str, durati
     settings = parse(text, tmp_path / "many.yaml", {}, profiles=PROFILES, schedulers=SCHEDULERS)
     settings = replace(settings, duration_ns=60 * 60 * SECOND + int(duration[:-1]) * 60 * SECOND)
 
-    told = size_warnings(settings)
+    told = size_warnings(settings.traffic, settings.duration_ns)
 
     assert told == (() if warned is None else (f"{warned}; lower rate, for or duration",))
 

@@ -5,18 +5,7 @@ from pathlib import Path
 import pytest
 
 from headgate.config.scenarios.load import parse
-from headgate.config.scenarios.settings import (
-    CallerSettings,
-    CrashSettings,
-    HangSettings,
-    LengthSettings,
-    PoissonSettings,
-    RandomFaultSettings,
-    ScenarioSettings,
-    ServeGenSettings,
-    SlowSettings,
-    TraceSettings,
-)
+from headgate.config.scenarios.settings import ScenarioSettings
 from headgate.model.engine_profile import PROFILES
 from headgate.model.limits import Limits
 from headgate.model.policy import (
@@ -34,6 +23,19 @@ from headgate.model.policy import (
 from headgate.model.speed import EngineSpeed
 from headgate.model.tenant import Plan, Tenant
 from headgate.model.units import MINUTE, SECOND
+from headgate.simulation.options import (
+    CallerBehaviour,
+    Crash,
+    Hang,
+    LengthDistribution,
+    LogNormal,
+    PoissonTraffic,
+    RandomFaults,
+    ServeGenTraffic,
+    Slowdown,
+    TraceTraffic,
+    Uniform,
+)
 from tests.config.scenario_builders import SCHEDULERS, small_with_traffic
 from tests.config.scenario_builders import scenario_of as read
 
@@ -54,19 +56,19 @@ def test_minimal_scenario_has_defaults() -> None:
     assert (settings.title, settings.scheduler, settings.cap, settings.duration_ns) == ("small", "headgate", None, None)
     assert [each.name for each in settings.policy.classes] == ["interactive", "long", "batch"]
     assert (settings.policy.retry, settings.policy.health) == (RetryRules(), HealthRules())
-    assert settings.callers["batch"] == CallerSettings(
-        ttft_ns=None, tpot_ns=None, e2e_ns=None, timeout_ns=None, retries=0, stream=True
+    assert settings.callers["batch"] == CallerBehaviour(
+        ttft_ns=None, tpot_ns=None, e2e_ns=None, client_timeout_ns=None, retries=0, stream=True
     )
     assert settings.traffic == (
-        PoissonSettings(
+        PoissonTraffic(
             rate=5.0,
             shift_ns=0,
-            length_ns=MINUTE,
-            prompt=LengthSettings(tokens_min=100, tokens_max=100),
-            output=LengthSettings(tokens_min=10, tokens_max=10),
+            duration_ns=MINUTE,
+            prompt=Uniform(100, 100),
+            output=Uniform(10, 10),
             classes=(("batch", 1.0),),
             tenants=(("everyone", 1.0),),
-            tenants_like=None,
+            tenants_from=None,
         ),
     )
 
@@ -112,8 +114,8 @@ def test_engines_are_numbered_per_pool_and_may_override_their_profile() -> None:
     first, second, third = settings.engines
     assert [each.id for each in settings.engines] == ["main/0", "main/1", "main/2"]
     assert (first.in_flight_max, third.in_flight_max) == (8, 4)
-    assert second.size.kv_blocks == TINY.kv_blocks
-    assert (third.size.kv_blocks, third.size.block_tokens) == (256, 32)
+    assert second.profile.kv_blocks == TINY.kv_blocks
+    assert (third.profile.kv_blocks, third.profile.block_tokens) == (256, 32)
     assert (third.starts_at, third.cold_start_ns) == (5 * SECOND, MINUTE)
 
 
@@ -156,7 +158,7 @@ def test_pool_policy_may_be_overridden(written: str, step_ps: int, attention_ps:
     speed = pool.speed
     assert (speed.step_ps, speed.attention_ps, speed.chunk_tokens) == (step_ps, attention_ps, chunk_tokens)
     assert (pool.kv_tokens, pool.prompt_tokens_max, pool.output_tokens_min) == (99, 50, 5)
-    assert settings.engines[0].size.chunk_tokens == TINY.chunk_tokens
+    assert settings.engines[0].profile.chunk_tokens == TINY.chunk_tokens
 
 
 def test_class_targets_default_to_callers_targets() -> None:
@@ -212,16 +214,16 @@ def test_callers_are_parsed() -> None:
         )
     )
 
-    assert settings.callers["batch"] == CallerSettings(
+    assert settings.callers["batch"] == CallerBehaviour(
         ttft_ns=2 * SECOND,
         tpot_ns=SECOND // 10,
         e2e_ns=MINUTE,
-        timeout_ns=10 * SECOND,
+        client_timeout_ns=10 * SECOND,
         retries=2,
         stream=True,
     )
-    assert settings.callers["long"] == CallerSettings(
-        ttft_ns=None, tpot_ns=None, e2e_ns=MINUTE, timeout_ns=None, retries=0, stream=False
+    assert settings.callers["long"] == CallerBehaviour(
+        ttft_ns=None, tpot_ns=None, e2e_ns=MINUTE, client_timeout_ns=None, retries=0, stream=False
     )
 
 
@@ -241,19 +243,19 @@ def test_scheduler_may_have_a_cap() -> None:
 @pytest.mark.parametrize(
     ("text", "lengths"),
     [
-        ("200", LengthSettings(tokens_min=200, tokens_max=200)),
-        ("200:800", LengthSettings(tokens_min=200, tokens_max=800)),
-        ("{uniform: 200:800}", LengthSettings(tokens_min=200, tokens_max=800)),
-        ("{median: 100, p95: 400, max: 900}", LengthSettings(tokens_min=1, tokens_max=900, median=100, p95=400)),
+        ("200", Uniform(200, 200)),
+        ("200:800", Uniform(200, 800)),
+        ("{uniform: 200:800}", Uniform(200, 800)),
+        ("{median: 100, p95: 400, max: 900}", LogNormal(median=100, p95=400, max=900)),
     ],
 )
-def test_lengths_are_uniform_or_have_percentiles(text: str, lengths: LengthSettings) -> None:
+def test_lengths_are_uniform_or_have_percentiles(text: str, lengths: LengthDistribution) -> None:
     settings = scenario_of(
         small_with_traffic(f"{{rate: 5, duration: 60s, classes: batch, prompt: {text}, output: 10}}")
     )
 
     [traffic] = settings.traffic
-    assert isinstance(traffic, PoissonSettings)
+    assert isinstance(traffic, PoissonTraffic)
     assert traffic.prompt == lengths
 
 
@@ -265,7 +267,7 @@ def test_shares_are_weights_or_percentages() -> None:
     )
 
     [traffic] = settings.traffic
-    assert isinstance(traffic, PoissonSettings)
+    assert isinstance(traffic, PoissonTraffic)
     assert traffic.classes == (("batch", 0.3), ("long", 0.7))
     assert traffic.tenants == (("a", 3.0), ("b", 1.0))
 
@@ -276,8 +278,8 @@ def test_generated_traffic_lasts_until_the_end() -> None:
     )
 
     [traffic] = settings.traffic
-    assert isinstance(traffic, PoissonSettings)
-    assert (traffic.shift_ns, traffic.length_ns) == (20 * SECOND, 40 * SECOND)
+    assert isinstance(traffic, PoissonTraffic)
+    assert (traffic.shift_ns, traffic.duration_ns) == (20 * SECOND, 40 * SECOND)
 
 
 def test_trace_is_a_relative_path_or_a_public_name(tmp_path: Path) -> None:
@@ -292,10 +294,10 @@ def test_trace_is_a_relative_path_or_a_public_name(tmp_path: Path) -> None:
     )
 
     beside, below = settings.traffic
-    assert isinstance(beside, TraceSettings)
-    assert isinstance(below, TraceSettings)
-    assert (beside.path, beside.tenants, beside.tenants_like) == (tmp_path / "mine.csv", None, None)
-    assert (below.path, below.tenants_like) == (tmp_path / "traces/public.jsonl.gz", tmp_path / "traces/other.csv")
+    assert isinstance(beside, TraceTraffic)
+    assert isinstance(below, TraceTraffic)
+    assert (beside.path, beside.tenants, beside.tenants_from) == (tmp_path / "mine.csv", None, None)
+    assert (below.path, below.tenants_from) == (tmp_path / "traces/public.jsonl.gz", tmp_path / "traces/other.csv")
 
 
 def test_trace_may_be_cut_shifted_sampled_and_sped_up(tmp_path: Path) -> None:
@@ -310,18 +312,18 @@ def test_trace_may_be_cut_shifted_sampled_and_sped_up(tmp_path: Path) -> None:
     )
 
     assert settings.traffic == (
-        TraceSettings(
-            place=f"{tmp_path / 'small.yaml'}:4: traffic[0]",
+        TraceTraffic(
+            location=f"{tmp_path / 'small.yaml'}:4: traffic[0]",
             path=tmp_path / "mine.csv",
             classes=None,
             tenants=(("a", 1.0),),
-            tenants_like=None,
+            tenants_from=None,
             speed_up=17.5,
             shift_ns=77 * SECOND,
             jitter_ns=3 * SECOND,
             keep=0.055,
             start_ns=10 * MINUTE,
-            length_ns=5 * MINUTE,
+            duration_ns=5 * MINUTE,
         ),
     )
 
@@ -338,7 +340,7 @@ def test_servegen_uses_two_files(tmp_path: Path) -> None:
         data=tmp_path,
     ).traffic
 
-    assert isinstance(by_name, ServeGenSettings)
+    assert isinstance(by_name, ServeGenTraffic)
     assert (by_name.rates, by_name.lengths) == (tmp_path / rates, tmp_path / lengths)
     assert by_path == by_name
 
@@ -355,18 +357,18 @@ def test_faults_select_engines_or_pools() -> None:
     )
 
     assert settings.faults == (
-        CrashSettings("main/0", MINUTE, 30 * SECOND),
-        CrashSettings("main/1", MINUTE, 30 * SECOND),
-        HangSettings("main/1", 90 * SECOND, 20 * SECOND),
-        SlowSettings("main/0", 10 * SECOND, MINUTE, 0.3),
-        RandomFaultSettings(
+        Crash("main/0", MINUTE, 30 * SECOND),
+        Crash("main/1", MINUTE, 30 * SECOND),
+        Hang("main/1", 90 * SECOND, 20 * SECOND),
+        Slowdown("main/0", 10 * SECOND, MINUTE, 300),
+        RandomFaults(
             crashes=2,
             hangs=0,
-            slows=1,
+            slowdowns=1,
             duration_ns_min=SECOND,
             duration_ns_max=2 * SECOND,
-            speed_min=0.1,
-            speed_max=0.2,
+            speed_min=100,
+            speed_max=200,
         ),
     )
 

@@ -18,9 +18,10 @@ from headgate.model.units import (
     PoolName,
     TenantId,
 )
+from headgate.simulation.options import CallerBehaviour, Crash, EngineSpec, Hang, Slowdown
 from headgate.simulation.virtual.host import VirtualHost
 from headgate.simulation.virtual.run_observer import FleetSample, RequestTrace, RunSummary
-from headgate.simulation.virtual.scenario import CallerBehaviour, Crash, EngineSpec, Hang, Scenario, Slowdown
+from headgate.simulation.virtual.scenario import Scenario
 from headgate.simulation.workload.arrival import Arrival, Arrivals
 from testing.builders import a_class, a_model, a_policy, a_pool, duration
 from tests.replay.recorder import Recorder

@@ -4,8 +4,8 @@ from random import Random
 from time import process_time
 
 from headgate.model.units import MINUTE, SECOND, Duration, EndpointId, Instant
-from headgate.simulation.virtual.random_faults import FaultWindow, RandomFaults, draw_faults
-from headgate.simulation.virtual.scenario import ScenarioFault
+from headgate.simulation.options import RandomFaults, ScenarioFault
+from headgate.simulation.virtual.random_faults import FaultWindow, draw_faults
 
 ONE = EndpointId("main/0")
 SPAN = Duration(10 * MINUTE)

@@ -5,13 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from headgate.compose.simulation import SCHEDULERS, build_scenario, late_fault_warnings
+from headgate.compose.simulation import SCHEDULERS, build_scenario
 from headgate.config.scenarios.load import parse
 from headgate.model.engine_profile import PROFILES
 from headgate.model.tenant import Plan, Tenant
 from headgate.model.units import SECOND
+from headgate.simulation.options import Crash, Slowdown
 from headgate.simulation.virtual.random_faults import window_of
-from headgate.simulation.virtual.scenario import Crash, Scenario, Slowdown
+from headgate.simulation.virtual.scenario import Scenario
+from headgate.simulation.virtual.scenario_warnings import late_fault_warnings
 from headgate.simulation.workload.error import WorkloadError
 
 FILE = """

@@ -83,9 +83,10 @@ def _scenario(args: argparse.Namespace) -> "tuple[Scenario, str]":
     """The scenario, and its scheduler's name."""
     from dataclasses import replace
 
-    from headgate.compose.simulation import SCHEDULERS, build_scenario, late_fault_warnings, size_warnings
+    from headgate.compose.simulation import SCHEDULERS, build_scenario
     from headgate.config.scenarios.load import STATIC_CAP, load
     from headgate.model.engine_profile import PROFILES
+    from headgate.simulation.virtual.scenario_warnings import late_fault_warnings, size_warnings
     from headgate.simulation.workload.error import WorkloadError
 
     settings = load(args.file, os.environ, profiles=PROFILES, schedulers=SCHEDULERS)
@@ -100,7 +101,7 @@ def _scenario(args: argparse.Namespace) -> "tuple[Scenario, str]":
         raise WorkloadError(
             f"--cap has no effect with {settings.scheduler}; add --scheduler {STATIC_CAP}, or remove it"
         )
-    _warn(size_warnings(settings))
+    _warn(size_warnings(settings.traffic, settings.duration_ns))
     simulated = build_scenario(settings, args.seed)
     _warn(late_fault_warnings(simulated))
     return simulated, settings.scheduler

@@ -19,9 +19,10 @@ from headgate.model.units import (
     PoolName,
     TenantId,
 )
+from headgate.simulation.options import CallerBehaviour, Crash, EngineSpec, ScenarioFault, Slowdown
 from headgate.simulation.report.report import SimulationReport
 from headgate.simulation.virtual.run_observer import EndpointSample, EngineTotals, FleetSample, RequestTrace, RunSummary
-from headgate.simulation.virtual.scenario import CallerBehaviour, Crash, EngineSpec, Scenario, ScenarioFault, Slowdown
+from headgate.simulation.virtual.scenario import Scenario
 from headgate.simulation.workload.arrival import Arrival
 
 MS, S = MILLISECOND, SECOND

@@ -7,8 +7,9 @@ from fractions import Fraction
 from typing import Any
 
 from headgate.model.outcome import Outcome
+from headgate.simulation.options import CallerBehaviour
 from headgate.simulation.virtual.run_observer import RequestTrace
-from headgate.simulation.virtual.scenario import CallerBehaviour, Scenario
+from headgate.simulation.virtual.scenario import Scenario
 
 REJECTED = {
     "invalid_request",

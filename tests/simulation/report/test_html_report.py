@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from headgate.model.units import Duration, EndpointId, Instant, TenantId
+from headgate.simulation.options import Crash
 from headgate.simulation.report.html_report import render_html
 from headgate.simulation.report.text_report import tables
-from headgate.simulation.virtual.scenario import Crash
 from tests.simulation.report.builders import S, a_full_report, a_report, a_scenario, a_story, refused
 from tests.simulation.report.test_json_report import run
 

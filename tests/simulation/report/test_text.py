@@ -9,8 +9,8 @@ from inline_snapshot import snapshot
 from headgate.model.outcome import Outcome
 from headgate.model.units import ClassName, TenantId
 from headgate.simulation.baselines.no_queue import RoundRobin
+from headgate.simulation.options import CallerBehaviour
 from headgate.simulation.report.text_report import render_text
-from headgate.simulation.virtual.scenario import CallerBehaviour
 from tests.simulation.report.builders import a_full_report, a_report, a_scenario, a_story, refused
 
 

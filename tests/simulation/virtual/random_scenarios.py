@@ -29,15 +29,8 @@ from headgate.model.policy import (
 from headgate.model.speed import EngineSpeed
 from headgate.model.tenant import Tenant
 from headgate.model.units import SECOND, ClassName, Duration, EndpointId, Instant, ModelName, PoolName, TenantId
-from headgate.simulation.virtual.scenario import (
-    CallerBehaviour,
-    Crash,
-    EngineSpec,
-    Hang,
-    Scenario,
-    ScenarioFault,
-    Slowdown,
-)
+from headgate.simulation.options import CallerBehaviour, Crash, EngineSpec, Hang, ScenarioFault, Slowdown
+from headgate.simulation.virtual.scenario import Scenario
 from headgate.simulation.workload.arrival import Arrival
 from tests.properties.model_host import ModelHost
 from tests.simulation.virtual.scenes import run

@@ -20,9 +20,10 @@ from headgate.model.units import (
     PoolName,
     TenantId,
 )
+from headgate.simulation.options import CallerBehaviour, EngineSpec, ScenarioFault
 from headgate.simulation.virtual.host import VirtualHost
 from headgate.simulation.virtual.run_observer import FleetSample, RequestTrace, RunSummary
-from headgate.simulation.virtual.scenario import CallerBehaviour, EngineSpec, Scenario, ScenarioFault
+from headgate.simulation.virtual.scenario import Scenario
 from headgate.simulation.workload.arrival import Arrival
 
 MODEL, POOL = ModelName("m"), PoolName("main")

@@ -11,8 +11,8 @@ from headgate.model.caps import Caps
 from headgate.model.engine_profile import PROFILES
 from headgate.model.outcome import Outcome
 from headgate.model.units import Duration, EndpointId, Instant, RequestId
+from headgate.simulation.options import CallerBehaviour, Slowdown
 from headgate.simulation.virtual.run_observer import RequestTrace
-from headgate.simulation.virtual.scenario import CallerBehaviour, Slowdown
 from headgate.simulation.workload.arrival import Arrival
 from tests.simulation.virtual.scenes import INTERACTIVE, POOL, Seen, a_scenario, arrival, at, engine, run, seconds
 

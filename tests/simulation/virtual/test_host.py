@@ -24,7 +24,7 @@ from headgate.model.units import SECOND, EndpointId, Instant, RequestId
 from headgate.simulation.engine.loop import SimulatedEngine
 from headgate.simulation.engine.sequence import EngineRequest, SequenceFinished
 from headgate.simulation.engine.state import EngineState
-from headgate.simulation.virtual.scenario import CallerBehaviour, Crash, Hang, Slowdown
+from headgate.simulation.options import CallerBehaviour, Crash, Hang, Slowdown
 from headgate.simulation.workload.arrival import Arrival
 from tests.simulation.virtual.scenes import SLOW, a_scenario, arrival, at, engine, run, seconds
 

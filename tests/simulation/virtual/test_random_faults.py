@@ -4,8 +4,8 @@ from itertools import combinations
 from random import Random
 
 from headgate.model.units import MINUTE, SECOND, Duration, EndpointId
-from headgate.simulation.virtual.random_faults import RandomFaults, draw_faults
-from headgate.simulation.virtual.scenario import Crash, Hang, ScenarioFault, Slowdown
+from headgate.simulation.options import Crash, Hang, RandomFaults, ScenarioFault, Slowdown
+from headgate.simulation.virtual.random_faults import draw_faults
 
 ENGINES = [EndpointId(f"main/{number}") for number in range(3)]
 SOME = RandomFaults(

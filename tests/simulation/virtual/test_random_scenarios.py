@@ -13,7 +13,8 @@ import pytest
 
 from headgate.core.scheduler import Scheduler
 from headgate.model.outcome import Outcome
-from headgate.simulation.virtual.scenario import Crash, Scenario
+from headgate.simulation.options import Crash
+from headgate.simulation.virtual.scenario import Scenario
 from testing.builds import IS_COMPILED, NEEDS_PURE_BUILD
 from tests.simulation.virtual.random_scenarios import CheckedScheduler, draw, fingerprint
 from tests.simulation.virtual.scenes import run

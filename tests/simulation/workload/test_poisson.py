@@ -6,7 +6,8 @@ from statistics import fmean, median, pstdev
 import pytest
 
 from headgate.model.units import SECOND, Duration
-from headgate.simulation.workload.traffic import LogNormal, PoissonTraffic, Uniform, arrivals, span_ns
+from headgate.simulation.options import LogNormal, PoissonTraffic, Uniform
+from headgate.simulation.workload.traffic import arrivals, span_ns
 
 TRAFFIC = PoissonTraffic(
     rate=50.0,

@@ -8,8 +8,10 @@ import pytest
 
 from headgate.model.engine_profile import PROFILES
 from headgate.model.units import SECOND, Duration
+from headgate.simulation.options import TraceTraffic, Traffic
 from headgate.simulation.workload.arrival import PREFIX_BLOCK_TOKENS, Arrival
-from headgate.simulation.workload.traffic import TraceTraffic, Traffic, arrivals, span_ns, tenant_shares
+from headgate.simulation.workload.shares import tenant_shares
+from headgate.simulation.workload.traffic import arrivals, span_ns
 
 ALL = (("all", 1.0),)
 

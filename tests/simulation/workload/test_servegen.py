@@ -13,8 +13,10 @@ from typing import Any
 import pytest
 
 from headgate.model.units import SECOND, Duration
+from headgate.simulation.options import ServeGenTraffic
 from headgate.simulation.workload.arrival import Arrival
-from headgate.simulation.workload.traffic import ServeGenTraffic, WorkloadError, arrivals, span_ns
+from headgate.simulation.workload.error import WorkloadError
+from headgate.simulation.workload.traffic import arrivals, span_ns
 
 HOUR = 3_600 * SECOND
 START_S, LENGTH_S = 36_000, 7_200

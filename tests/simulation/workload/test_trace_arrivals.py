@@ -6,8 +6,10 @@ from typing import Any
 import pytest
 
 from headgate.model.units import MILLISECOND, SECOND, Duration
+from headgate.simulation.options import TraceTraffic
 from headgate.simulation.workload.arrival import Arrival
-from headgate.simulation.workload.traffic import TraceTraffic, WorkloadError, arrivals, span_ns
+from headgate.simulation.workload.error import WorkloadError
+from headgate.simulation.workload.traffic import arrivals, span_ns
 
 CLASSES = (("interactive", 0.7), ("batch", 0.3))
 TENANTS = (("acme", 3.0), ("zeta", 1.0))

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from headgate.model.units import SECOND, Duration
-from headgate.simulation.workload.traffic import PoissonTraffic, TraceTraffic, Traffic, Uniform, arrivals, span_ns
+from headgate.simulation.options import PoissonTraffic, TraceTraffic, Traffic, Uniform
+from headgate.simulation.workload.traffic import arrivals, span_ns
 
 POISSON = PoissonTraffic(
     rate=20.0,
@@ -81,7 +82,9 @@ def test_traffic_does_not_depend_on_the_hash_seed(traces: Path) -> None:
         import sys
         from hashlib import sha256
         from pathlib import Path
-        from headgate.simulation.workload.traffic import *
+        from headgate.simulation.options import *
+        from headgate.simulation.workload.shares import tenant_shares
+        from headgate.simulation.workload.traffic import arrivals
         traces, second = Path(sys.argv[1]), 10**9
         mix = (("interactive", 0.7), ("batch", 0.3))
         servegen = (traces / "servegen_deepseek-r1_rates.csv.gz", traces / "servegen_deepseek-r1_lengths.jsonl.gz")

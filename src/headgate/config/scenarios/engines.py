@@ -5,26 +5,27 @@ to start are reported as problems. The scheduler's view of a pool is derived fro
 it, for example to simulate a wrong configuration.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 
 from headgate.config.pools import check_ranges
 from headgate.config.problems import ConfigReport, SettingPath
 from headgate.config.references import NAME_RULE, is_name
 from headgate.config.scenarios.schema import EnginesSection, ScenarioFile, SimulatedPoolSection
-from headgate.config.scenarios.settings import EngineFigures, EngineSettings, EngineSize
 from headgate.config.schema_reader import suggestion
 from headgate.config.speeds import DEFAULT_SPEED, engine_speed
+from headgate.model.engine_profile import EngineProfile
 from headgate.model.policy import Pool
 from headgate.model.units import Duration, EndpointId, Instant, PoolName
+from headgate.simulation.options import EngineSpec
 
 TRACE_BLOCK_TOKENS = 512
 """Number of tokens per prefix block in a trace."""
 
 
 def engine_settings(
-    file: ScenarioFile, profiles: Mapping[str, EngineFigures], report: ConfigReport
-) -> tuple[EngineSettings, ...]:
+    file: ScenarioFile, profiles: Mapping[str, EngineProfile], report: ConfigReport
+) -> tuple[EngineSpec, ...]:
     if not file.pools:
         report.add_problem(("pools",), "has no pools; define at least one, with its engines")
     reading = _EngineReader(profiles, report)
@@ -32,7 +33,7 @@ def engine_settings(
 
 
 def policy_pools(
-    file: ScenarioFile, engines: Sequence[EngineSettings], profiles: Mapping[str, EngineFigures], report: ConfigReport
+    file: ScenarioFile, engines: Sequence[EngineSpec], profiles: Mapping[str, EngineProfile], report: ConfigReport
 ) -> tuple[Pool, ...]:
     """The pools as part of the scheduler's policy."""
     return tuple(
@@ -44,8 +45,8 @@ def policy_pools(
 def _policy_pool(
     name: str,
     section: SimulatedPoolSection,
-    engines: Sequence[EngineSettings],
-    profiles: Mapping[str, EngineFigures],
+    engines: Sequence[EngineSpec],
+    profiles: Mapping[str, EngineProfile],
     report: ConfigReport,
 ) -> Pool:
     """Policy for a pool. If its engines differ, the policy uses the first engine's speed and the smallest engine's
@@ -53,8 +54,8 @@ def _policy_pool(
     """
     place = ("pools", name)
     check_ranges(section, place, report)
-    first = profiles.get(engines[0].profile, DEFAULT_SPEED) if engines else DEFAULT_SPEED
-    sizes = [each.size for each in engines]
+    first = engines[0].profile if engines else DEFAULT_SPEED
+    sizes = [each.profile for each in engines]
     chunk_tokens = min((each.chunk_tokens for each in sizes), default=DEFAULT_SPEED.chunk_tokens)
     speed = engine_speed(section.speed, profiles, (*place, "speed"), report, default=first)
     if section.speed.profile is None and section.speed.chunk_tokens is None:
@@ -71,28 +72,37 @@ def _policy_pool(
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _EngineSize:
+    """Sizes of an engine, which may be invalid."""
+
+    chunk_tokens: int
+    sequences_max: int
+    kv_blocks: int
+    block_tokens: int
+    context_tokens: int
+
+
 @dataclass(frozen=True, slots=True)
 class _EngineReader:
-    profiles: Mapping[str, EngineFigures]
+    profiles: Mapping[str, EngineProfile]
     report: ConfigReport
 
-    def pool(self, name: str, section: SimulatedPoolSection) -> list[EngineSettings]:
+    def pool(self, name: str, section: SimulatedPoolSection) -> list[EngineSpec]:
         place = ("pools", name)
         if not is_name(name):
             self.report.add_problem(place, NAME_RULE, contents_valid=True)
         if not section.engines:
             self.report.add_problem((*place, "engines"), "has no engines; list at least one by its profile")
-        found: list[EngineSettings] = []
+        found: list[EngineSpec] = []
         for number, group in enumerate(section.engines):
-            size = self._size(group, (*place, "engines", number))
+            profile = self._profile(group, (*place, "engines", number))
             in_flight_max = self._in_flight_max(section, group, place)
             found += [
-                EngineSettings(
+                EngineSpec(
                     id=EndpointId(f"{name}/{len(found) + extra}"),
                     pool=PoolName(name),
-                    profile=group.profile,
-                    size=size,
-                    async_scheduling=group.async_scheduling,
+                    profile=profile,
                     in_flight_max=in_flight_max,
                     starts_at=Instant(group.starts_at),
                     cold_start_ns=Duration(group.cold_start),
@@ -108,7 +118,10 @@ class _EngineReader:
             self.report.add_problem((*place, "in_flight_max"), problem)
         return limit or 1
 
-    def _size(self, group: EnginesSection, place: SettingPath) -> EngineSize:
+    def _profile(self, group: EnginesSection, place: SettingPath) -> EngineProfile:
+        """Returns the group's profile with the sizes set in the file. If there is a problem, it is reported, and the
+        result is a profile without them.
+        """
         profile = self.profiles.get(group.profile)
         if profile is None:
             known = f"; the profiles are {', '.join(self.profiles)}"
@@ -116,34 +129,41 @@ class _EngineReader:
                 f'profile "{group.profile}" does not exist{suggestion(group.profile, self.profiles, otherwise=known)}'
             )
             self.report.add_problem((*place, "profile"), problem)
-            return EngineSize(chunk_tokens=1, sequences_max=1, kv_blocks=1, block_tokens=1, context_tokens=1)
+            return next(iter(self.profiles.values()))
         block_tokens = group.block_tokens or profile.block_tokens
-        size = EngineSize(
+        size = _EngineSize(
             chunk_tokens=group.chunk_tokens or profile.chunk_tokens,
             sequences_max=group.sequences_max or profile.sequences_max,
             kv_blocks=(group.kv_tokens or profile.kv_blocks * profile.block_tokens) // block_tokens,
             block_tokens=block_tokens,
             context_tokens=group.context_tokens or profile.context_tokens,
         )
-        self._check(size, place)
-        return size
+        if not self._is_valid(size, place):
+            return profile
+        return replace(profile, **asdict(size), async_scheduling=group.async_scheduling)
 
-    def _check(self, size: EngineSize, place: SettingPath) -> None:
-        if size.chunk_tokens < size.sequences_max:
-            problem = (
-                f"is {size.chunk_tokens}, less than sequences_max {size.sequences_max}, but every running sequence "
-                "needs a token in each step; raise it, or lower sequences_max"
-            )
-            self.report.add_problem((*place, "chunk_tokens"), problem)
-        if TRACE_BLOCK_TOKENS % size.block_tokens:
-            problem = (
-                f"must divide {TRACE_BLOCK_TOKENS}, the size of prefix blocks in traces; use 16 or 32, for example"
-            )
-            self.report.add_problem((*place, "block_tokens"), problem)
-        held = size.kv_blocks * size.block_tokens
-        if held < size.context_tokens:
-            problem = (
-                f"is {held} tokens, less than context_tokens {size.context_tokens}; "
-                f"raise it, or lower context_tokens to {held}"
-            )
-            self.report.add_problem((*place, "kv_tokens"), problem)
+    def _is_valid(self, size: _EngineSize, place: SettingPath) -> bool:
+        problems = dict(_size_problems(size))
+        for setting, problem in problems.items():
+            self.report.add_problem((*place, setting), problem)
+        return not problems
+
+
+def _size_problems(size: _EngineSize) -> Iterator[tuple[str, str]]:
+    """Yields the settings with which the engine would not start, and why."""
+    if size.chunk_tokens < size.sequences_max:
+        problem = (
+            f"is {size.chunk_tokens}, less than sequences_max {size.sequences_max}, but every running sequence "
+            "needs a token in each step; raise it, or lower sequences_max"
+        )
+        yield "chunk_tokens", problem
+    if TRACE_BLOCK_TOKENS % size.block_tokens:
+        problem = f"must divide {TRACE_BLOCK_TOKENS}, the size of prefix blocks in traces; use 16 or 32, for example"
+        yield "block_tokens", problem
+    held = size.kv_blocks * size.block_tokens
+    if held < size.context_tokens:
+        problem = (
+            f"is {held} tokens, less than context_tokens {size.context_tokens}; "
+            f"raise it, or lower context_tokens to {held}"
+        )
+        yield "kv_tokens", problem

@@ -5,16 +5,9 @@ from dataclasses import dataclass
 
 from headgate.config.problems import ConfigReport, SettingPath
 from headgate.config.scenarios.schema import FaultSection, RandomFaultsSection, ScenarioFile
-from headgate.config.scenarios.settings import (
-    CrashSettings,
-    EngineSettings,
-    FaultSettings,
-    HangSettings,
-    RandomFaultSettings,
-    SlowSettings,
-)
 from headgate.config.schema_reader import suggestion
 from headgate.model.units import Duration, EndpointId, Instant, format_seconds
+from headgate.simulation.options import NOMINAL_SPEED, Crash, EngineSpec, Hang, RandomFaults, ScenarioFault, Slowdown
 
 KINDS = ("crash", "hang", "slow", "random")
 _REQUIRED = {
@@ -32,8 +25,8 @@ _MISSING_HINTS = {
 
 
 def fault_settings(
-    file: ScenarioFile, engines: Sequence[EngineSettings], report: ConfigReport
-) -> tuple[FaultSettings, ...]:
+    file: ScenarioFile, engines: Sequence[EngineSpec], report: ConfigReport
+) -> tuple[ScenarioFault | RandomFaults, ...]:
     reading = _FaultReader(engines, _engines_unreadable(file, report), report)
     return tuple(
         fault for number, section in enumerate(file.faults) for fault in reading.entry(section, ("faults", number))
@@ -55,11 +48,11 @@ def _engines_unreadable(file: ScenarioFile, report: ConfigReport) -> Callable[[s
 
 @dataclass(frozen=True, slots=True)
 class _FaultReader:
-    engines: Sequence[EngineSettings]
+    engines: Sequence[EngineSpec]
     engines_unreadable: Callable[[str], bool]
     report: ConfigReport
 
-    def entry(self, section: FaultSection, place: SettingPath) -> Iterator[FaultSettings]:
+    def entry(self, section: FaultSection, place: SettingPath) -> Iterator[ScenarioFault | RandomFaults]:
         kinds = [kind for kind in KINDS if getattr(section, kind) is not None]
         if len(kinds) != 1:
             found = f"has {' and '.join(kinds)}" if kinds else "does not specify a fault"
@@ -74,13 +67,13 @@ class _FaultReader:
                 yield self._random(section.random, (*place, "random"))
             case "crash":
                 for each in self._targets(section.crash, at, (*place, kind)):
-                    yield CrashSettings(each, at, Duration(section.recover_after or 0))
+                    yield Crash(each, at, Duration(section.recover_after or 0))
             case "hang":
                 for each in self._targets(section.hang, at, (*place, kind)):
-                    yield HangSettings(each, at, Duration(section.duration or 0))
+                    yield Hang(each, at, Duration(section.duration or 0))
             case _:
                 for each in self._targets(section.slow, at, (*place, kind)):
-                    yield SlowSettings(each, at, Duration(section.duration or 0), section.speed or 1.0)
+                    yield Slowdown(each, at, Duration(section.duration or 0), _thousandths(section.speed or 1.0))
 
     def _check_settings(self, section: FaultSection, kind: str, place: SettingPath) -> None:
         given = {
@@ -106,7 +99,7 @@ class _FaultReader:
             self._warn_if_before_start(meant, at, (*place, number))
             yield from (each.id for each in meant)
 
-    def _warn_if_before_start(self, engines: Sequence[EngineSettings], at: Instant, place: SettingPath) -> None:
+    def _warn_if_before_start(self, engines: Sequence[EngineSpec], at: Instant, place: SettingPath) -> None:
         early = [each for each in engines if at < each.starts_at + each.cold_start_ns]
         if early:
             up_at = Duration(early[0].starts_at + early[0].cold_start_ns)
@@ -114,7 +107,7 @@ class _FaultReader:
             problem = f"has no effect on {early[0].id}{others}, which starts at {format_seconds(up_at)}; raise at"
             self.report.add_warning(place, problem)
 
-    def _random(self, section: RandomFaultsSection, place: SettingPath) -> RandomFaultSettings:
+    def _random(self, section: RandomFaultsSection, place: SettingPath) -> RandomFaults:
         if section.duration_max < section.duration_min:
             self.report.add_problem((*place, "duration_max"), "is less than duration_min; raise it")
         if section.speed_max < section.speed_min:
@@ -124,12 +117,16 @@ class _FaultReader:
             self.report.add_problem(
                 place, "has no faults; set the number of crash, hang or slow faults", contents_valid=True
             )
-        return RandomFaultSettings(
+        return RandomFaults(
             crashes=section.crash,
             hangs=section.hang,
-            slows=section.slow,
+            slowdowns=section.slow,
             duration_ns_min=Duration(section.duration_min),
             duration_ns_max=Duration(section.duration_max),
-            speed_min=section.speed_min,
-            speed_max=section.speed_max,
+            speed_min=_thousandths(section.speed_min),
+            speed_max=_thousandths(section.speed_max),
         )
+
+
+def _thousandths(speed: float) -> int:
+    return max(1, round(speed * NOMINAL_SPEED))

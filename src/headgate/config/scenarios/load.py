@@ -29,14 +29,16 @@ from headgate.config.references import NAME_RULE, check_classes, check_tenant_pa
 from headgate.config.scenarios.engines import engine_settings, policy_pools
 from headgate.config.scenarios.faults import fault_settings
 from headgate.config.scenarios.schema import CallersSection, ScenarioFile
-from headgate.config.scenarios.settings import CallerSettings, EngineFigures, ScenarioSettings
+from headgate.config.scenarios.settings import ScenarioSettings
 from headgate.config.scenarios.traces import TraceLibrary
 from headgate.config.scenarios.traffic import traffic_settings
 from headgate.config.schema_reader import available, suggestion
 from headgate.config.tenants import check_limits, limits, plan
+from headgate.model.engine_profile import EngineProfile
 from headgate.model.policy import Model, Policy, Pool, ServiceClass
 from headgate.model.tenant import Tenant
 from headgate.model.units import ClassName, Duration, ModelName, TenantId
+from headgate.simulation.options import CallerBehaviour
 
 MODEL = ModelName("model")
 """Model used in all requests if the file does not define one. All pools serve it."""
@@ -54,7 +56,7 @@ FILES_SHOWN_MAX = 10
 
 
 def load(
-    path: Path, environ: Mapping[str, str], *, profiles: Mapping[str, EngineFigures], schedulers: Collection[str]
+    path: Path, environ: Mapping[str, str], *, profiles: Mapping[str, EngineProfile], schedulers: Collection[str]
 ) -> ScenarioSettings:
     """Reads the file. `profiles` and `schedulers` are the names it may use. Raises `ConfigErrors` with all problems."""
     if path.is_dir():
@@ -68,7 +70,7 @@ def parse(
     path: Path,
     environ: Mapping[str, str],
     *,
-    profiles: Mapping[str, EngineFigures],
+    profiles: Mapping[str, EngineProfile],
     schedulers: Collection[str],
 ) -> ScenarioSettings:
     """Like `load`, for the text of the file at this path."""
@@ -143,7 +145,7 @@ def _with_caller_targets(classes: tuple[ServiceClass, ...], file: ScenarioFile) 
     return tuple(_with_targets(each, asked.get(each.name)) for each in classes)
 
 
-def _with_targets(each: ServiceClass, asked: CallerSettings | None) -> ServiceClass:
+def _with_targets(each: ServiceClass, asked: CallerBehaviour | None) -> ServiceClass:
     """Classes with these targets. The default targets of built-in classes are ignored in a scenario, because callers
     define the targets.
     """
@@ -193,12 +195,12 @@ def _policy(
     )
 
 
-def _callers(section: CallersSection) -> CallerSettings:
-    return CallerSettings(
+def _callers(section: CallersSection) -> CallerBehaviour:
+    return CallerBehaviour(
         ttft_ns=_duration(section.ttft),
         tpot_ns=_duration(section.tpot),
         e2e_ns=_duration(section.e2e),
-        timeout_ns=_duration(section.client_timeout),
+        client_timeout_ns=_duration(section.client_timeout),
         retries=section.retries,
         stream=section.stream,
     )

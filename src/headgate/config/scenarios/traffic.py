@@ -12,17 +12,20 @@ from types import MappingProxyType
 from headgate.config.problems import ConfigReport, SettingPath
 from headgate.config.references import TENANT_PATH_RULE, is_tenant_path
 from headgate.config.scenarios.schema import LengthsSection, ScenarioFile, TrafficSection
-from headgate.config.scenarios.settings import (
-    LengthSettings,
-    PoissonSettings,
-    ServeGenSettings,
-    Shares,
-    TraceSettings,
-    TrafficSettings,
-)
 from headgate.config.scenarios.traces import TraceLibrary
 from headgate.config.schema_reader import available, suggestion
 from headgate.model.units import Duration
+from headgate.simulation.options import (
+    DEFAULT_TENANTS,
+    LengthDistribution,
+    LogNormal,
+    PoissonTraffic,
+    ServeGenTraffic,
+    Shares,
+    TraceTraffic,
+    Traffic,
+    Uniform,
+)
 
 SETTINGS_BY_SOURCE: Mapping[str, frozenset[str]] = MappingProxyType(
     {
@@ -35,13 +38,10 @@ SETTINGS_BY_SOURCE: Mapping[str, frozenset[str]] = MappingProxyType(
 )
 """Settings that are valid for each source."""
 
-DEFAULT_TENANTS: Shares = (("everyone", 1.0),)
-"""Tenant used for requests if neither the file nor a trace specifies one."""
-
 
 def traffic_settings(
     file: ScenarioFile, classes: Collection[str], library: TraceLibrary, report: ConfigReport
-) -> tuple[TrafficSettings, ...]:
+) -> tuple[Traffic, ...]:
     if not file.traffic:
         report.add_problem(("traffic",), "has no entries; list at least one source of requests")
     reading = _TrafficReader(file.duration, classes, library, report)
@@ -56,7 +56,7 @@ class _TrafficReader:
     library: TraceLibrary
     report: ConfigReport
 
-    def entry(self, section: TrafficSection, place: SettingPath) -> TrafficSettings | None:
+    def entry(self, section: TrafficSection, place: SettingPath) -> Traffic | None:
         """Settings for one entry. If there is a problem, it is reported and the result is None."""
         kinds = [kind for kind in SETTINGS_BY_SOURCE if getattr(section, kind) is not None]
         if len(kinds) != 1:
@@ -102,39 +102,39 @@ class _TrafficReader:
             self.report.add_problem((*place, "classes"), problem)
         return self._classes(section, place) or ()
 
-    def _trace(self, section: TrafficSection, place: SettingPath) -> TraceSettings | None:
+    def _trace(self, section: TrafficSection, place: SettingPath) -> TraceTraffic | None:
         assert section.trace is not None
         path = self.library.trace(section.trace, (*place, "trace"))
         like, classes = self._tenants_trace(section, place), self._classes(section, place)
-        return path and TraceSettings(
-            place=self.report.location_text(place),
+        return path and TraceTraffic(
+            location=self.report.location_text(place),
             path=path,
             classes=classes,
             tenants=_shares(section.tenants),
-            tenants_like=like,
+            tenants_from=like,
             speed_up=section.speed_up,
             shift_ns=Duration(section.shift),
             jitter_ns=Duration(section.jitter),
             keep=section.sample,
             start_ns=Duration(section.start),
-            length_ns=_duration(section.duration),
+            duration_ns=_duration(section.duration),
         )
 
-    def _servegen(self, section: TrafficSection, place: SettingPath) -> ServeGenSettings | None:
+    def _servegen(self, section: TrafficSection, place: SettingPath) -> ServeGenTraffic | None:
         assert section.servegen is not None
         paths = self.library.servegen(section.servegen, (*place, "servegen"))
         classes = self._needed_classes(section, place)
-        return paths and ServeGenSettings(
+        return paths and ServeGenTraffic(
             rates=paths[0],
             lengths=paths[1],
             classes=classes,
             start_ns=Duration(section.start),
-            length_ns=_duration(section.duration),
+            duration_ns=_duration(section.duration),
             keep=section.sample,
             speed_up=section.speed_up,
         )
 
-    def _poisson(self, section: TrafficSection, place: SettingPath) -> PoissonSettings:
+    def _poisson(self, section: TrafficSection, place: SettingPath) -> PoissonTraffic:
         assert section.rate is not None
         length = section.duration or (None if self.duration is None else self.duration - section.shift)
         if length is None:
@@ -145,15 +145,15 @@ class _TrafficReader:
                 (*place, "shift"), "is not before the end of duration, so no request arrives; lower it"
             )
         like = self._tenants_trace(section, place)
-        return PoissonSettings(
+        return PoissonTraffic(
             rate=section.rate,
             shift_ns=Duration(section.shift),
-            length_ns=Duration(length or 1),
+            duration_ns=Duration(length or 1),
             prompt=self._lengths(section.prompt, (*place, "prompt")),
             output=self._lengths(section.output, (*place, "output")),
             classes=self._needed_classes(section, place),
-            tenants=_shares(section.tenants) if like or section.tenants else DEFAULT_TENANTS,
-            tenants_like=like,
+            tenants=_shares(section.tenants) or (() if like else DEFAULT_TENANTS),
+            tenants_from=like,
         )
 
     def _tenants_trace(self, section: TrafficSection, place: SettingPath) -> Path | None:
@@ -161,8 +161,8 @@ class _TrafficReader:
             return None
         return self.library.trace(section.tenants_from, (*place, "tenants_from"))
 
-    def _lengths(self, section: LengthsSection | None, place: SettingPath) -> LengthSettings:
-        stand_in = LengthSettings(tokens_min=1, tokens_max=1)
+    def _lengths(self, section: LengthsSection | None, place: SettingPath) -> LengthDistribution:
+        stand_in = Uniform(1, 1)
         if section is None:
             self.report.add_problem(place, "missing; set the number of tokens, such as 200:800")
             return stand_in
@@ -171,7 +171,7 @@ class _TrafficReader:
                 self.report.add_problem(
                     (*place, "uniform"), "cannot be combined with median, p95 or max; remove one of the two"
                 )
-            return LengthSettings(tokens_min=section.uniform[0], tokens_max=section.uniform[1])
+            return Uniform(*section.uniform)
         median, p95, most = section.median, section.p95, section.max
         if median is None or p95 is None or most is None:
             problem = "is incomplete; set a range such as 200:800, or median, p95 and max"
@@ -179,7 +179,7 @@ class _TrafficReader:
             return stand_in
         if not median < p95 <= most:
             self.report.add_problem(place, "median, p95 and max must be in increasing order", contents_valid=True)
-        return LengthSettings(tokens_min=1, tokens_max=most, median=median, p95=p95)
+        return LogNormal(median=median, p95=p95, max=most)
 
 
 def _given_names(section: TrafficSection) -> Iterator[str]:

@@ -5,12 +5,8 @@ instant, the work done by then, and the speed from then on. A stall moves the re
 the slope. Neither affects the loop. Instants are rounded up to the nanosecond only when they are returned.
 """
 
-from typing import Final
-
 from headgate.model.units import Instant
-
-NOMINAL_SPEED: Final = 1000
-"""Nominal speed. Speeds are in thousandths: at 1000, a picosecond of work takes a picosecond."""
+from headgate.simulation.options import NOMINAL_SPEED
 
 
 class WorkClock:

@@ -16,6 +16,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from headgate.model.units import Duration, EndpointId, Instant, after
+from headgate.simulation.options import CallerBehaviour, Crash, Hang, RequestErrors, ScenarioFault, Slowdown
 from headgate.simulation.report.chart_elements import (
     BLACK,
     BLUE,
@@ -43,7 +44,6 @@ from headgate.simulation.report.tally import RequestTally
 from headgate.simulation.report.text_report import engine_time_by_result
 from headgate.simulation.report.text_table import format_amount, format_rate
 from headgate.simulation.report.time_series import ArrivalSeries, EndpointSeries
-from headgate.simulation.virtual.scenario import CallerBehaviour, Crash, Hang, RequestErrors, ScenarioFault, Slowdown
 
 _CLASS_PANELS_MAX: Final = 5
 _ENGINE_LINES_MAX: Final = 8

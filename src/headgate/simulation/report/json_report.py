@@ -7,6 +7,7 @@ traffic. docs/guides/simulation.md explains each key.
 
 from headgate.model.outcome import Outcome
 from headgate.model.units import ClassName
+from headgate.simulation.options import CallerBehaviour
 from headgate.simulation.report.fairness import Fairness
 from headgate.simulation.report.latency_summary import LatencySummary
 from headgate.simulation.report.report import Group, SimulationReport
@@ -14,7 +15,6 @@ from headgate.simulation.report.request_result import RequestResult, result_of
 from headgate.simulation.report.tally import RequestTally, share
 from headgate.simulation.report.time_series import ArrivalSeries, EndpointSeries, imbalance
 from headgate.simulation.virtual.run_observer import EngineTotals
-from headgate.simulation.virtual.scenario import CallerBehaviour
 
 
 def json_report(report: SimulationReport) -> dict[str, object]:

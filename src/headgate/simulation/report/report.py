@@ -11,12 +11,13 @@ from typing import Final
 
 from headgate.core.scheduler import Scheduler
 from headgate.model.units import ClassName, EndpointId, TenantId
+from headgate.simulation.options import CallerBehaviour
 from headgate.simulation.report.fairness import Fairness
 from headgate.simulation.report.latency_summary import LatencySummary
 from headgate.simulation.report.tally import RequestTally, merge
 from headgate.simulation.report.time_series import ArrivalSeries, EndpointSeries, TimeSeries
 from headgate.simulation.virtual.run_observer import EngineTotals, FleetSample, RequestTrace, RunSummary
-from headgate.simulation.virtual.scenario import CallerBehaviour, Scenario
+from headgate.simulation.virtual.scenario import Scenario
 
 
 class Group:

@@ -10,11 +10,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from headgate.model.outcome import Outcome
+from headgate.simulation.options import CallerBehaviour
 from headgate.simulation.report.latency_summary import empty_durations
 from headgate.simulation.report.request_result import RequestResult, result_of
 from headgate.simulation.report.targets import meets_targets
 from headgate.simulation.virtual.run_observer import RequestTrace
-from headgate.simulation.virtual.scenario import CallerBehaviour
 
 
 @dataclass(slots=True)

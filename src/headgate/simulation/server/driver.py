@@ -21,7 +21,7 @@ from headgate.simulation.engine.sequence import (
     StepFinished,
 )
 from headgate.simulation.engine.state import EngineState
-from headgate.simulation.engine.work_clock import NOMINAL_SPEED
+from headgate.simulation.options import NOMINAL_SPEED
 from headgate.simulation.server.metrics import EngineMetrics
 from headgate.simulation.server.options import EngineOptions
 

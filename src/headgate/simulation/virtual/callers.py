@@ -13,9 +13,9 @@ from headgate.core.events import Event, RequestArrived, RequestWithdrawn, Withdr
 from headgate.model.outcome import HTTP_REPLIES, Outcome, RetryAfter
 from headgate.model.ticket import Ticket
 from headgate.model.units import BYTES_PER_TOKEN, SECOND, ClassName, Duration, Instant, ModelName, RequestId, after
+from headgate.simulation.options import CallerBehaviour
 from headgate.simulation.virtual.client_retry import retry_delay_s
 from headgate.simulation.virtual.run_observer import RequestTrace
-from headgate.simulation.virtual.scenario import CallerBehaviour
 from headgate.simulation.virtual.timeline import Timeline
 from headgate.simulation.workload.arrival import Arrival, Arrivals
 from headgate.simulation.workload.prefix_hashes import packed_prefix_hashes

@@ -9,9 +9,9 @@ from headgate.model.units import Instant, RequestId
 from headgate.simulation.engine.loop import SimulatedEngine
 from headgate.simulation.engine.sequence import EngineRequest, SequenceCost
 from headgate.simulation.engine.state import EngineState
+from headgate.simulation.options import EngineSpec, RequestErrors, Slowdown
 from headgate.simulation.virtual.callers import SimulatedCaller
 from headgate.simulation.virtual.run_observer import EndpointSample, EngineTotals
-from headgate.simulation.virtual.scenario import EngineSpec, RequestErrors, Slowdown
 from headgate.simulation.workload.arrival import PREFIX_BLOCK_TOKENS, Arrival
 
 _DOWN = EndpointSample(0, 0, 0.0, up=False)

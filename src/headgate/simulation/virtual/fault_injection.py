@@ -5,19 +5,9 @@ from collections.abc import Callable, Mapping
 from headgate.core.events import EndpointJoined, EndpointLeaving, Event, PolicyChanged
 from headgate.model.endpoint import Endpoint
 from headgate.model.units import EndpointId, Instant, after
-from headgate.simulation.engine.work_clock import NOMINAL_SPEED
+from headgate.simulation.options import NOMINAL_SPEED, Crash, Hang, RequestErrors, ScenarioFault, Slowdown
 from headgate.simulation.virtual.endpoint import SimulatedAttempt, VirtualEndpoint
-from headgate.simulation.virtual.scenario import (
-    Crash,
-    EndpointRemoval,
-    Hang,
-    InFlightLimitChange,
-    PolicyReload,
-    RequestErrors,
-    ScenarioChange,
-    ScenarioFault,
-    Slowdown,
-)
+from headgate.simulation.virtual.scenario import EndpointRemoval, InFlightLimitChange, PolicyReload, ScenarioChange
 from headgate.simulation.virtual.timeline import Timeline
 
 

@@ -16,22 +16,10 @@ from random import Random
 from typing import Final, assert_never
 
 from headgate.model.units import Duration, EndpointId, Instant
-from headgate.simulation.virtual.scenario import Crash, Hang, RequestErrors, ScenarioFault, Slowdown
+from headgate.simulation.options import Crash, EngineSpec, Hang, RandomFaults, RequestErrors, ScenarioFault, Slowdown
 
 _REDRAWS_MAX: Final = 100
 """Maximum number of redraws if the drawn period is not free."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RandomFaults:
-    crashes: int
-    hangs: int
-    slowdowns: int
-    duration_ns_min: Duration
-    duration_ns_max: Duration
-    speed_min: int
-    """Lower limit of the speed during a slowdown, in thousandths of the nominal speed."""
-    speed_max: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +39,24 @@ def window_of(fault: ScenarioFault) -> FaultWindow:
             return FaultWindow(fault.endpoint_id, fault.at, fault.duration_ns)
         case _:
             assert_never(fault)
+
+
+def resolve_faults(
+    faults: Sequence[ScenarioFault | RandomFaults], engines: Sequence[EngineSpec], span_ns: Duration, seed: int
+) -> tuple[ScenarioFault, ...]:
+    """Returns the given faults, followed by random ones that do not overlap with others or with an engine's start."""
+    found = [each for each in faults if not isinstance(each, RandomFaults)]
+    starting = [FaultWindow(each.id, Instant(0), _ready_at(each)) for each in engines if _ready_at(each)]
+    for number, each in enumerate(faults):
+        if isinstance(each, RandomFaults):
+            taken = [*starting, *(window_of(fault) for fault in found)]
+            chance = Random(f"{seed} faults {number}")
+            found += draw_faults(each, [spec.id for spec in engines], span_ns=span_ns, rng=chance, occupied=taken)
+    return tuple(found)
+
+
+def _ready_at(spec: EngineSpec) -> Duration:
+    return Duration(spec.starts_at + spec.cold_start_ns)
 
 
 def draw_faults(

@@ -1,32 +1,13 @@
 """Prompt and output length distributions."""
 
-from dataclasses import dataclass
 from math import exp, log
 from random import Random
 from typing import Final, assert_never
 
+from headgate.simulation.options import LengthDistribution, LogNormal, Uniform
+
 NORMAL_P95: Final = 1.6448536269514722
 """The 95th percentile of a standard normal distribution."""
-
-
-@dataclass(frozen=True, slots=True)
-class Uniform:
-    """Uniform distribution from `min` to `max`, inclusive."""
-
-    min: int
-    max: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogNormal:
-    """Lognormal distribution with a given median and 95th percentile. Larger values are capped at `max`."""
-
-    median: int
-    p95: int
-    max: int
-
-
-LengthDistribution = Uniform | LogNormal
 
 
 def draw_length(lengths: LengthDistribution, rng: Random) -> int:

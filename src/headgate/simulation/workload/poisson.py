@@ -1,25 +1,12 @@
 """Poisson arrivals at a constant rate."""
 
-from dataclasses import dataclass
 from random import Random
 
-from headgate.model.units import SECOND, ClassName, Duration, Instant, TenantId
+from headgate.model.units import SECOND, ClassName, Instant, TenantId
+from headgate.simulation.options import PoissonTraffic
 from headgate.simulation.workload.arrival import Arrival, Arrivals
-from headgate.simulation.workload.lengths import LengthDistribution, draw_length
-from headgate.simulation.workload.shares import Shares, WeightedDraw
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PoissonTraffic:
-    rate: float
-    """Mean number of requests per second."""
-    duration_ns: Duration
-    prompt: LengthDistribution
-    output: LengthDistribution
-    classes: Shares
-    tenants: Shares
-    shift_ns: Duration = Duration(0)
-    """Start of the traffic relative to the start of the run."""
+from headgate.simulation.workload.lengths import draw_length
+from headgate.simulation.workload.shares import WeightedDraw
 
 
 def poisson_arrivals(traffic: PoissonTraffic, *, seed: int, source: str) -> Arrivals:

@@ -22,17 +22,16 @@ window is in memory at a time.
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import accumulate
-from pathlib import Path
 from random import Random
 from typing import Final
 
 from headgate.model.units import SECOND, ClassName, Duration, Instant, TenantId
+from headgate.simulation.options import ServeGenTraffic
 from headgate.simulation.workload.arrival import Arrival, Arrivals
 from headgate.simulation.workload.error import WorkloadError
 from headgate.simulation.workload.servegen_files import WINDOW_S, ClientLengths, ClientWindow, read_lengths, read_rates
-from headgate.simulation.workload.shares import Shares, WeightedDraw
+from headgate.simulation.workload.shares import WeightedDraw
 
 SHAPE_MIN: Final = 0.006
 """Minimum shape. Draws with a lower shape would underflow. The published shapes start at 0.0067."""
@@ -40,21 +39,6 @@ SHAPE_MIN: Final = 0.006
 _WINDOW_NS: Final = WINDOW_S * SECOND
 _CLIENT_BITS: Final = 20
 _CLIENT_MASK: Final = (1 << _CLIENT_BITS) - 1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServeGenTraffic:
-    """Traffic from ServeGen's clients. Each client is a tenant."""
-
-    rates: Path
-    lengths: Path
-    classes: Shares
-    start_ns: Duration = Duration(0)
-    duration_ns: Duration | None = None
-    """Length of the window. None means until the end of the file."""
-    keep: float = 1.0
-    """Factor applied to every client's rate. Burstiness does not change."""
-    speed_up: float = 1.0
 
 
 WindowCounts = Mapping[int, Sequence[tuple[ClientWindow, int]]]

@@ -6,11 +6,9 @@ from itertools import accumulate
 from pathlib import Path
 from random import Random
 
+from headgate.simulation.options import Shares
 from headgate.simulation.workload.error import WorkloadError
 from headgate.simulation.workload.trace_files import read_trace
-
-Shares = tuple[tuple[str, float], ...]
-"""Names and weights. The weights do not have to add up to 1."""
 
 
 class WeightedDraw:

@@ -10,34 +10,15 @@ of the complete traffic, with the same classes and tenants.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from operator import attrgetter
-from pathlib import Path
 from random import Random
 
 from headgate.model.units import ClassName, Duration, Instant, TenantId
+from headgate.simulation.options import TraceTraffic
 from headgate.simulation.workload.arrival import Arrival
 from headgate.simulation.workload.error import WorkloadError
-from headgate.simulation.workload.shares import Shares, WeightedDraw
+from headgate.simulation.workload.shares import WeightedDraw
 from headgate.simulation.workload.trace_files import TraceRow, read_trace
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TraceTraffic:
-    path: Path
-    classes: Shares | None = None
-    """Classes and their weights. If None, the trace's own column is used."""
-    tenants: Shares | None = None
-    """Tenants and their weights. If None, the trace's own column is used."""
-    speed_up: float = 1.0
-    shift_ns: Duration = Duration(0)
-    jitter_ns: Duration = Duration(0)
-    """Maximum random delay for each row, for traces whose time resolution is this coarse."""
-    keep: float = 1.0
-    """Share of rows to keep, chosen at random."""
-    start_ns: Duration = Duration(0)
-    duration_ns: Duration | None = None
-    """Length of the window. None means until the end of the trace."""
 
 
 def trace_arrivals(traffic: TraceTraffic, *, seed: int, source: str, prefix_base: int = 0) -> Iterator[Arrival]:

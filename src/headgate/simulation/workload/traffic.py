@@ -16,31 +16,11 @@ from pathlib import Path
 from typing import assert_never
 
 from headgate.model.units import Duration
+from headgate.simulation.options import PoissonTraffic, ServeGenTraffic, TraceTraffic, Traffic
 from headgate.simulation.workload.arrival import Arrivals
-from headgate.simulation.workload.error import WorkloadError
-from headgate.simulation.workload.lengths import LengthDistribution, LogNormal, Uniform
-from headgate.simulation.workload.poisson import PoissonTraffic, poisson_arrivals
-from headgate.simulation.workload.servegen import ServeGenTraffic, servegen_arrivals, servegen_span_ns
-from headgate.simulation.workload.shares import Shares, has_tenants, tenant_shares
-from headgate.simulation.workload.trace_arrivals import TraceTraffic, trace_arrivals, trace_span_ns
-
-__all__ = [
-    "LengthDistribution",
-    "LogNormal",
-    "PoissonTraffic",
-    "ServeGenTraffic",
-    "Shares",
-    "TraceTraffic",
-    "Traffic",
-    "Uniform",
-    "WorkloadError",
-    "arrivals",
-    "has_tenants",
-    "span_ns",
-    "tenant_shares",
-]
-
-Traffic = TraceTraffic | ServeGenTraffic | PoissonTraffic
+from headgate.simulation.workload.poisson import poisson_arrivals
+from headgate.simulation.workload.servegen import servegen_arrivals, servegen_span_ns
+from headgate.simulation.workload.trace_arrivals import trace_arrivals, trace_span_ns
 
 _PREFIX_BITS = 40
 """Number of bits for one file's block names. Equal names in different files are unrelated."""
