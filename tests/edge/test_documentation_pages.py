@@ -145,7 +145,7 @@ async def test_error_page_is_served_without_recording_or_authentication(tmp_path
     async with a_gateway(tmp_path) as gateway:
         async with gateway.http.get(f"{gateway.url}/errors/shed") as answer:
             request_id = answer.headers["x-request-id"]
-        [door, _] = gateway.gateway._listeners
+        [door, _] = gateway.gateway._parts.listeners
         assert len(door.connections._unauthenticated) == 1, "the connection still counts as unauthenticated"
         async with gateway.http.get(f"{gateway.admin_url}/explain/{request_id}") as answer:
             assert answer.status == 404

@@ -50,7 +50,7 @@ async def test_probe_reports_a_blocked_event_loop(tmp_path: Path) -> None:
         turns._stalled_ns_max = 0
         while turns._probe is None:
             pass
-        with socket.create_connection(gateway.gateway._listeners[-1].address, timeout=30) as caller:
+        with socket.create_connection(gateway.gateway._parts.listeners[-1].address, timeout=30) as caller:
             caller.sendall(PROBE)
             answer = b""
             while data := caller.recv(4096):
@@ -133,7 +133,7 @@ def test_number_of_connections_waiting_for_the_loop_is_bounded() -> None:
 
 async def test_stopping_the_gateway_stops_the_health_thread(tmp_path: Path) -> None:
     async with a_gateway(tmp_path) as gateway:
-        address = gateway.gateway._listeners[-1].address
+        address = gateway.gateway._parts.listeners[-1].address
     with pytest.raises(ConnectionRefusedError):
         await asyncio.open_connection(*address)
 
@@ -142,7 +142,7 @@ async def test_stopping_the_gateway_stops_the_health_thread(tmp_path: Path) -> N
 @rerun_if_stalled
 async def test_probe_returns_503_while_the_loop_is_blocked_and_200_before_and_after(tmp_path: Path) -> None:
     async with a_gateway(tmp_path) as gateway:
-        address = gateway.gateway._listeners[-1].address
+        address = gateway.gateway._parts.listeners[-1].address
         stalled, blocked_s = threading.Event(), 0.0
 
         def probe_until(status: int) -> list[int]:

@@ -218,7 +218,7 @@ async def test_cancelled_exchange_releases_its_slot(tmp_path: Path) -> None:
             await gateway.wait_for_status(lambda status: status["attempts_open"] == 1)
             while not engine.requests and not other.requests:
                 await asyncio.sleep(0.01)
-            [exchange] = gateway.gateway._listeners[0].connections.tasks
+            [exchange] = gateway.gateway._parts.listeners[0].connections.tasks
             exchange.cancel()
             await gateway.wait_until_idle()
             call.cancel()

@@ -52,7 +52,7 @@ async def eventually(holds: Callable[[], object]) -> None:
 
 
 def failures(gateway: GatewayInLoop, listener: int = 0) -> dict[HandshakeFailure, int]:
-    return dict(gateway.gateway._listeners[listener].connections.handshake_failures)
+    return dict(gateway.gateway._parts.listeners[listener].connections.handshake_failures)
 
 
 async def stream(gateway: GatewayInLoop, tls: ssl.SSLContext) -> str:

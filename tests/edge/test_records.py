@@ -127,7 +127,7 @@ async def test_record_starts_at_the_first_byte_of_each_request_on_a_connection(t
 
 async def received_by(gateway: GatewayInLoop, after: int) -> None:
     """Waits until the gateway has read the first bytes of a request."""
-    connections = gateway.gateway._listeners[0].connections._open
+    connections = gateway.gateway._parts.listeners[0].connections._open
     async with asyncio.timeout(30):
         while not any(each._began_at >= after for each in connections):
             await asyncio.sleep(0.001)

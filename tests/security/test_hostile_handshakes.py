@@ -31,11 +31,11 @@ async def a_gateway(folder: Path, **limits: Any) -> AsyncIterator[GatewayInLoop]
 
 
 def failures(gateway: GatewayInLoop) -> dict[HandshakeFailure, int]:
-    return dict(gateway.gateway._listeners[0].connections.handshake_failures)
+    return dict(gateway.gateway._parts.listeners[0].connections.handshake_failures)
 
 
 def connections(gateway: GatewayInLoop) -> int:
-    return len(gateway.gateway._listeners[0].connections)
+    return len(gateway.gateway._parts.listeners[0].connections)
 
 
 async def eventually(holds: Callable[[], object]) -> None:

@@ -35,12 +35,12 @@ async def a_gateway(folder: Path, **limits: Any) -> AsyncIterator[tuple[FakeEngi
 def sweep_after(gateway: GatewayInLoop, seconds: float) -> None:
     """Run the gateway's sweep as if `seconds` had passed."""
     now = asyncio.get_running_loop().time() + seconds
-    for listener in gateway.gateway._listeners:
+    for listener in gateway.gateway._parts.listeners:
         listener.connections.sweep(now)
 
 
 def first_connection(gateway: GatewayInLoop) -> Connection:
-    return next(iter(gateway.gateway._listeners[0].connections._open))
+    return next(iter(gateway.gateway._parts.listeners[0].connections._open))
 
 
 async def is_served(gateway: GatewayInLoop, *, admin: bool = False) -> bool:
@@ -62,7 +62,7 @@ async def is_open(caller: Caller) -> bool:
 @pytest.mark.parametrize("admin", [False, True], ids=["data", "admin"])
 async def test_connection_without_a_first_byte_is_closed(tmp_path: Path, admin: bool) -> None:
     async with a_gateway(tmp_path, header_timeout=f"{LIMIT_S}s") as (_, gateway):
-        connections = gateway.gateway._listeners[-1 if admin else 0].connections
+        connections = gateway.gateway._parts.listeners[-1 if admin else 0].connections
         others = len(connections)
         async with connected(gateway.admin_url if admin else gateway.url) as caller:
             assert await is_served(gateway, admin=admin)
@@ -228,7 +228,7 @@ async def test_connection_over_the_tenant_share_is_closed_while_the_others_keep_
             assert (await operator.answer()).status == 200
         callers[0].abort()
         async with asyncio.timeout(WAIT_S_MAX):
-            while len(gateway.gateway._listeners[0].connections) >= 4:
+            while len(gateway.gateway._parts.listeners[0].connections) >= 4:
                 await asyncio.sleep(0.005)
         assert await is_served(gateway)
 

@@ -72,7 +72,7 @@ async def test_connection_is_counted_for_the_tenant_of_its_latest_request(tmp_pa
         assert (await callers[0].answer()).status == 200
         await callers[1].send(request_of(body_of("hi"), b"authorization: Bearer sk-wrong"))
         assert (await callers[1].answer()).status == 401
-        shares = gateway.gateway._listeners[0].connections._tenant_connections
+        shares = gateway.gateway._parts.listeners[0].connections._tenant_connections
 
         assert (shares.of("flood"), shares.of("victim")) == (3, 1)
 
