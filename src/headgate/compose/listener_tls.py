@@ -24,9 +24,8 @@ from headgate.ports.tls import (
     InvalidTlsFile,
     ServerTlsOptions,
     named_client_context,
-    server_context,
     timestamp_text,
-    usable_validity,
+    usable_server_context,
 )
 from headgate.telemetry.log import log_event
 from headgate.telemetry.tls_metrics import HandshakeLog, ListenerTlsStats
@@ -180,8 +179,8 @@ class ListenerCertificates:
 
 def _load(options: ServerTlsOptions, now_s: float) -> tuple[ssl.SSLContext, int]:
     """Returns the context and the time at which the certificate expires. Raises `InvalidTlsFile`."""
-    expires_at_s = usable_validity(options.certificate, now_s).expires_at
-    return server_context(options), expires_at_s
+    context, valid = usable_server_context(options, now_s)
+    return context, valid.expires_at
 
 
 def _failures(listener: Listener | None) -> Mapping[str, int]:
