@@ -448,10 +448,6 @@ def test_weak_secret_is_reported(secret: bytes, level: Level) -> None:
     assert secret.decode() not in json.dumps(asdict(finding))
 
 
-def test_missing_secret_produces_no_finding() -> None:
-    assert list(secret_strength(None)) == []
-
-
 def test_unwritable_records_directory_is_reported_as_a_problem(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
 

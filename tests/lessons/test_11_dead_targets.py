@@ -257,7 +257,8 @@ async def test_all_endpoints_are_ejected_with_default_settings(tmp_path: Path) -
 
     seen = sum(target.tried for target in found)
     print(f"{tally.requests} concurrent requests: {at_once} attempts; {later.requests} more: {seen - at_once}")
-    assert at_once == tally.attempts
+    # On a slow machine, an attempt can time out before its request is sent, and the proxy does not see it.
+    assert 0.9 * tally.attempts <= at_once <= tally.attempts
     assert tally.amplification <= AMPLIFICATION_MAX
     # On a slow machine, ejections can end during the test, which allows one trial per endpoint.
     trials_max = len(found) * int(took_s * SECOND // HealthSection().ejection_time)

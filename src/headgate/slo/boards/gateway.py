@@ -73,6 +73,30 @@ GATEWAY: Final = Dashboard(
             description="If the number of configurations stays above 1, a reload did not reach every gateway.",
         ),
         Panel(
+            "Configuration reload",
+            (
+                (
+                    gauge("headgate_config_reload_successful", "instance", aggregation="min")[0],
+                    "{{instance}} files valid",
+                ),
+                (
+                    gauge("headgate_config_restart_needed", "instance", aggregation="max")[0],
+                    "{{instance}} changed settings that need a restart",
+                ),
+            ),
+            description="If the files are invalid, the previous configuration stays in force.",
+        ),
+        Panel(
+            "Age of the configuration",
+            (("time() - max by (instance) (headgate_config_applied_timestamp_seconds)", "{{instance}}"),),
+            "s",
+        ),
+        Panel(
+            "Verified keys by secret",
+            ((rate("headgate_keys_verified_total", "secret")[0], "{{secret}}"),),
+            description="After a rotation, remove the old secret once no keys are verified with it.",
+        ),
+        Panel(
             "Directory replica",
             (
                 (gauge("headgate_directory_fresh", "instance", aggregation="min")[0], "{{instance}} fresh"),
