@@ -261,3 +261,32 @@ async def test_notifications_skip_missing_folders_and_other_files(tmp_path: Path
             await asyncio.wait_for(changed.wait(), 0.1)
     assert not changed.is_set()
     notifications.stop()
+
+
+async def test_file_that_changes_after_it_was_added_is_reported(tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    first.write_text("1")
+    second.write_text("1")
+    watched = Watched(first)
+    watched.watch.add([first, second])
+    watched.files.append(second)
+    second.write_text("12")
+
+    await watched.watch.look()
+
+    assert watched.reported == ["1"]
+
+
+async def test_change_of_a_known_file_is_not_lost_when_it_is_added_again(tmp_path: Path) -> None:
+    (file := tmp_path / "a").write_text("1")
+    watched = Watched(file)
+    file.write_text("12")
+    watched.watch.add([file])
+
+    await watched.watch.look()
+
+    assert watched.reported == ["12"]
+
+
+def test_invalid_path_counts_as_a_missing_file() -> None:
+    assert file_stamp(Path("a\0b")) is None

@@ -60,3 +60,8 @@ def test_key_of_another_type_is_reported_like_any_other_key(tmp_path: Path) -> N
 
     with pytest.raises(InvalidTlsFile, match="does not belong to the certificate"):
         server_context(options)
+
+
+def test_path_with_a_zero_byte_is_reported() -> None:
+    with pytest.raises(InvalidTlsFile, match="'a\\\\x00b' is not a valid path"):
+        server_context(ServerTlsOptions("a\0b", "a\0b"))

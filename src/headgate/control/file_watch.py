@@ -52,6 +52,12 @@ class FileWatch:
         """Records the stamps with which files were read, so that a change since then is noticed."""
         self._seen |= read
 
+    def add(self, files: Collection[Path]) -> None:
+        """Watches new files from now on. Must be called before they are read, so that no change is missed."""
+        for path in files:
+            if path not in self._seen:
+                self._seen[path] = file_stamp(path)
+
     async def run(self) -> None:
         changed = asyncio.Event()
         notifications = Notifications(changed) if self._uses_watchfiles else None

@@ -188,6 +188,8 @@ def _read(path: str) -> bytes:
             contents = file.read(CERTIFICATE_BYTES_MAX + 1)
     except OSError as error:
         raise InvalidTlsFile(f"{path} cannot be read: {_strerror(error)}") from error
+    except ValueError as error:
+        raise InvalidTlsFile(f"{path!r} is not a valid path") from error
     if len(contents) > CERTIFICATE_BYTES_MAX:
         raise InvalidTlsFile(f"{path} exceeds {CERTIFICATE_BYTES_MAX} bytes")
     return contents
