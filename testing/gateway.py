@@ -18,6 +18,7 @@ import yaml
 from headgate.compose.gateway import Gateway
 from headgate.config.load import load
 from headgate.config.settings import Settings
+from headgate.config.tls_files import check_tls_files
 from headgate.engines.dialects import DIALECTS
 from headgate.engines.engine_watch import EngineWatch
 from headgate.model.engine_profile import PROFILES
@@ -143,7 +144,8 @@ async def gateway_in_loop(
     file.write_text(yaml.safe_dump(config))
 
     def read() -> Settings:
-        return load(file, os.environ, engines=DIALECTS.keys(), profiles=PROFILES)
+        settings = load(file, os.environ, engines=DIALECTS.keys(), profiles=PROFILES)
+        return check_tls_files(settings, str(file))
 
     gateway = Gateway(read(), read, observers=observers, open_watch=open_watch)
     up = asyncio.Event()

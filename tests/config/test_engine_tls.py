@@ -8,6 +8,7 @@ from headgate.config.load import load
 from headgate.config.problems import ConfigErrors
 from headgate.config.settings import PoolSettings, Settings
 from headgate.config.tls_files import check_tls_files, tls_problems, tls_warnings
+from headgate.control.options import file_stamp
 from headgate.model.engine_profile import PROFILES
 from headgate.ports.tls import ClientTlsOptions, certificate_validity
 from testing.tls_authority import Authority
@@ -144,6 +145,17 @@ def test_unusable_files_are_reported(tmp_path: Path, tls: str, problem: str) -> 
     assert list(tls_problems(settings, "headgate.yaml")) == [found]
     assert str(found).startswith(f"headgate.yaml: pools.small.tls: {problem.format(tmp_path)}")
     assert str(found).endswith("; correct the file or its path")
+
+
+def test_files_of_a_rejected_configuration_are_named_with_their_stamps(tmp_path: Path) -> None:
+    """A gateway watches them, and reads the configuration again when one is corrected."""
+    settings = loaded(tmp_path, "{ca: missing.pem}")
+
+    with pytest.raises(ConfigErrors) as caught:
+        check_tls_files(settings, "headgate.yaml")
+
+    config = tmp_path / "headgate.yaml"
+    assert caught.value.files == {config: file_stamp(config), tmp_path / "missing.pem": None}
 
 
 def test_client_certificate_that_expires_soon_is_reported(tmp_path: Path) -> None:

@@ -2,13 +2,14 @@
 
 import asyncio
 import contextlib
+import itertools
 import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from headgate.control.file_watch import FileWatch, Notifications
+from headgate.control.file_watch import FileWatch, Notifications, change_filter
 from headgate.control.options import file_stamp
 
 
@@ -232,32 +233,57 @@ async def test_change_is_noticed_immediately_with_watchfiles(tmp_path: Path) -> 
     assert await run_until_reported(tmp_path, poll_s=3600, uses_watchfiles=True) >= "2"
 
 
-async def test_notifications_skip_missing_folders_and_other_files(tmp_path: Path) -> None:
+async def test_notifications_skip_missing_folders(tmp_path: Path) -> None:
     pytest.importorskip("watchfiles")
     changed = asyncio.Event()
     notifications = Notifications(changed)
     notifications.follow({tmp_path / "missing" / "a"})
     notifications.follow({tmp_path / "missing" / "a", tmp_path / "b"})
-
-    async def write_until_noticed(name: str) -> int:
+    try:
         async with asyncio.timeout(60):
-            for number in range(10_000):
-                (tmp_path / "log").write_text(str(number))
-                (tmp_path / name).write_text(str(number))
+            # A change before the notifications are set up is not notified, so there are several.
+            for number in itertools.count():
+                (tmp_path / "b").write_text(str(number))
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(changed.wait(), 0.3)
-                    return number
-        raise AssertionError("unreachable")
+                    break
+    finally:
+        notifications.stop()
 
-    await write_until_noticed("b")
-    while changed.is_set():
-        changed.clear()
-        # Events of the writes above may still arrive.
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(changed.wait(), 0.5)
-    for number in range(5):
-        (tmp_path / "log").write_text(f"{number}" * 9)
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(changed.wait(), 0.1)
-    assert not changed.is_set()
-    notifications.stop()
+
+def test_only_changes_of_the_files_and_of_links_concern_the_watch(tmp_path: Path) -> None:
+    (link := tmp_path / "..data").symlink_to("..version_1")
+    concerns = change_filter([tmp_path / "headgate.yaml"])
+
+    assert concerns(1, str(tmp_path / "headgate.yaml"))
+    assert concerns(1, str(link))
+    assert not concerns(1, str(tmp_path / "headgate.log"))
+
+
+async def test_file_that_changes_after_it_was_added_is_reported(tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    first.write_text("1")
+    second.write_text("1")
+    watched = Watched(first)
+    watched.watch.add([first, second])
+    watched.files.append(second)
+    second.write_text("12")
+
+    await watched.watch.look()
+
+    assert watched.reported == ["1"]
+
+
+async def test_change_of_a_known_file_is_not_lost_when_it_is_added_again(tmp_path: Path) -> None:
+    (file := tmp_path / "a").write_text("1")
+    watched = Watched(file)
+    file.write_text("12")
+    watched.watch.add([file])
+
+    await watched.watch.look()
+
+    assert watched.reported == ["12"]
+
+
+def test_invalid_path_counts_as_a_missing_file() -> None:
+    assert file_stamp(Path("a\0b")) is None

@@ -1,9 +1,13 @@
 """A gateway whose engines use TLS, while certificates change."""
 
 import asyncio
+import logging
 import shutil
 from pathlib import Path
 from typing import Any
+
+import pytest
+import yaml
 
 from headgate.ports.tls import server_context
 from testing.fake_engine import Behaviour, FakeEngine
@@ -91,6 +95,33 @@ async def test_unusable_new_files_are_reported_and_requests_continue(tmp_path: P
     [problem] = broken["engine_tls_problems"]
     assert problem.startswith(f"{tmp_path}/gateway.key contains no usable private key")
     assert answered[-1] == "[DONE]"
+
+
+async def test_rejected_configuration_is_read_again_only_when_a_file_changes(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    authority = Authority(tmp_path / "ours")
+    caplog.set_level(logging.INFO, logger="headgate")
+
+    async with FakeEngine() as engine, FakeEngine(tls=server_context(authority.server())) as secure:
+        config = a_config(engine.url)
+        async with gateway_in_loop(config, tmp_path) as gateway:
+            config["pools"]["small"] |= {"tls": {"ca": "late.pem"}, "endpoints": [secure.url]}
+            (tmp_path / "headgate.yaml").write_text(yaml.safe_dump(config))
+            watch = gateway.gateway._reload._watch
+            for _ in range(3):
+                await watch.look()
+            rejected = await gateway.status()
+            reloads = sum("a configuration file has changed" in each.getMessage() for each in caplog.records)
+            shutil.copy(authority.file, tmp_path / "late.pem")
+            await watch.look()
+            await gateway.wait_until_ready(1)
+            fixed = await gateway.status()
+
+    assert "late.pem cannot be read: no such file or directory" in rejected["reload_problems"][0]
+    assert reloads == 1
+    assert fixed["reload_problems"] == []
+    assert [each["id"] for each in fixed["endpoints"]] == [f"small/{secure.url.removeprefix('https://')}"]
 
 
 async def test_status_names_the_cause_of_a_refused_handshake(tmp_path: Path) -> None:

@@ -196,6 +196,36 @@ async def test_reload_can_name_other_files(tmp_path: Path, authority: Authority)
     assert status["tls"]["listen"]["certificate"].endswith("other.crt")
 
 
+async def test_missing_authority_of_the_other_gateways_is_shown_until_it_is_restored(
+    tmp_path: Path, authority: Authority, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, logger="headgate")
+    (ca := tmp_path / "ca.crt").write_text(contents(authority.file))
+    tls = {**authority.issue()._asdict(), "ca": str(ca)}
+    async with a_gateway(tmp_path, authority, admin_listen_tls=tls) as (gateway, _):
+        ca.unlink()
+        await gateway.gateway._certificates.reload()
+        missing = await gateway.status()
+        ca.write_text(contents(authority.file))
+        await gateway.gateway._certificates.reload()
+        restored = await gateway.status()
+
+    assert missing["tls"]["admin_listen"]["problem"] == f"{ca} cannot be read: no such file or directory"
+    assert restored["tls"]["admin_listen"]["problem"] is None
+    assert [each.getMessage() for each in caplog.records].count("certificate replaced") == 1
+
+
+async def test_change_of_a_file_that_a_reload_has_just_named_is_noticed(tmp_path: Path, authority: Authority) -> None:
+    async with a_gateway(tmp_path, authority, listen_tls=authority.issue()._asdict()) as (gateway, engine):
+        context, listen = authority.client_context(), gateway.url.removeprefix("https://")
+        other = {"listen_tls": authority.issue("other")._asdict()}
+        await gateway.rewrite(a_config(engine.url) | _addresses(gateway) | other)
+        before = await serial_number(gateway, context, listen)
+        authority.issue("other")
+        await gateway.gateway._certificates._watch.look()
+        assert await serial_number(gateway, context, listen) != before
+
+
 async def test_turning_tls_on_or_off_needs_a_restart(
     tmp_path: Path, authority: Authority, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -204,9 +234,11 @@ async def test_turning_tls_on_or_off_needs_a_restart(
         await gateway.rewrite(a_config(engine.url) | _addresses(gateway) | {"admin_listen_tls": files})
         async with gateway.post(chat()) as answer:
             assert answer.status == 200
+        status = await gateway.status()
 
-    assert "turning listen_tls on or off requires a restart" in caplog.text
-    assert "turning admin_listen_tls on or off requires a restart" in caplog.text
+    assert status["restart_needed"] == ["listen_tls", "admin_listen_tls"]
+    assert "changing listen_tls requires a restart" in caplog.text
+    assert "changing admin_listen_tls requires a restart" in caplog.text
 
 
 def _addresses(gateway: GatewayInLoop) -> Config:

@@ -22,11 +22,11 @@ async def test_engines_in_two_pools_get_different_ports(tmp_path: Path) -> None:
     config = a_scaled_config(tmp_path, (*SIMULATED, *QUIET), endpoints=2)
     config["pools"]["second"] = deepcopy(config["pools"]["small"])
     async with gateway_in_loop(config, tmp_path, wait_for=0) as gateway:
-        urls = [each.url for _, each in gateway.gateway._fleets.endpoints()]
+        urls = [each.endpoint.url for each in gateway.gateway._fleets.endpoints()]
         async with asyncio.timeout(60):
             while any(url.endswith(":0") for url in urls) or len(urls) < 4:
                 await asyncio.sleep(0.01)
-                urls = [each.url for _, each in gateway.gateway._fleets.endpoints()]
+                urls = [each.endpoint.url for each in gateway.gateway._fleets.endpoints()]
 
     assert len(set(urls)) == 4, urls
 

@@ -118,7 +118,7 @@ async def test_driver_exit_ends_its_processes_and_the_next_run_starts_a_new_driv
         none = cluster.pid
         another = await cluster.run(["x"], {})
         starts = (tmp_path / "starts").read_text()
-        waits = another.url == ""
+        waits = another.address == ""
 
     assert (status, none, waits) == (UNKNOWN_EXIT_STATUS, None, True)
     assert child.problem.startswith("the Ray driver exited; end of the log ")

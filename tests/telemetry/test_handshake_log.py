@@ -38,3 +38,16 @@ def test_number_of_lines_per_second_is_limited(caplog: pytest.LogCaptureFixture)
     assert (suppressed.levelno, suppressed.getMessage()) == (logging.WARNING, "suppressed TLS handshake log lines")
     assert fields(suppressed) == {"listener": "listen", "count": 3}
     assert last.getMessage() == "TLS handshake failed"
+
+
+def test_lines_below_the_log_level_do_not_count(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, logger="headgate")
+    now_s = 1.0
+    log = HandshakeLog("listen", lambda: now_s)
+    for _ in range(2 * FAILURES_PER_S_MAX):
+        log.log_failure("closed", "10.0.0.1", "", level=logging.DEBUG)
+    log.log_failure("invalid", "10.0.0.2", "")
+    now_s = 2.0
+    log.log_failure("invalid", "10.0.0.2", "")
+
+    assert [each.getMessage() for each in caplog.records] == ["TLS handshake failed"] * 2

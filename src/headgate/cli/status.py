@@ -142,7 +142,7 @@ def _tls(status: "StatusPage") -> Iterator[str]:
     for name, tls in status.tls.items():
         yield f"{name}: TLS, certificate expires on {tls.expires_at}"
         if tls.problem is not None:
-            yield f"  the changed certificate is not in use: {tls.problem}"
+            yield f"  the changed files are not in use: {tls.problem}"
     for problem in status.engine_tls_problems:
         yield f"TLS problem: {problem}; connections to engines use the previous files"
 

@@ -24,9 +24,8 @@ from headgate.ports.tls import (
     InvalidTlsFile,
     ServerTlsOptions,
     named_client_context,
-    server_context,
     timestamp_text,
-    usable_validity,
+    usable_server_context,
 )
 from headgate.telemetry.log import log_event
 from headgate.telemetry.tls_metrics import HandshakeLog, ListenerTlsStats
@@ -41,7 +40,7 @@ class _ListenerTls:
     context: ssl.SSLContext
     expires_at_s: int
     problem: str | None = None
-    """Why the current files cannot be used; None if they are in use."""
+    """Why one of the current files cannot be used; None if all are in use."""
     listener: Listener | None = None
 
 
@@ -58,6 +57,7 @@ class ListenerCertificates:
             for setting, options in listeners_with_tls(settings, serves=serves)
         }
         self._client_options = settings.admin_client_tls
+        self._watch = FileWatch(self._files, self.reload)
         self._client = None if self._client_options is None else named_client_context(self._client_options)
 
     def context(self, name: str) -> ssl.SSLContext | None:
@@ -76,10 +76,9 @@ class ListenerCertificates:
 
     async def run(self) -> None:
         """Watches the files until cancelled."""
-        watch = FileWatch(self._files, self.reload)
         # The files may have changed since the start of the process.
         await self.reload()
-        await watch.run()
+        await self._watch.run()
 
     def _files(self) -> Sequence[Path]:
         options = [*(each.options for each in self._active.values()), self._client_options]
@@ -91,12 +90,11 @@ class ListenerCertificates:
             setting.removesuffix("_tls"): options
             for setting, options in listeners_with_tls(settings, serves=self._serves)
         }
-        for name in sorted(wanted.keys() ^ self._active.keys()):
-            log_event(logging.WARNING, f"turning {name}_tls on or off requires a restart")
         for name, active in self._active.items():
             active.options = wanted.get(name, active.options)
         if "admin_listen" in wanted and "admin_listen" in self._active:
             self._client_options = settings.admin_client_tls
+        self._watch.add(self._files())
         await self.reload()
 
     async def reload(self) -> None:
@@ -105,6 +103,7 @@ class ListenerCertificates:
             await self._reload()
 
     async def _reload(self) -> None:
+        client_problem = await self._reload_client()
         for name, active in self._active.items():
             try:
                 # A file on a network volume may take long to respond.
@@ -112,13 +111,14 @@ class ListenerCertificates:
             except InvalidTlsFile as problem:
                 self._reject(name, active, str(problem))
                 continue
-            active.context, active.problem = context, None
+            problem = client_problem if name == "admin_listen" else None
+            repaired = active.problem is not None and problem is None
+            active.context, active.problem = context, problem
             if active.listener is not None:
                 active.listener.connections.tls = context
-            if active.expires_at_s != expires_at_s:
+            if active.expires_at_s != expires_at_s or repaired:
                 active.expires_at_s = expires_at_s
                 log_event(logging.INFO, "certificate replaced", listener=name, expires=timestamp_text(expires_at_s))
-        await self._reload_client()
 
     def _reject(self, name: str, active: _ListenerTls, problem: str) -> None:
         active.problem = problem
@@ -131,14 +131,19 @@ class ListenerCertificates:
             previous_expires=expires,
         )
 
-    async def _reload_client(self) -> None:
+    async def _reload_client(self) -> str | None:
+        """Reads the files for calls to other gateways, which belong to `admin_listen_tls`. Returns why they cannot be
+        used.
+        """
         options = self._client_options
         if options is None:
-            return
+            return None
         try:
             self._client = await asyncio.to_thread(named_client_context, options)
         except InvalidTlsFile as problem:
             log_event(logging.ERROR, "cannot read the files for calls to other gateways", problem=str(problem))
+            return str(problem)
+        return None
 
     # Calls to other members of the cell
 
@@ -180,8 +185,8 @@ class ListenerCertificates:
 
 def _load(options: ServerTlsOptions, now_s: float) -> tuple[ssl.SSLContext, int]:
     """Returns the context and the time at which the certificate expires. Raises `InvalidTlsFile`."""
-    expires_at_s = usable_validity(options.certificate, now_s).expires_at
-    return server_context(options), expires_at_s
+    context, valid = usable_server_context(options, now_s)
+    return context, valid.expires_at
 
 
 def _failures(listener: Listener | None) -> Mapping[str, int]:

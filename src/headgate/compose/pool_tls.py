@@ -24,11 +24,13 @@ class PoolTls:
     def __init__(self) -> None:
         self._by_options: dict[ClientTlsOptions, EngineTls] = {}
         """Pools with the same options share a context."""
-        self._watch: FileWatch | None = None
+        self._renewed: Callable[[EngineTls], None] = lambda _: None
+        self._watch = FileWatch(self._files, self._reload)
 
     def change_to(self, pools: Iterable[PoolSettings]) -> None:
         before = self._by_options
         wanted = dict.fromkeys(_options(pool) for pool in pools if pool.uses_tls)
+        self._watch.add([Path(file) for options in wanted for file in options.files])
         self._by_options = {options: before.get(options) or EngineTls(options) for options in wanted}
 
     def of(self, pool: PoolSettings) -> EngineTls | None:
@@ -41,13 +43,13 @@ class PoolTls:
 
     async def run(self, on_renewed: Callable[[EngineTls], None]) -> None:
         """Watches the files until cancelled. `on_renewed` is called with each TLS whose context has been replaced."""
+        self._renewed = on_renewed
+        await self._watch.run()
 
-        async def reload() -> None:
-            for each in list(self._by_options.values()):
-                if each.options.files:
-                    await _reload(each, on_renewed)
-
-        await FileWatch(self._files, reload).run()
+    async def _reload(self) -> None:
+        for each in list(self._by_options.values()):
+            if each.options.files:
+                await _reload(each, self._renewed)
 
     def _files(self) -> set[Path]:
         return {Path(file) for options in self._by_options for file in options.files}

@@ -8,7 +8,7 @@ has agreed on it.
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Coroutine, Mapping
+from collections.abc import Callable, Collection, Coroutine
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from headgate.compose.restart import restart_needed
 from headgate.config.problems import ConfigErrors
 from headgate.config.settings import Settings
 from headgate.control.file_watch import FileWatch
-from headgate.control.options import FileStamp, ReloadTrigger
+from headgate.control.options import ReloadTrigger
 from headgate.core.events import PolicyChanged
 from headgate.edge.admin.allowed_hosts import AllowedHosts
 from headgate.edge.admin.api import AdminApi
@@ -80,18 +80,16 @@ class Reloader:
                 settings = await asyncio.to_thread(self._load)
             except ConfigErrors as errors:
                 # A file that the rejected configuration does not name may be needed to correct it.
-                self._record({**self._configuration.files, **errors.files})
+                self._configuration.files = {**self._configuration.files, **errors.files}
+                self._watch.record(errors.files)
                 self._reject(errors)
                 return
-            self._record(settings.files)
+            self._configuration.files = settings.files
+            self._watch.record(settings.files)
             self._configuration.problems = ()
             # A draining gateway does not need the change, and its parts may already be closed.
             if not self._leaves():
                 await self._adopt(settings)
-
-    def _record(self, files: Mapping[Path, FileStamp]) -> None:
-        self._configuration.files = files
-        self._watch.record(files)
 
     async def _adopt(self, settings: Settings) -> None:
         configuration, cell = self._configuration, self._parts.cell

@@ -14,6 +14,9 @@ def _fixed_settings(settings: Settings) -> dict[str, object]:
     return {
         "listen": settings.listen,
         "admin_listen": settings.admin_listen,
+        # The files are read again while the gateway runs.
+        "listen_tls": settings.listen_tls is None,
+        "admin_listen_tls": settings.admin_listen_tls is None,
         "scaler_listen": settings.scaler_listen,
         "cell": settings.cell,
         "state_directory": settings.state_directory,

@@ -17,8 +17,8 @@ from headgate.ports.tls import (
     InvalidTlsFile,
     ServerTlsOptions,
     named_client_context,
-    server_context,
     timestamp_text,
+    usable_server_context,
     usable_validity,
 )
 
@@ -63,8 +63,7 @@ def certificate_problems(settings: Settings, now_s: float, *, serves: bool = Tru
     """Files that a gateway cannot start with. Without `serves`, the process has only an admin listener."""
     for setting, options in listeners_with_tls(settings, serves=serves):
         try:
-            usable_validity(options.certificate, now_s)
-            server_context(options)
+            usable_server_context(options, now_s)
             if setting == "admin_listen_tls" and settings.admin_client_tls is not None:
                 named_client_context(settings.admin_client_tls)
         except InvalidTlsFile as problem:

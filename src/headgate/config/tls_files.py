@@ -2,10 +2,12 @@
 
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Final
 
 from headgate.config.problems import ConfigErrors, ConfigProblem
 from headgate.config.settings import Settings
+from headgate.control.options import file_stamp
 from headgate.ports.tls import ClientTlsOptions, InvalidTlsFile, certificate_validity, client_context
 
 _DAY_S: Final = 86_400
@@ -14,8 +16,10 @@ EXPIRES_SOON_S: Final = 14 * _DAY_S
 
 def check_tls_files(settings: Settings, file: str) -> Settings:
     """Returns the settings. Raises `ConfigErrors` if a file cannot be used. `file` is the configuration file."""
+    # A change after these stamps is noticed, so a rejected configuration is read again when its files are corrected.
+    stamps = {Path(each): file_stamp(Path(each)) for _, options in _clients(settings) for each in options.files}
     if found := tuple(tls_problems(settings, file)):
-        raise ConfigErrors(found)
+        raise ConfigErrors(found, {**settings.files, **stamps})
     return settings
 
 

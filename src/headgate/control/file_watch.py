@@ -52,6 +52,12 @@ class FileWatch:
         """Records the stamps with which files were read, so that a change since then is noticed."""
         self._seen |= read
 
+    def add(self, files: Collection[Path]) -> None:
+        """Watches new files from now on. Must be called before they are read, so that no change is missed."""
+        for path in files:
+            if path not in self._seen:
+                self._seen[path] = file_stamp(path)
+
     async def run(self) -> None:
         changed = asyncio.Event()
         notifications = Notifications(changed) if self._uses_watchfiles else None
@@ -110,23 +116,31 @@ class Notifications:
     async def _run(self, files: frozenset[Path]) -> None:
         from watchfiles import awatch  # pyright: ignore[reportUnknownVariableType]
 
-        names = {each.name for each in files}
-
-        def concerns(_: object, path: str) -> bool:
-            # A ConfigMap changes by replacing a symbolic link beside the file. Other files in the folder may change
-            # often, such as the log.
-            return Path(path).name in names or Path(path).is_symlink()
-
         # A directory may be deleted or unreadable. The stamps are compared in any case.
         with contextlib.suppress(OSError, RuntimeError):
             async for _ in awatch(
-                *{each.parent for each in files}, watch_filter=concerns, recursive=False, debounce=_DEBOUNCE_MS
+                *{each.parent for each in files},
+                watch_filter=change_filter(files),
+                recursive=False,
+                debounce=_DEBOUNCE_MS,
             ):
                 self._changed.set()
 
     def stop(self) -> None:
         if self._task is not None:
             self._task.cancel()
+
+
+def change_filter(files: Collection[Path]) -> Callable[[object, str], bool]:
+    """Returns a function of an event's kind and path that tells whether one of the files may have changed."""
+    names = {each.name for each in files}
+
+    def concerns(_: object, path: str) -> bool:
+        # A ConfigMap changes by replacing a symbolic link beside the file. Other files in the folder may change often,
+        # such as the log.
+        return Path(path).name in names or Path(path).is_symlink()
+
+    return concerns
 
 
 def stamps(files: Collection[Path]) -> dict[Path, FileStamp]:

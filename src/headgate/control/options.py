@@ -24,7 +24,7 @@ def stamp_of(status: os.stat_result) -> FileStamp:
 def file_stamp(path: Path) -> FileStamp:
     try:
         return stamp_of(path.stat())
-    except OSError:
+    except (OSError, ValueError):  # A path from the configuration may contain a zero byte.
         return None
 
 

@@ -170,7 +170,9 @@ class RequestReader(asyncio.Protocol):
             # The end of the request can no longer be found, but the client can still read its complete response.
             self._keep_alive = False
             self._discarded = 0
-            self._transport.write_eof()
+            # TLS cannot close one direction. The client then sees the end of the response by its length.
+            if self._transport.can_write_eof():
+                self._transport.write_eof()
 
     def _discard(self, size: int) -> None:
         """Drops bytes without parsing them, so that the client can read its response before the connection closes."""

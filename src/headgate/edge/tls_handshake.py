@@ -9,13 +9,11 @@ import socket
 import ssl
 from enum import StrEnum
 from math import inf
-from typing import Final, Protocol
+from typing import Protocol
 
 from headgate.edge.connection import Connection, ListenerContext
+from headgate.edge.tls_stream import TlsStream
 from headgate.model.units import SECOND
-
-_SHUTDOWN_S: Final = 5.0
-"""Maximum time to wait for the client's `close_notify` when a connection closes, in seconds."""
 
 
 class HandshakeFailure(StrEnum):
@@ -72,15 +70,20 @@ class TlsHandshake:
                 self._accepted,
                 ssl=others.tls,
                 ssl_handshake_timeout=others.limits.header_timeout_ns / SECOND,
-                ssl_shutdown_timeout=_SHUTDOWN_S,
+                # Closing includes sending the rest of the response. Unread responses have the same limit without TLS.
+                ssl_shutdown_timeout=others.limits.send_timeout_ns / SECOND,
             )
         except OSError as error:
             others.on_handshake_failed(failure_of(error), self._client, failure_detail(error))
         finally:
-            others.remove(self)
+            self._release()
 
-    def _connection(self) -> Connection:
-        return Connection(self._others)
+    def _connection(self) -> TlsStream:
+        return TlsStream(Connection(self._others), self._release)
+
+    def _release(self) -> None:
+        """Makes room for the connection, so that a completed handshake evicts no other client."""
+        self._others.remove(self)
 
     def handle_timeout(self, now: float) -> None:
         """Does nothing, because the event loop enforces the timeout."""

@@ -7,6 +7,7 @@ Files are read when a context is created. A context that serves a listener can b
 import errno
 import os
 import ssl
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,7 +15,11 @@ from typing import Any, Final
 
 from headgate.wire.certificate import InvalidCertificate, Validity, validity
 
+_OTHER_KEY: Final = frozenset({"KEY_VALUES_MISMATCH", "KEY_TYPE_MISMATCH", "NO_CERTIFICATE_ASSIGNED"})
+"""OpenSSL's reasons for a key that does not belong to the certificate. Renewed keys may have another type."""
 CERTIFICATE_BYTES_MAX: Final = 1024 * 1024
+_READS_MAX: Final = 5
+"""How often files that change while they are read are read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +86,20 @@ def server_context(options: ServerTlsOptions) -> ssl.SSLContext:
     return context
 
 
+def usable_server_context(
+    options: ServerTlsOptions, now_s: float, *, load: Callable[[ServerTlsOptions], ssl.SSLContext] = server_context
+) -> tuple[ssl.SSLContext, Validity]:
+    """Context with a certificate that is valid now, and its validity. Raises `InvalidTlsFile`."""
+    for _ in range(_READS_MAX):
+        before = [_read(file) for file in options.files]
+        valid = usable_validity(options.certificate, now_s)
+        context = load(options)
+        # OpenSSL reads the files itself. If one was replaced in between, another certificate may have been checked.
+        if [_read(file) for file in options.files] == before:
+            return context, valid
+    raise InvalidTlsFile(f"{options.certificate} or its key changed while they were read")
+
+
 def client_context(options: ClientTlsOptions) -> ssl.SSLContext:
     """Raises `InvalidTlsFile`."""
     context = ssl.create_default_context() if options.ca is None else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -145,7 +164,7 @@ def _load_certificate(context: ssl.SSLContext, certificate: str, key: str) -> No
         # An encrypted key would make OpenSSL ask for its password on the terminal.
         context.load_cert_chain(certificate, key, password=_no_password)
     except ssl.SSLError as error:
-        if error.reason == "KEY_VALUES_MISMATCH":
+        if error.reason in _OTHER_KEY:
             raise InvalidTlsFile(f"the key in {key} does not belong to the certificate in {certificate}") from error
         raise InvalidTlsFile(f"{key} contains no usable private key ({_reason(error)})") from error
     except OSError as error:
@@ -169,6 +188,8 @@ def _read(path: str) -> bytes:
             contents = file.read(CERTIFICATE_BYTES_MAX + 1)
     except OSError as error:
         raise InvalidTlsFile(f"{path} cannot be read: {_strerror(error)}") from error
+    except ValueError as error:
+        raise InvalidTlsFile(f"{path!r} is not a valid path") from error
     if len(contents) > CERTIFICATE_BYTES_MAX:
         raise InvalidTlsFile(f"{path} exceeds {CERTIFICATE_BYTES_MAX} bytes")
     return contents

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from headgate.telemetry.exposition import MetricFamily, family
-from headgate.telemetry.log import log_event
+from headgate.telemetry.log import log, log_event
 from headgate.wire.escape import printable
 
 FAILURES_PER_S_MAX: Final = 10
@@ -51,6 +51,8 @@ class HandshakeLog:
         self._logged = self._suppressed = 0
 
     def log_failure(self, reason: str, client: str, detail: str, *, level: int = logging.INFO) -> None:
+        if not log.isEnabledFor(level):
+            return  # Port checks must not use up the lines of other failures.
         second = int(self._now_s())
         if second != self._second:
             if self._suppressed:

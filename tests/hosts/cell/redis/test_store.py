@@ -265,6 +265,26 @@ async def test_expired_certificate_of_a_store_is_reported(tmp_path: Path) -> Non
         assert "not trusted (certificate has expired); renew it" in str(await check_store(url, "c"))
 
 
+def test_previous_files_stay_in_use_while_the_new_ones_are_incomplete(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    ours = Authority(tmp_path)
+    client = issued(ours, "client")
+    key = client.key.read_text()
+    files = f"ca={ours.file}&certificate={client.certificate}&key={client.key}"
+    connector = Connector(parse_store_url(f"rediss://cache?{files}"))
+    before = connector._tls_context()
+    client.key.write_text("")
+    incomplete = [connector._tls_context() for _ in range(2)]
+    client.key.write_text(key)
+    after = connector._tls_context()
+
+    assert incomplete == [before, before]
+    assert after is not before
+    [line] = [each.getMessage() for each in caplog.records]
+    assert line.startswith(f"TLS for the cell's store: {client.key} contains no usable private key")
+
+
 @pytest.mark.process
 async def test_new_client_certificate_is_used_for_the_next_connection(tmp_path: Path) -> None:
     ours, other = Authority(tmp_path / "ours"), Authority(tmp_path / "other")

@@ -13,6 +13,7 @@ This module does not use redis-py for three reasons:
 """
 
 import asyncio
+import logging
 import socket
 import ssl
 from collections import Counter
@@ -26,6 +27,8 @@ from headgate.hosts.cell.redis.connection import RedisCommand, RedisConnection
 from headgate.hosts.cell.redis.location import Address, StoreLocation
 from headgate.hosts.cell.redis.store_errors import StoreTooSlow, StoreUnusable
 from headgate.ports.tls import InvalidTlsFile, client_context
+
+log = logging.getLogger("headgate")
 
 CONNECT_S_MAX: Final = 0.5
 SENTINEL_S_MAX: Final = 0.2
@@ -53,6 +56,8 @@ class Connector:
         self._resolve = resolve
         self._silence_s = SILENCE_S_MAX if place.master is None else SENTINEL_SILENCE_S_MAX
         self._tls: ssl.SSLContext | None = None
+        self._tls_problem: str | None = None
+        """Why the current files cannot be used. It is logged once."""
         self._lookups: dict[str, asyncio.Future[list[Any]]] = {}
 
     async def address(self) -> Address:
@@ -184,14 +189,23 @@ class Connector:
             raise StoreUnusable("has an invalid host name; correct the host in cell.store") from unwritable
 
     def _tls_context(self) -> ssl.SSLContext:
-        """Returns the context for a new connection. Files named in the URL are read each time, as they may change."""
+        """Returns the context for a new connection. Files named in the URL are read each time, as they may change.
+
+        While they cannot be used, for example because the new key is not there yet, the previous ones stay in use.
+        """
         files = self.location.tls_files
         if self._tls is None or files.files:
             try:
                 self._tls = client_context(files)
             except InvalidTlsFile as unread:
-                wrong = f"cannot be reached, because {unread}; correct the file or its path in cell.store"
-                raise StoreUnusable(wrong) from unread
+                if self._tls is None:
+                    wrong = f"cannot be reached, because {unread}; correct the file or its path in cell.store"
+                    raise StoreUnusable(wrong) from unread
+                if str(unread) != self._tls_problem:
+                    log.warning("TLS for the cell's store: %s; the previous files stay in use", unread)
+                self._tls_problem = str(unread)
+            else:
+                self._tls_problem = None
         return self._tls
 
 
