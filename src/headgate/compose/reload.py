@@ -95,14 +95,13 @@ class Reloader:
         configuration, cell = self._configuration, self._parts.cell
         # Certificates belong to this process, so it does not wait for the rest of its cell.
         await self._parts.certificates.change_to(settings)
-        if cell is None:
+        # All members of the cell change at the same time, except for settings that belong to one process.
+        configuration.staged = None if settings == configuration.settings else settings
+        if cell is None or not cell.stage(self._parts.accounts.policy_hash(settings)):
+            configuration.staged = None
             self._apply_settings(settings)
             await self._parts.fleets.start()
-            return
-        # All members of the cell change at the same time.
-        configuration.staged = None if settings == configuration.settings else settings
-        cell.stage(self._parts.accounts.policy_hash(settings))
-        if configuration.staged is not None:
+        elif configuration.staged is not None:
             log_event(logging.INFO, "configuration staged until all members of the cell have it", hash=settings.hash)
 
     def _reject(self, errors: ConfigErrors) -> None:

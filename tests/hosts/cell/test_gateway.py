@@ -93,6 +93,21 @@ async def test_second_gateway_with_the_same_name_does_not_start_and_the_first_ke
 
 
 @pytest.mark.process
+async def test_settings_of_one_process_are_applied_without_the_rest_of_the_cell(tmp_path: Path) -> None:
+    with a_redis() as server:
+        async with FakeEngine() as engine:
+            config = a_member_config(server, engine)
+            async with gateway_in_loop(config, tmp_path) as gateway:
+                await gateway.rewrite(config | {"reload": "signal", "admin_allowed_hosts": ["headgate.internal"]})
+                status = await gateway.status()
+                headers = {"host": "headgate.internal"}
+                async with gateway.http.get(gateway.admin_url + "/status", headers=headers) as answer:
+                    assert answer.status == 200
+
+    assert (status["reload"], status["cell"]["staged"]) == ("signal", None)
+
+
+@pytest.mark.process
 async def test_killed_gateway_rejoins_under_its_name_within_one_lease(tmp_path: Path) -> None:
     with a_redis() as server:
         async with FakeEngine() as engine:

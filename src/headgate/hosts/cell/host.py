@@ -108,9 +108,14 @@ class CellHost:
         assert isinstance(event, MemberEvent), f"{type(event).__name__} events come only from the cell protocol"
         self._decide(event, lambda now: self._node.handle(event, now))
 
-    def stage(self, policy_hash: str) -> None:
-        """Announces that this process has read a policy. `on_policy_agreed` is called when it must be applied."""
+    def stage(self, policy_hash: str) -> bool:
+        """Announces that this process has read a policy. `on_policy_agreed` is called when it must be applied.
+
+        Returns False if this process has applied it already, so there is nothing to agree on.
+        """
+        is_new = policy_hash != self._node.member.rules.hash
         self._decide(None, lambda now: self._node.stage(policy_hash, now))
+        return is_new
 
     def step_down(self) -> None:
         """Steps down as the scheduler and stops being a candidate. Open requests continue."""
