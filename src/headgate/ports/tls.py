@@ -1,7 +1,7 @@
 """TLS options and contexts, for servers and clients.
 
 Files are read when a context is created. A context that serves a listener can be replaced while connections are open
-(edge/tls.py).
+(edge/tls_handshake.py).
 """
 
 import errno

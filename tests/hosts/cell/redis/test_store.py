@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import shutil
+import ssl
 import time
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager
@@ -265,7 +266,7 @@ async def test_expired_certificate_of_a_store_is_reported(tmp_path: Path) -> Non
         assert "not trusted (certificate has expired); renew it" in str(await check_store(url, "c"))
 
 
-def test_previous_files_stay_in_use_while_the_new_ones_are_incomplete(
+async def test_previous_files_stay_in_use_while_the_new_ones_are_incomplete(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     ours = Authority(tmp_path)
@@ -273,13 +274,19 @@ def test_previous_files_stay_in_use_while_the_new_ones_are_incomplete(
     key = client.key.read_text()
     files = f"ca={ours.file}&certificate={client.certificate}&key={client.key}"
     connector = Connector(parse_store_url(f"rediss://cache?{files}"))
-    before = connector._tls_context()
-    client.key.write_text("")
-    incomplete = [connector._tls_context() for _ in range(2)]
-    client.key.write_text(key)
-    after = connector._tls_context()
 
-    assert incomplete == [before, before]
+    async def context() -> ssl.SSLContext | None:
+        await connector._refresh_tls()
+        return connector._tls
+
+    before, unchanged = await context(), await context()
+    client.key.write_text("")
+    incomplete = [await context() for _ in range(2)]
+    client.key.write_text(key)
+    after = await context()
+
+    assert before is not None
+    assert [unchanged, *incomplete] == [before] * 3
     assert after is not before
     [line] = [each.getMessage() for each in caplog.records]
     assert line.startswith(f"TLS for the cell's store: {client.key} contains no usable private key")

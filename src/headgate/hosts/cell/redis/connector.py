@@ -18,6 +18,7 @@ import socket
 import ssl
 from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 import hiredis
@@ -56,6 +57,8 @@ class Connector:
         self._resolve = resolve
         self._silence_s = SILENCE_S_MAX if place.master is None else SENTINEL_SILENCE_S_MAX
         self._tls: ssl.SSLContext | None = None
+        self._tls_stamps: tuple[tuple[int, ...] | None, ...] = ()
+        """Device, inode, size and modification time of each file in use."""
         self._tls_problem: str | None = None
         """Why the current files cannot be used. It is logged once."""
         self._lookups: dict[str, asyncio.Future[list[Any]]] = {}
@@ -65,6 +68,7 @@ class Connector:
         place = self.location
         if place.master is None:
             return place.addresses[0]
+        await self._refresh_tls()
         asked = [asyncio.ensure_future(self._ask_sentinel(sentinel)) for sentinel in place.addresses]
         try:
             return await self._majority_address(asked)
@@ -75,6 +79,7 @@ class Connector:
 
     async def connect(self, address: Address, on_lost: Callable[[Exception], None]) -> RedisConnection:
         """Returns an authenticated connection to the configured database."""
+        await self._refresh_tls()
         wire = await self._open_connection(address, on_lost)
         return await _close_on_error(wire, self._authenticate(wire, ()))
 
@@ -82,6 +87,7 @@ class Connector:
         self, address: Address, on_lost: Callable[[Exception], None], checks: Sequence[RedisCommand]
     ) -> RedisConnection:
         """Returns a connection like `connect`, but only if the store passes all checks and responds quickly."""
+        await self._refresh_tls()
         wire = await self._open_connection(address, on_lost)
         return await _close_on_error(wire, self._wait_responsive(wire, checks))
 
@@ -166,7 +172,7 @@ class Connector:
     async def _open_connection(self, address: Address, on_lost: Callable[[Exception], None]) -> RedisConnection:
         host, port = address
         loop = asyncio.get_running_loop()
-        tls = self._tls_context() if self.location.tls else None
+        tls = self._tls
         async with asyncio.timeout(CONNECT_S_MAX):
             found = [(*kind, "", (at[0], port, *at[2:])) for *kind, _, at in await self._lookup(host)]
             raw = await start_connection(found, happy_eyeballs_delay=HAPPY_EYEBALLS_S, loop=loop)
@@ -188,25 +194,39 @@ class Connector:
         except UnicodeError as unwritable:
             raise StoreUnusable("has an invalid host name; correct the host in cell.store") from unwritable
 
-    def _tls_context(self) -> ssl.SSLContext:
-        """Returns the context for a new connection. Files named in the URL are read each time, as they may change.
+    async def _refresh_tls(self) -> None:
+        """Reads the TLS files if they have changed. Raises `StoreUnusable` if there have never been usable ones."""
+        if self.location.tls:
+            # Reading the system's authorities takes longer than a connection may take.
+            await asyncio.to_thread(self._read_tls)
 
-        While they cannot be used, for example because the new key is not there yet, the previous ones stay in use.
+    def _read_tls(self) -> None:
+        """While the files cannot be used, for example because the new key is not there yet, the previous ones stay in
+        use.
         """
         files = self.location.tls_files
-        if self._tls is None or files.files:
-            try:
-                self._tls = client_context(files)
-            except InvalidTlsFile as unread:
-                if self._tls is None:
-                    wrong = f"cannot be reached, because {unread}; correct the file or its path in cell.store"
-                    raise StoreUnusable(wrong) from unread
-                if str(unread) != self._tls_problem:
-                    log.warning("TLS for the cell's store: %s; the previous files stay in use", unread)
-                self._tls_problem = str(unread)
-            else:
-                self._tls_problem = None
-        return self._tls
+        stamps = tuple(_stamp(each) for each in files.files)
+        if self._tls is not None and stamps == self._tls_stamps:
+            return
+        try:
+            self._tls = client_context(files)
+        except InvalidTlsFile as unread:
+            if self._tls is None:
+                wrong = f"cannot be reached, because {unread}; correct the file or its path in cell.store"
+                raise StoreUnusable(wrong) from unread
+            if str(unread) != self._tls_problem:
+                log.warning("TLS for the cell's store: %s; the previous files stay in use", unread)
+            self._tls_problem = str(unread)
+        else:
+            self._tls_stamps, self._tls_problem = stamps, None
+
+
+def _stamp(file: str) -> tuple[int, ...] | None:
+    try:
+        found = Path(file).stat()
+    except (OSError, ValueError):
+        return None
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
 
 async def _close_on_error(wire: RedisConnection, steps: Coroutine[Any, Any, None]) -> RedisConnection:
