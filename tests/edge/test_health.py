@@ -104,7 +104,8 @@ async def test_connection_serves_several_requests(tmp_path: Path) -> None:
 
 
 def test_number_of_connections_waiting_for_the_loop_is_bounded() -> None:
-    thread = HealthThread(bind("127.0.0.1", 0), lambda: (200, "alive"), lambda: None)
+    # On a slow machine, the probe's bytes can arrive long after its connection.
+    thread = HealthThread(bind("127.0.0.1", 0), lambda: (200, "alive"), lambda: None, first_bytes_s_max=60)
     address = thread._listening.getsockname()
     thread.start()
     callers = [socket.create_connection(address, timeout=30) for _ in range(HANDED_OVER_MAX + 1)]

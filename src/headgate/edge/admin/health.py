@@ -45,10 +45,12 @@ class HealthThread:
         on_accepted: Callable[[], object],
         *,
         ready: HealthCheck | None = None,
+        first_bytes_s_max: float = FIRST_BYTES_S_MAX,
     ) -> None:
         """`on_accepted` is called in the thread when `accepted` has a connection for the event loop. Without `ready`,
         requests for `/ready` go to the event loop too.
         """
+        self._first_bytes_s_max = first_bytes_s_max
         self._listening = listening
         self._checks = {b"/health": health} if ready is None else {b"/health": health, b"/ready": ready}
         self._on_accepted = on_accepted
@@ -108,7 +110,7 @@ class HealthThread:
         if len(self._undecided) >= UNDECIDED_MAX:
             self._hand_over(connection)
             return
-        self._undecided[connection] = time.monotonic() + FIRST_BYTES_S_MAX
+        self._undecided[connection] = time.monotonic() + self._first_bytes_s_max
         self._selector.register(connection, selectors.EVENT_READ)
 
     def _decide(self, connection: socket.socket) -> None:
