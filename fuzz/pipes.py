@@ -20,6 +20,9 @@ class Pipe:
     def writelines(self, pieces: list[bytes]) -> None:
         self.write(b"".join(pieces))
 
+    def can_write_eof(self) -> bool:
+        return True
+
     def write_eof(self) -> None:
         self.written_eof = True
 
