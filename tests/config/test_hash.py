@@ -5,9 +5,7 @@ import hashlib
 import pytest
 
 from tests.config.builders import SMALL, settings_of, small_with
-
-DIGEST = "hmac-sha256:" + "ab" * 32
-SECRET = "key_secret: ${S}"
+from tests.config.variants import DIFFERENT, EQUIVALENT, SECRET
 
 
 def hash_of(text: str, **environ: str) -> str:
@@ -19,18 +17,7 @@ def test_hash_is_sixteen_stable_hex_digits() -> None:
     assert len(bytes.fromhex(hash_of(SMALL))) == 8
 
 
-@pytest.mark.parametrize(
-    "same",
-    [
-        "# a comment\n" + SMALL,
-        small_with("drain_grace: 30s", "retry: {attempts_max: 3}", "health:"),
-        small_with("classes: {interactive: {}, long: {}, batch: {}}"),
-        small_with("degradation: {enabled: true}", "shedding: {}", "fairness_depth: 1"),
-        SMALL.replace("demo: {}", "demo: {weight: 100, plan: standard, limits: {}}"),
-        small_with("classes: {interactive: {}, long: {caps: {n: 8, output_tokens: unlimited}}, batch: {}}"),
-        SMALL.replace("8081", "8081/").replace("smollm2: small", "smollm2: {pools: [small]}"),
-    ],
-)
+@pytest.mark.parametrize("same", EQUIVALENT)
 def test_equivalent_files_have_the_same_hash(same: str) -> None:
     assert hash_of(same) == hash_of(SMALL)
 
@@ -51,39 +38,7 @@ def test_irrelevant_order_does_not_change_the_hash() -> None:
     assert hash_of(file(pools, models, tenants)) == hash_of(file(turned, models[::-1], tenants[::-1]))
 
 
-@pytest.mark.parametrize(
-    "other",
-    [
-        small_with("drain_grace: 31s"),
-        small_with("listen: 127.0.0.1:8082"),
-        small_with("limits: {requests_open_max: 1}"),
-        small_with("limits: {keepalive_timeout: 76s}"),
-        small_with("classes: {interactive: {}, long: {caps: {n: 7}}, batch: {}}"),
-        small_with("classes: {interactive: {}, long: {caps: {reasoning_effort: none}}, batch: {}}"),
-        SMALL.replace("engine: llamacpp", "engine: llamacpp, forward_priority: true"),
-        SMALL.replace("engine: llamacpp", "engine: llamacpp, always_stream_upstream: true"),
-        small_with("retry: {tenant_budget_percent: 11}"),
-        small_with("error_docs_url: https://docs.example.com"),
-        small_with("quote_engine_errors: true"),
-        small_with("classes: {long: {}, interactive: {}, batch: {}}"),
-        small_with(SECRET),
-        SMALL.replace("in_flight_max: 4", "in_flight_max: 5"),
-        SMALL.replace("in_flight_max: 4", "in_flight_max: 4, speed: tiny"),
-        SMALL.replace("in_flight_max: 4", "in_flight_max: 4, kv_tokens: 1000"),
-        SMALL.replace('"http://127.0.0.1:8081"', "{url: 'http://127.0.0.1:8081', device: d}"),
-        SMALL.replace("demo: {}", "demo: {weight: 99}"),
-        SMALL.replace("demo: {}", "demo: {plan: free}"),
-        SMALL.replace("demo: {}", "demo: {limits: {concurrency: 1}}"),
-        small_with("classes: {interactive: {ttft: 1s}, long: {}, batch: {}}"),
-        small_with("classes: {interactive: {degradation_steps: [{level: 2, model: smollm2}]}, long: {}, batch: {}}"),
-        small_with("headroom: {kv_percent: 94}"),
-        small_with("zone: a"),
-        SMALL.replace("8081", "8082"),
-        SMALL.replace("smollm2", "smollm3"),
-        SMALL.replace("anonymous_tenant: demo", ""),
-        SMALL.replace("demo: {}", f"demo: {{keys: ['{DIGEST}']}}") + SECRET,
-    ],
-)
+@pytest.mark.parametrize("other", DIFFERENT)
 def test_changed_setting_changes_the_hash(other: str) -> None:
     assert hash_of(other, S="s" * 20) != hash_of(SMALL)
 

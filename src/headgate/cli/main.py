@@ -28,6 +28,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = MappingProxyType(
         "Inspect": {
             "check": "Check a configuration file and show what it configures.",
             "doctor": "Compare a configuration with its engines and this machine.",
+            "diff": "Show what a new configuration file would change.",
             "classify": "Show which class a request gets and which rule chose it.",
             "status": "Show the state of a running gateway.",
             "top": "Watch a running gateway.",
