@@ -1,7 +1,8 @@
 """Starts a Deployment's container as a process, and probes it as the kubelet does.
 
-The process gets the manifest's arguments, the Secret's variables and the mounted ConfigMap. Only what needs a pod's own
-network is replaced: the listening addresses, and the name server and port of the engines.
+The process gets the manifest's arguments, the Secret's variables, and the mounted ConfigMap and Secrets. Only what
+needs a pod's own network or root directory is replaced: the listening addresses, the name server and port of the
+engines, and the directories of the mounts.
 """
 
 import asyncio
@@ -12,6 +13,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import aiohttp
@@ -26,6 +28,26 @@ ENGINES = ("engines.headgate.svc.cluster.local", "engines-starting.headgate.svc.
 _LISTENING = re.compile(r"0\.0\.0\.0:(\d+)")
 
 
+class MountedVolume:
+    """Files of a ConfigMap or Secret, replaced as the kubelet replaces them: by swapping a symbolic link."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        directory.mkdir(parents=True)
+        self._version = 0
+
+    def write(self, files: Mapping[str, str]) -> None:
+        self._version += 1
+        version = f"..{self._version}"
+        (self.directory / version).mkdir()
+        for name, text in files.items():
+            (self.directory / version / name).write_text(text)
+            if not (link := self.directory / name).is_symlink():
+                link.symlink_to(Path("..data") / name)
+        (self.directory / "..data_tmp").symlink_to(version)
+        (self.directory / "..data_tmp").replace(self.directory / "..data")
+
+
 @dataclass
 class Pod:
     name: str
@@ -33,11 +55,12 @@ class Pod:
     process: ChildProcess
     ports: Mapping[int, int]
     """Port of this machine for each port of the container."""
-    config: Path
+    mounts: Mapping[str, "MountedVolume"]
+    """Mounted volumes by name."""
     http: aiohttp.ClientSession
 
-    def url(self, port: str) -> str:
-        return f"http://127.0.0.1:{self.ports[self.deployment.port(port)]}"
+    def url(self, port: str, scheme: str = "http") -> str:
+        return f"{scheme}://127.0.0.1:{self.ports[self.deployment.port(port)]}"
 
     async def wait_for_success(self, name: str) -> None:
         """Repeat a probe until it succeeds, at most `failureThreshold` times."""
@@ -79,20 +102,31 @@ async def running_pod(
     engine: FakeEngine,
     dns: DnsServer,
     secret: Mapping[str, str],
+    certificate: Mapping[str, str] = MappingProxyType({}),
 ) -> AsyncIterator[Pod]:
-    """Run the Deployment's container with this ConfigMap and Secret until the block ends."""
+    """Run the Deployment's container with this ConfigMap and these Secrets until the block ends."""
     ports = {int(port): free_port() for port in _LISTENING.findall(config)}
     config = _LISTENING.sub(lambda found: f"127.0.0.1:{ports[int(found[1])]}", config)
     config = config.replace("port: 8000", f"port: {engine.port}\n      nameserver: 127.0.0.1:{dns.port}")
-    [mount] = [each for each in deployment.container["volumeMounts"] if each["name"] == "config"]
-    mounted = folder / name / mount["mountPath"].lstrip("/")
-    mounted.mkdir(parents=True)
-    (mounted / "headgate.yaml").write_text(config)
-    arguments = [each.replace(mount["mountPath"], str(mounted)) for each in deployment.container["args"]]
-    command = [sys.executable, "-m", "headgate.cli.main", *arguments]
+    mounts = {
+        each["name"]: (each["mountPath"], MountedVolume(folder / name / each["mountPath"].lstrip("/")))
+        for each in deployment.container["volumeMounts"]
+        if each["name"] != "tmp"
+    }
+
+    def inside(text: str) -> str:
+        # The longest path first, because one may be the beginning of another.
+        for path, volume in sorted(mounts.values(), key=lambda mount: -len(mount[0])):
+            text = text.replace(f"{path}/", f"{volume.directory}/")
+        return text
+
+    for volume, files in {"config": {"headgate.yaml": inside(config)}, "secrets": secret, "tls": certificate}.items():
+        if volume in mounts:
+            mounts[volume][1].write(files)
+    command = [sys.executable, "-m", "headgate.cli.main", *map(inside, deployment.container["args"])]
     async with aiohttp.ClientSession() as http:
         with ChildProcess(name, command, environment_of(name, deployment, secret)) as process:
-            yield Pod(name, deployment, process, ports, mounted / "headgate.yaml", http)
+            yield Pod(name, deployment, process, ports, {key: each for key, (_, each) in mounts.items()}, http)
 
 
 def environment_of(name: str, deployment: Manifest, secret: Mapping[str, str]) -> dict[str, str]:

@@ -84,6 +84,9 @@ SERVICE_MONITOR = a_kind(
                 interval=LASTING,
                 scrapeTimeout=LASTING,
                 scheme={"enum": ["http", "https"]},
+                tlsConfig=an_object(
+                    ca=an_object(secret=an_object(("name", "key"), name=TEXT, key=TEXT)), serverName=TEXT
+                ),
                 honorLabels=FLAG,
             )
         ),

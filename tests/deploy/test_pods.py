@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import ssl
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -12,13 +13,16 @@ from typing import Any
 
 import pytest
 import yaml
+from cryptography import x509
 
+from headgate.wire.keys import digest, format_digest
 from testing.fake_engine import Behaviour
 from testing.gateway import chat
 from testing.stores import redis
+from testing.tls_authority import Authority
 from tests.deploy.manifests import KUBERNETES, the
+from tests.deploy.overlays import CELL, TLS, patched
 from tests.deploy.pods import Pod, one_engine, running_pod
-from tests.deploy.test_cell import CELL, patched
 
 SECRET = {"HEADGATE_KEY_SECRET": "x" * 43, "ENGINE_KEY": "engine-key"}
 
@@ -57,6 +61,8 @@ async def test_gateway_pod_starts_serves_and_drains(tmp_path: Path) -> None:
         await pod.wait_for_success("startupProbe")
         await pod.wait_for_success("readinessProbe")
         await pod.wait_for_success("livenessProbe")
+        await until_served(pod, headers)
+        await engine.next_request()
         engine.behaviour = Behaviour(hang_after=2, tokens=4)
         body = chat(model="qwen3", stream=True)
         async with pod.http.post(f"{pod.url('http')}/v1/chat/completions", json=body, headers=headers) as answer:
@@ -82,7 +88,7 @@ async def test_gateway_pod_starts_serves_and_drains(tmp_path: Path) -> None:
 @pytest.mark.timeout(300)
 async def test_cell_pods_reach_each_other_and_survive_the_loss_of_one(tmp_path: Path) -> None:
     key, config = with_key(CELL / "headgate.yaml", tmp_path)
-    deployment = patched("gateway.yaml")
+    deployment = patched(CELL, "gateway.yaml")
     names = [f"headgate-{number}" for number in range(deployment.spec["replicas"])]
     headers = {"Authorization": f"Bearer {key}"}
     async with AsyncExitStack() as stack:
@@ -97,10 +103,7 @@ async def test_cell_pods_reach_each_other_and_survive_the_loss_of_one(tmp_path: 
         for pod in pods:
             await pod.wait_for_success("startupProbe")
             await pod.wait_for_success("readinessProbe")
-        url = f"{pods[0].url('http')}/v1/chat/completions"
-        async with pods[0].http.post(url, json=chat(model="qwen3"), headers=headers) as answer:
-            assert answer.status == 200, await answer.text()
-            request = answer.headers["x-request-id"]
+        request = await until_served(pods[0], headers)
         explained = await until_explained(pods[-1], request)
         os.kill(pods[0].process.pid, signal.SIGKILL)
         for pod in pods[1:]:
@@ -119,14 +122,17 @@ async def until_explained(pod: Pod, request: str) -> dict[str, Any]:
     return told
 
 
-async def until_served(pod: Pod, headers: dict[str, str]) -> None:
-    """Send requests until one succeeds. While the cell replaces its scheduler, they may be rejected."""
+async def until_served(pod: Pod, headers: dict[str, str], tls: ssl.SSLContext | None = None) -> str:
+    """Send requests until one succeeds, and return its id.
+
+    They may be rejected until the gateway has found the engines, and while the cell replaces its scheduler.
+    """
+    url = f"{pod.url('http', 'https' if tls else 'http')}/v1/chat/completions"
     async with asyncio.timeout(60):
         while True:
-            url = f"{pod.url('http')}/v1/chat/completions"
-            async with pod.http.post(url, json=chat(model="qwen3"), headers=headers) as answer:
+            async with pod.http.post(url, json=chat(model="qwen3"), headers=headers, ssl=tls or True) as answer:
                 if answer.status == 200:
-                    return
+                    return answer.headers["x-request-id"]
             await asyncio.sleep(0.1)
 
 
@@ -137,3 +143,72 @@ def test_members_may_call_each_others_admin_listeners() -> None:
 
     assert policy["spec"]["podSelector"]["matchLabels"] == labels
     assert rule == {"from": [{"podSelector": {"matchLabels": labels}}], "ports": [{"port": "admin"}]}
+
+
+@pytest.mark.process
+@pytest.mark.timeout(300)
+async def test_tls_pod_reads_replaced_certificates_and_secrets_without_a_restart(tmp_path: Path) -> None:
+    key = "hg-" + "k" * 40
+    hashed = format_digest(digest(SECRET["HEADGATE_KEY_SECRET"].encode(), key))
+    config = (TLS / "headgate.yaml").read_text().replace(f"hmac-sha256:{'0' * 64}", hashed)
+    authority = Authority(tmp_path / "authority")
+    trusting = ssl.create_default_context(cafile=str(authority.file))
+    headers = {"Authorization": f"Bearer {key}"}
+    deployment = patched(TLS, "gateway.yaml")
+    async with (
+        one_engine() as (engine, dns),
+        running_pod(
+            "headgate-0",
+            deployment,
+            config,
+            tmp_path,
+            engine=engine,
+            dns=dns,
+            secret=SECRET,
+            certificate=certificate_of(authority),
+        ) as pod,
+    ):
+        for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
+            await pod.wait_for_success(probe)
+        await until_served(pod, headers, trusting)
+        await engine.next_request()
+        url = f"{pod.url('http', 'https')}/v1/chat/completions"
+        engine.behaviour = Behaviour(hang_after=2, tokens=4)
+        async with pod.http.post(url, json=chat(model="qwen3", stream=True), headers=headers, ssl=trusting) as answer:
+            assert answer.status == 200, await answer.text()
+            received = await engine.next_request()
+            lines = events(answer)
+            await anext(lines)
+            before = await serial_of(pod, trusting)
+            pod.mounts["tls"].write(certificate_of(authority))
+            pod.mounts["secrets"].write(SECRET | {"ENGINE_KEY": "another-engine-key"})
+            async with asyncio.timeout(60):
+                while await serial_of(pod, trusting) == before:
+                    await asyncio.sleep(0.1)
+            received.resume.set()
+            rest = [line async for line in lines]
+        engine.behaviour, engine.api_key = Behaviour(), "another-engine-key"
+        await until_served(pod, headers, trusting)
+        process = Path("/proc") / str(pod.process.pid)
+        known = process.joinpath("environ").read_bytes() + process.joinpath("cmdline").read_bytes()
+        log = pod.process.log()
+
+    assert rest[-1].strip() == b"data: [DONE]"
+    for secret in (*SECRET.values(), "another-engine-key"):
+        assert secret.encode() not in known
+        assert secret not in log
+
+
+def certificate_of(authority: Authority) -> dict[str, str]:
+    """A new certificate under the names of a Secret of type kubernetes.io/tls."""
+    certificate, key = authority.issue("gateway", "127.0.0.1")
+    return {"tls.crt": certificate.read_text(), "tls.key": key.read_text(), "ca.crt": authority.file.read_text()}
+
+
+async def serial_of(pod: Pod, trusting: ssl.SSLContext) -> int:
+    """Serial number of the certificate that new connections get."""
+    port = pod.ports[pod.deployment.port("http")]
+    _, writer = await asyncio.open_connection("127.0.0.1", port, ssl=trusting)
+    shown = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+    writer.close()
+    return x509.load_der_x509_certificate(shown).serial_number
