@@ -96,6 +96,16 @@ class Versions:
                     found[name] = (await answer.json())["cell"]
         return found
 
+    async def skipped_entries(self) -> list[str]:
+        """The number of cell entries that each gateway could not read, as a metric."""
+        found: list[str] = []
+        async with aiohttp.ClientSession() as http:
+            for config in self.configs.values():
+                async with http.get(urls_of(config)[1] + "/metrics") as page:
+                    lines = (await page.text()).splitlines()
+                found += [line for line in lines if line.startswith("headgate_cell_entries_skipped_total")]
+        return found
+
     async def cell_led_by(self, leader: str) -> Config:
         """Waits until all gateways follow this one, which has their reports. Returns the cell as it sees it."""
         async with asyncio.timeout(60.0):

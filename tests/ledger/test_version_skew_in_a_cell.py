@@ -62,6 +62,7 @@ async def test_each_version_takes_over_from_the_other_and_no_request_is_lost(
         }
         await versions.send()
 
+        assert await versions.skipped_entries() == 2 * ["headgate_cell_entries_skipped_total 0.0"]
         await asyncio.to_thread(versions.kill, "this", this)
         await versions.cell_led_by("earlier")
         await versions.start("this")
