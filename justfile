@@ -268,7 +268,7 @@ sim-day *args:
 ledger-faults *args:
     {{ bin }}/python -m bench.ledger_faults "$@"
 
-# Run gateways of an earlier commit and of this one on one database, before and after a migration. Last line: JSON.
+# Run gateways of an earlier commit and of this one on one database, and in one cell, under load. Last line: JSON.
 [positional-arguments]
 skew *args:
     {{ bin }}/python -m bench.version_skew "$@"

@@ -1,30 +1,32 @@
-"""Check that gateways of an earlier commit and of this one can share a database, under load.
+"""Check that gateways of an earlier commit and of this one can share a database and a cell, under load.
 
-    just skew [--smoke] [--assert] [--commit REV]
+    just skew [--part database|cell] [--smoke] [--assert] [--commit REV]
 
-Gateway 0 runs from the source of an earlier commit (testing/earlier_version.py), gateway 1 from this checkout. Both
-start on the earlier commit's schema, so the new gateway runs on the old schema. Then `headgate ledger migrate` upgrades
-the database under load. Finally the database is killed, so that both gateways check the schema again, and the earlier
-gateway is killed and started on the new schema. As in `just ledger-faults`, every complete response must have exactly
-one row per attempt, and the totals must match the rows.
+`database`: Gateway 0 runs from the source of an earlier commit (testing/earlier_version.py), gateway 1 from this
+checkout. Both start on the earlier commit's schema, so the new gateway runs on the old schema. Then `headgate ledger
+migrate` upgrades the database under load. Finally the database is killed, so that both gateways check the schema again,
+and the earlier gateway is killed and started on the new schema. As in `just ledger-faults`, every complete response
+must have exactly one row per attempt, and the totals must match the rows.
+
+`cell`: The same gateways form one cell on Redis and share a database (bench/skewed_cell.py).
 
 `unready_s` is the time for which a running gateway returned an error for /ready, added up over both gateways. A gateway
-that is being restarted does not count.
+that is being restarted does not count. `lost` and `doubled` are the sums of both parts.
 
-Progress goes to stderr, a table to stdout. The last line is the results as JSON.
+Progress goes to stderr, tables to stdout. The last line is the results as JSON.
 """
 
 import argparse
 import asyncio
 import json
-import os
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 
@@ -41,10 +43,10 @@ from bench.ledger_faults import (
     settle,
     table_of,
 )
+from bench.skewed_cell import SkewedCell, run_cell
 from headgate.control.directory_sync import migrate_database
-from testing.earlier_version import SCHEMA_2, earlier_source
+from testing.earlier_version import SCHEMA_2, earlier_source, migrate_with
 from testing.processes import MissingProgram, ProcessFailedError
-from testing.simulated_engines import HEADGATE
 
 PHASE_S, SMOKE_PHASE_S = 15.0, 3.0
 LOOK_INTERVAL_S = 0.1
@@ -63,16 +65,7 @@ class SkewedLedger(FaultedLedger):
         return {"PYTHONPATH": str(self._source)} if number == EARLIER else {}
 
     async def prepare_database(self) -> None:
-        """Creates the earlier schema, with the earlier commit's own command."""
-        file = self._source.parent / "database.yaml"
-        file.write_text(json.dumps({"database": self.database.url}))
-        command = [*HEADGATE, "ledger", "migrate", "--config", str(file)]
-        environment = {**os.environ, "PYTHONPATH": str(self._source)}
-        done = await asyncio.to_thread(
-            subprocess.run, command, env=environment, capture_output=True, text=True, check=False
-        )
-        if done.returncode:
-            raise ProcessFailedError(f"the earlier commit could not create its schema:\n{done.stderr}")
+        await asyncio.to_thread(migrate_with, self._source, self.database.url)
 
     async def restart_earlier_gateway(self) -> None:
         self.restarting.add(EARLIER)
@@ -133,44 +126,66 @@ async def run(stage: SkewedLedger, phase_s: float) -> tuple[Figures, CallerCount
         return await compare(stage, seen, http), seen, sum(unready)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument(
-        "--commit", default=SCHEMA_2, metavar="REV", help="earlier commit (default: last with schema 2)"
-    )
-    parser.add_argument("--smoke", action="store_true", help="run for a few seconds, as a smoke test")
-    parser.add_argument(
-        "--assert",
-        dest="check",
-        action="store_true",
-        help="exit 1 if a row is lost or duplicated, or a gateway unready",
-    )
-    options = parser.parse_args()
-    stop_cleanly_on_sigterm()
+def database_part(source: Path, folder: Path, phase_s: float) -> dict[str, Any]:
     with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="headgate-skew-")))
-        try:
-            source = earlier_source(folder / "earlier", options.commit)
-        except MissingProgram as missing:
-            sys.exit(report_problem("version_skew", str(missing)))
         stage = SkewedLedger(stack, folder, source)
-        figures, seen, unready_s = asyncio.run(run(stage, SMOKE_PHASE_S if options.smoke else PHASE_S))
+        figures, seen, unready_s = asyncio.run(run(stage, phase_s))
     print(table_of(figures, seen))
-    problems = problems_of(figures)
-    if unready_s:
-        problems.append(f"gateways were not ready for {unready_s:.1f} s")
-    for problem in problems:
+    for problem in problems_of(figures):
         print_progress(problem)
-    result = {
+    return {
         "lost": figures.lost,
         "doubled": figures.doubled,
         "unready_s": round(unready_s, 2),
         "requests": figures.requests,
         "rows": figures.rows,
         "sums_differ": int(figures.sums_differ),
+        "problems": len(problems_of(figures)),
     }
-    print(json.dumps(result))
-    sys.exit(1 if options.check and problems else 0)
+
+
+def cell_part(source: Path, folder: Path, phase_s: float) -> dict[str, Any]:
+    with ExitStack() as stack:
+        figures = asyncio.run(run_cell(SkewedCell(stack, folder, source), phase_s))
+    result = asdict(figures) | {"unready_s": round(figures.unready_s, 2), "problems": len(figures.problems())}
+    for problem in figures.problems():
+        print_progress(problem)
+    print("\n".join(f"cell: {name:<34} {value!s:>14}" for name, value in result.items()))
+    return result
+
+
+PARTS = {"database": database_part, "cell": cell_part}
+SUMS = ("lost", "doubled", "unready_s", "requests", "rows", "sums_differ", "problems")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument(
+        "--commit", default=SCHEMA_2, metavar="REV", help="earlier commit (default: last with schema 2)"
+    )
+    parser.add_argument("--part", choices=tuple(PARTS), help="run only this part")
+    parser.add_argument("--smoke", action="store_true", help="run for a few seconds, as a smoke test")
+    parser.add_argument(
+        "--assert",
+        dest="check",
+        action="store_true",
+        help="exit 1 if a request or row is lost or duplicated, or a gateway unready",
+    )
+    options = parser.parse_args()
+    stop_cleanly_on_sigterm()
+    results: dict[str, dict[str, Any]] = {}
+    with tempfile.TemporaryDirectory(prefix="headgate-skew-") as name:
+        folder = Path(name)
+        try:
+            source = earlier_source(folder / "earlier", options.commit)
+            for part in (options.part,) if options.part else tuple(PARTS):
+                (folder / part).mkdir()
+                results[part] = PARTS[part](source, folder / part, SMOKE_PHASE_S if options.smoke else PHASE_S)
+        except MissingProgram as missing:
+            sys.exit(report_problem("version_skew", str(missing)))
+    sums = {key: round(sum(each[key] for each in results.values()), 2) for key in SUMS}
+    print(json.dumps(sums | results))
+    sys.exit(1 if options.check and (sums["problems"] or sums["unready_s"]) else 0)
 
 
 if __name__ == "__main__":

@@ -7,14 +7,20 @@ The commit must be in the clone. A shallow clone needs `git fetch --unshallow`, 
 """
 
 import io
+import json
+import os
 import subprocess
 import tarfile
 from pathlib import Path
 
-from testing.processes import MissingProgram
+from testing.processes import MissingProgram, ProcessFailedError
+from testing.simulated_engines import HEADGATE
 
 SCHEMA_2 = "421709dc2fdf119f101ed9e668093e5c7ee4a343"
-"""Last commit with schema 2. It rejects every migration in `headgate.migrations` that it does not know."""
+"""Last commit with schema 2. It rejects every migration in `headgate.migrations` that it does not know.
+
+Its cell protocol has version 3, the one before this version's.
+"""
 _ROOT = Path(__file__).resolve().parents[1]
 
 
@@ -33,3 +39,14 @@ def earlier_source(folder: Path, commit: str = SCHEMA_2) -> Path:
     with tarfile.open(fileobj=io.BytesIO(packed.stdout)) as archive:
         archive.extractall(folder, filter="data")
     return folder / "src"
+
+
+def migrate_with(source: Path, url: str) -> None:
+    """Creates the schema of an earlier commit, with that commit's own command."""
+    file = source.parent / "database.yaml"
+    file.write_text(json.dumps({"database": url}))
+    command = [*HEADGATE, "ledger", "migrate", "--config", str(file)]
+    environment = {**os.environ, "PYTHONPATH": str(source)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise ProcessFailedError(f"the earlier commit could not create its schema:\n{done.stderr}")

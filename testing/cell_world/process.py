@@ -43,7 +43,7 @@ from headgate.hosts.cell.protocol.codec import (
     try_encode_snapshot,
 )
 from headgate.hosts.cell.protocol.lease import Claim
-from headgate.hosts.cell.protocol.messages import MemberEntry, SchedulerEntry, Share, SnapshotId
+from headgate.hosts.cell.protocol.messages import VERSION, MemberEntry, SchedulerEntry, Share, SnapshotId
 from headgate.hosts.cell.protocol.views import MemberMode
 from headgate.model.ticket import Ticket
 from headgate.model.units import MILLISECOND, SECOND, Duration, Instant, RequestId
@@ -61,6 +61,8 @@ if TYPE_CHECKING:
 
 _FLUSH_NS = Duration(500_000)
 """Interval during which written entries are batched before they are sent."""
+_FIRST_VERSION_PERCENT = 75
+"""Percentage of processes that start with the version that is being replaced."""
 _SCRAPE_NS = SECOND
 _SWEEP_NS = Duration(250 * MILLISECOND)
 _GRACE_NS = Duration(500 * MILLISECOND)
@@ -142,6 +144,7 @@ class Process:
 
     def begin(self) -> None:
         self.lives += 1
+        self.version = self._draw_version()
         self.began_at = self.world.now
         self.up, self.highest, self._woken_at, self._flush_set = True, 0, None, False
         world, site, names = self.world, self.site, Random(f"{self.world.seed} ids {self.key} {self.lives}")
@@ -155,6 +158,7 @@ class Process:
             serves=self.gateway,
             candidate=self.name in site.candidates,
             share=Share(rank, max(1, len(site.gateways))),
+            version=self.version,
         )
         self.draining = self._leaving = self._starts_again = False
         for engine in site.engines.values():
@@ -167,6 +171,14 @@ class Process:
         world.on_joined(self)
         self.run_due()
         world.after(_SWEEP_NS, self._guarded(self._sweep))
+
+    def _draw_version(self) -> int:
+        """The protocol version of this start of the process. An upgrade or a rollback happens when it is restarted."""
+        if not self.world.mixed:
+            return VERSION
+        before, after = (VERSION - 1, VERSION) if self.world.seed % 2 else (VERSION, VERSION - 1)
+        drawn = Random(f"{self.world.seed} version {self.key}")
+        return before if self.lives == 1 and drawn.randrange(100) < _FIRST_VERSION_PERCENT else after
 
     def crash(self) -> None:
         """Die and lose all state. The engines notice after a delay."""
@@ -360,16 +372,23 @@ class Process:
         if self.node.member.lost_name:
             return
         try:
-            entry = decode_member_entry(written) if from_member else decode_scheduler_entry(written)
+            decode = decode_member_entry if from_member else decode_scheduler_entry
+            entry: MemberEntry | SchedulerEntry = decode(written, version=self.version)
         except InvalidMemberEntry as untrusted:
+            self._note_invalid(untrusted)
             self.node.reject_member_entry(untrusted.head, str(untrusted), now)
         except InvalidSchedulerEntry as untrusted:
+            self._note_invalid(untrusted)
             self.node.reject_scheduler_entry(untrusted.head, now)
         except UnreadableEntry:
             return
         else:
             self._handle_entry(entry, now)
         self.run_due()
+
+    def _note_invalid(self, untrusted: UnreadableEntry) -> None:
+        if self.world.mixed:
+            self.world.violated(f"{self.key} of version {self.version} cannot read an entry: {untrusted}")
 
     def _handle_entry(self, entry: MemberEntry | SchedulerEntry, now: Instant) -> None:
         if isinstance(entry, MemberEntry):
@@ -404,7 +423,8 @@ class Process:
         def tell() -> None:
             snapshot = None
             with suppress(UnreadableEntry):
-                snapshot = decode_snapshot(written) if written is not None and self.speech.can_read(written) else None
+                if written is not None and self.speech.can_read(written):
+                    snapshot = decode_snapshot(written, version=self.version)
             self.node.handle_read_snapshot(snapshot, self.clock())
             self.run_due()
 

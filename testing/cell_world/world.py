@@ -67,16 +67,21 @@ class World:
         *,
         hostile: bool = False,
         doubles: bool = False,
+        mixed: bool = False,
         faults: list[Fault] | None = None,
         told: Callable[[str], None] | None = None,
     ) -> None:
         """Draw a cell and its faults from the seed.
 
         `hostile` adds misbehaving processes and clock faults. With `doubles`, processes claim their names, and some are
-        started by mistake with names that are already in use. `faults` replaces the faults that the seed would draw.
-        `told` receives each trace line.
+        started by mistake with names that are already in use. With `mixed`, processes run two protocol versions, and
+        a restart upgrades a process (odd seeds) or rolls it back (even seeds). `faults` replaces the faults that the
+        seed would draw. `told` receives each trace line.
         """
         self.seed = seed
+        self.mixed = mixed
+        self.versions_led: set[int] = set()
+        """Protocol versions of the processes that have been the scheduler."""
         self.now = Instant(0)
         self.timeline = Timeline()
         self.findings = Findings()
@@ -311,6 +316,7 @@ class World:
         epoch = leader.epoch
         self.trace(process.key, f"is the scheduler of epoch {epoch.number} {epoch.id}")
         self.findings.epochs += 1
+        self.versions_led.add(process.version)
         self.findings.blank_epochs += (
             leader.started_without_snapshot and bool(self.leaders)
         ) or not process.site.has_limit

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from headgate.cli.output.cell_status import CellState, MemberState, cell_lines
+from headgate.cli.output.cell_status import CellState, MemberState, ProtocolState, cell_lines
 
 
 @dataclass
@@ -34,6 +34,13 @@ PRESENT = MemberState("present", "old", "new")
             ("configuration new is staged, waiting for b",),
             2,
         ),
+        Case(
+            {"protocol": ProtocolState(4, 3), "members": {"b": MemberState("present", protocol=3)}},
+            ("protocol version 4; other processes still use version 3: b",),
+            2,
+        ),
+        Case({"protocol": ProtocolState(4, 3)}, ("other processes still use version 3",), 2),
+        Case({"protocol": ProtocolState(4, 4)}, ("follows scheduler",)),
         Case(
             {
                 "leads": True,

@@ -1,15 +1,17 @@
 """Verbs that change tenants, keys, budgets and overrides in the database."""
 
+import asyncio
 import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import asyncpg
 import pytest
 
 from headgate.cli.input.admin_request import print_table
-from headgate.ledger.schema_migration import migrations
+from headgate.ledger.schema_migration import OLDEST_USABLE, Migration, migrate, migrations
 from testing.gateway import gateway_process
 from testing.ports import free_port
 from testing.postgres import Postgres, postgres
@@ -158,3 +160,67 @@ def test_check_of_the_schema_exits_2_on_an_error(headgate: Headgate, file: Path)
     unreachable = headgate("ledger", "migrate", "--check")
     assert (unreachable.code, unreachable.out) == (2, "")
     assert "the check failed: connection failed" in unreachable.err
+
+
+NEXT = len(migrations()) + 1
+
+
+def a_migration(oldest_schema: int) -> Migration:
+    """A migration of the next version, after which gateways of this schema or newer can use the database."""
+    return Migration(NEXT, "next", f"-- oldest schema: {oldest_schema}\ncreate table headgate.next ()")
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("applied", "code", "out", "err"),
+    [
+        ((), 1, "pending 0001 directory: creates tables", ""),
+        (migrations()[:1], 1, "the database lacks 3 of 4 migrations, first 0002", ""),
+        (migrations()[:OLDEST_USABLE], 1, "gateways of this version can use schema 0002 until you run", ""),
+        (migrations(), 0, f"the database schema is up to date ({NEXT - 1:04})", ""),
+        ((*migrations(), a_migration(OLDEST_USABLE)), 0, f"the database schema is up to date ({NEXT:04})", ""),
+        ((*migrations(), a_migration(NEXT)), 2, "", f"the database has migration {NEXT:04} from a newer version"),
+    ],
+    ids=["empty", "too old", "pending", "up to date", "newer and compatible", "newer and breaking"],
+)
+def test_check_of_the_schema_exits_by_what_has_to_be_done(
+    headgate: Headgate,
+    server: Postgres,
+    file: Path,
+    *,
+    applied: tuple[Migration, ...],
+    code: int,
+    out: str,
+    err: str,
+) -> None:
+    async def apply() -> list[object]:
+        link = await asyncpg.connect(server.url)
+        if applied:
+            await migrate(link, applied, lambda _: None)
+        tables = await link.fetch("select relname from pg_class where relnamespace = to_regnamespace('headgate')")
+        await link.close()
+        return tables
+
+    before = asyncio.run(apply())
+    file.write_text(json.dumps({"database": server.url}))
+    checked = headgate("ledger", "migrate", "--check")
+
+    assert checked.code == code, checked.out + checked.err
+    assert out in checked.out
+    assert err in checked.err
+    assert bool(checked.out) == bool(out)
+    assert bool(checked.err) == bool(err)
+    # Nothing was changed.
+    assert asyncio.run(apply()) == before
+
+
+@pytest.mark.process
+def test_check_of_the_schema_exits_2_if_the_database_has_stopped(
+    headgate: Headgate, server: Postgres, file: Path
+) -> None:
+    file.write_text(json.dumps({"database": server.url}))
+    server.kill()
+    checked = headgate("ledger", "migrate", "--check")
+
+    assert (checked.code, checked.out) == (2, "")
+    assert "the check failed: connection failed" in checked.err

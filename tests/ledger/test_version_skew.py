@@ -54,9 +54,11 @@ async def engine() -> AsyncIterator[str]:
 class Versions:
     """The earlier gateway and this one, with their own spools."""
 
-    def __init__(self, stack: ExitStack, folder: Path, source: Path, *, engine: str, url: str) -> None:
+    def __init__(
+        self, stack: ExitStack, folder: Path, source: Path, *, engine: str, url: str, cell: Config | None = None
+    ) -> None:
         self._stack, self._folder = stack, folder
-        self._engine, self._url = engine, url
+        self._engine, self._url, self._cell = engine, url, cell
         self._environments = {"earlier": {"PYTHONPATH": str(source)}, "this": {}}
         self.configs: dict[str, Config] = {}
         self.sent: list[str] = []
@@ -64,9 +66,11 @@ class Versions:
 
     async def start(self, name: str) -> ChildProcess:
         folder = self._folder / name
-        folder.mkdir()
+        folder.mkdir(exist_ok=True)
         database = {"database": {"url": self._url, "poll_interval": "5s"}, "key_secret": "a secret of sixteen letters"}
-        self.configs[name] = a_config(self._engine, ledger={"spool_directory": str(folder / "spool")}, **database)
+        cell = {} if self._cell is None else {"cell": self._cell | {"member_name": name}}
+        spool = {"spool_directory": str(folder / "spool")}
+        self.configs[name] = a_config(self._engine, ledger=spool, **database, **cell)
         process = gateway_process(self.configs[name], folder, environment=self._environments[name])
         return await asyncio.to_thread(self._stack.enter_context, process)
 
@@ -77,6 +81,42 @@ class Versions:
                     async with http.post(urls_of(config)[0] + CHAT, json=chat(f"hi {number}")) as answer:
                         assert answer.status == 200, await answer.text()
                         self.sent.append(answer.headers["x-request-id"])
+
+    def kill(self, name: str, process: ChildProcess) -> None:
+        process.kill()
+        process.wait_until_ended()
+        del self.configs[name]
+
+    async def cells(self) -> dict[str, Config]:
+        """The cell as each gateway sees it."""
+        found: dict[str, Config] = {}
+        async with aiohttp.ClientSession() as http:
+            for name, config in self.configs.items():
+                async with http.get(urls_of(config)[1] + "/status") as answer:
+                    found[name] = (await answer.json())["cell"]
+        return found
+
+    async def skipped_entries(self) -> list[str]:
+        """The number of cell entries that each gateway could not read, as a metric."""
+        found: list[str] = []
+        async with aiohttp.ClientSession() as http:
+            for config in self.configs.values():
+                async with http.get(urls_of(config)[1] + "/metrics") as page:
+                    lines = (await page.text()).splitlines()
+                found += [line for line in lines if line.startswith("headgate_cell_entries_skipped_total")]
+        return found
+
+    async def cell_led_by(self, leader: str) -> Config:
+        """Waits until all gateways follow this one, which has their reports. Returns the cell as it sees it."""
+        async with asyncio.timeout(60.0):
+            while True:
+                cells = await self.cells()
+                following = all(each["mode"] == "following" for each in cells.values())
+                present = {name for name, each in cells[leader]["members"].items() if each["standing"] == "present"}
+                epochs = {each["epoch"] for each in cells.values()}
+                if following and cells[leader]["leads"] and present >= set(cells) and len(epochs) == 1:
+                    return cells[leader]
+                await asyncio.sleep(0.05)
 
     async def all_ready_with_rows_written(self) -> None:
         """Waits until each gateway is connected to the database and its spool is empty."""
@@ -90,6 +130,15 @@ class Versions:
                     await asyncio.sleep(0.05)
                 async with http.get(urls_of(config)[1] + "/ready") as answer:
                     assert answer.status == 200, await answer.text()
+
+
+async def rows_are_written(url: str, count: int) -> None:
+    """Waits for the rows. In a cell, a gateway may hold back a row until it knows the cost."""
+    link = await asyncpg.connect(url)
+    async with asyncio.timeout(60.0):
+        while await link.fetchval("select count(*) from headgate.usage") < count:
+            await asyncio.sleep(0.05)
+    await link.close()
 
 
 async def assert_every_request_is_recorded_once(url: str, sent: list[str]) -> None:

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from headgate.hosts.cell.host import CellHost
 from headgate.hosts.cell.options import CellOptions
+from headgate.hosts.cell.protocol.messages import VERSION
 from headgate.hosts.cell.protocol.views import MemberPresence
 from headgate.model.units import SECOND, Instant
 from headgate.telemetry.cell_metrics import CellStats
@@ -27,6 +28,7 @@ def cell_status(host: CellHost, cell: CellOptions, staged: str | None, now: Inst
         "share": f"{view.share.rank + 1}/{view.share.total}",
         "store": "up" if store.up else "away",
         "store_problem": store.problem,
+        "protocol": {"version": VERSION, "lowest_in_cell": view.lowest_version},
         "unacknowledged": view.unacknowledged,
         "members": {
             name: {
@@ -34,6 +36,7 @@ def cell_status(host: CellHost, cell: CellOptions, staged: str | None, now: Inst
                 "policy_hash": each.policy_hash,
                 "policy_for_s": round((now - each.policy_since) / SECOND, 1),
                 "staged": each.staged_hash or None,
+                "protocol": each.version or None,
             }
             for name, each in view.members.items()
         },

@@ -4,6 +4,7 @@ A `Cell` consists of members and one scheduler without a network. They exchange 
 `talk`.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 from headgate.core.commands import Dispatch, End
@@ -13,7 +14,7 @@ from headgate.hosts.cell.member.commands import MemberCommand, ModeChanged
 from headgate.hosts.cell.member.member import Member
 from headgate.hosts.cell.protocol.codec import decode_member_entry, decode_scheduler_entry, encode_entry
 from headgate.hosts.cell.protocol.known_endpoints import KnownEndpoints
-from headgate.hosts.cell.protocol.messages import Epoch, MemberEntry, SchedulerEntry, Share, Snapshot
+from headgate.hosts.cell.protocol.messages import VERSION, Epoch, MemberEntry, SchedulerEntry, Share, Snapshot
 from headgate.hosts.cell.timing import CellBounds, Timing
 from headgate.model.ticket import Ticket
 from headgate.model.units import Duration, EndpointId, Instant
@@ -28,8 +29,10 @@ def a_ticket(name: str, **more: Any) -> Ticket:
     return arrived(name, **more).ticket
 
 
-def a_member(name: str = "g1", *, bounds: CellBounds | None = None, share: Share | None = None) -> Member:
-    member = Member(name, 1, at(0), bounds=bounds or CellBounds(), share=share or Share(0, 2))
+def a_member(
+    name: str = "g1", *, bounds: CellBounds | None = None, share: Share | None = None, version: int = VERSION
+) -> Member:
+    member = Member(name, 1, at(0), bounds=bounds or CellBounds(), share=share or Share(0, 2), version=version)
     member.handle(PolicyChanged(POLICY, "first"), at(0))
     member.handle(EndpointJoined(an_endpoint(places=4)), at(0))
     member.handle(EndpointReady(EndpointId("e1")), at(0))
@@ -42,20 +45,23 @@ def a_leader(
     places: int = 4,
     snapshot: Snapshot | None = None,
     now: Instant | None = None,
+    version: int = VERSION,
     **timing: Duration,
 ) -> Leader:
     endpoints = KnownEndpoints()
     endpoints.apply_event(EndpointJoined(an_endpoint(places=places)))
     endpoints.apply_event(EndpointReady(EndpointId("e1")))
     rules = PolicyChanged(POLICY, "first")
-    return Leader(epoch, rules, endpoints, snapshot, at(0) if now is None else now, timing=Timing(**timing))
+    began = at(0) if now is None else now
+    return Leader(epoch, rules, endpoints, snapshot, began, timing=Timing(**timing), version=version)
 
 
 class Cell:
     """Members, their scheduler, and the orders that each member has received."""
 
-    def __init__(self, leader: Leader, *members: Member) -> None:
-        self.leader = leader
+    def __init__(self, leader: Leader, *members: Member, versions: Mapping[str, int] | None = None) -> None:
+        """`versions` contains the protocol versions of members that run another version. "" is the scheduler."""
+        self.leader, self.versions = leader, versions or {}
         self.members = {member.name: member for member in members}
         self.orders: dict[str, list[MemberCommand]] = {name: [] for name in self.members}
         self.heard = dict.fromkeys(self.members, True)
@@ -71,11 +77,14 @@ class Cell:
                 self.orders[name] += member.tick(now)
                 for entry in member.outgoing(now):
                     if self.heard[name]:
-                        self.leader.receive(as_sent(entry), now)
+                        self.leader.receive(as_sent(entry, self._version("")), now)
             self.leader.tick(now)
             for name, entry in self.leader.outgoing(now):
                 if name in self.members and self.heard[name]:
-                    self.orders[name] += self.members[name].receive(as_heard(entry), now)
+                    self.orders[name] += self.members[name].receive(as_heard(entry, self._version(name)), now)
+
+    def _version(self, name: str) -> int:
+        return self.versions.get(name, VERSION)
 
     def pass_time(self, start: float, end: float, *, step: float = 0.1) -> None:
         """Calls `talk` every `step` seconds from `start` to `end`."""
@@ -103,11 +112,11 @@ def a_cell(*names: str, places: int = 4, **timing: Duration) -> Cell:
     return cell
 
 
-def as_sent(entry: MemberEntry) -> MemberEntry:
+def as_sent(entry: MemberEntry, version: int = VERSION) -> MemberEntry:
     (written,) = encode_entry(entry)
-    return decode_member_entry(written)
+    return decode_member_entry(written, version=version)
 
 
-def as_heard(entry: SchedulerEntry) -> SchedulerEntry:
+def as_heard(entry: SchedulerEntry, version: int = VERSION) -> SchedulerEntry:
     (written,) = encode_entry(entry)
-    return decode_scheduler_entry(written)
+    return decode_scheduler_entry(written, version=version)

@@ -39,6 +39,15 @@ def test_seeds_with_hostile_faults_violate_no_guarantee() -> None:
     assert {fault.kind for world in worlds.values() for fault in world.faults} >= set(HOSTILE)
 
 
+@pytest.mark.parametrize("first_seed", [1, 2], ids=["upgrade", "rollback"])
+def test_cell_of_two_protocol_versions_violates_no_guarantee(first_seed: int) -> None:
+    worlds = {seed: World(seed, mixed=True) for seed in range(first_seed, SEEDS + 1, 2)}
+    findings = {seed: world.run() for seed, world in worlds.items()}
+
+    assert {seed: each.violations for seed, each in findings.items() if each.violations} == {}
+    assert any(len(world.versions_led) == 2 for world in worlds.values()), "no takeover between the two versions"
+
+
 def _check_that_much_went_wrong(findings: list[Findings]) -> None:
     assert sum(each.islands for each in findings) > 6
     assert sum(each.epochs for each in findings) > 15

@@ -10,6 +10,12 @@ class MemberState(Struct, frozen=True):
     policy_hash: str = ""
     staged: str | None = None
     policy_for_s: float | None = None
+    protocol: int | None = None
+
+
+class ProtocolState(Struct, frozen=True):
+    version: int
+    lowest_in_cell: int
 
 
 class CellState(Struct, frozen=True):
@@ -26,6 +32,7 @@ class CellState(Struct, frozen=True):
     members: dict[str, MemberState] = {}
     staged: str | None = None
     name_problem: str | None = None
+    protocol: ProtocolState | None = None
 
 
 def cell_lines(cell: CellState) -> Iterator[str]:
@@ -38,12 +45,20 @@ def cell_lines(cell: CellState) -> Iterator[str]:
     others = [f"{name} is {each.standing}" for name, each in cell.members.items() if each.standing != "present"]
     if others:
         yield f"  {'; '.join(others)}; their shares stay reserved"
+    if cell.protocol is not None and cell.protocol.lowest_in_cell < cell.protocol.version:
+        yield _versions_text(cell, cell.protocol)
     if cell.staged is not None:
         behind = [name for name, each in cell.members.items() if cell.staged not in (each.staged, each.policy_hash)]
         whom = f", waiting for {', '.join(behind)}" if behind else ""
         yield f"  configuration {cell.staged} is staged{whom}; all members activate it together"
     elif len({each.policy_hash for each in cell.members.values()}) > 1:
         yield from (_configuration_text(name, each) for name, each in cell.members.items())
+
+
+def _versions_text(cell: CellState, protocol: ProtocolState) -> str:
+    older = [name for name, each in cell.members.items() if each.protocol and each.protocol < protocol.version]
+    whom = f": {', '.join(older)}" if older else ""
+    return f"  protocol version {protocol.version}; other processes still use version {protocol.lowest_in_cell}{whom}"
 
 
 def _configuration_text(name: str, member: MemberState) -> str:

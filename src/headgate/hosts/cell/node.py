@@ -16,6 +16,7 @@ from headgate.hosts.cell.member.commands import MemberCommand
 from headgate.hosts.cell.member.member import Member, MemberEvent
 from headgate.hosts.cell.protocol.lease import Claim
 from headgate.hosts.cell.protocol.messages import (
+    VERSION,
     Epoch,
     Lease,
     MemberEntry,
@@ -89,17 +90,16 @@ class Node:
         candidate: bool = True,
         serves: bool = True,
         observers: Sequence[Observer] = (),
+        version: int = VERSION,
     ) -> None:
-        """`observers` see only the decisions of this process as the cell's scheduler."""
+        """`observers` see only the decisions of this process as the cell's scheduler.
+
+        With an earlier `version`, the node sends only what that version sends.
+        """
+        self._version = version
         self._timing, self._bounds, self._observers = timing, bounds, tuple(observers)
         self.member = Member(
-            name,
-            incarnation,
-            now,
-            timing=timing,
-            bounds=bounds,
-            share=share,
-            serves=serves,
+            name, incarnation, now, timing=timing, bounds=bounds, share=share, serves=serves, version=version
         )
         self.leader: Leader | None = None
         self._election = Election(timing, fresh_id) if candidate else None
@@ -279,6 +279,7 @@ class Node:
                     bounds=self._bounds,
                     observers=self._observers,
                     budgets=self._budgets,
+                    version=self._version,
                 )
         if self.leader is not None:
             self._led_at = now
@@ -303,14 +304,8 @@ class Node:
             # it.
             self._latest.keep_if_newer(write, now)
         release, self._release = self._release, None
-        return Outgoing(
-            self.member.outgoing(now),
-            [] if leader is None else leader.outgoing(now),
-            claim,
-            write,
-            read,
-            release,
-        )
+        inbox, outboxes = self.member.outgoing(now), [] if leader is None else leader.outgoing(now)
+        return Outgoing(inbox, outboxes, claim, write, read, release)
 
     @property
     def _reads_snapshots(self) -> bool:
@@ -351,6 +346,7 @@ class Node:
             held_requests=member.held,
             unsettled_requests=member.unsettled,
             staged_hash=member.rules.staged_hash,
+            lowest_version=member.lowest_version,
             members={} if leader is None else leader.members(),
         )
 

@@ -13,7 +13,15 @@ from headgate.hosts.cell.member.remote_authority import RemoteAuthority
 from headgate.hosts.cell.member.rules import MemberRules
 from headgate.hosts.cell.member.scheduler_connection import SchedulerConnection
 from headgate.hosts.cell.protocol.known_endpoints import KnownEndpoints
-from headgate.hosts.cell.protocol.messages import FinishedAttempt, Grant, GrantDeclined, MemberEntry, MemberHead, Share
+from headgate.hosts.cell.protocol.messages import (
+    VERSION,
+    FinishedAttempt,
+    Grant,
+    GrantDeclined,
+    MemberEntry,
+    MemberHead,
+    Share,
+)
 from headgate.hosts.cell.timing import CellBounds, Timing
 from headgate.model.outcome import Outcome
 from headgate.model.units import EndpointId, Instant, RequestId
@@ -98,7 +106,7 @@ class RemoteCase(Case):
         self.conversation = SchedulerConnection(at(0), timing=self.timing, bounds=self.bounds)
         self._remote = RemoteAuthority(self.conversation, self.holdings, self.rules, self.endpoints, share=SHARE)
         self.leader = a_leader(places=1)
-        self.conversation.follow(FIRST)
+        self.conversation.follow(FIRST, VERSION)
         self._remote.restart_session(at(0))
         self.settle(at(0.5))
         self.settle(START)

@@ -5,11 +5,11 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from headgate.core.commands import Abort, End
+from headgate.core.commands import Abort
 from headgate.core.counters import Counters, LimitCounter
-from headgate.core.events import AttemptReported, FirstToken, RequestReported, RequestSettled
 from headgate.hosts.cell.protocol import codec
 from headgate.hosts.cell.protocol.codec import (
+    InvalidSchedulerEntry,
     UnencodableEntry,
     UnreadableEntry,
     decode_member_entry,
@@ -21,77 +21,16 @@ from headgate.hosts.cell.protocol.codec import (
 )
 from headgate.hosts.cell.protocol.messages import (
     VERSION,
-    Echo,
-    EndpointRemoved,
-    EndpointUpdate,
-    Epoch,
-    FinishedAttempt,
-    FromMember,
+    CellVersion,
     FromScheduler,
-    Grant,
-    GrantDeclined,
-    MemberEntry,
-    MemberEntryState,
-    MemberHead,
-    MemberLeaving,
-    NewRequest,
-    QueuedRequest,
-    ReportDone,
-    RunningAttempt,
-    SchedulerEntry,
-    SchedulerHead,
-    SettledRequest,
     Share,
     Snapshot,
     SnapshotCoverage,
     SnapshotId,
 )
-from headgate.model.caps import Caps
-from headgate.model.outcome import Outcome
-from headgate.model.units import ClassName, Duration, EndpointId, PoolName, RequestId, TenantId
-from testing.builders import an_endpoint, at, client_disconnected, completed, dispatch, duration, progressed
-from tests.hosts.cell.builders import a_ticket
-
-TICKET = a_ticket("r1", first_token_within=2, key="k")
-FROM_MEMBER: tuple[FromMember, ...] = (
-    NewRequest(TICKET, duration(1)),
-    QueuedRequest(RequestReported(TICKET, duration(1), 1, failed_at=EndpointId("e1")), 3),
-    RunningAttempt(
-        AttemptReported(
-            TICKET, 1, EndpointId("e1"), duration(1), True, 8, duration(2), PoolName("p"), ClassName("c"), Caps()
-        ),
-        3,
-        SnapshotId(1, 2),
-        4,
-    ),
-    SettledRequest(RequestSettled(TICKET, 1, usage=None), 7, 3, None),
-    ReportDone(),
-    FirstToken(RequestId("r1"), 1),
-    progressed("r1", "r2"),
-    FinishedAttempt(completed("r1", tokens=9), request_over=True),
-    client_disconnected("r1"),
-    GrantDeclined(RequestId("r1"), 1, False, duration(1), "late"),
-    MemberLeaving(),
-)
-FROM_SCHEDULER: tuple[FromScheduler, ...] = (
-    Grant(dispatch("r1"), duration(1), SnapshotId(1, 2)),
-    Abort(RequestId("r1"), 1, EndpointId("e1"), "why"),
-    End(RequestId("r1"), Outcome.QUEUE_TIMEOUT, ClassName("c"), 1, duration(1), None, "why"),
-    EndpointUpdate(an_endpoint(), ready=True),
-    EndpointRemoved(EndpointId("e1")),
-    Share(1, 3),
-    SnapshotCoverage(8),
-)
-
-
-def a_member_entry(*messages: FromMember) -> MemberEntry:
-    head = MemberHead("g1", 5, Epoch(1, "one"), False, 2, 3, 4, 5, 6, at(1), Echo(at(2), duration(1)), Share(0, 2), "h")
-    return MemberEntry(head, tuple((Duration(number), each) for number, each in enumerate(messages)))
-
-
-def a_scheduler_entry(*messages: FromScheduler) -> SchedulerEntry:
-    head = SchedulerHead(Epoch(1, "one"), 5, 2, 1, 4, 6, at(1), None, "h")
-    return SchedulerEntry(head, tuple((Duration(number), each) for number, each in enumerate(messages)))
+from headgate.model.units import EndpointId, RequestId, TenantId
+from testing.builders import duration
+from testing.cell_samples import FROM_MEMBER, FROM_SCHEDULER, SNAPSHOT, a_member_entry, a_scheduler_entry
 
 
 def test_member_messages_round_trip() -> None:
@@ -112,10 +51,7 @@ def test_samples_contain_every_message_type() -> None:
 
 
 def test_snapshot_round_trips() -> None:
-    counters = Counters(limits=(LimitCounter(TenantId("acme"), 7, 0, duration(1)),))
-    snapshot = Snapshot(SnapshotId(3, 4), counters, (MemberEntryState("g1", 5, 6, Share(0, 1)),), "h")
-
-    assert decode_snapshot(encode_snapshot(snapshot)) == snapshot
+    assert decode_snapshot(encode_snapshot(SNAPSHOT)) == SNAPSHOT
 
 
 def test_snapshot_with_an_unencodable_number_is_not_written() -> None:
@@ -193,6 +129,13 @@ def test_only_adjacent_protocol_versions_are_accepted() -> None:
         else:
             with pytest.raises(UnreadableEntry, match="version"):
                 decode_member_entry(other)
+
+
+def test_message_unknown_to_an_earlier_version_is_rejected_by_it() -> None:
+    (written,) = encode_entry(a_scheduler_entry(Share(1, 3), CellVersion(VERSION)))
+
+    with pytest.raises(InvalidSchedulerEntry, match="CellVersion is unknown in protocol version 3"):
+        decode_scheduler_entry(written, version=3)
 
 
 def test_field_missing_from_an_earlier_version_gets_its_default() -> None:

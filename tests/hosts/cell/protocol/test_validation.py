@@ -81,8 +81,8 @@ from headgate.wire.fields import NAMES_CHARS_MAX
 from headgate.wire.request_body import METADATA_KEYS_MAX, METADATA_VALUE_BYTES_MAX
 from headgate.wire.request_checks import CHOICES_MAX
 from testing.builders import an_endpoint, at, completed, dispatch, duration, first_token
+from testing.cell_samples import FROM_MEMBER, FROM_SCHEDULER
 from tests.hosts.cell.builders import a_ticket
-from tests.hosts.cell.protocol.test_codec import FROM_MEMBER, FROM_SCHEDULER
 
 TICKET = a_ticket("r1")
 MEMBER = MemberHead("g1", 5, Epoch(1, "one"), False, 2, 3, 4, 5, 6, at(1), Echo(at(2), duration(1)), Share(0, 2), "h")

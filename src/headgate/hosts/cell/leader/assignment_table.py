@@ -18,6 +18,7 @@ from headgate.core.events import (
 )
 from headgate.core.scheduler import Scheduler
 from headgate.hosts.cell.leader.peers import AssignedRequest, AttemptPlacement, Peer
+from headgate.hosts.cell.protocol.compatibility import is_readable
 from headgate.hosts.cell.protocol.deadlines import with_elapsed
 from headgate.hosts.cell.protocol.messages import FromScheduler, Grant, NewRequest, SnapshotId
 from headgate.model.units import Duration, EndpointId, Instant, PoolName, RequestId
@@ -138,6 +139,6 @@ class AssignmentTable:
         self.send(booked.peer, Grant(dispatch, self._start_within_ns, self.next_snapshot), now)
 
     def send(self, peer: Peer, message: FromScheduler, now: Instant) -> None:
-        if peer.is_connected:
+        if peer.is_connected and is_readable(message, peer.version):
             peer.outbound.push(message, now)
             self.peers_to_notify[peer.name] = peer

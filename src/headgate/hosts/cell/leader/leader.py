@@ -41,6 +41,7 @@ from headgate.hosts.cell.leader.roster import MemberRoster
 from headgate.hosts.cell.leader.snapshots import SnapshotWriter, restore
 from headgate.hosts.cell.protocol.known_endpoints import KnownEndpoints
 from headgate.hosts.cell.protocol.messages import (
+    VERSION,
     Epoch,
     MemberEntry,
     MemberHead,
@@ -70,6 +71,7 @@ class Leader:
         bounds: CellBounds = DEFAULT_BOUNDS,
         observers: Sequence[Observer] = (),
         budgets: BudgetsSynced | None = None,
+        version: int = VERSION,
     ) -> None:
         self.epoch = epoch
         self._budgets = budgets
@@ -89,7 +91,7 @@ class Leader:
         table.peers_to_notify |= roster.peers
         self.fencing = MemberFencing(table, roster, self._absence, fence_ns=timing.lost_after_ns, bounds=bounds)
         self._member_updates = MemberUpdates(table, roster, self._absence)
-        self._outboxes = Outboxes(epoch, table, roster, now, timing=timing, bounds=bounds)
+        self._outboxes = Outboxes(epoch, table, roster, now, timing=timing, bounds=bounds, version=version)
 
     # Messages from members
 
@@ -348,10 +350,7 @@ class Leader:
         return self._roster.peers[name].adopted
 
     def members(self) -> dict[str, MemberView]:
-        return {
-            name: MemberView(peer.presence, peer.policy_hash, peer.staged_hash, peer.incarnation, peer.policy_since)
-            for name, peer in self._roster.peers.items()
-        }
+        return {name: peer.view() for name, peer in self._roster.peers.items()}
 
     def assigned_attempts(self) -> list[tuple[str, RequestId, int, EndpointId]]:
         """Returns every attempt that occupies a slot, as (member, request, attempt number, endpoint)."""

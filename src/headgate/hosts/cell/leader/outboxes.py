@@ -1,12 +1,14 @@
 """Creates and schedules the entries for the members of a cell.
 
-A member with urgent messages gets an entry immediately. All others get one per heartbeat.
+A member with urgent messages gets an entry immediately. All others get one per heartbeat. The scheduler also informs
+members of the lowest protocol version in the cell when it has changed.
 """
 
 from headgate.hosts.cell.leader.assignment_table import AssignmentTable
 from headgate.hosts.cell.leader.peers import Peer
 from headgate.hosts.cell.leader.roster import MemberRoster
-from headgate.hosts.cell.protocol.messages import Epoch, SchedulerEntry, SchedulerHead
+from headgate.hosts.cell.protocol.compatibility import is_readable
+from headgate.hosts.cell.protocol.messages import CellVersion, Epoch, SchedulerEntry, SchedulerHead
 from headgate.hosts.cell.timing import CellBounds, Timing
 from headgate.model.units import Instant, after
 
@@ -21,15 +23,17 @@ class Outboxes:
         *,
         timing: Timing,
         bounds: CellBounds,
+        version: int,
     ) -> None:
         self._epoch, self._book, self._roster = epoch, book, roster
-        self._timing, self._bounds = timing, bounds
+        self._timing, self._bounds, self._version = timing, bounds, version
         self.next_heartbeat_at = now
         """Time of the next heartbeat. Until then, members without urgent messages get no entry."""
 
     def pop_entries(self, policy_hash: str, now: Instant) -> list[tuple[str, SchedulerEntry]]:
         """Returns all due entries, each with the name of its member."""
         if now >= self.next_heartbeat_at:
+            self._announce_version(now)
             self._add_due_peers(now)
         entries: list[tuple[str, SchedulerEntry]] = []
         for peer in self._book.peers_to_notify.values():
@@ -47,6 +51,15 @@ class Outboxes:
             else:
                 quiet.append(due)
         self.next_heartbeat_at = min(quiet)
+
+    def _announce_version(self, now: Instant) -> None:
+        message = CellVersion(self._roster.lowest_version(self._version))
+        if not is_readable(message, self._version):
+            return
+        for peer in self._roster.peers.values():
+            if peer.is_connected and peer.sent_version != message.version:
+                peer.sent_version = message.version
+                self._book.send(peer, message, now)
 
     def _entries(self, peer: Peer, policy_hash: str, now: Instant) -> list[SchedulerEntry]:
         """Returns at least one entry, and more if the messages exceed one entry."""
@@ -70,5 +83,6 @@ class Outboxes:
             # Without its timestamp, a fenced member does not accept the entry as an answer and becomes an island.
             None if peer.is_fenced(now) else peer.stamps.echo(now),
             policy_hash,
-            decided_serial=judged,
+            self._version,
+            judged,
         )

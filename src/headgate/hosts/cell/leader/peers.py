@@ -11,7 +11,7 @@ from headgate.hosts.cell.protocol.link import Inbound, Outbound, Stamps
 from headgate.hosts.cell.protocol.messages import FromMember, FromScheduler, MemberHead, Share
 from headgate.hosts.cell.protocol.shares import places_of
 from headgate.hosts.cell.protocol.validation import SHARES_MAX
-from headgate.hosts.cell.protocol.views import MemberPresence
+from headgate.hosts.cell.protocol.views import MemberPresence, MemberView
 from headgate.hosts.cell.timing import Timing
 from headgate.model.ticket import Ticket
 from headgate.model.units import EndpointId, Instant, RequestId, after
@@ -54,6 +54,10 @@ class Peer:
         self.name = name
         self.incarnation = incarnation
         self.serves = True
+        self.version = 0
+        """Protocol version of the member's process. 0 until its first entry."""
+        self.sent_version = 0
+        """Lowest version in the cell that was last sent in this session. 0 if none was sent."""
         self.policy_hash = self.staged_hash = ""
         self.policy_since = now
         """When this scheduler first saw the member with its policy."""
@@ -102,7 +106,7 @@ class Peer:
         """
         latest = self.stamps.stamp is None or head.stamp >= self.stamps.stamp
         self.stamps.record(head.stamp, now)
-        self.presence_since, self.serves = now, head.serves
+        self.presence_since, self.serves, self.version = now, head.serves, head.version
         known = len(self.shares) >= SHARES_MAX or any(share == head.share for _, share in self.shares)
         if head.serves and latest and not known:
             # An earlier scheduler may have sent the member a share that we do not know.
@@ -122,7 +126,7 @@ class Peer:
         self.inbound = Inbound(head.session_first_serial)
         self.report, self.backlog = [], []
         self.reported = self.adopted = False
-        self.sent_coverage = 0
+        self.sent_coverage = self.sent_version = 0
         self._reset_outbound()
 
     def drop_session(self) -> None:
@@ -198,7 +202,12 @@ class Peer:
         has = len([place for place in self.places() if place.endpoint_id == endpoint_id])
         return max(0, own - has)
 
-    # Outgoing messages
+    # Status and outgoing messages
+
+    def view(self) -> MemberView:
+        return MemberView(
+            self.presence, self.policy_hash, self.staged_hash, self.incarnation, self.version, self.policy_since
+        )
 
     def next_send_at(self) -> Instant:
         """Returns the time for the next entry."""

@@ -85,6 +85,10 @@ class MemberRoster:
         if self.peers.get(peer.name) is peer:
             del self.peers[peer.name]
 
+    def lowest_version(self, own: int) -> int:
+        """Returns the lowest protocol version of the members that have sent anything, and of this process."""
+        return min([own, *(peer.version for peer in self.peers.values() if peer.version)])
+
     def all_have_policy(self, policy_hash: str) -> bool:
         """Returns whether every present, serving member applies this policy or has it staged."""
         return all(

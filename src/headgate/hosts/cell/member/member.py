@@ -54,6 +54,8 @@ from headgate.hosts.cell.member.rules import MemberRules
 from headgate.hosts.cell.member.scheduler_connection import SchedulerConnection
 from headgate.hosts.cell.protocol.known_endpoints import KnownEndpoints
 from headgate.hosts.cell.protocol.messages import (
+    VERSION,
+    CellVersion,
     EndpointRemoved,
     EndpointUpdate,
     Epoch,
@@ -94,6 +96,7 @@ class Member:
         bounds: CellBounds = DEFAULT_BOUNDS,
         share: Share = _WHOLE_SHARE,
         serves: bool = True,
+        version: int = VERSION,
     ) -> None:
         """`share` applies until a scheduler assigns a share.
 
@@ -104,7 +107,9 @@ class Member:
         self.mode = MemberMode.SEEKING
         self.endpoints = KnownEndpoints()
         self.rules = MemberRules(now)
-        self._serves = serves
+        self._serves, self._version = serves, version
+        self.lowest_version = version
+        """Lowest protocol version in the cell, as far as this process knows."""
         self._connection = SchedulerConnection(now, timing=timing, bounds=bounds)
         self._held = HeldRequests(unsettled_max=bounds.unsettled_max)
         self._remote = RemoteAuthority(self._connection, self._held, self.rules, self.endpoints, share=share)
@@ -224,7 +229,7 @@ class Member:
 
     def receive(self, entry: SchedulerEntry, now: Instant) -> list[MemberCommand]:
         head = entry.head
-        if self.lost_name or not self._follows(head.epoch, now):
+        if self.lost_name or not self._follows(head, now):
             return []
         out: list[MemberCommand] = [*self.rules.scheduler_applies(head.policy_hash)]
         if self.incarnation < head.incarnation < TIMESTAMP_MAX - 2 * _INCARNATION_STEP:
@@ -252,13 +257,16 @@ class Member:
             self._connection.record_invalid_entry(now)
             self._authority.restart_session(now)
 
-    def _follows(self, epoch: Epoch, now: Instant) -> bool:
+    def _follows(self, head: SchedulerHead, now: Instant) -> bool:
         """Returns whether the member follows this epoch. A higher epoch replaces the followed one."""
+        epoch = head.epoch
         if epoch == self.followed_epoch:
             return True
         if self._connection.outranks(epoch):
             return False
-        self._connection.follow(epoch)
+        self._connection.follow(epoch, head.version)
+        # A scheduler of an earlier version does not report the lowest version.
+        self.lowest_version = min(self._version, head.version)
         self.rules.forget_scheduler_policy()
         self._authority.restart_session(now)
         return True
@@ -275,6 +283,8 @@ class Member:
                 self._remote.share = message
             case SnapshotCoverage(serial):
                 self._held.mark_covered(serial)
+            case CellVersion(version):
+                self.lowest_version = version
         return []
 
     def _apply_grant(self, granted: Grant, age_ns: Duration, now: Instant) -> list[MemberCommand]:
@@ -313,6 +323,7 @@ class Member:
             self._authority.share,
             self.rules.hash,
             self._serves,
+            self._version,
             staged_hash=self.rules.staged_hash,
         )
 

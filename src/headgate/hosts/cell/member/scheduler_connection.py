@@ -11,6 +11,7 @@ Only an answer proves that a scheduler is alive: an entry that returns one of th
 from typing import Final
 
 from headgate.core.events import AttemptProgress, AttemptsProgressed
+from headgate.hosts.cell.protocol.compatibility import is_readable
 from headgate.hosts.cell.protocol.link import Inbound, Outbound, Stamps
 from headgate.hosts.cell.protocol.messages import Echo, Epoch, FromMember, FromScheduler, SchedulerHead
 from headgate.hosts.cell.timing import CellBounds, Timing
@@ -30,6 +31,8 @@ class SchedulerConnection:
         self.timing, self.bounds = timing, bounds
         self.followed_epoch: Epoch | None = None
         """Epoch that the member follows."""
+        self._version = 0
+        """Protocol version of that epoch's scheduler."""
         self.session = 0
         self.outbound: Outbound[FromMember] = Outbound(1, resend_ns=timing.resend_ns)
         self.inbound: Inbound[FromScheduler] = Inbound(1)
@@ -58,8 +61,10 @@ class SchedulerConnection:
         self.urgent = True
         return True
 
-    def follow(self, epoch: Epoch) -> None:
+    def follow(self, epoch: Epoch, version: int) -> None:
+        """Follows an epoch, whose scheduler runs this protocol version."""
         self.followed_epoch, self._stamps, self.urgent = epoch, Stamps(), True
+        self._version = version
 
     def record_answer(self, head: SchedulerHead, echo: Echo, now: Instant) -> bool:
         """Returns whether this entry is an answer, and records it."""
@@ -99,8 +104,8 @@ class SchedulerConnection:
         self._progress_late = False
 
     def send(self, message: FromMember, now: Instant) -> int:
-        """Queues a message and returns its serial."""
-        return self.outbound.push(message, now)
+        """Queues a message and returns its serial. Drops a message that the scheduler does not know and returns 0."""
+        return self.outbound.push(message, now) if is_readable(message, self._version) else 0
 
     # Progress is added up and sent once per entry.
 

@@ -2,7 +2,8 @@
 
 An entry consists of a head and messages, encoded as MessagePack. Each message has its age and the name of its type.
 Fields are keyed by name; a reader ignores unknown fields and uses the default for missing ones. Adjacent versions can
-therefore read each other's entries. Entries from other versions are skipped.
+therefore read each other's entries, provided that the newer one sends no messages that the older one does not know
+(`compatibility`). Entries from other versions are skipped.
 
 The size of an entry is limited. A larger entry is split before it is sent and rejected when it is read. `validation`
 checks decoded entries; an invalid entry raises an exception that identifies its sender.
@@ -14,6 +15,7 @@ from typing import Final, get_args
 
 import msgspec
 
+from headgate.hosts.cell.protocol.compatibility import is_readable
 from headgate.hosts.cell.protocol.messages import (
     VERSION,
     FromMember,
@@ -108,11 +110,12 @@ def _slice(entry: MemberEntry | SchedulerEntry, start: int, end: int) -> MemberE
     return SchedulerEntry(head, entry.messages[start:end])
 
 
-def decode_member_entry(data: bytes, *, bytes_max: int = ENTRY_BYTES_MAX) -> MemberEntry:
+def decode_member_entry(data: bytes, *, bytes_max: int = ENTRY_BYTES_MAX, version: int = VERSION) -> MemberEntry:
+    """Decodes an entry as a process of this version does."""
     try:
         head, messages = _decode_frame(data, bytes_max)
         read = _MEMBER_HEADS.decode(head)
-        _check_version(read.version)
+        _check_version(read.version, version)
         check_member_head(read)
     except _DECODE_ERRORS as error:
         raise UnreadableEntry(f"invalid member entry: {error}") from error
@@ -120,6 +123,7 @@ def decode_member_entry(data: bytes, *, bytes_max: int = ENTRY_BYTES_MAX) -> Mem
     try:
         for age_ns, kind, raw in messages:
             message = _FROM_MEMBER[kind].decode(raw)
+            _check_kind(message, version)
             check_from_member(age_ns, message)
             check_holder(read.member, message)
             said.append((Duration(age_ns), message))
@@ -128,11 +132,12 @@ def decode_member_entry(data: bytes, *, bytes_max: int = ENTRY_BYTES_MAX) -> Mem
     return MemberEntry(read, tuple(said))
 
 
-def decode_scheduler_entry(data: bytes) -> SchedulerEntry:
+def decode_scheduler_entry(data: bytes, *, version: int = VERSION) -> SchedulerEntry:
+    """Decodes an entry as a process of this version does."""
     try:
         head, messages = _decode_frame(data, ENTRY_BYTES_MAX)
         read = _SCHEDULER_HEADS.decode(head)
-        _check_version(read.version)
+        _check_version(read.version, version)
         check_scheduler_head(read)
     except _DECODE_ERRORS as error:
         raise UnreadableEntry(f"invalid scheduler entry: {error}") from error
@@ -140,6 +145,7 @@ def decode_scheduler_entry(data: bytes) -> SchedulerEntry:
     try:
         for age_ns, kind, raw in messages:
             message = _FROM_SCHEDULER[kind].decode(raw)
+            _check_kind(message, version)
             check_from_scheduler(age_ns, message)
             said.append((Duration(age_ns), message))
     except _DECODE_ERRORS as error:
@@ -161,12 +167,12 @@ def try_encode_snapshot(snapshot: Snapshot) -> bytes | None:
         return None
 
 
-def decode_snapshot(written: bytes) -> Snapshot:
+def decode_snapshot(written: bytes, *, version: int = VERSION) -> Snapshot:
     if len(written) > SNAPSHOT_BYTES_MAX:
         raise UnreadableEntry(f"the snapshot has {len(written)} bytes; the limit is {SNAPSHOT_BYTES_MAX}")
     try:
         snapshot = _SNAPSHOTS.decode(written)
-        _check_version(snapshot.version)
+        _check_version(snapshot.version, version)
         check_snapshot(snapshot)
     except _DECODE_ERRORS as error:
         raise UnreadableEntry(f"invalid snapshot: {error}") from error
@@ -179,6 +185,11 @@ def _decode_frame(written: bytes, bytes_max: int) -> _Frame:
     return _FRAMES.decode(written)
 
 
-def _check_version(version: int) -> None:
-    if abs(version - VERSION) > 1:
-        raise UnreadableEntry(f"protocol version {version}; this process supports {VERSION - 1} to {VERSION + 1}")
+def _check_version(version: int, own: int) -> None:
+    if abs(version - own) > 1:
+        raise UnreadableEntry(f"protocol version {version}; this process supports {own - 1} to {own + 1}")
+
+
+def _check_kind(message: FromMember | FromScheduler, version: int) -> None:
+    if not is_readable(message, version):
+        raise InvalidMessage(f"{type(message).__name__} is unknown in protocol version {version}")

@@ -30,8 +30,11 @@ from headgate.model.money import NanoUsd
 from headgate.model.ticket import Ticket
 from headgate.model.units import Duration, EndpointId, Instant, RequestId
 
-VERSION: Final = 3
-"""Protocol version. Adjacent versions are compatible: new fields have a default, and fields are never moved."""
+VERSION: Final = 4
+"""Protocol version. Adjacent versions are compatible: new fields have a default, and fields are never moved.
+
+`compatibility` lists the messages that earlier versions must not receive.
+"""
 
 
 @message
@@ -188,7 +191,14 @@ class SnapshotCoverage:
     serial: int
 
 
-FromScheduler = Grant | Abort | End | EndpointUpdate | EndpointRemoved | Share | SnapshotCoverage
+@message
+class CellVersion:
+    """Lowest protocol version of the processes in the cell. Sent since version 4."""
+
+    version: int
+
+
+FromScheduler = Grant | Abort | End | EndpointUpdate | EndpointRemoved | Share | SnapshotCoverage | CellVersion
 
 
 # Entries

@@ -24,6 +24,7 @@ from headgate.core.events import (
 from headgate.core.hedging import FIRST_TOKEN_BUCKETS
 from headgate.core.prediction import LENGTH_BOUNDS, LENGTH_BUCKETS, RATE_MAX
 from headgate.hosts.cell.protocol.messages import (
+    CellVersion,
     Echo,
     EndpointUpdate,
     Epoch,
@@ -366,8 +367,8 @@ def check_from_scheduler(age_ns: int, message: FromScheduler) -> None:
             _require(_valid_serials(endpoint.in_flight_max), f"slot count {endpoint.in_flight_max} is out of range")
         case Share():
             _check_share(message)
-        case SnapshotCoverage(serial):
-            _require(_valid_serials(serial), "a serial is out of range")
+        case SnapshotCoverage(number) | CellVersion(number):
+            _require(_valid_serials(number), "a serial or version is out of range")
         case _:
             pass
 

@@ -45,6 +45,8 @@ class MemberView:
     """Hash of a policy that the member has read but not applied. Empty if there is none."""
     incarnation: int = 0
     """Incarnation of the process with this name."""
+    version: int = field(default=0, compare=False)
+    """Protocol version of the process. 0 if it has not sent anything to this scheduler."""
     policy_since: Instant = field(default=_UNKNOWN, compare=False)
     """When this scheduler first saw the member with this policy."""
 
@@ -64,5 +66,7 @@ class CellView:
     unsettled_requests: int
     """Number of finished requests that no confirmed snapshot includes."""
     staged_hash: str
+    lowest_version: int
+    """Lowest protocol version of the processes in the cell, as far as this process knows."""
     members: Mapping[str, MemberView]
     """Members by name. Empty unless this process is the scheduler."""
