@@ -8,8 +8,8 @@ the database under load. Finally the database is killed, so that both gateways c
 gateway is killed and started on the new schema. As in `just ledger-faults`, every complete response must have exactly
 one row per attempt, and the totals must match the rows.
 
-`unready_s` is the time for which a running gateway returned an error for /ready, added up over both gateways. A gateway
-that is being restarted does not count.
+`unready_s` is the total time for which either gateway ran but returned an error for /ready. A gateway that is being
+restarted does not count.
 
 Progress goes to stderr, a table to stdout. The last line is the results as JSON.
 """
@@ -136,14 +136,14 @@ async def run(stage: SkewedLedger, phase_s: float) -> tuple[Figures, CallerCount
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument(
-        "--commit", default=SCHEMA_2, metavar="REV", help="earlier commit (default: last with schema 2)"
+        "--commit", default=SCHEMA_2, metavar="REV", help="earlier commit (default: the last one with schema 2)"
     )
     parser.add_argument("--smoke", action="store_true", help="run for a few seconds, as a smoke test")
     parser.add_argument(
         "--assert",
         dest="check",
         action="store_true",
-        help="exit 1 if a row is lost or duplicated, or a gateway unready",
+        help="exit 1 if a row was lost or duplicated, or a gateway was not ready",
     )
     options = parser.parse_args()
     stop_cleanly_on_sigterm()

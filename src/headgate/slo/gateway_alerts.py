@@ -78,7 +78,7 @@ def certificate_alerts() -> Iterator[Alert]:
         Severity.PAGE,
         "certificate_expires",
         "{{ $labels.instance }}: the certificate of {{ $labels.listener }} expires in {{ $value | humanizeDuration }}",
-        "Clients then refuse to connect. Renew it; the gateway reads the new files without a restart.",
+        "Clients refuse to connect once it has expired. Renew it; the gateway reads the new files without a restart.",
         for_s=MINUTE,
     )
     yield Alert(
