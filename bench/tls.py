@@ -182,7 +182,7 @@ def cpu_us_per_request(done: LoadResult) -> float:
 def request_cost_ratio(
     targets: Sequence[Target], cores: Cores, authority: Authority, *, rounds: int, seconds: float
 ) -> float:
-    """Return the gateway's CPU time per request over nginx's."""
+    """Return the gateway's CPU time per request divided by nginx's."""
     least = {target.name: math.inf for target in targets}
     for number in range(rounds):
         for target in targets:

@@ -10,8 +10,8 @@ must have exactly one row per attempt, and the totals must match the rows.
 
 `cell`: The same gateways form one cell on Redis and share a database (bench/skewed_cell.py).
 
-`unready_s` is the time for which a running gateway returned an error for /ready, added up over both gateways. A gateway
-that is being restarted does not count. `lost` and `doubled` are the sums of both parts.
+`unready_s` is the total time for which either gateway ran but returned an error for /ready. A gateway that is being
+restarted does not count. `lost` and `doubled` are the sums of both parts.
 
 Progress goes to stderr, tables to stdout. The last line is the results as JSON.
 """

@@ -110,7 +110,7 @@ async def slow_handshakes(stage: AttackedGateway) -> str | None:
 
 
 async def thousands_of_open_handshakes(stage: AttackedGateway) -> str | None:
-    """Open many times more handshakes than the gateway may have connections, and finish none."""
+    """Start many times more handshakes than the gateway allows connections, and complete none."""
 
     async def attack(target: _TlsGateway) -> None:
         hello = client_hello()

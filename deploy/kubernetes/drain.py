@@ -14,8 +14,8 @@ import urllib.request
 ENGINE = os.environ.get("DRAIN_ENGINE", "http://127.0.0.1:8000")
 # DNS responses can be half a minute old. The gateway drops an endpoint after three lookups, five seconds apart.
 SECONDS_MIN = float(os.environ.get("DRAIN_SECONDS_MIN", "50"))
-# Longer than the longest attempt, which may have started when the gateway noticed that the pod is leaving. Less than
-# terminationGracePeriodSeconds, so that the engine has time to exit.
+# Longer than the longest attempt, which may start just before the gateway notices that the pod is terminating. Less
+# than terminationGracePeriodSeconds, so that the engine has time to exit.
 SECONDS_MAX = float(os.environ.get("DRAIN_SECONDS_MAX", "3720"))
 POLL_SECONDS = float(os.environ.get("DRAIN_POLL_SECONDS", "1"))
 IDLE_POLLS = 3

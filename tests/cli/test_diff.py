@@ -30,7 +30,7 @@ def test_equivalent_files_have_no_difference(headgate: Headgate, file: Path, tmp
     said = headgate("diff", "new.yaml")
 
     assert said.code == 0
-    assert said.out.startswith("no difference: both files configure ")
+    assert said.out.startswith("no difference: both files have the configuration ")
 
 
 def test_added_and_removed_objects_and_new_warnings_are_shown(headgate: Headgate, file: Path, tmp_path: Path) -> None:

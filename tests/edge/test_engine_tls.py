@@ -134,6 +134,6 @@ async def test_status_names_the_cause_of_a_refused_handshake(tmp_path: Path) -> 
         status = await gateway.wait_for_status(lambda status: status["endpoints"][0]["trouble"] is not None)
 
     reason = "the engine's certificate is not issued by a trusted authority"
-    said = f"GET /health failed: {reason}; set the pool's tls.ca to the file with its authority"
+    said = f"GET /health failed: {reason}; set the pool's tls.ca to the PEM file of the authority that issued it"
     assert status["engines"][0]["problems"] == [said]
     assert status["endpoints"][0]["trouble_detail"] == said

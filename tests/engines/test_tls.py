@@ -107,14 +107,14 @@ async def test_server_name_replaces_the_host_of_the_url(
 
 UNTRUSTED = "the engine's certificate is not issued by a trusted authority"
 EXPIRED = "the engine's certificate has expired"
-OTHER_NAME = "the engine's certificate is for another name"
+OTHER_NAME = "the engine's certificate is for a different name"
 NO_CERTIFICATE = "the engine requires a client certificate"
 REJECTED = "the engine rejects the client certificate (unknown ca)"
 WITHOUT_TLS = "the engine does not use TLS on this port"
 
 
 REFUSALS = {
-    "unknown authority": f"{UNTRUSTED}; set the pool's tls.ca to the file with its authority",
+    "unknown authority": f"{UNTRUSTED}; set the pool's tls.ca to the PEM file of the authority that issued it",
     "expired": f"{EXPIRED}; renew it",
     "other name": (
         f"{OTHER_NAME}; set the pool's tls.server_name to a name in the certificate, or correct the host in the URL"
@@ -219,7 +219,7 @@ async def test_detection_names_the_tls_problem_instead_of_a_stopped_engine(
             await detect_engine(session, engine.url, timeout_s=30)
 
     assert str(caught.value) == (
-        f"GET /v1/models failed: {UNTRUSTED}; set the pool's tls.ca to the file with its authority"
+        f"GET /v1/models failed: {UNTRUSTED}; set the pool's tls.ca to the PEM file of the authority that issued it"
     )
 
 

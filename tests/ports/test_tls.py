@@ -46,7 +46,7 @@ def test_files_that_keep_changing_are_not_used(tmp_path: Path) -> None:
         authority.issue()
         return server_context(files)
 
-    with pytest.raises(InvalidTlsFile, match="changed while they were read"):
+    with pytest.raises(InvalidTlsFile, match="changed while they were being read"):
         usable_server_context(options, now_s_of(options), load=load)
 
 

@@ -1,8 +1,8 @@
 """Show what a new configuration file would change.
 
-Both files are read as `headgate serve` reads them, so only differences in effect are shown: not comments, order or
-explicit defaults. The command works offline. Like `diff`, it exits with 0 if there is no difference, 1 if there is one,
-and 2 if a file is invalid.
+Both files are read as `headgate serve` reads them, so only differences in the resulting settings are shown, and not
+those in comments, order or explicit defaults. The command works offline. Like `diff`, it exits with 0 if there is no
+difference, 1 if there is one, and 2 if a file is invalid.
 """
 
 import argparse
@@ -55,7 +55,7 @@ def _lines(
     before: "Settings", after: "Settings", changes: "Sequence[SettingChange]", restart: Sequence[str]
 ) -> Iterator[str]:
     if not changes:
-        yield f"no difference: both files configure {before.hash}"
+        yield f"no difference: both files have the configuration {before.hash}"
         return
     yield f"configuration {before.hash} -> {after.hash}"
     yield from (f"  {each.setting}: {_change(each)}" for each in changes)
@@ -76,7 +76,7 @@ def _change(change: "SettingChange") -> str:
 
 
 def _new_warnings(before: "Settings", after: "Settings") -> Iterator[str]:
-    """Warnings about the new file only. The location, in front of the first space, differs between the files."""
+    """Warnings about the new file only. The location, before the first space, differs between the files."""
     known = {each.partition(" ")[2] for each in before.warnings}
     yield from (each for each in after.warnings if each.partition(" ")[2] not in known)
 

@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--from", dest="url", metavar="URL", help="Running engine to query (default: none).")
     parser.add_argument("--api-key-env", metavar="NAME", help="Environment variable that holds the engine's API key.")
     parser.add_argument(
-        "--tls-ca", metavar="FILE", help="Authorities that issued the engine's certificate (default: the system's)."
+        "--tls-ca", metavar="FILE", help="Authority that issued the engine's certificate (default: the system's)."
     )
     parser.add_argument("--tls-certificate", metavar="FILE", help="Client certificate for the engine (default: none).")
     parser.add_argument("--tls-key", metavar="FILE", help="Private key of the client certificate.")

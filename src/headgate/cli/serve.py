@@ -252,7 +252,7 @@ def log_to_stderr(level: str, form: str, worker: int | None = None) -> None:
     if worker is not None:
         handler.addFilter(name)
     logging.basicConfig(handlers=[handler], level=level.upper())
-    # It logs every change in a watched folder, so a log file in that folder would never stop growing.
+    # It logs every change in a watched directory, so a log file in that directory would never stop growing.
     logging.getLogger("watchfiles").setLevel(logging.WARNING)
 
 

@@ -135,7 +135,7 @@ def _configuration(status: "StatusPage") -> Iterator[str]:
         then = "" if status.reload == "watch" else " and send SIGHUP again"
         yield f"  the configuration above stays active; fix the file{then}"
     if status.restart_needed:
-        yield f"restart needed: changes of {', '.join(status.restart_needed)} take effect only after a restart"
+        yield f"restart needed: changes to {', '.join(status.restart_needed)} take effect only after a restart"
 
 
 def _tls(status: "StatusPage") -> Iterator[str]:

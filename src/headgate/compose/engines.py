@@ -133,7 +133,7 @@ class Engines:
         )
 
     def renew_connections(self, tls: EngineTls) -> None:
-        """Makes later requests to the engines with this TLS use connections with its current context."""
+        """Called when a TLS context has been replaced: from now on, requests to its engines use new connections."""
         for endpoint_id, address in self._addresses.items():
             if address.tls is tls:
                 self.by_endpoint[endpoint_id].renew_connections()

@@ -1,7 +1,7 @@
 """Certificates of this process's listeners, replaced when their files change.
 
-New connections use the new certificate, and open connections continue. Files that cannot be used leave the previous
-certificate in use. Certificates belong to one process: the gateways of a cell do not agree on them.
+New connections use the new certificate, and open connections continue. If the new files cannot be used, the
+previous certificate stays in use. Each process manages its own certificates: a cell does not coordinate them.
 """
 
 import asyncio
@@ -65,7 +65,7 @@ class ListenerCertificates:
         return self._active[name].context if name in self._active else None
 
     def attach(self, name: str, listener: Listener) -> Listener:
-        """Lets a listener use new certificates from now on, and logs its failed handshakes."""
+        """Replaces the listener's certificate from now on, and logs its failed handshakes."""
         if name in self._active:
             self._active[name].listener = listener
             log = HandshakeLog(name, self._now_s)

@@ -88,7 +88,7 @@ class GatewayParts:
         return self.cell is None or self.cell.is_leader
 
     def start_services(self) -> Iterator[asyncio.Task[None]]:
-        """Starts the watches of the TLS files, and this process's optional services."""
+        """Starts watching the TLS files, and starts this process's optional services."""
         yield asyncio.create_task(self.fleets.tls.run(self.engines.renew_connections))
         for service in (self.certificates, self.registry, self.speeds):
             if service is not None:

@@ -79,7 +79,7 @@ class Reloader:
                 # Loading a large file takes a while, and streams must keep running in the meantime.
                 settings = await asyncio.to_thread(self._load)
             except ConfigErrors as errors:
-                # A file that the rejected configuration does not name may be needed to correct it.
+                # Watch the earlier files too: a change to one of them may correct the configuration.
                 self._configuration.files = {**self._configuration.files, **errors.files}
                 self._watch.record(errors.files)
                 self._reject(errors)
@@ -93,7 +93,7 @@ class Reloader:
 
     async def _adopt(self, settings: Settings) -> None:
         configuration, cell = self._configuration, self._parts.cell
-        # Certificates belong to this process, so it does not wait for the rest of its cell.
+        # Certificates belong to this process, so they do not wait for the rest of the cell.
         await self._parts.certificates.change_to(settings)
         # All members of the cell change at the same time, except for settings that belong to one process.
         configuration.staged = None if settings == configuration.settings else settings
@@ -102,7 +102,7 @@ class Reloader:
             self._apply_settings(settings)
             await self._parts.fleets.start()
         elif configuration.staged is not None:
-            log_event(logging.INFO, "configuration staged until all members of the cell have it", hash=settings.hash)
+            log_event(logging.INFO, "configuration staged until all cell members have read it", hash=settings.hash)
 
     def _reject(self, errors: ConfigErrors) -> None:
         self._configuration.problems = tuple(str(problem) for problem in errors.problems)

@@ -66,7 +66,7 @@ def _check_secret(file: ConfigFile, report: ConfigReport) -> None:
             place, problem + "set it to ${HEADGATE_KEY_SECRET} and export the output of `headgate keys secret`"
         )
     elif len(file.key_secret) > SECRETS_MAX:
-        report.add_problem(place, f"has more than {SECRETS_MAX} secrets; remove those that no key uses any more")
+        report.add_problem(place, f"has more than {SECRETS_MAX} secrets; remove those that no key uses any longer")
     for number, secret in enumerate(file.key_secret):
         here = place if len(file.key_secret) == 1 else (*place, number)
         if secret and secret in file.key_secret[:number]:

@@ -33,7 +33,7 @@ def _changes(before: EffectiveSettings, after: EffectiveSettings) -> Iterator[Se
 
 
 def _same(old: Effective | None, new: Effective | None) -> bool:
-    """Whether nothing changed. A setting that exists only on one side, without a value, is no change."""
+    """Whether nothing changed. A setting without a value that exists on only one side does not count as a change."""
     if old is None or new is None:
         there = old or new
         return there is None or not there.value

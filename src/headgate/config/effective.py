@@ -1,6 +1,6 @@
 """Settings in effect, with defaults filled in, under their names in the configuration file.
 
-Two files that configure the same have equal values, however they are written. Secrets are compared, but never shown.
+Two files with the same meaning have equal values, however they are written. Secrets are compared, but never shown.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -97,7 +97,7 @@ _IDENTITIES: Final = frozenset(
 """Fields that are part of the path."""
 
 _REDACTED: Final = MappingProxyType({"store": "store_shown", "url": "url_redacted", "webhook": "webhook_shown"})
-"""For a field with a secret in it, the field that may be shown."""
+"""Fields that may contain a secret, each with the field that is shown instead."""
 
 _NAMES: Final[Mapping[tuple[type, str], str]] = MappingProxyType(
     {
@@ -125,7 +125,7 @@ _NAMES: Final[Mapping[tuple[type, str], str]] = MappingProxyType(
         (SheddingRules, "target_pressure"): "target_pressure_percent",
     }
 )
-"""Settings whose name differs from the field's by more than its unit."""
+"""Setting names that differ from the field's name by more than its unit."""
 
 
 def _mode(off: str, on: str) -> Callable[[Any], str]:
@@ -174,7 +174,7 @@ _TEXTS: Final[Mapping[tuple[type, str], Callable[[Any], str]]] = MappingProxyTyp
         (SheddingRules, "target_pressure"): _per_thousand,
     }
 )
-"""How values are written whose unit is not in the field's name."""
+"""Formats of values whose unit is not in the field's name."""
 
 _UNITS: Final[Sequence[tuple[str, str, Callable[[Any], str]]]] = (
     ("_ns_max", "_max", duration_text),
@@ -184,7 +184,7 @@ _UNITS: Final[Sequence[tuple[str, str, Callable[[Any], str]]]] = (
     ("_bytes_max", "_bytes_max", size_text),
     ("bytes_max", "bytes_max", size_text),
 )
-"""Ends of field names: what the setting's name ends with instead, and how the value is written."""
+"""Suffixes of field names, each with the suffix of the setting's name and the format of the value."""
 
 
 def effective_settings(settings: Settings) -> EffectiveSettings:

@@ -1,7 +1,7 @@
 """TLS options for connections to a pool's engines.
 
 A relative path is relative to the directory of the configuration file. The files are read separately
-(config/tls_files.py), because a file can also be inspected on a machine that does not have them.
+(config/tls_files.py), because a configuration can also be inspected on a machine that does not have them.
 """
 
 from pathlib import Path

@@ -14,7 +14,7 @@ from typing import Final
 from headgate.control.options import FileStamp, file_stamp, stamp_of
 
 VALUE_BYTES_MAX: Final = 64 * 1024
-"""Maximum size of a file in `${file:PATH}`. A larger file is probably not the one that was meant."""
+"""Maximum size of a file that `${file:PATH}` refers to. A larger file is probably the wrong one."""
 
 _REFERENCE = re.compile(r"\$\$\{|\$\{([A-Za-z_][A-Za-z0-9_]*)\}|\$\{file:([^{}]+)\}|\$\{")
 

@@ -211,7 +211,7 @@ def _parse_url(text: str) -> SplitResult:
         rest = text.split(url.netloc, 1)[1] if found is None else found[0]
         raise InvalidEngineUrl(f'ends with "{rest}"; remove it, because Headgate adds the API paths')
     if not _BASE_PATH.fullmatch(url.path):
-        raise InvalidEngineUrl("has a base path with other characters than letters, digits, and . _ ~ - /; correct it")
+        raise InvalidEngineUrl("has a base path with characters other than letters, digits, and . _ ~ - /; correct it")
     return SplitResult(url.scheme, url.netloc.lower(), url.path.rstrip("/"), "", "")
 
 

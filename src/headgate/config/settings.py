@@ -110,7 +110,7 @@ class Settings:
     """None if clients connect without TLS."""
     admin_listen_tls: ServerTlsOptions | None = None
     admin_client_tls: ClientTlsOptions | None = None
-    """Options for calls to the admin listeners of this cell's gateways; None if the own one has no TLS."""
+    """Options for calls to the admin listeners of this cell's gateways; None if this process's own has no TLS."""
     database: DatabaseOptions | None = None
     """None if all tenants are in the file."""
     admin_keys: tuple[AdminKey, ...] = ()
@@ -135,7 +135,7 @@ class Settings:
 
     reload: ReloadTrigger = ReloadTrigger.WATCH
     files: Mapping[Path, FileStamp] = field(default_factory=dict[Path, FileStamp], repr=False, compare=False)
-    """Stamps of the configuration file and of the files in `${file:PATH}`, as they were read."""
+    """Stamps of the configuration file and of the files that `${file:PATH}` refers to, as they were read."""
 
     key_secret_ids: tuple[str, ...] = ()
     """Fingerprints of the key secrets, for display."""

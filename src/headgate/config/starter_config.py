@@ -106,7 +106,7 @@ def _pool(pool: StarterPool, directory: Path) -> str:
     if pool.api_key_variable is not None:
         lines += ["# The engine's API key, from the environment.", f"api_key: ${{{pool.api_key_variable}}}"]
     if tls := _tls(pool.tls or ClientTlsOptions(), directory):
-        lines += ["# How the engine's certificate is verified, and the certificate of this gateway.", "tls:", *tls]
+        lines += ["# Verification of the engine's certificate, and this gateway's client certificate.", "tls:", *tls]
     lines += ["endpoints:", f"  - {pool.url}"]
     return "\n".join(lines) + "\n"
 

@@ -16,7 +16,7 @@ EXPIRES_SOON_S: Final = 14 * _DAY_S
 
 def check_tls_files(settings: Settings, file: str) -> Settings:
     """Returns the settings. Raises `ConfigErrors` if a file cannot be used. `file` is the configuration file."""
-    # A change after these stamps is noticed, so a rejected configuration is read again when its files are corrected.
+    # Take the stamps first, so that a later change is noticed and a rejected configuration is read again.
     stamps = {Path(each): file_stamp(Path(each)) for _, options in _clients(settings) for each in options.files}
     if found := tuple(tls_problems(settings, file)):
         raise ConfigErrors(found, {**settings.files, **stamps})

@@ -20,7 +20,7 @@ SETTLE_S: Final = 0.2
 this many seconds.
 """
 _SETTLE_CHECKS_MAX: Final = 25
-"""How often files that keep changing are compared before they are read anyway."""
+"""Maximum number of times that changing files are compared before they are read anyway."""
 
 _DEBOUNCE_MS: Final = 50
 
@@ -132,12 +132,12 @@ class Notifications:
 
 
 def change_filter(files: Collection[Path]) -> Callable[[object, str], bool]:
-    """Returns a function of an event's kind and path that tells whether one of the files may have changed."""
+    """Returns a filter for events. It accepts those after which one of the files may have changed."""
     names = {each.name for each in files}
 
     def concerns(_: object, path: str) -> bool:
-        # A ConfigMap changes by replacing a symbolic link beside the file. Other files in the folder may change often,
-        # such as the log.
+        # A ConfigMap changes by replacing a symbolic link beside the file. Other files in the directory, such as
+        # the log, may change often.
         return Path(path).name in names or Path(path).is_symlink()
 
     return concerns

@@ -29,7 +29,7 @@ class KeyDirectory(Protocol):
 
 
 class SecretUse:
-    """How often, and when, a key was verified with one of the key secrets."""
+    """Number of keys that one of the key secrets verified, and the time of the last one."""
 
     __slots__ = ("keys_verified", "last_used_s")
 
@@ -82,7 +82,7 @@ class KeyRing:
             try:
                 found = self._find(digester.digest(key))
             except KeyUnverified as error:
-                # The file may have the key, hashed with another secret.
+                # The file may contain the key, hashed with another secret.
                 unverified = error
                 continue
             if found is not None:

@@ -47,7 +47,7 @@ class OpenConnection(Protocol):
 
     @property
     def is_unused(self) -> bool:
-        """Whether the client has connected without sending a byte yet."""
+        """Whether the client has connected but not sent a byte yet."""
         ...
 
     def handle_timeout(self, now: float) -> None: ...

@@ -36,7 +36,7 @@ class HeadBytes:
         self.count = 0
         """Number of bytes of the current head so far."""
         self._last: bytes = b""
-        """Last three bytes of the head so far, and fewer if it has only line breaks so far."""
+        """Last three bytes of the head so far; fewer while it consists only of line breaks."""
         self._unparsed: bytes = b""
         """Bytes that have not been parsed yet, because they may be the start of an upgrade header."""
 

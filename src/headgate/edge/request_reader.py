@@ -170,7 +170,7 @@ class RequestReader(asyncio.Protocol):
             # The end of the request can no longer be found, but the client can still read its complete response.
             self._keep_alive = False
             self._discarded = 0
-            # TLS cannot close one direction. The client then sees the end of the response by its length.
+            # A TLS connection cannot be closed in one direction. The client relies on the length of the response.
             if self._transport.can_write_eof():
                 self._transport.write_eof()
 

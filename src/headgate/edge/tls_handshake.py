@@ -24,7 +24,7 @@ class HandshakeFailure(StrEnum):
     CLIENT_CERTIFICATE = "client_certificate"
     """The client presented no valid certificate."""
     REJECTED_BY_CLIENT = "rejected_by_client"
-    """The client rejected the gateway's certificate, for example because it has expired or has another name."""
+    """The client rejected the gateway's certificate, for example because it has expired or is for a different name."""
     NO_COMMON_PROTOCOL = "no_common_protocol"
     """Client and gateway have no TLS version or cipher in common."""
     TIMEOUT = "timeout"
@@ -42,7 +42,7 @@ class TlsListenerContext(ListenerContext, Protocol):
 
 
 class TlsHandshake:
-    """An accepted connection until its handshake has ended. Then a `Connection` takes over."""
+    """An accepted connection until its handshake ends. Then a `Connection` takes over."""
 
     is_unused = True
     timeout_at = inf
@@ -70,7 +70,7 @@ class TlsHandshake:
                 self._accepted,
                 ssl=others.tls,
                 ssl_handshake_timeout=others.limits.header_timeout_ns / SECOND,
-                # Closing includes sending the rest of the response. Unread responses have the same limit without TLS.
+                # Closing includes sending the rest of the response. The limit is the same as without TLS.
                 ssl_shutdown_timeout=others.limits.send_timeout_ns / SECOND,
             )
         except OSError as error:

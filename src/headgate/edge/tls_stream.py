@@ -1,7 +1,7 @@
 """Transport of a connection after its TLS handshake, which sends large responses in slices.
 
-The event loop's TLS transport encrypts each write at once, and does not count the encrypted bytes that the client has
-not read. A response of several megabytes would therefore never be reported as unread, and would be cut off when the
+The event loop's TLS transport encrypts each write immediately, and does not count the encrypted bytes that the client
+has not read. A response of several megabytes would therefore never be reported as unread, and would be cut off when the
 connection closes. Here at most a few slices are encrypted before the client has read them, so the limits for unread
 responses work as they do without TLS.
 """
@@ -105,7 +105,7 @@ class TlsStream(asyncio.Transport, asyncio.Protocol):
         self._transport.set_write_buffer_limits(high, low)
 
     def can_write_eof(self) -> bool:
-        """TLS transports cannot close one direction."""
+        """A TLS connection cannot be closed in one direction."""
         return False
 
     def pause_reading(self) -> None:

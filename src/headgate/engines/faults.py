@@ -52,7 +52,7 @@ def tls_failure(error: ssl.SSLError) -> TlsFailure:
             "set the pool's tls.certificate to one that the engine trusts",
         )
     if "ALERT_HANDSHAKE_FAILURE" in reason:
-        # With TLS 1.2, a missing client certificate has the same alert as incompatible ciphers.
+        # With TLS 1.2, servers send the same alert for a missing client certificate as for incompatible ciphers.
         return TlsFailure(
             "the engine rejects the TLS handshake, perhaps because it requires a client certificate",
             "set the pool's tls.certificate and tls.key, or check the engine's TLS settings",
@@ -72,13 +72,13 @@ def _invalid_certificate(error: ssl.SSLCertVerificationError) -> TlsFailure:
         return TlsFailure("the engine's certificate is not yet valid", "check the clocks of both machines")
     if code in _X509_OTHER_NAME:
         return TlsFailure(
-            "the engine's certificate is for another name",
+            "the engine's certificate is for a different name",
             "set the pool's tls.server_name to a name in the certificate, or correct the host in the URL",
         )
     if code in _X509_UNKNOWN_AUTHORITY:
         return TlsFailure(
             "the engine's certificate is not issued by a trusted authority",
-            "set the pool's tls.ca to the file with its authority",
+            "set the pool's tls.ca to the PEM file of the authority that issued it",
         )
     return TlsFailure(f"the engine's certificate is not valid ({error.verify_message})", "replace the certificate")
 

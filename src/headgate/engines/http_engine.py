@@ -206,7 +206,7 @@ class HttpEngine:
         return len(self._idle)
 
     def renew_connections(self) -> None:
-        """Makes later requests use new connections. Active connections close when their responses end."""
+        """From now on, requests use new connections. Active connections close when their responses end."""
         self._close_idle()
         self._outdated = set(self._open)
 

@@ -4,8 +4,8 @@ Both tables have one partition per day (UTC). A writer creates the partitions fo
 creates a partition for any other day when it has rows for that day, for example from the spool. Once an hour, one
 process deletes old data from every table that grows with traffic or with changes. Daily totals are small and are kept.
 
-Before schema 3, the endpoint time is one table. Its old rows are then in one partition (`endpoint_time_before`), which
-shrinks and is dropped when it is empty.
+Before schema 3, the endpoint time was one table. Migration 0003 turns it into a partition (`endpoint_time_before`),
+which shrinks and is dropped once it is empty.
 
 With `ledger.roll_up: hourly`, the usage rows of a day are added to the hourly sums when the day is dropped.
 """
@@ -139,7 +139,7 @@ async def _drop_days(link: DatabaseConnection, before: date, *, roll_up: bool) -
                     # Safe to interpolate: `_PARTITIONS` only matches names that consist of letters, digits and _.
                     await link.execute(f"drop table headgate.{name}")
         except asyncpg.LockNotAvailableError:
-            log.info("%s is older than the retention time but in use; retrying to drop it in an hour", day)
+            log.info("%s is older than the retention time but in use; will try again in an hour", day)
         else:
             dropped += 1
             log.info("dropped %s, which is older than the retention time", day)
@@ -148,7 +148,7 @@ async def _drop_days(link: DatabaseConnection, before: date, *, roll_up: bool) -
 
 async def _roll_up(link: DatabaseConnection, name: str, day: str) -> None:
     """Adds the partition's rows to the hourly sums. The caller drops the partition in the same transaction."""
-    # No row may be added between the sum and the drop.
+    # No row may be added between the summing and the drop.
     await link.execute(f"lock table headgate.{name} in access exclusive mode")
     await link.execute("set local statement_timeout = 0")
     since = datetime.strptime(day, "%Y%m%d").replace(tzinfo=UTC)
@@ -174,6 +174,6 @@ async def _drop_before_if_empty(link: DatabaseConnection) -> None:
             await link.execute("lock table headgate.endpoint_time_before in access exclusive mode")
             if not await link.fetchval("select exists (select from headgate.endpoint_time_before)"):
                 await link.execute("drop table headgate.endpoint_time_before")
-                log.info("dropped endpoint_time_before, which is empty")
+                log.info("dropped endpoint_time_before, which was empty")
     except asyncpg.LockNotAvailableError:
-        log.info("endpoint_time_before is in use; retrying to drop it in an hour")
+        log.info("endpoint_time_before is in use; will try again in an hour")

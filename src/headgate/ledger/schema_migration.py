@@ -8,10 +8,10 @@ A version is compatible with schemas in both directions (docs/project/decisions/
 
 - Newer schema: the first line of a migration states the oldest schema whose gateways may still use the database. The
   database stores it, so that a gateway can accept migrations that it does not know.
-- Older schema: a gateway accepts any schema from `OLDEST_USABLE` on, and does without the objects that are missing.
+- Older schema: a gateway accepts any schema from `OLDEST_USABLE` onward, and works without the missing objects.
 
-Version 0.1 rejects every number in `headgate.migrations` that it does not know. Migrations that leave it working are
-therefore stored only in `headgate.schema_versions`, which it does not read.
+Version 0.1 rejects every number in `headgate.migrations` that it does not know. Migrations that are compatible with it
+are therefore recorded only in `headgate.schema_versions`, which it does not read.
 """
 
 import hashlib

@@ -16,10 +16,10 @@ from typing import Any, Final
 from headgate.wire.certificate import InvalidCertificate, Validity, validity
 
 _OTHER_KEY: Final = frozenset({"KEY_VALUES_MISMATCH", "KEY_TYPE_MISMATCH", "NO_CERTIFICATE_ASSIGNED"})
-"""OpenSSL's reasons for a key that does not belong to the certificate. Renewed keys may have another type."""
+"""OpenSSL's reasons for a key that does not belong to the certificate. A renewed key may have a different type."""
 CERTIFICATE_BYTES_MAX: Final = 1024 * 1024
 _READS_MAX: Final = 5
-"""How often files that change while they are read are read."""
+"""Maximum number of attempts to read files that change while they are being read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,10 +94,10 @@ def usable_server_context(
         before = [_read(file) for file in options.files]
         valid = usable_validity(options.certificate, now_s)
         context = load(options)
-        # OpenSSL reads the files itself. If one was replaced in between, another certificate may have been checked.
+        # OpenSSL reads the files again. If one was replaced in between, it may not be the one that was checked.
         if [_read(file) for file in options.files] == before:
             return context, valid
-    raise InvalidTlsFile(f"{options.certificate} or its key changed while they were read")
+    raise InvalidTlsFile(f"{options.certificate} or its key changed while they were being read")
 
 
 def client_context(options: ClientTlsOptions) -> ssl.SSLContext:

@@ -77,8 +77,8 @@ def certificate_alerts() -> Iterator[Alert]:
         f"{expires} < {CERTIFICATE_EXPIRES_SOON_S}",
         Severity.PAGE,
         "certificate_expires",
-        "{{ $labels.instance }}: the certificate of {{ $labels.listener }} expires in {{ $value | humanizeDuration }}",
-        "Clients then refuse to connect. Renew it; the gateway reads the new files without a restart.",
+        "{{ $labels.instance }}: the certificate of {{ $labels.listener }} expires today or has expired",
+        "Clients refuse to connect once it has expired. Renew it; the gateway reads the new files without a restart.",
         for_s=MINUTE,
     )
     yield Alert(

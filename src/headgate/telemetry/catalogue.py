@@ -412,7 +412,7 @@ _PROCESS: Final = (
         "headgate_keys_verified_total",
         "secret",
         "Requests with a valid key, by the fingerprint of the key secret that verified it.",
-        "A secret that verifies no keys any more can be removed from `key_secret`.",
+        "A secret that no longer verifies any keys can be removed from `key_secret`.",
     ),
     gauge("headgate_build_info", "version", "Constant 1, labeled with the running version."),
 )

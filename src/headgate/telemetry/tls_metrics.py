@@ -52,7 +52,7 @@ class HandshakeLog:
 
     def log_failure(self, reason: str, client: str, detail: str, *, level: int = logging.INFO) -> None:
         if not log.isEnabledFor(level):
-            return  # Port checks must not use up the lines of other failures.
+            return  # Port checks must not use up the limit for other failures.
         second = int(self._now_s())
         if second != self._second:
             if self._suppressed:

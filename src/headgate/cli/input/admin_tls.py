@@ -32,7 +32,7 @@ def admin_tls(url: str, file: Path) -> "ssl.SSLContext | None":
     options = ClientTlsOptions()
     try:
         options = options_in_file(file, os.environ) or options
-        # Another gateway has another name.
+        # The URL is that of another gateway, whose certificate may contain a different name.
         if base_url(*admin_listen(file, os.environ), https=True) != url:
             options = replace(options, server_name=None)
     except ConfigErrors:

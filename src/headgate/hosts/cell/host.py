@@ -111,7 +111,7 @@ class CellHost:
     def stage(self, policy_hash: str) -> bool:
         """Announces that this process has read a policy. `on_policy_agreed` is called when it must be applied.
 
-        Returns False if this process has applied it already, so there is nothing to agree on.
+        Returns False if this process has already applied it, so that there is nothing to agree on.
         """
         is_new = policy_hash != self._node.member.rules.hash
         self._decide(None, lambda now: self._node.stage(policy_hash, now))

@@ -2,8 +2,8 @@
 
 Queries over complete days use the daily totals (`usage_daily`), whose number does not depend on traffic. Queries over
 hours, business units and individual requests use the rows, which are kept for the retention time. With
-`ledger.roll_up`, queries over hours use hourly sums in place of deleted rows. User input is always
-passed as query parameters; only constants from this file are interpolated into SQL. All queries are read-only.
+`ledger.roll_up`, queries over hours use hourly sums in place of deleted rows. User input is always passed as query
+parameters; only constants from this file are interpolated into SQL. All queries are read-only.
 """
 
 from collections.abc import Sequence
@@ -166,7 +166,7 @@ def _grouped_query(source: str, column: str, name: str, limit: str) -> str:
 
 
 async def with_hourly_sums(link: DatabaseConnection, rows: ReportFilter) -> ReportFilter:
-    """The same rows, or those of the full hours if some have been replaced by hourly sums."""
+    """Returns the same filter, or one extended to full hours if hourly sums have replaced some of its rows."""
     if whole_days(rows) or not await link.fetchval("select to_regclass('headgate.usage_hourly') is not null"):
         return rows
     whole = replace(

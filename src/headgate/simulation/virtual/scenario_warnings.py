@@ -1,4 +1,4 @@
-"""Warnings about scenarios that can be run, but probably not as intended."""
+"""Warnings about scenarios that can run, but probably not as intended."""
 
 from collections.abc import Sequence
 from itertools import groupby

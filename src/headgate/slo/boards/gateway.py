@@ -156,7 +156,7 @@ GATEWAY: Final = Dashboard(
             "TLS handshake failures",
             (rate("headgate_tls_handshake_failures_total", "listener", "reason"),),
             "reqps",
-            description="A rise of `rejected_by_client` after a rotation means that clients do not trust the issuer.",
+            description="A rise in `rejected_by_client` after a rotation means that clients do not trust the issuer.",
         ),
         Panel(
             "Certificates",

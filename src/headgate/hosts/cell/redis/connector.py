@@ -197,12 +197,12 @@ class Connector:
     async def _refresh_tls(self) -> None:
         """Reads the TLS files if they have changed. Raises `StoreUnusable` if there have never been usable ones."""
         if self.location.tls:
-            # Reading the system's authorities takes longer than a connection may take.
+            # Reading the system's authorities takes longer than the time allowed for a connection.
             await asyncio.to_thread(self._read_tls)
 
     def _read_tls(self) -> None:
-        """While the files cannot be used, for example because the new key is not there yet, the previous ones stay in
-        use.
+        """While the files cannot be used, for example because the new key has not been written yet, the previous ones
+        stay in use.
         """
         files = self.location.tls_files
         stamps = tuple(_stamp(each) for each in files.files)
