@@ -5,8 +5,8 @@ do not change it. Changing a secret does change it. Because metrics publish the 
 secret offline. Secrets are therefore used only as the key of an HMAC, stretched with PBKDF2 to make each guess
 expensive.
 
-The gateways of a cell may have different addresses, zones, names and directories. In a cell, the hash excludes these, so
-that all members report the same hash.
+The gateways of a cell may have different addresses, zones, names and directories. In a cell, the hash excludes these,
+so that all members report the same hash.
 """
 
 import hashlib
