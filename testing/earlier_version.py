@@ -3,7 +3,7 @@
     source = earlier_source(folder)
     ChildProcess("earlier", [*HEADGATE, "serve"], {"PYTHONPATH": str(source)})
 
-The commit must be in the clone. A shallow clone needs `git fetch --unshallow`, or `git fetch origin COMMIT`.
+A shallow clone fetches the commit from its origin.
 """
 
 import io
@@ -21,24 +21,35 @@ SCHEMA_2 = "421709dc2fdf119f101ed9e668093e5c7ee4a343"
 
 Its cell protocol has version 3, the one before this version's.
 """
+
+
+class NoHistory(MissingProgram):
+    """The clone is shallow, and the commit cannot be fetched."""
+
+
 _ROOT = Path(__file__).resolve().parents[1]
 
 
 def earlier_source(folder: Path, commit: str = SCHEMA_2) -> Path:
     """Extracts the commit's package into the folder. Returns the path to set as PYTHONPATH."""
-    try:
-        packed = subprocess.run(
-            ["git", "archive", "--format=tar", commit, "src"], cwd=_ROOT, capture_output=True, check=False
-        )
-    except FileNotFoundError:
-        raise MissingProgram("git is not installed; install it to run an earlier commit") from None
+    packed = _git("archive", "--format=tar", commit, "src")
     if packed.returncode:
-        raise MissingProgram(
-            f"commit {commit} is not in this clone; run `git fetch --unshallow`, or `git fetch origin {commit}`"
-        )
+        _git("fetch", "--quiet", "--depth", "1", "origin", commit)
+        packed = _git("archive", "--format=tar", commit, "src")
+    if packed.returncode:
+        shallow = _git("rev-parse", "--is-shallow-repository").stdout.strip() == b"true"
+        problem = NoHistory if shallow else MissingProgram
+        raise problem(f"commit {commit} is not in this clone; run `git fetch origin {commit}`")
     with tarfile.open(fileobj=io.BytesIO(packed.stdout)) as archive:
         archive.extractall(folder, filter="data")
     return folder / "src"
+
+
+def _git(*arguments: str) -> subprocess.CompletedProcess[bytes]:
+    try:
+        return subprocess.run(["git", *arguments], cwd=_ROOT, capture_output=True, check=False)
+    except FileNotFoundError:
+        raise MissingProgram("git is not installed; install it to run an earlier commit") from None
 
 
 def migrate_with(source: Path, url: str) -> None:

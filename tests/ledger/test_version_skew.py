@@ -25,6 +25,7 @@ from testing.gateway import CHAT, Config, a_config, chat, gateway_process, urls_
 from testing.postgres import Postgres
 from testing.processes import ChildProcess, MissingProgram
 from testing.simulated_engines import HEADGATE
+from tests.hosts.cell.store_places import absent
 from tests.ledger.databases import migrated
 
 pytestmark = pytest.mark.process
@@ -38,9 +39,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     try:
         found = earlier_source(tmp_path_factory.mktemp("earlier"))
     except MissingProgram as missing:
-        if os.environ.get("CI"):
-            pytest.fail(str(missing))
-        pytest.skip(str(missing))
+        absent(missing)
     assert len(list((found / "headgate/ledger/migrations").glob("*.sql"))) == 2
     return found
 

@@ -18,6 +18,7 @@ from headgate.hosts.cell.protocol.store import Store, StoreBatch
 from headgate.hosts.cell.redis import connector, stream_reader
 from headgate.hosts.cell.redis import store as store_module
 from headgate.hosts.cell.redis.store import RedisStore
+from testing.earlier_version import NoHistory
 from testing.processes import MissingProgram
 from testing.stores import Sentinels, Server, make_certificates, redis, sentinels, valkey
 from tests.hosts.cell.fake_store import FakeServer, FakeStore
@@ -152,7 +153,8 @@ def started(begin: Callable[[], AbstractContextManager[Server]]) -> Generator[Se
 
 
 def absent(missing: MissingProgram) -> None:
-    if os.environ.get("CI"):
+    # CI installs every program, but it may run on a shallow clone.
+    if os.environ.get("CI") and not isinstance(missing, NoHistory):
         pytest.fail(str(missing))
     pytest.skip(str(missing))
 
