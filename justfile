@@ -298,6 +298,11 @@ bench-records *args:
 bench-reports *args:
     {{ bin }}/python -m bench.ledger_reports "$@"
 
+# Measure the longest event-loop turn while few of 100,000 tenants change (docs/guides/tenants-and-keys.md).
+[positional-arguments]
+bench-tenants *args:
+    {{ bin }}/python -m bench.directory_changes "$@"
+
 # Fuzz the parsers: `just fuzz [SECONDS] [TARGET ...]`, with SECONDS for each target.
 fuzz *args:
     {{ bin }}/python -m fuzz.run {{ args }}

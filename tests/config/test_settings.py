@@ -37,7 +37,7 @@ from headgate.model.policy import (
 )
 from headgate.model.scaling import ScalingRules
 from headgate.model.speed import EngineSpeed
-from headgate.model.tenant import Plan, Tenant
+from headgate.model.tenant import Plan, Tenant, tenant_table
 from headgate.model.units import MILLISECOND, MINUTE, SECOND
 from tests.config.builders import ENGINES, SMALL, settings_of, small_with, small_with_classes
 
@@ -326,17 +326,19 @@ def test_every_setting_is_parsed() -> None:
                     optimize_for=OptimizationGoal.COST,
                 ),
             ),
-            tenants=(
-                Tenant("demo"),
-                Tenant(
-                    "acme/search",
-                    classes=("chat",),
-                    models=("big",),
-                    weight=300,
-                    plan=Plan.CRITICAL,
-                    limits=TenantLimits(requests_per_minute=60, tokens_per_minute=1_000_000, concurrency=7),
-                    budgets=(Budget(Period.MONTH, 300_000_000),),
-                ),
+            tenants=tenant_table(
+                (
+                    Tenant("demo"),
+                    Tenant(
+                        "acme/search",
+                        classes=("chat",),
+                        models=("big",),
+                        weight=300,
+                        plan=Plan.CRITICAL,
+                        limits=TenantLimits(requests_per_minute=60, tokens_per_minute=1_000_000, concurrency=7),
+                        budgets=(Budget(Period.MONTH, 300_000_000),),
+                    ),
+                )
             ),
             pools=(
                 Pool(
@@ -448,7 +450,7 @@ def test_omitted_settings_have_model_defaults() -> None:
 
     assert settings.policy == Policy(
         classes=tuple(DEFAULT_CLASSES.values()),
-        tenants=(Tenant("demo"),),
+        tenants=tenant_table((Tenant("demo"),)),
         pools=(Pool("small", speed_assumed=True),),
         models=(Model("smollm2", ("small",)),),
         class_rules=DEFAULT_RULES,
@@ -514,10 +516,11 @@ def test_every_policy_field_can_be_set() -> None:
     policy = settings_of(WHOLE, ENVIRON).policy
     usual = settings_of(SMALL).policy
     large, big, chat = policy.pools[0], policy.models[0], policy.classes[0]
+    (tenant, _), (usual_tenant,) = policy.tenants, usual.tenants
     parts = [
         (policy, usual),
-        (policy.tenants[1], usual.tenants[0]),
-        (policy.tenants[1].limits, TenantLimits()),
+        (tenant, usual_tenant),
+        (tenant.limits, TenantLimits()),
         (large, Pool("usual")),
         (large.speed, EngineSpeed()),
         (big, Model("usual", ())),

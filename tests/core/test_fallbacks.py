@@ -263,6 +263,6 @@ def test_request_without_an_endpoint_after_a_policy_change_is_rejected_with_retr
     scheduler = a_scheduler(an_endpoint("e1", pool="n"), policy=policy)
     commands_for(scheduler, at(0), arrived("a", model="n"), arrived("r"), leaving("e1"))
 
-    [ending] = commands_for(scheduler, at(1), policy_changed(policy, "h2"))
+    [ending] = commands_for(scheduler, at(1), policy_changed(replace(policy, fairness_depth=2), "h2"))
     assert isinstance(ending, End)
     assert (ending.outcome, ending.retry_after_ns) == (Outcome.NO_ENDPOINTS, duration(30))

@@ -528,7 +528,7 @@ def test_superseded_attempt_on_a_stalled_endpoint_is_not_aborted_again() -> None
 def test_policy_change_keeps_running_hedges(scheduler: Scheduler) -> None:
     first, other = hedged(scheduler, "two")
     sent(scheduler, "one", NOW + SOON)
-    commands_for(scheduler, at(NOW + 0.2), policy_changed(a_hedging_policy()))
+    commands_for(scheduler, at(NOW + 0.2), policy_changed(replace(a_hedging_policy(), fairness_depth=2)))
     assert scheduler.next_wakeup() is None
 
     assert commands_for(scheduler, at(NOW + 0.3), first_token("two", 2)) == [

@@ -12,7 +12,7 @@ from headgate.core.scheduler import Scheduler
 from headgate.model.limits import Limits, LimitsLeft, RateLeft
 from headgate.model.outcome import Outcome
 from headgate.model.policy import Policy
-from headgate.model.tenant import Tenant
+from headgate.model.tenant import Tenant, tenant_table
 from headgate.model.ticket import Api
 from headgate.model.units import RequestId, TenantId
 from headgate.model.usage import Usage, UsageSource
@@ -391,7 +391,7 @@ def test_rejection_identifies_limit_with_longest_wait() -> None:
 
 def test_nested_tenants_without_limits_report_none() -> None:
     limits = TenantLimits()
-    limits.change_rules([Tenant(TenantId("acme")), Tenant(TenantId("acme/search"))], (), at(0))
+    limits.change_rules(tenant_table([Tenant(TenantId("acme")), Tenant(TenantId("acme/search"))]).by_id, {}, (), at(0))
 
     assert limits.left(TenantId("acme/search"), at(0)) is None
     assert limits.shortage(asked("r", "acme/search").ticket, 1, 1, at(0)) is None

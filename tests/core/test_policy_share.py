@@ -41,8 +41,7 @@ def test_throttles_are_divided_like_configured_limits() -> None:
     assert part.overrides == (replace(throttle, limits=Limits(3, 1_000, 1, 4_000, 4)), drain)
     orders = Overrides(TimerHeap())
     orders.change(part.overrides, at(0))
-    [acme, *_] = orders.throttled_tenants(part.tenants)
-    assert acme.limits == Limits(3, 1_000, 1, 4_000, 4)
+    assert orders.throttles() == {"acme": Limits(3, 1_000, 1, 4_000, 4)}
 
 
 def test_share_is_at_least_one_unless_limit_is_zero() -> None:

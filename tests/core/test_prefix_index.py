@@ -1,6 +1,21 @@
 """Prefix index: which prefixes each endpoint probably has cached, and how they are evicted."""
 
-from headgate.core.routing.prefix_index import KV_TOKENS_GUESS, PER_ENDPOINT_MAX, PrefixIndex, iter_slots
+import tracemalloc
+from random import Random
+
+import pytest
+
+from headgate.core.routing.prefix_index import (
+    ENDPOINT_BYTES,
+    HASH_BYTES,
+    HOLDING_BYTES,
+    KV_TOKENS_GUESS,
+    PER_ENDPOINT_MAX,
+    PROMPT_BYTES,
+    RUN_BYTES,
+    PrefixIndex,
+    iter_slots,
+)
 from headgate.model.prefix import HASHES_MAX, PREFIX_LENGTHS, prefix_tokens
 
 PLENTY = 10_000_000
@@ -92,17 +107,66 @@ def test_unknown_kv_cache_size_is_guessed() -> None:
     assert all(index.depth(0, each) == HASHES_MAX for each in sent[1:])
 
 
-def test_index_size_is_bounded_per_endpoint_and_per_pool() -> None:
+def test_index_size_is_bounded_per_endpoint() -> None:
     index = PrefixIndex()
     for name in range(PER_ENDPOINT_MAX + 10):
         index.record(0, (name,), PLENTY)
     assert index.size == PER_ENDPOINT_MAX
 
-    small = PrefixIndex(per_pool_max=100)
-    for name in range(40):
-        small.record(name % 4, prompt(name, 10), PLENTY)
-    assert small.size <= 100
-    assert small.depth(3, prompt(39, 10)) == 10
+
+def test_memory_is_bounded_and_divided_equally_between_a_thousand_endpoints() -> None:
+    """The first ten endpoints fill the index. The others join late and get their share of it."""
+    most = 4_000_000
+    index = PrefixIndex(bytes_max=most)
+    for name in range(4_000):
+        index.record(name % 10, prompt(name, 10), PLENTY)
+        assert index.memory_bytes <= most
+    assert index.memory_bytes > 0.99 * most
+
+    for number in range(20_000):
+        index.record(number % 1_000, prompt(10_000 + number, 10), PLENTY)
+        assert index.memory_bytes <= most
+    assert index.memory_bytes > 0.95 * most
+    per_prompt = 10 * HASH_BYTES + RUN_BYTES + 1_000 // 7 + HOLDING_BYTES + PROMPT_BYTES
+    share = (most // 1_000 - ENDPOINT_BYTES) // per_prompt
+    held = [
+        sum(index.depth(slot, prompt(10_000 + number, 10)) == 10 for number in range(slot, 20_000, 1_000))
+        for slot in range(1_000)
+    ]
+    assert share >= 2
+    assert set(held) <= {share, share + 1}
+
+
+def test_prefix_that_many_endpoints_hold_is_stored_once() -> None:
+    alone, shared = PrefixIndex(), PrefixIndex()
+    alone.record(0, prompt(1, 60), PLENTY)
+    for slot in range(100):
+        shared.record(slot, prompt(1, 60), PLENTY)
+
+    assert shared.size == 100 * alone.size
+    assert shared.memory_bytes < 20 * alone.memory_bytes
+
+
+@pytest.mark.parametrize(
+    ("endpoints", "prompts", "length"), [(1, 4_000, 1), (1, 400, 20), (4, 100, 60), (1_000, 5, 10), (1_000, 40, 3)]
+)
+def test_estimated_memory_is_at_least_the_measured_memory(endpoints: int, prompts: int, length: int) -> None:
+    chance = Random(endpoints)
+    sent = [tuple(chance.getrandbits(63) for _ in range(length)) for _ in range(prompts)]
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        index = PrefixIndex()
+        for each in sent:
+            # As in a gateway, the numbers of each prompt are new objects.
+            copy = tuple(number + 0 for number in each)
+            for slot in range(endpoints):
+                index.record(slot, copy, 10**12)
+        used = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+
+    assert used <= index.memory_bytes <= 2 * used
 
 
 def test_prompt_without_hashes_is_not_indexed() -> None:

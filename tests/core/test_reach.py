@@ -1,5 +1,7 @@
 """A cell member's requests avoid an endpoint that only this member cannot reach."""
 
+from dataclasses import replace
+
 from headgate.core.commands import Command, Dispatch, Eject, End
 from headgate.core.events import TimerFired
 from headgate.core.scheduler import Scheduler
@@ -282,7 +284,7 @@ def test_member_can_be_isolated_after_a_policy_change_while_nothing_is_queued() 
     scheduler = a_cell("e1", "e2")
     serve_others(scheduler, at(0))
     commands_for(scheduler, at(1), *(arrived(f"r{number}", gateway="g3") for number in range(8)))
-    scheduler.handle(policy_changed(scheduler._state.rules.policy, "h2"), at(1))
+    scheduler.handle(policy_changed(replace(scheduler._state.rules.policy, fairness_depth=2), "h2"), at(1))
     lost = [name for name, _ in in_flight(scheduler, "e1")]
     commands_for(scheduler, at(1), *(client_disconnected(name) for name in lost))
 

@@ -81,7 +81,7 @@ async def test_nothing_is_reported_until_the_policy_has_a_budget() -> None:
         await asyncio.sleep(0.01)
         assert told == []
         policy = replace(LIMITED, tenants=(), unit_key="case")
-        news.wake()
+        news.policy_changed()
         await until(lambda: told)
 
 

@@ -1,29 +1,20 @@
 """Incremental tenant updates give the same result as a full computation."""
 
 import random
-from collections import Counter
-from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 
-from headgate.control.directory_sync import _tenants
+from headgate.control.directory_sync import tenants_to_rebuild, with_rebuilt
 from headgate.ledger.directory.directory_replica import DirectorySnapshot
 from headgate.model.money import NanoUsd, Period
+from headgate.model.persistent_map import PersistentMap
 from headgate.model.tenant import Tenant
 from headgate.model.units import Instant, TenantId
 from headgate.ports.directory import BudgetRow, TenantRow, TenantSettings
 
-
-class Counted(dict[str, TenantRow]):
-    """Rows that count their lookups by name."""
-
-    def __init__(self, rows: Mapping[str, TenantRow]) -> None:
-        super().__init__(rows)
-        self.looked: Counter[str] = Counter()
-
-    def __getitem__(self, name: str) -> TenantRow:
-        self.looked[name] += 1
-        return super().__getitem__(name)
+Tenants = PersistentMap[TenantId, Tenant]
+NOTHING: Tenants = PersistentMap()
 
 
 def a_row(name: str, plan: str | None = None, *classes: str) -> TenantRow:
@@ -36,21 +27,26 @@ def tree(organisations: int) -> dict[str, TenantRow]:
     return {name: a_row(name) for name in names}
 
 
-def test_first_computation_reads_each_row_once() -> None:
-    rows = Counted(tree(100))
-    _tenants(DirectorySnapshot("x", 1, tenants=rows), {})
-
-    assert set(rows.looked.values()) == {1}
-    assert rows.looked.keys() == rows.keys()
+def tenants_of(picture: DirectorySnapshot, known: Tenants) -> Tenants:
+    kept, names = tenants_to_rebuild(picture, known)
+    return with_rebuilt(tuple(names), picture, kept)
 
 
-def test_change_recomputes_only_the_affected_tenant_and_its_descendants() -> None:
-    before = tree(100)
-    known = _tenants(DirectorySnapshot("x", 1, tenants=before), {})
+def test_first_computation_builds_each_tenant_once() -> None:
+    rows = PersistentMap(tree(100))
+    _, names = tenants_to_rebuild(DirectorySnapshot("x", 1, tenants=rows), NOTHING)
+
+    assert list(names) == list(rows)
+
+
+def test_change_rebuilds_only_the_affected_tenant_and_its_descendants() -> None:
+    before = PersistentMap(tree(100))
+    known = tenants_of(DirectorySnapshot("x", 1, tenants=before), NOTHING)
     for changed, concerned in (("o7/p/k1", {"o7/p/k1"}), ("o7/p", {"o7/p", *(f"o7/p/k{each}" for each in range(3))})):
-        rows = Counted({**before, changed: a_row(changed, "critical")})
-        after = _tenants(DirectorySnapshot("x", 2, tenants=rows, changed_tenants=(changed,)), known)
-        assert dict(rows.looked) == dict.fromkeys(concerned, 1)
+        rows = before.updated({changed: a_row(changed, "critical")})
+        picture = DirectorySnapshot("x", 2, tenants=rows, changed_tenants=(changed,))
+        assert set(tenants_to_rebuild(picture, known)[1]) == concerned
+        after = tenants_of(picture, known)
         assert {name for name, tenant in after.items() if tenant is not known[name]} == concerned
 
 
@@ -58,7 +54,7 @@ def test_change_recomputes_only_the_affected_tenant_and_its_descendants() -> Non
 def test_incremental_result_equals_full_computation(seed: int) -> None:
     chance = random.Random(seed)
     rows, budgets = tree(3 if seed % 2 else 100), {}
-    known: Mapping[TenantId, Tenant] = _tenants(DirectorySnapshot("x", 1, tenants=rows), {})
+    known = tenants_of(DirectorySnapshot("x", 1, tenants=PersistentMap(rows)), NOTHING)
     for version in range(2, 12):
         rows, budgets = dict(rows), dict(budgets)
         names = [*rows, "new", "new/p"]
@@ -73,6 +69,6 @@ def test_incremental_result_equals_full_computation(seed: int) -> None:
                     rows[name] = a_row(
                         name, chance.choice((None, "free")), *chance.sample("abc", k=chance.randrange(3))
                     )
-        picture = DirectorySnapshot("x", version, tenants=rows, budgets=budgets, changed_tenants=tuple(changed))
-        known = _tenants(picture, known)
-        assert known == _tenants(DirectorySnapshot("x", version, tenants=rows, budgets=budgets), {})
+        picture = DirectorySnapshot("x", version, tenants=PersistentMap(rows), budgets=PersistentMap(budgets))
+        known = tenants_of(replace(picture, changed_tenants=tuple(changed)), known)
+        assert known == tenants_of(picture, NOTHING)

@@ -37,6 +37,7 @@ from headgate.model.fault import FaultOrigin
 from headgate.model.limits import Limits
 from headgate.model.outcome import HTTP_REPLIES, Outcome, RetryAfter
 from headgate.model.policy import Policy, ServiceClass
+from headgate.model.tenant import levels_of, tenant_table
 from headgate.model.ticket import Ticket
 from headgate.model.units import (
     MINUTE,
@@ -608,15 +609,21 @@ class Check:
     # Policy and fleet
 
     def change_policy(self, policy: Policy, policy_hash: str) -> None:
-        books = self.books
-        books.change_rules(policy, policy_hash)
+        books, before = self.books, self.books.rules
+        changes = tenant_table(policy.tenants).by_id.changes_since(before.tenants)
+        if only_tenants := policy.differs_only_in_tenants(before.policy):
+            books.rules = Rules(policy, policy_hash)
+        else:
+            books.change_rules(policy, policy_hash)
         books.credit = {each.id: books.credit[each.id] for each in policy.tenants if each.id in books.credit}
         pools = [each.name for each in policy.pools]
         books.firsts = [(pool, when) for pool, when in books.firsts if pool in pools]
         books.extras = [(pool, when) for pool, when in books.extras if pool in pools]
-        for engine in books.engines.values():
+        for engine in () if only_tenants else books.engines.values():
             engine.quiet_since = engine.last_heard
         for request in books.queued:
+            if only_tenants and not any(level in changes for level in levels_of(request.ticket.tenant)):
+                continue
             ticket = books.rules.without_unknown_names(request.ticket)
             verdict = check_policy(ticket, books.rules)
             if request.fell_back and isinstance(verdict, Admitted):

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from headgate.core.admission.limits import LeakyBucket, TenantLimits, least_left
 from headgate.model.limits import Limits, RateLeft
-from headgate.model.tenant import Tenant
+from headgate.model.tenant import Tenant, tenant_table
 from headgate.model.ticket import Api, Ticket
 from headgate.model.units import MINUTE, SECOND, Duration, Instant, ModelName, RequestId, TenantId
 from testing.builders import at
@@ -150,7 +150,7 @@ class Host:
 
     def change(self, tenants: tuple[Tenant, ...]) -> None:
         self.tenants = tenants
-        self.limits.change_rules(tenants, self.open, self.now)
+        self.limits.change_rules(tenant_table(tenants).by_id, {}, self.open, self.now)
 
     def arrive(self, name: str, prompt_tokens: int) -> None:
         if name not in [each.id for each in self.tenants]:

@@ -72,11 +72,11 @@ def test_index_matches_the_reference_model(
 
 @given(events=st.lists(st.tuples(st.sampled_from(SLOTS), st.lists(st.integers(0, 20), max_size=8)), max_size=60))
 def test_index_is_empty_after_forgetting_arbitrary_hashes(events: list[tuple[int, list[int]]]) -> None:
-    index = PrefixIndex(per_pool_max=25)
+    index = PrefixIndex(bytes_max=8_000)
     for slot, made_up in events:
         index.record(slot, made_up, 3_000)
-        assert 0 <= index.size <= 25
+        assert 0 <= index.memory_bytes <= 8_000
     for slot in SLOTS:
         index.forget(slot)
-    assert index.size == 0
+    assert index.size == index.memory_bytes == 0
     assert not index._runs

@@ -29,7 +29,7 @@ from headgate.core.counters import Counters
 from headgate.core.events import AttemptEnded, AttemptEnding, Event, RequestArrived
 from headgate.model.limits import Limits
 from headgate.model.policy import Policy
-from headgate.model.tenant import Tenant
+from headgate.model.tenant import Tenant, tenant_table
 from headgate.model.ticket import Api, Ticket
 from headgate.model.units import MINUTE, SECOND, Duration, Instant, ModelName, RequestId, TenantId
 from testing.builders import at, client_disconnected
@@ -228,7 +228,7 @@ class Twins:
         self.now = at(0)
         self.one, self.other = TenantLimits(), TenantLimits()
         for limits in (self.one, self.other):
-            limits.change_rules(TENANTS, (), self.now)
+            limits.change_rules(tenant_table(TENANTS).by_id, {}, (), self.now)
         self.open: dict[RequestId, tuple[Ticket, int, Instant]] = {}
         self.count = 0
 
@@ -251,7 +251,7 @@ class Twins:
 
     def cut(self) -> None:
         counters, self.other = self.other.counters(self.now), TenantLimits()
-        self.other.change_rules(TENANTS, (), self.now)
+        self.other.change_rules(tenant_table(TENANTS).by_id, {}, (), self.now)
         self.other.restore(counters, self.now)
         for ticket, prompt_tokens, arrived in self.open.values():
             self.other.adopt(ticket, prompt_tokens, 7, arrived, self.now, counted=True)

@@ -6,9 +6,10 @@ import logging
 import pytest
 
 from headgate.core.commands import BudgetCrossed, Command, Eject, End
-from headgate.core.events import RequestArrived, TimerFired
+from headgate.core.events import PolicyChanged, RequestArrived, TimerFired
 from headgate.model.money import BudgetStatus, NanoUsd, Period
 from headgate.model.outcome import Outcome
+from headgate.model.policy import Policy
 from headgate.model.ticket import Api, Ticket
 from headgate.model.units import SECOND
 from headgate.telemetry.log import JsonFormatter, TextFormatter
@@ -143,3 +144,12 @@ def test_budget_threshold_is_logged_at_info_level_and_exhaustion_as_a_warning(
         "$2.00",
         "$2.10",
     ]
+
+
+def test_policies_with_the_same_hash_are_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    observer = LogObserver()
+    with caplog.at_level("INFO", logger="headgate"):
+        for policy_hash in ("one", "one", "two", "one"):
+            observer.observe(PolicyChanged(Policy(), policy_hash), (), now=0)
+
+    assert [json.loads(line)["hash"] for line in lines(caplog, JsonFormatter())] == ["one", "two", "one"]

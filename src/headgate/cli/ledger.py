@@ -1,27 +1,46 @@
-"""Prepare the database for tenants, keys and usage."""
+"""Prepare the database for tenants, keys and usage, and export usage."""
 
 import argparse
 import os
 import sys
+from datetime import UTC, date, datetime, time, timedelta
+from pathlib import Path
 
 from headgate.cli.input.argument_types import add_actions, add_config
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    migrate = add_actions(parser)("migrate", "Create or upgrade the database schema for this version.")
+    add_action = add_actions(parser)
+    migrate = add_action("migrate", "Create or upgrade the database schema for this version.")
     add_config(migrate)
     migrate.add_argument(
         "--check",
         action="store_true",
         help="Change nothing. Exit 0 if the schema is up to date, 1 if migrations are pending, 2 on an error.",
     )
+    export = add_action("export", "Export usage rows to a file with FOCUS columns, for a warehouse.")
+    add_config(export)
+    export.add_argument("--format", choices=("parquet",), default="parquet", help="File format (default parquet).")
+    export.add_argument(
+        "--since", type=_day, metavar="DAY", help="First day, in UTC, such as 2026-11-01 (default: start of the month)."
+    )
+    export.add_argument("--until", type=_day, metavar="DAY", help="Day after the last one (default: tomorrow).")
+    export.add_argument("--out", type=Path, required=True, metavar="FILE", help="File to write. It must not exist.")
+
+
+def _day(text: str) -> date:
+    try:
+        return date.fromisoformat(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f'"{text}" is not a day; use 2026-11-15') from None
 
 
 def run(args: argparse.Namespace) -> int:
     from headgate.config.load import database_url
     from headgate.config.problems import ConfigErrors
 
-    failed = 2 if args.check else 1
+    exports = args.action == "export"
+    failed = 2 if exports or args.check else 1
     try:
         url = database_url(args.config, os.environ)
     except ConfigErrors as errors:
@@ -30,13 +49,43 @@ def run(args: argparse.Namespace) -> int:
     if url is None:
         return _problem(f"{args.config} has no database; set database.url", failed)
     try:
+        if exports:
+            return _export(url, args)
         return _check(url) if args.check else _migrate(url)
     except ImportError as error:
         return _problem(f"{error}; install headgate[ledger]", failed)
     except OSError as error:
-        what = "the check failed" if args.check else "the migration failed"
-        then = "" if args.check else "; each step is atomic, so it is safe to try again"
+        what = "the export failed" if exports else "the check failed" if args.check else "the migration failed"
+        then = "" if exports or args.check else "; each step is atomic, so it is safe to try again"
         return _problem(f"{what}: {error.strerror}{then}", failed)
+
+
+def _export(url: str, args: argparse.Namespace) -> int:
+    import asyncio
+
+    from headgate.ledger.database import DATABASE_ERRORS, describe_error
+    from headgate.ledger.usage_export import ExportImpossible, export_usage
+
+    today = datetime.now(UTC).date()
+    since, until = args.since or today.replace(day=1), args.until or today + timedelta(days=1)
+    if since >= until:
+        return _problem(f"--since {since} is not before --until {until}", 2)
+    try:
+        done = asyncio.run(export_usage(url, _midnight(since), _midnight(until), args.out))
+    except ExportImpossible as error:
+        return _problem(str(error), 2)
+    except OSError as error:
+        return _problem(f"the export failed: {error.strerror or describe_error(error, url)}", 2)
+    except DATABASE_ERRORS as error:
+        return _problem(f"the export failed: {describe_error(error, url)}", 2)
+    groups = f"{done.row_groups} row group{'' if done.row_groups == 1 else 's'}"
+    print(f"{args.out}: {done.rows} rows in {groups}, {since} to {until} (exclusive)")
+    print(f"BilledCost {done.billed:f} USD, EffectiveCost {done.cost:f} USD")
+    return 0
+
+
+def _midnight(day: date) -> datetime:
+    return datetime.combine(day, time(), UTC)
 
 
 def _migrate(url: str) -> int:

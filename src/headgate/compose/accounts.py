@@ -25,7 +25,7 @@ from headgate.edge.tenant_usage import TenantSalts, budget_rows, usage_report
 from headgate.model.limits import LimitsLeft
 from headgate.model.money import BudgetStatus, EndpointTime
 from headgate.model.policy import Policy
-from headgate.model.tenant import Tenant
+from headgate.model.tenant import Tenant, tenant_table
 from headgate.model.units import EndpointId, Instant, ModelName, TenantId
 from headgate.ports.ledger import AttemptJournal
 from headgate.ports.observer import Observer
@@ -62,7 +62,7 @@ class TenantAccounts:
         self._on_change = on_change
         # Create the ledger first: it raises if its spool is unusable, and at this point there is nothing to close.
         self._ledger = _open_ledger(settings)
-        self._directory = _open_directory(settings, self._changed)
+        self._directory = _open_directory(settings, self._changed, on_change)
         self._overrides = MemoryOverrides(on_change, now, in_cell=settings.cell is not None)
         """Operator overrides for a gateway without a database."""
         self._in_force = settings.policy
@@ -161,7 +161,7 @@ class TenantAccounts:
     def apply_policy(self, settings: Settings) -> Policy:
         """Returns the policy from the file combined with the database rows, and marks it as in force."""
         self._in_force = (self._directory or self._overrides).apply(settings.policy)
-        self._budgets.wake()
+        self._budgets.policy_changed()
         return self._in_force
 
     def policy_hash(self, settings: Settings) -> str:
@@ -208,7 +208,7 @@ class TenantAccounts:
         limits_left: Callable[[TenantId], LimitsLeft | None],
         budgets_left: Callable[[TenantId | None], Sequence[BudgetStatus] | None],
     ) -> Access:
-        tenants = {tenant.id: tenant for tenant in settings.policy.tenants}
+        tenants = tenant_table(settings.policy.tenants).by_id
         names = tuple(model.name for model in settings.policy.models)
         directory, secret = self._directory, settings.key_secret or b""
 
@@ -296,14 +296,16 @@ class TenantAccounts:
         }
 
 
-def _open_directory(settings: Settings, on_change: Callable[[], None]) -> "DirectorySync | None":
+def _open_directory(
+    settings: Settings, on_change: Callable[[], None], on_progress: Callable[[], None]
+) -> "DirectorySync | None":
     if settings.database is None:
         return None
     try:
         from headgate.control.directory_sync import DirectorySync
     except ImportError as error:
         raise OSError(0, f"database: {error}; install headgate[ledger]") from error
-    return DirectorySync(settings.database, on_change)
+    return DirectorySync(settings.database, on_change, on_progress)
 
 
 def _open_ledger(settings: Settings) -> "LedgerSync | None":

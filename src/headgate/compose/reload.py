@@ -9,6 +9,7 @@ has agreed on it.
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Coroutine
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -27,6 +28,7 @@ from headgate.edge.app import Access
 from headgate.edge.error_replies import ErrorReplies
 from headgate.hosts.cell.host import CellHost
 from headgate.hosts.local.host import LocalHost
+from headgate.model.tenant import tenant_table
 from headgate.model.units import EndpointId
 from headgate.telemetry.log import log_event
 
@@ -77,7 +79,7 @@ class Reloader:
         async with self._reading:
             try:
                 # Loading a large file takes a while, and streams must keep running in the meantime.
-                settings = await asyncio.to_thread(self._load)
+                settings = await asyncio.to_thread(self._load_sharing)
             except ConfigErrors as errors:
                 # Watch the earlier files too: a change to one of them may correct the configuration.
                 self._configuration.files = {**self._configuration.files, **errors.files}
@@ -90,6 +92,15 @@ class Reloader:
             # A draining gateway does not need the change, and its parts may already be closed.
             if not self._leaves():
                 await self._adopt(settings)
+
+    def _load_sharing(self) -> Settings:
+        """Loads the file, and shares the tenants that are the same with the settings in force.
+
+        The event loop then has to compare only those that differ.
+        """
+        settings, before = self._load(), self._configuration.settings
+        tenants = tenant_table(settings.policy.tenants).sharing(tenant_table(before.policy.tenants))
+        return replace(settings, policy=replace(settings.policy, tenants=tenants))
 
     async def _adopt(self, settings: Settings) -> None:
         configuration, cell = self._configuration, self._parts.cell

@@ -45,6 +45,7 @@ from headgate.config.speeds import SpeedFigures
 from headgate.config.tenants import tenants
 from headgate.control.options import FileStamp, ReloadTrigger, file_stamp
 from headgate.model.policy import Policy, ServiceClass
+from headgate.model.tenant import tenant_table
 from headgate.model.units import Duration
 from headgate.ports.tls import ClientTlsOptions
 
@@ -202,7 +203,7 @@ def _policy(
 ) -> Policy:
     return Policy(
         classes=classes,
-        tenants=tenants(file.tenants, report),
+        tenants=tenant_table(tenants(file.tenants, report)),
         pools=policy_pools(file.pools, profiles, report),
         models=models(file.models, report),
         retry=retry_rules(file.retry),

@@ -19,7 +19,9 @@ from typing import TYPE_CHECKING, Final
 
 from headgate.core.events import BudgetSpent, BudgetsSynced
 from headgate.model.money import Budget, BudgetStatus, NanoUsd, Period
+from headgate.model.persistent_map import PersistentMap
 from headgate.model.policy import Policy
+from headgate.model.tenant import Tenant, levels_of, tenant_table
 from headgate.model.units import SECOND, Duration, Instant, TenantId
 from headgate.telemetry.log import log_event
 
@@ -85,8 +87,12 @@ class BudgetSync:
         """Time of the last read from the ledger."""
         self._next_policy: Policy | None = None
         """Policy that may not yet be in force. Its budgets are also read from the ledger."""
-        self._read_scopes: frozenset[str] = frozenset()
+        self._scopes = _BudgetScopes()
+        self._in_force: PersistentMap[str, tuple[Budget, ...]] = PersistentMap()
+        """Budgets of the policy in force."""
+        self._read_scopes: PersistentMap[str, tuple[Budget, ...]] = PersistentMap()
         """Scopes of the last read from the ledger."""
+        self._counts_units = False
         self._unavailable = False
         self._wake = asyncio.Event()
         self._reading = asyncio.Lock()
@@ -119,9 +125,12 @@ class BudgetSync:
                         await self._read()
                 self._report()
 
-    def wake(self) -> None:
-        """Reports immediately, because the budgets have changed."""
-        self._wake.set()
+    def policy_changed(self) -> None:
+        """Reports immediately if the budgets have changed."""
+        policy, before = self._policy(), (self._in_force, self._counts_units)
+        self._in_force, self._counts_units = self._scopes.of(policy), _counts_units(policy)
+        if (self._in_force, self._counts_units) != before:
+            self._wake.set()
 
     async def stop(self) -> None:
         if self._sums is not None:
@@ -129,7 +138,10 @@ class BudgetSync:
 
     def has_unread_budgets(self, policy: Policy) -> bool:
         """Returns whether the policy has budgets that have not been read from the ledger yet."""
-        return self._sums is not None and any(scope not in self._read_scopes for scope, _ in _budgets_by_scope(policy))
+        if self._sums is None:
+            return False
+        changes = self._scopes.of(policy).changes_since(self._read_scopes)
+        return any(budgets is not None and scope not in self._read_scopes for scope, budgets in changes.items())
 
     async def prepare(self, policy: Policy) -> bool:
         """Reports the amounts spent under a policy that is about to take effect. Returns whether the ledger has been
@@ -144,8 +156,7 @@ class BudgetSync:
 
     def _has_budgets(self) -> bool:
         policy = self._policy()
-        units = policy.unit_key is not None and any(each.cost_per_unit_max is not None for each in policy.classes)
-        return units or any(True for _ in _budgets_by_scope(policy))
+        return _counts_units(policy) or len(self._scopes.of(policy)) > 0
 
     def _report(self) -> None:
         calendar = calendar_at(self._now())
@@ -159,12 +170,14 @@ class BudgetSync:
 
     async def _read(self) -> None:
         assert self._sums is not None
-        calendar, policies = calendar_at(self._now()), (self._policy(), self._next_policy or Policy())
-        scopes = dict.fromkeys(scope for policy in policies for scope, _ in _budgets_by_scope(policy))
+        calendar, scopes = calendar_at(self._now()), self._scopes.of(self._policy())
+        if self._next_policy is not None:
+            others = self._scopes.of(self._next_policy).changes_since(scopes)
+            scopes = scopes.updated({scope: budgets for scope, budgets in others.items() if budgets is not None})
         async with self._reading:
             problem = await self._sums.read(calendar, scopes)
         if problem is None:
-            self._read_scopes = frozenset(scopes)
+            self._read_scopes = scopes
             self._known, self._day, self._as_of = self._sums.last, calendar.day, self._now()
         if (problem is not None) is not self._unavailable:
             self._unavailable = problem is not None
@@ -192,9 +205,10 @@ class BudgetSync:
         now, calendar = self._now(), calendar_at(self._now())
         ends = {Period.DAY: _instant(calendar.day + _DAY), Period.MONTH: _instant(calendar.next_month)}
         rows: list[BudgetStatus] = []
-        for scope, budgets in _budgets_by_scope(self._policy()):
-            if tenant is not None and not f"tenant:{tenant}/".startswith(f"{scope}/"):
-                continue
+        by_scope = self._scopes.of(self._policy())
+        scopes = by_scope if tenant is None else [f"tenant:{level}" for level in levels_of(tenant)]
+        for scope in scopes:
+            budgets = by_scope.get(scope) or ()
             of_day, of_month = self._known.get(scope, (NanoUsd(0), NanoUsd(0)))
             for each in budgets:
                 known = of_day if each.period is Period.DAY else of_month
@@ -241,7 +255,29 @@ class _SpendReader:
         await self._database.stop()
 
 
-def _budgets_by_scope(policy: Policy) -> Iterable[tuple[str, tuple[Budget, ...]]]:
-    """Yields each scope that has budgets, together with its budgets."""
-    yield from ((f"tenant:{each.id}", each.budgets) for each in policy.tenants if each.budgets)
-    yield from ((f"class:{each.name}", each.budgets) for each in policy.classes if each.budgets)
+def _counts_units(policy: Policy) -> bool:
+    """Whether a class has a cost limit per business unit and day."""
+    return policy.unit_key is not None and any(each.cost_per_unit_max is not None for each in policy.classes)
+
+
+class _BudgetScopes:
+    """Budgets of a policy by scope. After a change of the policy, only tenants that differ are visited."""
+
+    def __init__(self) -> None:
+        self._tenants: PersistentMap[TenantId, Tenant] = PersistentMap()
+        self._classes: dict[str, tuple[Budget, ...] | None] = {}
+        self.by_scope: PersistentMap[str, tuple[Budget, ...]] = PersistentMap()
+
+    def of(self, policy: Policy) -> PersistentMap[str, tuple[Budget, ...]]:
+        """Returns the budgets of each scope that has any. It is the same object as before if they are the same."""
+        before, self._tenants = self._tenants, tenant_table(policy.tenants).by_id
+        changes: dict[str, tuple[Budget, ...] | None] = {
+            f"tenant:{name}": (tenant.budgets or None) if tenant is not None else None
+            for name, tenant in self._tenants.changes_since(before).items()
+        }
+        changes |= dict.fromkeys(self._classes)
+        self._classes = {f"class:{each.name}": each.budgets or None for each in policy.classes}
+        changes |= self._classes
+        differing = {scope: budgets for scope, budgets in changes.items() if budgets != self.by_scope.get(scope)}
+        self.by_scope = self.by_scope.updated(differing)
+        return self.by_scope

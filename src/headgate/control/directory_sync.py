@@ -11,10 +11,12 @@ reported as not *yet* known, which is a different error from that for an invalid
 """
 
 import asyncio
+import gc
 import time
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from itertools import islice
 from typing import Final
 
 from headgate.control.operator_overrides import override_of
@@ -22,43 +24,51 @@ from headgate.edge.auth import KeyUnverified
 from headgate.ledger.connection import DatabaseConnection
 from headgate.ledger.database import DATABASE_ERRORS, Database, close
 from headgate.ledger.directory.directory_replica import DirectoryReplica, DirectorySnapshot
-from headgate.ledger.directory.postgres_directory import DEPTH_MAX, PostgresDirectory
+from headgate.ledger.directory.postgres_directory import PostgresDirectory
 from headgate.ledger.options import DatabaseOptions
 from headgate.ledger.schema_migration import Migration, SchemaState, migrate, migrations, schema_state
 from headgate.model.limits import Limits
 from headgate.model.money import Budget
+from headgate.model.persistent_map import PersistentMap
 from headgate.model.policy import Policy
-from headgate.model.tenant import Plan, Tenant
+from headgate.model.tenant import Plan, Tenant, TenantTable, tenant_table
 from headgate.model.units import SECOND, ClassName, ModelName, TenantId
 from headgate.ports.directory import BudgetRow, TenantRow
 from headgate.telemetry.directory_metrics import DirectoryStats
 
 _SHADOWED_SHOWN_MAX: Final = 20
 _APPLY_S_MAX: Final = 2.0
-_CHANGED_PARENTS_MAX: Final = 64
-"""Maximum number of changed parent tenants whose descendants are updated individually. If more have changed, updating
-all tenants is cheaper.
-"""
+_TENANTS_PER_TURN: Final = 500
+"""Number of tenants that are built before other coroutines run."""
 
 
 class DirectorySync:
     """A process's directory of tenants and keys. Must be created and run inside an event loop."""
 
     def __init__(
-        self, settings: DatabaseOptions, on_change: Callable[[], None], now_ns: Callable[[], int] = time.time_ns
+        self,
+        settings: DatabaseOptions,
+        on_change: Callable[[], None],
+        on_progress: Callable[[], None],
+        now_ns: Callable[[], int] = time.time_ns,
     ) -> None:
+        """`on_change` is called when the rows have changed. During the first read, `on_progress` is called whenever
+        more tenants are known, so that they can be applied in small steps. Their keys are not valid before the end.
+        """
         self._shown = settings.url_redacted
         self._database = Database(settings.url)
-        self._on_change = on_change
+        self._on_change, self._on_progress = on_change, on_progress
         self._now_ns = now_ns
         self._copy = DirectoryReplica(self._database, self._changed, poll_s=settings.poll_interval_ns / SECOND)
         self.writer = PostgresDirectory(self._database, lambda name: TenantId(name) in self._file)
         self._snapshot = DirectorySnapshot()
-        self._tenants: dict[TenantId, Tenant] = {}
+        self._tenants: PersistentMap[TenantId, Tenant] = PersistentMap()
         """Tenants in the latest database snapshot."""
-        self._in_force: Mapping[TenantId, Tenant] = {}
-        """Database tenants in the policy in force, excluding tenants defined in the file."""
-        self._file: frozenset[TenantId] = frozenset()
+        self._in_force = self._tenants
+        """Database tenants in the policy in force, including those that the file overrides."""
+        self._file: PersistentMap[TenantId, Tenant] = PersistentMap()
+        """Tenants in the file in force."""
+        self._merged = _MergedTenants()
         self._running: asyncio.Task[None] | None = None
 
     # Lifecycle
@@ -91,19 +101,17 @@ class DirectorySync:
 
     def apply(self, policy: Policy) -> Policy:
         """Returns the policy from the file with the rows known here, and marks them as in force."""
-        self._in_force = dict(self._tenants)
-        self._file = frozenset(each.id for each in policy.tenants)
+        if self._copy.loaded:
+            self._in_force = self._tenants
+        self._file = tenant_table(policy.tenants).by_id
         return self.preview(policy)
 
     def preview(self, policy: Policy) -> Policy:
         """Returns the policy that would be in force."""
-        others = dict(self._tenants)
-        for tenant in policy.tenants:
-            others.pop(tenant.id, None)
         orders = tuple(order for row in self._snapshot.overrides.values() if (order := override_of(row)) is not None)
         return replace(
             policy,
-            tenants=(*policy.tenants, *others.values()),
+            tenants=self._merged.of(policy.tenants, self._tenants),
             overrides=(*policy.overrides, *orders),
             tenants_loaded=self._copy.loaded,
         )
@@ -111,9 +119,19 @@ class DirectorySync:
     def tenant(self, tenant_id: TenantId) -> Tenant | None:
         return self._in_force.get(tenant_id)
 
-    def _changed(self, picture: DirectorySnapshot) -> None:
-        self._tenants = _tenants(picture, self._tenants)
-        self._snapshot = picture
+    async def _changed(self, picture: DirectorySnapshot) -> None:
+        tenants, names = tenants_to_rebuild(picture, self._tenants)
+        while page := tuple(islice(names, _TENANTS_PER_TURN)):
+            tenants = with_rebuilt(page, picture, tenants)
+            if len(page) < _TENANTS_PER_TURN:
+                break
+            if not self._copy.loaded:
+                self._tenants = tenants
+                self._on_progress()
+                # The garbage collector would otherwise scan the new tenants several times, for 0.1 s and more.
+                gc.freeze()
+            await asyncio.sleep(0)
+        self._tenants, self._snapshot = tenants, picture
         # The replica sets this flag only once its first read is complete, but the rows are already complete here.
         self._copy.loaded = True
         self._on_change()
@@ -160,7 +178,7 @@ class DirectorySync:
         )
 
     def status(self) -> Mapping[str, object]:
-        copy, shadowed = self._copy, sorted(self._file.intersection(self._tenants))
+        copy, shadowed = self._copy, self._shadowed()
         return {
             "url": self._shown,
             "fresh": copy.fresh,
@@ -172,33 +190,60 @@ class DirectorySync:
             "overrides": sum(order.expires_at > self._now_ns() for order in self._snapshot.overrides.values()),
             "problem": copy.problem,
             "reconnects": copy.reconnects,
-            "shadowed_by_file": shadowed[:_SHADOWED_SHOWN_MAX],
+            "shadowed_by_file": shadowed,
         }
 
+    def _shadowed(self) -> list[TenantId]:
+        fewer, more = sorted((self._file, self._tenants), key=len)
+        return list(islice((name for name in fewer if name in more), _SHADOWED_SHOWN_MAX))
 
-def _tenants(picture: DirectorySnapshot, known: Mapping[TenantId, Tenant]) -> dict[TenantId, Tenant]:
-    """Builds the tenants from the rows. Only tenants that changed, or are below one that did, are rebuilt."""
+
+class _MergedTenants:
+    """The tenants of the file and of the database. Only those that have changed since the last call are visited."""
+
+    def __init__(self) -> None:
+        self._file: Collection[Tenant] = ()
+        self._database: PersistentMap[TenantId, Tenant] = PersistentMap()
+        self._table = TenantTable(PersistentMap())
+
+    def of(self, file: Collection[Tenant], database: PersistentMap[TenantId, Tenant]) -> TenantTable:
+        """Returns the tenants. Where both define a tenant, the file takes precedence."""
+        own, before, table = tenant_table(file).by_id, tenant_table(self._file).by_id, self._table.by_id
+        changes: dict[TenantId, Tenant | None] = dict(database.changes_since(self._database))
+        for name, tenant in own.changes_since(before).items():
+            changes[name] = database.get(name) if tenant is None else tenant
+        table = table.updated({name: own.get(name) or tenant for name, tenant in changes.items()})
+        self._file, self._database, self._table = TenantTable(own), database, TenantTable(table)
+        return self._table
+
+
+def tenants_to_rebuild(
+    picture: DirectorySnapshot, known: PersistentMap[TenantId, Tenant]
+) -> tuple[PersistentMap[TenantId, Tenant], Iterator[str]]:
+    """Returns the known tenants that can be kept, and the names of those to build from the rows.
+
+    Only tenants that changed, or are below one that did, are rebuilt.
+    """
     rows, changed = picture.tenants, picture.changed_tenants
-    tenants = {} if changed is None else dict(known)
-    for name in rows if changed is None else _affected(changed, rows):
-        if name in rows:
-            tenants[TenantId(name)] = _tenant(name, rows, picture.budgets.get(name, ()))
-        else:
-            tenants.pop(TenantId(name), None)
-    return tenants
+    if changed is None:
+        return PersistentMap(), iter(rows)
+    names = dict.fromkeys(changed)
+    for name in changed:
+        names.update(dict.fromkeys(rows.between(f"{name}/", f"{name}0")))
+    return known, iter(names)
 
 
-def _affected(changed: Sequence[str], rows: Mapping[str, TenantRow]) -> Iterable[str]:
-    """Returns the changed names and all of their descendants, without duplicates."""
-    above = tuple(f"{name}/" for name in changed if name.count("/") < DEPTH_MAX - 1)
-    if not above:
-        # Tenants at the lowest level have no descendants, and they change most often.
-        return changed
-    below = rows if len(above) > _CHANGED_PARENTS_MAX else [name for name in rows if name.startswith(above)]
-    return dict.fromkeys((*changed, *below))
+def with_rebuilt(
+    names: Iterable[str], picture: DirectorySnapshot, tenants: PersistentMap[TenantId, Tenant]
+) -> PersistentMap[TenantId, Tenant]:
+    """Returns the tenants, of which those with these names are built from the rows."""
+    rows, budgets = picture.tenants, picture.budgets
+    return tenants.updated(
+        {TenantId(name): _tenant(name, rows, budgets.get(name) or ()) if name in rows else None for name in names}
+    )
 
 
-def _tenant(name: str, rows: Mapping[str, TenantRow], budgets: Sequence[BudgetRow]) -> Tenant:
+def _tenant(name: str, rows: PersistentMap[str, TenantRow], budgets: Sequence[BudgetRow]) -> Tenant:
     """Builds a tenant. Missing terms are inherited, and lists allow only entries that every level allows."""
     terms = rows[name].settings
     classes, models, plan = terms.classes, terms.models, terms.plan

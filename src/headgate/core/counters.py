@@ -15,7 +15,9 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from headgate.model.money import NanoUsd, Period
+from headgate.model.persistent_map import PersistentMap
 from headgate.model.policy import Policy
+from headgate.model.tenant import Tenant, tenant_table
 from headgate.model.units import ClassName, Duration, EndpointId, Instant, ModelName, PoolName, TenantId
 
 MILLION: Final = 1_000_000
@@ -172,17 +174,17 @@ class Counters:
 
     def restricted_to(self, policy: Policy) -> "Counters":
         """Returns a copy that omits classes, tenants, pools and models that this policy does not define."""
-        bands, tenants = {each.band for each in policy.classes}, {"", *(each.id for each in policy.tenants)}
+        bands, tenants = {each.band for each in policy.classes}, tenant_table(policy.tenants).by_id
         pools, models = {"", *(each.name for each in policy.pools)}, {each.name for each in policy.models}
         hedging = {each.name for each in policy.classes if each.hedging}
         return Counters(
             fair_queues=tuple(each for each in self.fair_queues if each.band in bands and each.pool in pools),
             min_shares=tuple(each for each in self.min_shares if each.pool in pools),
             limits=self.limits,
-            retry_credits=tuple(each for each in self.retry_credits if each[0] in tenants),
+            retry_credits=tuple(each for each in self.retry_credits if _knows(tenants, each[0])),
             attempt_windows=tuple(each for each in self.attempt_windows if each.pool in pools),
-            lengths=tuple(each for each in self.lengths if each.tenant in tenants and each.model in models),
-            prompts=tuple(each for each in self.prompts if each.tenant in tenants and each.model in models),
+            lengths=tuple(each for each in self.lengths if _knows(tenants, each.tenant) and each.model in models),
+            prompts=tuple(each for each in self.prompts if _knows(tenants, each.tenant) and each.model in models),
             first_tokens=tuple(
                 each for each in self.first_tokens if each.service_class in hedging and each.pool in pools
             ),
@@ -192,3 +194,8 @@ class Counters:
             budgets=self.budgets,
             quarantine=self.quarantine,
         )
+
+
+def _knows(tenants: PersistentMap[TenantId, Tenant], name: TenantId) -> bool:
+    """Whether there is such a tenant. The empty name stands for all tenants."""
+    return not name or name in tenants

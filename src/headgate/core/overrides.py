@@ -3,13 +3,9 @@
 Overrides are part of the policy. A timer is set for the end time of each override.
 """
 
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
-
 from headgate.core.timers import TimerHeap, Timers
 from headgate.model.limits import Limits
 from headgate.model.overrides import DrainEndpoint, HoldClass, OperatorOverride, PinDegradation, Throttle
-from headgate.model.tenant import Tenant
 from headgate.model.units import ClassName, EndpointId, Instant, PoolName, TenantId
 
 
@@ -48,20 +44,13 @@ class Overrides:
         """Returns the pinned degradation levels. If a pool has several, the last one applies."""
         return {order.pool: order.level for order in self.active if isinstance(order, PinDegradation)}
 
-    def throttled_tenants(self, tenants: Sequence[Tenant]) -> Iterable[Tenant]:
-        """Returns the tenants, with the limits that apply while the overrides are active."""
+    def throttles(self) -> dict[TenantId, Limits]:
+        """Returns the limits that operators have set, by level of a tenant path."""
         orders: dict[TenantId, Limits] = {}
         for order in self.active:
             if isinstance(order, Throttle):
                 orders[order.tenant] = stricter(orders.get(order.tenant, Limits()), order.limits)
-        if not orders:
-            return tenants
-        named = [
-            replace(each, limits=stricter(each.limits, orders.pop(each.id))) if each.id in orders else each
-            for each in tenants
-        ]
-        # A level of a tenant path can be throttled even if it is not in the policy.
-        return [*named, *(Tenant(tenant_id, limits=limits) for tenant_id, limits in orders.items())]
+        return orders
 
 
 def stricter(one: Limits, other: Limits) -> Limits:

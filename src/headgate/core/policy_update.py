@@ -4,6 +4,8 @@ Queued requests are checked again in order of arrival. Running attempts continue
 were sent.
 """
 
+from collections.abc import Mapping
+
 from headgate.core.admission.admission import Admission
 from headgate.core.admission.gate import Rejection, check_policy, readmission
 from headgate.core.commands import Command
@@ -13,7 +15,8 @@ from headgate.core.rules import Rules
 from headgate.core.scheduler_state import SchedulerState
 from headgate.core.termination import Termination
 from headgate.model.policy import Policy
-from headgate.model.units import Instant
+from headgate.model.tenant import Tenant, levels_of
+from headgate.model.units import Instant, TenantId
 
 
 class PolicyUpdate:
@@ -28,13 +31,20 @@ class PolicyUpdate:
     def change(self, policy: Policy, policy_hash: str, now: Instant, out: list[Command]) -> None:
         """Applies the new policy immediately.
 
+        If it differs from the policy in force only in some tenants, only those and their requests are visited, because
+        a directory with many tenants changes often. Otherwise, the backlog is rebuilt.
+
         A queued request is rejected if its tenant or model no longer exists. It is classified again if its class no
         longer exists, and moves to other pools of its model if its pools no longer exist. Its target and deadlines stay
         the same.
         """
-        state = self._state
+        state, before = self._state, self._state.rules
+        if policy.differs_only_in_tenants(before.policy):
+            self._change_tenants(policy, policy_hash, now, out)
+            return
         state.rules = rules = Rules(policy, policy_hash)
         state.retry_budget.change_rules(policy)
+        state.retry_budget.change_tenants(rules.tenants.changes_since(before.tenants))
         state.hedging.change_policy(policy)
         self._overrides.change(policy.overrides, now)
         state.fleet.change_rules(rules, now)
@@ -45,6 +55,18 @@ class PolicyUpdate:
         state.budgets.change_rules(rules)
         self._apply_overrides(now)
         for request in sorted(waiting, key=lambda each: each.sequence):
+            self._reevaluate(request, now, out)
+
+    def _change_tenants(self, policy: Policy, policy_hash: str, now: Instant, out: list[Command]) -> None:
+        state = self._state
+        changes = state.rules.change_tenants(policy, policy_hash)
+        state.retry_budget.change_tenants(changes)
+        state.budgets.change_rules(state.rules, only_tenants=True)
+        self._apply_limits(now)
+        affected = [each for each in state.requests.by_id.values() if each.running is None and _concerns(each, changes)]
+        for request in sorted(affected, key=lambda each: each.sequence):
+            state.queue.backlog.remove(request)
+            state.overload.dequeued(request)
             self._reevaluate(request, now, out)
 
     def _reevaluate(self, request: Request, now: Instant, out: list[Command]) -> None:
@@ -77,10 +99,20 @@ class PolicyUpdate:
     def _apply_overrides(self, now: Instant) -> None:
         """Applies the active overrides and the tenant limits that result from them."""
         state, orders = self._state, self._overrides
-        open_requests = (each.ticket for each in state.requests.by_id.values())
-        state.limits.change_rules(orders.throttled_tenants(state.rules.policy.tenants), open_requests, now)
+        self._apply_limits(now)
         state.fleet.drain(orders.drained_endpoints())
         state.overload.pin(orders.pinned_levels(), state.fleet, state.queue.min_shares)
         state.queue.backlog.held_classes = orders.held_classes()
         # Requests that are no longer held may fit into existing capacity.
         state.fleet.dispatchable.update(dict.fromkeys(state.fleet.pools))
+
+    def _apply_limits(self, now: Instant) -> None:
+        state = self._state
+        open_requests = (each.ticket for each in state.requests.by_id.values())
+        state.limits.change_rules(state.rules.tenants, self._overrides.throttles(), open_requests, now)
+
+
+def _concerns(request: Request, changes: Mapping[TenantId, Tenant | None]) -> bool:
+    """Returns whether the request's tenant or a level above it has changed."""
+    tenant = request.ticket.tenant
+    return tenant in changes or ("/" in tenant and any(level in changes for level in levels_of(tenant)))

@@ -11,12 +11,13 @@ attempts are included, so any error results in fewer retries.
 """
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from headgate.core.counters import WindowCounter
 from headgate.core.request_state import Attempt
 from headgate.model.policy import Policy, RetryRules
+from headgate.model.tenant import Tenant
 from headgate.model.units import Duration, Instant, PoolName, TenantId
 
 _SLICES = 10
@@ -33,15 +34,19 @@ class RetryBudget:
         self._all = _Window(rules.pool_budget_window_ns)
 
     def change_rules(self, policy: Policy) -> None:
-        """Applies new rules and drops tenants and pools that no longer exist."""
-        tenants = [each.id for each in policy.tenants if each.id in self._credit]
+        """Applies new rules and drops pools that no longer exist."""
         pools = [each.name for each in policy.pools if each.name in self._pools]
         if policy.retry.pool_budget_window_ns != self._rules.pool_budget_window_ns:
             pools = []
             self._all = _Window(policy.retry.pool_budget_window_ns)
         self._rules = policy.retry
-        self._credit = {tenant: self._credit[tenant] for tenant in tenants}
         self._pools = {pool: self._pools[pool] for pool in pools}
+
+    def change_tenants(self, changes: Mapping[TenantId, Tenant | None]) -> None:
+        """Drops the tenants that no longer exist, which have the value None."""
+        for name, tenant in changes.items():
+            if tenant is None:
+                self._credit.pop(name, None)
 
     def first_attempt(self, tenant: TenantId, pool: PoolName, now: Instant, *, client_retry: bool) -> None:
         """Counts a first attempt. It earns credit unless it is the caller's own retry."""

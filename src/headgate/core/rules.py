@@ -1,5 +1,6 @@
 """The current policy, indexed by name."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from headgate.core.queues.fair_queue import DEFAULT_WEIGHT
@@ -7,7 +8,7 @@ from headgate.core.routing.endpoints import EndpointSettings
 from headgate.core.routing.model_tiers import tier_names
 from headgate.model.policy import AUTO_SERVICE_TIERS, Model, Policy, Pool, ServiceClass
 from headgate.model.speed import EngineSpeed
-from headgate.model.tenant import Tenant
+from headgate.model.tenant import Tenant, tenant_table
 from headgate.model.ticket import Ticket
 from headgate.model.units import SECOND, ClassName, Duration, ModelName, PoolName, TenantId
 
@@ -26,12 +27,22 @@ class Rules:
             tier: each for each in reversed(policy.classes) for tier in each.service_tiers
         }
         """Class selected by each value of `service_tier`. The first class that lists a value applies."""
-        self.tenants: dict[TenantId, Tenant] = {each.id: each for each in policy.tenants}
+        self.tenants = tenant_table(policy.tenants).by_id
         self.models: dict[ModelName, Model] = {each.name: each for each in policy.models}
         self.pools: dict[PoolName, Pool] = {each.name: each for each in policy.pools}
         self.min_shares = _min_shares(policy)
         self._accounts: dict[TenantId, TenantId] = {}
         """Fairness account of each tenant. Only tenants in the policy are admitted, so this cache is bounded."""
+
+    def change_tenants(self, policy: Policy, policy_hash: str) -> Mapping[TenantId, Tenant | None]:
+        """Applies a policy that differs only in its tenants. Returns the tenants that differ; None if removed."""
+        before, self.tenants = self.tenants, tenant_table(policy.tenants).by_id
+        self.policy, self.hash = policy, policy_hash
+        changes = self.tenants.changes_since(before)
+        for name, tenant in changes.items():
+            if tenant is None:
+                self._accounts.pop(name, None)
+        return changes
 
     def warm_up_ns(self, pool: PoolName) -> Duration:
         return self.pools[pool].warm_up_ns if pool in self.pools else _WARM_UP_UNKNOWN

@@ -209,6 +209,9 @@ class Scheduler:
             endpoints=tuple(each.summary() for each in fleet.endpoints.values()),
             degradation=tuple(state.overload.degradation_by_pool()),
             prefix_hashes=tuple((name, size) for name, each in fleet.pools.items() if (size := each.prefixes.size)),
+            prefix_bytes=tuple(
+                (name, each.prefixes.memory_bytes) for name, each in fleet.pools.items() if each.prefixes.size
+            ),
             waiting_work=tuple(WaitingWork(*where, work) for where, work in backlog.work.by_pools_and_band().items()),
             held=dict(backlog.held),
             queued_tenants=backlog.queued_by_tenant(),

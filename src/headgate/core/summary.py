@@ -71,6 +71,8 @@ class Summary:
     """Pools that have received requests, including those without degradation."""
     prefix_hashes: tuple[tuple[PoolName, int], ...] = ()
     """Number of hashes in the prefix index of each pool that has one."""
+    prefix_bytes: tuple[tuple[PoolName, int], ...] = ()
+    """Estimated memory of these indexes."""
     waiting_work: tuple[WaitingWork, ...] = ()
     held: dict[tuple[PoolName, ClassName], int] = field(default_factory=dict[tuple[PoolName, ClassName], int])
     """Requests on hold by pool and class. They have a limit of their own."""

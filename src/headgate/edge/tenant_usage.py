@@ -7,7 +7,7 @@ from typing import Final
 from headgate.model.limits import Limits, LimitsLeft, RateLeft
 from headgate.model.money import NANO_USD_PER_USD, BudgetStatus
 from headgate.model.policy import ServiceClass
-from headgate.model.tenant import Tenant
+from headgate.model.tenant import Tenant, levels_of
 from headgate.model.units import SECOND, Instant, ModelName, TenantId
 from headgate.wire.cache_salts import tenant_salt
 
@@ -55,7 +55,7 @@ def usage_report(
         "models": models(tenant_id),
         "limits": [
             {"tenant": level.id, **_limits(level.limits)}
-            for name in _levels(tenant_id)
+            for name in levels_of(tenant_id)
             if (level := find_tenant(name)) is not None and level.limits != Limits()
         ],
         "requests": None if rates is None else _rate(rates.requests),
@@ -104,8 +104,3 @@ def _rate(rate: RateLeft | None) -> dict[str, object] | None:
     if rate is None:
         return None
     return {"limit": rate.limit, "remaining": rate.remaining, "reset_s": rate.reset_ns / SECOND}
-
-
-def _levels(tenant_id: TenantId) -> list[TenantId]:
-    steps = tenant_id.split("/")
-    return [TenantId("/".join(steps[:depth])) for depth in range(1, len(steps) + 1)]

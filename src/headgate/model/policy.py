@@ -4,7 +4,8 @@ A policy is one immutable value. It is delivered by the event `PolicyChanged`, w
 other event. It defines classes, tenants, models and pools. Endpoints join and leave through separate events.
 """
 
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
@@ -336,7 +337,8 @@ class DegradationRules:
 @dataclass(frozen=True, slots=True)
 class Policy:
     classes: tuple[ServiceClass, ...] = ()
-    tenants: tuple[Tenant, ...] = ()
+    tenants: Collection[Tenant] = ()
+    """Tenants. Many tenants should be a `TenantTable`, which makes changes of few of them cheap."""
     pools: tuple[Pool, ...] = ()
     models: tuple[Model, ...] = ()
     retry: RetryRules = RetryRules()
@@ -359,3 +361,6 @@ class Policy:
 
     If no rule matches, the prompt length decides.
     """
+
+    def differs_only_in_tenants(self, other: "Policy") -> bool:
+        return replace(self, tenants=()) == replace(other, tenants=())

@@ -19,5 +19,6 @@ NOT_SHOWN: Final[Mapping[str, str]] = MappingProxyType(
         "headgate_cell_epoch": "only increases; the panel `Leader` shows a change of scheduler",
         "headgate_directory_tenants": "not a health signal; `headgate status` shows it",
         "headgate_directory_keys": "not a health signal; `headgate status` shows it",
+        "headgate_prefix_index_entries": "the panel `Prefix index size` shows the memory of the index",
     }
 )

@@ -260,7 +260,13 @@ _QUEUES: Final = (
         "headgate_prefix_index_entries",
         "pool",
         "Hashes in the prefix index, which tracks the prompt prefixes cached on each endpoint.",
-        "The limit is 262,144 hashes per pool. See [prefix-aware routing](policy.md#prefix-aware-routing).",
+        "A hash counts once per endpoint. See [prefix-aware routing](policy.md#prefix-aware-routing).",
+        exposed_when=_SCHEDULER_ONLY,
+    ),
+    gauge(
+        "headgate_prefix_index_bytes",
+        "pool",
+        "Estimated memory of the prefix index. The limit is 256 MiB per pool.",
         exposed_when=_SCHEDULER_ONLY,
     ),
     gauge(

@@ -48,6 +48,7 @@ class LogObserver:
         """Number of requests finished in the current second that were logged (`_logged`) or only counted
         (`_suppressed`).
         """
+        self._policy_hash = ""
         self._rejected: Counter[TenantId] = Counter()
         """Rejections on arrival that have been logged in this second, for at most `ENDINGS_PER_S_MAX` tenants."""
 
@@ -70,7 +71,9 @@ class LogObserver:
                 log_event(logging.WARNING, "endpoint is not ready", endpoint=endpoint_id)
             case EndpointLeaving(endpoint_id):
                 log_event(logging.INFO, "endpoint is leaving", endpoint=endpoint_id)
-            case PolicyChanged(_, policy_hash):
+            case PolicyChanged(_, policy_hash) if policy_hash != self._policy_hash:
+                # While a large directory is read for the first time, many policies have the same hash.
+                self._policy_hash = policy_hash
                 log_event(logging.INFO, "policy applied", hash=policy_hash)
             case _:
                 pass

@@ -7,7 +7,6 @@ requests were running. Memory use therefore does not grow with traffic, reloads 
 """
 
 from collections.abc import Callable, Container, Mapping, Sequence
-from heapq import nlargest
 from typing import TypeVar
 
 from headgate.core.classify import classify
@@ -33,6 +32,7 @@ from headgate.model.ticket import Ticket
 from headgate.model.units import Duration, EndpointId, Instant, PoolName, RequestId
 from headgate.model.usage import Usage
 from headgate.ports.fleet import Phase
+from headgate.telemetry.heaviest_tenants import HeaviestTenants
 from headgate.telemetry.histogram import LATENCY_BOUNDS_S
 from headgate.telemetry.meter_types import (
     OTHER,
@@ -134,6 +134,7 @@ class Meters:
         """Objectives by class, for classes that have any."""
         self.held_requests: dict[tuple[str, str], int] = {}
         """Number of requests held for a cold start, by class and pool."""
+        self._heaviest = HeaviestTenants()
         self._rules: Rules | None = None
         """Rules of the current policy, used to classify new requests."""
         self._open: dict[RequestId, _OpenRequest] = {}
@@ -369,8 +370,8 @@ class Meters:
     def _change_policy(self, policy: Policy) -> None:
         _replace_keys(self.classes, (NO_CLASS, OTHER, *(each.name for each in policy.classes)), ClassMeter)
         _replace_keys(self.pools, (OTHER, *(each.name for each in policy.pools)), PoolMeter)
-        known = nlargest(TENANTS_MAX, policy.tenants, key=lambda each: each.weight)
-        _replace_keys(self.tenants, (OTHER, *(each.id for each in known)), TenantMeter)
+        self._heaviest.change(policy.tenants)
+        _replace_keys(self.tenants, (OTHER, *self._heaviest.first(TENANTS_MAX)), TenantMeter)
         for each in policy.classes:
             self.classes[each.name].targets = ClassTargets(each.ttft_ns, each.tpot_ns)
         self.set_objectives(self.objectives)

@@ -108,7 +108,8 @@ def _scheduler_metrics(
     yield from _hold_metrics(meters, summary)
     yield from _degradation_metrics(summary, pools)
     yield from _endpoint_metrics(summary, pools)
-    yield _prefix_hashes(summary, pools)
+    yield _by_pool("headgate_prefix_index_entries", summary.prefix_hashes, pools)
+    yield _by_pool("headgate_prefix_index_bytes", summary.prefix_bytes, pools)
     yield _quarantined(summary)
 
 
@@ -160,12 +161,11 @@ def _state(endpoint: EndpointSummary) -> str:
     return _SUSPECTED if endpoint.suspected else endpoint.state.value
 
 
-def _prefix_hashes(summary: Summary, pools: Sequence[tuple[str, PoolMeter]]) -> MetricFamily:
-    told = family("headgate_prefix_index_entries")
-    found = dict(summary.prefix_hashes)
-    for name, _ in pools:
-        if name != OTHER:
-            told.add((name,), found.get(PoolName(name), 0))
+def _by_pool(name: str, values: Sequence[tuple[PoolName, int]], pools: Sequence[tuple[str, PoolMeter]]) -> MetricFamily:
+    told, found = family(name), dict(values)
+    for pool, _ in pools:
+        if pool != OTHER:
+            told.add((pool,), found.get(PoolName(pool), 0))
     return told
 
 

@@ -14,7 +14,9 @@ from headgate.core.commands import BudgetCrossed
 from headgate.core.counters import BudgetCounter
 from headgate.core.events import BudgetSpent, BudgetsSynced
 from headgate.model.money import Budget, BudgetStatus, NanoUsd, Period
+from headgate.model.persistent_map import PersistentMap
 from headgate.model.policy import Policy
+from headgate.model.tenant import Tenant, levels_of, tenant_table
 from headgate.model.units import MINUTE, ClassName, Duration, Instant, TenantId
 
 NOTIFY_PERCENTS: Final = (50, 80, 100)
@@ -118,8 +120,9 @@ class BudgetTallies:
         "_of_tenant",
         "_periods",
         "_scopes",
+        "_soft_scopes",
+        "_tenants",
         "crossings",
-        "soft",
     )
 
     def __init__(self) -> None:
@@ -129,8 +132,9 @@ class BudgetTallies:
         self._of_tenant: dict[TenantId, tuple[BudgetTally, ...]] = {}
         """Cache of the tallies on each tenant's path."""
         self._of_class: dict[ClassName, tuple[BudgetTally, ...]] = {}
-        self.soft = False
-        """Whether any budget is soft."""
+        self._soft_scopes: dict[str, None] = {}
+        """Scopes with a soft budget, as an ordered set."""
+        self._tenants: PersistentMap[TenantId, Tenant] = PersistentMap()
         self._periods: dict[Period, tuple[Instant, Instant | None]] = {}
         """Start and, if known, end of the current period of each kind."""
         self._ledger: tuple[BudgetSpent, ...] = ()
@@ -143,25 +147,52 @@ class BudgetTallies:
     def __len__(self) -> int:
         return len(self._by_name)
 
-    def change_policy(self, policy: Policy) -> None:
-        """Applies the budgets of a new policy. Budgets that remain keep their spent amount; reservations are reset."""
-        before = self._scopes
-        declared = [(f"tenant:{each.id}", each.budgets) for each in policy.tenants if each.budgets]
-        declared += [(f"class:{each.name}", each.budgets) for each in policy.classes if each.budgets]
-        self._scopes = {scope: self._tally_scope(scope, budgets, before.get(scope)) for scope, budgets in declared}
-        if self._scopes != before:
-            all_tallies = (each for _, tallies in self._scopes.values() for each in tallies)
-            self._by_name = {(each.scope, each.period): each for each in all_tallies}
-            self.soft = any(not each.hard for _, budgets in declared for each in budgets)
-            self._of_tenant.clear()
-        self._of_class = {each.name: self._of_scope(f"class:{each.name}") for each in policy.classes}
-        for tally in self._by_name.values():
-            tally.reserved = _NOTHING
+    def change_policy(self, policy: Policy, *, only_tenants: bool = False) -> bool:
+        """Applies the budgets of a new policy. Budgets that remain keep their amounts.
 
-    def _tally_scope(self, scope: str, budgets: tuple[Budget, ...], known: _Scope | None) -> _Scope:
-        """Returns the tallies of a scope with these budgets, unchanged if the budgets are the same as before."""
-        if known is not None and known[0] == budgets:
-            return known
+        Returns whether there were any changes. With `only_tenants`, the classes are the same as before. Only the
+        tenants that differ are visited.
+        """
+        before, self._tenants = self._tenants, tenant_table(policy.tenants).by_id
+        changed = False
+        for name, tenant in self._tenants.changes_since(before).items():
+            changed |= self._change_scope(f"tenant:{name}", () if tenant is None else tenant.budgets)
+        if not only_tenants:
+            for each in self._of_class:
+                if all(each != declared.name for declared in policy.classes):
+                    changed |= self._change_scope(f"class:{each}", ())
+            for declared in policy.classes:
+                changed |= self._change_scope(f"class:{declared.name}", declared.budgets)
+            self._of_class = {each.name: self._of_scope(f"class:{each.name}") for each in policy.classes}
+        if changed:
+            self._of_tenant.clear()
+        return changed
+
+    @property
+    def soft(self) -> bool:
+        """Whether any budget is soft."""
+        return bool(self._soft_scopes)
+
+    def _change_scope(self, scope: str, budgets: tuple[Budget, ...]) -> bool:
+        """Applies the budgets of a scope. Returns whether they differ from those before."""
+        known = self._scopes.get(scope)
+        if budgets == (() if known is None else known[0]):
+            return False
+        self._soft_scopes.pop(scope, None)
+        if any(not each.hard for each in budgets):
+            self._soft_scopes[scope] = None
+        tallies = self._tally_scope(scope, budgets)
+        for period in Period:
+            self._by_name.pop((scope, period), None)
+        self._by_name.update({(scope, each.period): each for each in tallies})
+        if budgets:
+            self._scopes[scope] = (budgets, tallies)
+        else:
+            del self._scopes[scope]
+        return True
+
+    def _tally_scope(self, scope: str, budgets: tuple[Budget, ...]) -> tuple[BudgetTally, ...]:
+        """Returns the tallies of a scope with these budgets. A tally is kept if its kind of period remains."""
         tallies: list[BudgetTally] = []
         for period in Period:
             if not (own := tuple(each for each in budgets if each.period is period)):
@@ -173,7 +204,7 @@ class BudgetTallies:
             if tally.spent:
                 self._record_highest(tally)
             tallies.append(tally)
-        return budgets, tuple(tallies)
+        return tuple(tallies)
 
     def _ledger_index(self) -> dict[tuple[str, Period], NanoUsd]:
         if self._ledger_by_scope is None:
@@ -188,8 +219,7 @@ class BudgetTallies:
         if not self._by_name:
             return ()
         if (path := self._of_tenant.get(tenant)) is None:
-            steps = tenant.split("/")
-            names = ("/".join(steps[:depth]) for depth in range(1, len(steps) + 1))
+            names = levels_of(tenant)
             path = self._of_tenant[tenant] = tuple(each for name in names for each in self._of_scope(f"tenant:{name}"))
         return path + self._of_class.get(service_class, ())
 

@@ -100,12 +100,17 @@ class Budgets:
             if each.cost_per_request_max is not None or each.cost_per_unit_max is not None
         }
 
-    def change_rules(self, rules: Rules) -> None:
-        """Applies the budgets of a new policy. Budgets that remain keep their spent and reserved amounts."""
-        self._tallies.change_policy(rules.policy)
+    def change_rules(self, rules: Rules, *, only_tenants: bool = False) -> None:
+        """Applies the budgets of a new policy. Budgets that remain keep their spent and reserved amounts.
+
+        With `only_tenants`, the policy differs from the previous one only in its tenants.
+        """
+        changed = self._tallies.change_policy(rules.policy, only_tenants=only_tenants)
         self._apply_rules(rules)
-        for claim in self.claims.values():
-            self._attach(claim)
+        if changed:
+            for claim in self.claims.values():
+                self._detach(claim)
+                self._attach(claim)
 
     # Arrival
 
@@ -211,6 +216,9 @@ class Budgets:
     def _release(self, claim: _Claim) -> None:
         if claim.unit is not None:
             claim.unit.reserved -= claim.amount
+        self._detach(claim)
+
+    def _detach(self, claim: _Claim) -> None:
         for tally in claim.tallies:
             tally.reserved = NanoUsd(tally.reserved - claim.amount)
 

@@ -25,9 +25,11 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from headgate.core.counters import LimitCounter
+from headgate.core.overrides import stricter
 from headgate.model.limits import Limits, LimitsLeft, RateLeft
 from headgate.model.outcome import Outcome
-from headgate.model.tenant import Tenant
+from headgate.model.persistent_map import PersistentMap
+from headgate.model.tenant import Tenant, below, levels_of
 from headgate.model.ticket import APIS_WITHOUT_OUTPUT, Ticket
 from headgate.model.units import MINUTE, SECOND, Duration, Instant, RequestId, TenantId, format_seconds
 
@@ -37,8 +39,6 @@ _SHARE_RETRY_NS: Final = Duration(10 * SECOND)
 """`Retry-After` for a request that exceeds a share of a limit. Gateways usually reconnect within this time."""
 _DURATION_GUESS: Final = SECOND
 _NO_LIMITS: Final = Limits()
-_SCANNED_MAX: Final = 64
-"""Number of changed levels above which all paths are rebuilt."""
 _DURATION_SMOOTHING: Final = 8
 """Smoothing factor for the mean request duration: each finished request moves the mean by 1/8 of the difference."""
 
@@ -254,43 +254,67 @@ class _Claim:
         self.ended = False
         """Whether the request has ended, although an attempt may still be in flight."""
 
+    def count(self, change: int) -> None:
+        """Counts the request as open at its levels (1), or takes it back (-1)."""
+        if not self.ended:
+            for level in self.levels:
+                level.open += change * self.sequences
+
 
 class TenantLimits:
-    __slots__ = ("_claims", "_levels", "_limits", "paths")
+    __slots__ = ("_claims", "_levels", "_tenants", "_throttles", "paths")
 
     def __init__(self) -> None:
-        self._limits: dict[TenantId, Limits] = {}
-        """Limits of every tenant in the policy, including tenants without limits."""
+        self._tenants: PersistentMap[TenantId, Tenant] = PersistentMap()
+        self._throttles: Mapping[TenantId, Limits] = {}
         self._levels: dict[TenantId, _Level] = {}
         self.paths: dict[TenantId, _Path] = {}
         """Paths of tenants with a limit at any level."""
         self._claims: dict[RequestId, _Claim] = {}
         """Reservations, by request, for requests that are open or have an attempt in flight."""
 
-    def change_rules(self, tenants: Iterable[Tenant], open_requests: Iterable[Ticket], now: Instant) -> None:
+    def change_rules(
+        self,
+        tenants: PersistentMap[TenantId, Tenant],
+        throttles: Mapping[TenantId, Limits],
+        open_requests: Iterable[Ticket],
+        now: Instant,
+    ) -> None:
         """Applies new limits. Limits that remain keep their usage, and open requests are counted again.
 
-        There can be many tenants, and most changes affect few of them, so only differences are processed.
+        `throttles` are the limits that operators have set. They may name levels that the policy does not define. There
+        can be many tenants, and most changes affect few of them, so only differences are processed.
         """
-        known, self._limits = self._limits, {tenant.id: tenant.limits for tenant in tenants}
-        # Most values are the same object as before, and comparing two values by equality is expensive.
-        differing = [
-            name for name, limits in self._limits.items() if (was := known.get(name)) is not limits and was != limits
-        ]
-        differing += [name for name in known if name not in self._limits]
-        for name in differing:
-            self._change_level(name, self._limits.get(name, _NO_LIMITS), now)
-        affected = self._affected_tenants(differing, known)
+        known, throttled = self._tenants, self._throttles
+        self._tenants, self._throttles = tenants, throttles
+        differing = tenants.changes_since(known)
+        affected: dict[TenantId, None] = dict.fromkeys(differing)
+        for name in {**differing, **throttled, **throttles}:
+            was, limits = _limits_of(name, known, throttled), _limits_of(name, tenants, throttles)
+            if was != limits:
+                self._change_level(name, limits, now)
+                affected[name] = None
+                affected.update(dict.fromkeys(below(name, tenants)))
+        if affected:
+            self._change_paths(affected, open_requests, now)
+
+    def _change_paths(self, affected: dict[TenantId, None], open_requests: Iterable[Ticket], now: Instant) -> None:
         for name in affected:
-            if levels := self._levels_of(name):
+            levels = self._levels_of(name) if name in self._tenants else []
+            if levels:
                 self.paths[name] = _Path(levels)
             else:
                 self.paths.pop(name, None)
+        for claim in self._claims.values():
+            # Levels without a path belong to a tenant that has been removed.
+            if claim.tenant in affected or claim.tenant not in self.paths:
+                claim.count(-1)
+                claim.levels = self._levels_of(claim.tenant)
+                claim.count(1)
         for ticket in open_requests:
-            if ticket.request_id not in self._claims and ticket.tenant in self.paths:
-                self._claims[ticket.request_id] = _Claim(ticket, self._levels_of(ticket.tenant), now)
-        if differing:
-            self._recount()
+            if ticket.tenant in affected and ticket.tenant in self.paths and ticket.request_id not in self._claims:
+                claim = self._claims[ticket.request_id] = _Claim(ticket, self._levels_of(ticket.tenant), now)
+                claim.count(1)
 
     def _change_level(self, name: TenantId, limits: Limits, now: Instant) -> None:
         if limits == _NO_LIMITS:
@@ -299,31 +323,6 @@ class TenantLimits:
         if (level := self._levels.get(name)) is None:
             level = self._levels[name] = _Level(name)
         level.change(limits, now)
-
-    def _affected_tenants(self, differing: list[TenantId], known: Mapping[TenantId, Limits]) -> Iterable[TenantId]:
-        """Returns tenants whose path may have changed: those that differ, and descendants of those with limits."""
-        limited = [
-            name
-            for name in differing
-            if known.get(name, _NO_LIMITS) != _NO_LIMITS or self._limits.get(name, _NO_LIMITS) != _NO_LIMITS
-        ]
-        if len(limited) > _SCANNED_MAX:
-            self.paths.clear()
-            return self._limits
-        for name in differing:
-            self.paths.pop(name, None)
-        above = tuple(f"{name}/" for name in limited)
-        affected = [name for name in self._limits if name.startswith(above)] if above else []
-        return [*(name for name in differing if name in self._limits), *affected]
-
-    def _recount(self) -> None:
-        for level in self._levels.values():
-            level.open = 0
-        for claim in self._claims.values():
-            claim.levels = self._levels_of(claim.tenant)
-            if not claim.ended:
-                for level in claim.levels:
-                    level.open += claim.sequences
 
     def shortage(self, ticket: Ticket, prompt_tokens: int, output_tokens: int, now: Instant) -> QuotaShortage | None:
         """Returns the limit that the request exceeds now."""
@@ -440,9 +439,16 @@ class TenantLimits:
             rate.settle(mark, now, reserved=amount, actual=claim.used)
 
     def _levels_of(self, tenant: TenantId) -> list[_Level]:
-        steps = tenant.split("/")
-        names = [TenantId("/".join(steps[:depth])) for depth in range(1, len(steps) + 1)]
-        return [self._levels[name] for name in names if name in self._levels]
+        return [self._levels[name] for name in levels_of(tenant) if name in self._levels]
+
+
+def _limits_of(
+    name: TenantId, tenants: PersistentMap[TenantId, Tenant], throttles: Mapping[TenantId, Limits]
+) -> Limits:
+    """Returns the limits of one level that apply while its throttles are active."""
+    tenant = tenants.get(name)
+    limits = _NO_LIMITS if tenant is None else tenant.limits
+    return stricter(limits, throttles[name]) if name in throttles else limits
 
 
 def _changed(rate: LeakyBucket | None, limit: int | None, now: Instant) -> LeakyBucket | None:

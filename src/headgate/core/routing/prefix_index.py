@@ -14,6 +14,12 @@ its path. A run is split where prompts diverge.
 A hash belongs to one run. If two different prefixes have the same hash, the later one is found. The other one is found
 only up to that hash, until it is dropped and recorded again. Such a collision leaves no stale entries behind.
 
+Theory of the bounds. An endpoint keeps as many prompts as its KV cache, and at most `PER_ENDPOINT_MAX` hashes. The
+memory of the whole index is bounded in bytes, estimated from the number of its parts. If it is exceeded, the index
+drops the oldest prompts of endpoints that take more than an equal share, so that an endpoint that joins late gets its
+share too. An endpoint's own size counts its runs as if no other endpoint had them. The sizes therefore add up to at
+least the memory of the index, and while the index is too large, one endpoint always takes more than its share.
+
 Known limitations: an engine may have evicted more than the index assumes, because responses need KV cache too. When
 room is needed, the whole oldest prompt is dropped, not only its end. A wrong guess costs only the time to compute the
 part that was assumed to be cached.
@@ -31,9 +37,21 @@ from headgate.model.prefix import prefix_tokens
 KV_TOKENS_GUESS: Final = 500_000
 """KV cache capacity, in tokens, that is assumed for an engine if it is unknown."""
 PER_ENDPOINT_MAX: Final = 8_192
-PER_POOL_MAX: Final = 262_144
-"""Maximum total number of hashes for all endpoints in a pool. Each hash takes at most a third of a kilobyte."""
+BYTES_MAX: Final = 256 * 1024 * 1024
+"""Maximum memory of the index of one pool, in bytes as estimated below."""
+HASH_BYTES: Final = 96
+"""Memory of a distinct hash: its number, and its entries in a run and in the table of hashes."""
+RUN_BYTES: Final = 128
+"""Memory of a run, without its hashes and the bits of its mask."""
+HOLDING_BYTES: Final = 72
+"""Memory of the fact that an endpoint holds a run."""
+PROMPT_BYTES: Final = 72
+"""Memory of an endpoint's entry for one prompt."""
+ENDPOINT_BYTES: Final = 1_024
+"""Memory of an endpoint without prompts."""
 _STALE_ENTRIES_MAX: Final = 256
+_CHECKED_MAX: Final = 4
+"""Number of endpoints that are checked for more than their share before a prompt is dropped."""
 
 
 class _Run:
@@ -68,6 +86,11 @@ class _EndpointPrompts:
         self.size = self.tokens = 0
         """Number of hashes that the endpoint holds, and the KV cache tokens that they take."""
 
+    def bytes_alone(self, run_bytes: int) -> int:
+        """Returns the estimated memory for these prompts if no other endpoint had any."""
+        runs = len(self.last) * (run_bytes + HOLDING_BYTES) + ENDPOINT_BYTES
+        return self.size * HASH_BYTES + runs + len(self.prompts) * PROMPT_BYTES
+
     def compact(self) -> None:
         """Removes stale entries of `prompts` once there are many."""
         if len(self.prompts) > 2 * len(self.last) + _STALE_ENTRIES_MAX:
@@ -77,10 +100,29 @@ class _EndpointPrompts:
 class PrefixIndex:
     """Prefix index of one pool."""
 
-    __slots__ = ("_last_depth", "_last_hashes", "_last_run", "_per_pool_max", "_runs", "_sent", "size")
+    __slots__ = (
+        "_bytes_max",
+        "_holding_count",
+        "_last_depth",
+        "_last_hashes",
+        "_last_run",
+        "_prompt_count",
+        "_run_bytes",
+        "_run_count",
+        "_runs",
+        "_sent",
+        "_unchecked",
+        "size",
+    )
 
-    def __init__(self, per_pool_max: int = PER_POOL_MAX) -> None:
-        self._per_pool_max = per_pool_max
+    def __init__(self, bytes_max: int = BYTES_MAX) -> None:
+        self._bytes_max = bytes_max
+        self._run_count = self._holding_count = self._prompt_count = 0
+        """Number of runs, of pairs of a run and an endpoint that holds it, and of the endpoints' prompts."""
+        self._run_bytes = RUN_BYTES
+        """Memory of a run with its bit mask, without its hashes."""
+        self._unchecked: list[int] = []
+        """Slots not yet checked for more than their share, in the current pass over all endpoints."""
         self._runs: dict[int, _Run] = {}
         """Run of each hash that any endpoint holds."""
         self._sent: dict[int, _EndpointPrompts] = {}
@@ -91,12 +133,20 @@ class PrefixIndex:
         self._last_depth = 0
         self._last_run: _Run | None = None
 
+    @property
+    def memory_bytes(self) -> int:
+        """Estimated memory of the index."""
+        parts = self._holding_count * HOLDING_BYTES + self._prompt_count * PROMPT_BYTES
+        parts += len(self._sent) * ENDPOINT_BYTES
+        return len(self._runs) * HASH_BYTES + self._run_count * self._run_bytes + parts
+
     def record(self, slot: int, hashes: Sequence[int], kv_tokens: int | None) -> None:
         """Records a prompt sent to the endpoint with this slot number; `kv_tokens` is its KV cache capacity."""
         if not hashes:
             return
         if (sent := self._sent.get(slot)) is None:
             sent = self._sent[slot] = _EndpointPrompts()
+            self._run_bytes = RUN_BYTES + max(self._sent) // 7
         end = self._run_of(hashes)
         run: _Run | None = end
         sent.number = number = sent.number + 1
@@ -104,16 +154,21 @@ class PrefixIndex:
         while run is not None:
             last[run] = number
             if not run.slots & bit:
+                self._holding_count += 1
                 run.slots |= bit
                 sent.tokens += run.tokens
                 sent.size += len(run.hashes)
                 self.size += len(run.hashes)
             run = run.parent
         sent.prompts.append((number, end))
+        before = len(sent.prompts) - 1
         sent.compact()
+        self._prompt_count += len(sent.prompts) - before
         tokens_max = KV_TOKENS_GUESS if kv_tokens is None else kv_tokens
-        while sent.tokens > tokens_max or sent.size > PER_ENDPOINT_MAX or self.size > self._per_pool_max:
+        while sent.tokens > tokens_max or sent.size > PER_ENDPOINT_MAX:
             self._drop_oldest(sent, bit)
+        while self.memory_bytes > self._bytes_max and self._holding_count:
+            self._drop_oldest_of_largest(slot)
 
     def forget(self, slot: int) -> None:
         """Drops all prefixes of the endpoint with this slot number."""
@@ -168,6 +223,7 @@ class PrefixIndex:
             run = self._split(run, depth)
         if depth < len(hashes):
             run = _Run(depth, hashes[depth:], run)
+            self._run_count += 1
             self._runs.update(dict.fromkeys(run.hashes, run))
         assert run is not None, "a prompt has at least one hash"
         return run
@@ -180,23 +236,51 @@ class PrefixIndex:
         first.slots = run.slots
         run.tokens -= first.tokens
         self._runs.update(dict.fromkeys(first.hashes, first))
+        self._run_count += 1
         for slot in iter_slots(run.slots, 0):
             last = self._sent[slot].last
             last[first] = last[run]
+            self._holding_count += 1
         return first
+
+    def _drop_oldest_of_largest(self, slot: int) -> None:
+        """Drops the oldest prompt of an endpoint that takes more than an equal share.
+
+        It takes turns among those that do, so that no search is needed. If the next few endpoints do not, it drops the
+        prompt from this endpoint if it does, or else from the largest one.
+        """
+        share = self._bytes_max // len(self._sent)
+        for _ in range(_CHECKED_MAX):
+            if not self._unchecked:
+                self._unchecked = list(self._sent)
+            if self._bytes_of(self._unchecked[-1]) > share:
+                slot = self._unchecked[-1]
+                break
+            self._unchecked.pop()
+        if self._bytes_of(slot) <= share:
+            slot = max(self._sent, key=self._bytes_of)
+        self._drop_oldest(self._sent[slot], 1 << slot)
+
+    def _bytes_of(self, slot: int) -> int:
+        """Returns the memory of an endpoint's prompts if no other endpoint had any; 0 if it has none."""
+        sent = self._sent.get(slot)
+        return 0 if sent is None or not sent.prompts else sent.bytes_alone(self._run_bytes)
 
     def _drop_oldest(self, sent: _EndpointPrompts, bit: int) -> None:
         """Drops the oldest prompt of an endpoint, except runs that later prompts share."""
         self._last_hashes = None
         number, end = sent.prompts.popleft()
+        self._prompt_count -= 1
         run: _Run | None = end
         while run is not None and sent.last.get(run) == number:
             del sent.last[run]
+            self._holding_count -= 1
             sent.tokens -= run.tokens
             sent.size -= len(run.hashes)
             self.size -= len(run.hashes)
             run.slots ^= bit
             if not run.slots:
+                self._run_count -= 1
                 for each in run.hashes:
                     if self._runs.get(each) is run:
                         del self._runs[each]

@@ -11,6 +11,7 @@ import hmac
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import islice
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -37,6 +38,8 @@ BODY_BYTES_MAX: Final = 64 * 1024
 RECEIVE_S_MAX: Final = 10.0
 READ, KEYS, OPERATE = "read", "keys", "operate"
 LISTED_MAX: Final = 1_000
+_NAMES_SHOWN_MAX: Final = 100
+"""Maximum number of names in the message about an unknown name."""
 OVERRIDE_S_MAX: Final = 7 * 86_400
 
 # Every pattern ends with \Z, because `$` would also match before a final newline.
@@ -203,9 +206,7 @@ class AdminApi:
         terms = _override_terms(asked)
         known = self._targets(asked.verb)
         if known is not None and asked.target not in known:
-            raise NotFound(
-                f'cannot {asked.verb} "{asked.target}": unknown name; known: {", ".join(sorted(known)) or "none"}'
-            )
+            raise NotFound(f'cannot {asked.verb} "{asked.target}": unknown name; known: {_listed(known)}')
         row = await self._overrides.create_override(
             asked.verb, asked.target, terms, actor, reason=asked.reason, duration_s=asked.duration_s
         )
@@ -281,3 +282,9 @@ def _audit_json(row: AuditRow) -> dict[str, object]:
 def utc_text(instant: Instant | None) -> str | None:
     """Formats an instant in UTC, to the second."""
     return None if instant is None else time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(instant // SECOND))
+
+
+def _listed(names: Collection[str]) -> str:
+    if len(names) <= _NAMES_SHOWN_MAX:
+        return ", ".join(sorted(names)) or "none"
+    return f"{', '.join(islice(names, _NAMES_SHOWN_MAX))} and others"

@@ -1,9 +1,11 @@
 """Valid targets for operator overrides, by verb."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 
+from headgate.model.persistent_map import PersistentMap
 from headgate.model.policy import Policy
-from headgate.model.units import EndpointId
+from headgate.model.tenant import Tenant, below, levels_of, tenant_table
+from headgate.model.units import EndpointId, TenantId
 
 
 def override_targets(
@@ -21,15 +23,25 @@ def override_targets(
         case "drain":
             return endpoints()
         case "throttle":
-            return _levels(in_force())
+            return _TenantLevels(tenant_table(in_force().tenants).by_id)
         case _:
             return None
 
 
-def _levels(policy: Policy) -> Collection[str]:
-    """Returns the names of all tenants and of all levels above them in their paths."""
-    names: dict[str, None] = {}
-    for tenant in policy.tenants:
-        steps = tenant.id.split("/")
-        names.update(("/".join(steps[:depth]), None) for depth in range(1, len(steps) + 1))
-    return names
+class _TenantLevels:
+    """Names of all tenants and of all levels above them in their paths. A lookup does not visit all of them."""
+
+    def __init__(self, tenants: PersistentMap[TenantId, Tenant]) -> None:
+        self._tenants = tenants
+
+    def __contains__(self, name: object) -> bool:
+        if not isinstance(name, str):
+            return False
+        level = TenantId(name)
+        return level in self._tenants or next(iter(below(level, self._tenants)), None) is not None
+
+    def __iter__(self) -> Iterator[str]:
+        yield from dict.fromkeys(level for name in self._tenants for level in levels_of(name))
+
+    def __len__(self) -> int:
+        return len(self._tenants)

@@ -7,6 +7,7 @@ requests based on their heads alone.
 
 from headgate.core.admission.limits import QuotaShortage, TenantLimits
 from headgate.model.policy import Policy
+from headgate.model.tenant import tenant_table
 from headgate.model.units import Instant, TenantId
 
 
@@ -17,7 +18,7 @@ class RejectedRequests:
         self._limits = TenantLimits()
 
     def change_rules(self, policy: Policy, now: Instant) -> None:
-        self._limits.change_rules(policy.tenants, (), now)
+        self._limits.change_rules(tenant_table(policy.tenants).by_id, {}, (), now)
 
     def count(self, tenant: TenantId, now: Instant) -> None:
         self._limits.count_rejected(tenant, now)

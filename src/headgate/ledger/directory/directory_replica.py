@@ -2,7 +2,8 @@
 
 The replica follows the database. It is notified of each change with NOTIFY, and it polls every few seconds in case a
 notification was lost. Only changed rows are read, selected by version number. Changes are applied atomically: readers
-see an immutable snapshot, which is replaced as a whole.
+see an immutable snapshot, which is replaced as a whole. The new snapshot shares the unchanged rows with the old one, so
+applying a change takes time in proportion to the change, not to the directory.
 
 While the database is unreachable, the last snapshot stays in use. Known keys keep working until they expire. The
 replica is then no longer `fresh`, which means that a key may exist even if it is not in the replica.
@@ -14,8 +15,9 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import takewhile
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -24,6 +26,7 @@ from headgate.ledger.database import DATABASE_ERRORS, Database, close
 from headgate.ledger.directory.budget_rows import budget_row
 from headgate.ledger.directory.postgres_directory import TENANTS_MAX, key_row, override_row, tenant_row
 from headgate.ledger.schema_migration import Migration, migrations, schema_mismatch
+from headgate.model.persistent_map import PersistentMap
 from headgate.ports.directory import BudgetRow, KeyRow, OverrideRow, TenantRow
 
 log = logging.getLogger("headgate")
@@ -64,6 +67,10 @@ def _empty_mapping() -> Mapping[Any, Any]:
     return MappingProxyType({})
 
 
+def _empty_rows() -> PersistentMap[Any, Any]:
+    return PersistentMap()
+
+
 @dataclass(frozen=True, slots=True)
 class DirectorySnapshot:
     """Snapshot of the directory, excluding removed tenants and revoked keys. It may contain expired keys."""
@@ -71,10 +78,12 @@ class DirectorySnapshot:
     incarnation: str = ""
     """ID of the database that `version` refers to; empty until the first read."""
     version: int = 0
-    tenants: Mapping[str, TenantRow] = field(default_factory=_empty_mapping)
-    keys: Mapping[bytes, KeyRow] = field(default_factory=_empty_mapping, repr=False)
+    tenants: PersistentMap[str, TenantRow] = field(default_factory=_empty_rows)
+    keys: PersistentMap[bytes, KeyRow] = field(default_factory=_empty_rows, repr=False)
+    key_expiries: PersistentMap[tuple[int, bytes], bytes] = field(default_factory=_empty_rows, repr=False)
+    """Digests of the keys that expire, by time and digest, so that expired keys are found without a search."""
     overrides: Mapping[str, OverrideRow] = field(default_factory=_empty_mapping)
-    budgets: Mapping[str, tuple[BudgetRow, ...]] = field(default_factory=_empty_mapping)
+    budgets: PersistentMap[str, tuple[BudgetRow, ...]] = field(default_factory=_empty_rows)
     """Budgets by tenant."""
     changed_tenants: tuple[str, ...] | None = None
     """Tenants that were added, removed or changed, or whose budgets changed; None if all may have changed."""
@@ -95,7 +104,7 @@ class DirectoryReplica:
     def __init__(
         self,
         database: Database,
-        on_change: Callable[[DirectorySnapshot], None],
+        on_change: Callable[[DirectorySnapshot], Awaitable[None] | None],
         *,
         poll_s: float = POLL_INTERVAL_S,
         known_migrations: tuple[Migration, ...] | None = None,
@@ -201,7 +210,8 @@ class DirectoryReplica:
             async with link.transaction(isolation="repeatable_read", readonly=True):
                 picture = await _read_changes(link, known if follows else DirectorySnapshot())
             self.snapshot = picture
-            self._on_change(picture)
+            if (applying := self._on_change(picture)) is not None:
+                await applying
         self._confirmed_at = asked_at
         if self.problem is not None:
             log.info(
@@ -219,25 +229,30 @@ async def _read_changes(link: DatabaseConnection, known: DirectorySnapshot) -> D
     state = await link.fetchrow(_SELECT_STATE)
     assert state is not None
     now = time.time_ns()
-    tenants, keys = dict(known.tenants), dict(known.keys)
+    tenants, budgets = known.tenants, known.budgets
     # Drop expired keys. Otherwise rotated keys would stay forever.
-    for digest in [each for each, key in keys.items() if key.expires_at is not None and key.expires_at <= now]:
-        del keys[digest]
+    keys, expiries = _changed_keys(known.keys, known.key_expiries, dict.fromkeys(_expired(known.key_expiries, now)))
     orders = {name: order for name, order in known.overrides.items() if order.expires_at > now}
     changed: dict[str, None] = {}
-    async for row in _changed_rows(link, "tenants", known.version, ""):
-        changed[row["id"]] = None
-        _put_or_remove(tenants, row["id"], tenant_row(row), removed=row["removed_at"] is not None)
-    async for row in _changed_rows(link, "keys", known.version, b""):
-        key = key_row(row)
-        _put_or_remove(keys, key.digest, key, removed=key.revoked_at is not None or (key.expires_at or now) < now)
-    budgets = dict(known.budgets)
-    async for row in _changed_rows(link, "budgets", known.version, ""):
-        changed[row["tenant"]] = None
-        _apply_budget(budgets, budget_row(row))
-    async for row in _changed_rows(link, "overrides", known.version, ""):
-        order = override_row(row)
-        _put_or_remove(orders, order.id, order, removed=order.ended_at is not None or order.expires_at < now)
+    async for rows in _changed_rows(link, "tenants", known.version, ""):
+        changed.update(dict.fromkeys(row["id"] for row in rows))
+        tenants = tenants.updated(
+            {row["id"]: None if row["removed_at"] is not None else tenant_row(row) for row in rows}
+        )
+    async for rows in _changed_rows(link, "keys", known.version, b""):
+        found = [key_row(row) for row in rows]
+        keys, expiries = _changed_keys(
+            keys, expiries, {each.digest: each if _is_valid(each, now) else None for each in found}
+        )
+    async for rows in _changed_rows(link, "budgets", known.version, ""):
+        changed.update(dict.fromkeys(row["tenant"] for row in rows))
+        budgets = _with_budgets(budgets, [budget_row(row) for row in rows])
+    async for rows in _changed_rows(link, "overrides", known.version, ""):
+        for order in map(override_row, rows):
+            if order.ended_at is not None or order.expires_at < now:
+                orders.pop(order.id, None)
+            else:
+                orders[order.id] = order
     if len(tenants) > TENANTS_MAX or len(keys) > KEYS_MAX:
         raise DirectoryTooLarge(
             f"{len(tenants)} tenants (limit {TENANTS_MAX}) and {len(keys)} keys (limit {KEYS_MAX}); remove some"
@@ -248,6 +263,7 @@ async def _read_changes(link: DatabaseConnection, known: DirectorySnapshot) -> D
         version=state["version"],
         tenants=tenants,
         keys=keys,
+        key_expiries=expiries,
         overrides=orders,
         budgets=budgets,
         changed_tenants=tuple(changed) if known.incarnation else None,
@@ -256,14 +272,14 @@ async def _read_changes(link: DatabaseConnection, known: DirectorySnapshot) -> D
 
 async def _changed_rows(
     link: DatabaseConnection, table: str, version: int, first: str | bytes
-) -> AsyncIterator[DatabaseRow]:
+) -> AsyncIterator[Sequence[DatabaseRow]]:
+    """Yields the changed rows in pages. Between pages, other coroutines run."""
     count = PAGE_ROWS
     # Start after the last row in the known version.
     version, name = version + 1, first
     while count == PAGE_ROWS:
         rows = await link.fetch(_SELECT_PAGE[table], version, name, PAGE_ROWS)
-        for row in rows:
-            yield row
+        yield rows
         count = len(rows)
         if rows:
             version, name = rows[-1]["changed_version"], rows[-1]["name"]
@@ -271,15 +287,38 @@ async def _changed_rows(
         await asyncio.sleep(0)
 
 
-def _apply_budget(budgets: dict[str, tuple[BudgetRow, ...]], row: BudgetRow) -> None:
-    others = tuple(each for each in budgets.get(row.tenant, ()) if each.period is not row.period)
-    # Sorted, so that all processes derive the same policy.
-    kept = others if row.removed_at is not None else tuple(sorted((*others, row), key=lambda each: each.period))
-    _put_or_remove(budgets, row.tenant, kept, removed=not kept)
+def _expired(expiries: PersistentMap[tuple[int, bytes], bytes], now: int) -> list[bytes]:
+    return [digest for _, digest in takewhile(lambda each: each[0] <= now, expiries)]
 
 
-def _put_or_remove(rows: dict[Any, Any], name: Any, row: Any, *, removed: bool) -> None:
-    if removed:
-        rows.pop(name, None)
-    else:
-        rows[name] = row
+def _is_valid(key: KeyRow, now: int) -> bool:
+    return key.revoked_at is None and (key.expires_at is None or key.expires_at >= now)
+
+
+def _changed_keys(
+    keys: PersistentMap[bytes, KeyRow],
+    expiries: PersistentMap[tuple[int, bytes], bytes],
+    changes: Mapping[bytes, KeyRow | None],
+) -> tuple[PersistentMap[bytes, KeyRow], PersistentMap[tuple[int, bytes], bytes]]:
+    """Returns the keys with these changes, and their expiry times. A key with the value None is removed."""
+    moved: dict[tuple[int, bytes], bytes | None] = {}
+    for digest, key in changes.items():
+        if (before := keys.get(digest)) is not None and before.expires_at is not None:
+            moved[before.expires_at, digest] = None
+        if key is not None and key.expires_at is not None:
+            moved[key.expires_at, digest] = digest
+    return keys.updated(changes), expiries.updated(moved)
+
+
+def _with_budgets(
+    budgets: PersistentMap[str, tuple[BudgetRow, ...]], rows: Sequence[BudgetRow]
+) -> PersistentMap[str, tuple[BudgetRow, ...]]:
+    changes: dict[str, tuple[BudgetRow, ...] | None] = {}
+    for row in rows:
+        known = changes[row.tenant] if row.tenant in changes else budgets.get(row.tenant)
+        kept = [each for each in known or () if each.period is not row.period]
+        if row.removed_at is None:
+            kept.append(row)
+        # Sorted, so that all processes derive the same policy.
+        changes[row.tenant] = tuple(sorted(kept, key=lambda each: each.period)) or None
+    return budgets.updated(changes)

@@ -120,7 +120,7 @@ FLEET: Final = Dashboard(
         ),
         Panel("Batch wait, p99", (histogram_quantile("headgate_batch_wait_seconds", 0.99, "pool"),), "s"),
         Panel("Quarantined requests", (gauge("headgate_quarantined_requests", aggregation="max"),)),
-        Panel("Prefix index size", (gauge("headgate_prefix_index_entries", "pool", aggregation="max"),)),
+        Panel("Prefix index size", (gauge("headgate_prefix_index_bytes", "pool", aggregation="max"),), unit="bytes"),
         Panel(
             "Missing engine metrics",
             (gauge("headgate_engine_metric_missing", "endpoint", "metric", aggregation="max"),),
