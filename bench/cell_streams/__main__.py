@@ -45,7 +45,8 @@ def measure_parts(arguments: argparse.Namespace) -> dict[str, object]:
     setting = SMOKE if arguments.smoke else QUICK if arguments.quick else FULL
     rate = setting.rate if arguments.rate is None else arguments.rate
     setting = _with_rate(setting, rate)
-    figures: dict[str, object] = dict.fromkeys(AT_MOST)
+    figures: dict[str, object] = {}
+    figures.update(dict.fromkeys(AT_MOST))
     if "leader" in arguments.parts:
         print_progress(f"measuring the scheduler's CPU time with {setting.rate:g} requests/s in virtual time")
         with started_on(cores.target):

@@ -39,7 +39,7 @@ class StreamFigures:
     offered_per_s: float
     new_per_s: float
     """Requests granted per second in the window."""
-    open: int
+    open: float
     """Open requests at the end of the window."""
     leader_cores: float
     leader_us_per_request: float
