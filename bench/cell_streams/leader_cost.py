@@ -16,6 +16,7 @@ from time import process_time_ns
 
 from bench.cell_streams.member_streams import FIRST_TOKEN_S, PLACES, TENANTS, TOKENS_PER_S, endpoint_count
 from bench.scheduler_workload import workload_endpoints, workload_policy, workload_ticket
+from headgate.cli.serve import tune_garbage_collector
 from headgate.core.commands import Dispatch, End
 from headgate.core.events import (
     AttemptEnded,
@@ -229,8 +230,8 @@ def measure(*, rate: float, stream_s: float, members: int, seconds: float) -> Le
     for _ in range(SETTLE_STEPS):
         cell.step()
     cell.run(stream_s + 1)
-    gc.collect()
-    gc.freeze()
+    thresholds = gc.get_threshold()
+    tune_garbage_collector()
     cell.begin_measurement()
     ended = cell.ended
     cell.run(seconds)
@@ -240,6 +241,7 @@ def measure(*, rate: float, stream_s: float, members: int, seconds: float) -> Le
     cell.begin_measurement()
     cell.take_over()
     gc.unfreeze()
+    gc.set_threshold(*thresholds)
     return LeaderCost(
         open=open_streams,
         cpu_cores=round(spent_us / 1e6 / seconds, 3),
