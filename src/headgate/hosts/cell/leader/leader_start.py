@@ -165,11 +165,11 @@ class LeaderStart:
         if not self._fencing.accept_reports([peer], {} if problem is None else {peer.name: problem}, now):
             return
         peer.adopting = True
-        for steps in (
-            self._adoption.adopt([report]),
-            self._adoption.add_arrivals(report),
-            self._complete_adoption(report),
-        ):
+        for _ in self._adoption.adopt([report]):
+            pass
+        # The share of the member is no longer reserved. Before, the limits for its new arrivals may have been zero.
+        self._reserve.update(now)
+        for steps in (self._adoption.add_arrivals(report), self._complete_adoption(report)):
             for _ in steps:
                 pass
         self._reserve.update(now)
