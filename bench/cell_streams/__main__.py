@@ -1,6 +1,6 @@
 """Measure a cell's scheduler with thousands of open streams, through kills of the scheduler.
 
-    just cell-streams [--quick | --smoke] [--rate N] [--curve] [--assert] [--parts leader watch cell] [--store STORE]
+    just cell-streams [--quick | --smoke] [--rate N] [--curve] [--assert] [--parts PART ...] [--store STORE]
 
 There are 1,000 new requests per second, each a stream of 15 s, through 16 members without HTTP:
 
@@ -8,6 +8,7 @@ There are 1,000 new requests per second, each a stream of 15 s, through 16 membe
   (leader_cost.py).
 - `watch`: the CPU time for watching 1,000 engines (watch.py)
 - `cell`: the cell on a real store, and five kills of its scheduler (streams.py)
+- `http`: 500 streams through two real gateways of a cell, and a kill of its scheduler (http_streams.py)
 
 Progress goes to stderr, a table to stdout. The last line is the results as JSON. A result that was not measured is
 null.
@@ -15,12 +16,13 @@ null.
 
 import argparse
 import json
+import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Final
 
-from bench.cell_streams import leader_cost, streams, watch
+from bench.cell_streams import http_streams, leader_cost, streams, watch
 from bench.cell_streams.processes import StreamProcessFailed
 from bench.cell_streams.streams import Setting, StreamFigures
 from bench.cell_streams.watch import UnwatchedEngines
@@ -29,15 +31,24 @@ from bench.cpu_cores import Cores, TooFewCores, started_on, two_cores
 from testing.processes import MissingProgram, ProcessFailedError
 from testing.stores import Server, redis, valkey
 
-PARTS: Final = ("leader", "watch", "cell")
+PARTS: Final = ("leader", "watch", "cell", "http")
 STORES: Final = {"redis": redis, "valkey": valkey}
-AT_MOST: Final = {"leader_cores": 0.7, "grant_ms_p99": 25.0, "readmit_s_worst": 2.0, "lost": 0.0, "watch_cores": 0.3}
+AT_MOST: Final = {
+    "leader_cores": 0.7,
+    "grant_ms_p99": 25.0,
+    "readmit_s_worst": 2.0,
+    "lost": 0.0,
+    "watch_cores": 0.3,
+    "http_lost": 0.0,
+}
 CURVE: Final = (500.0, 1_000.0, 1_500.0, 2_000.0, 3_000.0)
 """New requests per second at each step of the curve, which ends at the first step that is not sustained."""
 KEEPS_UP: Final = 0.97
 """Minimum share of the offered requests that must be granted for a step to count as sustained."""
 ENGINES: Final = 1_000
 SMOKE_ENGINES: Final = 20
+HTTP_STREAMS: Final = 500
+SMOKE_HTTP_STREAMS: Final = 10
 FULL: Final = Setting(rate=1_000.0, stream_s=15.0, members=16, window_s=20.0, kills=5)
 QUICK: Final = Setting(rate=300.0, stream_s=5.0, members=16, window_s=6.0, kills=1)
 SMOKE: Final = Setting(rate=50.0, stream_s=1.0, members=4, window_s=1.0, kills=1)
@@ -65,10 +76,13 @@ def measure_parts(arguments: argparse.Namespace) -> dict[str, object]:
         engines = SMOKE_ENGINES if arguments.smoke else ENGINES
         print_progress(f"watching {engines} engines")
         figures |= asdict(watch.measure(cores, engines=engines, seconds=setting.window_s))
-    if "cell" not in arguments.parts:
-        return figures
     with STORES[arguments.store]() as store:
-        figures |= stream_figures(streams.measure(store, cores, setting))
+        if "cell" in arguments.parts:
+            figures |= stream_figures(streams.measure(store, cores, setting))
+        if "http" in arguments.parts:
+            opened = SMOKE_HTTP_STREAMS if arguments.smoke else HTTP_STREAMS
+            print_progress(f"measuring {opened} streams through two gateways of a cell")
+            figures |= asdict(http_streams.measure(store, cores, opened=opened, stream_s=setting.stream_s))
         if arguments.curve:
             figures["curve"] = [asdict(each) for each in _curve(store, cores, setting)]
     return figures
@@ -122,6 +136,8 @@ def main(words: Sequence[str] | None = None) -> int:
         figures = measure_parts(arguments)
     except (MissingProgram, TooFewCores, ProcessFailedError, StreamProcessFailed, UnwatchedEngines) as problem:
         return report_problem("cell-streams", str(problem))
+    except subprocess.TimeoutExpired as problem:
+        return report_problem("cell-streams", f"a load generator did not exit in time: {problem}")
     except KeyboardInterrupt:
         return report_problem("cell-streams", "interrupted; all processes were stopped", status=130)
     print(table_of(figures))
