@@ -238,6 +238,8 @@ def measure(*, rate: float, stream_s: float, members: int, seconds: float) -> Le
     requests = max(1, cell.ended - ended)
     spent_us, reading_us, writing_us = (each / 1e3 for each in (cell.spent_ns, cell.reading_ns, cell.writing_ns))
     snapshot_turn_ms, open_streams = cell.snapshot_turn_ns / 1e6, cell.open
+    # A candidate holds no requests, so its garbage collector has nothing to scan at the start of a takeover.
+    tune_garbage_collector()
     cell.begin_measurement()
     cell.take_over()
     gc.unfreeze()

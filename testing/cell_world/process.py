@@ -60,7 +60,7 @@ from testing.cell_world.store import StoreLink
 if TYPE_CHECKING:
     from testing.cell_world.world import World
 
-_BOUNDS = CellBounds(adoption_steps_max=2)
+_BOUNDS = CellBounds(adoption_steps_max=4)
 """A new scheduler adopts a few requests at a time, so that messages and faults occur in between."""
 _FLUSH_NS = Duration(500_000)
 """Interval during which written entries are batched before they are sent."""

@@ -178,11 +178,13 @@ class LeaderStart:
     def _complete_adoption(self, report: MemberReport) -> Iterator[None]:
         """Completes the adoption of a member: sends it endpoints and its share, and handles its backlog."""
         peer = report.peer
+        for endpoint_id in tuple(self._endpoints.by_id):
+            update = self._endpoints.update(endpoint_id)
+            if update is not None and report.is_current:
+                self._table.send(peer, update, self._adoption.now)
+                yield
         if report.is_current and peer.is_connected:
-            for told in self._endpoints.updates():
-                self._table.send(peer, told, self._adoption.now)
             self._reserve.resend_share(peer, self._adoption.now)
-            yield
         while peer.backlog and report.is_current and peer.is_connected:
             self._member_updates.handle(peer, peer.backlog.popleft(), self._adoption.now)
             yield

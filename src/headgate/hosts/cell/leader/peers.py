@@ -198,10 +198,15 @@ class Peer:
         latest_first = dict.fromkeys(reversed(told if self.unsent_share is None else [*told, self.unsent_share]))
         return tuple(reversed(latest_first))
 
-    def reserved_places(self, endpoint_id: EndpointId, places: int) -> int:
-        """Returns the number of slots that the member may use as an island beyond those it already uses."""
+    def attempts_by_endpoint(self) -> dict[EndpointId, int]:
+        counts: dict[EndpointId, int] = {}
+        for place in self.places():
+            counts[place.endpoint_id] = counts.get(place.endpoint_id, 0) + 1
+        return counts
+
+    def reserved_places(self, endpoint_id: EndpointId, places: int, *, has: int) -> int:
+        """Returns the number of slots that the member may use as an island beyond the `has` slots it already uses."""
         own = max((places_of(share, endpoint_id, places) for _, share in self.shares), default=0)
-        has = len([place for place in self.places() if place.endpoint_id == endpoint_id])
         return max(0, own - has)
 
     # Status and outgoing messages
