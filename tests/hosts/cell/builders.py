@@ -54,9 +54,7 @@ def a_leader(
     endpoints.apply_event(EndpointReady(EndpointId("e1")))
     rules = PolicyChanged(POLICY, "first")
     began, limits = at(0) if now is None else now, bounds or CellBounds()
-    return Leader(
-        epoch, rules, endpoints, snapshot, began, timing=Timing(**timing), bounds=limits, version=version
-    )
+    return Leader(epoch, rules, endpoints, snapshot, began, timing=Timing(**timing), bounds=limits, version=version)
 
 
 class Cell:
