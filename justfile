@@ -229,6 +229,11 @@ kill-cell *args:
 bench-cell *args:
     {{ bin }}/python -m bench.cell_overhead "$@"
 
+# Measure a cell's scheduler with thousands of open streams, through kills of it (docs/project/cell-verification.md).
+[positional-arguments]
+cell-streams *args:
+    {{ bin }}/python -m bench.cell_streams "$@"
+
 # Run every known attack against a live gateway. Report the results, the longest event-loop turn and /health latency.
 [positional-arguments]
 attack *args:

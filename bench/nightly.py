@@ -39,6 +39,7 @@ from bench import sim_vs_live_overload as overload
 from bench.attack.__main__ import HEALTH_P99_MS_MAX, LONGEST_TURN_MS_MAX
 from bench.cell_overhead.__main__ import AT_LEAST as CELL_LEAST
 from bench.cell_overhead.__main__ import AT_MOST as CELL_MOST
+from bench.cell_streams.__main__ import AT_MOST as STREAMS_MOST
 from bench.cli import print_progress, stop_cleanly_on_sigterm
 from bench.diagnosis.__main__ import ACCURACY_BAR
 from bench.incidents_live import score as incidents_live
@@ -150,6 +151,7 @@ PARTS: Final = (
         _at_most(lost=0, severed=0, rejected_unexpectedly=0, mixed=0, readmit_s_worst=READMIT_S_MAX),
         _bench("kill_cell", "--kinds scheduler --kills 1"),
     ),
+    Part("cell-streams", _bench("cell_streams"), _at_most(**STREAMS_MOST), _bench("cell_streams", "--smoke")),
     Part("cell-seeds", _bench("cell_faults", "20000 --processes 2"), _at_most(violations=0)),
     Part(
         "ledger",

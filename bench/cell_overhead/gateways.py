@@ -133,9 +133,13 @@ class RunningLoad:
         self._process.kill()
         self._process.wait()
 
-    def measured(self) -> LoadResult:
+    def result(self) -> LoadResult:
+        """Wait for the load generator. Requests may have failed."""
         printed, _ = self._process.communicate(timeout=self._plan.warm_up_s + self._plan.seconds + 60)
-        done = msgspec.json.decode(printed, type=LoadResult)
+        return msgspec.json.decode(printed, type=LoadResult)
+
+    def measured(self) -> LoadResult:
+        done = self.result()
         if done.failed:
             raise FailedRequests(f"{done.failed} requests failed; first error: {done.problem}")
         return done

@@ -45,6 +45,7 @@ from headgate.hosts.cell.protocol.codec import (
 from headgate.hosts.cell.protocol.lease import Claim
 from headgate.hosts.cell.protocol.messages import VERSION, MemberEntry, SchedulerEntry, Share, SnapshotId
 from headgate.hosts.cell.protocol.views import MemberMode
+from headgate.hosts.cell.timing import CellBounds
 from headgate.model.ticket import Ticket
 from headgate.model.units import MILLISECOND, SECOND, Duration, Instant, RequestId
 from headgate.model.usage import Usage, UsageSource
@@ -59,6 +60,8 @@ from testing.cell_world.store import StoreLink
 if TYPE_CHECKING:
     from testing.cell_world.world import World
 
+_BOUNDS = CellBounds(adoption_steps_max=4)
+"""A new scheduler adopts a few requests at a time, so that messages and faults occur in between."""
 _FLUSH_NS = Duration(500_000)
 """Interval during which written entries are batched before they are sent."""
 _FIRST_VERSION_PERCENT = 75
@@ -155,6 +158,7 @@ class Process:
             self.clock(),
             lambda: f"{names.getrandbits(32):08x}",
             timing=world.timing,
+            bounds=_BOUNDS,
             serves=self.gateway,
             candidate=self.name in site.candidates,
             share=Share(rank, max(1, len(site.gateways))),

@@ -10,7 +10,7 @@ import pytest
 from headgate.core.events import EndpointMetricsReported, EndpointNotReady, EndpointProbed, EndpointReady, Event
 from headgate.engines.dialects import DIALECTS
 from headgate.engines.engine_watch import READS_MAX, STALE_AFTER_S, EngineWatch
-from headgate.engines.probe import OBJECTS_MAX
+from headgate.engines.probe import OBJECTS_MAX, PROBES_PER_MODEL_LIST
 from headgate.model.endpoint import EndpointProblem
 from headgate.model.units import EndpointId
 from headgate.ports.engine import Capabilities, ProbeState, Telemetry
@@ -502,3 +502,20 @@ async def test_hurried_probe_does_not_wait_for_the_interval(
         watch.probe_now(EndpointId("unknown"))
         watch.probe_now(E1)
         assert (await told.probes.get()).trouble is EndpointProblem.CONNECTION_REFUSED
+
+
+async def test_list_of_models_is_read_less_often_than_the_health_of_a_ready_engine(
+    engine: FakeEngine, session: aiohttp.ClientSession, told: Told
+) -> None:
+    async with a_watch(session, told) as watch:
+        look_at(watch, engine.url)
+        assert await told.next() == EndpointReady(E1)
+        await rounds(engine, 3 * PROBES_PER_MODEL_LIST)
+        paths = [probe.path for probe in engine.probes]
+
+        # The list is also read to find the limits of an engine that does not report its KV capacity.
+        listed = paths.count("/v1/models") - READS_MAX
+        assert 3 <= listed <= paths.count("/health") // PROBES_PER_MODEL_LIST + 2
+        engine.models = ("another",)
+        await rounds(engine, 1, path="/v1/models")
+        assert only(watch).problems == ('the engine serves another, not "fake"; correct served_model',)

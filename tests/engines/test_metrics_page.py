@@ -117,3 +117,14 @@ def test_overlong_row_is_skipped_and_its_value_is_never_truncated() -> None:
         found = read_metrics(row + b"\nm 2\n", ["m"])["m"]
         assert found in (Metric(123456791.0, 2), Metric(2.0, 1))
         assert (found.series == 1) == (length > ROW_BYTES_MAX)
+
+
+def test_name_that_begins_another_name_selects_only_its_own_rows() -> None:
+    page = b'm_total{a="1"} 2\nm{a="1"} 1\nmm 5\nm_total 3\n'
+
+    assert read_metrics(page, ["m", "m_total"]) == {"m": Metric(1.0, 1), "m_total": Metric(5.0, 2)}
+    assert read_metrics(page, ['m{a="1"}', "m_total", 'm_total{a="1"}']) == {
+        'm{a="1"}': Metric(1.0, 1),
+        "m_total": Metric(5.0, 2),
+        'm_total{a="1"}': Metric(2.0, 1),
+    }

@@ -1,7 +1,7 @@
 """Reads selected metrics from a Prometheus text exposition.
 
-An engine's page has about a thousand lines, and the gateway needs four of them, from hundreds of engines every few
-seconds. The reader therefore searches for the metric names and skips all other lines.
+An engine's page has about a thousand lines, and the gateway needs a few of them, from hundreds of engines every few
+seconds. The reader therefore searches for all metric names at once and skips all other lines.
 
 The page may come from a hostile or broken engine, so the row size and the number of series are limited. A long page is
 read in slices, and the event loop can run other tasks between them (`run_in_turns`).
@@ -12,6 +12,7 @@ import math
 import re
 from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final, TypeVar
 
 SLICE_BYTES: Final = 64 * 1024
@@ -29,6 +30,9 @@ _LABEL: Final = re.compile(rb'[{,][ \t]*([A-Za-z_][A-Za-z0-9_]*)="((?:[^"\\\n]|\
 _ESCAPE: Final = re.compile(rb"\\(.)")
 _ESCAPED: Final = {b"n": b"\n", b'"': b'"', b"\\": b"\\"}
 _VALUE_MAX: Final = 2.0**53
+
+PATTERNS_MAX: Final = 256
+"""Maximum number of compiled patterns. Each engine type needs one or two."""
 
 _T = TypeVar("_T")
 Steps = Generator[None, None, _T]
@@ -73,17 +77,36 @@ def read_metrics(page: bytes, wanted: Iterable[str]) -> dict[str, Metric]:
 
 def metrics_steps(page: bytes, wanted: Iterable[str]) -> Steps[dict[str, Metric]]:
     """Like `read_metrics`, for use with `run_in_turns`."""
-    page = b"\n" + page
     found: dict[str, list[float]] = {name: [] for name in wanted}
+    by_metric = _selectors(tuple(found))
+    starts = _line_starts(tuple(by_metric))
+    page = b"\n" + page
     for start, end in _slices(page):
-        for name, values in found.items():
-            if len(values) <= SERIES_MAX:
-                values.extend(_values(page, name.encode(), start, end))
+        for metric, row, value in _rows(page, starts, start, end):
+            for name, only in by_metric[metric]:
+                if len(found[name]) <= SERIES_MAX and (not only or only.items() <= _labels(row).items()):
+                    found[name].append(value)
         if end < len(page):
             yield
     return {
         name: Metric(math.fsum(values), len(values)) for name, values in found.items() if 0 < len(values) <= SERIES_MAX
     }
+
+
+@lru_cache(PATTERNS_MAX)
+def _selectors(wanted: tuple[str, ...]) -> dict[bytes, tuple[tuple[str, dict[bytes, bytes]], ...]]:
+    """Returns, for each metric, the wanted names that refer to it with the labels that they select."""
+    found: dict[bytes, tuple[tuple[str, dict[bytes, bytes]], ...]] = {}
+    for name in wanted:
+        metric, _, label = name.encode().partition(b"{")
+        found[metric] = (*found.get(metric, ()), (name, _labels(b"{" + label) if label else {}))
+    return found
+
+
+@lru_cache(PATTERNS_MAX)
+def _line_starts(metrics: tuple[bytes, ...]) -> re.Pattern[bytes]:
+    """Returns a pattern for the start of a metric's row, including the name. It does not match a longer name."""
+    return re.compile(rb"\n(" + b"|".join(map(re.escape, metrics)) + rb")(?=[{ \t])")
 
 
 def label_values(page: bytes, name: str, label: str) -> tuple[str, ...]:
@@ -93,10 +116,10 @@ def label_values(page: bytes, name: str, label: str) -> tuple[str, ...]:
 
 def label_steps(page: bytes, name: str, label: str) -> Steps[tuple[str, ...]]:
     """Like `label_values`, for use with `run_in_turns`."""
-    page = b"\n" + page
+    page, starts = b"\n" + page, _line_starts((name.encode(),))
     found: dict[str, None] = {}
     for start, end in _slices(page):
-        for row, _ in _rows(page, name.encode(), start, end):
+        for _, row, _ in _rows(page, starts, start, end):
             if value := _labels(row).get(label.encode(), b"").decode(errors="replace"):
                 found[value] = None
         if end < len(page):
@@ -109,7 +132,7 @@ def read_series(page: bytes, name: str) -> list[tuple[dict[str, str], float]]:
     page = b"\n" + page
     return [
         ({key.decode(): _unescaped(text) for key, text in _labels(row).items()}, value)
-        for row, value in _rows(page, name.encode(), 0, len(page))
+        for _, row, value in _rows(page, _line_starts((name.encode(),)), 0, len(page))
     ]
 
 
@@ -130,28 +153,15 @@ def _slices(page: bytes) -> Iterator[tuple[int, int]]:
         start = end
 
 
-def _values(page: bytes, wanted: bytes, start: int, end: int) -> list[float]:
-    name, _, label = wanted.partition(b"{")
-    only = _labels(b"{" + label) if label else {}
-    rows = _rows(page, name, start, end)
-    return [value for row, value in rows if not only or only.items() <= _labels(row).items()]
-
-
-def _rows(page: bytes, name: bytes, start: int, end: int) -> Iterator[tuple[bytes, float]]:
-    """Yields the unparsed labels and the value of each series in this part of the page."""
-    line_start = b"\n" + name
-    at = page.find(line_start, start, end)
-    while at >= 0:
-        at += len(line_start)
-        row_end = min(end, at + ROW_BYTES_MAX + 1)
-        # Do not match if the name is only a prefix of another metric's name.
-        rest = _REST.match(page, at, row_end)
+def _rows(page: bytes, starts: re.Pattern[bytes], start: int, end: int) -> Iterator[tuple[bytes, bytes, float]]:
+    """Yields the metric, the unparsed labels and the value of each series in this part of the page."""
+    for found in starts.finditer(page, start, end):
+        row_end = min(end, found.end() + ROW_BYTES_MAX + 1)
+        rest = _REST.match(page, found.end(), row_end)
         # A value that ends at the row size limit may be truncated.
-        if rest and (rest.end() < row_end or row_end == end) and (rest[1] or b"").count(b'="') <= LABELS_MAX:
-            value = _number(rest[2])
-            if value is not None:
-                yield rest[1] or b"", value
-        at = page.find(line_start, at, end)
+        is_whole = rest and (rest.end() < row_end or row_end == end) and (rest[1] or b"").count(b'="') <= LABELS_MAX
+        if rest and is_whole and (value := _number(rest[2])) is not None:
+            yield found[1], rest[1] or b"", value
 
 
 def _labels(row: bytes) -> dict[bytes, bytes]:

@@ -67,6 +67,9 @@ class _Models(msgspec.Struct):
 
 
 _MODELS: Final = msgspec.json.Decoder(_Models)
+PROBES_PER_MODEL_LIST: Final = 6
+"""Number of probes of a ready engine per request for its list of models. The others check only its health: an engine
+changes its model only by a restart, which usually makes a probe fail."""
 _NOT_READY_STATUSES: Final = (400, 404, 503)
 """Statuses that a server returns if a model is missing or not ready."""
 _FIELDS: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
@@ -96,8 +99,17 @@ class Probe:
         self._timeout_s = timeout_s
         self._page_bytes_max = page_bytes_max
         self._tls = tls
+        self._last_health: Health | None = None
+        """Result of the last probe that read the list of models, if probes have succeeded since then."""
+        self._probes_since_models = 0
 
     async def health(self) -> Health:
+        health = await self._health()
+        if health.verdict is not ProbeVerdict.SERVING:
+            self._last_health = None
+        return health
+
+    async def _health(self) -> Health:
         try:
             if self._dialect.model_ready_path is not None:
                 return await self._model_health(self._dialect.model_ready_path)
@@ -105,12 +117,17 @@ class Probe:
                 status, body = await self._get(self._dialect.health_path)
                 if status != 200:
                     return _unhealthy(self._dialect.health_path, status, body)
+                if self._last_health is not None and self._probes_since_models < PROBES_PER_MODEL_LIST - 1:
+                    self._probes_since_models += 1
+                    return self._last_health
             status, body = await self._get(self._dialect.models_path)
         except PageUnavailable as unheard:
             return Health(ProbeVerdict.NO_RESPONSE, problem=str(unheard), trouble=unheard.trouble)
         if status != 200:
             return _unhealthy(self._dialect.models_path, status, body)
-        return self._check_models(body)
+        self._probes_since_models = 0
+        self._last_health = self._check_models(body)
+        return self._last_health
 
     async def _model_health(self, template: str) -> Health:
         """Returns the health of one model. The engine's other models are ignored."""
@@ -180,14 +197,14 @@ class Probe:
         if status != 200:
             said = f"GET {dialect.metrics_path} returned {status}: {read_error(page)}"
             return Scrape(problem=f"{said}; {dialect.metrics_hint}" if dialect.metrics_hint else said)
-        names = (name for aliases in dialect.metrics.values() for name in aliases)
-        found = await run_in_turns(metrics_steps(page, names))
+        names = [name for aliases in dialect.metrics.values() for name in aliases]
+        found = await run_in_turns(metrics_steps(page, (*names, *dialect.extra_metrics.values())))
         signals = {
             signal: name
             for signal, aliases in dialect.metrics.items()
             if (name := next((alias for alias in aliases if alias in found), None)) is not None
         }
-        telemetry = _telemetry(found, signals, await _extra_metrics(page, dialect)) if signals else None
+        telemetry = _telemetry(found, signals, _extra_metrics(found, dialect)) if signals else None
         return Scrape(telemetry, signals, _missing_problem(dialect, signals))
 
     async def concurrency(self) -> int | None:
@@ -255,8 +272,7 @@ def _missing_problem(dialect: Dialect, signals: dict[Signal, str]) -> str | None
     return f"{dialect.metrics_path} lacks {', '.join(missing)}; check that this engine is {dialect.name}"
 
 
-async def _extra_metrics(page: bytes, dialect: Dialect) -> dict[str, float]:
-    found = await run_in_turns(metrics_steps(page, dialect.extra_metrics.values()))
+def _extra_metrics(found: dict[str, Metric], dialect: Dialect) -> dict[str, float]:
     return {
         # Utilisation is averaged over the GPUs. All other values are summed.
         ours: found[name].mean if ours == GPU_UTILISATION else found[name].total

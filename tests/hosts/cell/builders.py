@@ -46,14 +46,15 @@ def a_leader(
     snapshot: Snapshot | None = None,
     now: Instant | None = None,
     version: int = VERSION,
+    bounds: CellBounds | None = None,
     **timing: Duration,
 ) -> Leader:
     endpoints = KnownEndpoints()
     endpoints.apply_event(EndpointJoined(an_endpoint(places=places)))
     endpoints.apply_event(EndpointReady(EndpointId("e1")))
     rules = PolicyChanged(POLICY, "first")
-    began = at(0) if now is None else now
-    return Leader(epoch, rules, endpoints, snapshot, began, timing=Timing(**timing), version=version)
+    began, limits = at(0) if now is None else now, bounds or CellBounds()
+    return Leader(epoch, rules, endpoints, snapshot, began, timing=Timing(**timing), bounds=limits, version=version)
 
 
 class Cell:

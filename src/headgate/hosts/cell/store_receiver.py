@@ -4,7 +4,9 @@ It decodes each entry and passes it to the node with the current time. An entry 
 skipped and counted. If a later incarnation of this member appears repeatedly, a second process is using the same name.
 """
 
+import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 
@@ -20,7 +22,7 @@ from headgate.hosts.cell.protocol.codec import (
 )
 from headgate.hosts.cell.protocol.lease import Claim
 from headgate.hosts.cell.protocol.messages import Lease, SnapshotId
-from headgate.model.units import SECOND, Duration, Instant
+from headgate.model.units import MILLISECOND, SECOND, Duration, Instant
 from headgate.ports.clock import Clock
 
 log = logging.getLogger("headgate")
@@ -31,6 +33,13 @@ _NAME_LOG_INTERVAL_NS = Duration(10 * SECOND)
 _REJECTION_LOG_INTERVAL_NS = Duration(10 * SECOND)
 """Minimum interval between log messages about rejected reports."""
 
+_TURN_NS_MAX = Duration(20 * MILLISECOND)
+"""Time after which the remaining entries wait for the next turn of the event loop. The reports of thousands of requests
+take longer, and the lease must be renewed and the members answered meanwhile."""
+
+_WAITING_ENTRIES_MAX = 1_024
+"""Maximum number of entries that wait for the next turn. Beyond it, the event loop is blocked and nothing is read."""
+
 
 class StoreReceiver:
     """Implementation of `protocol.store.Receiver`."""
@@ -39,6 +48,8 @@ class StoreReceiver:
         """`update` is called after every input that may have made something due."""
         self._node, self._clock = node, clock
         self._decisions, self._look = executor, update
+        self._inbox: deque[bytes] = deque()
+        """Entries that wait for the next turn of the event loop."""
         self._last_read: bytes | None = None
         """Last snapshot read, in encoded form."""
         self.unreadable_entries = 0
@@ -65,18 +76,36 @@ class StoreReceiver:
         self._look()
 
     def from_inbox(self, entries: list[bytes]) -> None:
-        for written in entries:
-            try:
-                entry = decode_member_entry(written)
-            except UnreadableEntry as unread:
-                self._count_unreadable(unread)
-                if isinstance(unread, InvalidMemberEntry):
-                    self._decisions.notify(self._node.reject_member_entry, unread.head, str(unread))
-            else:
-                # Each entry is handled with the current time, because the lease may end in between.
-                self._decisions.notify(self._node.from_member, entry)
+        are_waiting = bool(self._inbox)
+        self._inbox += entries
+        if not are_waiting or len(self._inbox) > _WAITING_ENTRIES_MAX:
+            self._handle_waiting(keep=not are_waiting)
+
+    def _handle_waiting(self, *, keep: bool = True) -> None:
+        """Handles waiting entries until this turn of the event loop has taken long enough.
+
+        Without `keep`, the next turn is scheduled already.
+        """
+        until = self._clock.now() + _TURN_NS_MAX
+        while self._inbox:
+            self._from_member(self._inbox.popleft())
+            if self._clock.now() >= until and len(self._inbox) <= _WAITING_ENTRIES_MAX:
+                break
         self._log_rejections()
+        if self._inbox and keep:
+            asyncio.get_running_loop().call_soon(self._handle_waiting)
         self._look()
+
+    def _from_member(self, written: bytes) -> None:
+        try:
+            entry = decode_member_entry(written)
+        except UnreadableEntry as unread:
+            self._count_unreadable(unread)
+            if isinstance(unread, InvalidMemberEntry):
+                self._decisions.notify(self._node.reject_member_entry, unread.head, str(unread))
+        else:
+            # Each entry is handled with the current time, because the lease may end in between.
+            self._decisions.notify(self._node.from_member, entry)
 
     def lease_received(self, claim: Claim, lease: Lease) -> None:
         self._decisions.notify(self._node.handle_lease, claim, lease)

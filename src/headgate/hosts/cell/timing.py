@@ -66,6 +66,8 @@ class CellBounds:
     unsettled_max: int = 10_000
     """Maximum number of finished requests that no stored snapshot includes. When it is exceeded, the oldest are
     dropped, and their predicted usage is counted instead."""
+    adoption_steps_max: int = 150
+    """Maximum number of requests that a new scheduler adopts in one turn of the event loop."""
 
 
 DEFAULT_TIMING = Timing()

@@ -15,6 +15,7 @@ from headgate.hosts.cell.member.member import Member
 from headgate.hosts.cell.protocol.messages import Epoch, MemberEntryState, Share, Snapshot, SnapshotId
 from headgate.hosts.cell.protocol.views import MemberMode, MemberPresence, MemberView
 from headgate.hosts.cell.timing import Timing
+from headgate.model.limits import Limits
 from headgate.model.outcome import Outcome
 from headgate.model.units import EndpointId, Instant, RequestId
 from testing.builders import (
@@ -653,3 +654,19 @@ def test_events_for_an_unknown_request_are_ignored() -> None:
     assert cell.leader.assigned_attempts() == []
     assert cell.members["g1"].unacknowledged == 0
     assert RequestId("unknown") not in cell.leader._assignments.requests
+
+
+def test_first_member_that_returns_is_not_limited_by_its_own_reserved_share() -> None:
+    cell = a_cell("g1")
+    limits = Limits(requests_per_minute=600)
+    limited = replace(POLICY, tenants=tuple(replace(tenant, limits=limits) for tenant in POLICY.tenants))
+    cell.leader.handle(PolicyChanged(limited, "limited"), at(1))
+    # The scheduler was paused. The member has not become an island, so its new request is undecided.
+    cell.leader.tick(at(2.5))
+    assert cell.leader.presences()["g1"] is MemberPresence.ABSENT
+    cell.members["g1"]._connection.answered_at = at(2.4)
+    cell.open("g1", a_ticket("r1"), at(2.5))
+    cell.talk(at(2.5))
+
+    assert cell.ended("g1") == []
+    assert names(cell.begun("g1")) == ["r1"]

@@ -103,8 +103,9 @@ class AbsenceMonitor:
                     self.mark_absent(booked.peer, now)
 
     def record_measurement(self, event: EndpointMetricsReported, now: Instant) -> None:
-        """Records a measurement from an engine."""
-        self._vacancies.record(event, self._book.requests.values(), now)
+        """Records a measurement from an engine. It matters only if a member is absent or dead."""
+        if self._roster.dead or self._roster.with_presence(MemberPresence.ABSENT):
+            self._vacancies.record(event, self._book.requests.values(), now)
 
     def _drop_vanished_attempts(self, now: Instant) -> None:
         for request_id, number in self._vacancies.find(self._book.has, now):

@@ -2,20 +2,19 @@
 
 A member's report replaces what was known about the member: requests that it does not list have ended. While a report is
 being applied, nothing is dispatched to the endpoints concerned, so that slots freed in between are not reassigned. The
-order is: running attempts, queued requests (oldest first), results, ready endpoints. No slot is therefore assigned
-twice, and all queued requests compete together.
+order is: running attempts, queued requests (oldest first), results. No slot is therefore assigned twice, and all queued
+requests compete together.
+
+Thousands of requests take longer than the scheduler's event loop may be blocked. The functions that adopt reports are
+therefore generators that yield after every request. A new scheduler continues them in slices (`takeover`). A member may
+become absent or start another session between two slices. The rest of its report is adopted as if that had happened
+afterwards.
 """
 
+from collections.abc import Iterator
 from dataclasses import replace
 
-from headgate.core.events import (
-    AttemptEnded,
-    AttemptEnding,
-    CountedUpTo,
-    EndpointReady,
-    RequestSettled,
-    WithdrawalCause,
-)
+from headgate.core.events import AttemptEnded, AttemptEnding, CountedUpTo, RequestSettled, WithdrawalCause
 from headgate.hosts.cell.leader.assignment_table import AssignmentTable
 from headgate.hosts.cell.leader.island_reserve import IslandReserve
 from headgate.hosts.cell.leader.member_report import MemberReport, counted_part
@@ -44,31 +43,23 @@ class ReportAdoption:
     ) -> None:
         self._book, self._reserve, self._endpoints = assignments, reserve, endpoints
         self._epoch, self._began_with = epoch, start_snapshot
+        self.now = Instant(0)
+        """Current time. The caller sets it before it continues a generator."""
 
     def start_without_snapshot(self) -> None:
         """Starts without a snapshot."""
         self._began_with = None
 
-    def problems(self, peers: list[Peer]) -> dict[str, str]:
-        """Returns members whose reports cannot be adopted, with the reason.
+    def problem(self, report: MemberReport, claimed: dict[RequestId, str]) -> str | None:
+        """Returns why a report cannot be adopted, or None.
 
-        If two members claim the same request, the report of the first one is accepted.
+        `claimed` contains the requests of the reports that were checked before, and their members. If two members claim
+        the same request, the report of the first one is accepted.
         """
-        found: dict[str, str] = {}
-        claimed: dict[RequestId, str] = {}
-
-        def owner(request_id: RequestId) -> str | None:
-            booked = self._book.requests.get(request_id)
-            return claimed.get(request_id) if booked is None else booked.peer.name
-
-        for peer in peers:
-            report = MemberReport(peer)
-            problem = report.problem(owner) or self._pool_mismatch(report)
-            if problem is None:
-                claimed.update(dict.fromkeys(report.request_ids(), peer.name))
-            else:
-                found[peer.name] = problem
-        return found
+        problem = report.problem(self._book.requests, claimed) or self._pool_mismatch(report)
+        if problem is None:
+            claimed.update(dict.fromkeys(report.request_ids(), report.peer.name))
+        return problem
 
     def _pool_mismatch(self, report: MemberReport) -> str | None:
         for _, said in report.running:
@@ -78,48 +69,50 @@ class ReportAdoption:
                 return f'reports endpoint {told.endpoint_id} in pool "{told.pool}", but it is in "{known.pool}"'
         return None
 
-    def adopt(self, peers: list[Peer], now: Instant, *, ready: bool) -> None:
-        """Replaces the known state of these members with their reports.
-
-        With `ready`, ready endpoints are reported to the scheduler before the new arrivals.
-        """
-        reports = [MemberReport(peer) for peer in peers]
+    def adopt(self, reports: list[MemberReport]) -> Iterator[None]:
+        """Replaces the known state of these members with their reports, except for new arrivals."""
         for report in reports:
+            if report.peer.presence is not MemberPresence.DEAD:
+                report.peer.presence = MemberPresence.PRESENT
             self._reassign(report)
-        self._reserve.freeze([place.endpoint_id for peer in peers for place in peer.places()], now)
+        self._reserve.freeze([place.endpoint_id for report in reports for place in report.peer.places()], self.now)
         kept: _RequestIds = {}
         struck: _Removed = {}
         for report in reports:
             kept |= report.unchanged()
-            struck |= self._remove_unreported(kept, report, now)
-        self._adopt_requests(reports, kept, struck, now)
-        self._book.send_deferred_ends(now)
+            struck |= self._remove_unreported(kept, report, self.now)
+            yield
+        yield from self._adopt_requests(reports, kept, struck)
+        self._book.send_deferred_ends(self.now)
         for report in reports:
             for at, settled in report.settled:
-                self._settle(report.peer, settled, at, now, removed=struck)
-        self._reserve.freeze((), now)
-        if ready:
-            self._report_ready_endpoints(now)
-        for report in reports:
-            for at, arrival in report.arrived:
-                self._book.add_arrival(report.peer, arrival, at, now)
+                self._settle(report.peer, settled, at, self.now, removed=struck)
+                yield
+            report.peer.counted_serial = max(report.peer.counted_serial, report.last_serial)
+        self._reserve.freeze((), self.now)
 
-    def _adopt_requests(self, reports: list[MemberReport], kept: _RequestIds, struck: _Removed, now: Instant) -> None:
+    def _adopt_requests(self, reports: list[MemberReport], kept: _RequestIds, struck: _Removed) -> Iterator[None]:
         """Adopts running attempts, then queued requests."""
         for report in reports:
-            report.peer.presence, report.peer.adopted = MemberPresence.PRESENT, True
-            for at, said in report.running:
-                if said.report.ticket.request_id not in kept:
-                    self._adopt_attempt(report.peer, said, at, now, removed=struck)
-        waiting = [(report.peer, at, said) for report in reports for at, said in report.queued]
-        for peer, at, queued in sorted(waiting, key=_oldest_first):
-            if queued.report.ticket.request_id not in kept:
-                self._adopt_waiting(peer, queued, at, now, removed=struck)
+            for at, running in report.running:
+                if report.peer.presence is MemberPresence.DEAD:
+                    # The process has restarted, so its attempts are ending.
+                    break
+                if running.report.ticket.request_id not in kept:
+                    self._adopt_attempt(report.peer, running, at, self.now, removed=struck)
+                    yield
+        waiting = [(report, at, said) for report in reports for at, said in report.queued]
+        for report, at, queued in sorted(waiting, key=_oldest_first):
+            if queued.report.ticket.request_id not in kept and report.is_current and report.peer.is_connected:
+                self._adopt_waiting(report.peer, queued, at, self.now, removed=struck)
+                yield
 
-    def _report_ready_endpoints(self, now: Instant) -> None:
-        for endpoint_id in self._endpoints.by_id:
-            if self._endpoints.is_ready(endpoint_id):
-                self._book.handle(EndpointReady(endpoint_id), now)
+    def add_arrivals(self, report: MemberReport) -> Iterator[None]:
+        """Adds the new arrivals in a report. No decision has been made about them."""
+        for at, arrival in report.arrived:
+            if report.is_current and report.peer.is_connected:
+                self._book.add_arrival(report.peer, arrival, at, self.now)
+                yield
 
     # Requests of earlier incarnations
 
@@ -185,6 +178,8 @@ class ReportAdoption:
         whole_ns = None if told.request_age_ns is None else Duration(told.request_age_ns + since)
         age_ns = Duration(told.age_ns + since)
         self._book.handle(replace(told, age_ns=age_ns, request_age_ns=whole_ns, counted=known, cost=cost), now)
+        if peer.presence is MemberPresence.ABSENT and not booked.over:
+            self._book.withdraw(booked, now)
 
     def _adopt_waiting(self, peer: Peer, said: QueuedRequest, at: Instant, now: Instant, *, removed: _Removed) -> None:
         told = said.report
@@ -217,7 +212,7 @@ class ReportAdoption:
         return counted_part(peer, arrived, sent, told, epoch=self._epoch, start_snapshot=self._began_with)
 
 
-def _oldest_first(told: tuple[Peer, Instant, QueuedRequest]) -> tuple[int, RequestId]:
+def _oldest_first(told: tuple[MemberReport, Instant, QueuedRequest]) -> tuple[int, RequestId]:
     _, at, said = told
     report = said.report
     return at - (report.waited_ns if report.age_ns is None else report.age_ns), report.ticket.request_id

@@ -10,7 +10,7 @@ from dataclasses import replace
 from headgate.core.events import EndpointJoined, PolicyChanged
 from headgate.hosts.cell.leader.assignment_table import AssignmentTable
 from headgate.hosts.cell.leader.peers import Peer
-from headgate.hosts.cell.leader.roster import MemberRoster
+from headgate.hosts.cell.leader.roster import AbsentUsage, MemberRoster
 from headgate.hosts.cell.protocol.known_endpoints import KnownEndpoints
 from headgate.hosts.cell.protocol.messages import Share
 from headgate.hosts.cell.protocol.shares import remaining_policy
@@ -43,8 +43,9 @@ class IslandReserve:
 
     def update(self, now: Instant) -> None:
         """Updates the capacity reserved for absent members and assigns shares to all others."""
+        absent = self._roster.absent_usage()
         for endpoint_id in tuple(self._places):
-            self.update_endpoint(endpoint_id, now)
+            self._update_endpoint(endpoint_id, absent, now)
         if (taken := self._roster.reserved_shares) != self._reserved_shares:
             self._reserved_shares = taken
             self.apply_policy(now)
@@ -54,11 +55,16 @@ class IslandReserve:
 
     def update_endpoint(self, endpoint_id: EndpointId, now: Instant, *, force: bool = False) -> None:
         """Updates the slots that the core has on an endpoint, excluding the reserved ones."""
+        self._update_endpoint(endpoint_id, self._roster.absent_usage(), now, force=force)
+
+    def _update_endpoint(
+        self, endpoint_id: EndpointId, absent: AbsentUsage, now: Instant, *, force: bool = False
+    ) -> None:
         endpoint = self._endpoints.by_id.get(endpoint_id)
         if endpoint is None:
             self._places.pop(endpoint_id, None)
             return
-        places = 0 if endpoint_id in self._frozen else self._roster.places_left(endpoint)
+        places = 0 if endpoint_id in self._frozen else self._roster.places_left(endpoint, absent)
         if force or self._places.get(endpoint_id) != places:
             self._places[endpoint_id] = places
             self._book.handle(EndpointJoined(replace(endpoint, in_flight_max=places)), now)
@@ -66,9 +72,10 @@ class IslandReserve:
     def freeze(self, endpoint_ids: Iterable[EndpointId], now: Instant) -> None:
         """Stops dispatching to these endpoints, and resumes it for all others."""
         thawed, self._frozen = self._frozen, dict.fromkeys(endpoint_ids)
+        absent = self._roster.absent_usage()
         for endpoint_id in {**thawed, **self._frozen}:
             if endpoint_id in self._places:
-                self.update_endpoint(endpoint_id, now)
+                self._update_endpoint(endpoint_id, absent, now)
 
     def resend_share(self, peer: Peer, now: Instant) -> None:
         """Resends the current share to a member that is back. A new share is sent after the next snapshot."""

@@ -5,7 +5,9 @@ process, and tracks how much of each member's history is known.
 
 - *Gathering.* A new scheduler grants nothing until all known members have reported and have shown that they receive its
   messages, or until a timeout expires. Its counters come from the last snapshot. Anything that the snapshot does not
-  include is counted from the reports (`adoption`).
+  include is counted from the reports (`adoption`). With thousands of requests, this takes longer than the event loop
+  may be blocked. It is therefore done in slices, one per `tick`, between which the lease is renewed and the members are
+  answered. Messages that arrive meanwhile wait.
 - *Sessions.* A session starts with a report, which replaces the known state of the member. Later messages are updates,
   each applied once (`link`). Decisions are sent to the members (`member_updates`, `assignment_table`, `outboxes`).
 - *Absence.* The share of a member that does not respond stays reserved (`absence`, `island_reserve`).
@@ -18,7 +20,6 @@ against its tenant's requests per minute.
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from headgate.core.events import (
     BudgetsSynced,
@@ -34,11 +35,12 @@ from headgate.hosts.cell.leader.adoption import ReportAdoption
 from headgate.hosts.cell.leader.assignment_table import AssignmentTable
 from headgate.hosts.cell.leader.fencing import MemberFencing
 from headgate.hosts.cell.leader.island_reserve import IslandReserve
+from headgate.hosts.cell.leader.leader_start import LeaderStart
 from headgate.hosts.cell.leader.member_updates import MemberUpdates
 from headgate.hosts.cell.leader.outboxes import Outboxes
 from headgate.hosts.cell.leader.peers import MemberMessage, Peer
 from headgate.hosts.cell.leader.roster import MemberRoster
-from headgate.hosts.cell.leader.snapshots import SnapshotWriter, restore
+from headgate.hosts.cell.leader.snapshots import SnapshotWriter
 from headgate.hosts.cell.protocol.known_endpoints import KnownEndpoints
 from headgate.hosts.cell.protocol.messages import (
     VERSION,
@@ -74,10 +76,9 @@ class Leader:
         version: int = VERSION,
     ) -> None:
         self.epoch = epoch
-        self._budgets = budgets
         self.gathering = True
+        """Whether this scheduler is still collecting or adopting reports."""
         self._endpoints = endpoints
-        self._snapshot, self._snapshot_age_ns = snapshot, snapshot_age_ns
         self._timing, self._bounds = timing, bounds
         self._began_at = now
         table = AssignmentTable(epoch.number, start_within_ns=timing.start_within_ns, observers=tuple(observers))
@@ -85,12 +86,25 @@ class Leader:
         self._assignments, self._roster = table, roster
         self._reserve = IslandReserve(table, roster, endpoints, rules)
         self._absence = AbsenceMonitor(table, roster, self._reserve, now, timing=timing, bounds=bounds)
-        began_with = None if snapshot is None else snapshot.at
-        self._adoption = ReportAdoption(table, self._reserve, endpoints, epoch=epoch.number, start_snapshot=began_with)
         self._snapshots = SnapshotWriter(table, roster, self._reserve, now, snapshot_ns=timing.snapshot_ns)
         table.peers_to_notify |= roster.peers
         self.fencing = MemberFencing(table, roster, self._absence, fence_ns=timing.lost_after_ns, bounds=bounds)
         self._member_updates = MemberUpdates(table, roster, self._absence)
+        began_with = None if snapshot is None else snapshot.at
+        self._start = LeaderStart(
+            table,
+            roster,
+            self._reserve,
+            endpoints,
+            ReportAdoption(table, self._reserve, endpoints, epoch=epoch.number, start_snapshot=began_with),
+            absence=self._absence,
+            fencing=self.fencing,
+            member_updates=self._member_updates,
+            snapshot=snapshot,
+            snapshot_taken_at=Instant(now - snapshot_age_ns),
+            steps_max=bounds.adoption_steps_max,
+        )
+        self._start.budgets = budgets
         self._outboxes = Outboxes(epoch, table, roster, now, timing=timing, bounds=bounds, version=version)
 
     # Messages from members
@@ -136,7 +150,7 @@ class Leader:
         if self.gathering:
             self._end_gathering_if_complete(now)
         elif not peer.adopted and peer.is_synced(now):
-            self._adopt(self.fencing.accept_reports([peer], self._adoption.problems([peer]), now), now)
+            self._start.adopt_late(peer, now)
 
     def _find_or_add_peer(self, head: MemberHead, now: Instant) -> Peer | None:
         """Returns the record of the sender, or None if its incarnation is over."""
@@ -151,7 +165,7 @@ class Leader:
         new = self._roster.add(head, now)
         if before is not None:
             self._absence.mark_dead(before, now)
-        if not self.gathering:
+        if self._start.has_counters:
             new.record_head(head, now, follows_us=False)
             new.presence = MemberPresence.ABSENT
             self._reserve.update(now)
@@ -183,12 +197,13 @@ class Leader:
             case PolicyChanged():
                 self._reserve.rules = event
             case BudgetsSynced():
-                self._budgets = event
+                self._start.budgets = event
             case _:
                 self._notify_members(event, now)
-        if self.gathering:
+        if self.gathering and not self._start.passes(event):
             return
-        self._absence.check(now)
+        if self._start.is_deciding:
+            self._absence.check(now)
         match event:
             case PolicyChanged():
                 self._reserve.apply_policy(now)
@@ -219,66 +234,28 @@ class Leader:
     # Gathering
 
     def _end_gathering_if_complete(self, now: Instant) -> None:
-        if not self.gathering:
+        if not self.gathering or self._start.is_active:
             return
         passed = now - self._began_at
         waiting = any(not peer.is_synced(now) for peer in self._roster.peers.values())
-        early = self._snapshot is None and passed < self._timing.gather_ns_min
+        early = self._start.snapshot is None and passed < self._timing.gather_ns_min
         if passed >= self._timing.gather_ns_max or not (waiting or early):
             self._begin(now)
 
     def _begin(self, now: Instant) -> None:
-        """Starts making decisions."""
-        self.gathering = False
-        here = [peer for peer in self._roster.peers.values() if peer.is_synced(now)]
-        # Reports are checked before anything is granted, because the shares of rejected members are reserved too.
-        here = self.fencing.accept_reports(here, self._adoption.problems(here), now)
-        for peer in self._roster.peers.values():
-            if peer not in here:
-                peer.presence, peer.presence_since = MemberPresence.ABSENT, now
-        self._reserve.begin(now)
-        if self._snapshot is not None:
-            since_ns = Duration(self._snapshot_age_ns + now - self._began_at)
-            if (problem := restore(self._snapshot, self._assignments, now, snapshot_age_ns=since_ns)) is not None:
-                self._start_without_snapshot(problem, now)
-        if self._budgets is not None:
-            # Requests that ended since the snapshot are in the reports and may also be in the ledger. The reports are
-            # counted first, and the ledger's spending is applied after them.
-            self._assignments.handle(replace(self._budgets, spent=()), now)
-        for endpoint_id in self._endpoints.by_id:
-            self._reserve.update_endpoint(endpoint_id, now)
-        self._adopt(here, now, ready=True)
-        if self._budgets is not None:
-            self._assignments.handle(self._budgets, now)
+        """Starts to adopt the reports."""
+        self._start.begin(now)
+        self._proceed(now)
 
-    def _start_without_snapshot(self, problem: str, now: Instant) -> None:
-        """Continues without the snapshot."""
-        self.fencing.rejections.append(problem)
-        self._snapshot = None
-        self._adoption.start_without_snapshot()
-        self._roster.reset_coverage()
-        self._reserve.apply_policy(now)
-
-    def _adopt(self, peers: list[Peer], now: Instant, *, ready: bool = False) -> None:
-        self._adoption.adopt(peers, now, ready=ready)
-        for peer in peers:
-            self._complete_adoption(peer, now)
-        self._reserve.update(now)
-        self._absence.next_check_at = now
-
-    def _complete_adoption(self, peer: Peer, now: Instant) -> None:
-        """Completes the adoption of a member: sends it endpoints and its share, and handles its backlog."""
-        peer.counted_serial, peer.report = max(peer.counted_serial, peer.inbound.last_received - len(peer.backlog)), []
-        for told in self._endpoints.updates():
-            self._assignments.send(peer, told, now)
-        self._reserve.resend_share(peer, now)
-        backlog, peer.backlog = peer.backlog, []
-        for said in backlog:
-            self._member_updates.handle(peer, said, now)
+    def _proceed(self, now: Instant) -> None:
+        """Adopts the next reports of this scheduler's start."""
+        if self._start.is_active and self._start.proceed(now):
+            self.gathering = False
 
     # Time
 
     def tick(self, now: Instant) -> None:
+        self._proceed(now)
         self._end_gathering_if_complete(now)
         if self.gathering:
             self._absence.next_check_at = now
@@ -290,7 +267,7 @@ class Leader:
 
     def next_wakeup(self) -> Instant:
         """Returns when to call `tick` and `outgoing` next if no event occurs before then."""
-        if self._assignments.peers_to_notify:
+        if self._assignments.peers_to_notify or self._start.is_active:
             return self._began_at
         if self.gathering:
             soonest = after(self._began_at, self._timing.gather_ns_min)
@@ -331,7 +308,7 @@ class Leader:
 
     @property
     def started_without_snapshot(self) -> bool:
-        return self._snapshot is None
+        return self._start.snapshot is None
 
     def summary(self) -> Summary:
         return self._assignments.scheduler.summary()

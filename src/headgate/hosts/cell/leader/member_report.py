@@ -7,10 +7,10 @@ serials and snapshot ids that the member keeps for a request show which part.
 A report that contradicts itself or lists another member's request is rejected (`fencing`).
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
 
 from headgate.core.events import CountedUpTo, RequestSettled
-from headgate.hosts.cell.leader.peers import Peer
+from headgate.hosts.cell.leader.peers import AssignedRequest, Peer
 from headgate.hosts.cell.protocol.messages import NewRequest, QueuedRequest, RunningAttempt, SettledRequest, SnapshotId
 from headgate.model.units import Instant, RequestId
 
@@ -18,10 +18,13 @@ from headgate.model.units import Instant, RequestId
 class MemberReport:
     """Report of one member, grouped by message type. Each message has its creation time."""
 
-    __slots__ = ("arrived", "peer", "queued", "running", "settled")
+    __slots__ = ("arrived", "last_serial", "peer", "queued", "running", "session", "settled")
 
     def __init__(self, peer: Peer) -> None:
         self.peer = peer
+        self.session = peer.session
+        self.last_serial = peer.inbound.last_received - len(peer.backlog)
+        """Serial of the last message of the report."""
         self.running: list[tuple[Instant, RunningAttempt]] = []
         self.queued: list[tuple[Instant, QueuedRequest]] = []
         self.arrived: list[tuple[Instant, NewRequest]] = []
@@ -40,6 +43,11 @@ class MemberReport:
                     # The scheduler rejects all other messages until the report is complete.
                     pass
 
+    @property
+    def is_current(self) -> bool:
+        """Returns whether the member has neither left nor started another session since the report."""
+        return self.peer.adopting and self.peer.session == self.session
+
     def request_ids(self) -> Iterator[RequestId]:
         """Yields the id of each request in the report. A request that is listed more than once is yielded each time."""
         for _, running in self.running:
@@ -51,10 +59,10 @@ class MemberReport:
         for _, arrival in self.arrived:
             yield arrival.ticket.request_id
 
-    def problem(self, owner: Callable[[RequestId], str | None]) -> str | None:
+    def problem(self, known: Mapping[RequestId, AssignedRequest], claimed: Mapping[RequestId, str]) -> str | None:
         """Returns how the report contradicts itself or other members' requests, or None if it does not.
 
-        `owner` returns the name of the member that holds a request.
+        `known` is the assignment table. `claimed` contains requests from other members' reports, with the members.
         """
         attempts: set[tuple[RequestId, int]] = set()
         over: dict[RequestId, bool] = {}
@@ -76,8 +84,10 @@ class MemberReport:
                 return f"reports request {ticket.request_id} in two states"
             over[ticket.request_id] = False
         for request_id in over:
-            if owner(request_id) not in (None, self.peer.name):
-                return f'reports request {request_id} of member "{owner(request_id)}"'
+            booked = known.get(request_id)
+            owner = claimed.get(request_id) if booked is None else booked.peer.name
+            if owner not in (None, self.peer.name):
+                return f'reports request {request_id} of member "{owner}"'
         return None
 
     def unchanged(self) -> dict[RequestId, None]:

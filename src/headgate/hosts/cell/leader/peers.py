@@ -76,9 +76,11 @@ class Peer:
         self.report: list[MemberMessage] = []
         self.reported = False
         """Whether the report is complete."""
+        self.adopting = False
+        """Whether the report is being adopted. Later messages wait in the backlog."""
         self.adopted = False
         """Whether the report has been adopted into the assignment table."""
-        self.backlog: list[MemberMessage] = []
+        self.backlog: deque[MemberMessage] = deque()
         """Messages received after the report and before its adoption."""
         self.session = 0
         self.rejected_session = 0
@@ -124,16 +126,16 @@ class Peer:
             return
         self.session = head.session
         self.inbound = Inbound(head.session_first_serial)
-        self.report, self.backlog = [], []
-        self.reported = self.adopted = False
+        self.report, self.backlog = [], deque()
+        self.reported = self.adopting = self.adopted = False
         self.sent_coverage = self.sent_version = 0
         self._reset_outbound()
 
     def drop_session(self) -> None:
         """Discards the messages of this session and asks the member to start a new one."""
         self.rejected_session = max(self.rejected_session, self.session)
-        self.report, self.backlog = [], []
-        self.reported = False
+        self.report, self.backlog = [], deque()
+        self.reported = self.adopting = False
         self._reset_outbound()
 
     def _reset_outbound(self) -> None:
@@ -151,8 +153,8 @@ class Peer:
 
     @property
     def is_connected(self) -> bool:
-        """Whether the member carries out commands: its report is adopted and it is present."""
-        return self.presence is MemberPresence.PRESENT and self.adopted
+        """Whether the member carries out commands: its report is known and it is present."""
+        return self.presence is MemberPresence.PRESENT and (self.adopted or self.adopting)
 
     def is_synced(self, now: Instant) -> bool:
         """Returns whether the member has reported and receives our messages. Otherwise it may become an island."""
@@ -196,10 +198,15 @@ class Peer:
         latest_first = dict.fromkeys(reversed(told if self.unsent_share is None else [*told, self.unsent_share]))
         return tuple(reversed(latest_first))
 
-    def reserved_places(self, endpoint_id: EndpointId, places: int) -> int:
-        """Returns the number of slots that the member may use as an island beyond those it already uses."""
+    def attempts_by_endpoint(self) -> dict[EndpointId, int]:
+        counts: dict[EndpointId, int] = {}
+        for place in self.places():
+            counts[place.endpoint_id] = counts.get(place.endpoint_id, 0) + 1
+        return counts
+
+    def reserved_places(self, endpoint_id: EndpointId, places: int, *, has: int) -> int:
+        """Returns the number of slots that the member may use as an island beyond the `has` slots it already uses."""
         own = max((places_of(share, endpoint_id, places) for _, share in self.shares), default=0)
-        has = len([place for place in self.places() if place.endpoint_id == endpoint_id])
         return max(0, own - has)
 
     # Status and outgoing messages

@@ -15,9 +15,12 @@ from headgate.hosts.cell.protocol.validation import MEMBERS_MAX, SHARES_MAX
 from headgate.hosts.cell.protocol.views import MemberPresence
 from headgate.hosts.cell.timing import Timing
 from headgate.model.endpoint import Endpoint
-from headgate.model.units import Instant
+from headgate.model.units import EndpointId, Instant
 
 _DEPARTED_MAX = 64
+
+AbsentUsage = list[tuple[Peer, dict[EndpointId, int]]]
+"""Absent members, each with its number of attempts per endpoint."""
 
 
 class MemberRoster:
@@ -109,11 +112,15 @@ class MemberRoster:
         """Number of shares reserved for absent members."""
         return len([peer for peer in self.with_presence(MemberPresence.ABSENT) if peer.shares])
 
-    def places_left(self, endpoint: Endpoint) -> int:
+    def absent_usage(self) -> AbsentUsage:
+        """Returns the absent members, each with its number of attempts per endpoint."""
+        return [(peer, peer.attempts_by_endpoint()) for peer in self.with_presence(MemberPresence.ABSENT)]
+
+    def places_left(self, endpoint: Endpoint, absent: AbsentUsage) -> int:
         """Returns the slots of an endpoint that are not reserved."""
         places = endpoint.in_flight_max
-        for peer in self.with_presence(MemberPresence.ABSENT):
-            places -= peer.reserved_places(endpoint.id, endpoint.in_flight_max)
+        for peer, attempts in absent:
+            places -= peer.reserved_places(endpoint.id, endpoint.in_flight_max, has=attempts.get(endpoint.id, 0))
         return max(0, places)
 
     def assign_shares(self) -> Iterator[tuple[Peer, Share]]:

@@ -7,7 +7,7 @@ Until the member follows an epoch, requests wait. They are included in the repor
 from collections import deque
 from dataclasses import replace
 
-from headgate.core.events import AttemptsProgressed
+from headgate.core.events import AttemptsProgressed, FirstToken, RequestWithdrawn
 from headgate.core.rules import Rules
 from headgate.core.summary import Summary
 from headgate.hosts.cell.member.authority import Decision, RequestUpdate, SettingsUpdate
@@ -72,14 +72,29 @@ class RemoteAuthority:
         talk = self._connection
         if isinstance(update, AttemptsProgressed):
             for each in update.attempts:
-                if self._held.attempt(each.request_id, each.attempt) is not None:
-                    talk.add_progress(each, late=update.late)
+                if (attempt := self._held.attempt(each.request_id, each.attempt)) is not None:
+                    talk.progress.add(each, attempt.dispatch.endpoint_id, late=update.late)
             return []
-        if isinstance(update, FinishedAttempt):
-            talk.forget_progress(update.event.request_id, update.event.attempt)
         if talk.followed_epoch is not None:
+            self._send_last_progress(update, now)
             talk.send(update, now)
         return []
+
+    def _send_last_progress(self, update: FirstToken | FinishedAttempt | RequestWithdrawn, now: Instant) -> None:
+        """Reports the remaining progress of attempts that end, unless the end includes their usage."""
+        match update:
+            case FirstToken():
+                return
+            case FinishedAttempt(event):
+                request_id, attempts = event.request_id, (event.attempt,)
+                if event.usage is not None:
+                    self._connection.progress.forget(request_id, event.attempt)
+            case RequestWithdrawn(request_id):
+                request = self._held.requests.get(request_id)
+                attempts = () if request is None else tuple(request.running)
+        for attempt in attempts:
+            if (report := self._connection.progress.pop(request_id, attempt)) is not None:
+                self._connection.send(report, now)
 
     def decline(self, declined: GrantDeclined, now: Instant) -> list[Decision]:
         self._connection.send(declined, now)

@@ -10,17 +10,15 @@ Only an answer proves that a scheduler is alive: an entry that returns one of th
 
 from typing import Final
 
-from headgate.core.events import AttemptProgress, AttemptsProgressed
+from headgate.hosts.cell.member.pending_progress import PendingProgress
 from headgate.hosts.cell.protocol.compatibility import is_readable
 from headgate.hosts.cell.protocol.link import Inbound, Outbound, Stamps
 from headgate.hosts.cell.protocol.messages import Echo, Epoch, FromMember, FromScheduler, SchedulerHead
 from headgate.hosts.cell.timing import CellBounds, Timing
-from headgate.model.units import Duration, Instant, RequestId, after
+from headgate.model.units import Duration, Instant, after
 
 _INVALID_ENTRIES_MAX: Final = 2
 """Number of consecutive sessions with invalid scheduler messages before the scheduler is ignored for a while."""
-_PROGRESS_ATTEMPTS_MAX: Final = 1_000
-"""Maximum number of attempts in one message, because a member's attempts may not all fit into one entry."""
 
 EntryMessages = tuple[int, tuple[tuple[Duration, FromMember], ...]]
 """Serial of the first message, and the messages with their ages."""
@@ -36,10 +34,8 @@ class SchedulerConnection:
         self.session = 0
         self.outbound: Outbound[FromMember] = Outbound(1, resend_ns=timing.resend_ns)
         self.inbound: Inbound[FromScheduler] = Inbound(1)
-        self._progress: dict[tuple[RequestId, int], int] = {}
-        """Tokens per attempt that have not been reported to the scheduler."""
-        self._progress_late = False
-        """Whether any of the pending progress was reported late by this process."""
+        self.progress = PendingProgress()
+        """Progress that has not been reported to the scheduler."""
         self._stamps = Stamps()
         self.answered_at = now
         """Time of the last answer from a scheduler."""
@@ -100,34 +96,19 @@ class SchedulerConnection:
     def drop_unacknowledged(self) -> None:
         """Drops unacknowledged messages. The next report includes everything relevant."""
         self.outbound = Outbound(self.outbound.next_serial, resend_ns=self.timing.resend_ns)
-        self._progress.clear()
-        self._progress_late = False
+        self.progress.clear()
 
     def send(self, message: FromMember, now: Instant) -> int:
         """Queues a message and returns its serial. Drops a message that the scheduler does not know and returns 0."""
         return self.outbound.push(message, now) if is_readable(message, self._version) else 0
 
-    # Progress is added up and sent once per entry.
-
-    def add_progress(self, attempt: AttemptProgress, *, late: bool) -> None:
-        key = (attempt.request_id, attempt.attempt)
-        self._progress[key] = self._progress.get(key, 0) + attempt.tokens
-        self._progress_late = self._progress_late or late
-
-    def forget_progress(self, request_id: RequestId, attempt: int) -> None:
-        self._progress.pop((request_id, attempt), None)
-        self._progress_late = self._progress_late and bool(self._progress)
-
     # Outgoing messages
 
     def pop_entries(self, now: Instant) -> list[EntryMessages]:
         """Returns the messages of each entry to send now. A heartbeat is an entry without messages."""
-        if self._progress and len(self.outbound) < self.bounds.unacknowledged_max:
-            progress = tuple(AttemptProgress(*key, tokens) for key, tokens in self._progress.items())
-            late, self._progress_late = self._progress_late, False
-            self._progress.clear()
-            for start in range(0, len(progress), _PROGRESS_ATTEMPTS_MAX):
-                self.outbound.push(AttemptsProgressed(progress[start : start + _PROGRESS_ATTEMPTS_MAX], late), now)
+        if len(self.outbound) < self.bounds.unacknowledged_max:
+            for report in self.progress.pop_due(now):
+                self.outbound.push(report, now)
         taken: list[EntryMessages] = []
         beat = self.urgent or now >= after(self._sent_at, self.timing.heartbeat_ns)
         while True:

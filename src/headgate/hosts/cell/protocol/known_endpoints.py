@@ -59,6 +59,11 @@ class KnownEndpoints:
     def is_ready(self, endpoint_id: EndpointId) -> bool:
         return self._ready.get(endpoint_id, False)
 
+    def update(self, endpoint_id: EndpointId) -> EndpointUpdate | None:
+        """Returns the state of an endpoint for other processes, or None if it is unknown."""
+        endpoint = self.by_id.get(endpoint_id)
+        return None if endpoint is None else EndpointUpdate(endpoint, self._ready[endpoint_id])
+
     def updates(self) -> Iterator[EndpointUpdate]:
         for endpoint in self.by_id.values():
             yield EndpointUpdate(endpoint, self._ready[endpoint.id])
