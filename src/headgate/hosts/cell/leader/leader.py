@@ -26,6 +26,7 @@ from headgate.core.events import (
     EndpointMetricsReported,
     FleetEvent,
     PolicyChanged,
+    SharesAssigned,
     TimerFired,
 )
 from headgate.core.summary import Summary
@@ -72,21 +73,19 @@ class Leader:
         observers: Sequence[Observer] = (),
         budgets: BudgetsSynced | None = None,
         version: int = VERSION,
+        shares: SharesAssigned | None = None,
     ) -> None:
-        self.epoch = epoch
-        self._budgets = budgets
-        self.gathering = True
-        self._endpoints = endpoints
+        self.epoch, self._budgets = epoch, budgets
+        self._endpoints, self.gathering = endpoints, True
         self._snapshot, self._snapshot_age_ns = snapshot, snapshot_age_ns
-        self._timing, self._bounds = timing, bounds
-        self._began_at = now
+        self._timing, self._bounds, self._began_at = timing, bounds, now
         table = AssignmentTable(epoch.number, start_within_ns=timing.start_within_ns, observers=tuple(observers))
         roster = MemberRoster(() if snapshot is None else snapshot.members, now, timing=timing)
         self._assignments, self._roster = table, roster
-        self._reserve = IslandReserve(table, roster, endpoints, rules)
+        self._reserve = IslandReserve(table, roster, endpoints, rules, shares)
         self._absence = AbsenceMonitor(table, roster, self._reserve, now, timing=timing, bounds=bounds)
-        began_with = None if snapshot is None else snapshot.at
-        self._adoption = ReportAdoption(table, self._reserve, endpoints, epoch=epoch.number, start_snapshot=began_with)
+        start = None if snapshot is None else snapshot.at
+        self._adoption = ReportAdoption(table, self._reserve, endpoints, epoch=epoch.number, start_snapshot=start)
         self._snapshots = SnapshotWriter(table, roster, self._reserve, now, snapshot_ns=timing.snapshot_ns)
         table.peers_to_notify |= roster.peers
         self.fencing = MemberFencing(table, roster, self._absence, fence_ns=timing.lost_after_ns, bounds=bounds)
@@ -177,13 +176,15 @@ class Leader:
 
     # Fleet and policy
 
-    def handle(self, event: FleetEvent | PolicyChanged | BudgetsSynced, now: Instant) -> None:
-        """Handles an endpoint event, a new policy or a spending report."""
+    def handle(self, event: FleetEvent | PolicyChanged | BudgetsSynced | SharesAssigned, now: Instant) -> None:
+        """Handles an endpoint event, a new policy, a spending report or new shares of limits."""
         match event:
             case PolicyChanged():
                 self._reserve.rules = event
             case BudgetsSynced():
                 self._budgets = event
+            case SharesAssigned():
+                self._reserve.shares = event
             case _:
                 self._notify_members(event, now)
         if self.gathering:
