@@ -84,3 +84,50 @@ def test_invalid_list_of_tenants_is_rejected(fleet: Path, headgate: Headgate, na
     said = headgate("cells", "map", "--tenants", "names")
     assert said.code == 2
     assert problem in said.err
+
+
+# Commands that contact the gateways
+
+
+@pytest.mark.parametrize("action", [("status",), ("run",), ("move", "acme", "--to", "east")])
+def test_operator_key_is_required(
+    fleet: Path, headgate: Headgate, monkeypatch: pytest.MonkeyPatch, action: tuple[str, ...]
+) -> None:
+    monkeypatch.delenv("HEADGATE_ADMIN_KEY", raising=False)
+    said = headgate("cells", *action)
+    assert said.code == 1
+    assert "HEADGATE_ADMIN_KEY is not set; export the key of an operator" in said.err
+    assert fleet.read_text() == FLEET
+
+
+def test_status_reports_gateways_that_do_not_respond(
+    fleet: Path, headgate: Headgate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HEADGATE_ADMIN_KEY", "hg-operator")
+    said = headgate("cells", "status", "--json")
+    assert said.code == 1
+    [row] = json.loads(said.out)["processes"]
+    assert (row["cell"], row["process"]) == ("east", "http://127.0.0.1:1")
+    assert "127.0.0.1:1" in row["problem"]
+    assert "no gateway reports a tenant with limits" in headgate("cells", "status").err
+
+
+def test_move_writes_the_pin_and_reports_that_the_cells_have_no_room(
+    fleet: Path, headgate: Headgate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HEADGATE_ADMIN_KEY", "hg-operator")
+    said = headgate("cells", "move", "acme/search", "--to", "east", "--wait", "1")
+    assert said.code == 1
+    assert "acme: moving from west, east to east" in said.err
+    assert "check that `headgate cells run` is running" in said.err
+    assert "  acme: [east]\n" in fleet.read_text()
+
+
+def test_move_rejects_unknown_cells_and_leaves_the_file_unchanged(
+    fleet: Path, headgate: Headgate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HEADGATE_ADMIN_KEY", "hg-operator")
+    said = headgate("cells", "move", "acme", "--to", "moon")
+    assert said.code == 1
+    assert 'cell "moon" does not exist' in said.err
+    assert fleet.read_text() == FLEET
