@@ -25,12 +25,14 @@ _NO_LIMITS: Final = Limits()
 
 
 class AccountShares:
-    __slots__ = ("_expiry_timer", "_floor_ppm", "_in_force", "_leases")
+    __slots__ = ("_divided", "_expiry_timer", "_floor_ppm", "_in_force", "_leases")
 
     def __init__(self, timer_heap: TimerHeap) -> None:
         self._floor_ppm = WHOLE_PPM
         self._leases: tuple[TenantShare, ...] = ()
         self._in_force: dict[TenantId, int] = {}
+        self._divided: dict[TenantId, tuple[Tenant, Tenant]] = {}
+        """Tenants and what they were divided into. Most of them do not change when shares do."""
         self._expiry_timer: Timers[str] = Timers(timer_heap)
         """One timer for the share that expires first."""
 
@@ -64,7 +66,15 @@ class AccountShares:
 
     def divided(self, tenants: Iterable[Tenant]) -> Sequence[Tenant]:
         """Returns the tenants with their shares of the limits."""
-        return [replace(each, limits=_divided(each.limits, self.share_of(each.id))) for each in tenants]
+        known, self._divided = self._divided, {}
+        found: list[Tenant] = []
+        for tenant in tenants:
+            share_ppm, before = self.share_of(tenant.id), known.get(tenant.id)
+            if before is None or before[0] is not tenant or before[1].limits.share_ppm != share_ppm:
+                before = (tenant, replace(tenant, limits=_divided(tenant.limits, share_ppm)))
+            self._divided[tenant.id] = before
+            found.append(before[1])
+        return found
 
     def divided_throttles(self, throttles: Mapping[TenantId, Limits]) -> dict[TenantId, Limits]:
         """Returns this cell's shares of the limits that operators have set."""

@@ -21,7 +21,7 @@ class FleetCell:
     url: str
     """Base URL for clients, to which the load balancer sends requests."""
     admin_urls: tuple[str, ...] = ()
-    """Admin listeners of all processes of the cell that can become its scheduler."""
+    """Admin listeners of all gateways and scheduler processes of the cell."""
     weight: int = 100
     state: FleetCellState = FleetCellState.ACTIVE
 

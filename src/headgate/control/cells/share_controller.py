@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 
 from headgate.control.cells.assignment import cells_of
 from headgate.control.cells.messages import LeasedShare, ProcessReport, ShareMessage
-from headgate.control.cells.options import CellFleet, FleetCell, FleetCellState
+from headgate.control.cells.options import CellFleet, FleetCellState
 from headgate.control.cells.share_split import MILLION, split_by_demand
 
 DRIFT_PPM = 10_000
@@ -129,6 +129,8 @@ class _Process:
 
 @dataclass(slots=True)
 class _Account:
+    assigned: tuple[str, ...]
+    """Cells to which the account is assigned."""
     granted: dict[str, int] = field(default_factory=dict[str, int])
     """Share of each cell that the controller is renewing."""
     busy_round: dict[str, int] = field(default_factory=dict[str, int])
@@ -146,6 +148,12 @@ class ShareController:
         self._has_granted = False
         self._processes: dict[str, _Process] = {}
         self._by_cell: dict[str, list[_Process]] = {}
+        self._live: dict[str, list[_Process]] = {}
+        """Processes of each cell that have reported recently."""
+        self._reachable: set[str] = set()
+        """Cells that may get more than the floor."""
+        self._floors: dict[str, int] = {}
+        """Highest floor of each cell's processes. It is higher than in the file if a gateway's setting is."""
         self._accounts: dict[str, _Account] = {}
         self.change_fleet(fleet, now)
 
@@ -160,7 +168,9 @@ class ShareController:
         }
         # A removed process keeps its leases until they expire.
         self._processes |= {url: each for url, each in known.items() if each.beliefs and url not in self._processes}
-        self._index()
+        self._index(now)
+        for name, account in self._accounts.items():
+            account.assigned = cells_of(name, fleet)
 
     # Rounds
 
@@ -174,7 +184,7 @@ class ShareController:
             each.drop_expired(now)
             if url not in listed and not each.beliefs:
                 del self._processes[url]
-        self._index()
+        self._index(now)
         for account in self._known_accounts():
             self._divide(account, now)
         return [self._message(process, now) for url, process in self._processes.items() if url in listed]
@@ -194,10 +204,21 @@ class ShareController:
             if report.epoch == self.epoch:
                 known.epoch = self.epoch
 
-    def _index(self) -> None:
-        self._by_cell = {}
+    def _index(self, now: int) -> None:
+        """Prepares what does not depend on the account."""
+        self._by_cell = {cell.name: [] for cell in self.fleet.cells}
         for each in self._processes.values():
             self._by_cell.setdefault(each.cell, []).append(each)
+        self._live = {
+            name: [each for each in processes if not each.silent(now, self.fleet.interval_ns)]
+            for name, processes in self._by_cell.items()
+        }
+        lost = {each.name for each in self.fleet.cells if each.state is FleetCellState.LOST}
+        self._reachable = {name for name, live in self._live.items() if live and name not in lost}
+        self._floors = {
+            name: max((self.fleet.share_floor_ppm, *(each.floor_ppm for each in processes)))
+            for name, processes in self._by_cell.items()
+        }
 
     def _message(self, process: _Process, now: int) -> ShareMessage:
         self._version += 1
@@ -229,12 +250,13 @@ class ShareController:
         for process in self._processes.values():
             reported |= dict.fromkeys(process.demand)
             reported |= dict.fromkeys(process.beliefs)
-        self._accounts = {name: self._accounts.get(name) or _Account() for name in sorted(reported)}
+        known = self._accounts
+        self._accounts = {name: known.get(name) or _Account(cells_of(name, self.fleet)) for name in sorted(reported)}
         return list(self._accounts)
 
     def _divide(self, name: str, now: int) -> None:
         account = self._accounts[name]
-        demand = {cell.name: self._demand(cell, name, now) for cell in self.fleet.cells}
+        demand = {cell.name: self._demand(cell.name, name) for cell in self.fleet.cells}
         for cell, wanted in demand.items():
             if wanted:
                 account.busy_round[cell] = self._round
@@ -245,7 +267,7 @@ class ShareController:
             granted[cell] = min(granted[cell], target)
         free = MILLION - self._used(name, granted, now)
         for cell in sorted(members, key=lambda each: granted[each] - targets[each]):
-            if (raised := min(targets[cell] - granted[cell], free)) > 0 and self._reachable(cell, now):
+            if (raised := min(targets[cell] - granted[cell], free)) > 0 and cell in self._reachable:
                 granted[cell] += raised
                 free -= raised
         # Until all processes of a cell have reported, its share in force is unknown.
@@ -253,7 +275,7 @@ class ShareController:
 
     def _members(self, name: str, account: _Account, now: int) -> list[str]:
         """Returns the assigned cells, and the cells that the account still uses."""
-        members = dict.fromkeys(cells_of(name, self.fleet))
+        members = dict.fromkeys(account.assigned)
         for cell in self.fleet.cells:
             last = account.busy_round.get(cell.name)
             busy = last is not None and self._round - last < IDLE_ROUNDS
@@ -263,11 +285,11 @@ class ShareController:
 
     def _targets(self, granted: Mapping[str, int], demand: Mapping[str, int], now: int) -> dict[str, int]:
         floor = self.fleet.share_floor_ppm
-        present = {cell: wanted for cell, wanted in demand.items() if self._reachable(cell, now)}
+        present = {cell: wanted for cell, wanted in demand.items() if cell in self._reachable}
         targets = dict.fromkeys(granted, floor)
         left = MILLION - floor * (len(granted) - len(present))
         targets |= split_by_demand(present, floor, max(0, left))
-        if sum(granted.values()) <= MILLION and any(self._is_unmeasured(cell, now) for cell in present):
+        if sum(granted.values()) <= MILLION and any(self._is_unmeasured(cell) for cell in present):
             return dict(granted)
         moved = max((abs(target - granted[cell]) for cell, target in targets.items()), default=0)
         settled = abs(MILLION - sum(granted.values())) <= HYSTERESIS_PPM and sum(granted.values()) <= MILLION
@@ -275,15 +297,11 @@ class ShareController:
 
     def _used(self, name: str, granted: Mapping[str, int], now: int) -> int:
         """Returns the sum of the highest shares that all cells may be using."""
-        used = sum(max(ppm, self._bound(cell, name, now), self._floor_of(cell)) for cell, ppm in granted.items())
+        used = sum(max(ppm, self._bound(cell, name, now), self._floors.get(cell, 0)) for cell, ppm in granted.items())
         others = (self._bound(cell, name, now) for cell in self._by_cell if cell not in granted)
         return used + sum(bound for bound in others if bound > self.fleet.share_floor_ppm)
 
     # Cells
-
-    def _floor_of(self, cell: str) -> int:
-        """Returns the highest floor of a cell's processes. It is higher than in the file if a gateway's setting is."""
-        return max((self.fleet.share_floor_ppm, *(each.floor_ppm for each in self._of_cell(cell))))
 
     def _of_cell(self, cell: str) -> list[_Process]:
         return self._by_cell.get(cell, [])
@@ -306,25 +324,11 @@ class ShareController:
             return self.fleet.share_floor_ppm
         return max(self.fleet.share_floor_ppm, self._bound(cell, name, now))
 
-    def _reachable(self, cell: str, now: int) -> bool:
-        known = self.fleet.cell(cell)
-        return (
-            known is not None
-            and known.state is not FleetCellState.LOST
-            and any(not each.silent(now, self.fleet.interval_ns) for each in self._of_cell(cell))
-        )
+    def _is_unmeasured(self, cell: str) -> bool:
+        return any(not each.is_measured for each in self._live.get(cell, ()))
 
-    def _is_unmeasured(self, cell: str, now: int) -> bool:
-        return any(
-            not each.is_measured and not each.silent(now, self.fleet.interval_ns) for each in self._of_cell(cell)
-        )
-
-    def _demand(self, cell: FleetCell, name: str, now: int) -> int:
-        return sum(
-            each.demand.get(name, 0)
-            for each in self._of_cell(cell.name)
-            if not each.silent(now, self.fleet.interval_ns)
-        )
+    def _demand(self, cell: str, name: str) -> int:
+        return sum(each.demand.get(name, 0) for each in self._live.get(cell, ()))
 
     # Status
 
