@@ -22,7 +22,7 @@ from headgate.model.units import Instant, TenantId
 
 
 class PolicyUpdate:
-    __slots__ = ("_admission", "_overrides", "_shares", "_state", "_termination")
+    __slots__ = ("_admission", "_has_divided", "_overrides", "_shares", "_state", "_termination")
 
     def __init__(self, state: SchedulerState, admission: Admission, endings: Termination) -> None:
         self._state = state
@@ -30,6 +30,8 @@ class PolicyUpdate:
         self._termination = endings
         self._overrides = Overrides(state.timer_heap)
         self._shares = AccountShares(state.timer_heap)
+        self._has_divided = False
+        """Whether limits and budgets are divided now. If not, no tenant has to be visited."""
 
     def change(self, policy: Policy, policy_hash: str, now: Instant, out: list[Command]) -> None:
         """Applies the new policy immediately.
@@ -122,7 +124,9 @@ class PolicyUpdate:
             tenants = tenant_table(self._shares.divided(tenants.values())).by_id
             throttles = self._shares.divided_throttles(throttles)
         state.limits.change_rules(tenants, throttles, open_requests, now)
-        state.budgets.change_shares(self._shares)
+        if self._shares.divides or self._has_divided:
+            self._has_divided = self._shares.divides
+            state.budgets.change_shares(self._shares)
 
 
 def _concerns(request: Request, changes: Mapping[TenantId, Tenant | None]) -> bool:
