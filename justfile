@@ -234,6 +234,11 @@ bench-cell *args:
 cell-streams *args:
     {{ bin }}/python -m bench.cell_streams "$@"
 
+# Measure limits and budgets across several cells, and the loss of a cell (docs/guides/several-cells.md).
+[positional-arguments]
+cells *args:
+    {{ bin }}/python -m bench.several_cells "$@"
+
 # Run every known attack against a live gateway. Report the results, the longest event-loop turn and /health latency.
 [positional-arguments]
 attack *args:

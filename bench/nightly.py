@@ -32,6 +32,7 @@ from bench import (
     ledger_speed,
     scale_live,
     scheduler_speed,
+    several_cells,
     sim_vs_live,
     tracing_overhead,
 )
@@ -152,6 +153,12 @@ PARTS: Final = (
         _bench("kill_cell", "--kinds scheduler --kills 1"),
     ),
     Part("cell-streams", _bench("cell_streams"), _at_most(**STREAMS_MOST), _bench("cell_streams", "--smoke")),
+    Part(
+        "several-cells",
+        _bench("several_cells"),
+        _at_most(lost=0, overspent_ppm=0, violations=0, budget_overspent_ppm=several_cells.BUDGET_PPM_MAX),
+        _bench("several_cells", "--smoke"),
+    ),
     Part("cell-seeds", _bench("cell_faults", "20000 --processes 2"), _at_most(violations=0)),
     Part(
         "ledger",

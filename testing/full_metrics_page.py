@@ -46,6 +46,7 @@ CELL = CellStats(
     store_reconnects=0,
     store_timeouts=0,
     entries_skipped=0,
+    share_leases=1,
 )
 LEDGER = LedgerStats(
     database_up=True,

@@ -43,6 +43,11 @@ def test_cell_requires_only_the_store() -> None:
     )
 
 
+def test_share_floor_is_read_in_percent() -> None:
+    assert cell_of(f"store: '{STORE}', member_count: 2").share_floor_ppm == 1_000_000
+    assert cell_of(f"store: '{STORE}', member_count: 2, share_floor_percent: 25").share_floor_ppm == 250_000
+
+
 @pytest.mark.parametrize(
     ("written", "whole"),
     [
@@ -180,12 +185,16 @@ def test_summary_shows_the_cell() -> None:
         f"cell east: 1 gateway with a shared queue in {STORE}, this one is gw-1; "
         "the scheduler is a separate `headgate scheduler` process, which must be running"
     ) in list(summary_lines(apart))
+    floor = settings_of(with_cell(f"store: '{STORE}', member_count: 4, share_floor_percent: 25"))
+    [line] = [each for each in summary_lines(floor) if each.startswith("cell ")]
+    assert line.endswith("; without a lease, it uses 25 % of each tenant's limits")
     assert summary_data(usual)["cell"] == {
         "store": "redis://u:***@cache:6379/0",
         "name": "headgate",
         "member_name": None,
         "member_count": 4,
         "gateways_are_candidates": True,
+        "share_floor_ppm": 1_000_000,
     }
 
 

@@ -16,6 +16,7 @@ from headgate.core.events import (
     FleetEvent,
     PolicyChanged,
     RequestArrived,
+    SharesAssigned,
     TimerFired,
 )
 from headgate.core.scheduler import Scheduler
@@ -142,7 +143,7 @@ async def tell(log: Log) -> list[list[Command]]:
                 # Otherwise the report would wait for the next message or heartbeat.
                 cell.gateway._node.member._connection.urgent = True
                 cell.gateway.report(event)
-            case PolicyChanged() | BudgetsSynced():
+            case PolicyChanged() | BudgetsSynced() | SharesAssigned():
                 cell.scheduler.report(event)
                 cell.gateway.report(event)
             case _:

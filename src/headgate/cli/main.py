@@ -36,6 +36,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "report": "Show whether each class met its objectives.",
         },
         "Operate": {
+            "cells": "Assign tenants to cells and divide their limits.",
             "operate": "Hold a class, throttle a tenant, drain an endpoint or pin a level.",
             "generate": "Generate alert rules, dashboards or the configuration schema.",
             "ledger": "Prepare the database.",

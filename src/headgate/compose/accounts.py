@@ -5,15 +5,17 @@ Without a database, most of these components are absent. The rest of the gateway
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from headgate.compose.cell_shares import open_share_leases, routes_of
 from headgate.config.settings import Settings
 from headgate.control.budget_sync import BudgetSync
+from headgate.control.cells.share_leases import ShareLeases
 from headgate.control.notifications import Notifier
 from headgate.control.operator_overrides import NO_DATABASE_HINT, MemoryOverrides, overrides_status
-from headgate.core.events import BudgetsSynced
+from headgate.core.events import BudgetsSynced, SharesAssigned
 from headgate.edge.admin.api import AdminApi, Operator
 from headgate.edge.admin.budgets import budget_routes
 from headgate.edge.admin.cost import cost_routes
@@ -31,6 +33,7 @@ from headgate.ports.ledger import AttemptJournal
 from headgate.ports.observer import Observer
 from headgate.telemetry.directory_metrics import DirectoryStats
 from headgate.telemetry.ledger_metrics import LedgerStats
+from headgate.telemetry.tenant_activity import TenantActivity
 
 if TYPE_CHECKING:
     import aiohttp
@@ -70,6 +73,8 @@ class TenantAccounts:
         self._budgets = BudgetSync(database, report, lambda: self._in_force, now)
         self._reports = self._open_reports()
         self._notifier: Notifier | None = None
+        self.share_leases: ShareLeases | None = None
+        """Shares of limits, if several cells serve the same tenants."""
         self._preparing: asyncio.Task[None] | None = None
         """Task that reads the amounts already spent against new budgets."""
         self.secret_uses: dict[str, SecretUse] = {}
@@ -88,6 +93,10 @@ class TenantAccounts:
         if self._settings.notifications is not None:
             url = None if self._settings.database is None else self._settings.database.url
             self._notifier = Notifier(self._settings.notifications, session, url)
+
+    def open_share_leases(self, assign: Callable[[SharesAssigned], None], activities: Iterable[TenantActivity]) -> None:
+        """`assign` passes the shares to the scheduler. Does nothing if the cell is the only one."""
+        self.share_leases = open_share_leases(self._settings, self._now, assign, lambda: self._in_force, activities)
 
     # Lifecycle
 
@@ -258,10 +267,19 @@ class TenantAccounts:
         operators = {each.digest: Operator(each.name, each.permissions) for each in settings.admin_keys}
         secrets = settings.key_secrets or (b"",)
         names = partial(override_targets, settings.policy, lambda: self._in_force, endpoints)
+        shares = {} if self.share_leases is None else routes_of(self.share_leases)
         if directory is None:
-            return AdminApi(self._overrides, secrets, operators, self._wait_applied, names, hint=NO_DATABASE_HINT)
+            return AdminApi(
+                self._overrides,
+                secrets,
+                operators,
+                self._wait_applied,
+                names,
+                hint=NO_DATABASE_HINT,
+                more_routes=shares,
+            )
         budgets = budget_routes(directory.writer, lambda name: self._budgets_left(budgets_left, name)[0])
-        others = {**tenant_routes(directory.writer, secrets[0]), **budgets}
+        others = {**tenant_routes(directory.writer, secrets[0]), **budgets, **shares}
         if self._reports is not None:
             others |= cost_routes(self._reports)
         return AdminApi(directory.writer, secrets, operators, self._wait_applied, names, more_routes=others)
@@ -291,6 +309,7 @@ class TenantAccounts:
         return {
             "overrides": overrides_status(self._in_force.overrides, self._now()),
             "key_secrets": secret_uses_status(self.secret_uses),
+            **({} if self.share_leases is None else {"shares": self.share_leases.status()}),
             **({} if self._directory is None else {"database": self._directory.status()}),
             **({} if self._ledger is None else {"ledger": self._ledger.status()}),
         }

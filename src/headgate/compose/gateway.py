@@ -75,8 +75,7 @@ class Gateway:
         open_watch: Callable[..., EngineWatch] = EngineWatch,
     ) -> None:
         self._configuration = Configuration(settings)
-        self._serves = serves
-        self._shutdown = asyncio.Event()
+        self._serves, self._shutdown = serves, asyncio.Event()
         self._tasks = SupervisedTasks(self._on_fault)
         self._clock = SystemClock()
         # Create these first: they may raise, and at this point there is nothing to close.
@@ -91,6 +90,7 @@ class Gateway:
         self._cell: CellHost | None = None
         self._ejections = EjectionObserver()
         self._host = self._open_host((*self._observability.request_observers, *observers), worker)
+        self._accounts.open_share_leases(self._host.report, self._meters.activities)
         self._engines = Engines(
             self._session, self._host.report, self._host.summary, names=names, open_watch=open_watch
         )

@@ -51,7 +51,7 @@ class GatewayStatus:
             resources_held=self._resources_held,
             signals=engines.signals,
             scaling=parts.scaling.metrics,
-            cell=lambda: None if cell is None else cell_figures(cell),
+            cell=lambda: None if cell is None else cell_figures(cell, parts.accounts.share_leases),
             ledger=parts.accounts.ledger_figures,
             directory=parts.accounts.directory_figures,
             decide_s=lambda: parts.host.decision_time.total_ns / SECOND,

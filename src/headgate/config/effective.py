@@ -69,6 +69,7 @@ _DERIVED: Final = frozenset(
         (CellOptions, "store_shown"),
         (DatabaseOptions, "url_redacted"),
         (NotificationOptions, "webhook_shown"),
+        (Limits, "share_ppm"),
         (Limits, "total_concurrency"),
         (Limits, "total_tokens_per_minute"),
         (Pool, "cold_start_ns"),

@@ -193,6 +193,7 @@ class CellSection(Section, frozen=True):
     member_name: str | None = _CELL.member_name
     member_count: Positive = _CELL.member_count
     gateways_are_candidates: bool = _CELL.gateways_are_candidates
+    share_floor_percent: Percent = _CELL.share_floor_ppm // PPM_PER_PERCENT
 
 
 class DatabaseSection(Section, frozen=True):

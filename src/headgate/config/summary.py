@@ -14,7 +14,7 @@ from headgate.fleets.processes.options import ProcessOptions
 from headgate.hosts.cell.options import CellOptions
 from headgate.ledger.options import LedgerOptions
 from headgate.model.caps import Caps
-from headgate.model.limits import Limits
+from headgate.model.limits import WHOLE_PPM, Limits
 from headgate.model.money import Budget, Price
 from headgate.model.policy import Model, OptimizationGoal, Pool, ServiceClass
 from headgate.model.speed import EngineSpeed
@@ -140,7 +140,10 @@ def _cell(cell: CellOptions) -> str:
         if cell.gateways_are_candidates
         else "the scheduler is a separate `headgate scheduler` process, which must be running"
     )
-    return f"cell {cell.name}: {who} with a shared queue in {cell.store_shown}, {named}; {by}"
+    line = f"cell {cell.name}: {who} with a shared queue in {cell.store_shown}, {named}; {by}"
+    if cell.share_floor_ppm == WHOLE_PPM:
+        return line
+    return f"{line}; without a lease, it uses {_percent(cell.share_floor_ppm)} of each tenant's limits"
 
 
 def _cell_data(cell: CellOptions) -> dict[str, object]:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from headgate.control.cells.share_leases import ShareLeases
 from headgate.hosts.cell.host import CellHost
 from headgate.hosts.cell.options import CellOptions
 from headgate.hosts.cell.protocol.messages import VERSION
@@ -54,7 +55,7 @@ def cell_now(host: CellHost, members: "Sequence[CellMember]" = ()) -> CellInfo:
     return CellInfo(view.mode.value, view.is_leader, (name, admin))
 
 
-def cell_figures(host: CellHost) -> CellStats:
+def cell_figures(host: CellHost, shares: ShareLeases | None = None) -> CellStats:
     view, store = host.view(), host.store
     absent = sum(each.presence is MemberPresence.ABSENT for each in view.members.values())
     return CellStats(
@@ -70,4 +71,6 @@ def cell_figures(host: CellHost) -> CellStats:
         store_reconnects=store.reconnects,
         store_timeouts=store.timeouts,
         entries_skipped=host.unreadable_entries,
+        share_leases=None if shares is None else shares.count,
+        share_leases_expired=0 if shares is None else shares.expired,
     )

@@ -294,6 +294,25 @@ class BudgetsSynced:
 
 
 @message
+class TenantShare:
+    """Share of an account's limits and hard budgets that this cell may use."""
+
+    account: TenantId
+    """First component of the tenants' paths."""
+    ppm: int
+    until: Instant
+
+
+@message
+class SharesAssigned:
+    """Shares of limits, if several cells serve the same tenants. They replace all earlier ones."""
+
+    floor_ppm: int
+    """Share of an account that is not listed or whose share has expired."""
+    shares: tuple[TenantShare, ...] = ()
+
+
+@message
 class TimerFired:
     """The time returned by `next_wakeup` has come."""
 
@@ -313,5 +332,6 @@ Event = (
     | FleetEvent
     | PolicyChanged
     | BudgetsSynced
+    | SharesAssigned
     | TakeoverReport
 )

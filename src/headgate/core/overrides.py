@@ -60,6 +60,7 @@ def stricter(one: Limits, other: Limits) -> Limits:
         _min_of(one.concurrency, other.concurrency),
         _min_of(one.total_tokens_per_minute, other.total_tokens_per_minute),
         _min_of(one.total_concurrency, other.total_concurrency),
+        min(one.share_ppm, other.share_ppm),
     )
 
 

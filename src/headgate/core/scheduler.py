@@ -49,6 +49,7 @@ from headgate.core.events import (
     RequestReported,
     RequestSettled,
     RequestWithdrawn,
+    SharesAssigned,
     TakeoverReport,
     TimerFired,
 )
@@ -84,7 +85,7 @@ class Scheduler:
             self._termination.expire(now, out)
             self._termination.end_past_deadlines(event, now, out)
             state.attempts.fire_prefill_timers(now)
-            self._policy_update.expire_overrides(now)
+            self._policy_update.expire(now)
         fleet, overload = state.fleet, state.overload
         if overload.tick_at is not None:
             overload.tick(fleet, state.queue.min_shares, now)
@@ -120,6 +121,7 @@ class Scheduler:
         | FleetEvent
         | PolicyChanged
         | BudgetsSynced
+        | SharesAssigned
         | TakeoverReport,
         now: Instant,
         out: list[Command],
@@ -142,6 +144,8 @@ class Scheduler:
                 self._takeover.request_settled(event, now)
             case BudgetsSynced():
                 self._state.budgets.sync(event)
+            case SharesAssigned():
+                self._policy_update.assign_shares(event, now)
             case _:
                 if (readmitted := self._state.fleet.handle(event, now)) is not None:
                     out.append(readmitted)

@@ -1,9 +1,12 @@
 """Rate and concurrency limits of a tenant."""
 
 from dataclasses import dataclass
+from typing import Final
 
 from headgate.model.message import message
 from headgate.model.units import Duration
+
+WHOLE_PPM: Final = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +28,8 @@ class Limits:
     """
     total_concurrency: int | None = None
     """Undivided concurrency limit, if these limits are a share of larger ones."""
+    share_ppm: int = WHOLE_PPM
+    """Share of the cell's limits that these limits are, in parts per million, if other cells have the rest."""
 
 
 @message

@@ -5,6 +5,7 @@ from typing import Final
 from headgate.telemetry.metric_definition import counter, gauge
 
 _IN_CELL: Final = "the process is in a [cell](../concepts/cell.md)"
+_SHARES: Final = "tenants have [several cells](../guides/several-cells.md) (`cell.share_floor_percent` below 100)"
 _LEADS: Final = "the process is its cell's scheduler"
 
 CELL: Final = (
@@ -65,5 +66,18 @@ CELL: Final = (
         "",
         "Cell entries skipped because this version cannot read them.",
         exposed_when=_IN_CELL,
+    ),
+    gauge(
+        "headgate_cell_share_leases",
+        "",
+        "Accounts with a leased share of their limits.",
+        "0 means that no controller (`headgate cells run`) reaches this process, or that no account has limits.",
+        exposed_when=_SHARES,
+    ),
+    counter(
+        "headgate_cell_share_leases_expired_total",
+        "",
+        "Leased shares that expired because they were not renewed.",
+        exposed_when=_SHARES,
     ),
 )

@@ -28,6 +28,9 @@ class CellStats:
     store_reconnects: int
     store_timeouts: int
     entries_skipped: int
+    share_leases: int | None = None
+    """Number of accounts with a leased share of their limits; None if tenants have only one cell."""
+    share_leases_expired: int = 0
 
 
 def cell_metrics(cell: CellStats) -> Iterator[MetricFamily]:
@@ -47,3 +50,6 @@ def cell_metrics(cell: CellStats) -> Iterator[MetricFamily]:
     yield unlabelled("headgate_cell_store_reconnects_total", cell.store_reconnects)
     yield unlabelled("headgate_cell_store_timeouts_total", cell.store_timeouts)
     yield unlabelled("headgate_cell_entries_skipped_total", cell.entries_skipped)
+    if cell.share_leases is not None:
+        yield unlabelled("headgate_cell_share_leases", cell.share_leases)
+        yield unlabelled("headgate_cell_share_leases_expired_total", cell.share_leases_expired)

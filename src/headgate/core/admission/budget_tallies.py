@@ -5,7 +5,7 @@ A scope is a class or one level of a tenant's path. Budgets of one scope with th
 `budgets` describes the rules.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from itertools import chain, repeat
 from typing import Final
@@ -13,6 +13,7 @@ from typing import Final
 from headgate.core.commands import BudgetCrossed
 from headgate.core.counters import BudgetCounter
 from headgate.core.events import BudgetSpent, BudgetsSynced
+from headgate.model.limits import WHOLE_PPM
 from headgate.model.money import Budget, BudgetStatus, NanoUsd, Period
 from headgate.model.persistent_map import PersistentMap
 from headgate.model.policy import Policy
@@ -29,7 +30,19 @@ _NOTHING: Final = NanoUsd(0)
 class BudgetTally:
     """Amounts that one scope has spent and reserved in one kind of period."""
 
-    __slots__ = ("budgets", "crossed", "ledger_spent", "period", "reserved", "scope", "share_base", "spent", "synced")
+    __slots__ = (
+        "budgets",
+        "crossed",
+        "ledger_spent",
+        "next_share_ppm",
+        "period",
+        "reserved",
+        "scope",
+        "share_base",
+        "share_ppm",
+        "spent",
+        "synced",
+    )
 
     def __init__(self, scope: str, period: Period) -> None:
         self.scope = scope
@@ -39,6 +52,10 @@ class BudgetTally:
         self.reserved = _NOTHING
         self.share_base: NanoUsd | None = None
         """Amount already spent when the budget was limited to a share. None if the whole budget may be spent here."""
+        self.share_ppm = WHOLE_PPM
+        """Share of the amount left that this cell may spend, if other cells have the rest."""
+        self.next_share_ppm = WHOLE_PPM
+        """Share from the next ledger amount on. A lower share applies at once."""
         self.synced = False
         """Whether the spent amount has been synced with the ledger or a predecessor."""
         self.ledger_spent: NanoUsd | None = None
@@ -54,6 +71,15 @@ class BudgetTally:
         elif self.share_base is None:
             self.share_base = self.spent
 
+    def change_share(self, share_ppm: int) -> None:
+        """Changes this cell's share. A higher share applies from the next ledger amount or period on.
+
+        Until then, this cell does not know what other cells have spent of the share that it gets.
+        """
+        self.next_share_ppm = share_ppm
+        if share_ppm < self.share_ppm:
+            self.share_ppm = share_ppm
+
     def raise_spent(self, spent: NanoUsd) -> bool:
         """Raises the spent amount to a total that includes spending elsewhere. Returns whether the amount increased."""
         more = spent > self.spent
@@ -66,20 +92,24 @@ class BudgetTally:
 
     def sync_ledger(self, spent: NanoUsd) -> bool:
         """Applies the ledger amount. Returns whether the spent amount increased."""
-        self.ledger_spent = spent
+        self.ledger_spent, self.share_ppm = spent, self.next_share_ppm
         return (self.share_base is None or not self.synced) and self.raise_spent(spent)
 
     def reset(self) -> None:
         self.spent, self.ledger_spent = _NOTHING, None
+        self.share_ppm = self.next_share_ppm
         self.share_base = None if self.share_base is None else _NOTHING
         self.crossed.clear()
 
     def allowed(self, budget: Budget) -> int:
         """Returns the total amount that may be spent here."""
-        if self.share_base is None:
-            return budget.limit
+        base = self.share_base
+        if base is None:
+            if self.share_ppm == WHOLE_PPM:
+                return budget.limit
+            base = self.ledger_spent or _NOTHING
         of, whole = budget.share
-        return self.share_base + max(0, budget.limit - self.share_base) * of // whole
+        return base + max(0, budget.limit - base) * of * self.share_ppm // (whole * WHOLE_PPM)
 
     def exceeded_budget(self, amount: NanoUsd) -> Budget | None:
         """Returns the first hard budget that `amount` would exceed."""
@@ -190,6 +220,13 @@ class BudgetTallies:
         else:
             del self._scopes[scope]
         return True
+
+    def change_shares(self, share_of: Callable[[TenantId], int]) -> None:
+        """Applies this cell's shares to the budgets of tenants. Budgets of classes are not divided."""
+        for tally in self._by_name.values():
+            kind, _, name = tally.scope.partition(":")
+            if kind == "tenant":
+                tally.change_share(share_of(TenantId(name)))
 
     def _tally_scope(self, scope: str, budgets: tuple[Budget, ...]) -> tuple[BudgetTally, ...]:
         """Returns the tallies of a scope with these budgets. A tally is kept if its kind of period remains."""

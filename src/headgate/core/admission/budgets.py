@@ -28,6 +28,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Final
 
+from headgate.core.account_shares import AccountShares
 from headgate.core.admission.budget_tallies import BudgetTallies, BudgetTally
 from headgate.core.admission.business_units import BusinessUnit, BusinessUnits, unit_name
 from headgate.core.admission.cost_estimate import cheapest_pools, cost_at, cost_of_usage, max_cost, output_tokens_within
@@ -39,6 +40,7 @@ from headgate.core.events import AttemptReported, BudgetsSynced, RequestSettled
 from headgate.core.request_state import Request
 from headgate.core.routing.fleet import FleetState
 from headgate.core.rules import Rules
+from headgate.model.limits import WHOLE_PPM
 from headgate.model.money import NANO_USD_PER_USD, PAYER_BY_CAUSE, Bill, Budget, BudgetStatus, NanoUsd, Payer, Period
 from headgate.model.outcome import Outcome
 from headgate.model.policy import OptimizationGoal
@@ -111,6 +113,9 @@ class Budgets:
             for claim in self.claims.values():
                 self._detach(claim)
                 self._attach(claim)
+
+    def change_shares(self, shares: AccountShares) -> None:
+        self._tallies.change_shares(shares.share_of)
 
     # Arrival
 
@@ -188,6 +193,9 @@ class Budgets:
         if tally.share_base is not None:
             allowed = format_usd(max(0, tally.allowed(budget) - tally.share_base))
             reason += f"; while other gateways are unreachable, this gateway may spend {allowed} of the remainder"
+        elif tally.share_ppm != WHOLE_PPM:
+            allowed = format_usd(max(0, tally.allowed(budget) - tally.spent))
+            reason += f"; this cell may spend {allowed} of the remainder"
         until = f"until the {tally.period} ends" + ("" if wait is None else f" in {_format_duration(wait)}")
         return QuotaShortage(Outcome.BUDGET_EXCEEDED, f"{reason}; raise the budget or wait {until}", wait)
 

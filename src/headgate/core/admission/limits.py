@@ -26,7 +26,7 @@ from typing import Final, NamedTuple
 
 from headgate.core.counters import LimitCounter
 from headgate.core.overrides import stricter
-from headgate.model.limits import Limits, LimitsLeft, RateLeft
+from headgate.model.limits import WHOLE_PPM, Limits, LimitsLeft, RateLeft
 from headgate.model.outcome import Outcome
 from headgate.model.persistent_map import PersistentMap
 from headgate.model.tenant import Tenant, below, levels_of
@@ -70,6 +70,12 @@ class LeakyBucket:
     def change_limit(self, limit: int, now: Instant) -> None:
         """Changes the limit. Current usage stays and drains at the new rate."""
         self._up_to = limit * now + self.used(now)
+        self.limit = limit
+
+    def change_share(self, limit: int, now: Instant) -> None:
+        """Changes the limit because the tenant's share has changed. What fits now does not increase."""
+        free = self.limit * MINUTE - self.used(now)
+        self._up_to = limit * now + limit * MINUTE - min(free, limit * MINUTE)
         self.limit = limit
 
     def wait_ns(self, amount: int, now: Instant) -> Duration:
@@ -121,6 +127,7 @@ class _Level:
         "duration_ns",
         "open",
         "requests",
+        "share_ppm",
         "tenant",
         "tokens",
         "tokens_whole",
@@ -132,6 +139,8 @@ class _Level:
         self.tokens: LeakyBucket | None = None
         self.tokens_whole = 0
         """Total tokens per minute if `tokens` is only a share of the limit, otherwise 0."""
+        self.share_ppm = WHOLE_PPM
+        """Share of the limits that this cell may use."""
         self.concurrency: int | None = None
         self.concurrency_whole = 0
         """Total concurrency if `concurrency` is only a share of the limit, otherwise 0."""
@@ -141,8 +150,10 @@ class _Level:
         """Moving average of request durations."""
 
     def change(self, limits: Limits, now: Instant) -> None:
-        self.requests = _changed(self.requests, limits.requests_per_minute, now)
-        self.tokens = _changed(self.tokens, limits.tokens_per_minute, now)
+        same_share = limits.share_ppm == self.share_ppm
+        self.requests = _changed(self.requests, limits.requests_per_minute, now, same_share=same_share)
+        self.tokens = _changed(self.tokens, limits.tokens_per_minute, now, same_share=same_share)
+        self.share_ppm = limits.share_ppm
         self.tokens_whole = limits.total_tokens_per_minute or 0
         self.concurrency = limits.concurrency
         self.concurrency_whole = limits.total_concurrency or 0
@@ -150,6 +161,8 @@ class _Level:
     def shortages(self, requested: "RequestedAmounts", now: Instant) -> Iterator[QuotaShortage]:
         """Yields a shortage for each limit that the request exceeds."""
         name = f'tenant "{self.tenant}"'
+        if self.share_ppm != WHOLE_PPM:
+            name += f" (with {self.share_ppm / 10_000:.3g} % of its limits in this cell)"
         sequences, prompt_tokens, tokens = requested
         if self.concurrency is not None and self.open + sequences > self.concurrency:
             yield self._too_many_open(name, sequences, self.concurrency)
@@ -163,7 +176,9 @@ class _Level:
         if limit < prompt_tokens <= self.tokens_whole:
             share = f"{limit} of the {self.tokens_whole} tokens per minute of {name}"
             reason = f"the prompt has about {prompt_tokens} tokens, but this gateway may use only {share}"
-            reason += f" while other gateways are unreachable; retry in {format_seconds(_SHARE_RETRY_NS)}"
+            if self.share_ppm == WHOLE_PPM:
+                reason += " while other gateways are unreachable"
+            reason += f"; retry in {format_seconds(_SHARE_RETRY_NS)}"
             yield QuotaShortage(Outcome.RATE_LIMITED, reason, _SHARE_RETRY_NS)
         elif prompt_tokens > limit:
             reason = f"the prompt has about {prompt_tokens} tokens, but {name} may use only {limit} tokens per minute"
@@ -451,12 +466,15 @@ def _limits_of(
     return stricter(limits, throttles[name]) if name in throttles else limits
 
 
-def _changed(rate: LeakyBucket | None, limit: int | None, now: Instant) -> LeakyBucket | None:
+def _changed(rate: LeakyBucket | None, limit: int | None, now: Instant, *, same_share: bool) -> LeakyBucket | None:
     if limit is None:
         return None
     if rate is None:
         return LeakyBucket(limit)
-    rate.change_limit(limit, now)
+    if same_share:
+        rate.change_limit(limit, now)
+    else:
+        rate.change_share(limit, now)
     return rate
 
 

@@ -8,7 +8,7 @@ messages to send; the caller chooses when to send them.
 from collections.abc import Callable, Sequence
 
 from headgate.core.engine_time import merge_times
-from headgate.core.events import BudgetsSynced, FleetEvent, PolicyChanged
+from headgate.core.events import BudgetsSynced, FleetEvent, PolicyChanged, SharesAssigned
 from headgate.core.summary import Summary
 from headgate.hosts.cell.leader.election import Election
 from headgate.hosts.cell.leader.leader import Leader
@@ -130,7 +130,7 @@ class Node:
             self._rules = event
         if isinstance(event, BudgetsSynced):
             self._budgets = event
-        if leader is not None and isinstance(event, PolicyChanged | BudgetsSynced | FleetEvent):
+        if leader is not None and isinstance(event, PolicyChanged | BudgetsSynced | SharesAssigned | FleetEvent):
             leader.handle(event, now)
         return self.member.handle(event, now)
 
@@ -280,6 +280,7 @@ class Node:
                     observers=self._observers,
                     budgets=self._budgets,
                     version=self._version,
+                    shares=self.member.rules.shares,
                 )
         if self.leader is not None:
             self._led_at = now

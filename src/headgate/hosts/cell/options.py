@@ -17,3 +17,5 @@ class CellOptions:
     """Expected number of gateways. A gateway that does not know a scheduler yet divides capacity by this number."""
     gateways_are_candidates: bool = True
     """Whether gateways may become the scheduler. If false, only scheduler-only processes may."""
+    share_floor_ppm: int = 1_000_000
+    """Share of a tenant's limits that the cell uses without a lease. The whole if there are no other cells."""

@@ -32,6 +32,7 @@ from headgate.core.events import (
     RequestReported,
     RequestSettled,
     RequestWithdrawn,
+    SharesAssigned,
     TimerFired,
     WithdrawalCause,
 )
@@ -114,7 +115,7 @@ class Baseline(ABC):
                 self._remove_if_drained(self._endpoints[endpoint_id])
             case RequestRejected() | EndpointMetricsReported() | EndpointProbed() | FirstToken():
                 pass
-            case AttemptsProgressed() | TimerFired() | BudgetsSynced():
+            case AttemptsProgressed() | TimerFired() | BudgetsSynced() | SharesAssigned():
                 pass
             case RequestReported() | AttemptReported() | RequestSettled():
                 raise AssertionError("a baseline does not take over from another scheduler")

@@ -35,6 +35,14 @@ CELL: Final = Dashboard(
             ),
         ),
         Panel("Unacknowledged messages", (gauge("headgate_cell_unacknowledged_messages", "instance"),)),
+        Panel(
+            "Leased shares",
+            (
+                (gauge("headgate_cell_share_leases", "instance")[0], "{{instance}} accounts"),
+                (rate("headgate_cell_share_leases_expired_total", "instance")[0], "{{instance}} expired"),
+            ),
+            description="Shares of limits from the controller of several cells.",
+        ),
         Panel("Island share divisor", (gauge("headgate_cell_share_divisor", "instance", aggregation="max"),)),
     ),
 )

@@ -7,7 +7,7 @@ each endpoint and lower limits. All other members are assigned their shares.
 from collections.abc import Iterable
 from dataclasses import replace
 
-from headgate.core.events import EndpointJoined, PolicyChanged
+from headgate.core.events import EndpointJoined, PolicyChanged, SharesAssigned
 from headgate.hosts.cell.leader.assignment_table import AssignmentTable
 from headgate.hosts.cell.leader.peers import Peer
 from headgate.hosts.cell.leader.roster import AbsentUsage, MemberRoster
@@ -19,10 +19,17 @@ from headgate.model.units import EndpointId, Instant
 
 class IslandReserve:
     def __init__(
-        self, book: AssignmentTable, roster: MemberRoster, endpoints: KnownEndpoints, rules: PolicyChanged
+        self,
+        book: AssignmentTable,
+        roster: MemberRoster,
+        endpoints: KnownEndpoints,
+        rules: PolicyChanged,
+        shares: SharesAssigned | None = None,
     ) -> None:
         self._book, self._roster, self._endpoints = book, roster, endpoints
         self.rules = rules
+        self.shares = shares
+        """Shares of limits at the start. None if there is only one cell."""
         self._reserved_shares = 0
         """Number of shares excluded from the core's current policy."""
         self._places: dict[EndpointId, int] = {}
@@ -32,6 +39,9 @@ class IslandReserve:
     def begin(self, now: Instant) -> None:
         self._reserved_shares = self._roster.reserved_shares
         self.apply_policy(now)
+        if self.shares is not None:
+            # Before the counters are restored, because a share that applies later would reduce what fits.
+            self._book.handle(self.shares, now)
 
     def apply_policy(self, now: Instant) -> None:
         members = max(1, self._roster.share_count)

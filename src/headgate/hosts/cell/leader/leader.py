@@ -27,6 +27,7 @@ from headgate.core.events import (
     EndpointMetricsReported,
     FleetEvent,
     PolicyChanged,
+    SharesAssigned,
     TimerFired,
 )
 from headgate.core.summary import Summary
@@ -74,6 +75,7 @@ class Leader:
         observers: Sequence[Observer] = (),
         budgets: BudgetsSynced | None = None,
         version: int = VERSION,
+        shares: SharesAssigned | None = None,
     ) -> None:
         self.epoch = epoch
         self.gathering = True
@@ -84,7 +86,7 @@ class Leader:
         table = AssignmentTable(epoch.number, start_within_ns=timing.start_within_ns, observers=tuple(observers))
         roster = MemberRoster(() if snapshot is None else snapshot.members, now, timing=timing)
         self._assignments, self._roster = table, roster
-        self._reserve = IslandReserve(table, roster, endpoints, rules)
+        self._reserve = IslandReserve(table, roster, endpoints, rules, shares)
         self._absence = AbsenceMonitor(table, roster, self._reserve, now, timing=timing, bounds=bounds)
         self._snapshots = SnapshotWriter(table, roster, self._reserve, now, snapshot_ns=timing.snapshot_ns)
         table.peers_to_notify |= roster.peers
@@ -191,13 +193,15 @@ class Leader:
 
     # Fleet and policy
 
-    def handle(self, event: FleetEvent | PolicyChanged | BudgetsSynced, now: Instant) -> None:
-        """Handles an endpoint event, a new policy or a spending report."""
+    def handle(self, event: FleetEvent | PolicyChanged | BudgetsSynced | SharesAssigned, now: Instant) -> None:
+        """Handles an endpoint event, a new policy, a spending report or new shares of limits."""
         match event:
             case PolicyChanged():
                 self._reserve.rules = event
             case BudgetsSynced():
                 self._start.budgets = event
+            case SharesAssigned():
+                self._reserve.shares = event
             case _:
                 self._notify_members(event, now)
         if self.gathering and not self._start.passes(event):

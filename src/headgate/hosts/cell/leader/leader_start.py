@@ -20,6 +20,7 @@ from headgate.core.events import (
     EndpointReady,
     FleetEvent,
     PolicyChanged,
+    SharesAssigned,
 )
 from headgate.hosts.cell.leader.absence import AbsenceMonitor
 from headgate.hosts.cell.leader.adoption import ReportAdoption
@@ -194,7 +195,7 @@ class LeaderStart:
 
     # Events during the adoption
 
-    def passes(self, event: FleetEvent | PolicyChanged | BudgetsSynced) -> bool:
+    def passes(self, event: FleetEvent | PolicyChanged | BudgetsSynced | SharesAssigned) -> bool:
         """Returns whether the core must handle an event immediately, while reports are being adopted."""
         match event:
             case EndpointReady(endpoint_id) | EndpointNotReady(endpoint_id):

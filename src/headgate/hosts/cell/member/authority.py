@@ -15,6 +15,7 @@ from headgate.core.events import (
     FleetEvent,
     PolicyChanged,
     RequestWithdrawn,
+    SharesAssigned,
 )
 from headgate.core.summary import Summary
 from headgate.hosts.cell.member.held_requests import HeldRequest
@@ -28,8 +29,8 @@ Decision = Dispatch | Abort | End
 RequestUpdate = FirstToken | AttemptsProgressed | FinishedAttempt | RequestWithdrawn
 """Update about a request after its arrival."""
 
-SettingsUpdate = PolicyChanged | BudgetsSynced | FleetEvent
-"""Update to the policy, the budgets or the endpoints."""
+SettingsUpdate = PolicyChanged | BudgetsSynced | SharesAssigned | FleetEvent
+"""Update to the policy, the budgets, the shares of limits or the endpoints."""
 
 
 class Authority(Protocol):

@@ -22,6 +22,7 @@ from headgate.core.events import (
     FleetEvent,
     PolicyChanged,
     RequestArrived,
+    SharesAssigned,
     TimerFired,
 )
 from headgate.core.scheduler import Scheduler
@@ -58,8 +59,8 @@ class IslandAuthority:
     ) -> list[Decision]:
         """Takes over the held requests, in the order in which a new scheduler receives them."""
         held = list(requests)
-        if rules.budgets is not None:
-            self._decide(rules.budgets, now)
+        for known in rules.reports():
+            self._decide(known, now)
         decisions = self._change_policy(rules.policy, rules.hash, now)
         for told in endpoints.updates():
             decisions += self._handle_fleet_event(EndpointJoined(told.endpoint), now)
@@ -102,7 +103,7 @@ class IslandAuthority:
         match update:
             case PolicyChanged(policy, policy_hash):
                 return self._change_policy(policy, policy_hash, now)
-            case BudgetsSynced():
+            case BudgetsSynced() | SharesAssigned():
                 return self._decide(update, now)
             case _:
                 return self._handle_fleet_event(update, now)

@@ -42,6 +42,7 @@ from headgate.core.events import (
     FleetEvent,
     PolicyChanged,
     RequestWithdrawn,
+    SharesAssigned,
 )
 from headgate.core.summary import Summary
 from headgate.hosts.cell.member.authority import Authority, SettingsUpdate
@@ -81,7 +82,14 @@ _AFTER_LEAVE_NS = Duration(3_600 * SECOND)
 _INCARNATION_STEP = 1 << 20
 
 MemberEvent = (
-    FirstToken | AttemptsProgressed | AttemptEnded | RequestWithdrawn | FleetEvent | PolicyChanged | BudgetsSynced
+    FirstToken
+    | AttemptsProgressed
+    | AttemptEnded
+    | RequestWithdrawn
+    | FleetEvent
+    | PolicyChanged
+    | BudgetsSynced
+    | SharesAssigned
 )
 
 
@@ -143,6 +151,8 @@ class Member:
                 self._connection.urgent = True
             case BudgetsSynced():
                 self.rules.budgets = event
+            case SharesAssigned():
+                self.rules.shares = event
             case (
                 EndpointJoined()
                 | EndpointReady()

@@ -5,20 +5,22 @@ applies the policy when the scheduler does, or immediately if it is an island. `
 policy.
 """
 
-from headgate.core.events import BudgetsSynced, PolicyChanged
+from headgate.core.events import BudgetsSynced, PolicyChanged, SharesAssigned
 from headgate.hosts.cell.member.commands import PolicyAgreed
 from headgate.model.policy import Policy
 from headgate.model.units import Instant
 
 
 class MemberRules:
-    __slots__ = ("_agreed", "_scheduler_hash", "_staged_at", "budgets", "hash", "policy", "staged_hash")
+    __slots__ = ("_agreed", "_scheduler_hash", "_staged_at", "budgets", "hash", "policy", "shares", "staged_hash")
 
     def __init__(self, now: Instant) -> None:
         self.policy = Policy()
         self.hash = ""
         self.budgets: BudgetsSynced | None = None
         """Latest spending report."""
+        self.shares: SharesAssigned | None = None
+        """Latest shares of limits. None if there is only one cell."""
         self.staged_hash = ""
         """Hash of a policy that this process has read but not applied. Empty if there is none."""
         self._staged_at = now
@@ -31,6 +33,10 @@ class MemberRules:
         self.policy, self.hash = changed.policy, changed.hash
         if self.staged_hash == changed.hash:
             self.staged_hash = ""
+
+    def reports(self) -> list[BudgetsSynced | SharesAssigned]:
+        """Returns what a new scheduler must know in addition to the policy."""
+        return [each for each in (self.budgets, self.shares) if each is not None]
 
     def stage(self, policy_hash: str, now: Instant) -> list[PolicyAgreed]:
         self.staged_hash = "" if policy_hash == self.hash else policy_hash

@@ -1,0 +1,1 @@
+"""The file `cells.yaml`, which lists the cells of a fleet."""

@@ -1,0 +1,116 @@
+"""The share leases of a gateway process, and the demand that it reports."""
+
+from dataclasses import dataclass, field, replace
+
+from headgate.control.cells.messages import AccountDemand, LeasedShare, ShareMessage
+from headgate.control.cells.share_leases import LEASE_NS_MAX, ShareLeases, demand_by_account
+from headgate.core.events import SharesAssigned, TenantShare
+from headgate.model.limits import Limits
+from headgate.model.money import Budget, NanoUsd, Period
+from headgate.model.overrides import Throttle
+from headgate.model.tenant import Tenant
+from headgate.model.units import SECOND, Instant, TenantId
+from headgate.telemetry.tenant_activity import TenantActivity
+from testing.builders import a_policy, at
+
+FLOOR = 250_000
+
+
+@dataclass
+class Gateway:
+    now: Instant = at(100)
+    assigned: list[SharesAssigned] = field(default_factory=list[SharesAssigned])
+
+    def __post_init__(self) -> None:
+        self.leases = ShareLeases("s1", FLOOR, lambda: self.now, self.assigned.append, dict)
+
+    def message(self, **changes: object) -> ShareMessage:
+        usual = ShareMessage("", 1, 1, "s1", int(self.now), 15 * SECOND, {"acme": 500_000})
+        return replace(usual, **changes)  # pyright: ignore[reportArgumentType]
+
+
+def test_process_starts_with_the_floor() -> None:
+    assert Gateway().assigned == [SharesAssigned(FLOOR)]
+
+
+def test_share_lasts_from_the_stamp_of_the_last_report() -> None:
+    gateway = Gateway()
+    stamp = int(gateway.now)
+    gateway.now = at(104)
+    report = gateway.leases.handle(gateway.message(stamp_ns=stamp))
+    assert gateway.assigned[-1] == SharesAssigned(FLOOR, (TenantShare(TenantId("acme"), 500_000, at(115)),))
+    assert report.shares == {"acme": LeasedShare(500_000, 11 * SECOND)}
+    assert (report.session, report.stamp_ns, report.epoch, report.version) == ("s1", at(104), 1, 1)
+    assert gateway.leases.status() == {
+        "floor_ppm": FLOOR,
+        "controller_epoch": 1,
+        "leases": 1,
+        "leases_end_in_s": 11.0,
+    }
+
+    gateway.now = at(115)
+    assert gateway.leases.report().shares == {}
+    assert gateway.leases.status()["leases_end_in_s"] is None
+    assert (gateway.leases.count, gateway.leases.expired) == (0, 1)
+
+
+def test_outdated_messages_are_ignored() -> None:
+    gateway = Gateway()
+    gateway.leases.handle(gateway.message(epoch=2, version=7))
+    known = len(gateway.assigned)
+    for outdated in (
+        gateway.message(epoch=1, version=9),
+        gateway.message(epoch=2, version=6),
+        gateway.message(epoch=2, version=9, session="s0"),
+        gateway.message(epoch=2, version=9, stamp_ns=int(at(80))),
+    ):
+        report = gateway.leases.handle(outdated)
+        assert (report.epoch, report.version) == (2, 7)
+    assert len(gateway.assigned) == known
+
+    report = gateway.leases.handle(gateway.message(epoch=3, session=""))
+    assert (report.epoch, report.version) == (3, 0)
+    assert report.shares.keys() == {"acme"}
+
+
+def test_messages_with_the_same_version_complement_each_other() -> None:
+    gateway = Gateway()
+    gateway.leases.handle(gateway.message())
+    report = gateway.leases.handle(gateway.message(shares={"bolt": 300_000}))
+    assert report.shares.keys() == {"acme", "bolt"}
+
+
+def test_length_of_a_lease_is_limited_and_a_stamp_from_the_future_does_not_extend_it() -> None:
+    gateway = Gateway()
+    report = gateway.leases.handle(gateway.message(stamp_ns=int(at(500)), lease_ns=10 * LEASE_NS_MAX))
+    assert report.shares == {"acme": LeasedShare(500_000, LEASE_NS_MAX)}
+
+
+def test_demand_covers_accounts_with_limits_budgets_and_throttles() -> None:
+    policy = a_policy(
+        tenants=(
+            Tenant(TenantId("acme"), limits=Limits(concurrency=10)),
+            Tenant(TenantId("acme/web"), limits=Limits(concurrency=4)),
+            Tenant(TenantId("bolt/search"), budgets=(Budget(Period.DAY, NanoUsd(1)),)),
+            Tenant(TenantId("cord")),
+            Tenant(TenantId("dent")),
+        )
+    )
+    policy = replace(policy, overrides=(Throttle(TenantId("dent"), Limits(1), at(0)),))
+
+    def activity(name: str, arrived: int, queued: int, in_flight: int) -> TenantActivity:
+        found = TenantActivity(name)
+        found.arrived, found.queued, found.in_flight = arrived, queued, in_flight
+        return found
+
+    seen = [
+        activity("acme", 7, 1, 1),
+        activity("acme/web", 5, 2, 1),
+        activity("bolt/search/key", 3, 0, 0),
+        activity("cord", 9, 9, 9),
+    ]
+    assert demand_by_account(policy, seen) == {
+        "acme": AccountDemand(12, 5, 750_000),
+        "bolt": AccountDemand(3, 0),
+        "dent": AccountDemand(0, 0),
+    }
