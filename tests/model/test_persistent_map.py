@@ -114,3 +114,10 @@ def test_tenants_are_found_by_path_and_shared_with_an_equal_table() -> None:
     assert shared != table
     assert table.sharing(table).by_id is table.by_id
     assert shared != TenantTable(table.by_id)
+
+
+def test_equal_tables_have_the_same_text_in_every_process() -> None:
+    """Logs of events are compared by their text."""
+    table = tenant_table([Tenant(TenantId("bolt")), Tenant(TenantId("acme"))])
+
+    assert repr(table) == f"TenantTable(({Tenant(TenantId('acme'))}, {Tenant(TenantId('bolt'))}))"

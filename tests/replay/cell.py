@@ -140,8 +140,10 @@ async def tell(log: Log) -> list[list[Command]]:
             case TimerFired():
                 cell.ring()
             case AttemptsProgressed():
-                # Otherwise the report would wait for the next message or heartbeat.
-                cell.gateway._node.member._connection.urgent = True
+                # Otherwise the report would wait for the next message, a heartbeat or an earlier report's interval.
+                connection = cell.gateway._node.member._connection
+                connection.urgent = True
+                connection.progress._reported_at.clear()
                 cell.gateway.report(event)
             case PolicyChanged() | BudgetsSynced() | SharesAssigned():
                 cell.scheduler.report(event)

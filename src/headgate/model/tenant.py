@@ -69,6 +69,9 @@ class TenantTable:
     def __hash__(self) -> int:
         return len(self.by_id)
 
+    def __repr__(self) -> str:
+        return f"TenantTable({tuple(self)})"
+
     def sharing(self, other: "TenantTable") -> "TenantTable":
         """Returns an equal table that shares with the other one what is equal in both."""
         return TenantTable(other.by_id.updated(self.by_id.changes_since(other.by_id)))
