@@ -1,5 +1,7 @@
 """Immutable sorted mapping whose changed copies share what did not change."""
 
+import pickle
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -116,8 +118,10 @@ def test_tenants_are_found_by_path_and_shared_with_an_equal_table() -> None:
     assert shared != TenantTable(table.by_id)
 
 
-def test_equal_tables_have_the_same_text_in_every_process() -> None:
-    """Logs of events are compared by their text."""
+def test_tables_can_be_pickled_and_equal_ones_have_the_same_text_in_every_process() -> None:
+    """Logs of events are written and compared by their text."""
     table = tenant_table([Tenant(TenantId("bolt")), Tenant(TenantId("acme"))])
+
+    assert pickle.loads(pickle.dumps(table)) == table
 
     assert repr(table) == f"TenantTable(({Tenant(TenantId('acme'))}, {Tenant(TenantId('bolt'))}))"

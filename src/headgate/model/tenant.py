@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
+from typing import Any, Final
 
 from headgate.model.limits import Limits
 from headgate.model.money import Budget
@@ -71,6 +71,10 @@ class TenantTable:
 
     def __repr__(self) -> str:
         return f"TenantTable({tuple(self)})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # The compiled class cannot be pickled without it.
+        return tenant_table, (tuple(self),)
 
     def sharing(self, other: "TenantTable") -> "TenantTable":
         """Returns an equal table that shares with the other one what is equal in both."""
