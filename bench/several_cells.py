@@ -55,7 +55,8 @@ LEDGER_DELAY_S = 2
 """Assumed time from the end of a request to its row in the ledger."""
 BUDGET_USD = 1_000
 BUDGET_PPM_MAX = 40_000
-"""The simulated cells spend at most 20 dollars per second, so 40 of 1,000 dollars while the ledger lags."""
+"""Bound on the overspending: at 20 dollars per second, the simulated cells spend 40 of their 1,000 dollars before the
+ledger shows it."""
 _SHARE_CHANGE_S = 4
 
 

@@ -335,7 +335,7 @@ def _host(plan: Plan, name: str, rank: int) -> CellHost:
     store = RedisStore(plan.store, cell=CELL, member=name)
 
     def watch_engines(watches: bool) -> None:  # noqa: FBT001  The parameter is a state.
-        """Find the endpoints ready, one by one, when this host starts probing as the scheduler or as an island."""
+        """Report the endpoints as ready one by one when this host starts probing, as the scheduler or as an island."""
         if watches:
             known = set(host.ready_endpoints())
             new = [each.id for each in workload_endpoints(plan.endpoints, PLACES) if each.id not in known]

@@ -98,7 +98,7 @@ class _Process:
         self._measure(report)
 
     def _restart(self, report: ProcessReport, now: int) -> None:
-        """Starts with the shares in force. Messages to an earlier session are ignored by the process."""
+        """Starts with the shares in force. The process ignores messages that belong to an earlier session."""
         self.session, self.sent, self.arrived, self.epoch = report.session, None, {}, -1
         self.demand, self.held, self.reports = {}, {}, 0
         self.beliefs = {name: _belief(share, now) for name, share in report.shares.items()}
