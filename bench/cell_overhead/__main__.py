@@ -19,6 +19,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from bench.cell_overhead import added_latency, fairness, throughput
+from bench.cell_process import CellProcessFailed
 from bench.cli import FailedRequests, print_progress, report_problem, stop_cleanly_on_sigterm
 from bench.cpu_cores import TooFewCores, started_on, two_cores
 from bench.python_yardstick import Yardstick
@@ -126,7 +127,7 @@ def main(arguments: Sequence[str]) -> int:
     stop_cleanly_on_sigterm()
     try:
         figures = measure_parts(args.parts, args.store, quick=args.quick)
-    except (MissingProgram, TooFewCores, FailedRequests, ProcessFailedError, throughput.LoadProcessFailed) as problem:
+    except (MissingProgram, TooFewCores, FailedRequests, ProcessFailedError, CellProcessFailed) as problem:
         return report_problem("bench-cell", str(problem))
     except subprocess.TimeoutExpired as problem:
         return report_problem("bench-cell", f"a load generator did not exit in time: {problem}")

@@ -5,8 +5,6 @@ processes. Each step of the curve offers a higher rate. A step is sustained if c
 that is not sustained is repeated once, because other load on the machine can only make it worse.
 """
 
-import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -16,10 +14,10 @@ from dataclasses import dataclass
 import msgspec
 
 from bench.cell_overhead.member_load import DRAIN_S_MAX, Plan, Step, StepResult
+from bench.cell_process import CellProcess
 from bench.cli import print_progress
-from bench.cpu_cores import Cores, cpu_ns_between, cpu_times, started_on
+from bench.cpu_cores import Cores, cpu_ns_between, cpu_times
 from bench.load_generator import quantile
-from bench.targets import ROOT
 from testing.stores import Server
 
 RATES = (500, 1_000, 2_000, 3_000, 5_000)
@@ -28,10 +26,6 @@ WARM_UP_S = 1.5
 KEEPS_UP = 0.97
 """Minimum share of the offered requests that must complete within the window."""
 TRIES = 2
-
-
-class LoadProcessFailed(Exception):
-    """A process exited or stopped responding, so the results would be meaningless."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,37 +48,15 @@ class Point:
         return not self.refused and not self.left and self.ended_per_s >= KEEPS_UP * self.offered_per_s
 
 
-class Process:
+class Process(CellProcess):
     def __init__(self, plan: Plan, core: int) -> None:
-        command = [sys.executable, "-m", "bench.cell_overhead.member_load", msgspec.json.encode(plan).decode()]
-        with started_on(core):
-            self._popen = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT)
-
-    @property
-    def pid(self) -> int:
-        return self._popen.pid
-
-    def wait_until_ready(self) -> None:
-        self._line()
+        super().__init__("bench.cell_overhead.member_load", plan, core)
 
     def begin(self, step: Step) -> None:
-        assert self._popen.stdin is not None
-        self._popen.stdin.write(msgspec.json.encode(step) + b"\n")
-        self._popen.stdin.flush()
+        self.send(step)
 
     def result(self) -> StepResult:
-        return msgspec.json.decode(self._line(), type=StepResult)
-
-    def _line(self) -> bytes:
-        assert self._popen.stdout is not None
-        line = self._popen.stdout.readline()
-        if not line:
-            raise LoadProcessFailed(f"a cell process exited with status {self._popen.wait()}; its output is above")
-        return line
-
-    def stop(self) -> None:
-        self._popen.kill()
-        self._popen.wait()
+        return msgspec.json.decode(self.line(), type=StepResult)
 
 
 def measure(store: Server, cores: Cores, *, rates: Sequence[int], seconds: float) -> list[Point]:
@@ -93,7 +65,7 @@ def measure(store: Server, cores: Cores, *, rates: Sequence[int], seconds: float
         def started(names: Sequence[str], core: int, *, schedules: bool, seed: int) -> Process:
             plan = Plan(store=store.url, members=tuple(names), of=MEMBERS, schedules=schedules, seed=seed)
             process = Process(plan, core)
-            stack.callback(process.stop)
+            stack.callback(process.kill)
             return process
 
         scheduler = started(["scheduler"], cores.target, schedules=True, seed=0)

@@ -22,8 +22,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Final
 
+from bench.cell_process import CellProcessFailed
 from bench.cell_streams import http_streams, leader_cost, streams, watch
-from bench.cell_streams.processes import StreamProcessFailed
 from bench.cell_streams.streams import Setting, StreamFigures
 from bench.cell_streams.watch import UnwatchedEngines
 from bench.cli import print_progress, report_problem, stop_cleanly_on_sigterm
@@ -134,7 +134,7 @@ def main(words: Sequence[str] | None = None) -> int:
     stop_cleanly_on_sigterm()
     try:
         figures = measure_parts(arguments)
-    except (MissingProgram, TooFewCores, ProcessFailedError, StreamProcessFailed, UnwatchedEngines) as problem:
+    except (MissingProgram, TooFewCores, ProcessFailedError, CellProcessFailed, UnwatchedEngines) as problem:
         return report_problem("cell-streams", str(problem))
     except subprocess.TimeoutExpired as problem:
         return report_problem("cell-streams", f"a load generator did not exit in time: {problem}")

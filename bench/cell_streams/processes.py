@@ -1,7 +1,5 @@
 """Starts the processes of the stream benchmark's cell and reads their reports."""
 
-import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -10,51 +8,28 @@ from typing import Self
 
 import msgspec
 
+from bench.cell_process import CellProcess, CellProcessFailed
 from bench.cell_streams.member_streams import Load, Plan, ProcessReport, endpoint_count
-from bench.cpu_cores import Cores, started_on
-from bench.targets import ROOT
+from bench.cpu_cores import Cores
 from testing.stores import Server
 
 LEADER_S_MAX = 60.0
 
 
-class StreamProcessFailed(Exception):
-    """A process exited or stopped responding, so the results would be meaningless."""
-
-
-class StreamProcess:
+class StreamProcess(CellProcess):
     def __init__(self, plan: Plan, core: int) -> None:
         self.plan = plan
-        command = [sys.executable, "-m", "bench.cell_streams.member_streams", msgspec.json.encode(plan).decode()]
-        with started_on(core):
-            self._popen = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT)
-
-    @property
-    def pid(self) -> int:
-        return self._popen.pid
-
-    def wait_until_ready(self) -> None:
-        self.answer()
+        super().__init__("bench.cell_streams.member_streams", plan, core)
 
     def ask(self, load: Load) -> None:
-        assert self._popen.stdin is not None
-        self._popen.stdin.write(msgspec.json.encode(load) + b"\n")
-        self._popen.stdin.flush()
+        self.send(load)
 
     def answer(self) -> ProcessReport:
-        assert self._popen.stdout is not None
-        line = self._popen.stdout.readline()
-        if not line:
-            raise StreamProcessFailed(f"a cell process exited with status {self._popen.wait()}; its output is above")
-        return msgspec.json.decode(line, type=ProcessReport)
+        return msgspec.json.decode(self.line(), type=ProcessReport)
 
     def report(self, *, reset: bool = False) -> ProcessReport:
         self.ask(Load(reset=reset))
         return self.answer()
-
-    def kill(self) -> None:
-        self._popen.kill()
-        self._popen.wait()
 
 
 class StreamCell:
@@ -127,7 +102,7 @@ class StreamCell:
                 if process.report().leads:
                     return process
             time.sleep(0.05)
-        raise StreamProcessFailed(f"no candidate became the scheduler within {LEADER_S_MAX:g} s")
+        raise CellProcessFailed(f"no candidate became the scheduler within {LEADER_S_MAX:g} s")
 
     def kill_leader(self) -> float:
         """Kill the scheduler with SIGKILL. Return the time of the kill on the monotonic clock."""
