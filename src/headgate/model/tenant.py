@@ -73,7 +73,7 @@ class TenantTable:
         return f"TenantTable({tuple(self)})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # The compiled class cannot be pickled without it.
+        # Copying a compiled instance, also into another process, requires it.
         return tenant_table, (tuple(self),)
 
     def sharing(self, other: "TenantTable") -> "TenantTable":
