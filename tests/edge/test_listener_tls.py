@@ -107,7 +107,10 @@ async def test_other_pages_need_tls(tmp_path: Path, authority: Authority) -> Non
         await eventually(lambda: failures(gateway, -1).keys() == {HandshakeFailure.PLAIN_HTTP})
 
 
-async def test_rotation_breaks_no_open_stream(tmp_path: Path, authority: Authority) -> None:
+async def test_rotation_breaks_no_open_stream_and_each_one_is_logged(
+    tmp_path: Path, authority: Authority, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, logger="headgate")
     tls = {"listen_tls": authority.issue()._asdict()}
     async with a_gateway(tmp_path, authority, **tls) as (gateway, engine):
         await gateway.rewrite(a_config(engine.url, in_flight_max=STREAMS) | _addresses(gateway) | tls)
@@ -120,11 +123,14 @@ async def test_rotation_breaks_no_open_stream(tmp_path: Path, authority: Authori
             authority.issue()
             await gateway.gateway._certificates.reload()
             served.append(await serial_number(gateway, context, listen))
+        await gateway.gateway._certificates.reload()
         for request in requests:
             request.resume.set()
         texts = await asyncio.gather(*open_streams)
 
     assert len(set(served)) == ROTATIONS + 1
+    # Certificates issued within one second expire at the same time.
+    assert [each.getMessage() for each in caplog.records].count("certificate replaced") == ROTATIONS
     assert len(texts) == STREAMS
     assert len(set(texts)) == 1
     assert texts[0].count(" ") >= TOKENS - 1

@@ -23,6 +23,7 @@ from headgate.engines.page import Page, get_page
 from headgate.ports.tls import (
     InvalidTlsFile,
     ServerTlsOptions,
+    UsableCertificate,
     named_client_context,
     timestamp_text,
     usable_server_context,
@@ -37,8 +38,7 @@ if TYPE_CHECKING:
 @dataclass(slots=True)
 class _ListenerTls:
     options: ServerTlsOptions
-    context: ssl.SSLContext
-    expires_at_s: int
+    certificate: UsableCertificate
     problem: str | None = None
     """Why one of the current files cannot be used; None if all are in use."""
     listener: Listener | None = None
@@ -53,7 +53,7 @@ class ListenerCertificates:
         self._now_s = now_s
         self._reading = asyncio.Lock()
         self._active = {
-            setting.removesuffix("_tls"): _ListenerTls(options, *_load(options, now_s()))
+            setting.removesuffix("_tls"): _ListenerTls(options, usable_server_context(options, now_s()))
             for setting, options in listeners_with_tls(settings, serves=serves)
         }
         self._client_options = settings.admin_client_tls
@@ -62,7 +62,7 @@ class ListenerCertificates:
 
     def context(self, name: str) -> ssl.SSLContext | None:
         """Context of the listener with this setting; None without TLS."""
-        return self._active[name].context if name in self._active else None
+        return self._active[name].certificate.context if name in self._active else None
 
     def attach(self, name: str, listener: Listener) -> Listener:
         """Replaces the listener's certificate from now on, and logs its failed handshakes."""
@@ -107,22 +107,23 @@ class ListenerCertificates:
         for name, active in self._active.items():
             try:
                 # A file on a network volume may take long to respond.
-                context, expires_at_s = await asyncio.to_thread(_load, active.options, self._now_s())
+                certificate = await asyncio.to_thread(usable_server_context, active.options, self._now_s())
             except InvalidTlsFile as problem:
                 self._reject(name, active, str(problem))
                 continue
             problem = client_problem if name == "admin_listen" else None
             repaired = active.problem is not None and problem is None
-            active.context, active.problem = context, problem
+            is_new = active.certificate.digest != certificate.digest
+            active.certificate, active.problem = certificate, problem
             if active.listener is not None:
-                active.listener.connections.tls = context
-            if active.expires_at_s != expires_at_s or repaired:
-                active.expires_at_s = expires_at_s
-                log_event(logging.INFO, "certificate replaced", listener=name, expires=timestamp_text(expires_at_s))
+                active.listener.connections.tls = certificate.context
+            if is_new or repaired:
+                expires = timestamp_text(certificate.expires_at)
+                log_event(logging.INFO, "certificate replaced", listener=name, expires=expires)
 
     def _reject(self, name: str, active: _ListenerTls, problem: str) -> None:
         active.problem = problem
-        expires = timestamp_text(active.expires_at_s)
+        expires = timestamp_text(active.certificate.expires_at)
         log_event(
             logging.ERROR,
             "the changed certificate cannot be used; the previous one stays in use",
@@ -160,7 +161,10 @@ class ListenerCertificates:
     def stats(self) -> Sequence[ListenerTlsStats]:
         return [
             ListenerTlsStats(
-                name, round(each.expires_at_s - self._now_s(), 1), each.problem is not None, _failures(each.listener)
+                name,
+                round(each.certificate.expires_at - self._now_s(), 1),
+                each.problem is not None,
+                _failures(each.listener),
             )
             for name, each in self._active.items()
         ]
@@ -174,19 +178,13 @@ class ListenerCertificates:
                 name,
                 {
                     "certificate": each.options.certificate,
-                    "expires_at": timestamp_text(each.expires_at_s),
-                    "expires_in_s": round(each.expires_at_s - self._now_s()),
+                    "expires_at": timestamp_text(each.certificate.expires_at),
+                    "expires_in_s": round(each.certificate.expires_at - self._now_s()),
                     "client_certificates": each.options.client_ca is not None,
                     "problem": each.problem,
                     "handshake_failures": {name: count for name, count in _failures(each.listener).items() if count},
                 },
             )
-
-
-def _load(options: ServerTlsOptions, now_s: float) -> tuple[ssl.SSLContext, int]:
-    """Returns the context and the time at which the certificate expires. Raises `InvalidTlsFile`."""
-    context, valid = usable_server_context(options, now_s)
-    return context, valid.expires_at
 
 
 def _failures(listener: Listener | None) -> Mapping[str, int]:

@@ -5,13 +5,14 @@ Files are read when a context is created. A context that serves a listener can b
 """
 
 import errno
+import hashlib
 import os
 import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from headgate.wire.certificate import InvalidCertificate, Validity, validity
 
@@ -56,6 +57,15 @@ class ClientTlsOptions:
         return tuple(each for each in (self.ca, self.certificate, self.key) if each is not None)
 
 
+class UsableCertificate(NamedTuple):
+    """A listener's certificate that was valid when its files were read."""
+
+    context: ssl.SSLContext
+    expires_at: int
+    digest: bytes
+    """Hash of the certificate file. A renewed certificate may expire at the same time as the previous one."""
+
+
 class InvalidTlsFile(Exception):
     """A certificate or key file cannot be used. The message names the file and the reason."""
 
@@ -88,15 +98,15 @@ def server_context(options: ServerTlsOptions) -> ssl.SSLContext:
 
 def usable_server_context(
     options: ServerTlsOptions, now_s: float, *, load: Callable[[ServerTlsOptions], ssl.SSLContext] = server_context
-) -> tuple[ssl.SSLContext, Validity]:
-    """Context with a certificate that is valid now, and its validity. Raises `InvalidTlsFile`."""
+) -> UsableCertificate:
+    """Raises `InvalidTlsFile`, also if the certificate is not valid now."""
     for _ in range(_READS_MAX):
         before = [_read(file) for file in options.files]
         valid = usable_validity(options.certificate, now_s)
         context = load(options)
         # OpenSSL reads the files again. If one was replaced in between, it may not be the one that was checked.
         if [_read(file) for file in options.files] == before:
-            return context, valid
+            return UsableCertificate(context, valid.expires_at, hashlib.sha256(before[0]).digest())
     raise InvalidTlsFile(f"{options.certificate} or its key changed while they were being read")
 
 
