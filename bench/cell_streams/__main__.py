@@ -104,6 +104,8 @@ def _curve(store: Server, cores: Cores, setting: Setting) -> list[StreamFigures]
 
 def stream_figures(found: StreamFigures) -> dict[str, object]:
     figures: dict[str, object] = asdict(found)
+    for name, (p50_ms, p99_ms) in found.grant_stages_ms.items():
+        figures[f"{name}_ms_p50"], figures[f"{name}_ms_p99"] = p50_ms, p99_ms
     figures["readmit_s_worst"] = max(found.readmit_s, default=None)
     figures["takeover_turn_ms_worst"] = max(found.takeover_turn_ms, default=None)
     return figures

@@ -22,6 +22,16 @@ from collections.abc import Iterator
 import msgspec
 import uvloop
 
+from bench.cell_streams.stages import (
+    Grant,
+    MemberTimes,
+    SchedulerObserver,
+    SchedulerTimes,
+    TakeoverTimes,
+    TimedStore,
+    is_sampled,
+    now_us,
+)
 from bench.load_generator import arrivals
 from bench.precise_timer import PreciseTimer
 from bench.scheduler_workload import workload_endpoints, workload_policy, workload_ticket
@@ -43,7 +53,6 @@ from headgate.hosts.cell.host import CellHost
 from headgate.hosts.cell.node import Node
 from headgate.hosts.cell.protocol.messages import Share
 from headgate.hosts.cell.protocol.views import MemberMode
-from headgate.hosts.cell.redis.store import RedisStore
 from headgate.hosts.command_channel import HostCommandChannel
 from headgate.hosts.local.clock import SystemClock
 from headgate.model.outcome import Outcome
@@ -89,14 +98,6 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     """Whether to begin a new measurement of the longest turn after the report."""
 
 
-class Grant(msgspec.Struct, frozen=True, array_like=True):
-    at_us: int
-    """Time of the grant on the monotonic clock."""
-    wait_us: int
-    """Time from the arrival to the grant."""
-    member: int
-
-
 class ProcessReport(msgspec.Struct, frozen=True, kw_only=True):
     leads: bool
     follows: bool
@@ -112,6 +113,16 @@ class ProcessReport(msgspec.Struct, frozen=True, kw_only=True):
     """Grants since the last report."""
     progress: int
     """Progress reports about one stream each since the start."""
+    late_us: list[int]
+    """Delay of each arrival since the last report, compared with its planned time."""
+    requests: list[MemberTimes]
+    """Sampled requests that were granted since the last report."""
+    decisions: list[SchedulerTimes]
+    """Sampled requests that this process granted as the scheduler since the last report."""
+    round_trips_us: list[int]
+    """Round trips to the store since the last report."""
+    takeovers: list[TakeoverTimes]
+    """All leases that this process was granted."""
     turn_ms: float
     """Longest turn of the event loop in this measurement, by the wall clock."""
     turn_cpu_ms: float
@@ -140,7 +151,9 @@ class StreamingMember:
 
     def __init__(self, plan: Plan, number: int, rank: int) -> None:
         self.rank, self._plan = rank, plan
-        self.host = _host(plan, plan.members[number], rank)
+        self.store = TimedStore(plan.store, cell=CELL, member=plan.members[number])
+        self.scheduling = SchedulerObserver(self.store)
+        self.host = _host(plan, plan.members[number], rank, self.store, self.scheduling)
         self.streams: dict[RequestId, OpenStream] = {}
         self.progress = self.islands = 0
         self._was_island = False
@@ -204,6 +217,8 @@ class StreamLoad:
         self._open: set[asyncio.Task[None]] = set()
         self._lost: dict[str, int] = {}
         self._granted: list[Grant] = []
+        self._late_us: list[int] = []
+        self._sampled: list[MemberTimes] = []
         self._turns = LoopTurns()
         self._load_number = 0
 
@@ -239,6 +254,13 @@ class StreamLoad:
 
     def _report(self) -> ProcessReport:
         granted, self._granted = self._granted, []
+        late_us, self._late_us = self._late_us, []
+        sampled, self._sampled = self._sampled, []
+        decisions: list[SchedulerTimes] = []
+        round_trips_us: list[int] = []
+        for member in self._members:
+            decisions += member.scheduling.pop_decided()
+            round_trips_us += member.store.pop_round_trips()
         hosts = [member.host for member in self._members]
         return ProcessReport(
             leads=any(host.is_leader for host in hosts),
@@ -250,6 +272,11 @@ class StreamLoad:
             islands=sum(member.islands for member in self._members),
             granted=granted,
             progress=sum(member.progress for member in self._members),
+            late_us=late_us,
+            requests=sampled,
+            decisions=decisions,
+            round_trips_us=round_trips_us,
+            takeovers=[times for member in self._members for times in member.store.takeovers],
             turn_ms=round(self._turns.longest_s * 1e3, 1),
             turn_cpu_ms=round(self._turns.longest_cpu_s * 1e3, 1),
         )
@@ -261,12 +288,15 @@ class StreamLoad:
             self._schedule_arrivals(alarm, arrivals(time.monotonic_ns(), rate, seed), self._load_number)
 
     def _schedule_arrivals(self, alarm: PreciseTimer, moments: Iterator[int], number: int) -> None:
+        due_ns = next(moments)
+
         def arrive() -> None:
             if number == self._load_number:
+                self._late_us.append(max(0, time.monotonic_ns() - due_ns) // 1_000)
                 self._arrive()
                 self._schedule_arrivals(alarm, moments, number)
 
-        alarm.schedule(next(moments), arrive)
+        alarm.schedule(due_ns, arrive)
 
     def _arrive(self) -> None:
         self._number += 1
@@ -279,11 +309,18 @@ class StreamLoad:
     async def _run_request(self, member: StreamingMember, ticket: Ticket) -> None:
         arrived_s = time.monotonic()
         stream = OpenStream(ticket.request_id, 1)
+        times = MemberTimes(ticket.request_id, now_us()) if is_sampled(ticket.request_id) else None
+        if times is not None:
+            member.store.unsent.append(times)
         line = member.host.open(ticket, stream.interrupt)
         order = await line.next()
         while isinstance(order, Dispatch):
             granted_s = time.monotonic()
             self._granted.append(Grant(round(granted_s * 1e6), round((granted_s - arrived_s) * 1e6), member.rank))
+            if times is not None:
+                times.received_us, times.granted_us = member.store.received_us, now_us()
+                self._sampled.append(times)
+                times = None
             stream.attempt = order.attempt
             await member.stream(order, line, stream)
             order = await line.next()
@@ -321,7 +358,7 @@ class LoopTurns:
         self.start()
 
 
-def _host(plan: Plan, name: str, rank: int) -> CellHost:
+def _host(plan: Plan, name: str, rank: int, store: TimedStore, scheduling: SchedulerObserver) -> CellHost:
     clock = SystemClock()
     node = Node(
         name,
@@ -331,12 +368,13 @@ def _host(plan: Plan, name: str, rank: int) -> CellHost:
         share=Share(rank, plan.of),
         candidate=plan.schedules,
         serves=not plan.schedules,
+        observers=(scheduling,),
     )
-    store = RedisStore(plan.store, cell=CELL, member=name)
 
     def watch_engines(watches: bool) -> None:  # noqa: FBT001  The parameter is a state.
         """Report the endpoints as ready one by one when this host starts probing, as the scheduler or as an island."""
         if watches:
+            scheduling.note_scheduler()
             known = set(host.ready_endpoints())
             new = [each.id for each in workload_endpoints(plan.endpoints, PLACES) if each.id not in known]
             for number, endpoint_id in enumerate(new):

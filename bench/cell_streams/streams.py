@@ -8,9 +8,11 @@ times under the same load. At the end no new requests arrive, and every request 
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from bench.cell_streams.member_streams import Grant, ProcessReport
+from bench.cell_streams.member_streams import ProcessReport
 from bench.cell_streams.processes import StreamCell
+from bench.cell_streams.stages import Grant, grant_stages, p50_and_p99_ms, takeover_stages
 from bench.cli import print_progress
 from bench.cpu_cores import Cores, cpu_ns_between, cpu_times
 from bench.load_generator import quantile
@@ -45,6 +47,15 @@ class StreamFigures:
     leader_us_per_request: float
     grant_ms_p50: float
     grant_ms_p99: float
+    grant_stages_ms: dict[str, tuple[float, float]]
+    """p50 and p99 of each stage from arrival to grant."""
+    arrival_late_ms: tuple[float, float]
+    """p50 and p99 of the delay of arrivals in the members' event loops."""
+    member_round_trip_ms: tuple[float, float]
+    """p50 and p99 of the members' round trips to the store."""
+    leader_round_trip_ms: tuple[float, float]
+    window_islands: int
+    """Number of times that a member became an island in the window, without a fault."""
     progress_per_s: float
     """Progress of one stream reported to its member, per second."""
     store_cores: float
@@ -55,6 +66,8 @@ class StreamFigures:
     """For each kill, the longest time that one member waited between two grants."""
     takeover_turn_ms: tuple[float, ...]
     """For each kill, the longest turn of the new scheduler's event loop, in CPU time."""
+    takeover_stages_ms: tuple[dict[str, float], ...]
+    """For each kill, the duration of each stage until all members have grants."""
     islands: int
     lost: int
 
@@ -74,11 +87,14 @@ def measure(store: Server, cores: Cores, setting: Setting) -> StreamFigures:
         window = _window(cell, store, setting)
         readmits: list[float] = []
         turns: list[float] = []
+        stages: list[dict[str, float]] = []
         for number in range(setting.kills):
-            readmit_s, turn_ms = _kill(cell)
+            readmit_s, turn_ms, stages_ms = _kill(cell, setting.members)
             readmits.append(readmit_s)
             turns.append(turn_ms)
+            stages.append(stages_ms)
             print_progress(f"  kill {number + 1}: granted again after {readmit_s:.2f} s, longest turn {turn_ms:.0f} ms")
+            print_progress("    ms: " + ", ".join(f"{name} {took:g}" for name, took in stages_ms.items()))
         last = _drain(cell, setting.stream_s)
     lost = {what: count for each in last for what, count in each.lost.items()}
     for what, count in sorted(lost.items()):
@@ -88,12 +104,13 @@ def measure(store: Server, cores: Cores, setting: Setting) -> StreamFigures:
         **window,
         readmit_s=tuple(readmits),
         takeover_turn_ms=tuple(turns),
+        takeover_stages_ms=tuple(stages),
         islands=sum(each.islands for each in last),
         lost=left,
     )
 
 
-def _window(cell: StreamCell, store: Server, setting: Setting) -> dict[str, float]:
+def _window(cell: StreamCell, store: Server, setting: Setting) -> dict[str, Any]:
     leader = cell.leader()
     before = cell.reports()
     leader.report(reset=True)
@@ -106,10 +123,10 @@ def _window(cell: StreamCell, store: Server, setting: Setting) -> dict[str, floa
     ]
     seconds = time.monotonic() - start_s
     after = cell.reports()
-    turn_ms = leader.report().turn_cpu_ms
+    scheduling = leader.report()
     granted = [grant for each in after for grant in each.granted]
     waits = sorted(grant.wait_us for grant in granted)
-    figures = {
+    figures: dict[str, Any] = {
         "offered_per_s": round(_growth(before, after, "offered") / seconds),
         "new_per_s": round(len(granted) / seconds),
         "open": sum(each.open for each in after),
@@ -117,12 +134,17 @@ def _window(cell: StreamCell, store: Server, setting: Setting) -> dict[str, floa
         "leader_us_per_request": round(used_ns[0] / 1e3 / max(1, len(granted)), 1),
         "grant_ms_p50": round(quantile(waits, 0.5) / 1e3, 2),
         "grant_ms_p99": round(quantile(waits, 0.99) / 1e3, 2),
+        "grant_stages_ms": grant_stages((each for report in after for each in report.requests), scheduling.decisions),
+        "arrival_late_ms": p50_and_p99_ms(late for each in after for late in each.late_us),
+        "member_round_trip_ms": p50_and_p99_ms(took for each in after for took in each.round_trips_us),
+        "leader_round_trip_ms": p50_and_p99_ms(scheduling.round_trips_us),
+        "window_islands": round(_growth(before, after, "islands")),
         "progress_per_s": round(_growth(before, after, "progress") / seconds),
         "store_cores": round(used_ns[1] / 1e9 / seconds, 3),
         "member_cores": round(used_ns[2] / 1e9 / seconds, 3),
-        "leader_turn_ms": turn_ms,
+        "leader_turn_ms": scheduling.turn_cpu_ms,
     }
-    print_progress("  " + ", ".join(f"{name} {figure:g}" for name, figure in figures.items()))
+    print_progress("  " + ", ".join(f"{name} {figure}" for name, figure in figures.items()))
     return figures
 
 
@@ -130,8 +152,11 @@ def _growth(before: Sequence[ProcessReport], after: Sequence[ProcessReport], nam
     return sum(getattr(each, name) for each in after) - sum(getattr(each, name) for each in before)
 
 
-def _kill(cell: StreamCell) -> tuple[float, float]:
-    """Kill the scheduler. Return the time without grants at the worst member, and the successor's longest turn."""
+def _kill(cell: StreamCell, members: int) -> tuple[float, float, dict[str, float]]:
+    """Kill the scheduler.
+
+    Return the time without grants at the worst member, the successor's longest turn, and the stages of the takeover.
+    """
     cell.reports()
     for process in cell.candidates:
         process.report(reset=True)
@@ -139,20 +164,25 @@ def _kill(cell: StreamCell) -> tuple[float, float]:
     time.sleep(AFTER_KILL_S)
     until_s = time.monotonic()
     granted = [grant for each in cell.reports() for grant in each.granted]
-    turn_ms = cell.leader().report().turn_cpu_ms
+    successor = cell.leader().report()
     cell.add_candidate()
-    return readmit_s(granted, killed_s, until_s), turn_ms
+    return (
+        readmit_s(granted, killed_s, until_s, members),
+        successor.turn_cpu_ms,
+        takeover_stages(successor.takeovers[-1], round(killed_s * 1e6), granted),
+    )
 
 
-def readmit_s(granted: Sequence[Grant], killed_s: float, until_s: float) -> float:
+def readmit_s(granted: Sequence[Grant], killed_s: float, until_s: float, members: int) -> float:
     """Return the longest time without a grant at any member, among the gaps that end after the kill.
 
-    A gap ends at the next grant or at `until_s`, the end of the observation.
+    A gap begins with the last grant, or with the kill if no earlier grant is known. It ends at the next grant or at
+    `until_s`, the end of the observation.
     """
-    longest_us = 0
-    last: dict[int, int] = {}
+    longest_us = 0.0
+    last: dict[int, float] = dict.fromkeys(range(members), killed_s * 1e6)
     for grant in sorted(granted, key=lambda each: each.at_us):
-        if grant.at_us > killed_s * 1e6 and grant.member in last:
+        if grant.at_us > killed_s * 1e6:
             longest_us = max(longest_us, grant.at_us - last[grant.member])
         last[grant.member] = grant.at_us
     return round(max([longest_us, *(until_s * 1e6 - at_us for at_us in last.values())]) / 1e6, 3)
