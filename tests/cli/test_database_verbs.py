@@ -215,6 +215,28 @@ def test_check_of_the_schema_exits_by_what_has_to_be_done(
 
 
 @pytest.mark.process
+@pytest.mark.parametrize("applied", [migrations(), migrations()[:OLDEST_USABLE], migrations()[:1]])
+def test_check_of_the_schema_exits_3_if_an_applied_migration_came_from_another_file(
+    headgate: Headgate, server: Postgres, file: Path, applied: tuple[Migration, ...]
+) -> None:
+    async def apply() -> None:
+        link = await asyncpg.connect(server.url)
+        await migrate(link, applied, lambda _: None)
+        await link.execute("update headgate.migrations set sha256 = 'x' where number = 1")
+        await link.close()
+
+    asyncio.run(apply())
+    file.write_text(json.dumps({"database": server.url}))
+    checked = headgate("ledger", "migrate", "--check")
+
+    pending = len(migrations()) - len(applied)
+    assert checked.code == 3, checked.out + checked.err
+    assert checked.out == "changed 0001 directory: applied from another file than this version's\n"
+    assert "install the version that applied it, or a later one" in checked.err
+    assert (f"do not run the {pending} pending migrations" in checked.err) == bool(pending)
+
+
+@pytest.mark.process
 def test_check_of_the_schema_exits_2_if_the_database_has_stopped(
     headgate: Headgate, server: Postgres, file: Path
 ) -> None:

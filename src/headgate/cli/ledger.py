@@ -5,8 +5,12 @@ import os
 import sys
 from datetime import UTC, date, datetime, time, timedelta
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from headgate.cli.input.argument_types import add_actions, add_config
+
+if TYPE_CHECKING:
+    from headgate.ledger.schema_migration import SchemaState
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -16,7 +20,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     migrate.add_argument(
         "--check",
         action="store_true",
-        help="Change nothing. Exit 0 if the schema is up to date, 1 if migrations are pending, 2 on an error.",
+        help="Change nothing. Exit 0 if the schema is up to date, 1 if migrations are pending, 2 on an error, 3 if the "
+        "database applied a migration from another file than this version's.",
     )
     export = add_action("export", "Export usage rows to a file with FOCUS columns, for a warehouse.")
     add_config(export)
@@ -104,6 +109,8 @@ def _check(url: str) -> int:
     from headgate.control.directory_sync import check_migrations
 
     schema = asyncio.run(check_migrations(url))
+    if schema.changed:
+        return _report_changed(schema)
     if schema.problem is not None and not schema.pending:
         return _problem(schema.problem, 2)
     if not schema.pending:
@@ -116,6 +123,15 @@ def _check(url: str) -> int:
     else:
         print(f"gateways of this version can use schema {schema.version:04} until you run `headgate ledger migrate`")
     return 1
+
+
+def _report_changed(schema: "SchemaState") -> int:
+    """Running pending migrations would not help, so they are not listed."""
+    for step in schema.changed:
+        print(f"changed {step.number:04} {step.name}: applied from another file than this version's")
+    then = "install the version that applied it, or a later one"
+    waiting = f"; do not run the {len(schema.pending)} pending migrations with this version" if schema.pending else ""
+    return _problem(f"the database does not match this version; {then}{waiting}", 3)
 
 
 def _effect(oldest: int, version: int) -> str:

@@ -84,6 +84,8 @@ class SchemaState:
     """Number of the newest applied migration; 0 if there is none."""
     pending: tuple[Migration, ...]
     """Migrations of this version that have not been applied."""
+    changed: tuple[Migration, ...]
+    """Applied migrations whose stored hash differs from this version's file."""
     problem: str | None
     """Why this version cannot use the database, with the next step; None if it can."""
 
@@ -115,9 +117,15 @@ async def schema_state(
     """Compares the database with the known migrations. Changes nothing."""
     applied = await _applied(link)
     if not applied:
-        return SchemaState(0, tuple(known), f"the database has no Headgate schema; {NEXT_STEP}")
+        return SchemaState(0, tuple(known), (), f"the database has no Headgate schema; {NEXT_STEP}")
     pending = tuple(each for each in known if each.number not in applied)
-    return SchemaState(max(applied), pending, _problem(applied, known, pending, oldest_usable))
+    changed = tuple(each for each in known if each.number in applied and applied[each.number][0] != each.sha256)
+    problem = (
+        _gap(max(applied), known, pending, oldest_usable)
+        or (_changed_text(changed[0]) if changed else None)
+        or _breaking_text(applied, known)
+    )
+    return SchemaState(max(applied), pending, changed, problem)
 
 
 async def schema_mismatch(link: DatabaseConnection, known: Sequence[Migration]) -> str | None:
@@ -137,18 +145,20 @@ async def _applied(link: DatabaseConnection) -> dict[int, tuple[str, int]]:
     return {row["number"]: (row["sha256"], row["oldest_schema"]) for row in rows}
 
 
-def _problem(
-    applied: dict[int, tuple[str, int]], known: Sequence[Migration], pending: Sequence[Migration], oldest_usable: int
-) -> str | None:
-    newest = max(applied)
+def _gap(newest: int, known: Sequence[Migration], pending: Sequence[Migration], oldest_usable: int) -> str | None:
     if pending and (pending[0].number <= oldest_usable or pending[0].number < newest):
         return (
             f"the database lacks {len(pending)} of {len(known)} migrations, first {pending[0].number:04}; {NEXT_STEP}"
         )
-    for each in known:
-        if each.number in applied and applied[each.number][0] != each.sha256:
-            what = f"migration {each.number:04} was applied from a different file than this version's"
-            return f"{what}; install the version that applied it, or a later one"
+    return None
+
+
+def _changed_text(step: Migration) -> str:
+    what = f"migration {step.number:04} was applied from a different file than this version's"
+    return f"{what}; install the version that applied it, or a later one"
+
+
+def _breaking_text(applied: dict[int, tuple[str, int]], known: Sequence[Migration]) -> str | None:
     unknown = {number: oldest for number, (_, oldest) in applied.items() if number > len(known)}
     breaking = [number for number, oldest in unknown.items() if oldest > len(known)]
     if breaking:
