@@ -1,9 +1,10 @@
 """Unusual and invalid YAML."""
 
+import pytest
 import yaml
 
 from headgate.config.problems import ConfigReport
-from headgate.config.yaml_document import parse
+from headgate.config.yaml_document import parse, parse_all
 from tests.config.builders import problems_of, small_with
 
 
@@ -78,3 +79,33 @@ def test_pure_python_loader_returns_the_same_tree_and_lines() -> None:
     assert parse(text, slow, loader=yaml.SafeLoader) == parse(text, quick)
     assert slow.lines == quick.lines
     assert slow.lines["drain_grace",] == 8
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param("a: " + "[" * 200_000 + "]" * 200_000, id="flow"),
+        pytest.param("- " * 5_000 + "x", id="block"),
+        pytest.param("a0: &a0 [x]\n" + "".join(f"a{n}: &a{n} [*a{n - 1}]\n" for n in range(1, 2_000)), id="aliases"),
+        pytest.param(
+            "a0: &a0 {x: 1}\n" + "".join(f"a{n}: &a{n} {{<<: *a{n - 1}}}\n" for n in range(1, 2_000)), id="merges"
+        ),
+    ],
+)
+def test_deep_nesting_is_rejected(text: str) -> None:
+    assert "has more than 100 nested levels after aliases are expanded; use fewer levels" in problems_of(text)[0]
+
+
+def test_a_file_with_several_documents_has_one_tree_and_its_lines_for_each() -> None:
+    report = ConfigReport("x")
+
+    assert parse_all("a: 1\n---\n- b\n---\n", report) == [{"a": "1"}, ["b"], None]
+    assert (report.lines[(0, "a")], report.lines[(1, 0)]) == (1, 3)
+
+
+def test_several_documents_have_the_limits_of_a_single_one() -> None:
+    for text in ("a: [\n", "---\n" + "[" * 200_000):
+        report = ConfigReport("x")
+
+        assert parse_all(text, report) == []
+        assert report.has_problem(())

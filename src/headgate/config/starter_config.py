@@ -4,13 +4,13 @@ The text contains comments for whoever edits it. Values that cannot be known, su
 marked as estimates.
 """
 
-import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
 from textwrap import indent, wrap
 
 from headgate.config.traffic_shapes import SHAPES
+from headgate.config.yaml_document import quoted
 from headgate.ports.tls import ClientTlsOptions
 
 
@@ -81,7 +81,7 @@ def starter_config(shape: str, pool: StarterPool, *, directory: Path = Path()) -
         drain_grace=chosen.drain_grace,
         drain_reason=chosen.drain_reason,
         pool=indent(_pool(pool, directory), "    "),
-        model=_quoted(public_name(pool.served_model)),
+        model=quoted(public_name(pool.served_model)),
         classes=chosen.classes_section(pool.in_flight_max),
     )
 
@@ -99,7 +99,7 @@ def _pool(pool: StarterPool, directory: Path) -> str:
     lines = [
         f"engine: {pool.engine}",
         "# The engine's name for the model.",
-        f"served_model: {_quoted(pool.served_model)}",
+        f"served_model: {quoted(pool.served_model)}",
         *wrap(reason, width=110, initial_indent="# ", subsequent_indent="# "),
         f"in_flight_max: {pool.in_flight_max}",
     ]
@@ -116,14 +116,9 @@ def _tls(tls: ClientTlsOptions, directory: Path) -> list[str]:
     values = {name: _path_from(directory, path) for name, path in paths.items() if path is not None}
     if tls.server_name is not None:
         values["server_name"] = tls.server_name
-    return [f"  {name}: {_quoted(value)}" for name, value in values.items()]
+    return [f"  {name}: {quoted(value)}" for name, value in values.items()]
 
 
 def _path_from(directory: Path, path: str) -> str:
     """A path relative to the working directory, as a path relative to another directory or an absolute path."""
     return path if directory == Path() else str(Path(path).absolute())
-
-
-def _quoted(text: str) -> str:
-    """The text as a YAML string, with `${` escaped. Every JSON string is a YAML string."""
-    return json.dumps(text, ensure_ascii=False).replace("${", "$${")

@@ -4,6 +4,7 @@ Every scalar is kept as text, because its type is determined by the schema, not 
 `no`, `0x10` and `1:30` are not numbers, and `${NAME}` may be the value of a number.
 """
 
+import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -17,6 +18,8 @@ Tree = str | list["Tree"] | dict[str, "Tree"] | None
 
 # Aliases can expand a small file to a very large one. Real files are far below this limit.
 VALUES_MAX = 500_000
+# libyaml composes nested values recursively, without a limit of its own, and so do the readers of the tree.
+NESTING_MAX = 100
 
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _Loader = type[yaml.SafeLoader] | type[yaml.CSafeLoader]
@@ -37,22 +40,66 @@ def parse(text: str, report: ConfigReport, *, loader: _Loader = LOADER) -> Tree:
     whole file.
     """
     try:
+        _check_nesting(text, loader)
         root = cast("yaml.Node | None", yaml.compose(text, Loader=loader))  # pyright: ignore[reportUnknownMemberType]
     except yaml.YAMLError as error:
         report.lines = {(): _line_of(error)}
         report.add_problem((), _yaml_error_text(error, text))
         return None
+    except _LimitExceeded as error:
+        report.add_problem((), str(error))
+        return None
+    return _document(root, (), _TreeReader(report), report)
+
+
+def parse_all(text: str, report: ConfigReport) -> list[Tree]:
+    """Like `parse`, for a file with any number of documents. Paths begin with the number of the document, from 0."""
+    try:
+        _check_nesting(text, LOADER)
+        roots = list(cast("Iterator[yaml.Node]", yaml.compose_all(text, Loader=LOADER)))  # pyright: ignore[reportUnknownMemberType]
+    except yaml.YAMLError as error:
+        report.lines = {(): _line_of(error)}
+        report.add_problem((), _yaml_error_text(error, text))
+        return []
+    except _LimitExceeded as error:
+        report.add_problem((), str(error))
+        return []
     reading = _TreeReader(report)
+    return [_document(root, (number,), reading, report) for number, root in enumerate(roots)]
+
+
+def quoted(text: str) -> str:
+    """The text as a YAML string, with `${` escaped. Every JSON string is a YAML string."""
+    return json.dumps(text, ensure_ascii=False).replace("${", "$${")
+
+
+def _document(root: yaml.Node | None, place: SettingPath, reading: "_TreeReader", report: ConfigReport) -> Tree:
     report.lines = reading.lines
     try:
-        return None if root is None else reading.tree(root, ())
-    except _TooLarge:
-        report.add_problem((), f"has more than {VALUES_MAX} values after aliases are expanded; use fewer aliases")
+        return None if root is None else reading.tree(root, place)
+    except _LimitExceeded as error:
+        report.add_problem((), str(error))
         return None
 
 
-class _TooLarge(Exception):
-    pass
+class _LimitExceeded(Exception):
+    """The file has too many values or levels. The message gives the limit."""
+
+
+def _check_nesting(text: str, loader: _Loader) -> None:
+    """Raises `_LimitExceeded` if the text has too many levels, before a recursive function reads it."""
+    depth = 0
+    for event in cast("Iterator[yaml.Event]", yaml.parse(text, Loader=loader)):  # pyright: ignore[reportUnknownMemberType]
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+        if depth > NESTING_MAX:
+            raise _too_deep()
+
+
+def _too_deep() -> _LimitExceeded:
+    return _LimitExceeded(f"has more than {NESTING_MAX} nested levels after aliases are expanded; use fewer levels")
 
 
 @dataclass(slots=True)
@@ -65,7 +112,10 @@ class _TreeReader:
     def tree(self, node: yaml.Node, place: SettingPath) -> Tree:
         self.lines.setdefault(place, node.start_mark.line + 1)
         if len(self.lines) > VALUES_MAX:
-            raise _TooLarge
+            problem = f"has more than {VALUES_MAX} values after aliases are expanded; use fewer aliases"
+            raise _LimitExceeded(problem)
+        if len(self.open) >= NESTING_MAX:
+            raise _too_deep()
         if id(node) in self.open:
             self.report.add_problem(place, "is an alias of an enclosing value; remove the alias")
             return None
@@ -123,6 +173,8 @@ class _TreeReader:
                 if not isinstance(source, yaml.MappingNode) or id(source) in self.open:
                     self.report.add_problem((*place, "<<"), "must be an alias of a mapping that does not enclose it")
                     continue
+                if len(self.open) >= NESTING_MAX:
+                    raise _too_deep()
                 yield from self._own_entries(source, place)
                 self.open.add(id(source))
                 yield from self._merged_entries(source, place)
