@@ -1,17 +1,27 @@
-"""Build hook of the wheel. With HEADGATE_COMPILE=1, mypyc compiles the packages in COMPILED; otherwise it does nothing.
+"""Version and build hook of the wheel.
 
-A compiled wheel contains the same Python files and, beside them, one extension module each. Python imports the
-extension module if there is one. `python hatch_build.py DIRECTORY` writes the extension modules to a directory.
+The hook writes the version into the package. With HEADGATE_COMPILE=1, it also compiles the packages in COMPILED with
+mypyc. A compiled wheel contains the same Python files and, beside them, one extension module each. Python imports the
+extension module if there is one.
+
+`python hatch_build.py` compiles and prints the directory of the extension modules, which is in a cache.
 """
 
 import ast
+import fcntl
+import hashlib
 import os
+import platform
+import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tempfile
+import time
 import tomllib
 from collections.abc import Iterator
+from importlib.metadata import version as installed_version
 from pathlib import Path
 from typing import Any
 
@@ -119,36 +129,113 @@ setup(name="headgate", ext_modules=extensions, packages=[], cmdclass={"build_ext
 """
 
 
-class CompileHook(BuildHookInterface[Any]):
-    """Adds the extension modules to a wheel."""
+def project_version(root: Path = Path(__file__).parent) -> str:
+    """Return the version of a checkout.
+
+    A commit with the tag v1.2.3 has the version 1.2.3. Any other commit has the version that is being prepared,
+    `__version__` in the package, with the number of commits since the last tag and the hash: 1.2.4.dev5+g0123abcdef. A
+    source archive does not need this function, because hatchling reads its version from PKG-INFO. HEADGATE_VERSION
+    replaces the version, for builds from files without the repository.
+    """
+    if given := os.environ.get("HEADGATE_VERSION"):
+        return given
+    found = re.search(r'^__version__ = "(.+)"$', (root / "src/headgate/__init__.py").read_text(), re.MULTILINE)
+    assert found, "src/headgate/__init__.py has no __version__"
+    prepared = found[1].removesuffix(".dev0")
+    # Without a .git here, git would describe a repository that only surrounds these files.
+    described = _git_describe(root) if (root / ".git").exists() else ""
+    match = re.fullmatch(r"(?:v(?P<tag>\d\S*)-(?P<commits>\d+)-g)?(?P<hash>[0-9a-f]+)(?P<dirty>-dirty)?", described)
+    if match is None:
+        return f"{prepared}.dev0"
+    if match["tag"] and match["commits"] == "0" and not match["dirty"]:
+        return match["tag"]
+    return f"{prepared}.dev{match['commits'] or 0}+g{match['hash']}{'.dirty' if match['dirty'] else ''}"
+
+
+def _git_describe(root: Path) -> str:
+    command = ["git", "describe", "--tags", "--match", "v[0-9]*", "--long", "--always", "--abbrev=10", "--dirty"]
+    try:
+        return subprocess.run(command, cwd=root, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+
+
+class WheelHook(BuildHookInterface[Any]):
+    """Writes the version into the package and adds the extension modules of a compiled wheel."""
 
     def dependencies(self) -> list[str]:
         """Return the compiler and the libraries that the compiled files import, because mypyc reads their types."""
-        if not _is_requested():
+        if not _is_compilation_requested():
             return []
         project = tomllib.loads((Path(self.root) / "pyproject.toml").read_text())["project"]
         return [*REQUIREMENTS, *project["dependencies"]]
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        if not _is_requested() or version == "editable":
+        if version == "editable":
             return
-        output = self._output()
-        shutil.rmtree(output, ignore_errors=True)
-        compile_packages(Path(self.root) / "src" / "headgate", output)
-        build_data["pure_python"] = False
-        build_data["infer_tag"] = True
-        for built in extension_modules(output):
-            build_data["force_include"][str(built)] = str(built.relative_to(output))
+        name = "headgate/__init__.py"
+        source = (Path(self.root) / "src" / name).read_text()
+        line = f'__version__ = "{self.metadata.version}"'
+        written = self._generated() / name
+        written.parent.mkdir(parents=True, exist_ok=True)
+        written.write_text(re.sub(r"^__version__ = .+$", line, source, count=1, flags=re.MULTILINE))
+        build_data["force_include"][str(written)] = name
+        if _is_compilation_requested():
+            modules = compiled_modules(Path(self.root) / "src" / "headgate")
+            build_data["pure_python"] = False
+            build_data["infer_tag"] = True
+            for built in extension_modules(modules):
+                build_data["force_include"][str(built)] = str(built.relative_to(modules))
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
-        shutil.rmtree(self._output(), ignore_errors=True)
+        shutil.rmtree(self._generated(), ignore_errors=True)
 
-    def _output(self) -> Path:
-        return Path(self.directory) / "compiled"
+    def _generated(self) -> Path:
+        return Path(self.directory) / "generated"
 
 
-def _is_requested() -> bool:
+def _is_compilation_requested() -> bool:
     return os.environ.get("HEADGATE_COMPILE", "") not in {"", "0"}
+
+
+def compiled_modules(source: Path) -> Path:
+    """Return the cached directory with the extension modules of the package in `source`. Compile them if necessary."""
+    cache = _cache()
+    cache.mkdir(parents=True, exist_ok=True)
+    folder = cache / f"compiled-{_digest_of_inputs(source)[:16]}"
+    with (cache / "compiled.lock").open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        if not folder.exists():
+            print("hatch_build: compiling; this takes several minutes", file=sys.stderr)
+            _remove_old_builds(cache)
+            unfinished = folder.with_suffix(".unfinished")
+            compile_packages(source, unfinished)
+            unfinished.rename(folder)
+        os.utime(folder)
+    return folder
+
+
+def _cache() -> Path:
+    user = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(os.environ.get("HEADGATE_CACHE") or Path(user) / "headgate").resolve()
+
+
+def _digest_of_inputs(source: Path) -> str:
+    digest = hashlib.sha256()
+    tools = (sys.version, platform.system(), platform.machine(), *map(installed_version, ("mypy", "setuptools")))
+    flags = (os.environ.get("CFLAGS"), sysconfig.get_config_var("CC"), sysconfig.get_config_var("CFLAGS"))
+    files = {path.relative_to(source).as_posix(): path for path in sorted(source.rglob("*.py"))}
+    for name, path in {"hatch_build.py": Path(__file__), **files}.items():
+        digest.update(f"{name} {hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())
+    digest.update(repr((tools, flags)).encode())
+    return digest.hexdigest()
+
+
+def _remove_old_builds(cache: Path) -> None:
+    """Remove unfinished builds, and those that were not used for two days."""
+    for each in cache.glob("compiled-*"):
+        if each.suffix == ".unfinished" or time.time() - each.stat().st_mtime > 2 * 86_400:
+            shutil.rmtree(each)
 
 
 def compile_packages(source: Path, output: Path) -> None:
@@ -254,4 +341,4 @@ def _initializer(node: ast.ClassDef, decorator: ast.expr) -> str | None:
 
 
 if __name__ == "__main__":
-    compile_packages(Path(__file__).parent / "src" / "headgate", Path(sys.argv[1]))
+    print(compiled_modules(Path(__file__).parent / "src" / "headgate"))

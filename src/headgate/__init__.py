@@ -1,3 +1,4 @@
-"""What is Headgate? An inference gateway and control plane in front of fleets of engines."""
+"""Headgate, an inference gateway and control plane in front of fleets of engines."""
 
-__version__ = "0.1.0"
+# The version that is being prepared. Wheels contain their actual version instead (hatch_build.py).
+__version__ = "0.1.0.dev0"

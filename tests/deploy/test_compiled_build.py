@@ -236,7 +236,7 @@ def test_preparation_fails_if_a_class_is_not_followed_by_blank_lines() -> None:
 
 def build_requirements(monkeypatch: pytest.MonkeyPatch, value: str) -> list[str]:
     monkeypatch.setenv("HEADGATE_COMPILE", value)
-    hook = hatch_build.CompileHook(str(PROJECT), {}, None, None, "", "wheel")  # type: ignore[arg-type]
+    hook = hatch_build.WheelHook(str(PROJECT), {}, None, None, "", "wheel")  # type: ignore[arg-type]
     return hook.dependencies()
 
 

