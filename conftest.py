@@ -1,5 +1,6 @@
 """Settings and guards for all tests."""
 
+import gc
 import os
 import re
 import sys
@@ -46,6 +47,12 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
         return (yield)
     finally:
         _guard.test = None
+
+
+def pytest_collection_finish() -> None:
+    """Exclude the thousands of collected tests from garbage collection during the tests."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -7,15 +7,13 @@ import shlex
 from collections.abc import Iterator
 from contextlib import redirect_stderr, redirect_stdout
 from functools import cache
-from pathlib import Path
 
 import pytest
 
 from headgate.cli.main import VERBS, command_parser
+from tests.docs.pages import PAGES, code_spans, fenced_blocks, problems_by_page
 from tests.house.small_tree import PROJECT
 
-ROOT_PAGES = ("README.md", "CONTRIBUTING.md", "SECURITY.md")
-PAGES = sorted([*(PROJECT / name for name in ROOT_PAGES), *(PROJECT / "docs").rglob("*.md")])
 JUST_VERBS = set(re.findall(r"^(?:alias )?([a-z][a-z0-9-]*)[^\n:]*:", (PROJECT / "justfile").read_text(), re.MULTILINE))
 OTHER_OPTIONS = {
     # vLLM, llama.cpp, Redis and pip.
@@ -25,22 +23,6 @@ OTHER_OPTIONS = {
 SHELL_OPERATORS = {"|", "||", "&", "&&", ";", ">", ">>", "<", ")", "2>&1"}
 PLACEHOLDER_ERRORS = re.compile(r"required|expected one argument|invalid \w+( value)?: '([A-Z]+|…)'")
 PROMPT_AND_VARIABLES = r"(?:\$ )?(?:[A-Z][A-Z_]*=(?:\"[^\"]*\"|\S)* )*"
-
-
-def page_id(page: Path) -> str:
-    return str(page.relative_to(PROJECT))
-
-
-def fenced_blocks(text: str) -> list[str]:
-    return re.findall(r"^ *```(?:bash|console|)\n(.*?)^ *```$", text, re.MULTILINE | re.DOTALL)
-
-
-def without_blocks(text: str) -> str:
-    return re.sub(r"^ *```\w*\n.*?^ *```$", "", text, flags=re.MULTILINE | re.DOTALL)
-
-
-def code_spans(text: str) -> list[str]:
-    return [" ".join(span.split()) for span in re.findall(r"`([^`]+)`", without_blocks(text))]
 
 
 def shell_commands(text: str, program: str) -> Iterator[list[str]]:
@@ -67,7 +49,7 @@ def before_operator(command: str) -> list[str]:
 
 def parser_error(arguments: list[str]) -> str:
     """Error message from the command-line parser; empty if it accepts the arguments."""
-    parser = command_parser(arguments[:1] if arguments[0] in VERBS else [])
+    parser = parser_of(arguments[0] if arguments[0] in VERBS else None)
     # The parser also accepts abbreviations.
     if unknown := {word.partition("=")[0] for word in arguments if word.startswith("--")} - options_of(parser):
         return f"unknown options: {', '.join(unknown)}"
@@ -80,6 +62,12 @@ def parser_error(arguments: list[str]) -> str:
     return ""
 
 
+@cache
+def parser_of(verb: str | None) -> argparse.ArgumentParser:
+    return command_parser([verb] if verb else [])
+
+
+@cache
 def options_of(parser: argparse.ArgumentParser) -> set[str]:
     options = {option for action in parser._actions for option in action.option_strings}
     for action in parser._actions:
@@ -88,42 +76,48 @@ def options_of(parser: argparse.ArgumentParser) -> set[str]:
     return options
 
 
-@pytest.mark.parametrize("page", PAGES, ids=page_id)
-def test_commands_in_code_blocks_are_valid(page: Path) -> None:
-    errors = {
-        " ".join(arguments): error
-        for arguments in shell_commands(page.read_text(), "headgate")
-        if (error := parser_error(arguments))
-    }
-    assert errors == {}
+def test_commands_in_code_blocks_are_valid() -> None:
+    def errors(text: str) -> dict[str, str]:
+        return {
+            " ".join(arguments): error
+            for arguments in shell_commands(text, "headgate")
+            if (error := parser_error(arguments))
+        }
+
+    assert problems_by_page(errors) == {}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=page_id)
-def test_commands_in_code_spans_are_valid(page: Path) -> None:
+def test_commands_in_code_spans_are_valid() -> None:
     """A span may omit arguments or use a placeholder, as in `headgate serve --workers N`."""
-    spans = [span for span in code_spans(page.read_text()) if re.match(r"headgate [a-z]", span)]
-    errors = {
-        span: error
-        for span in spans
-        if (error := parser_error(before_operator(span.removeprefix("headgate ").replace("\\|", ","))))
-        and not PLACEHOLDER_ERRORS.search(error)
-    }
-    assert errors == {}
+
+    def errors(text: str) -> dict[str, str]:
+        spans = [span for span in code_spans(text) if re.match(r"headgate [a-z]", span)]
+        return {
+            span: error
+            for span in spans
+            if (error := parser_error(before_operator(span.removeprefix("headgate ").replace("\\|", ","))))
+            and not PLACEHOLDER_ERRORS.search(error)
+        }
+
+    assert problems_by_page(errors) == {}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=page_id)
-def test_options_in_code_spans_exist(page: Path) -> None:
+def test_options_in_code_spans_exist() -> None:
     """A span that begins with an option refers to one of Headgate's commands, a script or a benchmark."""
-    named = {
-        option
-        for span in code_spans(page.read_text())
-        if span.startswith("--")
-        for option in re.findall(r"(?<![\w-])--[a-z][a-z0-9-]+", span)
-    }
-    assert named - options_of(command_parser(VERBS)) - script_options() - OTHER_OPTIONS == set()
+    known = options_of(command_parser(VERBS)) | script_options() | OTHER_OPTIONS
+
+    def unknown(text: str) -> set[str]:
+        named = {
+            option
+            for span in code_spans(text)
+            if span.startswith("--")
+            for option in re.findall(r"(?<![\w-])--[a-z][a-z0-9-]+", span)
+        }
+        return named - known
+
+    assert problems_by_page(unknown) == {}
 
 
-@cache
 def script_options() -> set[str]:
     """Options of scripts, benchmarks and tests, and of programs they start."""
     files = [
@@ -140,19 +134,19 @@ def test_verb_guide_documents_all_its_options(verb: str, page: str) -> None:
     assert options - set(re.findall(r"--[a-z][a-z0-9-]+", (PROJECT / "docs/guides" / page).read_text())) == {"--help"}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=page_id)
-def test_documented_just_verbs_exist(page: Path) -> None:
-    text = page.read_text()
-    named = {arguments[0] for arguments in shell_commands(text, "just")}
-    named |= {found[1] for span in code_spans(text) if (found := re.match(r"just ([a-z][a-z0-9-]*)", span))}
-    assert named - JUST_VERBS == set()
+def test_documented_just_verbs_exist() -> None:
+    def unknown(text: str) -> set[str]:
+        named = {arguments[0] for arguments in shell_commands(text, "just")}
+        named |= {found[1] for span in code_spans(text) if (found := re.match(r"just ([a-z][a-z0-9-]*)", span))}
+        return named - JUST_VERBS
+
+    assert problems_by_page(unknown) == {}
 
 
 def test_docs_mention_every_verb() -> None:
     named = {
         found[1]
-        for page in PAGES
-        for text in (page.read_text(),)
+        for text in PAGES.values()
         for span in (*code_spans(text), *(f"headgate {' '.join(each)}" for each in shell_commands(text, "headgate")))
         if (found := re.search(r"\bheadgate ([a-z]+)", span))
     }
