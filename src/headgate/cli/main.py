@@ -21,6 +21,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = MappingProxyType(
         "Run": {
             "demo": "Run a gateway with simulated engines and traffic.",
             "init": "Write a first configuration file.",
+            "convert": "Convert the configuration of another gateway or proxy.",
             "serve": "Run the gateway.",
             "scheduler": "Run a scheduler-only node of a cell.",
             "engine": "Run simulated engines, without a GPU.",

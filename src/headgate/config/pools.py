@@ -195,6 +195,11 @@ def engine_url(text: str) -> str:
     return f"{url.scheme}://{url.netloc}{url.path}"
 
 
+def engine_address(url: str) -> str:
+    """Host, port and base path of a normalized engine URL. Two endpoints cannot have the same address."""
+    return _address(urlsplit(url))
+
+
 def _parse_url(text: str) -> SplitResult:
     """Normalized URL without a trailing slash."""
     try:

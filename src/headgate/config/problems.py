@@ -75,9 +75,12 @@ class ConfigReport:
     def warnings(self) -> tuple[ConfigProblem, ...]:
         return _sorted_by_line(self._warnings)
 
+    def problems(self) -> tuple[ConfigProblem, ...]:
+        return _sorted_by_line(self._problems)
+
     def raise_if_invalid(self) -> None:
         if self._problems:
-            raise ConfigErrors(_sorted_by_line(self._problems), self.files)
+            raise ConfigErrors(self.problems(), self.files)
 
     def location_text(self, place: SettingPath) -> str:
         """Location prefix for messages about problems found after the file was read."""

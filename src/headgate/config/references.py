@@ -39,6 +39,10 @@ def is_name(text: str) -> bool:
     return _NAME.fullmatch(text) is not None
 
 
+def is_model_name(text: str) -> bool:
+    return _MODEL_NAME.fullmatch(text) is not None
+
+
 def is_tenant_path(text: str) -> bool:
     """Whether the text is a valid tenant path: names joined with slashes."""
     return len(text) <= PATH_LENGTH_MAX and all(is_name(step) for step in text.split("/"))
@@ -52,7 +56,7 @@ def check_names(file: ConfigFile, report: ConfigReport) -> None:
     check_tenant_paths(file.tenants, report)
     _check_reserved(file, report)
     for name in file.models:
-        if not _MODEL_NAME.fullmatch(name):
+        if not is_model_name(name):
             problem = "a model name must have 1 to 256 characters: letters, digits, and . _ : / @ + -"
             report.add_problem(("models", name), problem, contents_valid=True)
 
