@@ -42,7 +42,7 @@ test-again:
 test-processes *args:
     {{ bin }}/pytest -n auto --dist worksteal -m "process and not timing and not ({{ real }})" {{ args }}
 
-# Run the wall-clock tests with the mark `part`, or all others (`ours`), one at a time. Failed tests run once more.
+# Run the wall-clock tests one at a time: `all`, those with the mark `part` or those with no engine (`ours`).
 test-timing part="ours" *args:
     scripts/run_timing_tests "{{ part }}" {{ args }}
 
@@ -70,8 +70,8 @@ cover:
 compile:
     scripts/compiled_tree
 
-# Run the tests of the compiled packages, replays and property tests on the compiled build.
-test-compiled *args: (test-compiled-scheduler args) (test-compiled-gateway args)
+# Run tests on the compiled build, with some of the process tests. `just nightly compiled-tests` runs all of those.
+test-compiled *args: (test-compiled-scheduler args) (test-compiled-gateway args) (test-compiled-processes args)
 
 [private]
 test-compiled-scheduler *args:
@@ -81,10 +81,16 @@ test-compiled-scheduler *args:
 [private]
 test-compiled-gateway *args:
     PYTHONPATH="$(scripts/compiled_tree)" {{ bin }}/python -m pytest -p no:cacheprovider -n auto --dist worksteal \
-        -m "not process and not timing and not ({{ real }})" tests/wire tests/telemetry tests/engines \
-        tests/contracts tests/control tests/lessons tests/fleets tests/security {{ args }}
-    PYTHONPATH="$PWD/build/compiled" {{ bin }}/python -m pytest -p no:cacheprovider -n auto --dist worksteal \
-        -m "not timing and not ({{ real }})" tests/hosts tests/edge {{ args }}
+        -m "not process and not timing and not ({{ real }})" tests/contracts tests/control tests/edge tests/engines \
+        tests/fleets tests/hosts tests/lessons tests/security tests/telemetry tests/wire {{ args }}
+
+# Streams under churn, large bodies, a reload, a rolling restart, engines that fail during a stream, killed gateways.
+[private]
+test-compiled-processes *args:
+    PYTHONPATH="$(scripts/compiled_tree)" {{ bin }}/python -m pytest -p no:cacheprovider -n auto --dist worksteal \
+        -m "process and not timing and not ({{ real }})" tests/edge/test_churn.py tests/edge/test_reload.py \
+        tests/edge/test_kserve.py tests/lessons/test_10_truncated_streams.py \
+        tests/lessons/test_25_a_rolling_restart.py tests/hosts/cell/test_gateway.py {{ args }}
 
 # Run the tests with a real llama.cpp, one at a time, because engine and tests share the cores.
 test-llamacpp *args:

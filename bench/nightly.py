@@ -49,11 +49,19 @@ from bench.relay_thresholds import THRESHOLDS as RELAY
 
 ROOT: Final = Path(__file__).parents[1]
 COLD_START_S: Final = 20.0
-COMPILED_TESTS: Final = ("contracts", "control", "engines", "fleets", "lessons", "security", "telemetry", "wire")
-"""Directories whose tests with processes run on the compiled build only in the nightly run.
-
-CI runs those in tests/edge and tests/hosts.
-"""
+COMPILED_TESTS: Final = (
+    "contracts",
+    "control",
+    "edge",
+    "engines",
+    "fleets",
+    "hosts",
+    "lessons",
+    "security",
+    "telemetry",
+    "wire",
+)
+"""Directories whose process tests run on the compiled build. CI runs only some of them (`just test-compiled`)."""
 _ENGINES: Final = "llamacpp or vllm or triton or ray"
 FAILED: Final = "exit_status"
 """Name of the figure for a command's exit status."""

@@ -2,11 +2,10 @@
 
 import json
 from collections.abc import Sequence
-from pathlib import Path
 
 import pytest
 
-from bench.nightly import COMPILED_TESTS, PARTS, Part, Result, Threshold, check, last_object, main
+from bench.nightly import COMPILED_TESTS, PARTS, ROOT, Part, Result, Threshold, check, last_object, main
 
 pytestmark = pytest.mark.process
 
@@ -80,35 +79,31 @@ def test_list_prints_the_command_for_every_part(capsys: pytest.CaptureFixture[st
 
 def test_nightly_benchmarks_exist() -> None:
     modules = {part.command[1] for part in PARTS if part.command[1].startswith("bench.")}
-    root = Path(__file__).parents[2]
 
     missing = [
         name
         for name in modules
-        if not (root / f"{name.replace('.', '/')}.py").exists()
-        and not (root / name.replace(".", "/") / "__main__.py").exists()
+        if not (ROOT / f"{name.replace('.', '/')}.py").exists()
+        and not (ROOT / name.replace(".", "/") / "__main__.py").exists()
     ]
     assert missing == []
 
 
-def test_compiled_tests_cover_the_directories_whose_process_tests_ci_leaves_out() -> None:
-    recipe = (
-        (Path(__file__).parents[2] / "justfile")
-        .read_text()
-        .partition("test-compiled-gateway *args:\n")[2]
-        .partition("\n\n")[0]
-    )
-    without_processes, with_processes = recipe.split("PYTHONPATH=")[1:]
+def test_nightly_run_covers_all_directories_that_ci_tests_on_the_compiled_build() -> None:
+    gateway, processes = recipe("test-compiled-gateway"), recipe("test-compiled-processes")
     [part] = [part for part in PARTS if part.name == "compiled-tests"]
+    nightly = folders_in(part.command)
 
-    assert '"not process and' in without_processes
-    assert "process" not in with_processes
-    assert (
-        folders_in(without_processes.split())
-        == folders_in(part.command)
-        == {f"tests/{name}" for name in COMPILED_TESTS}
-    )
-    assert folders_in(with_processes.split()) == {"tests/edge", "tests/hosts"}
+    assert '"not process and' in gateway
+    assert '"process and' in processes
+    assert folders_in(gateway.split()) == nightly == {f"tests/{name}" for name in COMPILED_TESTS}
+    files = folders_in(processes.split())
+    assert {"/".join(file.split("/")[:2]) for file in files} <= nightly
+    assert [file for file in files if "pytest.mark.process" not in (ROOT / file).read_text()] == []
+
+
+def recipe(name: str) -> str:
+    return (ROOT / "justfile").read_text().partition(f"\n{name} *args:\n")[2].partition("\n\n")[0]
 
 
 def folders_in(words: Sequence[str]) -> set[str]:
