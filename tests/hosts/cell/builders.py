@@ -104,12 +104,12 @@ class Cell:
         return [order.mode.value for order in self.orders[name] if isinstance(order, ModeChanged)]
 
 
-def a_cell(*names: str, places: int = 4, **timing: Duration) -> Cell:
+def a_cell(*names: str, places: int = 4, bounds: CellBounds | None = None, **timing: Duration) -> Cell:
     """Returns a cell whose scheduler has adopted all members' reports."""
     members = [a_member(name, share=Share(rank, len(names))) for rank, name in enumerate(names or ("g1", "g2"))]
-    cell = Cell(a_leader(places=places, **timing), *members)
-    cell.talk(at(0))
-    cell.talk(at(0.5))
+    cell = Cell(a_leader(places=places, bounds=bounds, **timing), *members)
+    for moment in (0, 0.5, 0.7):
+        cell.talk(at(moment))
     return cell
 
 

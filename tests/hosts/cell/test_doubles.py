@@ -88,7 +88,7 @@ TWO_WAIT_AND_THE_CLOCK_MOVES_BACK = [
     a_fault(Kind.TWIN, "g0", 3.2, 7.7),
     a_fault(Kind.CLOCK_STEP, STORE, 3.6, 7.8, -1),
 ]
-LAST_RENEWAL_ARRIVES_LATE = [a_fault(Kind.DELAY, "g0", 2.4, 2.6, 700), a_fault(Kind.CRASH, "g0", 2.7, 2.8)]
+LAST_RENEWAL_ARRIVES_LATE = [a_fault(Kind.DELAY, "g0", 2.35, 2.55, 700), a_fault(Kind.CRASH, "g0", 2.7, 2.8)]
 
 
 def test_one_of_two_waiting_processes_gets_the_name_after_the_store_clock_moves_backwards() -> None:
@@ -115,7 +115,7 @@ def test_killed_process_restarts_if_its_last_renewal_arrives_late(faults: list[F
 
 
 def test_process_waits_one_more_lease_if_another_process_gets_its_name_and_is_killed() -> None:
-    seen = run(a_fault(Kind.CRASH, "g0", 3, 3.1), a_fault(Kind.TWIN, "g0", 3.19, 4.7))
+    seen = run(a_fault(Kind.CRASH, "g0", 3, 3.19), a_fault(Kind.TWIN, "g0", 3.15, 4.7))
     [twin] = seen.said(TWIN, "starts, life")
     [_, again] = seen.said("g0  ", "starts, life")
 

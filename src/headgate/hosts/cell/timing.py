@@ -14,6 +14,9 @@ from headgate.model.units import MILLISECOND, SECOND, Duration
 class Timing:
     heartbeat_ns: Duration = Duration(150 * MILLISECOND)
     """Heartbeat interval, in both directions."""
+    ack_ns: Duration = Duration(20 * MILLISECOND)
+    """Maximum delay of acknowledgements and of messages that no decision depends on. Most of them share an entry with a
+    later message."""
     resend_ns: Duration = Duration(250 * MILLISECOND)
     """Time after which unacknowledged messages are sent again."""
     start_within_ns: Duration = Duration(700 * MILLISECOND)

@@ -26,6 +26,7 @@ from headgate.hosts.cell.protocol.messages import (
 )
 from headgate.hosts.cell.protocol.validation import MEMBERS_MAX
 from headgate.hosts.cell.protocol.views import MemberMode, MemberPresence
+from headgate.hosts.cell.timing import Timing
 from headgate.model.caps import Caps
 from headgate.model.units import ClassName, Duration, EndpointId, Instant, PoolName, TenantId
 from testing.builders import an_endpoint, at, completed, duration, first_token, joined, progressed
@@ -331,7 +332,7 @@ def test_scheduler_limits_the_number_of_members() -> None:
 
 
 def test_snapshot_that_cannot_be_applied_is_skipped() -> None:
-    book = AssignmentTable(1, start_within_ns=duration(1), observers=())
+    book = AssignmentTable(1, timing=Timing(), observers=())
     before = book.scheduler
     problem = restore(Snapshot(SnapshotId(0, 1), Counters(), ()), book, at(1), snapshot_age_ns=duration(0))
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from headgate.core.commands import Dispatch
+from headgate.core.commands import Dispatch, End
 from headgate.core.counters import Counters
 from headgate.core.events import CountedUpTo, EndpointMetricsReported, PolicyChanged
 from headgate.core.routing.speed_estimator import REPORTS_PER_EQUATION
@@ -12,7 +12,7 @@ from headgate.hosts.cell.leader.leader import Leader
 from headgate.hosts.cell.leader.member_report import counted_part
 from headgate.hosts.cell.leader.peers import Peer
 from headgate.hosts.cell.member.member import Member
-from headgate.hosts.cell.protocol.messages import Epoch, MemberEntryState, Share, Snapshot, SnapshotId
+from headgate.hosts.cell.protocol.messages import Epoch, Grant, MemberEntryState, Share, Snapshot, SnapshotId
 from headgate.hosts.cell.protocol.views import MemberMode, MemberPresence, MemberView
 from headgate.hosts.cell.timing import Timing
 from headgate.model.limits import Limits
@@ -670,3 +670,44 @@ def test_first_member_that_returns_is_not_limited_by_its_own_reserved_share() ->
 
     assert cell.ended("g1") == []
     assert names(cell.begun("g1")) == ["r1"]
+
+
+def test_acknowledgements_wait_for_other_messages() -> None:
+    cell = a_cell("g1")
+    member, leader = cell.members["g1"], cell.leader
+    cell.talk(at(1))
+    cell.open("g1", a_ticket("r1"), at(1.001))
+    [arrival] = member.outgoing(at(1.001))
+    leader.receive(arrival, at(1.001))
+    [(_, grant)] = leader.outgoing(at(1.001))
+    assert [type(each) for _, each in grant.messages] == [Grant]
+    member.receive(grant, at(1.001))
+
+    assert member.outgoing(at(1.002)) == []
+    assert member.next_wakeup() == at(1.021)
+    [acknowledgement] = member.outgoing(at(1.021))
+    assert acknowledgement.head.received_serial == grant.head.first_serial
+
+    member.handle(first_token("r1"), at(1.03))
+    assert member.next_wakeup() == at(1.05)
+    [first] = member.outgoing(at(1.05))
+    leader.receive(first, at(1.05))
+    assert leader.outgoing(at(1.06)) == []
+    assert leader.next_wakeup() == at(1.07)
+    [(_, answer)] = leader.outgoing(at(1.07))
+    assert answer.head.received_serial == first.head.first_serial
+
+
+def test_bills_wait_for_other_messages() -> None:
+    cell = a_cell("g1")
+    member, leader = cell.members["g1"], cell.leader
+    cell.open("g1", a_ticket("r1"), at(1))
+    cell.talk(at(1))
+    cell.talk(at(1.1))
+    member.handle(completed("r1"), at(1.101))
+    [ended] = member.outgoing(at(1.101))
+    leader.receive(ended, at(1.101))
+
+    assert leader.outgoing(at(1.101)) == []
+    [(_, bills)] = leader.outgoing(at(1.121))
+    assert [(type(each), each.request_id) for _, each in bills.messages if isinstance(each, End)] == [(End, "r1")]

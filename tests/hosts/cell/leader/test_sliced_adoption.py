@@ -4,7 +4,7 @@ import pytest
 
 from headgate.core.events import EndpointMetricsReported
 from headgate.hosts.cell.protocol.messages import Snapshot
-from headgate.hosts.cell.protocol.views import MemberPresence
+from headgate.hosts.cell.protocol.views import MemberMode, MemberPresence
 from headgate.hosts.cell.timing import CellBounds
 from headgate.model.units import EndpointId, Instant
 from testing.builders import at, completed, first_token, joined, leaving, readied
@@ -171,3 +171,86 @@ def test_endpoints_that_change_during_the_adoption_are_up_to_date_after_it() -> 
     finish(other, at(1.25))
     other.talk(at(1.25))
     assert begun(other) == ["r0", "r1", "r2", "r3"]
+
+
+def a_late_return(*, steps_max: int = 1) -> Cell:
+    """Return a cell in which g1 was absent, has started one more attempt as an island, and has just reported again.
+
+    The scheduler has taken the first step of the adoption.
+    """
+    cell = a_cell("g1", "g2", places=PLACES, bounds=CellBounds(adoption_steps_max=steps_max))
+    for number in range(2):
+        cell.open("g1", a_ticket(f"r{number}"), at(1))
+        cell.talk(at(1))
+    cell.heard["g1"] = False
+    cell.pass_time(1.1, 2.5)
+    assert cell.members["g1"].mode is MemberMode.ISLAND
+    cell.orders["g1"] += cell.members["g1"].handle(completed("r0"), at(2.5))
+    cell.open("g1", a_ticket("r2"), at(2.5))
+    cell.heard["g1"] = True
+    for hundredth in range(255, 300):
+        cell.talk(at(hundredth / 100), rounds=1)
+        if cell.leader._start.is_active:
+            return cell
+    raise AssertionError("the scheduler does not adopt the report")
+
+
+def finish_late(cell: Cell, now: Instant) -> int:
+    """Continue until the report is adopted. Return the number of slices."""
+    slices = 0
+    while cell.leader._start.is_active:
+        assert cell.leader.next_wakeup() <= now, "the scheduler does not ask for its next slice"
+        cell.leader.tick(now)
+        slices += 1
+        assert slices < 1_000
+    return slices
+
+
+def test_report_of_a_returning_member_is_adopted_in_slices() -> None:
+    cell = a_late_return()
+    assert not cell.leader.gathering
+    assert not cell.leader.has_reported("g1")
+
+    assert finish_late(cell, at(3)) > 3
+
+    assert cell.leader.has_reported("g1")
+    assert sorted(request for _, request, _, _ in cell.leader.assigned_attempts()) == ["r1", "r2"]
+    assert in_flight(cell) == 2
+
+
+def test_no_slot_of_a_returning_member_is_assigned_before_its_report_is_adopted() -> None:
+    cell = a_late_return()
+    for number in range(3, 7):
+        cell.open("g2", a_ticket(f"r{number}"), at(3))
+    cell.talk(at(3), rounds=1)
+    assert cell.leader._start.is_active
+    assert cell.begun("g2") == []
+
+    finish_late(cell, at(3))
+    cell.talk(at(3))
+
+    assert [order.request_id for order in cell.begun("g2")] == ["r3", "r4"]
+    assert in_flight(cell) == PLACES
+
+
+def test_no_snapshot_is_taken_while_a_report_is_being_adopted() -> None:
+    cell = a_late_return()
+    assert cell.leader.take_snapshot(at(10)) is None
+    assert cell.leader.final_snapshot(at(10)) is None
+
+    finish_late(cell, at(10))
+
+    assert cell.leader.take_snapshot(at(10)) is not None
+
+
+def test_members_that_return_during_an_adoption_are_adopted_after_it() -> None:
+    cell = a_late_return()
+    reborn = a_member("g2")
+    reborn.incarnation = 2
+    cell.members["g2"] = reborn
+    for hundredth in range(300, 340):
+        cell.talk(at(hundredth / 100), rounds=1)
+
+    finish_late(cell, at(3.4))
+
+    assert {name: cell.leader.has_reported(name) for name in cell.leader.presences()} == {"g1": True, "g2": True}

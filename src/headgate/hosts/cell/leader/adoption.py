@@ -75,12 +75,15 @@ class ReportAdoption:
             if report.peer.presence is not MemberPresence.DEAD:
                 report.peer.presence = MemberPresence.PRESENT
             self._reassign(report)
-        self._reserve.freeze([place.endpoint_id for report in reports for place in report.peer.places()], self.now)
+        # Attempts that were started by an island and have not been adopted yet occupy slots, too.
+        known = [place.endpoint_id for report in reports for place in report.peer.places()]
+        reported = [said.report.endpoint_id for report in reports for _, said in report.running]
+        self._reserve.freeze((*known, *reported), self.now)
         kept: _RequestIds = {}
         struck: _Removed = {}
         for report in reports:
             kept |= report.unchanged()
-            struck |= self._remove_unreported(kept, report, self.now)
+            yield from self._remove_unreported(kept, report, struck)
             yield
         yield from self._adopt_requests(reports, kept, struck)
         self._book.send_deferred_ends(self.now)
@@ -127,16 +130,15 @@ class ReportAdoption:
 
     # Requests that the report does not list
 
-    def _remove_unreported(self, kept: _RequestIds, report: MemberReport, now: Instant) -> _Removed:
-        """Removes requests that the member no longer has or that have changed. Returns them."""
+    def _remove_unreported(self, kept: _RequestIds, report: MemberReport, struck: _Removed) -> Iterator[None]:
+        """Removes requests that the member no longer has or that have changed, and adds them to `struck`."""
         ends, unbilled = report.settled_by_id(), report.unbilled()
-        struck: _Removed = {}
         for request_id, booked in tuple(report.peer.requests.items()):
-            if request_id not in kept:
+            if request_id not in kept and self._book.requests.get(request_id) is booked:
                 struck[request_id] = not booked.over
                 booked.ended_by_member = request_id in unbilled and not booked.over
-                self._remove(booked, ends.get(request_id), now)
-        return struck
+                self._remove(booked, ends.get(request_id), self.now)
+                yield
 
     def _remove(self, booked: AssignedRequest, end: RequestSettled | None, now: Instant) -> None:
         """Ends a request in the assignment table, with the usage if the member has reported it."""

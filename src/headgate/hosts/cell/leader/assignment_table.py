@@ -21,6 +21,7 @@ from headgate.hosts.cell.leader.peers import AssignedRequest, AttemptPlacement, 
 from headgate.hosts.cell.protocol.compatibility import is_readable
 from headgate.hosts.cell.protocol.deadlines import with_elapsed
 from headgate.hosts.cell.protocol.messages import FromScheduler, Grant, NewRequest, SnapshotId
+from headgate.hosts.cell.timing import Timing
 from headgate.model.units import Duration, EndpointId, Instant, PoolName, RequestId
 from headgate.ports.observer import Observer
 
@@ -30,7 +31,7 @@ def aborted_attempt(request_id: RequestId, attempt: int, reason: str) -> Attempt
 
 
 class AssignmentTable:
-    def __init__(self, epoch: int, *, start_within_ns: Duration, observers: tuple[Observer, ...]) -> None:
+    def __init__(self, epoch: int, *, timing: Timing, observers: tuple[Observer, ...]) -> None:
         self.scheduler = Scheduler()
         self.observers = observers
         self.requests: dict[RequestId, AssignedRequest] = {}
@@ -40,7 +41,7 @@ class AssignmentTable:
         """Endpoints known only from members' reports, with their reported pools."""
         self.peers_to_notify: dict[str, Peer] = {}
         """Members that need an entry before the next heartbeat."""
-        self._start_within_ns = start_within_ns
+        self._timing = timing
         self.deferred_ends: list[tuple[Peer, End]] = []
         """`End` commands to send to members as soon as their reports are adopted."""
         self._undeliverable: list[AttemptEnded] = []
@@ -119,7 +120,10 @@ class AssignmentTable:
                 if booked is not None:
                     if booked.ended_by_member and not booked.peer.is_connected:
                         self.deferred_ends.append((booked.peer, command))
-                    elif booked.ended_by_member or not booked.over:
+                    elif booked.ended_by_member:
+                        # Only the bills are new to the member.
+                        self._send_bills(booked.peer, command, now)
+                    elif not booked.over:
                         self.send(booked.peer, command, now)
                     booked.over, booked.ended_by_member = True, False
                     self.remove_if_done(booked)
@@ -136,9 +140,14 @@ class AssignmentTable:
                 booked.over = True
             return
         booked.attempts[dispatch.attempt] = AttemptPlacement(dispatch.endpoint_id, now)
-        self.send(booked.peer, Grant(dispatch, self._start_within_ns, self.next_snapshot), now)
+        self.send(booked.peer, Grant(dispatch, self._timing.start_within_ns, self.next_snapshot), now)
 
     def send(self, peer: Peer, message: FromScheduler, now: Instant) -> None:
         if peer.is_connected and is_readable(message, peer.version):
             peer.outbound.push(message, now)
             self.peers_to_notify[peer.name] = peer
+
+    def _send_bills(self, peer: Peer, end: End, now: Instant) -> None:
+        if peer.is_connected:
+            peer.outbound.push(end, now)
+            peer.send_within(self._timing.ack_ns, now)

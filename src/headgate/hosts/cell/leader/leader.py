@@ -83,7 +83,7 @@ class Leader:
         self._endpoints = endpoints
         self._timing, self._bounds = timing, bounds
         self._began_at = now
-        table = AssignmentTable(epoch.number, start_within_ns=timing.start_within_ns, observers=tuple(observers))
+        table = AssignmentTable(epoch.number, timing=timing, observers=tuple(observers))
         roster = MemberRoster(() if snapshot is None else snapshot.members, now, timing=timing)
         self._assignments, self._roster = table, roster
         self._reserve = IslandReserve(table, roster, endpoints, rules, shares)
@@ -120,6 +120,8 @@ class Leader:
         self._process_entry(peer, entry, now)
         if peer.urgent:
             self._assignments.peers_to_notify[peer.name] = peer
+        else:
+            self._outboxes.note_due(peer)
 
     def _process_entry(self, peer: Peer, entry: MemberEntry, now: Instant) -> None:
         head = entry.head
@@ -140,19 +142,27 @@ class Leader:
             peer.rejected_session, peer.urgent = head.session, True
             return
         for serial, age_ns, said in peer.inbound.accept(head.first_serial, entry.messages):
-            peer.urgent = True
+            self._acknowledge(peer, now)
             if (problem := self.fencing.message_rejection(peer, said)) is not None:
                 self.fencing.reject(peer, problem, now)
                 return
             self._process_message(peer, (serial, Instant(now - age_ns), said), now)
             if self._roster.peers.get(peer.name) is not peer:
                 # The member has left; no more messages follow.
+                peer.urgent = True
                 return
         peer.acknowledge(head.received_serial, now)
         if self.gathering:
             self._end_gathering_if_complete(now)
         elif not peer.adopted and peer.is_synced(now):
             self._start.adopt_late(peer, now)
+
+    def _acknowledge(self, peer: Peer, now: Instant) -> None:
+        """Schedules the acknowledgement of a message. A member that has just reported waits for the answer."""
+        if peer.adopted:
+            peer.send_within(self._timing.ack_ns, now)
+        else:
+            peer.urgent = True
 
     def _find_or_add_peer(self, head: MemberHead, now: Instant) -> Peer | None:
         """Returns the record of the sender, or None if its incarnation is over."""
@@ -294,7 +304,10 @@ class Leader:
 
     def final_snapshot(self, now: Instant) -> Snapshot | None:
         """Returns the final snapshot of a scheduler that is stepping down."""
-        return None if self.gathering else self._snapshots.take(self.policy_hash, now)
+        if self.gathering or self._start.is_active:
+            # The counters include a part of the reports that are being adopted.
+            return None
+        return self._snapshots.take(self.policy_hash, now)
 
     def snapshot_stored(self, at: SnapshotId, now: Instant) -> None:
         self._snapshots.on_stored(at, now)

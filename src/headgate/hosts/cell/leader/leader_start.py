@@ -6,7 +6,8 @@ all running attempts.
 
 With thousands of requests, this takes longer than the event loop may be blocked. It is therefore done in slices of
 `steps_max` steps. Between two slices, the lease is renewed and the members are answered. Their messages wait in the
-backlog, and members that become absent or start another session are handled as usual.
+backlog, and members that become absent or start another session are handled as usual. The reports of members that
+return later are adopted in the same way, while the scheduler makes decisions for the others.
 """
 
 from collections.abc import Iterator
@@ -64,7 +65,9 @@ class LeaderStart:
         self.budgets: BudgetsSynced | None = None
         """Latest report of spending."""
         self._steps: Iterator[None] | None = None
-        """Remaining steps. None before the first one and after the last one."""
+        """Remaining steps of the adoption in progress. None if there is none."""
+        self._late: dict[str, Peer] = {}
+        """Members whose reports are adopted after the one in progress."""
         self.has_counters = False
         """Whether the core has its policy and counters, so that it can handle events."""
         self._unready: dict[EndpointId, None] | None = None
@@ -160,21 +163,49 @@ class LeaderStart:
         self._reserve.apply_policy(now)
 
     def adopt_late(self, peer: Peer, now: Instant) -> None:
-        """Adopts the report of a member that reports after the others, or again."""
-        report, self._adoption.now = MemberReport(peer), now
-        problem = self._adoption.problem(report, {})
-        if not self._fencing.accept_reports([peer], {} if problem is None else {peer.name: problem}, now):
+        """Begins to adopt the report of a member that reports after the others, or again.
+
+        Members that report meanwhile wait, and are adopted together.
+        """
+        if peer.adopting:
             return
-        peer.adopting = True
-        for _ in self._adoption.adopt([report]):
-            pass
-        # The share of the member is no longer reserved. Before, the limits for its new arrivals may have been zero.
-        self._reserve.update(now)
-        for steps in (self._adoption.add_arrivals(report), self._complete_adoption(report)):
-            for _ in steps:
-                pass
-        self._reserve.update(now)
-        self._absence.next_check_at = now
+        self._late[peer.name] = peer
+        if self._steps is None:
+            self._steps = self._adopt_all_late()
+            self.proceed(now)
+
+    def _adopt_all_late(self) -> Iterator[None]:
+        while self._late:
+            late, self._late = self._late, {}
+            yield from self._adopt_late(late)
+
+    def _adopt_late(self, late: dict[str, Peer]) -> Iterator[None]:
+        """Adopts reports while the core makes decisions for the other members."""
+        now = self._adoption.now
+        peers = [
+            peer
+            for name, peer in late.items()
+            if self._roster.peers.get(name) is peer and not peer.adopted and peer.is_synced(now)
+        ]
+        reports = [MemberReport(peer) for peer in peers]
+        claimed: dict[RequestId, str] = {}
+        problems: dict[str, str] = {}
+        for report in reports:
+            if (problem := self._adoption.problem(report, claimed)) is not None:
+                problems[report.peer.name] = problem
+        here = self._fencing.accept_reports(peers, problems, now)
+        reports = [report for report in reports if report.peer in here]
+        for report in reports:
+            report.peer.adopting = True
+        yield from self._adoption.adopt(reports)
+        # The members' shares are no longer reserved. Before, the limits for their new arrivals may have been zero.
+        self._reserve.update(self._adoption.now)
+        for report in reports:
+            yield from self._adoption.add_arrivals(report)
+        for report in reports:
+            yield from self._complete_adoption(report)
+        self._reserve.update(self._adoption.now)
+        self._absence.next_check_at = self._adoption.now
 
     def _complete_adoption(self, report: MemberReport) -> Iterator[None]:
         """Completes the adoption of a member: sends it endpoints and its share, and handles its backlog."""

@@ -1,6 +1,7 @@
 """Creates and schedules the entries for the members of a cell.
 
-A member with urgent messages gets an entry immediately. All others get one per heartbeat. The scheduler also informs
+A member with urgent messages gets an entry immediately. Acknowledgements and bills wait for other messages, for at most
+`ack_ns`. All other members get one entry per heartbeat. The scheduler also informs
 members of the lowest protocol version in the cell when it has changed.
 """
 
@@ -28,7 +29,7 @@ class Outboxes:
         self._epoch, self._book, self._roster = epoch, book, roster
         self._timing, self._bounds, self._version = timing, bounds, version
         self.next_heartbeat_at = now
-        """Time of the next heartbeat. Until then, members without urgent messages get no entry."""
+        """Time of the next entry to a member without urgent messages."""
 
     def pop_entries(self, policy_hash: str, now: Instant) -> list[tuple[str, SchedulerEntry]]:
         """Returns all due entries, each with the name of its member."""
@@ -38,9 +39,13 @@ class Outboxes:
         entries: list[tuple[str, SchedulerEntry]] = []
         for peer in self._book.peers_to_notify.values():
             entries += ((peer.name, entry) for entry in self._entries(peer, policy_hash, now))
-            self.next_heartbeat_at = min(self.next_heartbeat_at, peer.next_send_at())
+            self.note_due(peer)
         self._book.peers_to_notify.clear()
         return entries
+
+    def note_due(self, peer: Peer) -> None:
+        """Considers when the member needs its next entry."""
+        self.next_heartbeat_at = min(self.next_heartbeat_at, peer.next_send_at())
 
     def _add_due_peers(self, now: Instant) -> None:
         quiet: list[Instant] = [after(now, self._timing.heartbeat_ns)]
@@ -66,7 +71,7 @@ class Outboxes:
         entries: list[SchedulerEntry] = []
         while not entries or peer.outbound.unsent > 0:
             first, messages = peer.outbound.pop_unsent(self._bounds.entry_messages_max, now)
-            peer.urgent, peer.sent_at = False, now
+            peer.note_sent(now)
             judged = peer.inbound.last_received if peer.adopted and not peer.outbound.unsent else 0
             entries.append(SchedulerEntry(self._head(peer, first, policy_hash, now, judged=judged), messages))
         return entries

@@ -14,7 +14,7 @@ from headgate.hosts.cell.protocol.validation import SHARES_MAX
 from headgate.hosts.cell.protocol.views import MemberPresence, MemberView
 from headgate.hosts.cell.timing import Timing
 from headgate.model.ticket import Ticket
-from headgate.model.units import EndpointId, Instant, RequestId, after
+from headgate.model.units import Duration, EndpointId, Instant, RequestId, after
 
 MemberMessage = tuple[int, Instant, FromMember]
 """Message from a member: its serial, its latest possible creation time by our clock, and its content."""
@@ -90,9 +90,11 @@ class Peer:
         self.stamps = Stamps()
         self._last_echo: Instant | None = None
         """Latest of our timestamps that the member has returned, which proves that it received that entry."""
-        self.sent_at = Instant(now - timing.heartbeat_ns)
+        self._sent_at = Instant(now - timing.heartbeat_ns)
         self.urgent = True
-        """Whether an entry must be sent before the next heartbeat."""
+        """Whether an entry must be sent immediately."""
+        self._due_at: Instant | None = None
+        """Time by which an entry must be sent, before the next heartbeat. None if nothing is waiting."""
         self._timing = timing
         self.rejections, self.rejected_at = 0, now
         """Number of consecutive rejected reports, and the time of the last one."""
@@ -218,7 +220,18 @@ class Peer:
 
     def next_send_at(self) -> Instant:
         """Returns the time for the next entry."""
-        if self.urgent or self.outbound.unsent:
-            return self.sent_at
-        due, again = after(self.sent_at, self._timing.heartbeat_ns), self.outbound.resend_at()
-        return due if again is None else min(due, again)
+        if self.urgent:
+            return self._sent_at
+        soonest = after(self._sent_at, self._timing.heartbeat_ns)
+        for moment in (self._due_at, self.outbound.resend_at()):
+            if moment is not None and moment < soonest:
+                soonest = moment
+        return soonest
+
+    def send_within(self, delay_ns: Duration, now: Instant) -> None:
+        """Sends an entry after this time at the latest. Until then, messages are collected for the same entry."""
+        if self._due_at is None:
+            self._due_at = after(now, delay_ns)
+
+    def note_sent(self, now: Instant) -> None:
+        self.urgent, self._sent_at, self._due_at = False, now, None

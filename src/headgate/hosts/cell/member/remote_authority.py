@@ -86,12 +86,12 @@ class RemoteAuthority:
             case FirstToken():
                 return
             case FinishedAttempt(event):
-                request_id, attempts = event.request_id, (event.attempt,)
+                request_id, attempts = event.request_id, [event.attempt]
                 if event.usage is not None:
                     self._connection.progress.forget(request_id, event.attempt)
             case RequestWithdrawn(request_id):
                 request = self._held.requests.get(request_id)
-                attempts = () if request is None else tuple(request.running)
+                attempts = [] if request is None else list(request.running)
         for attempt in attempts:
             if (report := self._connection.progress.pop(request_id, attempt)) is not None:
                 self._connection.send(report, now)
@@ -172,7 +172,8 @@ class RemoteAuthority:
             return []
         age_ns = max_age(head.echo, now, drift_percent=talk.timing.drift_percent)
         new = talk.inbound.accept(head.first_serial, entry.messages)
-        talk.urgent = talk.urgent or bool(new)
+        if new:
+            talk.send_within(talk.timing.ack_ns, now)
         talk.outbound.acknowledge(head.received_serial, now)
         if talk.inbound.last_received >= head.first_serial + len(entry.messages) - 1:
             # Otherwise, a lost entry might have contained a rejection.

@@ -10,6 +10,7 @@ Only an answer proves that a scheduler is alive: an entry that returns one of th
 
 from typing import Final
 
+from headgate.core.events import AttemptsProgressed, FirstToken
 from headgate.hosts.cell.member.pending_progress import PendingProgress
 from headgate.hosts.cell.protocol.compatibility import is_readable
 from headgate.hosts.cell.protocol.link import Inbound, Outbound, Stamps
@@ -43,7 +44,9 @@ class SchedulerConnection:
         self._answered = False
         """Whether the scheduler has answered in this session."""
         self.urgent = True
-        """Whether an entry must be sent before the next heartbeat."""
+        """Whether an entry must be sent immediately."""
+        self._due_at: Instant | None = None
+        """Time by which an entry must be sent, before the next heartbeat. None if nothing is waiting."""
         self._invalid_entries, self._invalid_at = 0, now
         """Number of consecutive invalid entries from schedulers, and the time of the last one."""
         self._ignore_until = now
@@ -100,7 +103,18 @@ class SchedulerConnection:
 
     def send(self, message: FromMember, now: Instant) -> int:
         """Queues a message and returns its serial. Drops a message that the scheduler does not know and returns 0."""
-        return self.outbound.push(message, now) if is_readable(message, self._version) else 0
+        if not is_readable(message, self._version):
+            return 0
+        if isinstance(message, FirstToken | AttemptsProgressed):
+            self.send_within(self.timing.ack_ns, now)
+        else:
+            self.urgent = True
+        return self.outbound.push(message, now)
+
+    def send_within(self, delay_ns: Duration, now: Instant) -> None:
+        """Sends an entry after this time at the latest. Until then, messages are collected for the same entry."""
+        if self._due_at is None:
+            self._due_at = after(now, delay_ns)
 
     # Outgoing messages
 
@@ -110,24 +124,28 @@ class SchedulerConnection:
             for report in self.progress.pop_due(now):
                 self.outbound.push(report, now)
         taken: list[EntryMessages] = []
-        beat = self.urgent or now >= after(self._sent_at, self.timing.heartbeat_ns)
+        beat = self.urgent or now >= self._next_entry_at()
         while True:
             first, messages = self.outbound.pop_unsent(self.bounds.entry_messages_max, now)
             if not messages and not beat:
                 return taken
             beat = self.urgent = False
-            self._sent_at = now
+            self._sent_at, self._due_at = now, None
             taken.append((first, messages))
 
     def next_wakeup(self, other: Instant | None) -> Instant:
         """Returns the time for the next entry, or `other` if that is earlier."""
-        if self.urgent or self.outbound.unsent:
+        if self.urgent:
             return self._sent_at
-        soonest = after(self._sent_at, self.timing.heartbeat_ns)
+        soonest = self._next_entry_at()
         for moment in (self.outbound.resend_at(), other):
             if moment is not None and moment < soonest:
                 soonest = moment
         return soonest
+
+    def _next_entry_at(self) -> Instant:
+        heartbeat_at = after(self._sent_at, self.timing.heartbeat_ns)
+        return heartbeat_at if self._due_at is None else min(heartbeat_at, self._due_at)
 
     def after_last_entry(self, length: Duration) -> Instant:
         """Returns the time of the last entry plus `length`."""
