@@ -329,12 +329,22 @@ engines:
     scripts/engine_env vllm
     scripts/engine_env triton
 
+# Build the release files of this commit into dist/. `--check` compares two builds and runs the quickstart from each file.
+[positional-arguments]
+release *args:
+    {{ bin }}/python -m scripts.release "$@"
+
+# Collect the licences of third-party packages into THIRD-PARTY-LICENSES.txt.
+licenses:
+    {{ bin }}/python scripts/write_licenses.py
+
 # Recompile the hash-pinned requirement files. `just lock --upgrade` selects newer versions.
 lock *args:
     {{ compile }} {{ args }} pyproject.toml --output-file requirements/base.txt
     {{ compile }} {{ args }} requirements/dev.in --output-file requirements/dev.txt
     {{ compile }} {{ args }} requirements/image.in --output-file requirements/image.txt
     {{ compile }} {{ args }} requirements/build.in --output-file requirements/build.txt
+    {{ compile }} {{ args }} requirements/release.in --output-file requirements/release.txt
     scripts/engine_env lock {{ args }}
     scripts/ray_env lock {{ args }}
 

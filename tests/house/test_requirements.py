@@ -5,6 +5,7 @@ import tomllib
 
 import pytest
 
+from scripts.release.requirement_files import requirement_lines
 from tests.house.small_tree import PROJECT
 
 LOCKS = sorted(path.name for path in (PROJECT / "requirements").glob("*.txt"))
@@ -15,10 +16,7 @@ REQUIREMENT = re.compile(r"^(?P<name>[A-Za-z0-9._-]+)(\[[a-z,]+\])?==(?P<version
 
 
 def requirements_of(lock: str) -> list[str]:
-    """Return each requirement in a lock file as one line, without comments."""
-    text = (PROJECT / "requirements" / lock).read_text()
-    code = "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("#"))
-    return [line.strip() for line in code.replace("\\\n", " ").splitlines() if line.strip()]
+    return requirement_lines((PROJECT / "requirements" / lock).read_text())
 
 
 def direct_dependencies() -> list[str]:

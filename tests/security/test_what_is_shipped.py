@@ -65,7 +65,15 @@ def test_source_archive_contains_only_the_package_and_the_listed_top_level_files
         names = [name.split("/", 1)[1] for name in archive.getnames()]
     # The build backend adds these to every source archive.
     added = {".gitignore", "PKG-INFO", "pyproject.toml"}
-    included = {"CHANGELOG.md", "LICENSE", "README.md", "hatch_build.py", "scenarios", "src"}
+    included = {
+        "CHANGELOG.md",
+        "LICENSE",
+        "README.md",
+        "THIRD-PARTY-LICENSES.txt",
+        "hatch_build.py",
+        "scenarios",
+        "src",
+    }
 
     assert {name.partition("/")[0] for name in names} == included | added
     assert {name.split("/")[1] for name in names if name.startswith("src/")} == {"headgate"}
