@@ -46,12 +46,15 @@ test-processes *args:
 test-timing part="ours" *args:
     scripts/run_timing_tests "{{ part }}" {{ args }}
 
-# Generate the docs, dashboards and served HTML pages, and build the site into build/site. Fails on broken links.
+# Generate the docs, dashboards, rules and served HTML pages, and build the site into build/site. Fails on broken links.
 docs:
     {{ bin }}/python scripts/write_error_pages.py
     {{ bin }}/python scripts/write_metrics_page.py
     {{ bin }}/python scripts/write_html_pages.py
     {{ bin }}/headgate generate dashboards --out deploy/grafana
+    HEADGATE_MEMBER=gateway-1 POSTGRES_PASSWORD=unused HEADGATE_KEY_SECRET=$({{ bin }}/headgate keys secret) \
+        {{ bin }}/headgate generate rules --config deploy/compose/headgate/headgate.yaml \
+        --runbook-url http://127.0.0.1:9090/docs/operations/runbooks --out deploy/compose/prometheus/rules.yaml
     NO_MKDOCS_2_WARNING=1 {{ bin }}/mkdocs build --strict --quiet
 
 # Generate the KEDA messages from src/headgate/fleets/keda/externalscaler.proto.
@@ -346,7 +349,7 @@ lock *args:
     {{ compile }} {{ args }} requirements/build.in --output-file requirements/build.txt
     {{ compile }} {{ args }} requirements/release.in --output-file requirements/release.txt
     scripts/engine_env lock {{ args }}
-    scripts/ray_env lock {{ args }}
+    scripts/tool_env lock {{ args }}
 
 # Run everything that CI runs.
 ci:

@@ -16,9 +16,10 @@ from tests.house.small_tree import PROJECT
 
 JUST_VERBS = set(re.findall(r"^(?:alias )?([a-z][a-z0-9-]*)[^\n:]*:", (PROJECT / "justfile").read_text(), re.MULTILINE))
 OTHER_OPTIONS = {
-    # vLLM, llama.cpp, Redis and pip.
+    # vLLM, llama.cpp, Redis, pip, Docker Compose and Helm.
     *("--max-num-batched-tokens", "--reasoning-parser", "--scheduling-policy", "--allowed-media-domains"),
     *("--kv-unified", "--metrics", "--ubatch-size", "--appendonly", "--save", "--require-hashes"),
+    *("--volumes", "--set-file"),
 }
 SHELL_OPERATORS = {"|", "||", "&", "&&", ";", ">", ">>", "<", ")", "2>&1"}
 PLACEHOLDER_ERRORS = re.compile(r"required|expected one argument|invalid \w+( value)?: '([A-Z]+|…)'")

@@ -1,9 +1,9 @@
 """A real Ray node that a test can start and stop.
 
-`scripts/ray_env` finds or creates the Python environment. If the node cannot start, the test fails rather than being
-skipped. The node listens on the loopback interface only. Its processes share the process group that is started here,
-and anything else that Ray starts exits with them. While the node is running, its token and other settings are in our
-environment variables, just as an operator would set them for the gateway.
+`scripts/tool_env ray` finds or creates the Python environment. If the node cannot start, the test fails rather than
+being skipped. The node listens on the loopback interface only. Its processes share the process group that is started
+here, and anything else that Ray starts exits with them. While the node is running, its token and other settings are in
+our environment variables, just as an operator would set them for the gateway.
 """
 
 import secrets
@@ -40,7 +40,8 @@ class RayNode:
 
 
 def ray_python() -> str:
-    printed = subprocess.run([PROJECT / "scripts/ray_env"], check=True, stdout=subprocess.PIPE, text=True).stdout
+    command = [PROJECT / "scripts/tool_env", "ray"]
+    printed = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
     return f"{printed.splitlines()[-1]}/bin/python"
 
 
