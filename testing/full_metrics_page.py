@@ -14,12 +14,14 @@ from headgate.model.tenant import Tenant
 from headgate.model.units import SECOND, Duration
 from headgate.ports.engine import Telemetry
 from headgate.ports.fleet import Phase
+from headgate.ports.identity import IssuerStats
 from headgate.telemetry.cell_metrics import CellStats
 from headgate.telemetry.config_metrics import ConfigStats, config_metrics
 from headgate.telemetry.directory_metrics import DirectoryStats
 from headgate.telemetry.engine_metrics import EngineReadings
 from headgate.telemetry.exposition import MetricFamily
 from headgate.telemetry.histogram import Histogram
+from headgate.telemetry.identity_metrics import IdentityStats, identity_metrics
 from headgate.telemetry.ledger_metrics import LedgerStats
 from headgate.telemetry.loop_watchdog import LoopWatchdog, loop_iteration_metrics
 from headgate.telemetry.meters import Meters
@@ -117,4 +119,5 @@ def _more() -> Iterator[MetricFamily]:
     yield from config_metrics(ConfigStats(1.0, reload_successful=True, restart_needed=0, keys_verified={"5f1d": 1}))
     yield from records_metrics(RecordsStats(1, 0, 0, 1, 1.0))
     yield from tls_metrics([ListenerTlsStats("listen", 1.0, reload_failed=False, handshake_failures={"invalid": 0})])
+    yield from identity_metrics(IdentityStats([(IssuerStats("corp", 1, 1.0, 0), 1)], {"expired": 0}))
     yield from trace_metrics(TraceStats(dict.fromkeys(KeepReason, 0), dict.fromkeys(DropReason, 0), 0, 0, 0))

@@ -276,6 +276,7 @@ def test_json_output_of_valid_file_is_one_object(
         "zone": "",
         "cell": None,
         "database": None,
+        "issuers": [],
         "ledger": None,
         "notifications": None,
         "tracing": None,

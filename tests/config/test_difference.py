@@ -23,6 +23,14 @@ tracing: {endpoint: "http://collector/${S}", headers: {a: "${S}"}}
 records: {directory: /records}
 notifications: "http://hook/${S}"
 admin_keys: {ann: {key: "hmac-sha256:CDCD", permissions: [read]}}
+identity:
+  issuers:
+    corp:
+      issuer: https://login.example.com
+      audience: headgate
+      tenant: t
+      required_claims: {groups: [llm]}
+      tls: {ca: /a}
 pools:
   a:
     engine: vllm
@@ -86,6 +94,7 @@ def settings_in(info: inspect.Type, path: str) -> set[str]:
 def generic(path: str) -> str:
     """A setting's path without the names in it."""
     path = re.sub(r"\[\d+\]", "[]", path)
+    path = re.sub(r"^identity\.issuers\.[^.]+", "identity.issuers.*", path)
     path = re.sub(r"^(pools|models|classes|tenants|admin_keys)\.[^.]+", r"\1.*", path)
     return re.sub(r"\.endpoints\..*\.(\w+)$", r".endpoints.*.\1", path)
 

@@ -18,6 +18,7 @@ from headgate.config.class_schema import (
 )
 from headgate.config.classes import DEFAULT_CLASSES
 from headgate.config.fleets import SETTINGS_BY_KIND
+from headgate.config.identity_schema import IdentitySection, IssuerSection
 from headgate.config.load import parse
 from headgate.config.pool_schema import (
     BatchingSection,
@@ -95,6 +96,8 @@ SECTIONS: dict[str, type[Section]] = {
     "`tenants.NAME.limits`": TenantLimitsSection,
     "`budgets`": BudgetsSection,
     "`budgets.PERIOD`": BudgetSection,
+    "`identity`": IdentitySection,
+    "`identity.issuers.NAME`": IssuerSection,
     "`retry`": RetrySection,
     "`health`": HealthSection,
     "`headroom`": HeadroomSection,
@@ -203,7 +206,7 @@ def test_page_describes_every_setting(heading: str) -> None:
 
 
 def test_page_covers_every_section_of_the_schema() -> None:
-    modules = {each.__module__ for each in (ConfigFile, ClassSection, PoolSection)}
+    modules = {each.__module__ for each in (ConfigFile, ClassSection, IssuerSection, PoolSection)}
 
     assert set(SECTIONS.values()) == {each for each in Section.__subclasses__() if each.__module__ in modules}
 

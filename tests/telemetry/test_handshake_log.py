@@ -4,7 +4,8 @@ import logging
 
 import pytest
 
-from headgate.telemetry.tls_metrics import FAILURES_PER_S_MAX, HandshakeLog
+from headgate.telemetry.log import LINES_PER_S_MAX
+from headgate.telemetry.tls_metrics import HandshakeLog
 
 
 def fields(record: logging.LogRecord) -> dict[str, object]:
@@ -27,14 +28,14 @@ def test_number_of_lines_per_second_is_limited(caplog: pytest.LogCaptureFixture)
     caplog.set_level(logging.INFO, logger="headgate")
     now_s = 1.0
     log = HandshakeLog("listen", lambda: now_s)
-    for _ in range(FAILURES_PER_S_MAX + 3):
+    for _ in range(LINES_PER_S_MAX + 3):
         log.log_failure("closed", "10.0.0.1", "")
     logged_in_a_second = len(caplog.records)
     now_s = 2.0
     log.log_failure("closed", "10.0.0.1", "")
 
     suppressed, last = caplog.records[logged_in_a_second:]
-    assert logged_in_a_second == FAILURES_PER_S_MAX
+    assert logged_in_a_second == LINES_PER_S_MAX
     assert (suppressed.levelno, suppressed.getMessage()) == (logging.WARNING, "suppressed TLS handshake log lines")
     assert fields(suppressed) == {"listener": "listen", "count": 3}
     assert last.getMessage() == "TLS handshake failed"
@@ -44,7 +45,7 @@ def test_lines_below_the_log_level_do_not_count(caplog: pytest.LogCaptureFixture
     caplog.set_level(logging.INFO, logger="headgate")
     now_s = 1.0
     log = HandshakeLog("listen", lambda: now_s)
-    for _ in range(2 * FAILURES_PER_S_MAX):
+    for _ in range(2 * LINES_PER_S_MAX):
         log.log_failure("closed", "10.0.0.1", "", level=logging.DEBUG)
     log.log_failure("invalid", "10.0.0.2", "")
     now_s = 2.0

@@ -120,6 +120,7 @@ def lines(status: "StatusPage", url: str, verdict: Sequence[str] = ()) -> Iterat
         yield from _database(status.database)
     if status.ledger is not None:
         yield from _ledger(status.ledger)
+    yield from _issuers(status)
     yield from _configuration(status)
     yield from _tls(status)
     yield ""
@@ -166,6 +167,15 @@ def _ledger(ledger: "LedgerState") -> Iterator[str]:
         yield f"  {ledger.attempts_unrecorded:,} attempts were sent without a record on disk"
     if ledger.rows_lost or ledger.rows_rejected:
         yield f"  {ledger.rows_lost + ledger.rows_rejected:,} rows are lost; see the gateway's log"
+
+
+def _issuers(status: "StatusPage") -> Iterator[str]:
+    for name, issuer in status.issuers.items():
+        read = "never read" if issuer.age_s is None else f"read {_duration_text(issuer.age_s)} ago"
+        yield f"issuer {name}: {issuer.keys} keys, {read}"
+        if issuer.problem is not None:
+            then = "tokens get a 503 with Retry-After" if issuer.keys == 0 else "the known keys stay in use"
+            yield f"  {issuer.issuer}: {issuer.problem}; {then}"
 
 
 def _endpoints(status: "StatusPage") -> Iterator[str]:

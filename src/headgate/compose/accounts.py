@@ -22,22 +22,25 @@ from headgate.edge.admin.cost import cost_routes
 from headgate.edge.admin.override_targets import override_targets
 from headgate.edge.admin.tenants import tenant_routes
 from headgate.edge.app import Access
-from headgate.edge.auth import KeyRing, SecretUse, secret_uses_status
+from headgate.edge.auth import CallerKeys, KeyRing, SecretUse, TokenKeyRing, secret_uses_status
 from headgate.edge.tenant_usage import TenantSalts, budget_rows, usage_report
 from headgate.model.limits import LimitsLeft
 from headgate.model.money import BudgetStatus, EndpointTime
 from headgate.model.policy import Policy
 from headgate.model.tenant import Tenant, tenant_table
 from headgate.model.units import EndpointId, Instant, ModelName, TenantId
+from headgate.ports.identity import InvalidToken, TokenFault
 from headgate.ports.ledger import AttemptJournal
 from headgate.ports.observer import Observer
 from headgate.telemetry.directory_metrics import DirectoryStats
+from headgate.telemetry.identity_metrics import IdentityStats
 from headgate.telemetry.ledger_metrics import LedgerStats
 from headgate.telemetry.tenant_activity import TenantActivity
 
 if TYPE_CHECKING:
     import aiohttp
 
+    from headgate.compose.identity import Identity
     from headgate.control.directory_sync import DirectorySync
     from headgate.control.ledger_sync import LedgerSync
     from headgate.ledger.reports.postgres_reports import PostgresReports
@@ -73,6 +76,8 @@ class TenantAccounts:
         self._budgets = BudgetSync(database, report, lambda: self._in_force, now)
         self._reports = self._open_reports()
         self._notifier: Notifier | None = None
+        self._identity: Identity | None = None
+        """Token issuers. None if there were none at startup."""
         self.share_leases: ShareLeases | None = None
         """Shares of limits, if several cells serve the same tenants."""
         self._preparing: asyncio.Task[None] | None = None
@@ -89,10 +94,15 @@ class TenantAccounts:
 
         return open_reports(self._settings.database, lambda: self._settings.ledger, lambda: self._in_force)
 
-    def open_notifier(self, session: "aiohttp.ClientSession") -> None:
+    def open_clients(self, session: "aiohttp.ClientSession") -> None:
+        """Creates the components that send HTTP requests."""
         if self._settings.notifications is not None:
             url = None if self._settings.database is None else self._settings.database.url
             self._notifier = Notifier(self._settings.notifications, session, url)
+        if self._settings.issuers:
+            from headgate.compose.identity import Identity
+
+            self._identity = Identity(self._settings.issuers, session)
 
     def open_share_leases(self, assign: Callable[[SharesAssigned], None], activities: Iterable[TenantActivity]) -> None:
         """`assign` passes the shares to the scheduler. Does nothing if the cell is the only one."""
@@ -125,6 +135,8 @@ class TenantAccounts:
             await self._directory.wait_first_read(_FIRST_READ_S_MAX)
             if self._preparing is not None:
                 await asyncio.wait([self._preparing])
+        if self._identity is not None:
+            await self._identity.start(on_task_done)
         await self._budgets.start()
         self._run(self._budgets.run())
         if self._notifier is not None:
@@ -152,6 +164,8 @@ class TenantAccounts:
             task.cancel()
         if running:
             await asyncio.wait(running)
+        if self._identity is not None:
+            await self._identity.stop()
         if self._directory is not None:
             await self._directory.stop()
         await self._budgets.stop()
@@ -166,6 +180,8 @@ class TenantAccounts:
         self._settings = settings
         if self._notifier is not None and settings.notifications is not None:
             self._notifier.change_to(settings.notifications)
+        if self._identity is not None:
+            self._identity.change_to(settings.issuers)
 
     def apply_policy(self, settings: Settings) -> Policy:
         """Returns the policy from the file combined with the database rows, and marks it as in force."""
@@ -236,8 +252,22 @@ class TenantAccounts:
             return budget_rows(left, self._now(), from_ledger=by_ledger, as_of=self._budgets.as_of)
 
         usage = partial(usage_report, tenant, models, settings.policy.classes, limits_left, budgets=budgets)
-        keys = KeyRing(self._uses_of(settings), settings.keys, settings.anonymous_tenant, directory)
+        has_tokens = self._identity is not None
+        ring = KeyRing(
+            self._uses_of(settings), settings.keys, settings.anonymous_tenant, directory, has_tokens=has_tokens
+        )
+        keys: CallerKeys = ring
+        if self._identity is not None:
+            keys = TokenKeyRing(ring, self._identity.tokens(partial(self._is_known, tenant)))
         return Access(keys, models, TenantSalts(secret), usage)
+
+    def _is_known(self, tenant: Callable[[TenantId], Tenant | None], tenant_id: TenantId) -> bool:
+        """Whether a tenant exists. Raises `InvalidToken` if that is not known at present."""
+        if tenant(tenant_id) is not None:
+            return True
+        if self._directory is not None and not self._directory.figures().fresh:
+            raise InvalidToken(TokenFault.UNVERIFIED, f"tenant {tenant_id!r} may be in the unreachable database")
+        return False
 
     def _uses_of(self, settings: Settings) -> Mapping[bytes, SecretUse]:
         """Returns the key secrets and their uses, which are kept across reloads."""
@@ -305,12 +335,16 @@ class TenantAccounts:
     def directory_figures(self) -> DirectoryStats | None:
         return None if self._directory is None else self._directory.figures()
 
+    def identity_figures(self) -> IdentityStats | None:
+        return None if self._identity is None else self._identity.stats()
+
     def status(self) -> Mapping[str, object]:
         return {
             "overrides": overrides_status(self._in_force.overrides, self._now()),
             "key_secrets": secret_uses_status(self.secret_uses),
             **({} if self.share_leases is None else {"shares": self.share_leases.status()}),
             **({} if self._directory is None else {"database": self._directory.status()}),
+            **({} if self._identity is None else {"issuers": self._identity.status()}),
             **({} if self._ledger is None else {"ledger": self._ledger.status()}),
         }
 

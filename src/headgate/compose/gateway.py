@@ -85,7 +85,7 @@ class Gateway:
         self._accounts = TenantAccounts(settings, self._clock.now, self._report_budgets, self._on_directory_change)
         names = DnsCache()
         self._session = open_session(names)
-        self._accounts.open_notifier(self._session)
+        self._accounts.open_clients(self._session)
         self._scaling = AutoscalingService(settings.scaling_rules)
         self._cell: CellHost | None = None
         self._ejections = EjectionObserver()

@@ -32,6 +32,7 @@ from headgate.telemetry.engine_metrics import EngineReadings
 from headgate.telemetry.exposition import MetricFamily
 from headgate.telemetry.histogram import Histogram
 from headgate.telemetry.host_report import HostSources, StoreHealth
+from headgate.telemetry.identity_metrics import IdentityStats, identity_metrics
 from headgate.telemetry.ledger_metrics import LedgerStats
 from headgate.telemetry.live.live_state import GatewayInfo
 from headgate.telemetry.log_observer import LogObserver
@@ -64,6 +65,7 @@ class StatusSources:
     cell: Callable[[], CellStats | None]
     ledger: Callable[[], LedgerStats | None]
     directory: Callable[[], DirectoryStats | None]
+    identity: Callable[[], IdentityStats | None]
     decide_s: Callable[[], float]
     """Time spent on decisions since the process started, in seconds."""
     decides: Callable[[], bool]
@@ -229,6 +231,8 @@ class Observability:
             yield from trace_metrics(traces)
         yield from tls_metrics(sources.tls())
         yield from config_metrics(sources.configuration())
+        if (identity := sources.identity()) is not None:
+            yield from identity_metrics(identity)
 
 
 def _leader_address(sources: StatusSources) -> str | None:

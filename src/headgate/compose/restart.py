@@ -21,6 +21,7 @@ def _fixed_settings(settings: Settings) -> dict[str, object]:
         "cell": settings.cell,
         "state_directory": settings.state_directory,
         "database": settings.database,
+        "identity": not settings.issuers,
         "ledger": None
         if ledger is None
         else (

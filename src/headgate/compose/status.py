@@ -54,6 +54,7 @@ class GatewayStatus:
             cell=lambda: None if cell is None else cell_figures(cell, parts.accounts.share_leases),
             ledger=parts.accounts.ledger_figures,
             directory=parts.accounts.directory_figures,
+            identity=parts.accounts.identity_figures,
             decide_s=lambda: parts.host.decision_time.total_ns / SECOND,
             decides=lambda: parts.is_deciding,
             connect_times=engines.connect_times.medians,

@@ -91,8 +91,8 @@ def _check_anonymous(file: ConfigFile, report: ConfigReport) -> None:
 
 
 def _check_reachable(file: ConfigFile, report: ConfigReport) -> None:
-    if file.database is not None:
-        # The database has more tenants and keys, which are not known here.
+    if file.database is not None or (file.identity is not None and file.tenants):
+        # The database has more tenants and keys, and tokens may name any tenant. They are not known here.
         return
     if not file.tenants:
         report.add_warning(

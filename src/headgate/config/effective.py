@@ -25,6 +25,7 @@ from headgate.fleets.dns.options import DnsOptions
 from headgate.fleets.options import EndpointOptions
 from headgate.fleets.processes.options import ProcessOptions
 from headgate.hosts.cell.options import CellOptions
+from headgate.identity.options import IssuerOptions
 from headgate.ledger.options import DatabaseOptions, LedgerOptions
 from headgate.model.caps import Caps
 from headgate.model.limits import Limits
@@ -88,6 +89,7 @@ _DERIVED: Final = frozenset(
 _IDENTITIES: Final = frozenset(
     {
         (EndpointOptions, "id"),
+        (IssuerOptions, "name"),
         (Model, "name"),
         (Pool, "name"),
         (PoolSettings, "name"),
@@ -298,6 +300,8 @@ def _services(settings: Settings) -> Iterator[_Setting]:
     yield from _object("tracing", settings.tracing, secret=("endpoint", "headers"))
     yield from _object("records", settings.records)
     yield from _object("notifications", settings.notifications, secret=("webhook",))
+    for issuer in settings.issuers:
+        yield from _object(f"identity.issuers.{issuer.name}", issuer)
     for operator in settings.admin_keys:
         path = f"admin_keys.{operator.name}"
         yield path, _PRESENT

@@ -12,6 +12,7 @@ _LIBRARIES: Final = {
     "dns": ("dns", "dnspython"),
     "kubernetes": ("grpc", "grpcio"),
     "ledger": ("asyncpg", "asyncpg"),
+    "oidc": ("joserfc", "joserfc"),
     "tracing": ("opentelemetry.proto", "opentelemetry-proto"),
 }
 """Module and library name of each extra."""
@@ -45,6 +46,8 @@ def _needed(settings: Settings) -> Iterator[tuple[str, str, str]]:
         yield "cell", "cannot use the store", "cell"
     if settings.database is not None:
         yield "database", "cannot use PostgreSQL", "ledger"
+    if settings.issuers:
+        yield "identity", "cannot verify tokens", "oidc"
     if settings.tracing is not None:
         yield "tracing", "cannot send traces", "tracing"
     if settings.scaler_listen is not None:

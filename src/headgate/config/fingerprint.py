@@ -161,7 +161,7 @@ def _parts(settings: Settings) -> dict[str, object]:
         parts["records"] = settings.records if settings.cell is None else replace(settings.records, directory="")
     if settings.state_directory is not None and settings.cell is None:
         parts["state_directory"] = settings.state_directory
-    parts |= _tls_parts(settings)
+    parts |= _tls_parts(settings) | _issuer_parts(settings)
     if settings.stage_budgets:
         parts["stage_budgets"] = settings.stage_budgets
     if settings.objectives:
@@ -171,6 +171,14 @@ def _parts(settings: Settings) -> dict[str, object]:
     if settings.cell is not None:
         parts["cell"] = replace(settings.cell, store="", member_name=None)
     return parts
+
+
+def _issuer_parts(settings: Settings) -> dict[str, object]:
+    issuers = [
+        replace(each, tls=_tls_without_paths(each.tls)) if settings.cell is not None else each
+        for each in sorted(settings.issuers, key=lambda each: each.name)
+    ]
+    return {"issuers": issuers} if issuers else {}
 
 
 def _tls_parts(settings: Settings) -> dict[str, object]:

@@ -5,7 +5,7 @@ determines how its text is parsed (quantities.py). Defaults are in the core's un
 
 A section with `SHORTHAND` may be written as just the value of that setting: `m: small` means `m: {pools: [small]}`.
 
-Pools and classes are in pool_schema.py and class_schema.py.
+Pools, classes and token issuers are in pool_schema.py, class_schema.py and identity_schema.py.
 """
 
 from typing import Annotated, ClassVar
@@ -13,6 +13,7 @@ from typing import Annotated, ClassVar
 from msgspec import Meta
 
 from headgate.config.class_schema import BudgetsSection, ClassRuleSection, ClassSection
+from headgate.config.identity_schema import IdentitySection
 from headgate.config.pool_schema import PoolSection
 from headgate.config.section import Section
 from headgate.config.setting_types import (
@@ -257,6 +258,7 @@ class ConfigFile(Section, frozen=True):
     quote_engine_errors: bool = False
     key_secret: list[Secret] = []
     anonymous_tenant: str | None = None
+    identity: IdentitySection | None = None
     tenants: dict[str, TenantSection] = {}
     classes: dict[str, ClassSection] | None = None
     class_rules: list[ClassRuleSection] | None = None

@@ -14,6 +14,7 @@ from headgate.fleets.dns.options import DnsOptions
 from headgate.fleets.options import EndpointOptions
 from headgate.fleets.processes.options import ProcessOptions
 from headgate.hosts.cell.options import CellOptions
+from headgate.identity.options import IssuerOptions
 from headgate.ledger.options import DatabaseOptions, LedgerOptions
 from headgate.model.policy import BatchRules, Policy
 from headgate.model.scaling import ScalingRules
@@ -106,6 +107,8 @@ class Settings:
 
     In a cell, it excludes the members' addresses, zones and names.
     """
+    issuers: tuple[IssuerOptions, ...] = ()
+    """Issuers whose tokens are accepted beside API keys."""
     listen_tls: ServerTlsOptions | None = None
     """None if clients connect without TLS."""
     admin_listen_tls: ServerTlsOptions | None = None

@@ -54,6 +54,7 @@ def summary_lines(settings: Settings) -> Iterator[str]:
     if settings.admin_keys:
         operators = ", ".join(f"{each.name} ({', '.join(each.permissions)})" for each in settings.admin_keys)
         yield f"operators with a key: {operators}"
+    yield from (f"tokens of {each.issuer} are accepted for tenant {each.tenant}" for each in settings.issuers)
     known = {pool.name: pool for pool in settings.policy.pools}
     for pool in settings.pools:
         yield _pool(pool) + _pool_limits(known[pool.name])
@@ -115,6 +116,7 @@ def summary_data(settings: Settings) -> dict[str, object]:
         "zone": settings.zone,
         "cell": None if settings.cell is None else _cell_data(settings.cell),
         "database": None if settings.database is None else settings.database.url_redacted,
+        "issuers": [asdict(each) for each in settings.issuers],
         "ledger": None
         if settings.ledger is None
         else {**asdict(settings.ledger), "unit_key": settings.policy.unit_key},

@@ -51,3 +51,6 @@ def _clients(settings: Settings) -> Iterator[tuple[str, ClientTlsOptions]]:
     for pool in settings.pools:
         if pool.tls is not None:
             yield f"pools.{pool.name}.tls", pool.tls
+    for issuer in settings.issuers:
+        if issuer.tls is not None:
+            yield f"identity.issuers.{issuer.name}.tls", issuer.tls

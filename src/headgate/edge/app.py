@@ -15,7 +15,7 @@ from functools import partial
 
 from headgate.core.events import RequestRejected, RequestWithdrawn, WithdrawalCause
 from headgate.edge import request_record
-from headgate.edge.auth import KeyRing
+from headgate.edge.auth import CallerKeys
 from headgate.edge.body_bytes import BodyBytes, BodyClaim
 from headgate.edge.client import BodyMemoryExceeded, Client, ClientDisconnected
 from headgate.edge.error_replies import JSON_HEADER, ErrorReplies, rate_limit_headers
@@ -31,6 +31,7 @@ from headgate.edge.parsed_request import (
     ModelTarget,
     ParsedRequest,
     authenticate,
+    authenticate_again,
     content_length,
     read_request,
 )
@@ -41,6 +42,7 @@ from headgate.model.ticket import Api
 from headgate.model.units import SECOND, EndpointId, ModelName, RequestId, TenantId
 from headgate.ports.engine import Engine
 from headgate.ports.host import Host
+from headgate.ports.identity import UnknownTokenKey
 from headgate.ports.ledger import AttemptJournal
 from headgate.ports.records import NullRecordSink, RecordSink, RequestRecord
 from headgate.wire.openai_bodies import json_body, models_body
@@ -69,7 +71,7 @@ _COUNTED_REJECTIONS = (
 class Access:
     """Keys, models, salts and usage reports of all tenants. Replaced when the configuration changes."""
 
-    keys: KeyRing
+    keys: CallerKeys
     models: Callable[[TenantId], tuple[ModelName, ...]]
     """Models that a tenant may use."""
     salts: Mapping[TenantId, str]
@@ -157,10 +159,10 @@ class GatewayApp:
     async def _route(self, client: Client, record: RequestRecord) -> None:
         """Handles everything except requests for the inference routes."""
         if client.path == MODELS_ROUTE and client.method == "GET":
-            tenant = authenticate(client, self.access.keys)
+            tenant = await self._authenticate(client)
             client.reply(200, [JSON_HEADER], models_body(self.access.models(tenant)))
         elif client.path == USAGE_ROUTE and client.method == "GET":
-            tenant = authenticate(client, self.access.keys)
+            tenant = await self._authenticate(client)
             client.reply(200, [JSON_HEADER, (b"cache-control", b"no-store")], json_body(self.access.usage(tenant)))
         elif is_kserve(client.path):
             await self._route_kserve(client, record)
@@ -176,7 +178,7 @@ class GatewayApp:
         elif isinstance(route.target, ModelTarget):
             await self._handle(Api.INFER, client, record, route.target)
         else:
-            authenticate(client, self.access.keys)
+            await self._authenticate(client)
             self._reply_server_operation(route.target, client)
 
     def _reply_server_operation(self, operation: ServerOperation, client: Client) -> None:
@@ -189,6 +191,12 @@ class GatewayApp:
                 raise EdgeRejection(Outcome.NO_ENDPOINTS, "no endpoint is ready; retry when one has loaded its model")
         client.reply(200, [JSON_HEADER], operation.body)
 
+    async def _authenticate(self, client: Client) -> TenantId:
+        try:
+            return authenticate(client, self.access.keys)
+        except UnknownTokenKey as unknown:
+            return await authenticate_again(client, self.access.keys, unknown)
+
     def _replies_for(self, client: Client) -> ErrorReplies:
         return KserveReplies.of(self.replies) if is_kserve(client.path) else self.replies
 
@@ -200,7 +208,11 @@ class GatewayApp:
             message = f"{len(self._open)} requests are open, the maximum set by limits.requests_open_max; retry"
             raise EdgeRejection(Outcome.QUEUE_FULL, message)
         access = self.access
-        record.tenant = tenant = authenticate(client, access.keys)
+        try:
+            tenant = authenticate(client, access.keys)
+        except UnknownTokenKey as unknown:
+            tenant = await authenticate_again(client, access.keys, unknown)
+        record.tenant = tenant
         record.authenticated_at = time.monotonic_ns()
         request_id, body = record.request_id, self._bodies.open(tenant)
         self._check_head(client, tenant, body)
@@ -213,7 +225,7 @@ class GatewayApp:
             intake = await self._read_request(api, tenant, client, request_id, target)
             if self.access is not access:
                 # The configuration changed while the body was arriving, so the key may now belong to another tenant.
-                intake = intake.for_tenant(authenticate(client, self.access.keys))
+                intake = intake.for_tenant(await self._authenticate(client))
             request_record.describe(record, intake.ticket)
             await Exchange(
                 client,

@@ -1,7 +1,7 @@
-"""API key authentication.
+"""Authentication of callers by API keys and by signed tokens.
 
 Only keyed hashes of keys are stored. A presented key is hashed and looked up. Because the hash is computed with a
-secret, the lookup time reveals nothing about any key.
+secret, the lookup time reveals nothing about any key. Tokens are verified by `headgate.identity`.
 """
 
 import time
@@ -10,10 +10,15 @@ from datetime import UTC, datetime
 from typing import Protocol
 
 from headgate.model.units import TenantId
+from headgate.ports.identity import CallerTokens, InvalidToken, TokenFault, UnknownTokenKey
 from headgate.wire.keys import KeyDigester
 
 _SCHEME = b"bearer "
 _SCHEME_BYTES = len(_SCHEME)
+_JSON_OBJECT = "eyJ"
+"""Beginning of every JSON object in base64url."""
+_NOT_OURS = (TokenFault.MALFORMED, TokenFault.UNKNOWN_ISSUER)
+"""Faults of texts that only look like a token of a configured issuer."""
 
 
 class KeyUnverified(Exception):
@@ -25,6 +30,21 @@ class KeyDirectory(Protocol):
 
     def find(self, digest: bytes) -> TenantId | None:
         """Returns the tenant of the key with this digest, or None if there is no such key. Raises `KeyUnverified`."""
+        ...
+
+
+class CallerKeys(Protocol):
+    """Everything that authenticates a caller."""
+
+    def tenant(self, authorization: bytes | None) -> TenantId | None:
+        """Returns the tenant for an `Authorization` header, or None if the key is unknown.
+
+        Raises `KeyUnverified`, `InvalidToken` and `UnknownTokenKey`.
+        """
+        ...
+
+    async def reread_tenant(self, authorization: bytes | None, unknown: UnknownTokenKey) -> TenantId:
+        """Like `tenant`, after the keys of the token's issuer have been read again."""
         ...
 
 
@@ -55,7 +75,7 @@ def secret_uses_status(uses: Mapping[str, SecretUse]) -> list[dict[str, object]]
 
 
 class KeyRing:
-    __slots__ = ("_anonymous", "_digesters", "_directory", "_keys")
+    __slots__ = ("_anonymous", "_digesters", "_directory", "_keys", "_unknown")
 
     def __init__(
         self,
@@ -63,12 +83,18 @@ class KeyRing:
         keys: Mapping[bytes, TenantId],
         anonymous: TenantId | None,
         directory: KeyDirectory | None = None,
+        *,
+        has_tokens: bool = False,
     ) -> None:
-        """A key may be hashed with any of the `secrets`, and their uses are counted."""
+        """A key may be hashed with any of the `secrets`, and their uses are counted. `has_tokens` is true if tokens
+        are accepted beside keys.
+        """
         self._digesters = tuple((KeyDigester(secret), use) for secret, use in secrets.items())
         self._keys = keys
         self._anonymous = anonymous
         self._directory = directory
+        self._unknown = None if keys or directory is not None or has_tokens else anonymous
+        """Tenant of an unknown key."""
 
     def tenant(self, authorization: bytes | None) -> TenantId | None:
         """Returns the tenant for an `Authorization` header, or None if the key is unknown. Raises `KeyUnverified`."""
@@ -91,13 +117,41 @@ class KeyRing:
                 return found
         if unverified is not None:
             raise unverified
-        return None if self._keys or self._directory is not None else self._anonymous
+        return self._unknown
+
+    async def reread_tenant(self, authorization: bytes | None, unknown: UnknownTokenKey) -> TenantId:
+        raise unknown  # Keys have no issuer.
 
     def _find(self, known: bytes) -> TenantId | None:
         found = self._keys.get(known)
         if found is None and self._directory is not None:
             return self._directory.find(known)
         return found
+
+
+class TokenKeyRing:
+    """Accepts signed tokens beside the keys of a key ring. Used only if token issuers are configured."""
+
+    __slots__ = ("_keys", "_tokens")
+
+    def __init__(self, keys: KeyRing, tokens: CallerTokens) -> None:
+        self._keys = keys
+        self._tokens = tokens
+
+    def tenant(self, authorization: bytes | None) -> TenantId | None:
+        token = bearer_token(authorization)
+        if not token.startswith(_JSON_OBJECT) or token.count(".") != 2:
+            return self._keys.tenant(authorization)
+        try:
+            return self._tokens.tenant(token)
+        except InvalidToken as invalid:
+            # A key may have any text, also that of a token of another issuer.
+            if invalid.fault in _NOT_OURS and (found := self._keys.tenant(authorization)) is not None:
+                return found
+            raise
+
+    async def reread_tenant(self, authorization: bytes | None, unknown: UnknownTokenKey) -> TenantId:
+        return await self._tokens.reread_tenant(bearer_token(authorization), unknown)
 
 
 def bearer_token(authorization: bytes | None) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
-from headgate.edge.auth import KeyRing, KeyUnverified
+from headgate.edge.auth import CallerKeys, KeyUnverified
 from headgate.edge.client import BodyTooLarge, Client
 from headgate.edge.large_bodies.client import ReadLarge, read_in_thread
 from headgate.edge.options import FIELD_BYTES_MAX
@@ -18,6 +18,7 @@ from headgate.model.message import message
 from headgate.model.outcome import Outcome
 from headgate.model.ticket import Api, Ticket
 from headgate.model.units import MILLISECOND, SECOND, Duration, ModelName, RequestId, TenantId
+from headgate.ports.identity import InvalidToken, TokenFault, UnknownTokenKey
 from headgate.wire.fingerprint import HASHED_AT_ONCE_BYTES, body_digest, fingerprint
 from headgate.wire.kserve.infer import JSON_LENGTH_HEADER, InferBody, ModelOperation, json_length
 from headgate.wire.prefix_hashes import salt_hashes
@@ -88,18 +89,57 @@ class ParsedRequest:
         return replace(self, ticket=replace(self.ticket, tenant=tenant, prefix_hashes=prefix, fingerprint=name))
 
 
-def authenticate(client: Client, keys: KeyRing) -> TenantId:
+def authenticate(client: Client, keys: CallerKeys) -> TenantId:
+    """Returns the caller's tenant. Raises `EdgeRejection`, and `UnknownTokenKey` for `authenticate_again`."""
     try:
         tenant = keys.tenant(client.headers.get(b"authorization"))
     except KeyUnverified as why:
         raise EdgeRejection(Outcome.KEY_UNVERIFIED, str(why), retry_after_ns=_UNVERIFIED_RETRY_AFTER) from None
+    except UnknownTokenKey:
+        raise
+    except InvalidToken as invalid:
+        raise _token_rejection(invalid) from None
     if tenant is None:
         message = "missing or unknown API key; send a valid key as `Authorization: Bearer KEY`"
         raise EdgeRejection(Outcome.UNAUTHORIZED, message)
     if not client.mark_authenticated(tenant):
-        message = f'tenant "{tenant}" has reached its share of limits.connections_open_max'
-        raise EdgeRejection(Outcome.QUEUE_FULL, f"{message}; close idle connections and retry")
+        raise _connections_rejection(tenant)
     return tenant
+
+
+async def authenticate_again(client: Client, keys: CallerKeys, unknown: UnknownTokenKey) -> TenantId:
+    """Like `authenticate`, after the keys of the token's issuer have been read again."""
+    try:
+        tenant = await keys.reread_tenant(client.headers.get(b"authorization"), unknown)
+    except InvalidToken as invalid:
+        raise _token_rejection(invalid) from None
+    if not client.mark_authenticated(tenant):
+        raise _connections_rejection(tenant)
+    return tenant
+
+
+def _token_rejection(invalid: InvalidToken) -> EdgeRejection:
+    """The messages reveal the reason only if the token has a valid signature."""
+    log_message = f"token rejected: {invalid.fault.value}"
+    match invalid.fault:
+        case TokenFault.UNVERIFIED:
+            message = "the token cannot be verified at present; retry"
+            return EdgeRejection(
+                Outcome.KEY_UNVERIFIED, message, retry_after_ns=_UNVERIFIED_RETRY_AFTER, log_message=log_message
+            )
+        case TokenFault.UNKNOWN_TENANT:
+            message = "the token is valid, but its tenant does not exist here; ask the operator to create it"
+            return EdgeRejection(Outcome.FORBIDDEN, message, log_message=log_message)
+        case TokenFault.EXPIRED:
+            message = "the token has expired; request a new one from its issuer"
+        case _:
+            message = "the token is not valid for this gateway; request a new one from a configured issuer"
+    return EdgeRejection(Outcome.UNAUTHORIZED, message, log_message=log_message)
+
+
+def _connections_rejection(tenant: TenantId) -> EdgeRejection:
+    message = f'tenant "{tenant}" has reached its share of limits.connections_open_max'
+    return EdgeRejection(Outcome.QUEUE_FULL, f"{message}; close idle connections and retry")
 
 
 async def read_request(  # noqa: PLR0917 (keyword arguments make the call slower)

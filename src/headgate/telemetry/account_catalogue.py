@@ -1,10 +1,11 @@
-"""Metric catalogue rows for keys and the ledger."""
+"""Metric catalogue rows for keys, tokens and the ledger."""
 
 from typing import Final
 
 from headgate.telemetry.metric_definition import counter, gauge
 
 _DATABASE: Final = "the gateway has a [database](configuration.md#database)"
+_ISSUERS: Final = "the configuration has [issuers](configuration.md#identityissuersname)"
 _LEDGER: Final = "the gateway has a [ledger](configuration.md#ledger)"
 
 ACCOUNTS: Final = (
@@ -29,6 +30,34 @@ ACCOUNTS: Final = (
         "",
         "Reconnections to the tenant and key database.",
         exposed_when=_DATABASE,
+    ),
+    counter(
+        "headgate_tokens_accepted_total",
+        "issuer",
+        "Requests authenticated by a token of an issuer.",
+        exposed_when=_ISSUERS,
+    ),
+    counter(
+        "headgate_tokens_rejected_total",
+        "reason",
+        "Rejected tokens by reason.",
+        "The [guide](../guides/sign-in.md#rejected-tokens) explains the reasons.",
+        exposed_when=_ISSUERS,
+    ),
+    gauge("headgate_issuer_keys", "issuer", "Usable public keys of a token issuer.", exposed_when=_ISSUERS),
+    gauge(
+        "headgate_issuer_keys_age_seconds",
+        "issuer",
+        "Time since the keys of a token issuer were last read.",
+        "Infinite until the first read. Keys older than `key_retention` are not used.",
+        exposed_when=_ISSUERS,
+    ),
+    counter(
+        "headgate_issuer_key_read_failures_total",
+        "issuer",
+        "Failed reads of the keys of a token issuer.",
+        "`headgate status` shows the reason. Keys that were read earlier stay in use for `key_retention`.",
+        exposed_when=_ISSUERS,
     ),
     gauge(
         "headgate_ledger_database_up", "", "1 if the ledger database is responding, otherwise 0.", exposed_when=_LEDGER

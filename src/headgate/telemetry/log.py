@@ -5,19 +5,46 @@ and class names come from clients and error texts from engines, so control chara
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from typing import cast
+from typing import Final, cast
 
 import msgspec
 
 from headgate.wire.escape import escaped
 
 log = logging.getLogger("headgate")
+LINES_PER_S_MAX: Final = 10
+"""Maximum number of log lines per second of one kind that clients cause."""
 
 
 def log_event(level: int, message: str, **fields: object) -> None:
     log.log(level, message, extra={"fields": fields})
+
+
+class LogLimit:
+    """Limits the log lines of one kind to `LINES_PER_S_MAX` per second."""
+
+    def __init__(self, suppressed: str, now_s: Callable[[], float], **fields: object) -> None:
+        """`suppressed` is the message with the number of lines that were left out, which also has the `fields`."""
+        self._message = suppressed
+        self._now_s = now_s
+        self._fields = fields
+        self._second = 0
+        self._logged = self._suppressed = 0
+
+    def allows(self) -> bool:
+        """Counts a line and returns whether it may be logged."""
+        second = int(self._now_s())
+        if second != self._second:
+            if self._suppressed:
+                log_event(logging.WARNING, self._message, **self._fields, count=self._suppressed)
+            self._second, self._logged, self._suppressed = second, 0, 0
+        if self._logged >= LINES_PER_S_MAX:
+            self._suppressed += 1
+            return False
+        self._logged += 1
+        return True
 
 
 class TextFormatter(logging.Formatter):

@@ -6,11 +6,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from headgate.telemetry.exposition import MetricFamily, family
-from headgate.telemetry.log import log, log_event
+from headgate.telemetry.log import LogLimit, log, log_event
 from headgate.wire.escape import printable
 
-FAILURES_PER_S_MAX: Final = 10
-"""Maximum number of log lines per second for failed handshakes of one listener. The rest are only counted."""
 _DETAIL_CHARS_MAX: Final = 200
 
 
@@ -46,28 +44,16 @@ class HandshakeLog:
     def __init__(self, listener: str, now_s: Callable[[], float]) -> None:
         """`now_s` returns the time in seconds."""
         self._listener = listener
-        self._now_s = now_s
-        self._second = 0
-        self._logged = self._suppressed = 0
+        self._limit = LogLimit("suppressed TLS handshake log lines", now_s, listener=listener)
 
     def log_failure(self, reason: str, client: str, detail: str, *, level: int = logging.INFO) -> None:
-        if not log.isEnabledFor(level):
-            return  # Port checks must not use up the limit for other failures.
-        second = int(self._now_s())
-        if second != self._second:
-            if self._suppressed:
-                count = self._suppressed
-                log_event(logging.WARNING, "suppressed TLS handshake log lines", listener=self._listener, count=count)
-            self._second, self._logged, self._suppressed = second, 0, 0
-        if self._logged >= FAILURES_PER_S_MAX:
-            self._suppressed += 1
-            return
-        self._logged += 1
-        log_event(
-            level,
-            "TLS handshake failed",
-            listener=self._listener,
-            reason=reason,
-            client=client,
-            **({"detail": printable(detail, _DETAIL_CHARS_MAX)} if detail else {}),
-        )
+        # Port checks must not use up the limit for other failures.
+        if log.isEnabledFor(level) and self._limit.allows():
+            log_event(
+                level,
+                "TLS handshake failed",
+                listener=self._listener,
+                reason=reason,
+                client=client,
+                **({"detail": printable(detail, _DETAIL_CHARS_MAX)} if detail else {}),
+            )

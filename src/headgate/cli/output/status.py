@@ -71,6 +71,13 @@ class LedgerState(Struct, frozen=True):
     spool_problem: str | None = None
 
 
+class IssuerState(Struct, frozen=True):
+    issuer: str
+    keys: int = 0
+    age_s: float | None = None
+    problem: str | None = None
+
+
 class ListenerTlsState(Struct, frozen=True):
     certificate: str
     expires_at: str
@@ -99,6 +106,8 @@ class StatusPage(Struct, frozen=True):
     cell: CellState | None = None
     database: DatabaseState | None = None
     ledger: LedgerState | None = None
+    issuers: dict[str, IssuerState] = {}
+    """Token issuers, by name."""
     tls: dict[str, ListenerTlsState] = {}
     """TLS of each listener that has one, by the name of its setting."""
 

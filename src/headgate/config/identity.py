@@ -1,0 +1,83 @@
+"""Issuers whose tokens are accepted beside API keys."""
+
+import re
+from pathlib import Path
+from typing import Final
+
+from headgate.config.engine_tls import client_tls
+from headgate.config.fill import fill, given_settings
+from headgate.config.identity_schema import IssuerSection
+from headgate.config.problems import ConfigReport, SettingPath
+from headgate.config.references import NAME_RULE, is_name, is_tenant_path
+from headgate.config.schema import ConfigFile
+from headgate.config.schema_reader import available, suggestion
+from headgate.identity.options import ALGORITHMS, CLAIM, IssuerOptions, is_secure_url
+from headgate.model.units import MINUTE, Duration
+
+ISSUERS_MAX: Final = 16
+_SKEW_MAX: Final = Duration(5 * MINUTE)
+_SYMMETRIC: Final = re.compile(r"(?i)hs\d+|none")
+
+
+def issuers(file: ConfigFile, report: ConfigReport) -> tuple[IssuerOptions, ...]:
+    if file.identity is None:
+        return ()
+    sections, place = file.identity.issuers, ("identity", "issuers")
+    if not sections:
+        report.add_problem(place, "is empty; define at least one issuer, or remove identity")
+    if len(sections) > ISSUERS_MAX:
+        report.add_problem(place, f"has more than {ISSUERS_MAX} issuers; remove some")
+    seen: dict[str, str] = {}
+    for name, section in sections.items():
+        if section.issuer in seen:
+            same = f'is also the issuer of "{seen[section.issuer]}"; define each issuer once'
+            report.add_problem((*place, name, "issuer"), same)
+        seen[section.issuer] = name
+    return tuple(_issuer(name, section, file, report) for name, section in sections.items())
+
+
+def _issuer(name: str, section: IssuerSection, file: ConfigFile, report: ConfigReport) -> IssuerOptions:
+    place = ("identity", "issuers", name)
+    if not is_name(name):
+        report.add_problem(place, NAME_RULE, contents_valid=True)
+    for setting, url in (("issuer", section.issuer), ("jwks_url", section.jwks_url)):
+        if url is not None and not is_secure_url(url):
+            problem = "is not an https URL; http is allowed only for 127.0.0.1, [::1] and localhost"
+            report.add_problem((*place, setting), problem)
+    if not section.audience:
+        report.add_problem((*place, "audience"), "is empty; list the values of the claim aud that mean this gateway")
+    if section.clock_skew > _SKEW_MAX:
+        report.add_problem((*place, "clock_skew"), "is more than 5m; synchronize the clocks with NTP instead")
+    _check_algorithms(section, place, report)
+    _check_tenant(section, place, file, report)
+    for claim, accepted in section.required_claims.items():
+        if not accepted:
+            report.add_problem((*place, "required_claims", claim), "is empty; list the accepted values")
+    given = given_settings(section) | {
+        "name": name,
+        "required_claims": tuple((claim, tuple(each)) for claim, each in section.required_claims.items()),
+        "tls": client_tls(section.tls, (*place, "tls"), Path(report.file).parent, report),
+    }
+    return fill(IssuerOptions, given)
+
+
+def _check_algorithms(section: IssuerSection, place: SettingPath, report: ConfigReport) -> None:
+    if section.algorithms is not None and not section.algorithms:
+        report.add_problem((*place, "algorithms"), f"is empty{available(ALGORITHMS)}")
+    for number, each in enumerate(section.algorithms or ()):
+        here = (*place, "algorithms", number)
+        if _SYMMETRIC.fullmatch(each):
+            problem = f"{each} does not prove who signed a token; only asymmetric algorithms are supported"
+            report.add_problem(here, f"{problem}{available(ALGORITHMS)}")
+        elif each not in ALGORITHMS:
+            hint = suggestion(each, ALGORITHMS, otherwise=available(ALGORITHMS))
+            report.add_problem(here, f'algorithm "{each}" does not exist{hint}')
+
+
+def _check_tenant(section: IssuerSection, place: SettingPath, file: ConfigFile, report: ConfigReport) -> None:
+    template, here = section.tenant, (*place, "tenant")
+    if not is_tenant_path(CLAIM.sub("claim", template)):
+        report.add_problem(here, "is not a tenant path, such as acme, acme/{team} or {tenant}")
+    elif CLAIM.search(template) is None and file.database is None and template not in file.tenants:
+        hint = suggestion(template, file.tenants, otherwise=f'; add "{template}: {{}}" to tenants')
+        report.add_problem(here, f'tenant "{template}" does not exist{hint}')

@@ -1,0 +1,66 @@
+"""Options of the token issuers, and the rules for their URLs and algorithms."""
+
+import re
+from dataclasses import dataclass
+from ipaddress import ip_address
+from typing import Final
+from urllib.parse import urlsplit
+
+from headgate.model.units import MINUTE, SECOND, Duration
+from headgate.ports.tls import ClientTlsOptions
+
+ALGORITHMS: Final = (
+    *("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"),
+    *("ES256", "ES384", "ES512", "EdDSA"),
+)
+"""Signature algorithms that an issuer may use. All are asymmetric."""
+CLAIM: Final = re.compile(r"\{([^{}]+)\}")
+"""Placeholder for a claim in a tenant template."""
+_PLAIN: Final = re.compile(r"[\x21-\x7e]{1,2000}")
+
+
+@dataclass(frozen=True, slots=True)
+class IssuerOptions:
+    """An issuer whose tokens are accepted."""
+
+    name: str
+    """Name in the configuration, for metrics and the log."""
+    issuer: str
+    """Expected value of the claim `iss`."""
+    audience: tuple[str, ...]
+    """A token must be for one of these audiences."""
+    tenant: str
+    """Tenant of the tokens. `{NAME}` stands for a claim."""
+    jwks_url: str | None = None
+    """Address of the issuer's keys. None to discover it."""
+    algorithms: tuple[str, ...] = ("RS256", "ES256")
+    required_claims: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    """Claims that a token must have, each with the accepted values."""
+    clock_skew_ns: Duration = Duration(30 * SECOND)
+    """Maximum difference between the clocks of the issuer and the gateway."""
+    refresh_interval_ns: Duration = Duration(10 * MINUTE)
+    """Time between two reads of the issuer's keys."""
+    key_retention_ns: Duration = Duration(24 * 60 * MINUTE)
+    """How long keys stay in use while the issuer is unreachable."""
+    tls: ClientTlsOptions | None = None
+    """How the issuer's server is verified. None for the system's authorities."""
+
+
+def is_secure_url(text: str) -> bool:
+    """Whether the text is an HTTPS URL without credentials or a fragment. On loopback, HTTP is allowed too."""
+    try:
+        url = urlsplit(text)
+        host = url.hostname
+        _ = url.port
+    except ValueError:
+        return False
+    if not host or "@" in url.netloc or "#" in text or _PLAIN.fullmatch(text) is None:
+        return False
+    return url.scheme == "https" or (url.scheme == "http" and _is_loopback(host))
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

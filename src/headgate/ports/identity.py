@@ -1,0 +1,69 @@
+"""Interfaces to the verification of callers' tokens, which other issuers sign."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+from headgate.model.units import TenantId
+
+
+class TokenFault(StrEnum):
+    """Why a token was rejected, for the log and for metrics. Callers learn less."""
+
+    MALFORMED = "malformed"
+    ALGORITHM = "algorithm"
+    UNKNOWN_ISSUER = "unknown_issuer"
+    UNKNOWN_KEY = "unknown_key"
+    UNVERIFIED = "unverified"
+    """The token may be valid, but the issuer's keys or the tenants are not known at present."""
+    SIGNATURE = "signature"
+    EXPIRED = "expired"
+    NOT_YET_VALID = "not_yet_valid"
+    AUDIENCE = "audience"
+    CLAIMS = "claims"
+    UNKNOWN_TENANT = "unknown_tenant"
+
+
+class InvalidToken(Exception):
+    """The token is rejected. The message is for the log, because it may contain text from the token."""
+
+    def __init__(self, fault: TokenFault, detail: str) -> None:
+        super().__init__(detail)
+        self.fault = fault
+
+
+class UnknownTokenKey(InvalidToken):
+    """None of the issuer's known keys can have signed the token, but the issuer may have added one."""
+
+    def __init__(self, fault: TokenFault, detail: str, reread: Callable[[], Awaitable[None]]) -> None:
+        """`reread` reads the issuer's keys again, at a limited rate."""
+        super().__init__(fault, detail)
+        self.reread = reread
+
+
+@dataclass(frozen=True, slots=True)
+class IssuerStats:
+    """State of an issuer's keys."""
+
+    name: str
+    keys: int
+    age_s: float
+    """Time since the keys were last read; infinite if they never were."""
+    failures: int
+    """Number of failed reads."""
+
+
+class CallerTokens(Protocol):
+    """Tokens that are accepted beside API keys."""
+
+    def tenant(self, token: str) -> TenantId:
+        """Returns the tenant that a token names.
+
+        Raises `InvalidToken`, and `UnknownTokenKey` if `reread_tenant` may find the token's key.
+        """
+        ...
+
+    async def reread_tenant(self, token: str, unknown: UnknownTokenKey) -> TenantId:
+        """Reads the issuer's keys again and returns the tenant. Raises `InvalidToken`."""
+        ...

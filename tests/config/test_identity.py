@@ -1,0 +1,139 @@
+"""Token issuers in the configuration."""
+
+import pytest
+
+from headgate.config.difference import setting_changes
+from headgate.config.effective import effective_settings
+from headgate.config.extras import missing_extras
+from headgate.config.summary import summary_lines
+from headgate.identity.options import IssuerOptions
+from headgate.ports.tls import ClientTlsOptions
+from tests.config.builders import problems_of, settings_of, small_with, warnings_of
+
+USUAL = "issuer: https://login.example.com, audience: headgate, tenant: demo"
+
+
+def issuers_of(*issuers: str) -> str:
+    return small_with("identity:", "  issuers:", *(f"    {each}" for each in issuers))
+
+
+def one(text: str = "") -> str:
+    """A file with one valid issuer, in which `text` replaces or adds settings."""
+    usual = dict(each.split(": ", 1) for each in USUAL.split(", "))
+    changed = dict(each.split(": ", 1) for each in text.split("; ")) if text else {}
+    return issuers_of("corp: {" + ", ".join(f"{name}: {value}" for name, value in (usual | changed).items()) + "}")
+
+
+def test_there_are_no_issuers_by_default() -> None:
+    assert settings_of(small_with()).issuers == ()
+
+
+def test_issuer_has_defaults() -> None:
+    assert settings_of(one()).issuers == (IssuerOptions("corp", "https://login.example.com", ("headgate",), "demo"),)
+
+
+def test_all_settings_are_read() -> None:
+    text = (
+        "algorithms: [EdDSA]; required_claims: {groups: [a, b], scope: infer}; clock_skew: 5s; refresh_interval: 1m; "
+        "key_retention: 1h; jwks_url: https://cdn.example.com/keys; tls: {ca: ca.pem}"
+    )
+
+    assert settings_of(one(text)).issuers == (
+        IssuerOptions(
+            "corp",
+            "https://login.example.com",
+            ("headgate",),
+            "demo",
+            jwks_url="https://cdn.example.com/keys",
+            algorithms=("EdDSA",),
+            required_claims=(("groups", ("a", "b")), ("scope", ("infer",))),
+            clock_skew_ns=5 * 10**9,
+            refresh_interval_ns=60 * 10**9,
+            key_retention_ns=3_600 * 10**9,
+            tls=ClientTlsOptions("ca.pem"),
+        ),
+    )
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ("issuer: http://login.example.com", "issuer: is not an https URL; http is allowed only for 127.0.0.1"),
+        ("issuer: login.example.com", "is not an https URL"),
+        ("issuer: https://user:pass@login.example.com", "is not an https URL"),
+        ("issuer: 'https://login.example.com/#x'", "is not an https URL"),
+        ("jwks_url: file:///etc/passwd", "jwks_url: is not an https URL"),
+        ("jwks_url: http://10.0.0.1/keys", "jwks_url: is not an https URL"),
+        ("audience: []", "audience: is empty; list the values of the claim aud"),
+        ("audience: ['']", "audience[0]: expected a non-empty string"),
+        ("algorithms: [HS256]", "HS256 does not prove who signed a token; only asymmetric algorithms are supported"),
+        ("algorithms: [none]", "none does not prove who signed a token"),
+        ("algorithms: [RS265]", 'algorithm "RS265" does not exist; did you mean "RS256"?'),
+        ("algorithms: []", "algorithms: is empty; available: RS256"),
+        ("tenant: dmo", 'tenant "dmo" does not exist; did you mean "demo"?'),
+        ("tenant: 'acme/{team'", "is not a tenant path, such as acme, acme/{team} or {tenant}"),
+        ("tenant: 'acme/ {team}'", "is not a tenant path"),
+        ("tenant: '/{team}'", "is not a tenant path"),
+        ("required_claims: {groups: []}", "required_claims.groups: is empty; list the accepted values"),
+        ("clock_skew: 6m", "clock_skew: is more than 5m; synchronize the clocks"),
+        ("tls: {key: k.pem}", "tls.certificate: missing; set the PEM file"),
+    ],
+)
+def test_problems(changed: str, said: str) -> None:
+    [problem] = problems_of(one(changed))
+
+    assert said in problem
+
+
+def test_missing_settings_are_reported() -> None:
+    problems = problems_of(issuers_of("corp: {}"))
+
+    assert len(problems) == 3
+    assert all("missing; " in each for each in problems)
+
+
+def test_empty_section_is_reported() -> None:
+    assert "define at least one issuer" in problems_of(small_with("identity: {issuers: {}}"))[0]
+
+
+def test_each_issuer_is_defined_once() -> None:
+    [problem] = problems_of(issuers_of(f"corp: {{{USUAL}}}", f"copy: {{{USUAL}}}"))
+
+    assert 'copy.issuer: is also the issuer of "corp"; define each issuer once' in problem
+
+
+def test_number_of_issuers_is_limited() -> None:
+    many = (f"i{each}: {{{USUAL.replace('login', f'l{each}')}}}" for each in range(17))
+
+    assert any("has more than 16 issuers" in each for each in problems_of(issuers_of(*many)))
+
+
+def test_loopback_issuer_may_use_http() -> None:
+    assert problems_of(one("issuer: 'http://127.0.0.1:9000'")) == []
+
+
+def test_tenant_from_a_claim_need_not_be_in_the_file() -> None:
+    assert problems_of(one("tenant: 'acme/{team}'")) == []
+
+
+def test_tenants_without_keys_are_not_reported() -> None:
+    text = one().replace("anonymous_tenant: demo\n", "")
+
+    assert warnings_of(text) == []
+
+
+def test_issuers_need_the_library() -> None:
+    [missing] = missing_extras(settings_of(one()), installed=lambda name: name != "joserfc")
+
+    assert (missing.place, missing.fix) == ("identity", "pip install 'headgate[oidc]'")
+    assert "joserfc is not installed" in missing.message
+
+
+def test_summary_and_difference_show_issuers() -> None:
+    before, after = settings_of(one()), settings_of(one("clock_skew: 1s"))
+
+    changes = setting_changes(effective_settings(before), effective_settings(after))
+
+    assert "tokens of https://login.example.com are accepted for tenant demo" in list(summary_lines(before))
+    assert [each.setting for each in changes] == ["identity.issuers.corp.clock_skew"]
+    assert before.hash != after.hash
