@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from testing.gateway import CHAT, chat, text_of
+from testing.nginx import nginx_command
 from testing.ports import free_port
 from testing.processes import ChildProcess
 from testing.simulated_engines import HEADGATE, simulated_engines
@@ -72,3 +73,33 @@ async def test_converted_litellm_configuration_serves_a_stream(tmp_path: Path, m
         with converted_gateway(source) as url:
             assert await streamed(url, "qwen3", key="sk-existing-key")
             assert (await response_to(url, "qwen3"))[0] == 401
+
+
+NGINX = """\
+upstream vllm {{
+    least_conn;
+    {servers}
+    server 127.0.0.1:1 down;
+}}
+server {{
+    listen 127.0.0.1:{port};
+    location /v1/ {{
+        proxy_pass http://vllm;
+        proxy_read_timeout 120s;
+        proxy_buffering off;
+    }}
+}}
+"""
+
+
+async def test_converted_nginx_configuration_serves_a_stream_beside_nginx(tmp_path: Path) -> None:
+    port = free_port()
+    with simulated_engines(2, model="Qwen/Qwen3-8B") as engines:
+        servers = "\n    ".join(f"server {url.removeprefix('http://')} max_conns=8;" for url in engines)
+        command = nginx_command(tmp_path, NGINX.format(servers=servers, port=port))
+        with ChildProcess("nginx", command) as nginx:
+            nginx.wait_until_ok(f"http://127.0.0.1:{port}/v1/models", seconds_max=120)
+            source = tmp_path / "nginx.conf"
+            with converted_gateway(source, "--engine", "vllm", "--model", "Qwen/Qwen3-8B") as url:
+                assert await streamed(url, "Qwen/Qwen3-8B")
+                assert await streamed(f"http://127.0.0.1:{port}", "Qwen/Qwen3-8B")

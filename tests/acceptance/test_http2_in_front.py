@@ -3,7 +3,6 @@
 import asyncio
 import json
 import re
-import shutil
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from testing.certificates import Authority, CertificateFiles
 from testing.envoy import envoy_command
 from testing.fake_engine import Behaviour, FakeEngine
 from testing.gateway import CHAT, GatewayInLoop, a_config, chat, gateway_in_loop
+from testing.nginx import nginx_command
 from testing.ports import free_port
 from testing.processes import ChildProcess
 from tests.house.small_tree import PROJECT
@@ -25,21 +25,6 @@ pytestmark = pytest.mark.process
 HOST = "llm.example.com"
 GUIDE = (PROJECT / "docs/guides/tls.md").read_text()
 START_S_MAX = 60.0
-_NGINX = """\
-daemon off;
-pid {folder}/pid;
-error_log stderr warn;
-events {{}}
-http {{
-    access_log off;
-    client_body_temp_path {folder}/body;
-    proxy_temp_path {folder}/proxy;
-    fastcgi_temp_path {folder}/fastcgi;
-    uwsgi_temp_path {folder}/uwsgi;
-    scgi_temp_path {folder}/scgi;
-{block}
-}}
-"""
 
 
 def block_of(language: str, *, starting_with: str) -> str:
@@ -66,11 +51,7 @@ def nginx(folder: Path, port: int, gateway_port: str, files: CertificateFiles) -
         (f"/etc/ssl/{HOST}.pem", files.certificate),
         (f"/etc/ssl/private/{HOST}.key", files.key),
     )
-    file = folder / "nginx.conf"
-    file.write_text(_NGINX.format(folder=folder, block=block))
-    program = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin:/usr/local/sbin")
-    assert program is not None, "nginx is not installed; run apt-get install nginx-light"
-    return [program, "-p", folder, "-c", file, "-e", "stderr"]
+    return nginx_command(folder, block)
 
 
 def envoy(folder: Path, port: int, gateway_port: str, files: CertificateFiles) -> Sequence[str | Path]:

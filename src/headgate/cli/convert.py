@@ -16,7 +16,7 @@ from headgate.cli.keys import KEY_SECRET_VARIABLE
 if TYPE_CHECKING:
     from headgate.config.convert.conversion import Conversion, ConversionOptions
 
-_FORMATS = ("litellm",)
+_FORMATS = ("litellm", "nginx")
 _EXIT_INVALID = 2
 
 
@@ -29,6 +29,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--force", action="store_true", help="Overwrite an existing output file.")
     parser.add_argument(
         "--engine", metavar="NAME", help="Engine, if FILE does not name it (default openai_compatible)."
+    )
+    parser.add_argument(
+        "--model",
+        action="append",
+        default=[],
+        metavar="[POOL=]NAME",
+        help="Model name that clients send, if FILE does not contain it (repeatable, default: the pool's name).",
     )
     parser.add_argument(
         "--accounts",
@@ -68,18 +75,27 @@ def run(args: argparse.Namespace) -> int:
 def _options(args: argparse.Namespace) -> "ConversionOptions":
     from headgate.config.convert.conversion import ConversionOptions
     from headgate.config.convert.source import ConversionError
+    from headgate.config.references import is_model_name
     from headgate.engines.dialects import DIALECTS
     from headgate.model.engine_profile import PROFILES
 
     engine: str | None = args.engine
     if engine is not None and engine not in DIALECTS:
         raise ConversionError(f"--engine: {engine} does not exist; the engines are {', '.join(sorted(DIALECTS))}")
+    models: dict[str, str] = {}
+    for each in args.model:
+        pool, sign, model = each.partition("=")
+        models[pool if sign else ""] = model if sign else each
+    for model in models.values():
+        if not is_model_name(model):
+            raise ConversionError(f'--model: "{model}" is not a model name; use letters, digits, and . _ : / @ + -')
     secret = os.environ.get(KEY_SECRET_VARIABLE)
     return ConversionOptions(
         environ=os.environ,
         engines=DIALECTS.keys(),
         profiles=PROFILES,
         engine=engine,
+        models=models,
         key_secret=secret.encode() if secret else None,
         accounts=args.accounts,
     )

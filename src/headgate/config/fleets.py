@@ -79,6 +79,10 @@ _PLACEHOLDER: Final = re.compile(r"\{([a-z_]+)\}")
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")
 
 
+def is_dns_name(text: str) -> bool:
+    return _DNS_NAME.fullmatch(text) is not None
+
+
 def fleet_options(pool: str, section: PoolSection, report: ConfigReport) -> DnsOptions | ProcessOptions | None:
     """Fleet options; None for a static fleet or an unknown type."""
     fleet, place = section.fleet, ("pools", pool, "fleet")
@@ -121,7 +125,7 @@ def _dns(fleet: FleetSection, in_flight_max: int, place: SettingPath, report: Co
         report.add_problem(
             (*place, "name"), "missing; set the DNS name of the engines, such as engines.default.svc.cluster.local"
         )
-    elif not _DNS_NAME.fullmatch(fleet.name):
+    elif not is_dns_name(fleet.name):
         report.add_problem((*place, "name"), "is not a DNS name; write it without scheme, port or path")
     elif fleet.port is None and not fleet.name.startswith("_"):
         wrong = "missing; set the port of the engines, or use an SRV name such as _http._tcp.engines.default.svc"
@@ -139,7 +143,7 @@ def _dns(fleet: FleetSection, in_flight_max: int, place: SettingPath, report: Co
 
 
 def _check_not_ready_name(name: str, fleet: FleetSection, place: SettingPath, report: ConfigReport) -> None:
-    if not _DNS_NAME.fullmatch(name):
+    if not is_dns_name(name):
         report.add_problem(place, "is not a DNS name; write it without scheme, port or path")
     elif fleet.name is not None and name.startswith("_") != fleet.name.startswith("_"):
         report.add_problem(place, "must be an SRV name if name is one, and a host name otherwise; change one of them")

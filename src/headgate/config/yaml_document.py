@@ -13,6 +13,7 @@ from typing import cast
 import yaml
 
 from headgate.config.problems import ConfigReport, SettingPath
+from headgate.wire.escape import escaped
 
 Tree = str | list["Tree"] | dict[str, "Tree"] | None
 
@@ -70,7 +71,7 @@ def parse_all(text: str, report: ConfigReport) -> list[Tree]:
 
 def quoted(text: str) -> str:
     """The text as a YAML string, with `${` escaped. Every JSON string is a YAML string."""
-    return json.dumps(text, ensure_ascii=False).replace("${", "$${")
+    return escaped(json.dumps(text, ensure_ascii=False)).replace("${", "$${")
 
 
 def _document(root: yaml.Node | None, place: SettingPath, reading: "_TreeReader", report: ConfigReport) -> Tree:

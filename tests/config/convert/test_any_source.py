@@ -83,3 +83,59 @@ def test_any_litellm_configuration_is_valid_or_an_error(tree: dict) -> None:
 @given(st.text() | ANY.map(json.dumps))
 def test_any_text_is_valid_or_an_error(text: str) -> None:
     is_valid_or_an_error(text)
+
+
+NGINX_WORDS = st.sampled_from(
+    (
+        *(
+            "vllm",
+            "other",
+            "http://vllm",
+            "https://vllm/x/",
+            "http://h:1",
+            "/",
+            "/v1/",
+            "~",
+            "h:2",
+            "unix:/a",
+            "backup",
+        ),
+        *("down", "resolve", "weight=2", "max_conns=4", "max_fails=0", "fail_timeout=1h", "max_conns=x", "zone=z:1m"),
+        *("zone=z", "rate=1r/s", "5", "0", "10m", "30s", "off", "on", "Authorization", "'Bearer k'", "$x", "/a.pem"),
+        *('"${x}"', "'\\''", "a" * 300, "é\u2028"),
+    )
+)
+NGINX_NAMES = st.sampled_from(
+    (
+        *("server", "proxy_pass", "proxy_read_timeout", "client_max_body_size", "keepalive_timeout", "limit_req"),
+        *("limit_conn", "limit_req_zone", "limit_conn_zone", "proxy_set_header", "ssl_certificate", "auth_basic"),
+        *("ssl_certificate_key", "proxy_ssl_name", "proxy_ssl_verify", "proxy_next_upstream", "listen", "ip_hash"),
+        *("proxy_next_upstream_tries", "worker_shutdown_timeout", "ssl_client_certificate", "ssl_verify_client"),
+    )
+)
+SIMPLE = st.tuples(NGINX_NAMES, st.lists(NGINX_WORDS, max_size=3)).map(lambda each: " ".join([each[0], *each[1]]) + ";")
+
+
+def block(name: str, arguments: st.SearchStrategy[str], inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
+    return st.tuples(arguments, st.lists(inner, max_size=4)).map(
+        lambda each: f"{name} {each[0]} {{ {' '.join(each[1])} }}"
+    )
+
+
+NGINX_LOCATION = block("location", NGINX_WORDS, SIMPLE | st.just("proxy_pass http://vllm;"))
+NGINX_UPSTREAM = block(
+    "upstream",
+    st.sampled_from(["vllm", "other"]),
+    st.lists(NGINX_WORDS, min_size=1, max_size=3).map(lambda words: f"server {' '.join(words)};") | SIMPLE,
+)
+NGINX = block("http", st.just(""), NGINX_UPSTREAM | block("server", st.just(""), NGINX_LOCATION | SIMPLE) | SIMPLE)
+
+
+@given(NGINX)
+def test_any_nginx_configuration_is_valid_or_an_error(text: str) -> None:
+    is_valid_or_an_error(text, "nginx")
+
+
+@given(st.text(alphabet="ab{};\"'\\$ #\n"))
+def test_any_text_in_the_syntax_of_nginx_is_valid_or_an_error(text: str) -> None:
+    is_valid_or_an_error(text, "nginx")

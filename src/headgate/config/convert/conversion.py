@@ -1,5 +1,6 @@
 """Converts a source: recognizes its format, calls the reader, and checks the result."""
 
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,6 +10,9 @@ from typing import Final
 from headgate.config.convert.draft import Draft
 from headgate.config.convert.litellm import LitellmReader
 from headgate.config.convert.litellm_accounts import AccountReader
+from headgate.config.convert.nginx import NginxReader
+from headgate.config.convert.nginx_settings import NginxSettings
+from headgate.config.convert.nginx_syntax import parse_directives
 from headgate.config.convert.source import SOURCE_BYTES_MAX, ConversionError, ConversionNote, SourceFile, YamlSource
 from headgate.config.convert.writer import complete, file_text
 from headgate.config.environment import read_file
@@ -16,6 +20,8 @@ from headgate.config.load import parse
 from headgate.config.problems import ConfigErrors
 from headgate.config.speeds import SpeedFigures
 
+DEFAULT_ENGINE: Final = "openai_compatible"
+_NGINX_BLOCK: Final = re.compile(r"^\s*(http|server|upstream\s+[^\s{]+|location\s+[^{\n]*)\s*\{", re.MULTILINE)
 _PLACEHOLDER_SECRET: Final = "placeholder-for-the-check"
 
 
@@ -78,6 +84,8 @@ def read_source(path: Path) -> str:
 
 def recognized_format(text: str, name: str) -> str:
     """The format of a source. Raises `ConversionError`."""
+    if _NGINX_BLOCK.search(text):
+        return "nginx"
     for each in YamlSource(SourceFile(name), text).documents():
         names = set(each.names())
         if not names.isdisjoint({"model_list", "litellm_settings", "router_settings"}):
@@ -97,7 +105,15 @@ def _litellm(text: str, draft: Draft, options: ConversionOptions) -> None:
         exported.drop_unread()
 
 
-FORMATS: Final[Mapping[str, Callable[[str, Draft, ConversionOptions], None]]] = MappingProxyType({"litellm": _litellm})
+def _nginx(text: str, draft: Draft, options: ConversionOptions) -> None:
+    engine = options.engine or DEFAULT_ENGINE
+    settings = NginxSettings(draft, includes_are_expanded="# configuration file " in text)
+    NginxReader(draft, engine, options.models, settings).read(parse_directives(text, draft.file))
+
+
+FORMATS: Final[Mapping[str, Callable[[str, Draft, ConversionOptions], None]]] = MappingProxyType(
+    {"litellm": _litellm, "nginx": _nginx}
+)
 
 
 def _check(text: str, draft: Draft, options: ConversionOptions) -> None:

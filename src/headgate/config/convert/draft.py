@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from headgate.config.convert.source import SourceFile
+from headgate.config.fleets import is_dns_name
 from headgate.config.pools import InvalidEngineUrl, engine_address, engine_url
 from headgate.config.quantities import duration_text, size_text
 from headgate.config.references import RESERVED_NAMES, is_model_name
@@ -92,7 +93,11 @@ class Draft:
     def add_fleet(
         self, model: str, pool: PoolDraft, place: tuple[int | None, str], *, in_flight_max: int | None
     ) -> None:
-        """Adds a `dns` fleet that serves this model."""
+        """Adds a `dns` fleet that serves this model, or reports at this place why it cannot be used."""
+        settings = dict(pool.fleet)
+        if not is_dns_name(settings["name"]) or not 1 <= int(settings["port"]) <= 65_535:
+            self.file.drop(*place, "it needs a DNS name and a port from 1 to 65535")
+            return
         self._add(
             f"{pool.fleet}{pool.served_model}", EndpointDraft(pool, "", in_flight_max, None, {model: None}), place
         )
@@ -101,8 +106,8 @@ class Draft:
         if len(self._endpoints) >= ENDPOINTS_MAX:
             raise self.file.error(*place, f"has more than {ENDPOINTS_MAX} endpoints; convert a part of the file")
         known = self._endpoints.setdefault(address, endpoint)
-        if known.pool.served_model != endpoint.pool.served_model:
-            first = known.pool.served_model or next(iter(known.models))
+        first = known.pool.served_model or next(iter(known.models))
+        if first != (endpoint.pool.served_model or next(iter(endpoint.models))):
             problem = f'the same engine already serves "{first}", and a Headgate endpoint serves one model'
             self.file.drop(*place, problem)
         else:
