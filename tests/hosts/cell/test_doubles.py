@@ -13,7 +13,8 @@ from testing.cell_world.checks import Findings
 from testing.cell_world.faults import ALL_PROCESSES, DUPLICATES, SCHEDULER, STORE, Fault, Kind
 from testing.cell_world.world import World
 
-SEEDS = 12
+SEEDS = 6
+"""Number of seeds to run. `just sim-cell` runs hundreds of the same kind."""
 COPY, COPY_WITH_A_NAME_OF_OURS, FOREIGN, FOREIGN_WITH_A_NAME_OF_OURS = range(4)
 TWIN = "g0 (twin)"
 

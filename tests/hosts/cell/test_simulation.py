@@ -18,7 +18,7 @@ from testing.cell_world.checks import Findings
 from testing.cell_world.faults import HOSTILE
 from testing.cell_world.world import World
 
-SEEDS = 12
+SEEDS = 8
 """Number of seeds to run. `just sim-cell` runs thousands."""
 BROKEN_SEEDS = 300
 """Number of seeds to search for one that detects broken code."""

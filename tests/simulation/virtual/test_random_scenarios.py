@@ -20,7 +20,7 @@ from tests.simulation.virtual.random_scenarios import CheckedScheduler, draw, fi
 from tests.simulation.virtual.scenes import run
 
 AT_ONCE = 10
-SEEDS, NIGHTLY_SEEDS = 30, 200
+SEEDS, NIGHTLY_SEEDS = 10, 200
 
 
 @pytest.mark.skipif(IS_COMPILED, reason=NEEDS_PURE_BUILD)

@@ -12,7 +12,7 @@ from headgate.model.units import SECOND
 from headgate.simulation.virtual.run_observer import RequestTrace
 from tests.simulation.virtual.scenes import SLOW, a_scenario, arrival, engine, run
 
-PLACES, RATE, SPAN_S = 16, 15, 240
+PLACES, RATE, SPAN_S = 16, 15, 120
 START_S = 8
 """End of the learning phase, in seconds. Until then requests expire, because wait times cannot be predicted yet."""
 TOKENS = 330
