@@ -62,7 +62,7 @@ def test_all_settings_are_read() -> None:
         ("issuer: login.example.com", "is not an https URL"),
         ("issuer: https://user:pass@login.example.com", "is not an https URL"),
         ("issuer: 'https://login.example.com/#x'", "is not an https URL"),
-        ("jwks_url: file:///etc/passwd", "jwks_url: is not an https URL"),
+        ("jwks_url: ftp://login.example.com/keys", "jwks_url: is not an https URL"),
         ("jwks_url: http://10.0.0.1/keys", "jwks_url: is not an https URL"),
         ("audience: []", "audience: is empty; list the values of the claim aud"),
         ("audience: ['']", "audience[0]: expected a non-empty string"),

@@ -82,7 +82,7 @@ async def test_configured_address_is_read_without_discovery() -> None:
         ({"issuer": URL + "/", "jwks_uri": f"{URL}/jwks"}, "is for another issuer"),
         ({"issuer": "https://evil.example.com", "jwks_uri": f"{URL}/jwks"}, "is for another issuer"),
         ({"issuer": URL, "jwks_uri": "http://login.example.com/jwks"}, "does not use https"),
-        ({"issuer": URL, "jwks_uri": "file:///etc/passwd"}, "does not use https"),
+        ({"issuer": URL, "jwks_uri": "ftp://login.example.com/keys"}, "does not use https"),
         ({"issuer": URL, "jwks_uri": "https://user@login.example.com/jwks"}, "does not use https"),
         ({"issuer": URL}, "is invalid"),
         ([], "is invalid"),
