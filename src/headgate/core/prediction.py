@@ -161,9 +161,10 @@ class LengthHistogram:
     def restore(self, buckets: Iterable[tuple[int, int, int]]) -> None:
         """Replaces the recorded lengths."""
         self._counts, self._sums = [0] * LENGTH_BUCKETS, [0] * LENGTH_BUCKETS
-        for bucket, count, tokens in buckets:
+        # The first snapshot of a new scheduler would otherwise take several times as long as the others.
+        self._buckets = tuple(sorted(each for each in buckets if each[1]))
+        for bucket, count, tokens in self._buckets:
             self._counts[bucket], self._sums[bucket] = count, tokens
-        self._buckets = None
         self._sum_up()
 
     def _forget_half(self) -> None:

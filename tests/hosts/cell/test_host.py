@@ -1,9 +1,10 @@
 """Tests for cell hosts that share a store that can fail."""
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 
@@ -29,7 +30,18 @@ from headgate.model.outcome import Outcome
 from headgate.model.policy import Model, Policy, Pool, ServiceClass
 from headgate.model.tenant import Tenant
 from headgate.model.ticket import Api, Ticket
-from headgate.model.units import SECOND, ClassName, Duration, EndpointId, ModelName, PoolName, RequestId, TenantId
+from headgate.model.units import (
+    SECOND,
+    ClassName,
+    Duration,
+    EndpointId,
+    Instant,
+    ModelName,
+    PoolName,
+    RequestId,
+    TenantId,
+)
+from headgate.ports.clock import Clock
 from testing.stalls import rerun_if_stalled
 from tests.hosts.cell.fake_store import FakeServer, FakeStore
 
@@ -91,10 +103,24 @@ def a_ticket(name: str) -> Ticket:
     return Ticket(RequestId(name), Api.CHAT, ModelName("m"), TenantId("t"), stream=True, prompt_bytes=100)
 
 
+class MovableClock:
+    def __init__(self) -> None:
+        self._clock, self.ahead_ns = SystemClock(), 0
+
+    def now(self) -> Instant:
+        return Instant(self._clock.now() + self.ahead_ns)
+
+
 def a_member(
-    server: FakeServer, name: str, *, candidate: bool = True, incarnation: int = 1, timing: Timing = PATIENT
+    server: FakeServer,
+    name: str,
+    *,
+    candidate: bool = True,
+    incarnation: int = 1,
+    timing: Timing = PATIENT,
+    clock: Clock | None = None,
 ) -> Member:
-    clock, watcher, of_scheduler = SystemClock(), Watcher(), Watcher()
+    clock, watcher, of_scheduler = clock or SystemClock(), Watcher(), Watcher()
     watching = (of_scheduler, LeaderObserver([watcher]))
     node = Node(
         name,
@@ -319,3 +345,48 @@ async def test_leaving_during_a_running_attempt_keeps_the_member_registered() ->
         await other.host.leave()
 
         assert "b" in scheduler.host.view().members
+
+
+async def test_blocked_process_reads_its_entries_before_it_becomes_an_island() -> None:
+    clock = MovableClock()
+    member = a_member(FakeServer(), "g1", candidate=False, clock=clock)
+    member.host.start()
+    clock.ahead_ns = PATIENT.island_after_ns + SECOND
+
+    # The event loop was blocked for longer than a scheduler may be silent.
+    member.host._timer.fire()
+    assert member.host.view().mode is MemberMode.SEEKING
+
+    await until(lambda: member.host.view().mode is MemberMode.ISLAND)
+    member.host.stop()
+    await member.host.store.stop()
+
+
+async def test_garbage_is_not_collected_while_a_scheduler_starts() -> None:
+    clock = MovableClock()
+    timing = replace(PATIENT, gather_ns_min=Duration(10 * SECOND), gather_ns_max=Duration(10 * SECOND))
+    member = a_member(FakeServer(), "g1", timing=timing, clock=clock)
+    member.host.start()
+    try:
+        await until(lambda: member.host.is_leader)
+        assert not gc.isenabled()
+
+        clock.ahead_ns = 10 * SECOND
+        await until(lambda: member.of_scheduler.events(PolicyChanged) > 0)
+        member.host.report(EndpointReady(ENDPOINT))
+        assert gc.isenabled()
+    finally:
+        member.host.stop()
+        await member.host.store.stop()
+
+
+async def test_garbage_is_collected_again_when_a_starting_scheduler_stops() -> None:
+    timing = replace(PATIENT, gather_ns_min=Duration(30 * SECOND), gather_ns_max=Duration(30 * SECOND))
+    member = a_member(FakeServer(), "g1", timing=timing)
+    member.host.start()
+    await until(lambda: member.host.is_leader)
+
+    member.host.stop()
+
+    assert gc.isenabled()
+    await member.host.store.stop()

@@ -13,6 +13,7 @@ Known weakness: the scheduler takes and encodes snapshots on the event loop and 
 """
 
 import asyncio
+import gc
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -47,6 +48,77 @@ log = logging.getLogger("headgate")
 _STORE_RETRY_NS = Duration(5 * MILLISECOND)
 """Interval at which the node wakes up while the store is busy, even if messages are due."""
 _LEAVE_S_MAX = 1.0
+_LATE_NS = Duration(50 * MILLISECOND)
+"""Delay of a timer that shows that the event loop was blocked."""
+_READ_NS = Duration(MILLISECOND)
+"""Time after which timers are handled if the event loop was blocked."""
+
+
+class _GarbageCollection:
+    """Pauses the garbage collector while this process starts as the scheduler.
+
+    It then receives the reports of all members, which stay in memory as its state. Scanning them would block the event
+    loop for longer than a slice of the adoption.
+    """
+
+    __slots__ = ("_paused",)
+
+    def __init__(self) -> None:
+        self._paused = False
+
+    def pause(self) -> None:
+        if not self._paused:
+            self._paused = True
+            gc.disable()
+
+    def resume(self) -> None:
+        """Resumes collections, without the objects that exist now."""
+        if self._paused:
+            self._paused = False
+            gc.freeze()
+            gc.enable()
+
+
+class _WakeupTimer:
+    """Timer for the next wakeup.
+
+    If the event loop was blocked, the timer is postponed once, so that entries which arrived meanwhile are read first.
+    Otherwise, a member could become an island although the scheduler has answered.
+    """
+
+    __slots__ = ("_at", "_clock", "_handle", "_has_waited", "_wake")
+
+    def __init__(self, clock: Clock, wake: Callable[[], None]) -> None:
+        self._clock, self._wake = clock, wake
+        self._handle: asyncio.TimerHandle | None = None
+        self._at: Instant | None = None
+        self._has_waited = False
+
+    def wake_at(self, due: Instant, now: Instant) -> None:
+        """Sets the timer unless it is set to an earlier time."""
+        if self._at is not None:
+            if self._at <= due:
+                return
+            self.cancel()
+        self._handle = asyncio.get_running_loop().call_later((due - now) / SECOND, self.fire)
+        self._at = due
+
+    @property
+    def must_wait(self) -> bool:
+        """Whether the timer is so late that the event loop was blocked, and has not been postponed yet."""
+        return not self._has_waited and self._at is not None and self._clock.now() - self._at > _LATE_NS
+
+    def fire(self) -> None:
+        self._has_waited, self._at = self.must_wait, None
+        if self._has_waited:
+            now = self._clock.now()
+            self.wake_at(Instant(now + _READ_NS), now)
+        else:
+            self._wake()
+
+    def cancel(self) -> None:
+        if self._handle is not None:
+            self._handle.cancel()
 
 
 class CellHost:
@@ -75,10 +147,10 @@ class CellHost:
         self._on_duty = on_engine_watch
         self._channels = CommandChannels()
         self._rejected = RejectedRequests()
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_at: Instant | None = None
+        self._timer = _WakeupTimer(clock, self._wake)
         self._sending: asyncio.Handle | None = None
         self._leading = False
+        self._garbage = _GarbageCollection()
         self._watching = False
         self._stopped = False
         self._left = asyncio.Event()
@@ -146,10 +218,11 @@ class CellHost:
     def stop(self) -> None:
         """Stops sending and processing. The owner of the store stops the store."""
         self._stopped = True
+        self._garbage.resume()
         self._billed_ends.close()
-        for handle in (self._timer, self._sending):
-            if handle is not None:
-                handle.cancel()
+        self._timer.cancel()
+        if self._sending is not None:
+            self._sending.cancel()
 
     def summary(self) -> Summary:
         return self._node.summary()
@@ -235,6 +308,10 @@ class CellHost:
             self._leading = self._node.is_leader
             self._store.set_leading(self._leading)
             log.info("this process is %s the cell's scheduler", "now" if self._leading else "no longer")
+        if self._node.leader is not None and self._node.leader.gathering:
+            self._garbage.pause()
+        else:
+            self._garbage.resume()
         watching = self._leading or self._node.member.mode is MemberMode.ISLAND
         if watching is not self._watching:
             self._watching = watching
@@ -242,28 +319,21 @@ class CellHost:
         now = self._clock.now()
         due = self._node.next_wakeup(now)
         if due > now:
-            self._wake_at(due, now)
+            self._timer.wake_at(due, now)
         elif not self._store.is_idle:
-            self._wake_at(Instant(now + _STORE_RETRY_NS), now)
+            self._timer.wake_at(Instant(now + _STORE_RETRY_NS), now)
         elif self._sending is None:
             # Messages produced later in this iteration of the event loop are sent in the same batch.
             self._sending = asyncio.get_running_loop().call_soon(self._send)
 
-    def _wake_at(self, due: Instant, now: Instant) -> None:
-        if self._timer_at is not None:
-            if self._timer_at <= due:
-                return
-            assert self._timer is not None
-            self._timer.cancel()
-        self._timer = asyncio.get_running_loop().call_later((due - now) / SECOND, self._wake)
-        self._timer_at = due
-
     def _wake(self) -> None:
-        self._timer = self._timer_at = None
         self._decide(None, self._node.tick)
 
     def _send(self) -> None:
         self._sending = None
+        if self._timer.must_wait:
+            # `_wake` follows.
+            return
         self._decide(None, self._node.tick, update=False)
         try:
             if self._store.is_idle and (batch := _store_batch(self._node, self._clock.now())) is not None:

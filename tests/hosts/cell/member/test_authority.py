@@ -118,7 +118,8 @@ class RemoteCase(Case):
     def settle(self, now: Instant) -> list[Decision]:
         decisions: list[Decision] = []
         for _ in range(3):
-            for first, messages in self.conversation.pop_entries(now):
+            if (taken := self.conversation.pop_entry(now)) is not None:
+                first, messages = taken
                 self.leader.receive(as_sent(MemberEntry(self._head(first, now), messages)), now)
             self.leader.tick(now)
             for _, entry in self.leader.outgoing(now):
@@ -284,7 +285,8 @@ def test_island_ignores_scheduler_messages() -> None:
     request = HeldRequest(a_ticket("r1"), at(1))
     remote.holdings.requests[request.id] = request
     remote.authority.open(request, at(1))
-    [taken] = remote.conversation.pop_entries(at(1))
+    taken = remote.conversation.pop_entry(at(1))
+    assert taken is not None
     remote.leader.receive(as_sent(MemberEntry(remote._head(taken[0], at(1)), taken[1])), at(1))
     [(_, entry)] = remote.leader.outgoing(at(1))
 

@@ -311,10 +311,11 @@ class Member:
 
     def outgoing(self, now: Instant) -> list[MemberEntry]:
         """Returns the entries for the scheduler. Empty if nothing is due."""
-        taken = self._connection.pop_entries(now)
-        if self.has_left or self.lost_name:
+        taken = self._connection.pop_entry(now)
+        if taken is None or self.has_left or self.lost_name:
             return []
-        return [MemberEntry(self._head(first, now), messages) for first, messages in taken]
+        first, messages = taken
+        return [MemberEntry(self._head(first, now), messages)]
 
     def _head(self, first: int, now: Instant) -> MemberHead:
         talk = self._connection

@@ -118,20 +118,20 @@ class SchedulerConnection:
 
     # Outgoing messages
 
-    def pop_entries(self, now: Instant) -> list[EntryMessages]:
-        """Returns the messages of each entry to send now. A heartbeat is an entry without messages."""
+    def pop_entry(self, now: Instant) -> EntryMessages | None:
+        """Returns the messages of the next entry. None if nothing is due. A heartbeat is an entry without messages.
+
+        A long report is sent in one entry per turn of the event loop. The scheduler answers the first one before it has
+        read the others.
+        """
         if len(self.outbound) < self.bounds.unacknowledged_max:
             for report in self.progress.pop_due(now):
                 self.outbound.push(report, now)
-        taken: list[EntryMessages] = []
-        beat = self.urgent or now >= self._next_entry_at()
-        while True:
-            first, messages = self.outbound.pop_unsent(self.bounds.entry_messages_max, now)
-            if not messages and not beat:
-                return taken
-            beat = self.urgent = False
-            self._sent_at, self._due_at = now, None
-            taken.append((first, messages))
+        first, messages = self.outbound.pop_unsent(self.bounds.entry_messages_max, now)
+        if not messages and not self.urgent and now < self._next_entry_at():
+            return None
+        self.urgent, self._sent_at, self._due_at = self.outbound.unsent > 0, now, None
+        return first, messages
 
     def next_wakeup(self, other: Instant | None) -> Instant:
         """Returns the time for the next entry, or `other` if that is earlier."""
