@@ -63,6 +63,8 @@ class Issuer(Protocol):
     url: str
     key: SigningKey
     """Key with which new tokens are signed."""
+    now_s: Callable[[], float]
+    """Clock for the times in tokens."""
 
     async def rotate(self, *, keep: bool) -> None:
         """Signs with a new key from now on. With `keep`, the previous one stays published."""
@@ -75,7 +77,7 @@ class Issuer(Protocol):
 
 def claims_of(issuer: Issuer, **changed: Any) -> dict[str, Any]:
     """Claims of a valid token. None removes a claim."""
-    now = int(time.time())
+    now = int(issuer.now_s())
     claims = {"iss": issuer.url, "aud": AUDIENCE, "sub": "alice", "iat": now, "exp": now + 600, "team": "search"}
     return {name: value for name, value in (claims | changed).items() if value is not None}
 
@@ -99,6 +101,7 @@ class FakeIssuer:
     """Paths of the requests."""
     url: str = ""
     tls: ssl.SSLContext | None = None
+    now_s: Callable[[], float] = time.time
     _port: int = 0
     _runner: web.AppRunner | None = None
 

@@ -13,7 +13,9 @@ from headgate.config.traffic_shapes import SHAPES
 from tests.cli.conftest import Headgate
 from tests.house.small_tree import PROJECT
 
-EXAMPLES = sorted((PROJECT / "deploy").rglob("headgate.yaml"))
+EXAMPLES = sorted(
+    path for path in (PROJECT / "deploy").rglob("headgate.yaml") if not {"grafana", "templates"} & set(path.parts)
+)
 POOL = {"engine": "vllm", "endpoints": ["http://127.0.0.1:8000"]}
 SMALL = {"pools": {"small": POOL}, "models": {"m": "small"}}
 

@@ -17,9 +17,9 @@ from headgate.ports.identity import InvalidToken, TokenFault, UnknownTokenKey
 from testing.fake_issuer import AUDIENCE, FakeIssuer, SigningKey, base64url, claims_of, compact, signing_key, token_of
 
 RSA, EC = signing_key("rsa", "RS256"), signing_key("ec", "ES256")
-ISSUER = FakeIssuer(EC, url="https://login.example.com")
-OTHER = FakeIssuer(EC, url="https://elsewhere.example.com")
-NOW_S = float(claims_of(ISSUER)["iat"])
+NOW_S = 1_800_000_000.0
+ISSUER = FakeIssuer(EC, url="https://login.example.com", now_s=lambda: NOW_S)
+OTHER = FakeIssuer(EC, url="https://elsewhere.example.com", now_s=lambda: NOW_S)
 
 
 def no_fetch(*_: Any) -> Any:

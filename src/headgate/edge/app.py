@@ -192,10 +192,13 @@ class GatewayApp:
         client.reply(200, [JSON_HEADER], operation.body)
 
     async def _authenticate(self, client: Client) -> TenantId:
+        keys = self.access.keys
         try:
-            return authenticate(client, self.access.keys)
-        except UnknownTokenKey as unknown:
-            return await authenticate_again(client, self.access.keys, unknown)
+            return authenticate(client, keys)
+        except UnknownTokenKey as error:
+            # In the compiled build, a coroutine must not wait while it handles an exception.
+            unknown = error
+        return await authenticate_again(client, keys, unknown)
 
     def _replies_for(self, client: Client) -> ErrorReplies:
         return KserveReplies.of(self.replies) if is_kserve(client.path) else self.replies
@@ -208,10 +211,7 @@ class GatewayApp:
             message = f"{len(self._open)} requests are open, the maximum set by limits.requests_open_max; retry"
             raise EdgeRejection(Outcome.QUEUE_FULL, message)
         access = self.access
-        try:
-            tenant = authenticate(client, access.keys)
-        except UnknownTokenKey as unknown:
-            tenant = await authenticate_again(client, access.keys, unknown)
+        tenant = await self._authenticate(client)
         record.tenant = tenant
         record.authenticated_at = time.monotonic_ns()
         request_id, body = record.request_id, self._bodies.open(tenant)

@@ -105,6 +105,28 @@ GATEWAY: Final = Dashboard(
             description="After a rotation, remove the old secret once no keys are verified with it.",
         ),
         Panel(
+            "Tokens of issuers",
+            (
+                (rate("headgate_tokens_accepted_total", "issuer")[0], "{{issuer}} accepted"),
+                (rate("headgate_tokens_rejected_total", "reason")[0], "rejected ({{reason}})"),
+            ),
+            description="Tokens are rejected as unverified while the keys of their issuer cannot be read.",
+        ),
+        Panel(
+            "Keys of issuers",
+            (
+                (gauge("headgate_issuer_keys", "instance", "issuer")[0], "{{instance}} {{issuer}} keys"),
+                (
+                    gauge("headgate_issuer_keys_age_seconds", "instance", "issuer", aggregation="max")[0],
+                    "{{instance}} {{issuer}} age (s)",
+                ),
+                (
+                    rate("headgate_issuer_key_read_failures_total", "instance", "issuer")[0],
+                    "{{instance}} {{issuer}} failed reads",
+                ),
+            ),
+        ),
+        Panel(
             "Directory replica",
             (
                 (gauge("headgate_directory_fresh", "instance", aggregation="min")[0], "{{instance}} fresh"),
