@@ -39,6 +39,7 @@ _UNHURRIED = Timing(
     island_after_ns=_LONG,
     lease_ns=_LONG,
     renew_ns=_LONG,
+    ack_ns=Duration(0),
     lease_poll_ns=Duration(0),
     gather_ns_min=Duration(0),
     gather_ns_max=_LONG,
@@ -110,6 +111,11 @@ class Cell:
         quiet, hosts = 0, hosts or (self.scheduler, self.gateway)
         for _ in range(_TURNS_MAX):
             await asyncio.sleep(0)
+            for each in hosts:
+                if each._timer.must_wait:
+                    # The clock jumps between two log entries, which looks like a blocked event loop.
+                    each._timer.cancel()
+                    each._wake()
             quiet = 0 if any(self._busy(each) for each in hosts) else quiet + 1
             if quiet > 3:
                 return

@@ -117,6 +117,7 @@ class _WakeupTimer:
             self._wake()
 
     def cancel(self) -> None:
+        self._at = None
         if self._handle is not None:
             self._handle.cancel()
 
