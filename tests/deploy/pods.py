@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import re
 import sys
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,6 +58,8 @@ class Pod:
     mounts: Mapping[str, "MountedVolume"]
     """Mounted volumes by name."""
     http: aiohttp.ClientSession
+    on_this_machine: Callable[[str], str]
+    """Replaces addresses and mounted directories in a configuration for the pod."""
 
     def url(self, port: str, scheme: str = "http") -> str:
         return f"{scheme}://127.0.0.1:{self.ports[self.deployment.port(port)]}"
@@ -106,8 +108,6 @@ async def running_pod(
 ) -> AsyncIterator[Pod]:
     """Run the Deployment's container with this ConfigMap and these Secrets until the block ends."""
     ports = {int(port): free_port() for port in _LISTENING.findall(config)}
-    config = _LISTENING.sub(lambda found: f"127.0.0.1:{ports[int(found[1])]}", config)
-    config = config.replace("port: 8000", f"port: {engine.port}\n      nameserver: 127.0.0.1:{dns.port}")
     mounts = {
         each["name"]: (each["mountPath"], MountedVolume(folder / name / each["mountPath"].lstrip("/")))
         for each in deployment.container["volumeMounts"]
@@ -120,13 +120,19 @@ async def running_pod(
             text = text.replace(f"{path}/", f"{volume.directory}/")
         return text
 
-    for volume, files in {"config": {"headgate.yaml": inside(config)}, "secrets": secret, "tls": certificate}.items():
+    def on_this_machine(text: str) -> str:
+        text = _LISTENING.sub(lambda found: f"127.0.0.1:{ports[int(found[1])]}", text)
+        return inside(text.replace("port: 8000", f"port: {engine.port}\n      nameserver: 127.0.0.1:{dns.port}"))
+
+    files_of = {"config": {"headgate.yaml": on_this_machine(config)}, "secrets": secret, "tls": certificate}
+    for volume, files in files_of.items():
         if volume in mounts:
             mounts[volume][1].write(files)
     command = [sys.executable, "-m", "headgate.cli.main", *map(inside, deployment.container["args"])]
     async with aiohttp.ClientSession() as http:
         with ChildProcess(name, command, environment_of(name, deployment, secret)) as process:
-            yield Pod(name, deployment, process, ports, {key: each for key, (_, each) in mounts.items()}, http)
+            volumes = {key: each for key, (_, each) in mounts.items()}
+            yield Pod(name, deployment, process, ports, volumes, http, on_this_machine)
 
 
 def environment_of(name: str, deployment: Manifest, secret: Mapping[str, str]) -> dict[str, str]:

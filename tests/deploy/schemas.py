@@ -1,8 +1,8 @@
 """JSON schemas for the manifest kinds that are not part of Kubernetes.
 
-They follow the public documentation of KEDA, the Prometheus operator and Kustomize. They contain only the fields that
-we use and closely related ones, so that misspelt fields are caught. KEDA copies a ScaledObject's `behavior` unchanged
-into a HorizontalPodAutoscaler, so a test checks it against the schema of that kind.
+They follow the public documentation of KEDA, the Prometheus operator, the Gateway API and Kustomize. They contain only
+the fields that we use and closely related ones, so that misspelt fields are caught. KEDA copies a ScaledObject's
+`behavior` unchanged into a HorizontalPodAutoscaler, so a test checks it against the schema of that kind.
 """
 
 from typing import Any
@@ -131,3 +131,38 @@ SCALED_BY_PROMETHEUS = an_object(
     ),
 )
 """Schema for one Prometheus trigger in a ScaledObject."""
+
+_ROUTE_TIMEOUT: Schema = {"type": "string", "pattern": "^([0-9]{1,5}(h|m|s|ms)){1,4}$"}
+_PREFIX = an_object(("type", "value"), type={"const": "PathPrefix"}, value={"type": "string", "pattern": "^/"})
+
+HTTP_ROUTE = a_kind(
+    "gateway.networking.k8s.io/v1",
+    "HTTPRoute",
+    an_object(
+        ("parentRefs", "rules"),
+        parentRefs=a_list(
+            an_object(("name",), group=TEXT, kind=TEXT, name=TEXT, namespace=TEXT, sectionName=TEXT, port=POSITIVE)
+        ),
+        hostnames=a_list(TEXT),
+        rules=a_list(
+            an_object(
+                ("matches", "backendRefs"),
+                matches=a_list(an_object(("path",), path=_PREFIX)),
+                timeouts=an_object(request=_ROUTE_TIMEOUT, backendRequest=_ROUTE_TIMEOUT),
+                backendRefs=a_list(an_object(("name", "port"), name=TEXT, port=POSITIVE)),
+            )
+        ),
+    ),
+)
+
+_REFERENCE = an_object(("group", "kind", "name"), group={"const": ""}, kind=TEXT, name=TEXT, sectionName=TEXT)
+
+BACKEND_TLS_POLICY = a_kind(
+    "gateway.networking.k8s.io/v1",
+    "BackendTLSPolicy",
+    an_object(
+        ("targetRefs", "validation"),
+        targetRefs=a_list(_REFERENCE),
+        validation=an_object(("caCertificateRefs", "hostname"), caCertificateRefs=a_list(_REFERENCE), hostname=TEXT),
+    ),
+)
