@@ -1,4 +1,4 @@
-"""Build the release files of a commit: source archive, wheels, licences, SBOM, provenance and checksums."""
+"""Build the release files of a commit: source archive, wheels, chart, licences, SBOM, provenance and checksums."""
 
 import json
 import os
@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from hatch_build import project_version
+from scripts.release.chart import package_chart
 from scripts.release.provenance import provenance, sha256
 from scripts.release.requirement_files import PROJECT
 from scripts.release.sbom import LICENSES, bill_of_materials
@@ -46,6 +47,7 @@ def build_release(output: Path, *, compiled: bool = True, cache: Path | None = N
         if compiled:
             environment["HEADGATE_COMPILE"] = "1"
             _run(*hatchling, "--target", "wheel", cwd=clone, env=environment)
+        package_chart(clone, output, version, epoch=int(seconds))
         describe(clone, output, version, commit=commit, epoch=int(seconds))
     return version
 

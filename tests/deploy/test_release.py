@@ -7,18 +7,23 @@ import hashlib
 import json
 import os
 import re
+import shutil
 import subprocess
 import tarfile
 import zipfile
 from pathlib import Path
 from typing import Any
 
+import kubernetes_validate
 import pytest
+import yaml
 
 from scripts.release.build import CHECKSUMS, ReleaseError, build_release, check_release_notes, describe
+from scripts.release.chart import chart_version, package_chart
 from scripts.release.check import differing_files, installs_on, quickstart_scripts
 from scripts.release.requirement_files import Requirement, read_requirements
 from scripts.release.sbom import LICENSES, bill_of_materials, licenses_by_name
+from tests.deploy.charts import CHART, VALUE_SETS, helm
 from tests.house.small_tree import PROJECT
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -150,6 +155,63 @@ def test_release_without_a_dated_changelog_section_is_rejected(prepared: Path) -
         check_release_notes("1.3.0", prepared)
 
 
+@pytest.mark.parametrize(
+    ("version", "expected"),
+    [
+        ("1.3.0", "1.3.0"),
+        ("1.3.0rc1", "1.3.0-rc.1"),
+        ("1.3.0b2", "1.3.0-beta.2"),
+        ("0.1.0.dev0", "0.1.0-dev.0"),
+        ("0.1.0.dev14+g0123abcdef.dirty", "0.1.0-dev.14+g0123abcdef.dirty"),
+    ],
+)
+def test_chart_version_is_a_semantic_version(version: str, expected: str) -> None:
+    assert chart_version(version) == expected
+
+
+@pytest.mark.parametrize("version", ["1.3", "1.3.0.post1", "v1.3.0"])
+def test_version_without_a_semantic_equivalent_is_rejected(version: str) -> None:
+    with pytest.raises(ValueError, match=r"no equivalent in semantic versioning"):
+        chart_version(version)
+
+
+def test_chart_package_depends_only_on_the_files(tmp_path: Path) -> None:
+    packages = []
+    for name in ("first", "second"):
+        checkout = tmp_path / name
+        shutil.copytree(CHART, checkout / "deploy/helm/headgate", copy_function=shutil.copyfile)
+        for path in checkout.rglob("*.yaml"):
+            os.utime(path, (1, len(name)))
+            path.chmod(0o600 if name == "first" else 0o666)
+        packages.append(package_chart(checkout, checkout, "1.3.0rc1", epoch=1_795_000_000))
+    with tarfile.open(packages[0]) as archive:
+        members = {each.name: each for each in archive.getmembers()}
+        chart = yaml.safe_load(archive.extractfile("headgate/Chart.yaml") or b"")
+
+    assert packages[0].name == "headgate-1.3.0-rc.1.tgz"
+    assert packages[0].read_bytes() == packages[1].read_bytes()
+    assert set(members) == {f"headgate/{path.relative_to(CHART)}" for path in CHART.rglob("*") if path.is_file()}
+    assert {(each.mode, each.mtime, each.uid, each.uname) for each in members.values()} == {
+        (0o644, 1_795_000_000, 0, "")
+    }
+    assert (chart["version"], chart["appVersion"]) == ("1.3.0-rc.1", "1.3.0rc1")
+
+
+@pytest.mark.process
+def test_helm_renders_the_package_with_the_image_of_its_version(tmp_path: Path) -> None:
+    version = "0.1.0.dev14+g0123abcdef"
+    package = package_chart(PROJECT, tmp_path, version, epoch=1_795_000_000)
+    rendered = helm("template", "headgate", package, "--values", VALUE_SETS["cell"])
+    [deployment] = [each for each in yaml.safe_load_all(rendered) if each and each["kind"] == "Deployment"]
+    [container] = deployment["spec"]["template"]["spec"]["containers"]
+    labels = deployment["metadata"]["labels"]
+
+    assert container["image"] == "headgate:0.1.0.dev14_g0123abcdef"
+    assert labels["app.kubernetes.io/version"] == "0.1.0.dev14_g0123abcdef"
+    assert labels["helm.sh/chart"] == "headgate-0.1.0-dev.14_g0123abcdef"
+    assert kubernetes_validate.validate(deployment, kubernetes_validate.latest_version(), strict=True)
+
+
 def test_files_that_differ_or_are_missing_are_found(tmp_path: Path) -> None:
     left, right = tmp_path / "left", tmp_path / "right"
     for folder, files in ((left, {"same": "1", "other": "1", "one": "1"}), (right, {"same": "1", "other": "2"})):
@@ -202,7 +264,8 @@ def test_two_builds_of_a_commit_are_identical(tmp_path: Path) -> None:
     )
 
     assert differing_files(first, tmp_path / "second") == []
-    assert len(list(first.iterdir())) == 6
+    assert len(list(first.iterdir())) == 7
+    assert (first / f"headgate-{chart_version(version)}.tgz").is_file()
     assert licenses == (first / LICENSES).read_bytes()
     assert modes == {0o644}
     assert {member.mtime for member in members} == {int(committed.stdout)}
