@@ -1,10 +1,14 @@
 """Any source yields a valid configuration or a one-line error."""
 
+import copy
 import json
+from collections.abc import Iterator
 
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.config.convert import test_envoy
 from tests.config.convert.builders import ConversionError, converted, settings_of
 
 WORDS = (
@@ -139,3 +143,81 @@ def test_any_nginx_configuration_is_valid_or_an_error(text: str) -> None:
 @given(st.text(alphabet="ab{};\"'\\$ #\n"))
 def test_any_text_in_the_syntax_of_nginx_is_valid_or_an_error(text: str) -> None:
     is_valid_or_an_error(text, "nginx")
+
+
+def changed_at_random(base: dict) -> st.SearchStrategy[dict]:
+    """The tree with up to five values replaced or removed."""
+    places = list(places_in(base))
+    return st.lists(st.tuples(st.sampled_from(places), VALUES), max_size=5).map(lambda changes: changed(base, changes))
+
+
+def places_in(tree: object, place: tuple = ()) -> Iterator[tuple]:
+    for key, value in tree.items() if isinstance(tree, dict) else enumerate(tree) if isinstance(tree, list) else ():
+        yield (*place, key)
+        yield from places_in(value, (*place, key))
+
+
+def changed(base: dict, changes: list[tuple[tuple, object]]) -> dict:
+    tree = copy.deepcopy(base)
+    for place, value in changes:
+        inner = tree
+        for key in place[:-1]:
+            inner = (
+                inner[key]
+                if isinstance(inner, list) and isinstance(key, int) and key < len(inner)
+                else (inner.get(key) if isinstance(inner, dict) else None)
+            )
+        if isinstance(inner, dict) or (isinstance(inner, list) and place[-1] < len(inner)):
+            inner[place[-1]] = value
+    return tree
+
+
+VALUES = st.one_of(
+    st.none(),
+    words,
+    st.sampled_from(("10s", "0s", "0.25s", "1e9s", "-1s", "400000s", "0", "1", "7", "100000", "-3", "2.5", "h", "::1")),
+    st.sampled_from(("STRICT_DNS", "LOGICAL_DNS", "EDS", "vllm", "other", "/v1", "/a/v1/", "/health", "HIGH")),
+    ANY,
+)
+
+
+FILES = {"certificate_chain": {"filename": "/a"}, "private_key": {"filename": "/b"}}
+COMMON_TLS = {"tls_certificates": [FILES], "validation_context": {"trusted_ca": {"filename": "/c"}}}
+ENVOY = yaml.safe_load(
+    test_envoy.bootstrap(
+        manager=test_envoy.connections(
+            {
+                "match": {"prefix": "/", "headers": [{"name": "x-model", "exact_match": "m"}]},
+                "route": {
+                    "weighted_clusters": {"clusters": [{"name": "vllm", "weight": 1}, {"name": "other", "weight": 2}]},
+                    "timeout": "30s",
+                    "idle_timeout": "20s",
+                    "prefix_rewrite": "/a",
+                    "retry_policy": {"num_retries": 2, "per_try_timeout": "10s", "retry_on": "5xx"},
+                },
+                "request_headers_to_add": [{"header": {"key": "Authorization", "value": "Bearer k"}}],
+            },
+            test_envoy.ROUTE,
+            stream_idle_timeout="10s",
+            request_timeout="10s",
+            common_http_protocol_options={"idle_timeout": "10s", "max_headers_count": 9},
+            http_filters=[test_envoy.LIMIT, test_envoy.http_filter("Buffer", max_request_bytes=4096)],
+        ),
+        clusters=[
+            test_envoy.cluster(
+                circuit_breakers={
+                    "thresholds": [{"max_requests": 9, "retry_budget": {"budget_percent": {"value": 5}}}]
+                },
+                outlier_detection={"consecutive_5xx": 4, "base_ejection_time": "5s", "max_ejection_time": "50s"},
+                transport_socket=test_envoy.upstream_tls(common_tls_context=COMMON_TLS, sni="name"),
+                least_request_lb_config={"slow_start_config": {"slow_start_window": "40s"}},
+            ),
+            test_envoy.cluster("other", "engines.internal", type="STRICT_DNS", dns_refresh_rate="5s"),
+        ],
+    )
+)
+
+
+@given(changed_at_random(ENVOY))
+def test_any_envoy_configuration_is_valid_or_an_error(tree: dict) -> None:
+    is_valid_or_an_error(json.dumps(tree), "envoy")

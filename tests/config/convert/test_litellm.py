@@ -297,7 +297,9 @@ def test_clients_still_need_a_key_if_the_master_key_cannot_be_hashed(key: str) -
 
     assert "anonymous_tenant" not in tree_of(text)
     [note] = notes_of(text)
-    assert note.startswith("source:4: general_settings.master_key: not carried over: the key is not carried over")
+    assert note.startswith(
+        "source:4: general_settings.master_key: not carried over: the hash of the key cannot be computed"
+    )
 
 
 TEAMS = [
@@ -347,9 +349,8 @@ def test_teams_and_keys_become_tenants(tmp_path: Path) -> None:
     assert notes == [
         "keys.json:1: keys[0].rpm_limit: changed: requests_per_minute has a minimum of 1",
         (
-            "keys.json:1: keys[0]: not carried over: the key is not carried over without the text of the "
-            "key; create a new "
-            "one with `headgate keys new --tenant Search-Team/web --write`"
+            "keys.json:1: keys[0]: not carried over: the hash of the key cannot be computed without the text of the "
+            "key; create a new one with `headgate keys new --tenant Search-Team/web --write`"
         ),
         "keys.json:1: keys[1].max_budget: not carried over: budgets are per calendar day or month",
         (

@@ -8,6 +8,8 @@ from types import MappingProxyType
 from typing import Final
 
 from headgate.config.convert.draft import Draft
+from headgate.config.convert.envoy import EnvoyReader
+from headgate.config.convert.envoy_resources import is_envoy
 from headgate.config.convert.litellm import LitellmReader
 from headgate.config.convert.litellm_accounts import AccountReader
 from headgate.config.convert.nginx import NginxReader
@@ -59,9 +61,11 @@ def convert_text(text: str, name: str, options: ConversionOptions, source_format
     draft = Draft(SourceFile(name))
     found = source_format or recognized_format(text, name)
     FORMATS[found](text, draft, options)
+    draft.file.notes[:] = dict.fromkeys(draft.file.notes)
     draft.file.notes.sort(key=lambda each: (each.file != name, each.file, each.line or 0))
     if not draft.models():
-        reasons = "; ".join(dict.fromkeys(each.message for each in draft.file.notes[:3]))
+        lost = [each.message for each in draft.file.notes if not each.changed]
+        reasons = "; ".join(list(dict.fromkeys(lost))[:3])
         raise ConversionError(f"{name}: has no engine that Headgate can use{': ' * bool(reasons)}{reasons}")
     complete(draft)
     title = f"Headgate configuration, converted by `headgate convert` from {name} ({found}). Review it before use."
@@ -90,6 +94,8 @@ def recognized_format(text: str, name: str) -> str:
         names = set(each.names())
         if not names.isdisjoint({"model_list", "litellm_settings", "router_settings"}):
             return "litellm"
+        if is_envoy(each):
+            return "envoy"
     raise ConversionError(f"{name}: has an unknown format; name it with --from, one of {', '.join(FORMATS)}")
 
 
@@ -111,8 +117,14 @@ def _nginx(text: str, draft: Draft, options: ConversionOptions) -> None:
     NginxReader(draft, engine, options.models, settings).read(parse_directives(text, draft.file))
 
 
+def _envoy(text: str, draft: Draft, options: ConversionOptions) -> None:
+    source = YamlSource(draft.file, text)
+    EnvoyReader(draft, options.engine or DEFAULT_ENGINE, options.models).read(list(source.documents()))
+    source.drop_unread()
+
+
 FORMATS: Final[Mapping[str, Callable[[str, Draft, ConversionOptions], None]]] = MappingProxyType(
-    {"litellm": _litellm, "nginx": _nginx}
+    {"litellm": _litellm, "nginx": _nginx, "envoy": _envoy}
 )
 
 

@@ -6,7 +6,7 @@ all settings and serve the same models. Everything else is a setting at a path, 
 
 import re
 from collections.abc import Container, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from headgate.config.convert.source import SourceFile
@@ -25,6 +25,8 @@ IN_FLIGHT_ESTIMATE: Final = 64
 ENDPOINTS_MAX: Final = 5_000
 ANONYMOUS_TENANT: Final = "everyone"
 CLASSES: Final = ("interactive", "long", "batch")
+_API_PATH: Final = re.compile(r"/v1(/.*)?$")
+_STANDBY_LENGTH_MAX: Final = 240
 _YEAR_NS: Final = 365 * 24 * 60 * MINUTE
 _NAME_LENGTH_MAX: Final = 64
 _PLACEHOLDER_KEYS: Final = frozenset({"", "none", "empty", "dummy", "fake", "fake-key", "no-key", "not-needed", "null"})
@@ -65,6 +67,10 @@ class Draft:
     fallbacks: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
     variables: dict[str, str] = field(default_factory=dict[str, str])
     """Environment variables that the result needs, with their meaning."""
+    classes: list[str] = field(default_factory=lambda: list(CLASSES))
+    """Classes of the result, if it sets any of their settings."""
+    manifests: list[tuple[str, ...]] = field(default_factory=list[tuple[str, ...]])
+    """Kubernetes objects that the result needs, as lines of YAML."""
     key_reason: str = ""
     """Why clients need a key. If empty, the source admits clients without a key, and so does the result."""
     _endpoints: dict[str, EndpointDraft] = field(default_factory=dict[str, EndpointDraft])
@@ -114,6 +120,13 @@ class Draft:
             if known is not endpoint and known.pool != endpoint.pool and set(known.models) == set(endpoint.models):
                 self.file.change(*place, "the endpoint is listed more than once; the first entry applies")
             known.models.update(endpoint.models)
+
+    def standby(self, model: str, pool: PoolDraft, place: tuple[int | None, str]) -> tuple[str, PoolDraft]:
+        """Model and pool for endpoints that serve a model only if its other endpoints cannot."""
+        standby = f"{model[:_STANDBY_LENGTH_MAX]}-backup"
+        self.file.change(*place, f'it belongs to the model "{standby}", which is a fallback of "{model}"')
+        self.fallbacks.setdefault(model, []).append(standby)
+        return standby, replace(pool, name=f"{pool.name}-backup", served_model=model)
 
     def add_alias(self, alias: str, model: str) -> bool:
         """Makes the endpoints of a model serve another name as well. Returns whether the model has endpoints."""
@@ -173,10 +186,10 @@ class Draft:
 
     def put_timeout(self, setting: str, value_ns: int, place: tuple[int | None, str]) -> None:
         """Sets a timeout for all classes."""
-        for name in CLASSES:
+        for name in self.classes:
             if self.get(("classes", name, setting)) is None:
                 self.put_duration(("classes", name, setting), value_ns, place)
-            elif name == CLASSES[0]:
+            elif name == self.classes[0]:
                 self._put_first(("classes", name, setting), duration_text(value_ns), place, "")
         self.comment(("classes",), f"{setting}: from {described(place)}.")
 
@@ -235,6 +248,11 @@ class Draft:
 def described(place: tuple[int | None, str]) -> str:
     line, setting = place
     return setting if line is None else f"{setting} (line {line})"
+
+
+def base_path(path: str) -> str:
+    """The part of a path before the version of the API, because clients and engines always use /v1."""
+    return _API_PATH.sub("", path.rstrip("/"))
 
 
 def unused_name(

@@ -73,7 +73,7 @@ class AccountReader:
             remedy = f"create a new one with `headgate keys new --tenant {name} --write`"
             if key is not None:
                 remedy = "set it to the output of `headgate keys secret` and convert again, or " + remedy
-            self._file.drop(*place, f"the key is not carried over without {missing}; {remedy}")
+            self._file.drop(*place, f"the hash of the key cannot be computed without {missing}; {remedy}")
             return
         hashed = format_digest(digest(self.key_secret, key))
         if hashed in self._digests:

@@ -9,13 +9,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from headgate.config.convert.draft import Draft, PoolDraft, described
+from headgate.config.convert.draft import Draft, PoolDraft, base_path, described
 from headgate.config.convert.nginx_settings import NginxSettings, is_number, place_of
 from headgate.config.convert.nginx_syntax import Directive, nginx_time
 
 _PROXY_PASS: Final = re.compile(r"(https?)://([^/$?]+)(/[^$?]*)?")
-_API_PATH: Final = re.compile(r"/v1(/.*)?$")
-_STANDBY_LENGTH_MAX: Final = 240
 _ENGINE_TLS: Final = (
     ("proxy_ssl_trusted_certificate", "ca"),
     ("proxy_ssl_certificate", "certificate"),
@@ -122,13 +120,11 @@ class NginxReader:
     def _base_path(self, location: Directive, uri: str | None) -> str:
         """Base path of the engines. Clients always use /v1."""
         pattern = location.arguments[-1] if location.arguments else "/"
-        if location.first() in {"~", "~*"} or pattern.startswith("@"):
-            client = ""
-        else:
-            client = _API_PATH.sub("", pattern.rstrip("/"))
+        has_path = location.first() not in {"~", "~*"} and not pattern.startswith("@")
+        client = base_path(pattern) if has_path else ""
         if client:
             self.settings.change(location, f"clients use /v1 instead of {client}/v1")
-        return client if uri is None else _API_PATH.sub("", uri.rstrip("/"))
+        return client if uri is None else base_path(uri)
 
     def _upstream_server(self, server: Directive, model: str, pool: PoolDraft, target: tuple[str, str]) -> None:
         scheme, path = target
@@ -144,11 +140,7 @@ class NginxReader:
         place = place_of(server)
         self._failures(values, server)
         if "backup" in flags:
-            standby = f"{model[:_STANDBY_LENGTH_MAX]}-backup"
-            self.settings.change(server, f'it belongs to the model "{standby}", which is a fallback of "{model}"')
-            self.draft.fallbacks.setdefault(model, []).append(standby)
-            pool = PoolDraft(f"{pool.name}-backup", pool.engine, model, pool.api_key, pool.tls)
-            model = standby
+            model, pool = self.draft.standby(model, pool, place)
         for name in [*(flags - {"backup", "resolve"}), *(values.keys() - _SERVER_VALUES)]:
             self.draft.file.drop(server.line, f"upstream server {name}")
         limit = int(values["max_conns"]) if is_number(values.get("max_conns", "")) else 0

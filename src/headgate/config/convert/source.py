@@ -18,6 +18,7 @@ from headgate.wire.escape import printable
 
 SOURCE_BYTES_MAX: Final = 8 * 1024 * 1024
 NOTE_CHARS_MAX: Final = 400
+PATH_CHARS_MAX: Final = 64
 NO_EQUIVALENT: Final = "has no equivalent"
 _CAMEL: Final = re.compile(r"_([a-z0-9])")
 
@@ -71,6 +72,7 @@ class YamlSource:
         self.file = file
         self.report = ConfigReport(file.name)
         self._sections: list[SourceSection] = []
+        self._has_lines = "\n" in text.strip()
         self._trees = yaml_document.parse_all(text, self.report)
         for problem in self.report.problems():
             # The first part of a path is the number of the document.
@@ -103,8 +105,17 @@ class YamlSource:
         lines = (self.report.lines.get(place[:length]) for length in range(len(place), -1, -1))
         return next((line for line in lines if line is not None), None)
 
+    def shown(self, place: SettingPath) -> str:
+        """Path of a setting in messages. If lines identify it, only the end of a long path is shown."""
+        start, full = 0, dotted(place)
+        while self._has_lines and start < len(place) - 1 and len(dotted(place[start:])) > PATH_CHARS_MAX:
+            start += 1
+        while start and isinstance(place[start], int):
+            start -= 1
+        return f"...{dotted(place[start:])}" if start else full
+
     def error(self, place: SettingPath, message: str) -> ConversionError:
-        return self.file.error(self.line(place), dotted(place[1:]), message)
+        return self.file.error(self.line(place), self.shown(place[1:]), message)
 
     def drop_unread(self) -> None:
         """Reports every setting that no reader has asked for."""
@@ -231,6 +242,10 @@ class SourceSection:
         for name, message in messages:
             self.drop(name, message=message)
 
+    def report(self, message: str) -> None:
+        """Reports that the whole section is not carried over."""
+        self._source.file.drop(*self.at(), message)
+
     def change(self, name: str, message: str) -> None:
         self._source.file.change(self.line(name), self.setting(name), message)
 
@@ -239,10 +254,14 @@ class SourceSection:
 
     def setting(self, name: str = "") -> str:
         place = (*self.place[1:], self._spelling(name)) if name else self.place[1:]
-        return dotted(place)
+        return self._source.shown(place)
 
     def line(self, name: str = "") -> int | None:
         return self._source.line((*self.place, self._spelling(name)) if name else self.place)
+
+    def at(self, name: str = "") -> tuple[int | None, str]:
+        """Place of a setting, or of the section."""
+        return self.line(name), self.setting(name)
 
     def _spelling(self, name: str) -> str:
         if name not in self._tree and (camel := _CAMEL.sub(lambda found: found[1].upper(), name)) in self._tree:

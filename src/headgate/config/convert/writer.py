@@ -122,6 +122,10 @@ def file_text(draft: Draft, title: str) -> str:
         notes = [each for each in draft.file.notes if each.changed is changed]
         if notes:
             lines += ["", f"# {heading}:", *_note_lines(notes)]
+    if draft.manifests:
+        lines += ["", "# Create these objects in the cluster, without the comment signs:"]
+        for number, manifest in enumerate(draft.manifests):
+            lines += [f"# {line}" for line in (*(["---"] if number else []), *manifest)]
     return "\n".join(lines) + "\n"
 
 
