@@ -64,7 +64,7 @@ class Issuer(Protocol):
     key: SigningKey
     """Key with which new tokens are signed."""
     now_s: Callable[[], float]
-    """Clock for the times in tokens."""
+    """Clock of new tokens."""
 
     async def rotate(self, *, keep: bool) -> None:
         """Signs with a new key from now on. With `keep`, the previous one stays published."""
@@ -100,8 +100,8 @@ class FakeIssuer:
     reads: list[str] = field(default_factory=list[str])
     """Paths of the requests."""
     url: str = ""
-    tls: ssl.SSLContext | None = None
     now_s: Callable[[], float] = time.time
+    tls: ssl.SSLContext | None = None
     _port: int = 0
     _runner: web.AppRunner | None = None
 

@@ -277,6 +277,7 @@ def test_json_output_of_valid_file_is_one_object(
         "cell": None,
         "database": None,
         "issuers": [],
+        "operator_tokens": None,
         "ledger": None,
         "notifications": None,
         "tracing": None,

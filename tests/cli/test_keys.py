@@ -144,6 +144,19 @@ def test_unwritten_operator_key_is_shown_with_its_configuration_lines(headgate: 
     assert said.err.endswith("\n".join(lines) + "\n")
 
 
+def test_operator_key_may_have_a_role_instead_of_permissions(headgate: Headgate, file: Path, secret: str) -> None:
+    file.write_text(SMALL)
+
+    shown = headgate("keys", "operator", "--name", "ann", "--role", "accountant")
+    written = headgate("keys", "operator", "--name", "ann", "--role", "accountant", "--write")
+
+    [key] = load(file, {"HEADGATE_KEY_SECRET": SECRET}, engines=DIALECTS, profiles=PROFILES).admin_keys
+    assert shown.err.endswith("    role: accountant\n")
+    assert (key.name, key.role, key.permissions) == ("ann", "accountant", ("budgets", "cost"))
+    assert key.digest == digest(SECRET.encode(), written.out.strip())
+    assert headgate("keys", "operator", "--role", "admin", "--permissions", "read").code == 2
+
+
 def test_symbolic_link_is_preserved(headgate: Headgate, file: Path, tmp_path: Path, secret: str) -> None:
     (tmp_path / "real.yaml").write_text(SMALL)
     file.symlink_to("real.yaml")

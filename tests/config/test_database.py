@@ -7,6 +7,7 @@ from headgate.config.problems import ConfigErrors
 from headgate.config.settings import Settings
 from headgate.engines.dialects import DIALECTS
 from headgate.model.engine_profile import PROFILES
+from headgate.ports.admin_roles import Role
 
 SMALL = """
 key_secret: a secret of more than sixteen letters
@@ -74,6 +75,16 @@ def test_invalid_operator_keys_and_permissions_are_reported() -> None:
     assert "create one key per operator" in problems_of(twice)
     caller = f"tenants: {{t: {{keys: ['{KEY}']}}}}\nadmin_keys: {{a: {{key: '{KEY}', permissions: [read]}}}}"
     assert "also the key of a tenant" in problems_of(caller)
+
+
+def test_operator_key_may_name_a_role() -> None:
+    [key] = settings_of(f"admin_keys: {{a: {{key: '{KEY}', role: operator}}}}").admin_keys
+
+    assert (key.role, key.permissions) == (Role.OPERATOR, ("operate", "read"))
+    assert 'did you mean "viewer"' in problems_of(f"admin_keys: {{a: {{key: '{KEY}', role: viewr}}}}")
+    both = f"admin_keys: {{a: {{key: '{KEY}', role: viewer, permissions: [read]}}}}"
+    assert "cannot be combined with permissions" in problems_of(both)
+    assert "permissions: missing; list some of read" in problems_of(f"admin_keys: {{a: {{key: '{KEY}'}}}}")
 
 
 WHO = "tenants: {t: {}}\nanonymous_tenant: t\n"

@@ -31,6 +31,7 @@ identity:
       tenant: t
       required_claims: {groups: [llm]}
       tls: {ca: /a}
+  operators: {issuer: corp, audience: operators, roles: {admin: [platform]}}
 pools:
   a:
     engine: vllm

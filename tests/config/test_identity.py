@@ -6,7 +6,8 @@ from headgate.config.difference import setting_changes
 from headgate.config.effective import effective_settings
 from headgate.config.extras import missing_extras
 from headgate.config.summary import summary_lines
-from headgate.identity.options import IssuerOptions
+from headgate.identity.options import IssuerOptions, OperatorTokenOptions
+from headgate.ports.admin_roles import Role
 from headgate.ports.tls import ClientTlsOptions
 from tests.config.builders import problems_of, settings_of, small_with, warnings_of
 
@@ -64,7 +65,7 @@ def test_all_settings_are_read() -> None:
         ("issuer: 'https://login.example.com/#x'", "is not an https URL"),
         ("jwks_url: ftp://login.example.com/keys", "jwks_url: is not an https URL"),
         ("jwks_url: http://10.0.0.1/keys", "jwks_url: is not an https URL"),
-        ("audience: []", "audience: is empty; list the values of the claim aud"),
+        ("audience: []", "audience: missing or empty; list the values of the claim aud"),
         ("audience: ['']", "audience[0]: expected a non-empty string"),
         ("algorithms: [HS256]", "HS256 does not prove who signed a token; only asymmetric algorithms are supported"),
         ("algorithms: [none]", "none does not prove who signed a token"),
@@ -86,10 +87,12 @@ def test_problems(changed: str, said: str) -> None:
 
 
 def test_missing_settings_are_reported() -> None:
-    problems = problems_of(issuers_of("corp: {}"))
+    problem = problems_of(issuers_of("corp: {}"))[0]
+    [audience, tenant] = problems_of(issuers_of("corp: {issuer: 'https://login.example.com'}"))
 
-    assert len(problems) == 3
-    assert all("missing; " in each for each in problems)
+    assert "issuer: missing; " in problem
+    assert "audience: missing or empty; " in audience
+    assert "tenant: missing; " in tenant
 
 
 def test_empty_section_is_reported() -> None:
@@ -137,3 +140,61 @@ def test_summary_and_difference_show_issuers() -> None:
     assert "tokens of https://login.example.com are accepted for tenant demo" in list(summary_lines(before))
     assert [each.setting for each in changes] == ["identity.issuers.corp.clock_skew"]
     assert before.hash != after.hash
+
+
+# Operators
+
+ROLES = "{admin: [platform], viewer: [staff, interns]}"
+
+
+def with_operators(text: str = "", *, issuer: str = f"{{{USUAL}}}") -> str:
+    """A file in which operators use tokens of the issuer `corp`. `text` replaces or adds settings."""
+    usual = {"issuer": "corp", "audience": "admin", "roles": ROLES}
+    changed = dict(each.split(": ", 1) for each in text.split("; ")) if text else {}
+    lines = (f"    {name}: {value}" for name, value in (usual | changed).items() if value)
+    return small_with("identity:", "  issuers:", f"    corp: {issuer}", "  operators:", *lines)
+
+
+def test_operators_have_roles_by_the_values_of_a_claim() -> None:
+    assert settings_of(with_operators()).operators == OperatorTokenOptions(
+        "corp", ("admin",), ((Role.ADMIN, ("platform",)), (Role.VIEWER, ("staff", "interns")))
+    )
+    changed = settings_of(with_operators("role_claim: roles; name_claim: email")).operators
+    assert changed is not None
+    assert (changed.role_claim, changed.name_claim) == ("roles", "email")
+
+
+def test_issuer_of_operators_needs_no_tenant() -> None:
+    settings = settings_of(with_operators(issuer="{issuer: 'https://login.example.com'}"))
+
+    assert settings.issuers == (IssuerOptions("corp", "https://login.example.com"),)
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ("issuer: crop", 'operators.issuer: issuer "crop" does not exist; did you mean "corp"?'),
+        ("audience: []", "operators.audience: is empty; list the values of the claim aud that mean operators"),
+        ("audience: headgate", '"headgate" is also an audience for callers; use another one for operators'),
+        ("roles: {}", "operators.roles: is empty; available: viewer, operator, accountant, admin"),
+        ("roles: {admn: [a]}", 'role "admn" does not exist; did you mean "admin"?'),
+        ("roles: {admin: []}", "operators.roles.admin: is empty; list values of the claim groups"),
+        ("issuer: ", "operators.issuer: missing; set the name of one of identity.issuers"),
+    ],
+)
+def test_problems_of_operators(changed: str, said: str) -> None:
+    assert any(said in each for each in problems_of(with_operators(changed)))
+
+
+def test_audience_without_a_tenant_is_reported() -> None:
+    [problem] = problems_of(with_operators(issuer="{issuer: 'https://login.example.com', audience: a}"))
+
+    assert "corp.audience: has no effect without tenant" in problem
+
+
+def test_summary_shows_the_roles_of_operators_and_the_hash_covers_them() -> None:
+    settings, other = settings_of(with_operators()), settings_of(with_operators("name_claim: email"))
+
+    said = "operators with a token of issuer corp, by the claim groups: admin: platform; viewer: staff or interns"
+    assert said in list(summary_lines(settings))
+    assert settings.hash != other.hash

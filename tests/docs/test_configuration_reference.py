@@ -18,7 +18,7 @@ from headgate.config.class_schema import (
 )
 from headgate.config.classes import DEFAULT_CLASSES
 from headgate.config.fleets import SETTINGS_BY_KIND
-from headgate.config.identity_schema import IdentitySection, IssuerSection
+from headgate.config.identity_schema import IdentitySection, IssuerSection, OperatorTokensSection
 from headgate.config.load import parse
 from headgate.config.pool_schema import (
     BatchingSection,
@@ -98,6 +98,7 @@ SECTIONS: dict[str, type[Section]] = {
     "`budgets.PERIOD`": BudgetSection,
     "`identity`": IdentitySection,
     "`identity.issuers.NAME`": IssuerSection,
+    "`identity.operators`": OperatorTokensSection,
     "`retry`": RetrySection,
     "`health`": HealthSection,
     "`headroom`": HeadroomSection,

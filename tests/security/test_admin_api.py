@@ -1,4 +1,4 @@
-"""Every admin API route requires a defined permission.
+"""Every admin API route requires a defined permission, which some roles have and others do not.
 
 A new route without a row in the table fails these tests. A request without the permission is rejected before its body
 is parsed and does not reach the directory.
@@ -12,12 +12,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from headgate.edge.admin.api import BODY_BYTES_MAX, AdminApi, AdminBody, Operator
+from headgate.edge.admin.api import BODY_BYTES_MAX, AdminApi, AdminBody
 from headgate.edge.admin.budgets import budget_routes
 from headgate.edge.admin.cost import cost_routes
+from headgate.edge.admin.operator_auth import OperatorAuth
+from headgate.edge.admin.route_permissions import ADMIN_API, API_PERMISSIONS
+from headgate.edge.admin.shares import share_routes
 from headgate.edge.admin.tenants import EXPIRES_S_MAX, tenant_routes
 from headgate.edge.client import Client, Headers
 from headgate.model.units import TenantId
+from headgate.ports.admin_roles import ROLES, Operator, Permission, Role, granted, permissions_of
 from headgate.ports.directory import Actor, TenantRow, TenantSettings
 from headgate.wire.keys import digest
 from testing.fake_engine import FakeEngine
@@ -35,21 +39,33 @@ NEEDS = {
     "keys/create": "keys",
     "keys/rotate": "keys",
     "keys/revoke": "keys",
-    "budgets/list": "read",
-    "budgets/show": "read",
-    "budgets/set": "keys",
-    "budgets/remove": "keys",
-    "cost/report": "read",
-    "cost/request": "read",
-    "cost/statement": "read",
-    "cost/forecast": "read",
-    "cost/drift": "read",
+    "budgets/list": "cost",
+    "budgets/show": "cost",
+    "budgets/set": "budgets",
+    "budgets/remove": "budgets",
+    "cost/report": "cost",
+    "cost/request": "cost",
+    "cost/statement": "cost",
+    "cost/forecast": "cost",
+    "cost/drift": "cost",
     "overrides/list": "read",
     "overrides/create": "operate",
     "overrides/end": "operate",
     "audit/list": "read",
+    "shares/assign": "operate",
+    "shares/report": "read",
 }
-PERMISSIONS = ("read", "keys", "operate")
+"""Permission for each route."""
+INCLUDED = {"read": {"read", "cost"}, "keys": {"keys", "budgets"}}
+"""Permissions that include others."""
+HAVE = {
+    "viewer": {"read", "cost"},
+    "operator": {"read", "cost", "operate"},
+    "accountant": {"cost", "budgets"},
+    "admin": {"read", "cost", "budgets", "keys", "operate"},
+}
+"""Permissions of each role."""
+PERMISSIONS = ("read", "cost", "budgets", "keys", "operate")
 WHOLE = {
     "tenants/list": {"under": "acme", "after": "acme"},
     "tenants/create": {"tenant": "acme", "classes": ["c"], "models": ["m"], "plan": "free"},
@@ -74,10 +90,14 @@ WHOLE = {
     "overrides/end": {"override": "ovr_1"},
     "audit/list": {},
 }  # fmt: skip
-"""Body for each route, with all of its text fields."""
+"""Body for each route, with all of its text fields. `test_admin_shares.py` tests the bodies of the other routes."""
 FREE = {"after", "classes", "models", "class", "model", "target", "reason", "override"}
 """Free-text fields, which may span several lines. In a report, `key` is one of them."""
-OPERATORS = {digest(SECRET, f"hg-{each}"): Operator(each, (each,)) for each in PERMISSIONS}
+OPERATORS = {
+    **{digest(SECRET, f"hg-{each}"): Operator(each, granted((each,))) for each in PERMISSIONS},
+    **{digest(SECRET, f"hg-{each}"): Operator(each, permissions_of((each,))) for each in Role},
+}
+AUTH = OperatorAuth([SECRET], OPERATORS)
 
 
 class FakeDirectory:
@@ -131,8 +151,9 @@ def api(directory: FakeDirectory) -> AdminApi:
         **tenant_routes(directory, SECRET),  # type: ignore[arg-type]
         **budget_routes(directory, lambda _: ()),  # type: ignore[arg-type]
         **cost_routes(directory),  # type: ignore[arg-type]
+        **share_routes(lambda _: {}, dict),
     }
-    return AdminApi(directory, [SECRET], OPERATORS, taken_over, lambda _: None, more_routes=others)  # type: ignore[arg-type]
+    return AdminApi(directory, AUTH, taken_over, lambda _: None, more_routes=others)  # type: ignore[arg-type]
 
 
 async def asked(
@@ -163,13 +184,38 @@ async def test_gateway_with_a_database_has_exactly_these_routes(tmp_path: Path) 
         found = gateway.gateway._admin.api
 
     assert found is not None
-    assert {path.decode().removeprefix("/admin/v1/") for path in found.routes} == NEEDS.keys()
+    # The others exist only if several cells serve the same tenants.
+    of_shares = {each for each in NEEDS if each.startswith("shares/")}
+    assert {path.decode().removeprefix("/admin/v1/") for path in found.routes} == NEEDS.keys() - of_shares
 
 
-def test_every_route_is_in_the_table_with_its_permission() -> None:
-    routes = api(FakeDirectory()).routes
+def test_table_of_permissions_contains_exactly_the_routes() -> None:
+    assert {path.removeprefix(ADMIN_API).decode(): each.value for path, each in API_PERMISSIONS.items()} == NEEDS
+    assert api(FakeDirectory()).routes.keys() == API_PERMISSIONS.keys()
 
-    assert {path.decode().removeprefix("/admin/v1/"): each.permission for path, each in routes.items()} == NEEDS
+
+def test_route_without_a_permission_cannot_be_registered() -> None:
+    more = {b"/admin/v1/new": api(FakeDirectory()).routes[b"/admin/v1/audit/list"]}
+
+    with pytest.raises(AssertionError, match="route_permissions"):
+        AdminApi(FakeDirectory(), AUTH, taken_over, lambda _: None, more_routes=more)  # type: ignore[arg-type]
+
+
+def test_tables_of_permissions_and_roles_are_complete() -> None:
+    assert set(PERMISSIONS) == set(Permission)
+    assert HAVE.keys() == set(Role) == ROLES.keys()
+
+
+@pytest.mark.parametrize("role", HAVE)
+@pytest.mark.parametrize("path", NEEDS)
+async def test_role_gets_exactly_its_routes(path: str, role: str) -> None:
+    directory = FakeDirectory()
+    wire = await asked(directory, path, b'{"nonsense": 1}', key=f"hg-{role}")
+
+    # A request that is allowed fails because of its body, before it reaches the directory.
+    assert wire.status == (400 if NEEDS[path] in HAVE[role] else 403)
+    assert wire.error["code"] == ("invalid_request_error" if NEEDS[path] in HAVE[role] else "permission_denied")
+    assert directory.asked == []
 
 
 @pytest.mark.parametrize("path", NEEDS)
@@ -177,7 +223,7 @@ async def test_route_accepts_only_its_permission(path: str) -> None:
     for permission in PERMISSIONS:
         directory = FakeDirectory()
         wire = await asked(directory, path, b'{"nonsense": 1}', key=f"hg-{permission}")
-        if permission == NEEDS[path]:
+        if NEEDS[path] in INCLUDED.get(permission, {permission}):
             assert wire.status == 400, "the request must be rejected for its body"
         else:
             assert (wire.status, wire.error["code"]) == (403, "permission_denied")
@@ -239,7 +285,7 @@ def texts(kind: type[AdminBody]) -> set[str]:
     return {name for name, said in fields.items() if '"integer"' not in json.dumps(said)}
 
 
-@pytest.mark.parametrize("path", NEEDS)
+@pytest.mark.parametrize("path", WHOLE)
 async def test_text_fields_reject_nul_and_trailing_line_breaks(path: str) -> None:
     whole: dict[str, Any] = WHOLE[path]
     kind = api(FakeDirectory()).routes[f"/admin/v1/{path}".encode()].body

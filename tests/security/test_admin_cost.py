@@ -7,6 +7,7 @@ import pytest
 
 from headgate.edge.admin.api import AdminRoute
 from headgate.edge.admin.cost import cost_routes
+from headgate.edge.admin.route_permissions import API_PERMISSIONS
 from headgate.ports.cost_reports import LedgerUnavailable, NothingFound
 from tests.security.test_admin_api import FakeDirectory, asked
 
@@ -27,9 +28,9 @@ class Failing(FakeDirectory):
 
 def test_cost_routes_are_read_only() -> None:
     assert len(ROUTES) == 5
-    for route in ROUTES.values():
+    for path, route in ROUTES.items():
         assert isinstance(route, AdminRoute)
-        assert (route.permission, route.writes) == ("read", False)
+        assert (API_PERMISSIONS[path], route.writes) == ("cost", False)
 
 
 @pytest.mark.parametrize(

@@ -8,15 +8,11 @@ import pytest
 from headgate.compose.cell_shares import routes_of
 from headgate.control.cells.share_leases import ShareLeases
 from headgate.core.events import SharesAssigned
-from headgate.edge.admin.api import AdminApi, Operator
+from headgate.edge.admin.api import AdminApi
 from headgate.edge.client import Client
 from headgate.model.units import SECOND
-from headgate.wire.keys import digest
 from testing.builders import at
-from tests.security.test_admin_api import FakeDirectory, FakeWire, taken_over
-
-SECRET = b"a secret"
-OPERATORS = {digest(SECRET, f"hg-{each}"): Operator(each, (each,)) for each in ("read", "keys", "operate")}
+from tests.security.test_admin_api import AUTH, FakeDirectory, FakeWire, taken_over
 
 
 class Gateway:
@@ -32,7 +28,7 @@ class Gateway:
         client.add_body(json.dumps(body).encode())
         client.complete_body()
         routes, nobody = routes_of(self.leases), FakeDirectory()
-        api = AdminApi(nobody, [SECRET], OPERATORS, taken_over, lambda _: None, more_routes=routes)  # type: ignore[arg-type]
+        api = AdminApi(nobody, AUTH, taken_over, lambda _: None, more_routes=routes)  # type: ignore[arg-type]
         await api(client)
         return wire
 

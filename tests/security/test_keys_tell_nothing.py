@@ -17,7 +17,7 @@ import headgate
 from headgate.control import directory_sync as directory
 from headgate.edge import auth, parsed_request
 from headgate.edge.admin import api as admin_api
-from headgate.edge.admin import tenants
+from headgate.edge.admin import operator_auth, tenants
 from headgate.edge.auth import KeyRing, KeyUnverified, SecretUse
 from headgate.model.units import TenantId
 from headgate.wire import keys
@@ -73,7 +73,7 @@ def test_hash_depends_on_the_secret() -> None:
     assert len(digest(SECRET, "")) == len(digest(SECRET, "x" * 10_000)) == 32
 
 
-@pytest.mark.parametrize("module", [auth, keys, parsed_request, directory, admin_api, tenants])
+@pytest.mark.parametrize("module", [auth, keys, parsed_request, directory, admin_api, operator_auth, tenants])
 def test_request_path_never_compares_keys(module: ModuleType) -> None:
     """Finds every `==` and `!=` on a key or secret in the module's source."""
     path = PACKAGE.joinpath(*module.__name__.split(".")[1:]).with_suffix(".py")
@@ -91,8 +91,8 @@ def test_operator_key_is_compared_with_every_known_key_in_constant_time() -> Non
     """There are few operator keys. Each is compared in constant time, and a match does not end the loop."""
     [search] = [
         node
-        for node in ast.walk(ast.parse(inspect.getsource(admin_api)))
-        if isinstance(node, ast.FunctionDef) and node.name == "_authenticate"
+        for node in ast.walk(ast.parse(inspect.getsource(operator_auth)))
+        if isinstance(node, ast.FunctionDef) and node.name == "_find"
     ]
     loop, inner = (node for node in ast.walk(search) if isinstance(node, ast.For))
     [test] = [node.test for node in ast.walk(inner) if isinstance(node, ast.If)]

@@ -39,13 +39,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     operator.add_argument(
         "--name", default="operator", metavar="NAME", help="Operator name in the audit log (default operator)."
     )
-    operator.add_argument(
+    access = operator.add_mutually_exclusive_group()
+    access.add_argument(
         "--permissions",
         type=_permissions,
         default=("read", "operate"),
         metavar="LIST",
         help="Comma-separated permissions (default read,operate).",
     )
+    access.add_argument("--role", choices=("viewer", "operator", "accountant", "admin"), help="Role of the key.")
     hashing = add("hash", "Read a key from stdin and print its hash.")
     for each in (new, operator):
         each.add_argument("--write", action="store_true", help="Write the key hash to the configuration file.")
@@ -94,7 +96,7 @@ def run(args: argparse.Namespace) -> int:
         case "hash":
             return _hash(args.config)
         case "operator":
-            return _operator(args.name, args.permissions, args.config, write=args.write)
+            return _operator(args.name, args.role or args.permissions, args.config, write=args.write)
         case _:
             return _generate(args.tenant, args.config, write=args.write)
 
@@ -198,8 +200,8 @@ def _generate(tenant: str, config: Path | None, *, write: bool) -> int:
     return 0
 
 
-def _operator(name: str, permissions: Sequence[str], config: Path | None, *, write: bool) -> int:
-    """Creates a key for `headgate operate`, with or without a database."""
+def _operator(name: str, access: str | Sequence[str], config: Path | None, *, write: bool) -> int:
+    """Creates a key for `headgate operate`, with or without a database. `access` is a role or a list of permissions."""
     import secrets
 
     from headgate.config.edit import add_item, add_value, has_value
@@ -221,7 +223,9 @@ def _operator(name: str, permissions: Sequence[str], config: Path | None, *, wri
                 f'{file} already has an operator "{name}"; choose another --name, or remove admin_keys.{name}'
             )
         text = add_value(text, (*place, "key"), known)
-        for permission in permissions:
+        if isinstance(access, str):
+            return add_value(text, (*place, "role"), access)
+        for permission in access:
             text = add_item(text, (*place, "permissions"), permission)
         return text
 
@@ -231,8 +235,8 @@ def _operator(name: str, permissions: Sequence[str], config: Path | None, *, wri
         _print_stderr(f'wrote the hash of a new key for operator "{name}" to {file}; {_activation_hint(secret)}')
         _print_stderr("export the key as HEADGATE_ADMIN_KEY; test it with `headgate operate list`")
     else:
-        listed = ", ".join(permissions)
-        snippet = ["admin_keys:", f"  {name}:", f'    key: "{known}"', f"    permissions: [{listed}]"]
+        given = f"role: {access}" if isinstance(access, str) else f"permissions: [{', '.join(access)}]"
+        snippet = ["admin_keys:", f"  {name}:", f'    key: "{known}"', f"    {given}"]
         _print_stderr(f"add this to {file} (or use --write), then use the key:\n{_snippet(snippet, secret)}")
     print(key)
     return 0

@@ -16,9 +16,10 @@ from headgate.control.cells.share_leases import ShareLeases
 from headgate.control.notifications import Notifier
 from headgate.control.operator_overrides import NO_DATABASE_HINT, MemoryOverrides, overrides_status
 from headgate.core.events import BudgetsSynced, SharesAssigned
-from headgate.edge.admin.api import AdminApi, Operator
+from headgate.edge.admin.api import AdminApi
 from headgate.edge.admin.budgets import budget_routes
 from headgate.edge.admin.cost import cost_routes
+from headgate.edge.admin.operator_auth import OperatorAuth
 from headgate.edge.admin.override_targets import override_targets
 from headgate.edge.admin.tenants import tenant_routes
 from headgate.edge.app import Access
@@ -29,6 +30,7 @@ from headgate.model.money import BudgetStatus, EndpointTime
 from headgate.model.policy import Policy
 from headgate.model.tenant import Tenant, tenant_table
 from headgate.model.units import EndpointId, Instant, ModelName, TenantId
+from headgate.ports.admin_roles import Operator, granted
 from headgate.ports.identity import InvalidToken, TokenFault
 from headgate.ports.ledger import AttemptJournal
 from headgate.ports.observer import Observer
@@ -102,7 +104,7 @@ class TenantAccounts:
         if self._settings.issuers:
             from headgate.compose.identity import Identity
 
-            self._identity = Identity(self._settings.issuers, session)
+            self._identity = Identity(self._settings.issuers, self._settings.operators, session)
 
     def open_share_leases(self, assign: Callable[[SharesAssigned], None], activities: Iterable[TenantActivity]) -> None:
         """`assign` passes the shares to the scheduler. Does nothing if the cell is the only one."""
@@ -181,7 +183,7 @@ class TenantAccounts:
         if self._notifier is not None and settings.notifications is not None:
             self._notifier.change_to(settings.notifications)
         if self._identity is not None:
-            self._identity.change_to(settings.issuers)
+            self._identity.change_to(settings.issuers, settings.operators)
 
     def apply_policy(self, settings: Settings) -> Policy:
         """Returns the policy from the file combined with the database rows, and marks it as in force."""
@@ -289,20 +291,20 @@ class TenantAccounts:
     ) -> AdminApi | None:
         """Returns the admin API for overrides and, with a database, for tenants, keys and budgets.
 
-        None if no operator key is configured.
+        None if no operator can authenticate.
         """
-        directory = self._directory
-        if not settings.admin_keys:
+        directory, tokens = self._directory, None if self._identity is None else self._identity.operators
+        if not settings.admin_keys and tokens is None:
             return None
-        operators = {each.digest: Operator(each.name, each.permissions) for each in settings.admin_keys}
+        operators = {each.digest: Operator(each.name, granted(each.permissions)) for each in settings.admin_keys}
         secrets = settings.key_secrets or (b"",)
+        auth = OperatorAuth(secrets, operators, tokens)
         names = partial(override_targets, settings.policy, lambda: self._in_force, endpoints)
         shares = {} if self.share_leases is None else routes_of(self.share_leases)
         if directory is None:
             return AdminApi(
                 self._overrides,
-                secrets,
-                operators,
+                auth,
                 self._wait_applied,
                 names,
                 hint=NO_DATABASE_HINT,
@@ -312,7 +314,7 @@ class TenantAccounts:
         others = {**tenant_routes(directory.writer, secrets[0]), **budgets, **shares}
         if self._reports is not None:
             others |= cost_routes(self._reports)
-        return AdminApi(directory.writer, secrets, operators, self._wait_applied, names, more_routes=others)
+        return AdminApi(directory.writer, auth, self._wait_applied, names, more_routes=others)
 
     # Status
 

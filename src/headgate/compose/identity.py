@@ -9,10 +9,11 @@ from urllib.parse import urlsplit
 
 from headgate.engines.page import PageUnavailable, get_page
 from headgate.identity.issuer_keys import PAGE_BYTES_MAX, IssuerKeys, IssuerUnavailable
-from headgate.identity.options import IssuerOptions
+from headgate.identity.operators import TokenOperators
+from headgate.identity.options import IssuerOptions, OperatorTokenOptions
 from headgate.identity.tokens import TokenCounts, TokenTenants
 from headgate.model.units import TenantId
-from headgate.ports.identity import CallerTokens, TokenFault
+from headgate.ports.identity import CallerTokens, OperatorTokens, TokenFault
 from headgate.ports.tls import ClientTlsOptions, InvalidTlsFile, named_client_context
 from headgate.telemetry.identity_metrics import IdentityStats
 from headgate.telemetry.log import LogLimit, log_event
@@ -30,7 +31,12 @@ _DETAIL_CHARS_MAX: Final = 200
 class Identity:
     """Must be created and run inside an event loop."""
 
-    def __init__(self, issuers: Sequence[IssuerOptions], session: "aiohttp.ClientSession") -> None:
+    def __init__(
+        self,
+        issuers: Sequence[IssuerOptions],
+        operators: OperatorTokenOptions | None,
+        session: "aiohttp.ClientSession",
+    ) -> None:
         self._session = session
         self._issuers: dict[IssuerOptions, IssuerKeys] = {}
         self._running: dict[IssuerOptions, asyncio.Task[None]] = {}
@@ -38,7 +44,9 @@ class Identity:
         self._limit = LogLimit("suppressed log lines for rejected tokens", time.time)
         self._counts = TokenCounts(self._log_rejected)
         self._tokens = TokenTenants((), self._counts)
-        self.change_to(issuers)
+        self.operators: OperatorTokens | None = None
+        """Tokens of operators. None if they are not configured."""
+        self.change_to(issuers, operators)
 
     async def start(self, on_task_done: Callable[["asyncio.Task[None]"], None]) -> None:
         """Starts reading the keys, and waits briefly for them. `on_task_done` is called for each task that ends."""
@@ -57,10 +65,16 @@ class Identity:
         for issuer in self._issuers.values():
             await issuer.stop()
 
-    def change_to(self, issuers: Sequence[IssuerOptions]) -> None:
+    def change_to(self, issuers: Sequence[IssuerOptions], operators: OperatorTokenOptions | None) -> None:
         """Applies a new configuration. Issuers that have not changed keep their keys."""
-        if tuple(issuers) == tuple(self._issuers):
-            return
+        if tuple(issuers) != tuple(self._issuers):
+            self._change_issuers(issuers)
+        named = {options.name: issuer for options, issuer in self._issuers.items()}
+        self.operators = None
+        if operators is not None:
+            self.operators = TokenOperators(named[operators.issuer], operators, self._counts)
+
+    def _change_issuers(self, issuers: Sequence[IssuerOptions]) -> None:
         before = self._issuers
         self._issuers = {each: before.get(each) or IssuerKeys(each, self._fetch) for each in issuers}
         self._tokens = TokenTenants(self._issuers.values(), self._counts)

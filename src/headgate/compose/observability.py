@@ -96,7 +96,7 @@ class Observability:
         self.records = RecordStore(settings, self.decisions)
         self._traces = Tracing(settings)
         self._live = LiveConsole(settings, self.meters)
-        self._diagnosis = DiagnosisService(has_operators=bool(settings.admin_keys))
+        self._diagnosis = DiagnosisService(has_operators=bool(settings.admin_keys or settings.operators))
         self._leader_client: LeaderClient | None = None
         """Client for the cell scheduler's verdicts. Created when this process starts."""
         self._loop_lag = Histogram()

@@ -10,18 +10,20 @@ redacted one for display.
 from typing import Final
 from urllib.parse import parse_qsl, urlsplit
 
+from headgate.config.enum_values import parse_enum
 from headgate.config.fill import fill, given_settings
-from headgate.config.problems import ConfigReport
+from headgate.config.problems import ConfigReport, SettingPath
 from headgate.config.references import NAME_RULE, is_name
-from headgate.config.schema import ConfigFile
+from headgate.config.schema import AdminKeySection, ConfigFile
 from headgate.config.schema_reader import available, suggestion
 from headgate.config.settings import AdminKey
 from headgate.ledger.options import DatabaseOptions
+from headgate.ports.admin_roles import ROLES, Permission, Role
 from headgate.wire.keys import parse_digest
 
 SCHEMES: Final = ("postgresql", "postgres")
-PERMISSIONS: Final = ("read", "keys", "operate")
-"""Permissions for reading, for changing tenants and keys, and for creating overrides."""
+PERMISSIONS: Final = tuple(each.value for each in Permission)
+ROLE_NAMES: Final = tuple(each.value for each in Role)
 
 _URL: Final = ("database", "url")
 _URL_OPTIONS: Final = ("sslmode", "sslrootcert", "sslcert", "sslkey")
@@ -45,19 +47,30 @@ def admin_keys(file: ConfigFile, report: ConfigReport) -> tuple[AdminKey, ...]:
         if known is None:
             problem = "is not a key hash (hmac-sha256: and 64 hexadecimal digits); "
             report.add_problem((*place, "key"), problem + "`headgate keys hash` computes one")
-        if not section.permissions:
-            report.add_problem(
-                (*place, "permissions"), f"is empty, so the key has no permissions; list some of {_permission_list()}"
-            )
-        for number, each in enumerate(section.permissions):
-            if each not in PERMISSIONS:
-                hint = suggestion(each, PERMISSIONS, otherwise=available(PERMISSIONS))
-                report.add_problem((*place, "permissions", number), f'permission "{each}" does not exist{hint}')
-        found.append(AdminKey(name, known or b"", tuple(section.permissions)))
+        permissions, role = _granted(section, place, report)
+        found.append(AdminKey(name, known or b"", permissions, role))
     _check_distinct(found, file, report)
     if file.database is None:
         _check_without_database(found, file, report)
     return tuple(found)
+
+
+def _granted(section: AdminKeySection, place: SettingPath, report: ConfigReport) -> tuple[tuple[str, ...], Role | None]:
+    """Returns the key's permissions, and its role if it names one."""
+    if section.role is not None:
+        if section.permissions is not None:
+            report.add_problem((*place, "role"), "cannot be combined with permissions; remove one of them")
+        role = parse_enum(Role, section.role, Role.VIEWER, (*place, "role"), report)
+        return tuple(sorted(ROLES[role])), role
+    if not section.permissions:
+        missing = "missing" if section.permissions is None else "is empty, so the key has no permissions"
+        problem = f"{missing}; list some of {', '.join(PERMISSIONS)}, or set role to one of {', '.join(ROLE_NAMES)}"
+        report.add_problem((*place, "permissions"), problem)
+    for number, each in enumerate(section.permissions or ()):
+        if each not in PERMISSIONS:
+            hint = suggestion(each, PERMISSIONS, otherwise=available(PERMISSIONS))
+            report.add_problem((*place, "permissions", number), f'permission "{each}" does not exist{hint}')
+    return tuple(section.permissions or ()), None
 
 
 def _check_without_database(keys: list[AdminKey], file: ConfigFile, report: ConfigReport) -> None:
@@ -68,7 +81,7 @@ def _check_without_database(keys: list[AdminKey], file: ConfigFile, report: Conf
             "cannot create overrides in a cell without a database; add database.url, or remove the cell",
         )
     for each in keys:
-        if "keys" in each.permissions:
+        if each.role is None and "keys" in each.permissions:
             place = ("admin_keys", each.name, "permissions", each.permissions.index("keys"))
             report.add_warning(place, 'permission "keys" needs a database; remove it, or add database.url')
 
@@ -84,10 +97,6 @@ def _check_distinct(keys: list[AdminKey], file: ConfigFile, report: ConfigReport
         elif each.digest and each.digest in seen:
             report.add_problem(place, f'is already the key of "{seen[each.digest]}"; create one key per operator')
         seen[each.digest] = each.name
-
-
-def _permission_list() -> str:
-    return ", ".join(PERMISSIONS)
 
 
 def _redacted_url(text: str, report: ConfigReport) -> str:

@@ -302,11 +302,12 @@ def _services(settings: Settings) -> Iterator[_Setting]:
     yield from _object("notifications", settings.notifications, secret=("webhook",))
     for issuer in settings.issuers:
         yield from _object(f"identity.issuers.{issuer.name}", issuer)
+    yield from _object("identity.operators", settings.operators)
     for operator in settings.admin_keys:
         path = f"admin_keys.{operator.name}"
         yield path, _PRESENT
         yield f"{path}.key", Effective(operator.digest, "set")
-        yield from _values({f"{path}.permissions": tuple(sorted(operator.permissions))})
+        yield from _values({f"{path}.permissions": tuple(sorted(operator.permissions)), f"{path}.role": operator.role})
 
 
 def _object(path: str, options: object | None, **secrets: Iterable[str]) -> Iterator[_Setting]:

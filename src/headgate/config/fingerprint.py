@@ -178,7 +178,8 @@ def _issuer_parts(settings: Settings) -> dict[str, object]:
         replace(each, tls=_tls_without_paths(each.tls)) if settings.cell is not None else each
         for each in sorted(settings.issuers, key=lambda each: each.name)
     ]
-    return {"issuers": issuers} if issuers else {}
+    parts: dict[str, object] = {"issuers": issuers} if issuers else {}
+    return parts if settings.operators is None else parts | {"operators": settings.operators}
 
 
 def _tls_parts(settings: Settings) -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""Issuers whose tokens are accepted beside API keys."""
+"""Issuers whose tokens are accepted beside API keys and operator keys."""
 
 import re
 from pathlib import Path
@@ -6,13 +6,14 @@ from typing import Final
 
 from headgate.config.engine_tls import client_tls
 from headgate.config.fill import fill, given_settings
-from headgate.config.identity_schema import IssuerSection
+from headgate.config.identity_schema import IssuerSection, OperatorTokensSection
 from headgate.config.problems import ConfigReport, SettingPath
 from headgate.config.references import NAME_RULE, is_name, is_tenant_path
 from headgate.config.schema import ConfigFile
 from headgate.config.schema_reader import available, suggestion
-from headgate.identity.options import ALGORITHMS, CLAIM, IssuerOptions, is_secure_url
+from headgate.identity.options import ALGORITHMS, CLAIM, IssuerOptions, OperatorTokenOptions, is_secure_url
 from headgate.model.units import MINUTE, Duration
+from headgate.ports.admin_roles import Role
 
 ISSUERS_MAX: Final = 16
 _SKEW_MAX: Final = Duration(5 * MINUTE)
@@ -44,8 +45,6 @@ def _issuer(name: str, section: IssuerSection, file: ConfigFile, report: ConfigR
         if url is not None and not is_secure_url(url):
             problem = "is not an https URL; http is allowed only for 127.0.0.1, [::1] and localhost"
             report.add_problem((*place, setting), problem)
-    if not section.audience:
-        report.add_problem((*place, "audience"), "is empty; list the values of the claim aud that mean this gateway")
     if section.clock_skew > _SKEW_MAX:
         report.add_problem((*place, "clock_skew"), "is more than 5m; synchronize the clocks with NTP instead")
     _check_algorithms(section, place, report)
@@ -59,6 +58,47 @@ def _issuer(name: str, section: IssuerSection, file: ConfigFile, report: ConfigR
         "tls": client_tls(section.tls, (*place, "tls"), Path(report.file).parent, report),
     }
     return fill(IssuerOptions, given)
+
+
+def operator_tokens(file: ConfigFile, report: ConfigReport) -> OperatorTokenOptions | None:
+    if file.identity is None or file.identity.operators is None:
+        return None
+    section, place = file.identity.operators, ("identity", "operators")
+    issuer = file.identity.issuers.get(section.issuer)
+    if issuer is None:
+        known = file.identity.issuers
+        hint = suggestion(section.issuer, known, otherwise=available(known))
+        report.add_problem((*place, "issuer"), f'issuer "{section.issuer}" does not exist{hint}')
+    if not section.audience:
+        report.add_problem((*place, "audience"), "is empty; list the values of the claim aud that mean operators")
+    elif issuer is not None and (shared := set(section.audience) & set(issuer.audience)):
+        problem = f'"{min(shared)}" is also an audience for callers; use another one for operators'
+        report.add_problem((*place, "audience"), problem)
+    return OperatorTokenOptions(
+        issuer=section.issuer,
+        audience=tuple(section.audience),
+        roles=_roles(section, place, report),
+        role_claim=section.role_claim,
+        name_claim=section.name_claim,
+    )
+
+
+def _roles(
+    section: OperatorTokensSection, place: SettingPath, report: ConfigReport
+) -> tuple[tuple[Role, tuple[str, ...]], ...]:
+    names = tuple(each.value for each in Role)
+    if not section.roles:
+        report.add_problem((*place, "roles"), f"is empty{available(names)}")
+    found: list[tuple[Role, tuple[str, ...]]] = []
+    for name, values in section.roles.items():
+        if name not in names:
+            hint = suggestion(name, names, otherwise=available(names))
+            report.add_problem((*place, "roles", name), f'role "{name}" does not exist{hint}')
+        elif not values:
+            report.add_problem((*place, "roles", name), f"is empty; list values of the claim {section.role_claim}")
+        else:
+            found.append((Role(name), tuple(values)))
+    return tuple(found)
 
 
 def _check_algorithms(section: IssuerSection, place: SettingPath, report: ConfigReport) -> None:
@@ -76,7 +116,17 @@ def _check_algorithms(section: IssuerSection, place: SettingPath, report: Config
 
 def _check_tenant(section: IssuerSection, place: SettingPath, file: ConfigFile, report: ConfigReport) -> None:
     template, here = section.tenant, (*place, "tenant")
-    if not is_tenant_path(CLAIM.sub("claim", template)):
+    of_operators = None if file.identity is None else file.identity.operators
+    if template is None and of_operators is not None and of_operators.issuer == place[-1]:
+        if section.audience:
+            report.add_problem((*place, "audience"), "has no effect without tenant; set tenant, or remove audience")
+        return
+    if not section.audience:
+        problem = "missing or empty; list the values of the claim aud that mean this gateway"
+        report.add_problem((*place, "audience"), problem)
+    if template is None:
+        report.add_problem(here, "missing; set the tenant of the tokens, such as acme, or acme/{team} for a claim")
+    elif not is_tenant_path(CLAIM.sub("claim", template)):
         report.add_problem(here, "is not a tenant path, such as acme, acme/{team} or {tenant}")
     elif CLAIM.search(template) is None and file.database is None and template not in file.tenants:
         hint = suggestion(template, file.tenants, otherwise=f'; add "{template}: {{}}" to tenants')

@@ -1,4 +1,4 @@
-"""Schema of the issuers whose tokens are accepted (`identity`)."""
+"""Schema of the issuers whose tokens are accepted, and of operators' tokens (`identity`)."""
 
 from typing import Annotated
 
@@ -6,18 +6,17 @@ from msgspec import Meta
 
 from headgate.config.pool_schema import EngineTlsSection
 from headgate.config.section import Section
-from headgate.config.setting_types import DurationOrZero, PositiveDuration
-from headgate.identity.options import IssuerOptions
+from headgate.config.setting_types import DurationOrZero, OperatorRoles, PositiveDuration
+from headgate.identity.options import IssuerOptions, OperatorTokenOptions
 
-_ISSUER = IssuerOptions("", "", (), "")
+_ISSUER = IssuerOptions("", "")
+_OPERATORS = OperatorTokenOptions("", (), ())
 
 
 class IssuerSection(Section, frozen=True):
     issuer: Annotated[str, Meta(extra={"next": "set the value of the claim iss in the issuer's tokens, an https URL"})]
-    audience: Annotated[list[str], Meta(extra={"next": "list the values of the claim aud that mean this gateway"})]
-    tenant: Annotated[
-        str, Meta(extra={"next": "set the tenant of the tokens, such as acme, or acme/{team} for the claim team"})
-    ]
+    audience: list[str] = []
+    tenant: str | None = None
     jwks_url: str | None = None
     algorithms: list[str] | None = None
     required_claims: dict[str, list[str]] = {}
@@ -27,7 +26,18 @@ class IssuerSection(Section, frozen=True):
     tls: EngineTlsSection | None = None
 
 
+class OperatorTokensSection(Section, frozen=True):
+    issuer: Annotated[str, Meta(extra={"next": "set the name of one of identity.issuers"})]
+    audience: Annotated[
+        list[str], Meta(extra={"next": "list the values of the claim aud that mean the admin listener"})
+    ]
+    roles: OperatorRoles
+    role_claim: str = _OPERATORS.role_claim
+    name_claim: str = _OPERATORS.name_claim
+
+
 class IdentitySection(Section, frozen=True):
     issuers: Annotated[
         dict[str, IssuerSection], Meta(extra={"next": "define at least one issuer, by a name of your choice"})
     ]
+    operators: OperatorTokensSection | None = None

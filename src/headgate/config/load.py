@@ -21,7 +21,7 @@ from headgate.config.environment import References, read_file
 from headgate.config.error_docs import error_docs
 from headgate.config.fingerprint import fingerprint, secret_fingerprint
 from headgate.config.fleets import check_cold_start_waits
-from headgate.config.identity import issuers
+from headgate.config.identity import issuers, operator_tokens
 from headgate.config.ledger import ledger_options, notification_options, unit_key
 from headgate.config.limits import edge_limits
 from headgate.config.listener_tls import admin_client_tls, check_admin_tls, server_tls
@@ -169,6 +169,7 @@ def _settings(
         keys=who.keys,
         anonymous_tenant=who.anonymous_tenant,
         issuers=issuers(file, report),
+        operators=operator_tokens(file, report),
         pools=engine_pools,
         policy=_policy(file, classes, profiles, report),
         error_docs_url=error_docs(file, report),

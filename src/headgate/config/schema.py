@@ -35,7 +35,6 @@ from headgate.config.setting_types import (
     LargePercent,
     LargePercentCap,
     Percent,
-    Permissions,
     Positive,
     PositiveDuration,
     RecordsDirectory,
@@ -225,7 +224,8 @@ class NotificationsSection(Section, frozen=True):
 
 class AdminKeySection(Section, frozen=True):
     key: AdminKeyHash
-    permissions: Permissions
+    permissions: list[str] | None = None
+    role: str | None = None
 
 
 class TracingSection(Section, frozen=True):

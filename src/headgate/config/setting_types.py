@@ -93,4 +93,7 @@ CertificateFile = Annotated[
 CertificateKeyFile = Annotated[
     str, Meta(extra={"next": "set the PEM file with the certificate's private key, such as /etc/headgate/tls/tls.key"})
 ]
-Permissions = Annotated[list[str], Meta(extra={"next": "list some of read, keys, operate"})]
+OperatorRoles = Annotated[
+    dict[str, list[str]],
+    Meta(extra={"next": "list the claim's values for each role, such as admin: [platform-team]"}),
+]

@@ -14,12 +14,13 @@ from headgate.fleets.dns.options import DnsOptions
 from headgate.fleets.options import EndpointOptions
 from headgate.fleets.processes.options import ProcessOptions
 from headgate.hosts.cell.options import CellOptions
-from headgate.identity.options import IssuerOptions
+from headgate.identity.options import IssuerOptions, OperatorTokenOptions
 from headgate.ledger.options import DatabaseOptions, LedgerOptions
 from headgate.model.policy import BatchRules, Policy
 from headgate.model.scaling import ScalingRules
 from headgate.model.stage import Stage
 from headgate.model.units import ClassName, Duration, PoolName, TenantId
+from headgate.ports.admin_roles import Role
 from headgate.ports.tls import ClientTlsOptions, ServerTlsOptions
 from headgate.telemetry.options import Objectives
 from headgate.telemetry.records.options import RecordsOptions
@@ -74,6 +75,8 @@ class AdminKey:
     name: str
     digest: bytes = field(repr=False)
     permissions: tuple[str, ...]
+    """Those of the role, if there is one."""
+    role: Role | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +112,8 @@ class Settings:
     """
     issuers: tuple[IssuerOptions, ...] = ()
     """Issuers whose tokens are accepted beside API keys."""
+    operators: OperatorTokenOptions | None = None
+    """Tokens that are accepted beside operator keys. Requires an issuer."""
     listen_tls: ServerTlsOptions | None = None
     """None if clients connect without TLS."""
     admin_listen_tls: ServerTlsOptions | None = None

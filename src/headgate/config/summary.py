@@ -51,10 +51,8 @@ def summary_lines(settings: Settings) -> Iterator[str]:
     if settings.records is not None:
         yield _records(settings.records)
     yield from _state(settings)
-    if settings.admin_keys:
-        operators = ", ".join(f"{each.name} ({', '.join(each.permissions)})" for each in settings.admin_keys)
-        yield f"operators with a key: {operators}"
-    yield from (f"tokens of {each.issuer} are accepted for tenant {each.tenant}" for each in settings.issuers)
+    yield from _operators(settings)
+    yield from _tokens(settings)
     known = {pool.name: pool for pool in settings.policy.pools}
     for pool in settings.pools:
         yield _pool(pool) + _pool_limits(known[pool.name])
@@ -73,6 +71,23 @@ def summary_lines(settings: Settings) -> Iterator[str]:
     spending = [each for each in tenants if each.budgets]
     limits += f", {len(spending):,} with budgets" if spending else ""
     yield f"callers: {_count(tenants, 'tenant')}{limits}, {_count(settings.keys, 'key')}{anonymous}"
+
+
+def _operators(settings: Settings) -> Iterator[str]:
+    if settings.admin_keys:
+        operators = ", ".join(
+            f"{each.name} ({each.role or ', '.join(each.permissions)})" for each in settings.admin_keys
+        )
+        yield f"operators with a key: {operators}"
+
+
+def _tokens(settings: Settings) -> Iterator[str]:
+    for issuer in settings.issuers:
+        if issuer.tenant is not None:
+            yield f"tokens of {issuer.issuer} are accepted for tenant {issuer.tenant}"
+    if (tokens := settings.operators) is not None:
+        roles = "; ".join(f"{role}: {' or '.join(values)}" for role, values in tokens.roles)
+        yield f"operators with a token of issuer {tokens.issuer}, by the claim {tokens.role_claim}: {roles}"
 
 
 def summary_data(settings: Settings) -> dict[str, object]:
@@ -117,6 +132,7 @@ def summary_data(settings: Settings) -> dict[str, object]:
         "cell": None if settings.cell is None else _cell_data(settings.cell),
         "database": None if settings.database is None else settings.database.url_redacted,
         "issuers": [asdict(each) for each in settings.issuers],
+        "operator_tokens": None if settings.operators is None else asdict(settings.operators),
         "ledger": None
         if settings.ledger is None
         else {**asdict(settings.ledger), "unit_key": settings.policy.unit_key},

@@ -140,7 +140,7 @@ class TokenKeyRing:
 
     def tenant(self, authorization: bytes | None) -> TenantId | None:
         token = bearer_token(authorization)
-        if not token.startswith(_JSON_OBJECT) or token.count(".") != 2:
+        if not looks_like_token(token):
             return self._keys.tenant(authorization)
         try:
             return self._tokens.tenant(token)
@@ -152,6 +152,11 @@ class TokenKeyRing:
 
     async def reread_tenant(self, authorization: bytes | None, unknown: UnknownTokenKey) -> TenantId:
         return await self._tokens.reread_tenant(bearer_token(authorization), unknown)
+
+
+def looks_like_token(text: str) -> bool:
+    """Whether a text has the form of a signed token. A key may have it too."""
+    return text.startswith(_JSON_OBJECT) and text.count(".") == 2
 
 
 def bearer_token(authorization: bytes | None) -> str:

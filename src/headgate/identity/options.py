@@ -1,4 +1,4 @@
-"""Options of the token issuers, and the rules for their URLs and algorithms."""
+"""Options of the token issuers and of operators' tokens, and the rules for their URLs and algorithms."""
 
 import re
 from dataclasses import dataclass
@@ -7,6 +7,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from headgate.model.units import MINUTE, SECOND, Duration
+from headgate.ports.admin_roles import Role
 from headgate.ports.tls import ClientTlsOptions
 
 ALGORITHMS: Final = (
@@ -27,15 +28,15 @@ class IssuerOptions:
     """Name in the configuration, for metrics and the log."""
     issuer: str
     """Expected value of the claim `iss`."""
-    audience: tuple[str, ...]
-    """A token must be for one of these audiences."""
-    tenant: str
-    """Tenant of the tokens. `{NAME}` stands for a claim."""
+    audience: tuple[str, ...] = ()
+    """A caller's token must be for one of these audiences."""
+    tenant: str | None = None
+    """Tenant of the tokens. `{NAME}` stands for a claim. None if callers cannot use the issuer's tokens."""
     jwks_url: str | None = None
     """Address of the issuer's keys. None to discover it."""
     algorithms: tuple[str, ...] = ("RS256", "ES256")
     required_claims: tuple[tuple[str, tuple[str, ...]], ...] = ()
-    """Claims that a token must have, each with the accepted values."""
+    """Claims that a caller's token must have, each with the accepted values."""
     clock_skew_ns: Duration = Duration(30 * SECOND)
     """Maximum difference between the clocks of the issuer and the gateway."""
     refresh_interval_ns: Duration = Duration(10 * MINUTE)
@@ -44,6 +45,21 @@ class IssuerOptions:
     """How long keys stay in use while the issuer is unreachable."""
     tls: ClientTlsOptions | None = None
     """How the issuer's server is verified. None for the system's authorities."""
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorTokenOptions:
+    """Tokens of one issuer that are accepted on the admin listener, and the roles that they give."""
+
+    issuer: str
+    """Name of the issuer in the configuration."""
+    audience: tuple[str, ...]
+    """An operator's token must be for one of these audiences."""
+    roles: tuple[tuple[Role, tuple[str, ...]], ...]
+    """Values of the claim `role_claim` that give each role."""
+    role_claim: str = "groups"
+    name_claim: str = "sub"
+    """Claim with the operator's name for the audit log."""
 
 
 def is_secure_url(text: str) -> bool:

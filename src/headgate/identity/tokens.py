@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple, cast
 
 from headgate.identity.issuer_keys import IssuerKeys
 from headgate.identity.key_set import KeySet, decode_json, decoded, verifies
-from headgate.identity.options import CLAIM, IssuerOptions
+from headgate.identity.options import CLAIM
 from headgate.model.units import SECOND, TenantId
 from headgate.ports.identity import InvalidToken, TokenFault, UnknownTokenKey
 
@@ -42,14 +42,22 @@ class VerifiedToken:
     expires_at_s: float
 
 
-def verified(token: str, issuers: Mapping[str, IssuerKeys], now_s: float) -> VerifiedToken:
+class TrustedIssuer(NamedTuple):
+    """An issuer, and the tokens of it that are accepted for one purpose."""
+
+    issuer: IssuerKeys
+    audience: tuple[str, ...]
+    required_claims: tuple[tuple[str, tuple[str, ...]], ...] = ()
+
+
+def verified(token: str, issuers: Mapping[str, TrustedIssuer], now_s: float) -> VerifiedToken:
     """Verifies a token of one of the issuers, by the claim `iss`. Raises `InvalidToken`."""
     header, claims, signed, signature = _parts(token)
-    issuer = issuers.get(_text(claims.get("iss")) or "")
-    if issuer is None:
-        raise InvalidToken(TokenFault.UNKNOWN_ISSUER, f"issuer {claims.get('iss')!r} is not configured")
-    keys = _check_signature(header, signed, signature, issuer)
-    return VerifiedToken(issuer, keys, claims, _check_claims(claims, issuer.options, now_s))
+    trusted = issuers.get(claim_text(claims, "iss") or "")
+    if trusted is None:
+        raise InvalidToken(TokenFault.UNKNOWN_ISSUER, f"issuer {claims.get('iss')!r} is not configured for this use")
+    keys = _check_signature(header, signed, signature, trusted.issuer)
+    return VerifiedToken(trusted.issuer, keys, claims, _check_claims(claims, trusted, now_s))
 
 
 def _parts(token: str) -> tuple[Mapping[str, Any], Claims, bytes, bytes]:
@@ -88,9 +96,9 @@ def _check_signature(header: Mapping[str, Any], signed: bytes, signature: bytes,
     return keys
 
 
-def _check_claims(claims: Claims, options: IssuerOptions, now_s: float) -> float:
+def _check_claims(claims: Claims, trusted: TrustedIssuer, now_s: float) -> float:
     """Returns the time from which the token is no longer accepted."""
-    skew_s = options.clock_skew_ns / SECOND
+    skew_s = trusted.issuer.options.clock_skew_ns / SECOND
     expires_at_s = _time(claims, "exp")
     if expires_at_s is None:
         raise InvalidToken(TokenFault.CLAIMS, "the claim exp is missing")
@@ -100,22 +108,23 @@ def _check_claims(claims: Claims, options: IssuerOptions, now_s: float) -> float
         starts_at_s = _time(claims, name)
         if starts_at_s is not None and starts_at_s - skew_s > now_s:
             raise InvalidToken(TokenFault.NOT_YET_VALID, f"{name} is {starts_at_s - now_s:.0f} s in the future")
-    if not _has_any(claims.get("aud"), options.audience):
-        wanted = " or ".join(options.audience)
+    if claim_values(claims, "aud").isdisjoint(trusted.audience):
+        wanted = " or ".join(trusted.audience)
         raise InvalidToken(TokenFault.AUDIENCE, f"audience {claims.get('aud')!r} is not {wanted}")
-    for name, accepted in options.required_claims:
-        given = claims.get(name)
-        # Scopes are one text with spaces between them.
-        if not _has_any(given.split(" ") if name == "scope" and isinstance(given, str) else given, accepted):
+    for name, accepted in trusted.required_claims:
+        if claim_values(claims, name).isdisjoint(accepted):
             raise InvalidToken(TokenFault.CLAIMS, f"the claim {name} has none of the required values")
     return expires_at_s + skew_s
 
 
-def _has_any(value: object, accepted: tuple[str, ...]) -> bool:
-    """Whether a claim, which may be a list, has one of the accepted values."""
+def claim_values(claims: Claims, name: str) -> set[str]:
+    """Returns the values of a claim, which may be a list. Values of other types are ignored."""
+    value = claims.get(name)
+    if name == "scope" and isinstance(value, str):
+        # Scopes are one text with spaces between them.
+        value = value.split(" ")
     given = cast("list[object]", value) if isinstance(value, list) else [value]
-    texts = {str(each).lower() if isinstance(each, bool) else each for each in given if isinstance(each, str | bool)}
-    return not texts.isdisjoint(accepted)
+    return {str(each).lower() if isinstance(each, bool) else each for each in given if isinstance(each, str | bool)}
 
 
 def _time(claims: Claims, name: str) -> float | None:
@@ -127,7 +136,9 @@ def _time(claims: Claims, name: str) -> float | None:
     return value
 
 
-def _text(value: object) -> str | None:
+def claim_text(claims: Claims, name: str) -> str | None:
+    """Returns the value of a claim if it is a text."""
+    value = claims.get(name)
     return value if isinstance(value, str) else None
 
 
@@ -140,7 +151,7 @@ def tenant_of(claims: Claims, template: str) -> TenantId:
     allowed = _PATH if CLAIM.fullmatch(template) else _STEP
 
     def value(placeholder: re.Match[str]) -> str:
-        given = _text(claims.get(placeholder[1]))
+        given = claim_text(claims, placeholder[1])
         if given is None or allowed.fullmatch(given) is None:
             raise InvalidToken(TokenFault.CLAIMS, f"the claim {placeholder[1]} is not the name of a tenant: {given!r}")
         return given
@@ -185,7 +196,11 @@ class TokenTenants:
         now_s: Callable[[], float] = time.time,
         cached_max: int = CACHED_TOKENS_MAX,
     ) -> None:
-        self._issuers = {each.options.issuer: each for each in issuers}
+        self._issuers = {
+            options.issuer: TrustedIssuer(each, options.audience, options.required_claims)
+            for each in issuers
+            if (options := each.options).tenant is not None
+        }
         self._counts = counts
         self._now_s = now_s
         self._cached_max = cached_max
@@ -217,7 +232,7 @@ class TokenTenants:
         if found is None or found.expires_at_s <= now_s or found.issuer.keys is not found.keys:
             self._cached.pop(name, None)
             result = verified(token, self._issuers, now_s)
-            tenant = tenant_of(result.claims, result.issuer.options.tenant)
+            tenant = tenant_of(result.claims, result.issuer.options.tenant or "")
             found = _CachedToken(tenant, result.issuer, result.keys, result.expires_at_s)
             if len(self._cached) >= self._cached_max:
                 del self._cached[next(iter(self._cached))]

@@ -1,4 +1,4 @@
-"""Interfaces to the verification of callers' tokens, which other issuers sign."""
+"""Interfaces to the verification of tokens of callers and operators, which other issuers sign."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -6,6 +6,7 @@ from enum import StrEnum
 from typing import Protocol
 
 from headgate.model.units import TenantId
+from headgate.ports.admin_roles import Operator
 
 
 class TokenFault(StrEnum):
@@ -66,4 +67,19 @@ class CallerTokens(Protocol):
 
     async def reread_tenant(self, token: str, unknown: UnknownTokenKey) -> TenantId:
         """Reads the issuer's keys again and returns the tenant. Raises `InvalidToken`."""
+        ...
+
+
+class OperatorTokens(Protocol):
+    """Tokens that are accepted on the admin listener beside operator keys."""
+
+    def operator(self, token: str) -> Operator:
+        """Returns the operator that a token names, who may have no permission.
+
+        Raises `InvalidToken`, and `UnknownTokenKey` if `reread_operator` may find the token's key.
+        """
+        ...
+
+    async def reread_operator(self, token: str, unknown: UnknownTokenKey) -> Operator:
+        """Reads the issuer's keys again and returns the operator. Raises `InvalidToken`."""
         ...

@@ -1,15 +1,14 @@
 """Administration API: paths below `/admin/v1/` for operators.
 
-The list of paths is fixed, and each path requires a permission. All of them take a POST with a JSON body, reject
-unknown fields, and return JSON, with errors in OpenAI format. Operators have their own keys, stored as keyed hashes.
-Client keys are not accepted. A new key is returned once, in the response that creates it. Only its hash is stored, and
-the hash is never returned.
+The list of paths is fixed. All of them take a POST with a JSON body, reject unknown fields and return JSON, with errors
+in OpenAI format. Operators have their own keys and tokens (`operator_auth.py`), and each path requires a permission
+(`route_permissions.py`). Callers' keys are not accepted. A new key is returned once, in the response that creates it.
+Only its hash is stored, and the hash is never returned.
 """
 
 import asyncio
-import hmac
 import time
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import asdict, dataclass
 from itertools import islice
 from typing import Annotated, Any, Final
@@ -17,7 +16,8 @@ from typing import Annotated, Any, Final
 import msgspec
 from msgspec import Meta, Struct
 
-from headgate.edge.auth import bearer_token
+from headgate.edge.admin.operator_auth import AdminRejection, OperatorAuth
+from headgate.edge.admin.route_permissions import API_PERMISSIONS
 from headgate.edge.client import BodyTooLarge, Client, ClientDisconnected
 from headgate.edge.error_replies import JSON_HEADER
 from headgate.model.units import SECOND, Instant
@@ -30,13 +30,10 @@ from headgate.ports.directory import (
     OverrideRow,
     OverrideStore,
 )
-from headgate.wire.keys import digest
 from headgate.wire.openai_bodies import error_body, json_body
 
-ADMIN_API: Final = b"/admin/v1/"
 BODY_BYTES_MAX: Final = 64 * 1024
 RECEIVE_S_MAX: Final = 10.0
-READ, KEYS, OPERATE = "read", "keys", "operate"
 LISTED_MAX: Final = 1_000
 _NAMES_SHOWN_MAX: Final = 100
 """Maximum number of names in the message about an unknown name."""
@@ -88,31 +85,17 @@ class ListAudit(AdminBody, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Operator:
-    name: str
-    permissions: Collection[str]
-
-
-@dataclass(frozen=True, slots=True)
 class AdminRoute:
-    permission: str
     body: type[AdminBody]
     handler: Callable[[Any, Actor], Awaitable[Mapping[str, object]]]
     writes: bool
-
-
-class _AdminError(Exception):
-    def __init__(self, status: int, code: str, message: str, headers: Sequence[tuple[bytes, bytes]] = ()) -> None:
-        super().__init__(message)
-        self.status, self.code, self.message, self.headers = status, code, message, headers
 
 
 class AdminApi:
     def __init__(
         self,
         overrides: OverrideStore,
-        secrets: Collection[bytes],
-        operators: Mapping[bytes, Operator],
+        auth: OperatorAuth,
         wait_applied: Callable[[], Awaitable[None]],
         targets: Callable[[str], Collection[str] | None],
         *,
@@ -123,23 +106,23 @@ class AdminApi:
         a verb. `more_routes` contains the paths of other modules. `hint` is added to the response for an unknown path.
         """
         self._overrides = overrides
-        self._secrets = secrets
-        self._operators = operators
+        self._auth = auth
         self._wait_applied = wait_applied
         self._targets = targets
         self._hint = hint
         self.routes: Mapping[bytes, AdminRoute] = {
-            b"/admin/v1/overrides/list": AdminRoute(READ, ListOverrides, self._list_overrides, writes=False),
-            b"/admin/v1/overrides/create": AdminRoute(OPERATE, NewOverride, self._create_override, writes=True),
-            b"/admin/v1/overrides/end": AdminRoute(OPERATE, OverrideRef, self._end_override, writes=True),
-            b"/admin/v1/audit/list": AdminRoute(READ, ListAudit, self._list_audit, writes=False),
+            b"/admin/v1/overrides/list": AdminRoute(ListOverrides, self._list_overrides, writes=False),
+            b"/admin/v1/overrides/create": AdminRoute(NewOverride, self._create_override, writes=True),
+            b"/admin/v1/overrides/end": AdminRoute(OverrideRef, self._end_override, writes=True),
+            b"/admin/v1/audit/list": AdminRoute(ListAudit, self._list_audit, writes=False),
             **(more_routes or {}),
         }
+        assert self.routes.keys() <= API_PERMISSIONS.keys(), "every route needs an entry in route_permissions.py"
 
     async def __call__(self, client: Client) -> None:
         try:
             status, headers, body = 200, [JSON_HEADER, (b"cache-control", b"no-store")], await self._handle(client)
-        except _AdminError as refused:
+        except AdminRejection as refused:
             kind = "server_error" if refused.status >= 500 else "invalid_request_error"
             status, headers = refused.status, [JSON_HEADER, *refused.headers]
             body = error_body(message=refused.message, type=kind, code=refused.code)
@@ -149,53 +132,37 @@ class AdminApi:
 
     async def _handle(self, client: Client) -> bytes:
         # Authenticate first, so that unauthenticated callers learn nothing about the paths.
-        operator = self._authenticate(client.headers.get(b"authorization"))
+        operator = await self._auth.operator(client.headers)
         route = self.routes.get(client.path)
         if route is None:
             known = ", ".join(path.decode() for path in self.routes)
             message = f"unknown path; {self._hint}POST to one of: {known}"
-            raise _AdminError(404, "unknown_url", message)
+            raise AdminRejection(404, "unknown_url", message)
         if client.method != "POST":
-            raise _AdminError(
+            raise AdminRejection(
                 405, "unknown_url", "method not allowed; use POST with a JSON body", [(b"allow", b"POST")]
             )
-        if route.permission not in operator.permissions:
+        permission = API_PERMISSIONS[client.path]
+        if permission not in operator.permissions:
             message = (
-                f'operator "{operator.name}" lacks the permission "{route.permission}"; '
-                "grant it under admin_keys in the configuration file"
+                f'operator "{operator.name}" lacks the permission "{permission}"; '
+                "grant it under admin_keys or identity.operators in the configuration file"
             )
-            raise _AdminError(403, "permission_denied", message)
+            raise AdminRejection(403, "permission_denied", message)
         asked = _decode(await _read_body(client), route.body)
         try:
             said = await route.handler(asked, Actor(operator.name, client.peer))
         except NotFound as unknown:
-            raise _AdminError(404, "not_found", str(unknown)) from None
+            raise AdminRejection(404, "not_found", str(unknown)) from None
         except ChangeRejected as refusal:
-            raise _AdminError(409, "conflict", str(refusal)) from None
+            raise AdminRejection(409, "conflict", str(refusal)) from None
         except DirectoryUnavailable as away:
             look = "check whether the change was made, then retry" if route.writes else "retry"
             message = f"the database did not respond: {away}; {look}"
-            raise _AdminError(503, "database_unavailable", message, [(b"retry-after", b"5")]) from None
+            raise AdminRejection(503, "database_unavailable", message, [(b"retry-after", b"5")]) from None
         if route.writes:
             await self._wait_applied()
         return json_body(said)
-
-    def _authenticate(self, authorization: bytes | None) -> Operator:
-        """Returns the operator that a key belongs to.
-
-        Compares all keys in constant time, so that timing reveals nothing.
-        """
-        key, found = bearer_token(authorization), None
-        for secret in self._secrets:
-            shown = digest(secret, key)
-            for known, operator in self._operators.items():
-                if hmac.compare_digest(known, shown):
-                    found = operator
-        if found is None:
-            raise _AdminError(
-                401, "invalid_api_key", "missing or unknown operator key; send one as `Authorization: Bearer KEY`"
-            )
-        return found
 
     # Overrides
 
@@ -236,17 +203,19 @@ def _override_terms(asked: NewOverride) -> dict[str, int]:
 async def _read_body(client: Client) -> bytes | bytearray:
     kind = client.headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
     if kind != b"application/json":
-        raise _AdminError(415, "unsupported_media_type", "the body must be JSON; send `Content-Type: application/json`")
+        message = "the body must be JSON; send `Content-Type: application/json`"
+        raise AdminRejection(415, "unsupported_media_type", message)
     if client.headers.get(b"content-encoding") is not None:
-        raise _AdminError(415, "unsupported_media_type", "compressed bodies are not supported; send uncompressed JSON")
+        message = "compressed bodies are not supported; send uncompressed JSON"
+        raise AdminRejection(415, "unsupported_media_type", message)
     try:
         async with asyncio.timeout(RECEIVE_S_MAX):
             return await client.body(BODY_BYTES_MAX)
     except BodyTooLarge:
         message = f"the body exceeds {BODY_BYTES_MAX} bytes; send a smaller one"
-        raise _AdminError(413, "request_too_large", message) from None
+        raise AdminRejection(413, "request_too_large", message) from None
     except TimeoutError:
-        raise _AdminError(
+        raise AdminRejection(
             408, "request_timeout", f"the body did not arrive within {RECEIVE_S_MAX:g} s; send it faster"
         ) from None
 
@@ -256,7 +225,7 @@ def _decode(body: bytes | bytearray, kind: type[AdminBody]) -> AdminBody:
         return msgspec.json.decode(body, type=kind)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         fields = ", ".join(kind.__struct_encode_fields__)
-        raise _AdminError(400, "invalid_request_error", f"{error}; valid fields: {fields}") from None
+        raise AdminRejection(400, "invalid_request_error", f"{error}; valid fields: {fields}") from None
 
 
 # JSON output

@@ -12,9 +12,10 @@ from collections.abc import Awaitable, Callable, Mapping
 import msgspec
 
 from headgate.edge.admin.allowed_hosts import AllowedHosts
-from headgate.edge.admin.api import ADMIN_API, AdminApi
+from headgate.edge.admin.api import AdminApi
 from headgate.edge.admin.console import CONSOLE, AdminConsole
 from headgate.edge.admin.request_query import BadQuery, RequestQuery, read_local, read_query
+from headgate.edge.admin.route_permissions import ADMIN_API
 from headgate.edge.client import Client
 from headgate.edge.error_replies import JSON_HEADER
 from headgate.edge.pages.served import DOCS_PAGES, docs_pages

@@ -10,7 +10,7 @@ from typing import Annotated, Final
 
 from msgspec import Meta
 
-from headgate.edge.admin.api import KEYS, READ, AdminBody, AdminRoute, ListUnder, TenantPath, utc_text
+from headgate.edge.admin.api import AdminBody, AdminRoute, ListUnder, TenantPath, utc_text
 from headgate.model.money import NANO_USD_PER_USD, BudgetStatus, NanoUsd, Period
 from headgate.model.units import SECOND, TenantId
 from headgate.ports.directory import Actor, BudgetRow, ChangeRejected, Directory
@@ -39,10 +39,10 @@ class ShowBudgets(AdminBody, frozen=True):
 def budget_routes(directory: Directory, left: BudgetsLeft) -> Mapping[bytes, AdminRoute]:
     budgets = _Budgets(directory, left)
     return {
-        b"/admin/v1/budgets/list": AdminRoute(READ, ListUnder, budgets.list_budgets, writes=False),
-        b"/admin/v1/budgets/show": AdminRoute(READ, ShowBudgets, budgets.show_budgets, writes=False),
-        b"/admin/v1/budgets/set": AdminRoute(KEYS, BudgetBody, budgets.set_budget, writes=True),
-        b"/admin/v1/budgets/remove": AdminRoute(KEYS, BudgetRef, budgets.remove_budget, writes=True),
+        b"/admin/v1/budgets/list": AdminRoute(ListUnder, budgets.list_budgets, writes=False),
+        b"/admin/v1/budgets/show": AdminRoute(ShowBudgets, budgets.show_budgets, writes=False),
+        b"/admin/v1/budgets/set": AdminRoute(BudgetBody, budgets.set_budget, writes=True),
+        b"/admin/v1/budgets/remove": AdminRoute(BudgetRef, budgets.remove_budget, writes=True),
     }
 
 

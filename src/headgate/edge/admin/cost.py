@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final
 import msgspec
 from msgspec import Meta
 
-from headgate.edge.admin.api import READ, AdminBody, AdminRoute, Name, TenantPath
+from headgate.edge.admin.api import AdminBody, AdminRoute, Name, TenantPath
 from headgate.model.units import SECOND, Instant
 from headgate.ports.cost_reports import CostReports, LedgerUnavailable, NothingFound, ReportFilter
 from headgate.ports.directory import Actor, ChangeRejected, DirectoryUnavailable, NotFound
@@ -70,11 +70,11 @@ class DriftQuery(AdminBody, frozen=True):
 def cost_routes(reports: CostReports, now_ns: Callable[[], int] = time.time_ns) -> Mapping[bytes, AdminRoute]:
     cost = _Cost(reports, now_ns)
     return {
-        b"/admin/v1/cost/report": AdminRoute(READ, CostQuery, cost.report, writes=False),
-        b"/admin/v1/cost/request": AdminRoute(READ, RequestCostQuery, cost.request, writes=False),
-        b"/admin/v1/cost/statement": AdminRoute(READ, StatementQuery, cost.statement, writes=False),
-        b"/admin/v1/cost/forecast": AdminRoute(READ, ForecastQuery, cost.forecast, writes=False),
-        b"/admin/v1/cost/drift": AdminRoute(READ, DriftQuery, cost.drift, writes=False),
+        b"/admin/v1/cost/report": AdminRoute(CostQuery, cost.report, writes=False),
+        b"/admin/v1/cost/request": AdminRoute(RequestCostQuery, cost.request, writes=False),
+        b"/admin/v1/cost/statement": AdminRoute(StatementQuery, cost.statement, writes=False),
+        b"/admin/v1/cost/forecast": AdminRoute(ForecastQuery, cost.forecast, writes=False),
+        b"/admin/v1/cost/drift": AdminRoute(DriftQuery, cost.drift, writes=False),
     }
 
 

@@ -6,7 +6,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from headgate.edge.admin.api import OPERATE, READ, STEP, TEXT, AdminBody, AdminRoute
+from headgate.edge.admin.api import STEP, TEXT, AdminBody, AdminRoute
 from headgate.model.limits import WHOLE_PPM
 from headgate.ports.directory import Actor
 
@@ -42,6 +42,6 @@ def share_routes(
 
     # These changes are not in the database, so there is nothing to wait for.
     return {
-        b"/admin/v1/shares/assign": AdminRoute(OPERATE, ShareAssignment, on_assign, writes=False),
-        b"/admin/v1/shares/report": AdminRoute(READ, ShareQuery, on_report, writes=False),
+        b"/admin/v1/shares/assign": AdminRoute(ShareAssignment, on_assign, writes=False),
+        b"/admin/v1/shares/report": AdminRoute(ShareQuery, on_report, writes=False),
     }

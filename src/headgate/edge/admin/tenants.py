@@ -12,8 +12,6 @@ from typing import Annotated, Final
 from msgspec import Meta, field
 
 from headgate.edge.admin.api import (
-    KEYS,
-    READ,
     STEP,
     AdminBody,
     AdminRoute,
@@ -76,14 +74,14 @@ def tenant_routes(directory: Directory, secret: bytes) -> Mapping[bytes, AdminRo
     """Returns the routes. `secret` is the key for the keyed hash."""
     tenants = _Tenants(directory, secret)
     return {
-        b"/admin/v1/tenants/list": AdminRoute(READ, ListUnder, tenants.list_tenants, writes=False),
-        b"/admin/v1/tenants/create": AdminRoute(KEYS, TenantBody, tenants.create_tenant, writes=True),
-        b"/admin/v1/tenants/change": AdminRoute(KEYS, TenantBody, tenants.change_tenant, writes=True),
-        b"/admin/v1/tenants/remove": AdminRoute(KEYS, TenantRef, tenants.remove_tenant, writes=True),
-        b"/admin/v1/keys/list": AdminRoute(READ, ListUnder, tenants.list_keys, writes=False),
-        b"/admin/v1/keys/create": AdminRoute(KEYS, NewKey, tenants.create_key, writes=True),
-        b"/admin/v1/keys/rotate": AdminRoute(KEYS, RotateKey, tenants.rotate_key, writes=True),
-        b"/admin/v1/keys/revoke": AdminRoute(KEYS, KeyRef, tenants.revoke_key, writes=True),
+        b"/admin/v1/tenants/list": AdminRoute(ListUnder, tenants.list_tenants, writes=False),
+        b"/admin/v1/tenants/create": AdminRoute(TenantBody, tenants.create_tenant, writes=True),
+        b"/admin/v1/tenants/change": AdminRoute(TenantBody, tenants.change_tenant, writes=True),
+        b"/admin/v1/tenants/remove": AdminRoute(TenantRef, tenants.remove_tenant, writes=True),
+        b"/admin/v1/keys/list": AdminRoute(ListUnder, tenants.list_keys, writes=False),
+        b"/admin/v1/keys/create": AdminRoute(NewKey, tenants.create_key, writes=True),
+        b"/admin/v1/keys/rotate": AdminRoute(RotateKey, tenants.rotate_key, writes=True),
+        b"/admin/v1/keys/revoke": AdminRoute(KeyRef, tenants.revoke_key, writes=True),
     }
 
 

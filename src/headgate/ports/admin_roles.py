@@ -1,0 +1,67 @@
+"""Permissions of operators, and the roles that group them."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Final
+
+
+class Permission(StrEnum):
+    """What an operator may do on the admin listener."""
+
+    READ = "read"
+    """Read everything except the log of reads. Includes `cost`."""
+    COST = "cost"
+    """Read costs and budgets."""
+    BUDGETS = "budgets"
+    """Change budgets."""
+    KEYS = "keys"
+    """Change tenants and keys. Includes `budgets`."""
+    OPERATE = "operate"
+    """Create and end overrides."""
+
+
+class Role(StrEnum):
+    """Named set of permissions."""
+
+    VIEWER = "viewer"
+    OPERATOR = "operator"
+    ACCOUNTANT = "accountant"
+    ADMIN = "admin"
+
+
+ROLES: Final[Mapping[Role, frozenset[Permission]]] = MappingProxyType(
+    {
+        Role.VIEWER: frozenset({Permission.READ}),
+        Role.OPERATOR: frozenset({Permission.READ, Permission.OPERATE}),
+        Role.ACCOUNTANT: frozenset({Permission.COST, Permission.BUDGETS}),
+        Role.ADMIN: frozenset(Permission),
+    }
+)
+_INCLUDED: Final[Mapping[Permission, frozenset[Permission]]] = MappingProxyType(
+    {
+        Permission.READ: frozenset({Permission.COST}),
+        Permission.KEYS: frozenset({Permission.BUDGETS}),
+    }
+)
+"""Further permissions that a permission includes."""
+
+
+def granted(permissions: Iterable[str]) -> frozenset[Permission]:
+    """Returns the permissions together with those that they include."""
+    named = frozenset(Permission(each) for each in permissions)
+    return named.union(*(_INCLUDED.get(each, frozenset()) for each in named))
+
+
+def permissions_of(roles: Iterable[Role]) -> frozenset[Permission]:
+    """Returns the permissions of all the roles together."""
+    return granted(permission for role in roles for permission in ROLES[role])
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """A person or program that has authenticated on the admin listener."""
+
+    name: str
+    permissions: frozenset[Permission]
