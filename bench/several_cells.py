@@ -38,14 +38,13 @@ from headgate.core.events import (
     BudgetSpent,
     BudgetsSynced,
     RequestArrived,
-    SharesAssigned,
     TenantShare,
 )
 from headgate.model.money import NANO_USD_PER_USD, Budget, NanoUsd, Period, Price
 from headgate.model.tenant import Tenant
 from headgate.model.units import SECOND, Instant, RequestId, TenantId
 from headgate.model.usage import Usage, UsageSource
-from testing.builders import a_policy, a_pool, a_scheduler, an_endpoint, arrived, at
+from testing.builders import a_policy, a_pool, a_scheduler, an_endpoint, arrived, at, shares_assigned
 from testing.cell_fleet import FLOOR_PERCENT, LIMIT, LiveFleet, excess_ppm, live_fleet
 from testing.cells_world import violations_under_faults
 
@@ -159,7 +158,7 @@ def simulated_overspending(per_second: int, *, seconds: int = 600) -> int:
             shares = [750_000 if cell == busy else 250_000 for cell in range(2)]
         for cell, scheduler in enumerate(cells):
             share = TenantShare(TenantId("acme"), shares[cell], at(second + 15))
-            scheduler.handle(SharesAssigned(250_000, (share,)), now)
+            scheduler.handle(shares_assigned(250_000, share), now)
             if second % SYNC_S == 3 * cell:
                 scheduler.handle(_ledger_of(in_ledger), now)
             for number in range(per_second * (4 if cell == busy else 1)):

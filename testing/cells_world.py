@@ -16,7 +16,7 @@ from headgate.control.cells.share_controller import ShareController
 from headgate.control.cells.share_leases import ShareLeases
 from headgate.control.cells.share_split import MILLION
 from headgate.core.events import SharesAssigned
-from headgate.model.units import Instant
+from headgate.model.units import Instant, TenantId
 
 SECOND = 1_000_000_000
 PAIR = {"acme": ("a", "b")}
@@ -73,8 +73,8 @@ class SimulatedProcess:
 
     def believed(self, account: str) -> int:
         now = self.now()
-        known = (each.ppm for each in self._assigned.shares if each.account == account and each.until > now)
-        return next(known, self._assigned.floor_ppm)
+        known = self._assigned.shares.get(TenantId(account))
+        return self._assigned.floor_ppm if known is None or known.until <= now else known.ppm
 
     def restart(self) -> None:
         self._session += 1

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from headgate.core.admission.limits import LeakyBucket
+from headgate.core.admission.leaky_bucket import LeakyBucket
 from headgate.core.commands import Command, Dispatch, End
 from headgate.core.events import (
     AttemptEnded,
@@ -36,6 +36,7 @@ from testing.builders import (
     commands_for,
     only_end,
     policy_changed,
+    shares_assigned,
 )
 
 WHOLE = 1_000_000
@@ -50,7 +51,7 @@ def limited(*tenants: Tenant) -> Scheduler:
 
 
 def assigned(floor: int = WHOLE, until: float = 15, **shares: int) -> SharesAssigned:
-    return SharesAssigned(floor, tuple(TenantShare(TenantId(name), ppm, at(until)) for name, ppm in shares.items()))
+    return shares_assigned(floor, *(TenantShare(TenantId(name), ppm, at(until)) for name, ppm in shares.items()))
 
 
 def admitted(scheduler: Scheduler, now: float, count: int, tenant: str = "acme") -> int:

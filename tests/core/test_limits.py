@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from headgate.core.admission.limits import LeakyBucket, TenantLimits, least_left
+from headgate.core.admission.leaky_bucket import LeakyBucket
+from headgate.core.admission.limits import TenantLimits, least_left
 from headgate.core.commands import Command, Dispatch, End
 from headgate.core.events import AttemptEnded, AttemptEnding, RequestArrived, RequestRejected
 from headgate.core.hedging import SAMPLES_MIN

@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.core.admission.limits import LeakyBucket, TenantLimits, least_left
+from headgate.core.admission.leaky_bucket import LeakyBucket
+from headgate.core.admission.limits import TenantLimits, least_left
 from headgate.model.limits import Limits, RateLeft
 from headgate.model.tenant import Tenant, tenant_table
 from headgate.model.ticket import Api, Ticket

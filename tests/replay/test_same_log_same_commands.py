@@ -19,14 +19,16 @@ import pytest
 
 from headgate.core.commands import Abort, Command, Dispatch, Eject, End, Readmit
 from headgate.core.events import AttemptEnded, AttemptEnding, Event, SharesAssigned, TakeoverReport
+from headgate.core.scheduler import Scheduler
 from headgate.model.outcome import Outcome
 from testing.builds import IS_COMPILED, NEEDS_PURE_BUILD
 from tests.replay.hosts import HOSTS
 from tests.replay.imagined import imagine
-from tests.replay.log import Log, fingerprint, replay, write
+from tests.replay.log import Log, fingerprint, replay, write, write_with_shares
 from tests.replay.recorded import record
 
 SEED, LENGTH = 20_240_817, 10_000
+DIVIDED_LENGTH = 3_000
 CELL_LENGTH = 2_500
 """Number of entries replayed in a cell, which is much slower because it encodes and decodes every message."""
 HASH_SEEDS = ("0", "random")
@@ -38,6 +40,12 @@ Written = tuple[Log, list[list[Command]]]
 @cache
 def made_up() -> Written:
     return write(SEED, LENGTH)
+
+
+@cache
+def divided() -> Written:
+    """Log of a cell that may use only shares of its tenants' limits."""
+    return write_with_shares(SEED, DIVIDED_LENGTH)
 
 
 @cache
@@ -55,6 +63,7 @@ def imagined() -> Written:
 
 LOGS: Mapping[str, Callable[[], Written]] = {
     "generated from a seed": made_up,
+    "generated, with shares of limits": divided,
     "recorded by a gateway": recorded,
     "simulated": imagined,
 }
@@ -159,6 +168,20 @@ def test_generated_log_covers_scheduler_commands_and_outcomes() -> None:
         Outcome.ENGINE_REJECTED,
         Outcome.INTERNAL_ERROR,
     }
+
+
+def test_generated_log_with_shares_covers_rejections_and_changes_in_slices() -> None:
+    log, answers = divided()
+    refused = [each.reason for each in commands_of(answers) if isinstance(each, End)]
+
+    assert kinds([event for event, _ in log])["SharesAssigned"] > 50
+    for percent in (10, 25, 75):
+        assert any(f"with {percent} % of its limits in this cell" in each for each in refused)
+    scheduler, pending = Scheduler(), 0
+    for event, now in log:
+        scheduler.handle(event, now)
+        pending += bool(scheduler._share_update.pending)
+    assert pending > 10
 
 
 def test_recorded_log_covers_all_events_and_commands() -> None:

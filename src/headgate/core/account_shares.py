@@ -8,81 +8,105 @@ A change of a share changes how fast usage drains, but it does not make room at 
 full minute's allowance in one cell and, after the share has moved, once more in another (`limits`).
 
 Shares are rounded down but are never less than one unit, unless the share is zero.
+
+This module stores the shares. `share_update` applies changed ones.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
-from typing import Final
+from collections.abc import Iterable, Mapping
 
 from headgate.core.events import SharesAssigned, TenantShare
 from headgate.core.timers import TimerHeap, Timers
 from headgate.model.limits import WHOLE_PPM, Limits
-from headgate.model.tenant import Tenant
+from headgate.model.persistent_map import PersistentMap
 from headgate.model.units import Instant, TenantId
-
-_EXPIRY: Final = "expiry"
-_NO_LIMITS: Final = Limits()
 
 
 class AccountShares:
-    __slots__ = ("_divided", "_expiry_timer", "_floor_ppm", "_in_force", "_leases")
+    __slots__ = ("_expiring", "_expiry_timers", "_floor_ppm", "_in_force", "_listed")
 
     def __init__(self, timer_heap: TimerHeap) -> None:
         self._floor_ppm = WHOLE_PPM
-        self._leases: tuple[TenantShare, ...] = ()
-        self._in_force: dict[TenantId, int] = {}
-        self._divided: dict[TenantId, tuple[Tenant, Tenant]] = {}
-        """Tenants and what they were divided into. Most of them do not change when shares do."""
-        self._expiry_timer: Timers[str] = Timers(timer_heap)
-        """One timer for the share that expires first."""
+        self._listed: PersistentMap[TenantId, TenantShare] = PersistentMap()
+        """Shares in the last assignment. Some of them may have expired."""
+        self._in_force: dict[TenantId, TenantShare] = {}
+        self._expiring: dict[str, dict[TenantId, None]] = {}
+        """Accounts by the time when their shares expire. The shares of one message expire together."""
+        self._expiry_timers: Timers[str] = Timers(timer_heap)
+        """One timer for each entry in `_expiring`."""
 
-    def assign(self, event: SharesAssigned, now: Instant) -> bool:
-        """Replaces all shares. Returns whether a share in force has changed."""
-        floor_before, self._floor_ppm = self._floor_ppm, event.floor_ppm
-        self._leases = event.shares
-        return self._refresh(now) or self._floor_ppm != floor_before
-
-    def expire_due(self, now: Instant) -> bool:
-        """Removes expired shares and returns whether a share in force has changed."""
-        return bool(self._expiry_timer.pop_fired()) and self._refresh(now)
-
-    def _refresh(self, now: Instant) -> bool:
-        before = self._in_force
-        self._leases = tuple(each for each in self._leases if each.until > now)
-        self._in_force = {each.account: each.ppm for each in self._leases}
-        self._expiry_timer.clear_all()
-        if self._leases:
-            self._expiry_timer.set(_EXPIRY, min(each.until for each in self._leases))
-        return self._in_force != before
+    @property
+    def floor_ppm(self) -> int:
+        return self._floor_ppm
 
     def share_of(self, tenant: TenantId) -> int:
         """Returns the share of a tenant's limits that applies now, in parts per million."""
-        return self._in_force.get(TenantId(tenant.partition("/")[0]), self._floor_ppm)
+        if not self._in_force:
+            return self._floor_ppm
+        share = self._in_force.get(account_id(tenant))
+        return self._floor_ppm if share is None else share.ppm
 
-    @property
-    def divides(self) -> bool:
-        """Whether any limit may be divided."""
-        return self._floor_ppm != WHOLE_PPM or bool(self._leases)
+    def differences(self, event: SharesAssigned) -> Mapping[TenantId, TenantShare | None]:
+        """Returns the shares that differ from those in the last assignment. Changes nothing."""
+        return event.shares.changes_since(self._listed)
 
-    def divided(self, tenants: Iterable[Tenant]) -> Sequence[Tenant]:
-        """Returns the tenants with their shares of the limits."""
-        known, self._divided = self._divided, {}
-        found: list[Tenant] = []
-        for tenant in tenants:
-            share_ppm, before = self.share_of(tenant.id), known.get(tenant.id)
-            if before is None or before[0] is not tenant or before[1].limits.share_ppm != share_ppm:
-                before = (tenant, replace(tenant, limits=_divided(tenant.limits, share_ppm)))
-            self._divided[tenant.id] = before
-            found.append(before[1])
-        return found
+    def assign(
+        self, event: SharesAssigned, differences: Mapping[TenantId, TenantShare | None], now: Instant
+    ) -> list[TenantId]:
+        """Replaces all shares. Returns the accounts whose shares in force have changed.
 
-    def divided_throttles(self, throttles: Mapping[TenantId, Limits]) -> dict[TenantId, Limits]:
-        """Returns this cell's shares of the limits that operators have set."""
-        return {name: _divided(limits, self.share_of(name)) for name, limits in throttles.items()}
+        A changed floor also affects all accounts without a share.
+        """
+        self._floor_ppm, self._listed = event.floor_ppm, event.shares
+        changed: list[TenantId] = []
+        for account, share in differences.items():
+            before = self.share_of(account)
+            self._remove(account)
+            if share is not None and share.until > now:
+                self._in_force[account] = share
+                self._expire_at(share.until, account)
+            if self.share_of(account) != before:
+                changed.append(account)
+        return changed
+
+    def pop_due(self) -> list[TenantId]:
+        """Returns the accounts whose shares have expired. They stay in force until `expire` is called."""
+        due: list[TenantId] = []
+        for moment in self._expiry_timers.pop_fired():
+            due += self._expiring.pop(moment)
+        return due
+
+    def expire(self, accounts: Iterable[TenantId]) -> list[TenantId]:
+        """Removes these expired shares. Returns the accounts whose shares in force have changed."""
+        in_force, floor_ppm = self._in_force, self._floor_ppm
+        return [account for account in accounts if in_force.pop(account).ppm != floor_ppm]
+
+    def _expire_at(self, until: Instant, account: TenantId) -> None:
+        moment = str(until)
+        if (together := self._expiring.get(moment)) is None:
+            together = self._expiring[moment] = {}
+            self._expiry_timers.set(moment, until)
+        together[account] = None
+
+    def _remove(self, account: TenantId) -> None:
+        share = self._in_force.pop(account, None)
+        if share is None:
+            return
+        moment = str(share.until)
+        together = self._expiring[moment]
+        del together[account]
+        if not together:
+            del self._expiring[moment]
+            self._expiry_timers.clear(moment)
 
 
-def _divided(limits: Limits, share_ppm: int) -> Limits:
-    if limits == _NO_LIMITS:
+def account_id(tenant: TenantId) -> TenantId:
+    """Returns the first component of a tenant's path."""
+    return TenantId(tenant.partition("/")[0])
+
+
+def divided_limits(limits: Limits, share_ppm: int) -> Limits:
+    """Returns a share of the limits."""
+    if share_ppm == WHOLE_PPM:
         return limits
     return Limits(
         requests_per_minute=_part(limits.requests_per_minute, share_ppm),

@@ -11,6 +11,7 @@ from headgate.model.endpoint import Endpoint, EndpointProblem
 from headgate.model.fault import Fault
 from headgate.model.message import message
 from headgate.model.money import NanoUsd, Period
+from headgate.model.persistent_map import PersistentMap
 from headgate.model.policy import Policy
 from headgate.model.ticket import Ticket
 from headgate.model.units import ClassName, Duration, EndpointId, Instant, ModelName, PoolName, RequestId, TenantId
@@ -305,11 +306,16 @@ class TenantShare:
 
 @message
 class SharesAssigned:
-    """Shares of limits, if several cells serve the same tenants. They replace all earlier ones."""
+    """Shares of limits, if several cells serve the same tenants. They replace all earlier ones.
+
+    Most shares are the same as before. Applying the event takes time in proportion to the shares that differ, if the
+    map was made from the previous one with `PersistentMap.updated`.
+    """
 
     floor_ppm: int
     """Share of an account that is not listed or whose share has expired."""
-    shares: tuple[TenantShare, ...] = ()
+    shares: PersistentMap[TenantId, TenantShare] = PersistentMap()
+    """Shares by account."""
 
 
 @message

@@ -6,32 +6,27 @@ were sent.
 
 from collections.abc import Mapping
 
-from headgate.core.account_shares import AccountShares
 from headgate.core.admission.admission import Admission
 from headgate.core.admission.gate import Rejection, check_policy, readmission
 from headgate.core.commands import Command
-from headgate.core.events import SharesAssigned
 from headgate.core.overrides import Overrides
 from headgate.core.request_state import Request
 from headgate.core.rules import Rules
 from headgate.core.scheduler_state import SchedulerState
 from headgate.core.termination import Termination
 from headgate.model.policy import Policy
-from headgate.model.tenant import Tenant, levels_of, tenant_table
+from headgate.model.tenant import Tenant, levels_of
 from headgate.model.units import Instant, TenantId
 
 
 class PolicyUpdate:
-    __slots__ = ("_admission", "_has_divided", "_overrides", "_shares", "_state", "_termination")
+    __slots__ = ("_admission", "_overrides", "_state", "_termination")
 
     def __init__(self, state: SchedulerState, admission: Admission, endings: Termination) -> None:
         self._state = state
         self._admission = admission
         self._termination = endings
         self._overrides = Overrides(state.timer_heap)
-        self._shares = AccountShares(state.timer_heap)
-        self._has_divided = False
-        """Whether limits and budgets are divided now. If not, no tenant has to be visited."""
 
     def change(self, policy: Policy, policy_hash: str, now: Instant, out: list[Command]) -> None:
         """Applies the new policy immediately.
@@ -94,16 +89,11 @@ class PolicyUpdate:
             state.queue.update_hold(request, now, held=held)
             state.queue.push(request)
 
-    # Operator overrides and shares of limits
-
-    def assign_shares(self, event: SharesAssigned, now: Instant) -> None:
-        if self._shares.assign(event, now):
-            self._apply_overrides(now)
+    # Operator overrides
 
     def expire(self, now: Instant) -> None:
-        """Stops applying overrides and shares that have expired."""
-        expired = self._overrides.expire_due(now)
-        if self._shares.expire_due(now) or expired:
+        """Stops applying overrides that have expired."""
+        if self._overrides.expire_due(now):
             self._apply_overrides(now)
 
     def _apply_overrides(self, now: Instant) -> None:
@@ -119,14 +109,7 @@ class PolicyUpdate:
     def _apply_limits(self, now: Instant) -> None:
         state = self._state
         open_requests = (each.ticket for each in state.requests.by_id.values())
-        tenants, throttles = state.rules.tenants, self._overrides.throttles()
-        if self._shares.divides:
-            tenants = tenant_table(self._shares.divided(tenants.values())).by_id
-            throttles = self._shares.divided_throttles(throttles)
-        state.limits.change_rules(tenants, throttles, open_requests, now)
-        if self._shares.divides or self._has_divided:
-            self._has_divided = self._shares.divides
-            state.budgets.change_shares(self._shares)
+        state.limits.change_rules(state.rules.tenants, self._overrides.throttles(), open_requests, now)
 
 
 def _concerns(request: Request, changes: Mapping[TenantId, Tenant | None]) -> bool:

@@ -56,6 +56,7 @@ from headgate.core.events import (
 from headgate.core.policy_update import PolicyUpdate
 from headgate.core.routing.router import LeastTimeRouter
 from headgate.core.scheduler_state import SchedulerState
+from headgate.core.share_update import ShareUpdate
 from headgate.core.summary import Summary, WaitingWork
 from headgate.core.takeover import Takeover
 from headgate.core.termination import Termination
@@ -73,6 +74,7 @@ class Scheduler:
         self._termination = Termination(state, self._admission, self._dispatcher)
         self._takeover = Takeover(state, self._admission, self._dispatcher, self._termination)
         self._policy_update = PolicyUpdate(state, self._admission, self._termination)
+        self._share_update = ShareUpdate(state)
         self._now = Instant(0)
 
     def handle(self, event: Event, now: Instant) -> list[Command]:
@@ -86,11 +88,13 @@ class Scheduler:
             self._termination.end_past_deadlines(event, now, out)
             state.attempts.fire_prefill_timers(now)
             self._policy_update.expire(now)
+            self._share_update.expire(now)
         fleet, overload = state.fleet, state.overload
         if overload.tick_at is not None:
             overload.tick(fleet, state.queue.min_shares, now)
         # The most frequent events first. A `match` would be slower: it looks up the fields of each class.
         if isinstance(event, RequestArrived):
+            self._share_update.apply_to(event.ticket.tenant)
             self._admission.admit(event.ticket, now, out)
         elif isinstance(event, AttemptEnded):
             self._termination.attempt_ended(event, now, out)
@@ -133,6 +137,7 @@ class Scheduler:
             case RequestWithdrawn(request_id, cause):
                 self._termination.withdraw(request_id, cause, now, out)
             case RequestRejected(tenant):
+                self._share_update.apply_to(tenant)
                 self._state.limits.count_rejected(tenant, now)
             case PolicyChanged(policy, policy_hash):
                 self._policy_update.change(policy, policy_hash, now, out)
@@ -145,7 +150,7 @@ class Scheduler:
             case BudgetsSynced():
                 self._state.budgets.sync(event)
             case SharesAssigned():
-                self._policy_update.assign_shares(event, now)
+                self._share_update.assign(event, now)
             case _:
                 if (readmitted := self._state.fleet.handle(event, now)) is not None:
                     out.append(readmitted)

@@ -108,6 +108,13 @@ class PersistentMap(Generic[K, V]):
     def __hash__(self) -> int:
         return self.length
 
+    def __repr__(self) -> str:
+        return f"PersistentMap({dict(self.items())})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Copying a compiled instance, also into another process, requires it.
+        return PersistentMap, (dict(self.items()),)
+
     def updated(self, changes: Mapping[K, V | None]) -> "PersistentMap[K, V]":
         """Returns a copy with these values. A key with the value None is removed."""
         if not changes:

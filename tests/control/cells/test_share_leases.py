@@ -11,7 +11,7 @@ from headgate.model.overrides import Throttle
 from headgate.model.tenant import Tenant
 from headgate.model.units import SECOND, Instant, TenantId
 from headgate.telemetry.tenant_activity import TenantActivity
-from testing.builders import a_policy, at
+from testing.builders import a_policy, at, shares_assigned
 
 FLOOR = 250_000
 
@@ -38,7 +38,7 @@ def test_share_lasts_from_the_stamp_of_the_last_report() -> None:
     stamp = int(gateway.now)
     gateway.now = at(104)
     report = gateway.leases.handle(gateway.message(stamp_ns=stamp))
-    assert gateway.assigned[-1] == SharesAssigned(FLOOR, (TenantShare(TenantId("acme"), 500_000, at(115)),))
+    assert gateway.assigned[-1] == shares_assigned(FLOOR, TenantShare(TenantId("acme"), 500_000, at(115)))
     assert report.shares == {"acme": LeasedShare(500_000, 11 * SECOND)}
     assert (report.session, report.stamp_ns, report.epoch, report.version) == ("s1", at(104), 1, 1)
     assert gateway.leases.status() == {

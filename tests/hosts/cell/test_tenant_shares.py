@@ -11,7 +11,7 @@ from headgate.hosts.cell.timing import Timing
 from headgate.model.limits import Limits
 from headgate.model.tenant import Tenant
 from headgate.model.units import EndpointId, TenantId
-from testing.builders import a_policy, an_endpoint, at
+from testing.builders import a_policy, an_endpoint, at, shares_assigned
 from tests.hosts.cell.builders import FIRST, Cell, a_ticket
 
 RULES = PolicyChanged(a_policy(tenants=(Tenant(TenantId("acme"), limits=Limits(100)), "bolt")), "first")
@@ -19,7 +19,7 @@ QUARTER = SharesAssigned(250_000)
 
 
 def half(until: float = 60) -> SharesAssigned:
-    return SharesAssigned(250_000, (TenantShare(TenantId("acme"), 500_000, at(until)),))
+    return shares_assigned(250_000, TenantShare(TenantId("acme"), 500_000, at(until)))
 
 
 def a_leader(shares: SharesAssigned | None = None) -> Leader:

@@ -12,6 +12,7 @@ from headgate.control.cells.messages import AccountDemand, LeasedShare, ProcessR
 from headgate.core.events import SharesAssigned, TenantShare
 from headgate.model.limits import WHOLE_PPM, Limits
 from headgate.model.overrides import Throttle
+from headgate.model.persistent_map import PersistentMap
 from headgate.model.policy import Policy
 from headgate.model.units import SECOND, Instant, TenantId
 from headgate.telemetry.tenant_activity import TenantActivity
@@ -38,7 +39,9 @@ class ShareLeases:
         self._assign = assign
         self._demand = demand
         self._epoch = self._version = 0
-        self._shares: dict[str, TenantShare] = {}
+        self._shares: PersistentMap[TenantId, TenantShare] = PersistentMap()
+        self._ends_at: Instant | None = None
+        """No lease ends before this time. None if there are no leases."""
         self.expired = 0
         """Number of leases that expired because they were not renewed."""
         assign(SharesAssigned(floor_ppm))
@@ -64,17 +67,30 @@ class ShareLeases:
 
     def _apply(self, shares: Mapping[str, int], until: Instant, now: Instant) -> None:
         self._drop_expired(now)
-        kept = dict(self._shares)
+        changes: dict[TenantId, TenantShare | None] = {}
+        free = ACCOUNTS_MAX - len(self._shares)
         for name, ppm in shares.items():
-            if name in kept or len(kept) < ACCOUNTS_MAX:
-                kept[name] = TenantShare(TenantId(name), ppm, until)
-        self._shares = kept
-        self._assign(SharesAssigned(self._floor_ppm, tuple(kept.values())))
+            account = TenantId(name)
+            if account not in self._shares:
+                free -= 1
+                if free < 0:
+                    continue
+            changes[account] = TenantShare(account, ppm, until)
+        if changes:
+            self._ends_at = until if self._ends_at is None else min(self._ends_at, until)
+        self._shares = self._shares.updated(changes)
+        self._assign(SharesAssigned(self._floor_ppm, self._shares))
 
     def _drop_expired(self, now: Instant) -> None:
-        before = len(self._shares)
-        self._shares = {name: each for name, each in self._shares.items() if each.until > now}
-        self.expired += before - len(self._shares)
+        """Drops expired leases. Visits them only if one of them may have expired since the last visit."""
+        if self._ends_at is None or now < self._ends_at:
+            return
+        expired: dict[TenantId, TenantShare | None] = {
+            each.account: None for each in self._shares.values() if each.until <= now
+        }
+        self.expired += len(expired)
+        self._shares = self._shares.updated(expired)
+        self._ends_at = min((each.until for each in self._shares.values()), default=None)
 
     @property
     def count(self) -> int:
@@ -97,7 +113,9 @@ class ShareLeases:
     def report(self) -> ProcessReport:
         now = self._now()
         self._drop_expired(now)
-        shares = {name: LeasedShare(each.ppm, each.until - now) for name, each in self._shares.items()}
+        shares: dict[str, LeasedShare] = {
+            name: LeasedShare(each.ppm, each.until - now) for name, each in self._shares.items()
+        }
         return ProcessReport(
             self._session, now, self._epoch, self._version, self._floor_ppm, shares, dict(self._demand())
         )

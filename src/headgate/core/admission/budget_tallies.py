@@ -153,9 +153,12 @@ class BudgetTallies:
         "_soft_scopes",
         "_tenants",
         "crossings",
+        "share_of",
     )
 
     def __init__(self) -> None:
+        self.share_of: Callable[[TenantId], int] = _whole
+        """Returns the share of a tenant's budgets that this cell may spend."""
         self._by_name: dict[tuple[str, Period], BudgetTally] = {}
         self._scopes: dict[str, _Scope] = {}
         """Budgets and tallies by scope."""
@@ -221,12 +224,18 @@ class BudgetTallies:
             del self._scopes[scope]
         return True
 
-    def change_shares(self, share_of: Callable[[TenantId], int]) -> None:
-        """Applies this cell's shares to the budgets of tenants. Budgets of classes are not divided."""
-        for tally in self._by_name.values():
-            kind, _, name = tally.scope.partition(":")
-            if kind == "tenant":
-                tally.change_share(share_of(TenantId(name)))
+    def change_shares(self, tenants: Iterable[TenantId]) -> None:
+        if self._by_name:
+            for name in tenants:
+                for tally in self._of_scope(f"tenant:{name}"):
+                    tally.change_share(self.share_of(name))
+
+    def _new_tally(self, scope: str, period: Period) -> BudgetTally:
+        tally = BudgetTally(scope, period)
+        kind, _, name = scope.partition(":")
+        if kind == "tenant":
+            tally.change_share(self.share_of(TenantId(name)))
+        return tally
 
     def _tally_scope(self, scope: str, budgets: tuple[Budget, ...]) -> tuple[BudgetTally, ...]:
         """Returns the tallies of a scope with these budgets. A tally is kept if its kind of period remains."""
@@ -234,7 +243,7 @@ class BudgetTallies:
         for period in Period:
             if not (own := tuple(each for each in budgets if each.period is period)):
                 continue
-            tally = self._by_name.get((scope, period)) or BudgetTally(scope, period)
+            tally = self._by_name.get((scope, period)) or self._new_tally(scope, period)
             tally.change(own)
             if (spent := self._ledger_index().get((scope, period))) is not None:
                 tally.sync_ledger(spent)
@@ -355,3 +364,7 @@ class BudgetTallies:
                 tally.raise_spent(each.spent)
                 # The predecessor has already reported these thresholds.
                 list(tally.pop_crossings())
+
+
+def _whole(_: TenantId) -> int:
+    return WHOLE_PPM

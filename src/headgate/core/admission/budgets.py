@@ -24,11 +24,10 @@ Known limitations: a successor does not receive the cost of each business unit a
 it receive the ledger amounts. Until it has read the ledger, its totals may be missing requests that ended recently.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Final
 
-from headgate.core.account_shares import AccountShares
 from headgate.core.admission.budget_tallies import BudgetTallies, BudgetTally
 from headgate.core.admission.business_units import BusinessUnit, BusinessUnits, unit_name
 from headgate.core.admission.cost_estimate import cheapest_pools, cost_at, cost_of_usage, max_cost, output_tokens_within
@@ -114,8 +113,13 @@ class Budgets:
                 self._detach(claim)
                 self._attach(claim)
 
-    def change_shares(self, shares: AccountShares) -> None:
-        self._tallies.change_shares(shares.share_of)
+    def use_shares(self, share_of: Callable[[TenantId], int]) -> None:
+        """Divides the budgets of tenants by this cell's share. Budgets of classes are not divided."""
+        self._tallies.share_of = share_of
+
+    def change_shares(self, tenants: Iterable[TenantId]) -> None:
+        """Applies the shares of these tenants, which may have changed."""
+        self._tallies.change_shares(tenants)
 
     # Arrival
 

@@ -20,10 +20,12 @@ tenant with long requests and predictions that are far too high gets back less t
 All numbers are integers, and every operation visits only the levels of one path.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from headgate.core.account_shares import divided_limits
+from headgate.core.admission.leaky_bucket import LeakyBucket
 from headgate.core.counters import LimitCounter
 from headgate.core.overrides import stricter
 from headgate.model.limits import WHOLE_PPM, Limits, LimitsLeft, RateLeft
@@ -50,72 +52,6 @@ class QuotaShortage:
     outcome: Outcome
     reason: str
     wait_ns: Duration | None
-
-
-class LeakyBucket:
-    """Leaky bucket for a limit per minute.
-
-    One unit is divided into as many parts as a minute has nanoseconds, so exactly `limit` parts drain per nanosecond.
-    The bucket stores the level at which it is empty; current usage follows from that level and the time.
-    """
-
-    __slots__ = ("_added", "_up_to", "limit")
-
-    def __init__(self, limit: int) -> None:
-        self.limit = limit
-        self._up_to = 0
-        self._added = 0
-        """Total amount ever used, in whole units."""
-
-    def change_limit(self, limit: int, now: Instant) -> None:
-        """Changes the limit. Current usage stays and drains at the new rate."""
-        self._up_to = limit * now + self.used(now)
-        self.limit = limit
-
-    def change_share(self, limit: int, now: Instant) -> None:
-        """Changes the limit because the tenant's share has changed. What fits now does not increase."""
-        free = self.limit * MINUTE - self.used(now)
-        self._up_to = limit * now + limit * MINUTE - min(free, limit * MINUTE)
-        self.limit = limit
-
-    def wait_ns(self, amount: int, now: Instant) -> Duration:
-        """Returns the time until `amount` fits if nothing else is used, or 0 if it fits now.
-
-        `amount` must not exceed the limit.
-        """
-        missing = self._up_to + (amount - self.limit) * MINUTE - self.limit * now
-        return Duration(-(-missing // max(1, self.limit))) if missing > 0 else Duration(0)
-
-    def use(self, amount: int, now: Instant) -> int:
-        """Uses `amount` and returns a mark for `settle`."""
-        drained = self.limit * now
-        self._up_to = max(drained, self._up_to) + amount * MINUTE
-        self._added += amount
-        return self._added
-
-    def settle(self, mark: int, now: Instant, *, reserved: int, actual: int) -> None:
-        if actual >= reserved:
-            self.use(actual - reserved, now)
-        else:
-            not_drained = self.used(now) - (self._added - mark) * MINUTE
-            self._up_to -= max(0, min((reserved - actual) * MINUTE, not_drained))
-
-    def restore(self, used: int, now: Instant) -> None:
-        """Sets the usage at `now`, in parts."""
-        self._up_to = self.limit * now + used
-
-    def used(self, now: Instant) -> int:
-        """Returns the current usage, in parts."""
-        return max(0, self._up_to - self.limit * now)
-
-    def left(self, now: Instant) -> tuple[int, int, int]:
-        """Returns the remaining amount in whole units (negative if overdrawn), the usage in parts, and the limit."""
-        limit, used = self.limit, self._up_to - self.limit * now
-        return (limit - -(-used // MINUTE), used, limit) if used > 0 else (limit, 0, limit)
-
-    def fits(self, amount: int, now: Instant) -> bool:
-        """Whether `amount` fits now."""
-        return self._up_to + (amount - self.limit) * MINUTE <= self.limit * now
 
 
 class _Level:
@@ -277,9 +213,11 @@ class _Claim:
 
 
 class TenantLimits:
-    __slots__ = ("_claims", "_levels", "_tenants", "_throttles", "paths")
+    __slots__ = ("_claims", "_levels", "_tenants", "_throttles", "paths", "share_of")
 
     def __init__(self) -> None:
+        self.share_of: Callable[[TenantId], int] = _whole
+        """Returns the share of a tenant's limits that this cell may use."""
         self._tenants: PersistentMap[TenantId, Tenant] = PersistentMap()
         self._throttles: Mapping[TenantId, Limits] = {}
         self._levels: dict[TenantId, _Level] = {}
@@ -337,7 +275,28 @@ class TenantLimits:
             return
         if (level := self._levels.get(name)) is None:
             level = self._levels[name] = _Level(name)
-        level.change(limits, now)
+        level.change(divided_limits(limits, self.share_of(name)), now)
+
+    def change_shares(self, names: Iterable[TenantId], since: Instant) -> None:
+        """Applies the shares of these levels that have changed. The new shares have applied since the given time.
+
+        A share changes no path, so neither open requests nor other levels are visited.
+        """
+        for name in names:
+            level = self._levels.get(name)
+            if level is not None and level.share_ppm != (share_ppm := self.share_of(name)):
+                limits = _limits_of(name, self._tenants, self._throttles)
+                level.change(divided_limits(limits, share_ppm), since)
+
+    @property
+    def limited(self) -> Iterable[TenantId]:
+        """Levels with limits."""
+        return self._levels
+
+    @property
+    def throttled(self) -> Iterable[TenantId]:
+        """Levels whose limits an operator has changed."""
+        return self._throttles
 
     def shortage(self, ticket: Ticket, prompt_tokens: int, output_tokens: int, now: Instant) -> QuotaShortage | None:
         """Returns the limit that the request exceeds now."""
@@ -455,6 +414,10 @@ class TenantLimits:
 
     def _levels_of(self, tenant: TenantId) -> list[_Level]:
         return [self._levels[name] for name in levels_of(tenant) if name in self._levels]
+
+
+def _whole(_: TenantId) -> int:
+    return WHOLE_PPM
 
 
 def _limits_of(
