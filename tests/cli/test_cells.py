@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from headgate.cli.cells import FleetWatch
 from tests.cli.conftest import Headgate
 
 FLEET = """\
@@ -98,6 +99,38 @@ def test_operator_key_is_required(
     assert said.code == 1
     assert "HEADGATE_ADMIN_KEY is not set; export the key of an operator" in said.err
     assert fleet.read_text() == FLEET
+
+
+def test_operator_key_is_not_required_if_each_cell_has_its_own(
+    fleet: Path, headgate: Headgate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("HEADGATE_ADMIN_KEY", raising=False)
+    assert "(missing: east)" in headgate("cells", "status").err
+    fleet.write_text(FLEET.replace("east: {", "east: {admin_key: hg-east, "))
+    assert "HEADGATE_ADMIN_KEY" not in headgate("cells", "status").err
+
+
+def test_list_is_read_again_when_a_file_that_it_refers_to_changes(
+    fleet: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    key = fleet.parent / "key"
+    key.write_text("hg-1")
+    fleet.write_text(FLEET.replace("east: {", "east: {admin_key: '${file:key}', "))
+    watch = FleetWatch(fleet, (key,))
+    assert watch.changed() is None
+    key.write_text("hg-second")
+    changed = watch.changed()
+    assert changed is not None
+    assert changed.cells[0].admin_key == "hg-second"
+    assert watch.changed() is None
+
+    key.unlink()
+    assert watch.changed() is None
+    assert "does not exist" in capsys.readouterr().err
+    key.write_text("hg-3")
+    changed = watch.changed()
+    assert changed is not None
+    assert changed.cells[0].admin_key == "hg-3"
 
 
 def test_status_reports_gateways_that_do_not_respond(

@@ -13,11 +13,13 @@ from headgate.cli.input.admin_request import ADMIN_KEY_VARIABLE
 from headgate.cli.input.argument_types import add_actions, add_json, tenant_path
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
+    from headgate.control.cells.admin_access import AdminAccess
     from headgate.control.cells.controller_service import ProcessUnavailable
     from headgate.control.cells.messages import ProcessReport
     from headgate.control.cells.options import CellFleet
+    from headgate.control.options import FileStamp
 
 CELLS_FILE = Path("cells.yaml")
 _STATUS_TIMEOUT_S = 5.0
@@ -58,11 +60,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from headgate.config.cells.load import load_cells
+    from headgate.config.cells.load import read_cells
     from headgate.config.problems import ConfigErrors
 
     try:
-        fleet = load_cells(args.file, os.environ)
+        fleet, files = read_cells(args.file, os.environ)
     except ConfigErrors as errors:
         print(errors, file=sys.stderr)
         return 1
@@ -72,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
         case "status":
             return _status(args, fleet)
         case "run":
-            return _run_controller(args, fleet)
+            return _run_controller(args, fleet, files)
         case "move":
             return _move(args, fleet)
         case _:
@@ -155,10 +157,10 @@ def _status(args: argparse.Namespace, fleet: "CellFleet") -> int:
     from headgate.cli.input.admin_request import print_json, print_table
     from headgate.cli.output.cell_shares import account_rows, process_rows
 
-    key = _operator_key()
-    if key is None:
+    access = _admin_access(fleet)
+    if access is None:
         return 1
-    reports = asyncio.run(_read_reports(fleet, key))
+    reports = asyncio.run(_read_reports(fleet, access))
     processes, accounts = process_rows(fleet, reports), account_rows(fleet, reports)
     if args.json:
         print_json({"processes": processes, "tenants": accounts})
@@ -170,22 +172,24 @@ def _status(args: argparse.Namespace, fleet: "CellFleet") -> int:
     return 1 if any(row["problem"] for row in processes) else 0
 
 
-async def _read_reports(fleet: "CellFleet", key: str) -> "Mapping[str, ProcessReport | ProcessUnavailable]":
+async def _read_reports(
+    fleet: "CellFleet", access: "AdminAccess"
+) -> "Mapping[str, ProcessReport | ProcessUnavailable]":
     import aiohttp
 
     from headgate.control.cells.controller_service import SharesClient, read_reports
 
     async with aiohttp.ClientSession(trust_env=False) as session:
-        client = SharesClient(session, key, timeout_s=_STATUS_TIMEOUT_S)
+        client = SharesClient(session, access, timeout_s=_STATUS_TIMEOUT_S)
         return await read_reports(client, [url for cell in fleet.cells for url in cell.admin_urls])
 
 
-def _run_controller(args: argparse.Namespace, fleet: "CellFleet") -> int:
+def _run_controller(args: argparse.Namespace, fleet: "CellFleet", files: "tuple[Path, ...]") -> int:
     import asyncio
     import fcntl
 
-    key = _operator_key()
-    if key is None:
+    access = _admin_access(fleet)
+    if access is None:
         return 1
     # The directory is locked, because the file is replaced when it changes.
     folder = os.open(args.file.resolve().parent, os.O_RDONLY)
@@ -195,13 +199,13 @@ def _run_controller(args: argparse.Namespace, fleet: "CellFleet") -> int:
         print(f"headgate: another controller uses {args.file}; stop it first", file=sys.stderr)
         return 1
     try:
-        asyncio.run(_control(args.file, fleet, key))
+        asyncio.run(_control(FleetWatch(args.file, files), fleet, access))
     finally:
         os.close(folder)
     return 0
 
 
-async def _control(file: Path, fleet: "CellFleet", key: str) -> None:
+async def _control(watch: "FleetWatch", fleet: "CellFleet", access: "AdminAccess") -> None:
     import asyncio
     import signal
     import time
@@ -214,8 +218,7 @@ async def _control(file: Path, fleet: "CellFleet", key: str) -> None:
 
     log_to_stderr("info", "text")
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), trust_env=False) as session:
-        client = SharesClient(session, key, timeout_s=fleet.interval_ns / SECOND)
-        watch = _FleetWatch(file)
+        client = SharesClient(session, access, timeout_s=fleet.interval_ns / SECOND)
         # A later controller needs a higher number.
         service = ControllerService(fleet, client, reload=watch.changed, epoch=time.time_ns() // MILLISECOND)
         running = asyncio.create_task(service.run())
@@ -226,28 +229,37 @@ async def _control(file: Path, fleet: "CellFleet", key: str) -> None:
             running.result()
 
 
-class _FleetWatch:
-    """Reads the list of cells again when the file has changed. An invalid file is reported and ignored."""
+class FleetWatch:
+    """Reads the list of cells again when it or a file that it refers to has changed.
 
-    def __init__(self, file: Path) -> None:
+    An invalid file is reported and ignored.
+    """
+
+    def __init__(self, file: Path, files: "tuple[Path, ...]" = ()) -> None:
+        """`files` are those to which values in the list refer."""
+        self._file = file
+        self._stamps = self._read_stamps(files)
+
+    def _read_stamps(self, files: "Iterable[Path]") -> "dict[Path, FileStamp]":
         from headgate.control.options import file_stamp
 
-        self._file = file
-        self._stamp = file_stamp(file)
+        return {each: file_stamp(each) for each in (self._file, *files)}
 
     def changed(self) -> "CellFleet | None":
-        from headgate.config.cells.load import load_cells
+        from headgate.config.cells.load import read_cells
         from headgate.config.problems import ConfigErrors
-        from headgate.control.options import file_stamp
 
-        if (stamp := file_stamp(self._file)) == self._stamp:
+        files = tuple(self._stamps)[1:]
+        if (stamps := self._read_stamps(files)) == self._stamps:
             return None
-        self._stamp = stamp
+        self._stamps = stamps
         try:
-            return load_cells(self._file, os.environ)
+            fleet, files = read_cells(self._file, os.environ)
         except ConfigErrors as errors:
             print(errors, file=sys.stderr)
             return None
+        self._stamps = self._read_stamps(files)
+        return fleet
 
 
 def _move(args: argparse.Namespace, fleet: "CellFleet") -> int:
@@ -256,17 +268,18 @@ def _move(args: argparse.Namespace, fleet: "CellFleet") -> int:
     from headgate.config.cells.edit import set_pin
     from headgate.config.cells.load import load_cells, parse_cells
     from headgate.config.edit import EditNotPossible
+    from headgate.config.environment import References
     from headgate.config.problems import ConfigErrors
     from headgate.control.cells.assignment import account_of, cells_of
 
-    key = _operator_key()
-    if key is None:
+    access = _admin_access(fleet)
+    if access is None:
         return 1
     account = account_of(args.tenant)
     before, text = cells_of(account, fleet), args.file.read_text(encoding="utf-8")
     try:
         edited = set_pin(text, account, [name.strip() for name in args.to.split(",")])
-        parse_cells(edited, args.file, os.environ)
+        parse_cells(edited, args.file, References(os.environ, args.file.parent))
     except EditNotPossible:
         print(
             f"headgate: the layout of {args.file} cannot be edited automatically; change pins by hand", file=sys.stderr
@@ -281,7 +294,7 @@ def _move(args: argparse.Namespace, fleet: "CellFleet") -> int:
     fleet = load_cells(args.file, os.environ)
     after = cells_of(account, fleet)
     print(f"{account}: moving from {', '.join(before)} to {', '.join(after)}", file=sys.stderr)
-    if not asyncio.run(_wait_for_room(fleet, key, account, (*before, *after), args.wait)):
+    if not asyncio.run(_wait_for_room(fleet, access, account, (*before, *after), args.wait)):
         print(
             f"headgate: the old cells still use shares that the new cells need after {args.wait} s; check that "
             "`headgate cells run` is running and that all old cells respond, and run this command again",
@@ -292,7 +305,9 @@ def _move(args: argparse.Namespace, fleet: "CellFleet") -> int:
     return 0
 
 
-async def _wait_for_room(fleet: "CellFleet", key: str, account: str, cells: "Sequence[str]", wait_s: int) -> bool:
+async def _wait_for_room(
+    fleet: "CellFleet", access: "AdminAccess", account: str, cells: "Sequence[str]", wait_s: int
+) -> bool:
     """Waits until the shares of the old cells leave at least the floor for each new one."""
     import asyncio
 
@@ -300,7 +315,7 @@ async def _wait_for_room(fleet: "CellFleet", key: str, account: str, cells: "Seq
     from headgate.control.cells.share_split import MILLION
 
     for _ in range(max(1, wait_s)):
-        reports = await _read_reports(fleet, key)
+        reports = await _read_reports(fleet, access)
         used = [believed_ppm(fleet, reports, cell, account) for cell in dict.fromkeys(cells)]
         if None not in used and sum(each for each in used if each is not None) <= MILLION:
             return True
@@ -308,12 +323,16 @@ async def _wait_for_room(fleet: "CellFleet", key: str, account: str, cells: "Seq
     return False
 
 
-def _operator_key() -> str | None:
-    key = os.environ.get(ADMIN_KEY_VARIABLE)
-    if not key:
+def _admin_access(fleet: "CellFleet") -> "AdminAccess | None":
+    """Returns the keys and certificates for the admin listeners. If a key is missing, prints why and returns None."""
+    from headgate.control.cells.admin_access import AdminAccess, cells_without_key
+
+    key = os.environ.get(ADMIN_KEY_VARIABLE) or None
+    if key is None and (without := cells_without_key(fleet)):
         print(
             f"headgate: {ADMIN_KEY_VARIABLE} is not set; export the key of an operator with the permissions read and "
-            "operate in all cells",
+            f"operate, or set admin_key for each cell (missing: {', '.join(without)})",
             file=sys.stderr,
         )
-    return key or None
+        return None
+    return AdminAccess(fleet, key)

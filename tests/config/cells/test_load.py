@@ -5,10 +5,12 @@ from pathlib import Path
 import pytest
 
 from headgate.config.cells.edit import set_pin
-from headgate.config.cells.load import parse_cells
+from headgate.config.cells.load import parse_cells, read_cells
 from headgate.config.edit import EditNotPossible
+from headgate.config.environment import References
 from headgate.config.problems import ConfigErrors
 from headgate.control.cells.options import CellFleet, FleetCell, FleetCellState
+from headgate.ports.tls import ClientTlsOptions
 
 TWO = """\
 cells:
@@ -18,7 +20,7 @@ cells:
 
 
 def parsed(text: str) -> CellFleet:
-    return parse_cells(text, Path("cells.yaml"), {"HOST": "east"})
+    return parse_cells(text, Path("cells.yaml"), References({"HOST": "east", "KEY": "hg-east"}, Path()))
 
 
 def problems(text: str) -> str:
@@ -50,9 +52,41 @@ def test_all_settings_are_read() -> None:
     assert fleet.pins == {"acme": ("west", "east")}
 
 
+def test_keys_and_certificates_of_admin_listeners_are_read_for_each_cell(tmp_path: Path) -> None:
+    (tmp_path / "west-key").write_text("hg-west\n")
+    file = tmp_path / "cells.yaml"
+    file.write_text(
+        "admin_tls: {ca: ca.pem, certificate: controller.pem, key: controller.key}\n"
+        "cells:\n"
+        "  east: {url: 'http://e', admin_urls: ['https://e1:9090'], admin_key: '${KEY}'}\n"
+        "  west:\n"
+        "    url: http://w\n"
+        "    admin_urls: ['https://w1:9090']\n"
+        "    admin_key: ${file:west-key}\n"
+        "    admin_tls: {ca: west.pem, server_name: west.internal}\n"
+        "  north: {url: 'http://n', admin_urls: ['http://n1:9090']}\n"
+    )
+    fleet, files = read_cells(file, {"KEY": "hg-east"})
+    assert [each.admin_key for each in fleet.cells] == ["hg-east", "hg-west", None]
+    common = ClientTlsOptions(*(str(tmp_path / name) for name in ("ca.pem", "controller.pem", "controller.key")))
+    west = ClientTlsOptions(str(tmp_path / "west.pem"), server_name="west.internal")
+    assert [each.admin_tls for each in fleet.cells] == [common, west, None]
+    assert files == (tmp_path / "west-key",)
+
+
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
+        (
+            "cells: {a: {url: 'http://a', admin_urls: ['http://a:1'], admin_tls: {ca: a.pem}}}",
+            "cells.a.admin_tls: has no effect, because no admin URL of the cell uses https",
+        ),
+        (
+            "cells: {a: {url: 'http://a', admin_urls: ['https://a:1'], admin_tls: {key: a.key}}}",
+            "cells.a.admin_tls.certificate: missing; set the PEM file",
+        ),
+        ("cells: {a: {url: 'http://a', admin_key: ''}}", "cells.a.admin_key: expected a non-empty string"),
+        ("cells: {a: {url: 'http://a', admin_key: '${NONE}'}}", "the environment variable NONE is not set"),
         ("cells: {}", "cells.yaml:1: cells: has 0 cells; define between 1 and 256"),
         ("cells: {a: {}}", "cells.a.url: missing; set the URL to which the load balancer sends requests"),
         ("cells: {a: {url: 'ftp://a'}}", '"ftp://a" is not a base URL'),

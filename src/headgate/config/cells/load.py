@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 from headgate.config import schema_reader, yaml_document
 from headgate.config.cells.schema import CellsFile, FleetCellSection
+from headgate.config.engine_tls import client_tls
 from headgate.config.enum_values import parse_enum
 from headgate.config.environment import References
 from headgate.config.load import read_text
@@ -18,6 +19,7 @@ from headgate.config.references import NAME_RULE, ReferenceChecker, is_name
 from headgate.config.setting_types import PPM_PER_PERCENT
 from headgate.control.cells.options import CellFleet, FleetCell, FleetCellState
 from headgate.model.units import Duration
+from headgate.ports.tls import ClientTlsOptions
 
 MISSING_HINT = "docs/guides/several-cells.md has an example"
 CELLS_MAX = 256
@@ -27,16 +29,24 @@ ROUNDS_PER_LEASE_MIN = 4
 
 def load_cells(path: Path, environ: Mapping[str, str]) -> CellFleet:
     """Reads the file. Raises `ConfigErrors` with all problems."""
-    return parse_cells(read_text(path, missing=MISSING_HINT), path, environ)
+    return read_cells(path, environ)[0]
 
 
-def parse_cells(text: str, path: Path, environ: Mapping[str, str]) -> CellFleet:
+def read_cells(path: Path, environ: Mapping[str, str]) -> tuple[CellFleet, tuple[Path, ...]]:
+    """Like `load_cells`. Also returns the files that values refer to."""
+    references = References(environ, path.parent)
+    fleet = parse_cells(read_text(path, missing=MISSING_HINT), path, references)
+    return fleet, tuple(references.files)
+
+
+def parse_cells(text: str, path: Path, references: References) -> CellFleet:
     """Like `load_cells`, for the text of the file at this path."""
     report = ConfigReport(str(path))
-    file = schema_reader.read(yaml_document.parse(text, report), CellsFile, References(environ, path.parent), report)
+    file = schema_reader.read(yaml_document.parse(text, report), CellsFile, references, report)
     _check_size(file, report)
     _check_times(file, report)
-    cells = tuple(_cell(name, section, report) for name, section in file.cells.items())
+    admin_tls = client_tls(file.admin_tls, ("admin_tls",), path.parent, report)
+    cells = tuple(_cell(name, section, admin_tls, report) for name, section in file.cells.items())
     _check_pins(file, report)
     fleet = CellFleet(
         cells=cells,
@@ -69,7 +79,7 @@ def _check_times(file: CellsFile, report: ConfigReport) -> None:
         report.add_problem(("lease",), f"{wrong}; set at least {least}, or shorten interval")
 
 
-def _cell(name: str, section: FleetCellSection, report: ConfigReport) -> FleetCell:
+def _cell(name: str, section: FleetCellSection, common_tls: ClientTlsOptions | None, report: ConfigReport) -> FleetCell:
     place = ("cells", name)
     if not is_name(name):
         report.add_problem(place, NAME_RULE, contents_valid=True)
@@ -80,7 +90,20 @@ def _cell(name: str, section: FleetCellSection, report: ConfigReport) -> FleetCe
             report.add_problem((*place, "admin_urls", number), f"{url} is listed twice; remove one")
     state = parse_enum(FleetCellState, section.state, FleetCellState.ACTIVE, (*place, "state"), report)
     admin_urls = tuple(url.rstrip("/") for url in section.admin_urls)
-    return FleetCell(name, section.url.rstrip("/"), admin_urls, section.weight, state)
+    own_tls = client_tls(section.admin_tls, (*place, "admin_tls"), Path(report.file).parent, report)
+    has_https = any(url.startswith("https://") for url in admin_urls)
+    if own_tls is not None and not has_https:
+        wrong = "has no effect, because no admin URL of the cell uses https; use https in admin_urls, or remove it"
+        report.add_problem((*place, "admin_tls"), wrong)
+    return FleetCell(
+        name,
+        section.url.rstrip("/"),
+        admin_urls,
+        section.weight,
+        state,
+        admin_key=section.admin_key,
+        admin_tls=(own_tls or common_tls) if has_https else None,
+    )
 
 
 def _check_url(url: str, place: SettingPath, report: ConfigReport) -> None:

@@ -4,8 +4,9 @@ from typing import Annotated
 
 from msgspec import Meta
 
+from headgate.config.pool_schema import EngineTlsSection
 from headgate.config.section import Section
-from headgate.config.setting_types import Percent, Positive, PositiveDuration
+from headgate.config.setting_types import Percent, Positive, PositiveDuration, Secret
 from headgate.control.cells.options import CellFleet, FleetCell
 
 _FLEET = CellFleet(())
@@ -19,6 +20,8 @@ CellUrl = Annotated[
 class FleetCellSection(Section, frozen=True):
     url: CellUrl
     admin_urls: list[str] = []
+    admin_key: Secret | None = None
+    admin_tls: EngineTlsSection | None = None
     weight: Positive = _CELL.weight
     state: str = _CELL.state.value
 
@@ -29,4 +32,5 @@ class CellsFile(Section, frozen=True):
     share_floor_percent: Percent = _FLEET.share_floor_ppm // 10_000
     interval: PositiveDuration = _FLEET.interval_ns
     lease: PositiveDuration = _FLEET.lease_ns
+    admin_tls: EngineTlsSection | None = None
     pins: dict[str, list[str]] = {}

@@ -13,10 +13,12 @@ from typing import Final
 import aiohttp
 import msgspec
 
+from headgate.control.cells.admin_access import AdminAccess
 from headgate.control.cells.messages import ProcessReport, ShareMessage
 from headgate.control.cells.options import CellFleet
 from headgate.control.cells.share_controller import ShareController
 from headgate.model.units import MILLISECOND, SECOND
+from headgate.ports.tls import InvalidTlsFile
 from headgate.telemetry.log import log_event
 
 SHARES_PER_BODY_MAX: Final = 500
@@ -31,9 +33,9 @@ class ProcessUnavailable(Exception):
 class SharesClient:
     """Calls the share paths of gateways' admin APIs."""
 
-    def __init__(self, session: aiohttp.ClientSession, key: str, *, timeout_s: float) -> None:
+    def __init__(self, session: aiohttp.ClientSession, access: AdminAccess, *, timeout_s: float) -> None:
         self._session = session
-        self._headers = {"authorization": f"Bearer {key}"}
+        self.access = access
         self._timeout = aiohttp.ClientTimeout(total=timeout_s)
 
     async def assign(self, message: ShareMessage) -> ProcessReport:
@@ -57,10 +59,15 @@ class SharesClient:
 
     async def _post(self, process: str, path: str, body: Mapping[str, object]) -> ProcessReport:
         try:
+            context = self.access.context(process)
+        except InvalidTlsFile as problem:
+            raise ProcessUnavailable(str(problem)) from None
+        try:
             async with self._session.post(
                 f"{process}/admin/v1/shares/{path}",
                 json=body,
-                headers=self._headers,
+                headers=self.access.headers(process),
+                ssl=True if context is None else context,
                 timeout=self._timeout,
                 allow_redirects=False,
             ) as answer:
@@ -104,6 +111,7 @@ class ControllerService:
         while not self._controller.superseded:
             began = time.monotonic_ns()
             if (fleet := self._reload()) is not None:
+                self._client.access.change_fleet(fleet)
                 self._controller.change_fleet(fleet, began)
                 log_event(logging.INFO, "the list of cells has changed", cells=len(fleet.cells))
             messages = self._controller.next_round(began)

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from headgate.model.units import SECOND, Duration
+from headgate.ports.tls import ClientTlsOptions
 
 
 class FleetCellState(StrEnum):
@@ -24,6 +25,10 @@ class FleetCell:
     """Admin listeners of all gateways and scheduler processes of the cell."""
     weight: int = 100
     state: FleetCellState = FleetCellState.ACTIVE
+    admin_key: str | None = field(default=None, repr=False)
+    """Operator's key for the admin listeners. None for the key that is common to all cells."""
+    admin_tls: ClientTlsOptions | None = None
+    """Certificates for admin listeners with https. None for the system's authorities and no client certificate."""
 
 
 @dataclass(frozen=True, slots=True)

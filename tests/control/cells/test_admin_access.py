@@ -1,0 +1,112 @@
+"""Keys and certificates with which the controller calls the admin listeners of each cell."""
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+from headgate.control.cells.admin_access import AdminAccess, cells_without_key
+from headgate.control.cells.controller_service import ProcessUnavailable, SharesClient, read_reports
+from headgate.control.cells.messages import ProcessReport
+from headgate.control.cells.options import CellFleet, FleetCell
+from headgate.ports.tls import ClientTlsOptions, ServerTlsOptions, server_context
+from testing.tls_authority import Authority
+
+REPORT = ProcessReport("s1", 7, 1, 1, 250_000)
+
+
+class AdminListener:
+    """Admin listener of one process. Records the authorization headers."""
+
+    def __init__(self) -> None:
+        self.keys: list[str | None] = []
+        self.url = ""
+
+    async def report(self, request: web.Request) -> web.Response:
+        self.keys.append(request.headers.get("authorization"))
+        return web.json_response(asdict(REPORT))
+
+    @asynccontextmanager
+    async def run(self, tls: ServerTlsOptions | None = None) -> AsyncIterator["AdminListener"]:
+        app = web.Application()
+        app.router.add_post("/admin/v1/shares/{action}", self.report)
+        runner = web.AppRunner(app)
+        await runner.setup()
+        context = None if tls is None else server_context(tls)
+        site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context)
+        await site.start()
+        [address] = runner.addresses
+        self.url = f"http{'' if tls is None else 's'}://127.0.0.1:{address[1]}"
+        try:
+            yield self
+        finally:
+            await runner.cleanup()
+
+
+def a_cell(name: str, url: str, *, key: str | None = None, tls: ClientTlsOptions | None = None) -> FleetCell:
+    return FleetCell(name, f"http://{name}", (url,), admin_key=key, admin_tls=tls)
+
+
+async def problem_of(access: AdminAccess, url: str) -> str:
+    async with aiohttp.ClientSession() as session:
+        found = (await read_reports(SharesClient(session, access, timeout_s=5), [url]))[url]
+    return str(found) if isinstance(found, ProcessUnavailable) else ""
+
+
+async def test_each_cell_gets_its_own_key_or_the_common_one() -> None:
+    async with AdminListener().run() as east, AdminListener().run() as west:
+        fleet = CellFleet((a_cell("east", east.url, key="hg-east"), a_cell("west", west.url)))
+        access = AdminAccess(fleet, "hg-common")
+        for url in (east.url, west.url):
+            assert await problem_of(access, url) == ""
+        assert (east.keys, west.keys) == (["Bearer hg-east"], ["Bearer hg-common"])
+
+        access.change_fleet(replace(fleet, cells=(a_cell("east", east.url, key="hg-new"),)))
+        assert await problem_of(access, east.url) == ""
+        assert east.keys[-1] == "Bearer hg-new"
+
+
+def test_cells_without_an_own_key_need_the_common_one() -> None:
+    cells = (a_cell("east", "http://e", key="hg-east"), a_cell("west", "http://w"), FleetCell("north", "http://n"))
+    assert cells_without_key(CellFleet(cells)) == ["west"]
+    assert "hg-east" not in repr(cells)
+
+
+async def test_listener_with_a_private_authority_is_verified_and_gets_the_client_certificate(tmp_path: Path) -> None:
+    authority = Authority(tmp_path / "own")
+    async with AdminListener().run(authority.server(client_ca=authority.file)) as east:
+        own = AdminAccess(CellFleet((a_cell("east", east.url, tls=authority.client()),)), "hg")
+        assert await problem_of(own, east.url) == ""
+
+        without = AdminAccess(CellFleet((a_cell("east", east.url, tls=ClientTlsOptions(str(authority.file))),)), "hg")
+        assert await problem_of(without, east.url) != ""
+        system = AdminAccess(CellFleet((a_cell("east", east.url),)), "hg")
+        assert "certificate" in await problem_of(system, east.url)
+        assert len(east.keys) == 1
+
+
+def test_renewed_certificate_is_read_and_an_unusable_one_is_reported(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    options = authority.client()
+    access = AdminAccess(CellFleet((a_cell("east", "https://east:9090", tls=options),)), "hg")
+    first = access.context("https://east:9090")
+    assert isinstance(first, ssl.SSLContext)
+    assert access.context("https://east:9090") is first
+
+    authority.client()
+    assert access.context("https://east:9090") is not first
+
+    Path(options.files[1]).write_text("no certificate")
+    assert options.files[1] in asyncio.run(problem_of(access, "https://east:9090"))
+
+
+@pytest.mark.parametrize("url", ["http://east:9090", "https://other:9090"])
+def test_other_listeners_use_the_authorities_of_the_system(url: str) -> None:
+    fleet = CellFleet((a_cell("east", "https://east:9090", tls=ClientTlsOptions("ca.pem")),))
+    assert AdminAccess(fleet, "hg").context(url) is None
