@@ -1,13 +1,14 @@
 """Converted configurations serve requests from the engines that their sources name.
 
-The engines are simulated. nginx and Envoy are real, and run with the same file that is converted.
+The engines are simulated. nginx and Envoy are real, and run with the same file that is converted. For an InferencePool,
+a DNS server stands for the cluster: it has the headless Service that the result describes.
 """
 
 import asyncio
 import json
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import aiohttp
@@ -15,6 +16,7 @@ import pytest
 import yaml
 
 from headgate.simulation.server.record import read_record
+from testing.dns_server import A, DnsServer
 from testing.envoy import envoy_command
 from testing.gateway import CHAT, chat, text_of
 from testing.nginx import nginx_command
@@ -193,3 +195,43 @@ async def test_converted_envoy_configuration_reaches_the_engines_of_envoy(tmp_pa
             with converted_gateway(file, "--engine", "vllm", "--model", MODEL) as url:
                 assert await engines_reached(f"http://127.0.0.1:{port}", record, {0, 1}) == {0, 1}
                 assert await engines_reached(url, record, {0, 1}) == {0, 1}
+
+
+INFERENCE_POOL = """\
+apiVersion: inference.networking.k8s.io/v1
+kind: InferencePool
+metadata: {{name: qwen3, namespace: llm}}
+spec:
+  selector: {{matchLabels: {{app: qwen3}}}}
+  targetPorts: [{{number: {0}}}, {{number: {1}}}]
+  endpointPickerRef: {{name: picker, port: {{number: 9002}}}}
+---
+apiVersion: inference.networking.x-k8s.io/v1alpha2
+kind: InferenceObjective
+metadata: {{name: chat, namespace: llm}}
+spec: {{priority: 10, poolRef: {{name: qwen3}}}}
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: {{name: qwen3, namespace: llm}}
+spec:
+  rules:
+    - matches: [{{headers: [{{name: X-Gateway-Model-Name, value: Qwen/Qwen3-8B}}]}}]
+      backendRefs: [{{group: inference.networking.k8s.io, kind: InferencePool, name: qwen3}}]
+      timeouts: {{request: 5m}}
+"""
+
+
+async def test_converted_inference_pool_reaches_its_pods(tmp_path: Path) -> None:
+    record, file = tmp_path / "record", tmp_path / "pool.yaml"
+    dns = DnsServer({("qwen3-engines.llm.svc.cluster.local", A): ["127.0.0.1"]})
+    with simulated_engines(3, "--record", str(record), model=MODEL) as engines, ExitStack() as stack:
+        file.write_text(INFERENCE_POOL.format(*(url.rpartition(":")[2] for url in engines)))
+        async with dns.serving():
+            running = converted_gateway(file, "--engine", "vllm", nameserver=f"127.0.0.1:{dns.port}")
+            # The DNS server runs in this event loop.
+            url = await asyncio.to_thread(stack.enter_context, running)
+            assert await engines_reached(url, record, {0, 1}) == {0, 1}
+            status, body = await response_to(url, MODEL, headgate_class="chat")
+            assert (status, text_of(body) != "") == (200, True)
+            await asyncio.to_thread(stack.close)

@@ -16,7 +16,7 @@ from headgate.cli.keys import KEY_SECRET_VARIABLE
 if TYPE_CHECKING:
     from headgate.config.convert.conversion import Conversion, ConversionOptions
 
-_FORMATS = ("litellm", "nginx", "envoy")
+_FORMATS = ("litellm", "nginx", "envoy", "inferencepool")
 _EXIT_INVALID = 2
 
 

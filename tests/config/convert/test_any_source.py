@@ -8,7 +8,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.config.convert import test_envoy
+from tests.config.convert import test_envoy, test_inference_pool
 from tests.config.convert.builders import ConversionError, converted, settings_of
 
 WORDS = (
@@ -221,3 +221,29 @@ ENVOY = yaml.safe_load(
 @given(changed_at_random(ENVOY))
 def test_any_envoy_configuration_is_valid_or_an_error(tree: dict) -> None:
     is_valid_or_an_error(json.dumps(tree), "envoy")
+
+
+MODEL = {"criticality": "Critical", "modelName": "a", "poolRef": {"name": "qwen3"}, "targetModels": [{"name": "b"}]}
+RULE = {
+    "matches": [test_inference_pool.by_header("m")],
+    "backendRefs": [test_inference_pool.backend(weight=1)],
+    "timeouts": {"request": "10s"},
+    "retry": {"attempts": 2},
+}
+MANIFESTS = {
+    "kind": "List",
+    "items": [
+        test_inference_pool.pool(),
+        test_inference_pool.old_pool("other"),
+        test_inference_pool.service(),
+        test_inference_pool.manifest("InferenceModel", "model", **MODEL),
+        test_inference_pool.objective("chat", priority=1),
+        test_inference_pool.objective("batch", priority=-1),
+        test_inference_pool.route(RULE),
+    ],
+}
+
+
+@given(changed_at_random(MANIFESTS))
+def test_any_inference_pool_is_valid_or_an_error(tree: dict) -> None:
+    is_valid_or_an_error(json.dumps(tree), "inferencepool")

@@ -10,6 +10,8 @@ from typing import Final
 from headgate.config.convert.draft import Draft
 from headgate.config.convert.envoy import EnvoyReader
 from headgate.config.convert.envoy_resources import is_envoy
+from headgate.config.convert.inference_pool import InferencePoolReader
+from headgate.config.convert.kubernetes_objects import is_inference_manifest
 from headgate.config.convert.litellm import LitellmReader
 from headgate.config.convert.litellm_accounts import AccountReader
 from headgate.config.convert.nginx import NginxReader
@@ -96,6 +98,8 @@ def recognized_format(text: str, name: str) -> str:
             return "litellm"
         if is_envoy(each):
             return "envoy"
+        if is_inference_manifest(each):
+            return "inferencepool"
     raise ConversionError(f"{name}: has an unknown format; name it with --from, one of {', '.join(FORMATS)}")
 
 
@@ -123,8 +127,15 @@ def _envoy(text: str, draft: Draft, options: ConversionOptions) -> None:
     source.drop_unread()
 
 
+def _inference_pool(text: str, draft: Draft, options: ConversionOptions) -> None:
+    source = YamlSource(draft.file, text)
+    reader = InferencePoolReader(draft, options.engine or DEFAULT_ENGINE, options.models)
+    reader.read(list(source.documents()))
+    source.drop_unread()
+
+
 FORMATS: Final[Mapping[str, Callable[[str, Draft, ConversionOptions], None]]] = MappingProxyType(
-    {"litellm": _litellm, "nginx": _nginx, "envoy": _envoy}
+    {"litellm": _litellm, "nginx": _nginx, "envoy": _envoy, "inferencepool": _inference_pool}
 )
 
 
