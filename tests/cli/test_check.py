@@ -282,6 +282,7 @@ def test_json_output_of_valid_file_is_one_object(
         "notifications": None,
         "tracing": None,
         "records": None,
+        "audit": None,
         "state_directory": None,
         "stage_budgets": {},
         "objectives": {},

@@ -21,6 +21,7 @@ database: {url: "postgresql://u:${S}@h/d"}
 ledger: {spool_directory: /spool, metadata_keys: [unit], unit_key: unit}
 tracing: {endpoint: "http://collector/${S}", headers: {a: "${S}"}}
 records: {directory: /records}
+audit: {directory: /audit}
 notifications: "http://hook/${S}"
 admin_keys: {ann: {key: "hmac-sha256:CDCD", permissions: [read]}}
 identity:

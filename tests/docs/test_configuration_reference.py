@@ -36,6 +36,7 @@ from headgate.config.schema import (
     AdminKeySection,
     AdminListenTlsSection,
     AdmissionSection,
+    AuditSection,
     CellSection,
     ConfigFile,
     DatabaseSection,
@@ -111,6 +112,7 @@ SECTIONS: dict[str, type[Section]] = {
     "`ledger`": LedgerSection,
     "`tracing`": TracingSection,
     "`records`": RecordsSection,
+    "`audit`": AuditSection,
     "`notifications`": NotificationsSection,
     "`admin_keys.NAME`": AdminKeySection,
 }

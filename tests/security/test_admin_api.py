@@ -23,6 +23,8 @@ from headgate.edge.client import Client, Headers
 from headgate.model.units import TenantId
 from headgate.ports.admin_roles import ROLES, Operator, Permission, Role, granted, permissions_of
 from headgate.ports.directory import Actor, TenantRow, TenantSettings
+from headgate.ports.read_audit import ReadAudit
+from headgate.telemetry.audit.read_log import ReadLog
 from headgate.wire.keys import digest
 from testing.fake_engine import FakeEngine
 from testing.gateway import gateway_in_loop
@@ -52,6 +54,7 @@ NEEDS = {
     "overrides/create": "operate",
     "overrides/end": "operate",
     "audit/list": "read",
+    "audit/reads": "audit",
     "shares/assign": "operate",
     "shares/report": "read",
 }
@@ -62,10 +65,10 @@ HAVE = {
     "viewer": {"read", "cost"},
     "operator": {"read", "cost", "operate"},
     "accountant": {"cost", "budgets"},
-    "admin": {"read", "cost", "budgets", "keys", "operate"},
+    "admin": {"read", "cost", "budgets", "keys", "operate", "audit"},
 }
 """Permissions of each role."""
-PERMISSIONS = ("read", "cost", "budgets", "keys", "operate")
+PERMISSIONS = ("read", "cost", "budgets", "keys", "operate", "audit")
 WHOLE = {
     "tenants/list": {"under": "acme", "after": "acme"},
     "tenants/create": {"tenant": "acme", "classes": ["c"], "models": ["m"], "plan": "free"},
@@ -89,6 +92,7 @@ WHOLE = {
     "overrides/create": {"verb": "hold", "target": "batch", "duration_s": 60, "reason": "a test"},
     "overrides/end": {"override": "ovr_1"},
     "audit/list": {},
+    "audit/reads": {"tenant": "acme"},
 }  # fmt: skip
 """Body for each route, with all of its text fields. `test_admin_shares.py` tests the bodies of the other routes."""
 FREE = {"after", "classes", "models", "class", "model", "target", "reason", "override"}
@@ -146,14 +150,14 @@ class FakeWire:
 async def taken_over() -> None: ...
 
 
-def api(directory: FakeDirectory) -> AdminApi:
+def api(directory: FakeDirectory, reads: ReadAudit | None = None) -> AdminApi:
     others = {
         **tenant_routes(directory, SECRET),  # type: ignore[arg-type]
         **budget_routes(directory, lambda _: ()),  # type: ignore[arg-type]
         **cost_routes(directory),  # type: ignore[arg-type]
         **share_routes(lambda _: {}, dict),
     }
-    return AdminApi(directory, AUTH, taken_over, lambda _: None, more_routes=others)  # type: ignore[arg-type]
+    return AdminApi(directory, AUTH, taken_over, lambda _: None, reads or ReadLog(None, ""), more_routes=others)  # type: ignore[arg-type]
 
 
 async def asked(
@@ -164,6 +168,7 @@ async def asked(
     key: str | None = "hg-read",
     method: str = "POST",
     kind: bytes = b"application/json",
+    reads: ReadAudit | None = None,
     **more: bytes,
 ) -> FakeWire:
     wire = FakeWire()
@@ -173,7 +178,7 @@ async def asked(
     client = Client(wire, method=method, path=f"/admin/v1/{path}".encode(), headers=headers, body_bytes_max=2**20)
     client.add_body(body)
     client.complete_body()
-    await api(directory)(client)
+    await api(directory, reads)(client)
     return wire
 
 
@@ -198,7 +203,7 @@ def test_route_without_a_permission_cannot_be_registered() -> None:
     more = {b"/admin/v1/new": api(FakeDirectory()).routes[b"/admin/v1/audit/list"]}
 
     with pytest.raises(AssertionError, match="route_permissions"):
-        AdminApi(FakeDirectory(), AUTH, taken_over, lambda _: None, more_routes=more)  # type: ignore[arg-type]
+        AdminApi(FakeDirectory(), AUTH, taken_over, lambda _: None, ReadLog(None, ""), more_routes=more)  # type: ignore[arg-type]
 
 
 def test_tables_of_permissions_and_roles_are_complete() -> None:

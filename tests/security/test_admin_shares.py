@@ -11,6 +11,7 @@ from headgate.core.events import SharesAssigned
 from headgate.edge.admin.api import AdminApi
 from headgate.edge.client import Client
 from headgate.model.units import SECOND
+from headgate.telemetry.audit.read_log import ReadLog
 from testing.builders import at
 from tests.security.test_admin_api import AUTH, FakeDirectory, FakeWire, taken_over
 
@@ -28,7 +29,7 @@ class Gateway:
         client.add_body(json.dumps(body).encode())
         client.complete_body()
         routes, nobody = routes_of(self.leases), FakeDirectory()
-        api = AdminApi(nobody, AUTH, taken_over, lambda _: None, more_routes=routes)  # type: ignore[arg-type]
+        api = AdminApi(nobody, AUTH, taken_over, lambda _: None, ReadLog(None, ""), more_routes=routes)  # type: ignore[arg-type]
         await api(client)
         return wire
 

@@ -34,6 +34,7 @@ from headgate.ports.admin_roles import Operator, granted
 from headgate.ports.identity import InvalidToken, TokenFault
 from headgate.ports.ledger import AttemptJournal
 from headgate.ports.observer import Observer
+from headgate.ports.read_audit import ReadAudit
 from headgate.telemetry.directory_metrics import DirectoryStats
 from headgate.telemetry.identity_metrics import IdentityStats
 from headgate.telemetry.ledger_metrics import LedgerStats
@@ -288,6 +289,7 @@ class TenantAccounts:
         settings: Settings,
         budgets_left: Callable[[TenantId | None], Sequence[BudgetStatus] | None],
         endpoints: Callable[[], Collection[EndpointId]],
+        reads: ReadAudit,
     ) -> AdminApi | None:
         """Returns the admin API for overrides and, with a database, for tenants, keys and budgets.
 
@@ -307,6 +309,7 @@ class TenantAccounts:
                 auth,
                 self._wait_applied,
                 names,
+                reads,
                 hint=NO_DATABASE_HINT,
                 more_routes=shares,
             )
@@ -314,7 +317,7 @@ class TenantAccounts:
         others = {**tenant_routes(directory.writer, secrets[0]), **budgets, **shares}
         if self._reports is not None:
             others |= cost_routes(self._reports)
-        return AdminApi(directory.writer, auth, self._wait_applied, names, more_routes=others)
+        return AdminApi(directory.writer, auth, self._wait_applied, names, reads, more_routes=others)
 
     # Status
 

@@ -112,7 +112,7 @@ class Gateway:
         self._shares_port = worker is not None
         self._parts = self._open_parts()
         self._status = GatewayStatus(self._configuration, self._parts, serves=serves)
-        self._admin = self._open_admin()
+        self._admin = _open_admin(self._parts, self._status)
         self._reload = Reloader(
             self._configuration,
             self._parts,
@@ -147,17 +147,6 @@ class Gateway:
             cell=self._cell,
             registry=self._open_registry(),
             speeds=open_learned_speeds(self._host, lambda: self._settings),
-        )
-
-    def _open_admin(self) -> AdminApp:
-        requests, status = _request_search(self._parts), self._status
-        return AdminApp(
-            ready=status.ready,
-            metrics=status.metrics,
-            status=status.status,
-            explain=requests.explain,
-            requests=requests.search,
-            verdict=status.verdict,
         )
 
     def _open_app(self, settings: Settings) -> GatewayApp:
@@ -356,6 +345,19 @@ class Gateway:
 
     def _report_budgets(self, told: BudgetsSynced) -> None:
         self._host.report(told)
+
+
+def _open_admin(parts: GatewayParts, status: GatewayStatus) -> AdminApp:
+    requests = _request_search(parts)
+    return AdminApp(
+        ready=status.ready,
+        metrics=status.metrics,
+        status=status.status,
+        explain=requests.explain,
+        requests=requests.search,
+        verdict=status.verdict,
+        reads=parts.observability.reads,
+    )
 
 
 def _request_search(parts: GatewayParts) -> RequestSearch:

@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from headgate.compose.live_console import ConsoleSources, LiveConsole
-from headgate.compose.records import RecordStore
+from headgate.compose.records import RecordStore, process_name
 from headgate.compose.traces import Tracing
 from headgate.config.settings import Settings
 from headgate.control.diagnosis import DiagnosisService
@@ -23,6 +23,7 @@ from headgate.model.verdict import Cause, Verdict
 from headgate.ports.engine import Capabilities
 from headgate.ports.observer import Observer
 from headgate.ports.records import RequestRecord
+from headgate.telemetry.audit.read_log import ReadLog
 from headgate.telemetry.cell_metrics import CellStats
 from headgate.telemetry.config_metrics import ConfigStats, config_metrics
 from headgate.telemetry.cost_observer import CostObserver
@@ -94,6 +95,8 @@ class Observability:
         self._costs = () if settings.cell is None else (CostObserver(self.meters),)
         self.decisions = DecisionHistory()
         self.records = RecordStore(settings, self.decisions)
+        self.reads = ReadLog(settings.audit, process_name())
+        """Log of operators' reads of tenants' data."""
         self._traces = Tracing(settings)
         self._live = LiveConsole(settings, self.meters)
         self._diagnosis = DiagnosisService(has_operators=bool(settings.admin_keys or settings.operators))

@@ -32,7 +32,7 @@ class RecordStore:
         retention_ns = Duration(0) if kept is None else kept.retention_ns
         writer = None
         if kept is not None and folder is not None:
-            writer = SegmentWriter(folder, _process_name(), retention_ns=retention_ns, bytes_max=kept.bytes_max)
+            writer = SegmentWriter(folder, process_name(), retention_ns=retention_ns, bytes_max=kept.bytes_max)
         self._keeper = RecordKeeper(decisions, self.stages, _now, writer)
         self.add: Callable[[RequestRecord], None] = self._keeper.add
         """Receives the record of a finished request."""
@@ -72,7 +72,7 @@ def class_budgets(settings: Settings) -> dict[str, ClassStageBudget]:
     }
 
 
-def _process_name() -> str:
+def process_name() -> str:
     """Returns a globally unique process name."""
     return f"{_INVALID_NAME_CHARS.sub('-', socket.gethostname())[:60]}.{os.getpid()}.{time.time_ns():x}"
 

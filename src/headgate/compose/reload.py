@@ -30,6 +30,7 @@ from headgate.hosts.cell.host import CellHost
 from headgate.hosts.local.host import LocalHost
 from headgate.model.tenant import tenant_table
 from headgate.model.units import EndpointId
+from headgate.ports.read_audit import ReadAudit
 from headgate.telemetry.log import log_event
 
 
@@ -174,7 +175,7 @@ class Reloader:
         """Applies the settings to the request handler, scheduler, fleets, engines and probes."""
         parts = self._parts
         self._admin.hosts = AllowedHosts((*settings.admin_allowed_hosts, settings.admin_listen.host))
-        self._admin.api = open_admin_api(parts.accounts, parts.host, settings)
+        self._admin.api = open_admin_api(parts.accounts, parts.host, settings, parts.observability.reads)
         self._apply_policy(settings)
         parts.scaling.change_rules(settings.scaling_rules)
         parts.batchers.set_rules(settings.batch_rules, settings.ttft_targets_ns)
@@ -192,8 +193,10 @@ def open_access(accounts: TenantAccounts, host: LocalHost | CellHost, settings: 
     return accounts.access(settings, host.limits_left, host.budgets_left)
 
 
-def open_admin_api(accounts: TenantAccounts, host: LocalHost | CellHost, settings: Settings) -> AdminApi | None:
+def open_admin_api(
+    accounts: TenantAccounts, host: LocalHost | CellHost, settings: Settings, reads: ReadAudit
+) -> AdminApi | None:
     def endpoints() -> list[EndpointId]:
         return [each.id for each in host.summary().endpoints]
 
-    return accounts.admin_api(settings, host.budgets_left, endpoints)
+    return accounts.admin_api(settings, host.budgets_left, endpoints, reads)

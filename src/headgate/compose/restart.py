@@ -33,4 +33,5 @@ def _fixed_settings(settings: Settings) -> dict[str, object]:
         ),
         "notifications": settings.notifications is None,
         "records": settings.records,
+        "audit": settings.audit,
     }

@@ -299,6 +299,7 @@ def _services(settings: Settings) -> Iterator[_Setting]:
         yield from _values({"ledger.unit_key": settings.policy.unit_key})
     yield from _object("tracing", settings.tracing, secret=("endpoint", "headers"))
     yield from _object("records", settings.records)
+    yield from _object("audit", settings.audit)
     yield from _object("notifications", settings.notifications, secret=("webhook",))
     for issuer in settings.issuers:
         yield from _object(f"identity.issuers.{issuer.name}", issuer)

@@ -157,11 +157,7 @@ def _parts(settings: Settings) -> dict[str, object]:
         parts["notifications"] = replace(settings.notifications, webhook="")
     if settings.tracing is not None:
         parts["tracing"] = replace(settings.tracing, endpoint="", headers=dict.fromkeys(settings.tracing.headers, ""))
-    if settings.records is not None:
-        parts["records"] = settings.records if settings.cell is None else replace(settings.records, directory="")
-    if settings.state_directory is not None and settings.cell is None:
-        parts["state_directory"] = settings.state_directory
-    parts |= _tls_parts(settings) | _issuer_parts(settings)
+    parts |= _directory_parts(settings) | _tls_parts(settings) | _issuer_parts(settings)
     if settings.stage_budgets:
         parts["stage_budgets"] = settings.stage_budgets
     if settings.objectives:
@@ -170,6 +166,18 @@ def _parts(settings: Settings) -> dict[str, object]:
         parts["reload"] = settings.reload
     if settings.cell is not None:
         parts["cell"] = replace(settings.cell, store="", member_name=None)
+    return parts
+
+
+def _directory_parts(settings: Settings) -> dict[str, object]:
+    """Settings of local files. In a cell, the directories may differ between machines."""
+    parts: dict[str, object] = {}
+    if settings.records is not None:
+        parts["records"] = settings.records if settings.cell is None else replace(settings.records, directory="")
+    if settings.audit is not None:
+        parts["audit"] = settings.audit if settings.cell is None else replace(settings.audit, directory="")
+    if settings.state_directory is not None and settings.cell is None:
+        parts["state_directory"] = settings.state_directory
     return parts
 
 

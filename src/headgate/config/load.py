@@ -27,7 +27,14 @@ from headgate.config.limits import edge_limits
 from headgate.config.listener_tls import admin_client_tls, check_admin_tls, server_tls
 from headgate.config.models import check_models, models
 from headgate.config.money import check_money
-from headgate.config.observability import objectives, records_options, stage_budgets, state_directory, tracing_options
+from headgate.config.observability import (
+    audit_options,
+    objectives,
+    records_options,
+    stage_budgets,
+    state_directory,
+    tracing_options,
+)
 from headgate.config.policy_rules import (
     admission_rules,
     degradation_rules,
@@ -182,6 +189,7 @@ def _settings(
         notifications=notification_options(file, report),
         tracing=tracing_options(file, report),
         records=records_options(file, report),
+        audit=audit_options(file, report),
         state_directory=state_directory(file, report),
         stage_budgets=stage_budgets(file, classes, report),
         objectives=objectives(file, classes, report),

@@ -18,6 +18,7 @@ from headgate.config.schema_reader import available, suggestion
 from headgate.model.policy import ServiceClass
 from headgate.model.stage import STAGES_TO_FIRST_TOKEN, Stage
 from headgate.model.units import ClassName, Duration
+from headgate.telemetry.audit.options import AuditOptions
 from headgate.telemetry.options import Objectives
 from headgate.telemetry.records.options import RecordsOptions
 from headgate.telemetry.traces.options import NamingConvention, TracingOptions
@@ -70,6 +71,15 @@ def records_options(file: ConfigFile, report: ConfigReport) -> RecordsOptions | 
         wrong = "must be an absolute path; start it with /"
         report.add_problem(("records", "directory"), wrong)
     return fill(RecordsOptions, given_settings(records))
+
+
+def audit_options(file: ConfigFile, report: ConfigReport) -> AuditOptions | None:
+    if file.audit is None:
+        return None
+    place = ("audit", "directory")
+    if not report.has_problem(place) and not PurePath(file.audit.directory).is_absolute():
+        report.add_problem(place, "must be an absolute path; start it with /")
+    return fill(AuditOptions, given_settings(file.audit))
 
 
 def state_directory(file: ConfigFile, report: ConfigReport) -> str | None:

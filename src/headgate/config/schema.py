@@ -23,6 +23,7 @@ from headgate.config.setting_types import (
     UNLIMITED,
     AddressText,
     AdminKeyHash,
+    AuditDirectory,
     Bytes,
     CertificateFile,
     CertificateKeyFile,
@@ -50,6 +51,7 @@ from headgate.hosts.cell.options import CellOptions
 from headgate.ledger.options import DatabaseOptions, LedgerOptions
 from headgate.model.policy import AdmissionRules, DegradationRules, HeadroomRules, RoutingRules, SheddingRules
 from headgate.model.units import MINUTE, SECOND
+from headgate.telemetry.audit.options import AuditOptions
 from headgate.telemetry.records.options import RecordsOptions
 from headgate.telemetry.traces.options import TracingOptions
 
@@ -64,6 +66,7 @@ _DATABASE = DatabaseOptions("", "")
 _LEDGER = LedgerOptions("")
 _TRACING = TracingOptions("")
 _RECORDS = RecordsOptions("")
+_AUDIT = AuditOptions("")
 
 
 class LimitsSection(Section, frozen=True):
@@ -243,6 +246,11 @@ class RecordsSection(Section, frozen=True):
     bytes_max: StorageBytes = _RECORDS.bytes_max
 
 
+class AuditSection(Section, frozen=True):
+    directory: AuditDirectory
+    bytes_max: StorageBytes = _AUDIT.bytes_max
+
+
 class ConfigFile(Section, frozen=True):
     pools: Annotated[dict[str, PoolSection], Meta(extra={"next": "define at least one pool"})]
     models: Annotated[dict[str, ModelSection], Meta(extra={"next": "define at least one model with its pools"})]
@@ -278,5 +286,6 @@ class ConfigFile(Section, frozen=True):
     ledger: LedgerSection | None = None
     tracing: TracingSection | None = None
     records: RecordsSection | None = None
+    audit: AuditSection | None = None
     notifications: NotificationsSection | None = None
     state_directory: str | None = None

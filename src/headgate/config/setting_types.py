@@ -79,6 +79,7 @@ CollectorUrl = Annotated[
     str,
     Meta(extra={"next": "set the OTLP/HTTP URL of an OpenTelemetry collector, such as http://collector:4318"}),
 ]
+AuditDirectory = Annotated[str, Meta(extra={"next": "set a persistent directory, such as /var/lib/headgate/audit"})]
 RecordsDirectory = Annotated[str, Meta(extra={"next": "set a persistent directory, such as /var/lib/headgate/records"})]
 BudgetUsd = Annotated[
     int,

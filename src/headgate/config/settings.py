@@ -22,6 +22,7 @@ from headgate.model.stage import Stage
 from headgate.model.units import ClassName, Duration, PoolName, TenantId
 from headgate.ports.admin_roles import Role
 from headgate.ports.tls import ClientTlsOptions, ServerTlsOptions
+from headgate.telemetry.audit.options import AuditOptions
 from headgate.telemetry.options import Objectives
 from headgate.telemetry.records.options import RecordsOptions
 from headgate.telemetry.traces.options import TracingOptions
@@ -130,6 +131,8 @@ class Settings:
     """None if no traces are sent."""
     records: RecordsOptions | None = None
     """None if request records are kept only in memory."""
+    audit: AuditOptions | None = None
+    """None if the log of reads is kept only in memory."""
     state_directory: str | None = None
     """Local directory in which learned speeds are kept across restarts. If None, they are kept only in memory."""
     stage_budgets: Mapping[ClassName, Mapping[Stage, Duration]] = field(

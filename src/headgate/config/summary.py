@@ -74,6 +74,8 @@ def summary_lines(settings: Settings) -> Iterator[str]:
 
 
 def _operators(settings: Settings) -> Iterator[str]:
+    if settings.audit is not None:
+        yield f"reads of tenants' data are recorded in {settings.audit.directory}"
     if settings.admin_keys:
         operators = ", ".join(
             f"{each.name} ({each.role or ', '.join(each.permissions)})" for each in settings.admin_keys
@@ -139,6 +141,7 @@ def summary_data(settings: Settings) -> dict[str, object]:
         "notifications": None if settings.notifications is None else settings.notifications.webhook_shown,
         "tracing": None if settings.tracing is None else _tracing_data(settings.tracing),
         "records": None if settings.records is None else asdict(settings.records),
+        "audit": None if settings.audit is None else asdict(settings.audit),
         "state_directory": settings.state_directory,
         "stage_budgets": settings.stage_budgets,
         "objectives": {name: asdict(each) for name, each in settings.objectives.items()},

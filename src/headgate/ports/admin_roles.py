@@ -20,6 +20,8 @@ class Permission(StrEnum):
     """Change tenants and keys. Includes `budgets`."""
     OPERATE = "operate"
     """Create and end overrides."""
+    AUDIT = "audit"
+    """Read the log of reads."""
 
 
 class Role(StrEnum):

@@ -24,6 +24,8 @@ def machine_findings(settings: Settings) -> Iterator[CheckFinding]:
         yield from secret_strength(secret)
     if settings.records is not None:
         yield check_records_directory(Path(settings.records.directory))
+    if settings.audit is not None:
+        yield _check_directory(Path(settings.audit.directory), "audit.directory", "reads of tenants' data are rejected")
     if settings.state_directory is not None and settings.cell is None:
         yield check_state_directory(Path(settings.state_directory))
     yield from (problem(each.place, each.message, next_step=each.fix) for each in missing_extras(settings))

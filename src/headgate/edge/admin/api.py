@@ -17,10 +17,11 @@ import msgspec
 from msgspec import Meta, Struct
 
 from headgate.edge.admin.operator_auth import AdminRejection, OperatorAuth
-from headgate.edge.admin.route_permissions import API_PERMISSIONS
+from headgate.edge.admin.route_permissions import API_PERMISSIONS, RECORDED_API
 from headgate.edge.client import BodyTooLarge, Client, ClientDisconnected
 from headgate.edge.error_replies import JSON_HEADER
 from headgate.model.units import SECOND, Instant
+from headgate.ports.admin_roles import Operator
 from headgate.ports.directory import (
     Actor,
     AuditRow,
@@ -30,6 +31,7 @@ from headgate.ports.directory import (
     OverrideRow,
     OverrideStore,
 )
+from headgate.ports.read_audit import AuditUnavailable, ReadAudit, ReadEntry
 from headgate.wire.openai_bodies import error_body, json_body
 
 BODY_BYTES_MAX: Final = 64 * 1024
@@ -38,6 +40,7 @@ LISTED_MAX: Final = 1_000
 _NAMES_SHOWN_MAX: Final = 100
 """Maximum number of names in the message about an unknown name."""
 OVERRIDE_S_MAX: Final = 7 * 86_400
+_RETRY_AFTER: Final = [(b"retry-after", b"5")]
 
 # Every pattern ends with \Z, because `$` would also match before a final newline.
 STEP: Final = "[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
@@ -79,6 +82,12 @@ class ListOverrides(AdminBody, frozen=True):
     limit: Limit = 100
 
 
+class ListReads(AdminBody, frozen=True):
+    before: Positive | None = None
+    tenant: TenantPath | None = None
+    limit: Limit = 100
+
+
 class ListAudit(AdminBody, frozen=True):
     before: Positive | None = None
     limit: Limit = 100
@@ -98,23 +107,27 @@ class AdminApi:
         auth: OperatorAuth,
         wait_applied: Callable[[], Awaitable[None]],
         targets: Callable[[str], Collection[str] | None],
+        reads: ReadAudit,
         *,
         more_routes: Mapping[bytes, AdminRoute] | None = None,
         hint: str = "",
     ) -> None:
         """`wait_applied` waits until a change has been applied in this process. `targets` returns the valid targets for
-        a verb. `more_routes` contains the paths of other modules. `hint` is added to the response for an unknown path.
+        a verb. `reads` records reads of tenants' data. `more_routes` contains the paths of other modules. `hint` is
+        added to the response for an unknown path.
         """
         self._overrides = overrides
         self._auth = auth
         self._wait_applied = wait_applied
         self._targets = targets
+        self._reads = reads
         self._hint = hint
         self.routes: Mapping[bytes, AdminRoute] = {
             b"/admin/v1/overrides/list": AdminRoute(ListOverrides, self._list_overrides, writes=False),
             b"/admin/v1/overrides/create": AdminRoute(NewOverride, self._create_override, writes=True),
             b"/admin/v1/overrides/end": AdminRoute(OverrideRef, self._end_override, writes=True),
             b"/admin/v1/audit/list": AdminRoute(ListAudit, self._list_audit, writes=False),
+            b"/admin/v1/audit/reads": AdminRoute(ListReads, self._list_reads, writes=False),
             **(more_routes or {}),
         }
         assert self.routes.keys() <= API_PERMISSIONS.keys(), "every route needs an entry in route_permissions.py"
@@ -148,10 +161,22 @@ class AdminApi:
                 f'operator "{operator.name}" lacks the permission "{permission}"; '
                 "grant it under admin_keys or identity.operators in the configuration file"
             )
+            await self._record(client, operator, None, 403)
             raise AdminRejection(403, "permission_denied", message)
         asked = _decode(await _read_body(client), route.body)
         try:
-            said = await route.handler(asked, Actor(operator.name, client.peer))
+            said = await self._run(route, asked, Actor(operator.name, client.peer))
+        except AdminRejection as rejected:
+            await self._record(client, operator, asked, rejected.status)
+            raise
+        await self._record(client, operator, asked, 200)
+        if route.writes:
+            await self._wait_applied()
+        return json_body(said)
+
+    async def _run(self, route: AdminRoute, asked: AdminBody, actor: Actor) -> Mapping[str, object]:
+        try:
+            return await route.handler(asked, actor)
         except NotFound as unknown:
             raise AdminRejection(404, "not_found", str(unknown)) from None
         except ChangeRejected as refusal:
@@ -160,9 +185,25 @@ class AdminApi:
             look = "check whether the change was made, then retry" if route.writes else "retry"
             message = f"the database did not respond: {away}; {look}"
             raise AdminRejection(503, "database_unavailable", message, [(b"retry-after", b"5")]) from None
-        if route.writes:
-            await self._wait_applied()
-        return json_body(said)
+
+    async def _record(self, client: Client, operator: Operator, asked: AdminBody | None, status: int) -> None:
+        """Records a read of tenants' data, before the response is sent."""
+        if client.path not in RECORDED_API:
+            return
+        tenant = getattr(asked, "tenant", None) or getattr(asked, "under", None) or ""
+        entry = ReadEntry(
+            at_ns=time.time_ns(),
+            operator=operator.name,
+            address=client.peer,
+            route=client.path.decode(),
+            tenant=tenant,
+            target=getattr(asked, "request", ""),
+            status=status,
+        )
+        try:
+            await self._reads.record(entry)
+        except AuditUnavailable as problem:
+            raise AdminRejection(503, "audit_unavailable", not_recorded(problem), _RETRY_AFTER) from None
 
     # Overrides
 
@@ -188,6 +229,21 @@ class AdminApi:
             "data": [_audit_json(each) for each in rows],
             "next": rows[-1].number if len(rows) == asked.limit else None,
         }
+
+    async def _list_reads(self, asked: ListReads, _: Actor) -> Mapping[str, object]:
+        try:
+            rows = await self._reads.entries(before_ns=asked.before, tenant=asked.tenant, limit=asked.limit)
+        except AuditUnavailable as problem:
+            raise AdminRejection(503, "audit_unavailable", f"{problem}; retry", _RETRY_AFTER) from None
+        return {
+            "data": [{**asdict(each), "at": utc_text(Instant(each.at_ns))} for each in rows],
+            "next": rows[-1].at_ns if len(rows) == asked.limit else None,
+        }
+
+
+def not_recorded(problem: AuditUnavailable) -> str:
+    """Returns the message for a read that is rejected because it cannot be recorded."""
+    return f"the read cannot be recorded: {problem}; make the directory writable, or remove audit and restart"
 
 
 def _override_terms(asked: NewOverride) -> dict[str, int]:

@@ -7,23 +7,35 @@ administration API (`api.py`), which has its own paths and keys and exists only 
 
 import asyncio
 import re
+import time
 from collections.abc import Awaitable, Callable, Mapping
+from typing import NamedTuple
 
 import msgspec
 
 from headgate.edge.admin.allowed_hosts import AllowedHosts
-from headgate.edge.admin.api import AdminApi
-from headgate.edge.admin.console import CONSOLE, AdminConsole
+from headgate.edge.admin.api import AdminApi, not_recorded
+from headgate.edge.admin.console import CONSOLE, EVENTS, AdminConsole
 from headgate.edge.admin.request_query import BadQuery, RequestQuery, read_local, read_query
-from headgate.edge.admin.route_permissions import ADMIN_API
+from headgate.edge.admin.route_permissions import ADMIN_API, RECORDED_PAGES
 from headgate.edge.client import Client
 from headgate.edge.error_replies import JSON_HEADER
 from headgate.edge.pages.served import DOCS_PAGES, docs_pages
+from headgate.ports.read_audit import AuditUnavailable, ReadAudit, ReadEntry
 
 _TEXT = (b"content-type", b"text/plain; charset=utf-8")
 _NAME = re.compile(rb"[A-Za-z0-9_-]{1,128}")
 """Names allowed as the last part of a path. They contain no characters that need decoding."""
-_Page = tuple[int, tuple[bytes, bytes], bytes]
+
+
+class _Page(NamedTuple):
+    status: int
+    kind: tuple[bytes, bytes]
+    body: bytes
+    tenant: str = ""
+    """Tenant whose data the page shows. Empty for all tenants."""
+    target: str = ""
+    """Request that the page is about."""
 
 
 class AdminApp:
@@ -38,14 +50,19 @@ class AdminApp:
         explain: Callable[[str, bool], Awaitable[tuple[int, Mapping[str, object]]]],
         requests: Callable[[RequestQuery], Awaitable[Mapping[str, object]]],
         verdict: Callable[[], Mapping[str, object]],
+        reads: ReadAudit,
     ) -> None:
-        """`explain` takes a request ID and a flag to query only this process, and returns an HTTP status and body."""
+        """`explain` takes a request ID and a flag to query only this process, and returns an HTTP status and body.
+
+        `reads` records reads of tenants' data.
+        """
         self._ready = ready
         self._metrics = metrics
         self._status = status
         self._explain = explain
         self._requests = requests
         self._verdict = verdict
+        self._reads = reads
         self.pages: Mapping[bytes, Callable[[], Awaitable[_Page]]] = {
             b"/health": self._health_page,
             b"/ready": self._ready_page,
@@ -77,8 +94,11 @@ class AdminApp:
             await self.api(client)
             return
         reads = client.method in ("GET", "HEAD")
-        if reads and self.console is not None and await self.console(client):
-            return
+        if reads and self.console is not None:
+            if client.path == EVENTS and not await self._record(client, 200):
+                return
+            if await self.console(client):
+                return
         if reads and (docs := self.docs.get(client.path)) is not None:
             docs.send(client)
             return
@@ -88,8 +108,21 @@ class AdminApp:
             known = [CONSOLE, f"{DOCS_PAGES}/".encode(), *self.pages, *self.pages_with_query, *below]
             client.reply(404, [_TEXT], b"unknown path; GET one of: %b\n" % b", ".join(known))
             return
-        status, kind, body = await found
-        client.reply(status, [kind], body)
+        page = await found
+        if not client.path.startswith(RECORDED_PAGES) or await self._record(
+            client, page.status, page.tenant, page.target
+        ):
+            client.reply(page.status, [page.kind], page.body)
+
+    async def _record(self, client: Client, status: int, tenant: str = "", target: str = "") -> bool:
+        """Records a read of tenants' data. If that is not possible, rejects the request and returns False."""
+        entry = ReadEntry(time.time_ns(), "", client.peer, client.path.decode(), tenant, target, status)
+        try:
+            await self._reads.record(entry)
+        except AuditUnavailable as problem:
+            client.reply(503, [JSON_HEADER, (b"retry-after", b"5")], _json({"error": not_recorded(problem)}))
+            return False
+        return True
 
     def _find(self, path: bytes, query: bytes) -> Awaitable[_Page] | None:
         if (page := self.pages.get(path)) is not None:
@@ -106,22 +139,22 @@ class AdminApp:
 
         Ignores load and engine state, so that a busy process is not killed.
         """
-        return 200, _TEXT, b"alive\n"
+        return _Page(200, _TEXT, b"alive\n")
 
     async def _ready_page(self) -> _Page:
         ready, why = self._ready()
-        return (200 if ready else 503), _TEXT, f"{why}\n".encode()
+        return _Page(200 if ready else 503, _TEXT, f"{why}\n".encode())
 
     async def _metrics_page(self) -> _Page:
         # Rendering takes milliseconds. In a thread, it does not delay streams.
         body, kind = await asyncio.to_thread(self._metrics())
-        return 200, (b"content-type", kind.encode()), body
+        return _Page(200, (b"content-type", kind.encode()), body)
 
     async def _status_page(self) -> _Page:
-        return 200, JSON_HEADER, _json(self._status())
+        return _Page(200, JSON_HEADER, _json(self._status()))
 
     async def _verdict_page(self) -> _Page:
-        return 200, JSON_HEADER, _json(self._verdict())
+        return _Page(200, JSON_HEADER, _json(self._verdict()))
 
     async def _explain_page(self, request_id: str, query: bytes) -> _Page:
         try:
@@ -129,18 +162,19 @@ class AdminApp:
         except BadQuery as problem:
             return _bad_query_page(problem)
         status, told = await self._explain(request_id, local)
-        return status, JSON_HEADER, _json(told)
+        tenant = told.get("tenant")
+        return _Page(status, JSON_HEADER, _json(told), tenant if isinstance(tenant, str) else "", request_id)
 
     async def _requests_page(self, query: bytes) -> _Page:
         try:
             asked = read_query(query)
         except BadQuery as problem:
             return _bad_query_page(problem)
-        return 200, JSON_HEADER, _json(await self._requests(asked))
+        return _Page(200, JSON_HEADER, _json(await self._requests(asked)), asked.tenant or "")
 
 
 def _bad_query_page(problem: BadQuery) -> _Page:
-    return 400, JSON_HEADER, _json({"error": str(problem)})
+    return _Page(400, JSON_HEADER, _json({"error": str(problem)}))
 
 
 def _json(data: Mapping[str, object]) -> bytes:

@@ -1,6 +1,6 @@
-"""The permission that each route of the admin API requires.
+"""The permission that each route of the admin API requires, and the routes whose use is recorded.
 
-This table is the only place that grants access. A route without an entry cannot be registered.
+These tables are the only place that grants access. A route without an entry cannot be registered.
 """
 
 from collections.abc import Mapping
@@ -38,8 +38,29 @@ API_PERMISSIONS: Final[Mapping[bytes, Permission]] = MappingProxyType(
             (b"overrides/create", _OPERATE),
             (b"overrides/end", _OPERATE),
             (b"audit/list", _READ),
+            (b"audit/reads", Permission.AUDIT),
             (b"shares/assign", _OPERATE),
             (b"shares/report", _READ),
         )
     }
 )
+
+RECORDED_API: Final = frozenset(
+    ADMIN_API + path
+    for path in (
+        b"tenants/list",
+        b"keys/list",
+        b"budgets/list",
+        b"budgets/show",
+        b"cost/report",
+        b"cost/request",
+        b"cost/statement",
+        b"cost/forecast",
+        b"cost/drift",
+        b"audit/list",
+        b"audit/reads",
+    )
+)
+"""Paths of the admin API that return data of tenants. Each use is recorded in the log of reads."""
+RECORDED_PAGES: Final = (b"/requests", b"/explain/", b"/console/events")
+"""Pages that show requests of tenants. Each use is recorded in the log of reads."""

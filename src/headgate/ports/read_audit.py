@@ -1,0 +1,37 @@
+"""Interface to the log of reads: which operator has read which tenant's data."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+
+class AuditUnavailable(Exception):
+    """The read could not be recorded, or the log could not be read. The message gives the reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadEntry:
+    """One read of data that belongs to tenants."""
+
+    at_ns: int
+    """Nanoseconds since the Unix epoch."""
+    operator: str
+    """Name of the operator. Empty if the page requires no authentication."""
+    address: str
+    route: str
+    tenant: str
+    """Tenant whose data was requested. Empty for all tenants."""
+    target: str
+    """Request ID, if the read was for one request."""
+    status: int
+    """HTTP status of the response."""
+
+
+class ReadAudit(Protocol):
+    async def record(self, entry: ReadEntry) -> None:
+        """Records a read before its response is sent. Raises `AuditUnavailable`."""
+        ...
+
+    async def entries(self, *, before_ns: int | None, tenant: str | None, limit: int) -> Sequence[ReadEntry]:
+        """Returns entries, newest first. Raises `AuditUnavailable`."""
+        ...

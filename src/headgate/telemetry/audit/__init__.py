@@ -1,0 +1,1 @@
+"""Log of operators' reads of data that belongs to tenants."""

@@ -1,0 +1,12 @@
+"""Options for the log of reads."""
+
+from dataclasses import dataclass
+from typing import Final
+
+_MIB: Final = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class AuditOptions:
+    directory: str
+    bytes_max: int = 64 * _MIB

@@ -1,0 +1,170 @@
+"""Log of operators' reads, in files or in memory.
+
+Entries are appended as lines of JSON, and each line is written to the disk before the response is sent. Each process
+appends to its own file and begins another one when it is large enough. If all files of the directory exceed the size
+limit, the oldest ones are deleted. Nothing else changes or deletes an entry.
+
+Without a directory, the newest entries are kept in memory, and the gateway's log contains all of them.
+"""
+
+import asyncio
+import heapq
+import logging
+import os
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from headgate.ports.read_audit import AuditUnavailable, ReadEntry
+from headgate.telemetry.audit.options import AuditOptions
+from headgate.telemetry.log import log_event
+
+IN_MEMORY_MAX: Final = 1_000
+"""Maximum number of entries kept without a directory."""
+FILES_MIN: Final = 16
+"""Minimum number of files within the size limit, so that deleting one removes only a small part of the entries."""
+WRITE_S_MAX: Final = 2.0
+"""Maximum time for recording one read."""
+_READ_S_MAX: Final = 10.0
+_SUFFIX: Final = ".jsonl"
+
+
+class ReadLog:
+    """Must be used inside one event loop. Implements `ReadAudit`."""
+
+    def __init__(self, options: AuditOptions | None, process: str, *, write_s_max: float = WRITE_S_MAX) -> None:
+        """`process` is a name that no other process uses."""
+        self._memory: deque[ReadEntry] = deque(maxlen=IN_MEMORY_MAX)
+        self._files = None if options is None else _LogFiles(Path(options.directory), process, options.bytes_max)
+        self._turn = asyncio.Lock()
+        self._write_s_max = write_s_max
+
+    async def record(self, entry: ReadEntry) -> None:
+        if self._files is None:
+            self._memory.append(entry)
+            log_event(logging.INFO, "tenant data read", **_shown(entry))
+            return
+        try:
+            async with asyncio.timeout(self._write_s_max):
+                await self._turn.acquire()
+                writing = asyncio.get_running_loop().run_in_executor(None, self._files.append, entry)
+                # If the disk hangs, only this thread waits for it, and all other reads are rejected.
+                writing.add_done_callback(self._end_turn)
+                await asyncio.shield(writing)
+        except TimeoutError:
+            slow = f"the disk of audit.directory did not respond within {self._write_s_max:g} s"
+            raise AuditUnavailable(slow) from None
+        except OSError as error:
+            raise AuditUnavailable(f"audit.directory cannot be written: {error.strerror or error}") from None
+
+    @property
+    def writes(self) -> bool:
+        """Whether an entry is being written."""
+        return self._turn.locked()
+
+    def _end_turn(self, writing: asyncio.Future[None]) -> None:
+        self._turn.release()
+        if not writing.cancelled():
+            writing.exception()  # The read has reported it, unless it has timed out.
+
+    async def entries(self, *, before_ns: int | None, tenant: str | None, limit: int) -> Sequence[ReadEntry]:
+        if self._files is None:
+            return _newest(self._memory, before_ns, tenant, limit)
+        try:
+            async with asyncio.timeout(_READ_S_MAX):
+                return await asyncio.to_thread(self._files.newest, before_ns, tenant, limit)
+        except TimeoutError:
+            raise AuditUnavailable(f"audit.directory could not be read within {_READ_S_MAX:g} s") from None
+        except OSError as error:
+            raise AuditUnavailable(f"audit.directory cannot be read: {error.strerror or error}") from None
+
+
+class _LogFiles:
+    """Files of this process, and those of all processes for reading. Methods raise `OSError`."""
+
+    def __init__(self, folder: Path, process: str, bytes_max: int) -> None:
+        self._folder = folder
+        self._process = process
+        self._bytes_max = bytes_max
+        self._path: Path | None = None
+        self._begun = 0
+        """Number of files that this process has begun."""
+
+    def append(self, entry: ReadEntry) -> None:
+        line = msgspec.json.encode(entry) + b"\n"
+        path = self._path
+        if path is None or not path.exists() or path.stat().st_size + len(line) > self._bytes_max // FILES_MIN:
+            path = self._path = self._begin()
+        file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            if os.write(file, line) < len(line):
+                # The next entry must not continue an incomplete line.
+                self._path = None
+                raise OSError(28, "no space for a complete entry")
+            os.fdatasync(file)
+        finally:
+            os.close(file)
+
+    def _begin(self) -> Path:
+        """Makes room for another file and returns its path."""
+        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        files = sorted(self._all(), key=lambda each: each[0])
+        taken = sum(size for _, size, _ in files) + self._bytes_max // FILES_MIN
+        for _, size, path in files:
+            if taken <= self._bytes_max:
+                break
+            path.unlink(missing_ok=True)
+            taken -= size
+        self._begun += 1
+        return self._folder / f"{self._process}-{self._begun:06d}{_SUFFIX}"
+
+    def _all(self) -> Iterator[tuple[int, int, Path]]:
+        """Time of the last change, size and path of each file."""
+        for path in self._folder.glob(f"*{_SUFFIX}"):
+            try:
+                found = path.stat()
+            except FileNotFoundError:
+                continue  # Another process has deleted it.
+            yield found.st_mtime_ns, found.st_size, path
+
+    def newest(self, before_ns: int | None, tenant: str | None, limit: int) -> Sequence[ReadEntry]:
+        kept: list[ReadEntry] = []
+        for changed_ns, _, path in sorted(self._all(), key=lambda each: each[0], reverse=True):
+            if len(kept) == limit and changed_ns < kept[-1].at_ns:
+                break  # All entries of this file and of older ones are older.
+            kept = _newest([*kept, *_entries_of(path)], before_ns, tenant, limit)
+        return kept
+
+
+def _entries_of(path: Path) -> Iterator[ReadEntry]:
+    try:
+        lines = path.read_bytes().splitlines()
+    except FileNotFoundError:
+        return
+    for line in lines:
+        try:
+            yield msgspec.json.decode(line, type=ReadEntry)
+        except msgspec.DecodeError:
+            continue  # The process was killed while it wrote the line.
+
+
+def _newest(entries: Iterable[ReadEntry], before_ns: int | None, tenant: str | None, limit: int) -> list[ReadEntry]:
+    chosen = (
+        each
+        for each in entries
+        if (before_ns is None or each.at_ns < before_ns) and (tenant is None or _concerns(each.tenant, tenant))
+    )
+    return heapq.nlargest(limit, chosen, key=lambda each: each.at_ns)
+
+
+def _concerns(read: str, tenant: str) -> bool:
+    """Whether a read of one tenant's data, or of all, showed data of the tenant or of one below it."""
+    return not read or read == tenant or read.startswith(f"{tenant}/") or tenant.startswith(f"{read}/")
+
+
+def _shown(entry: ReadEntry) -> dict[str, object]:
+    return {name: value for name, value in asdict(entry).items() if name != "at_ns" and value != ""}
