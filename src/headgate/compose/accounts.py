@@ -70,7 +70,7 @@ class TenantAccounts:
         self._now = now
         self._on_change = on_change
         # Create the ledger first: it raises if its spool is unusable, and at this point there is nothing to close.
-        self._ledger = _open_ledger(settings)
+        self._ledger = _open_ledger(settings, lambda: self._settings.policy.unit_key)
         self._directory = _open_directory(settings, self._changed, on_change)
         self._overrides = MemoryOverrides(on_change, now, in_cell=settings.cell is not None)
         """Operator overrides for a gateway without a database."""
@@ -366,14 +366,14 @@ def _open_directory(
     return DirectorySync(settings.database, on_change, on_progress)
 
 
-def _open_ledger(settings: Settings) -> "LedgerSync | None":
+def _open_ledger(settings: Settings, unit_key: Callable[[], str | None]) -> "LedgerSync | None":
     if settings.database is None or settings.ledger is None:
         return None
     try:
         from headgate.control.ledger_sync import LedgerSync
     except ImportError as error:
         raise OSError(0, f"ledger: {error}; install headgate[ledger]") from error
-    return LedgerSync(settings.database, settings.ledger)
+    return LedgerSync(settings.database, settings.ledger, unit_key=unit_key)
 
 
 def _ignore_task(_: "asyncio.Task[None]") -> None:

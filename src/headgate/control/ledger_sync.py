@@ -17,7 +17,7 @@ from headgate.ledger.options import DatabaseOptions, LedgerOptions
 from headgate.ledger.recorder import UsageRecorder
 from headgate.ledger.rows import clamp_text
 from headgate.ledger.spool.spool import Spool
-from headgate.ledger.writer import QUERY_S_MAX, LedgerWriter
+from headgate.ledger.writer import QUERY_S_MAX, UNIT_SUMS_INTERVAL_S, LedgerWriter
 from headgate.model.money import EndpointTime, Price, price_at
 from headgate.model.policy import Pool
 from headgate.model.units import Instant, PoolName
@@ -38,8 +38,15 @@ class LedgerSync:
     """A process's ledger. Must be created and run inside an event loop. Raises `OSError`."""
 
     def __init__(
-        self, database: DatabaseOptions, settings: LedgerOptions, *, endpoint_times_s: float = ENDPOINT_TIMES_EVERY_S
+        self,
+        database: DatabaseOptions,
+        settings: LedgerOptions,
+        *,
+        unit_key: Callable[[], str | None] = lambda: None,
+        endpoint_times_s: float = ENDPOINT_TIMES_EVERY_S,
+        unit_sums_s: float = UNIT_SUMS_INTERVAL_S,
     ) -> None:
+        """`unit_key` returns the metadata key of business units. It may change when the configuration is reloaded."""
         self._endpoint_times_s = endpoint_times_s
         self._name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
         self._shown = settings.spool_directory
@@ -51,7 +58,12 @@ class LedgerSync:
             raise OSError(0, f"{what}; create it as a directory that this process can write to") from error
         self._database = Database(database.url, query_s_max=QUERY_S_MAX)
         self._writer = LedgerWriter(
-            self._database, self._spool, retention_days=settings.retention_days, roll_up=settings.roll_up_hourly
+            self._database,
+            self._spool,
+            retention_days=settings.retention_days,
+            roll_up=settings.roll_up_hourly,
+            unit_key=unit_key,
+            unit_sums_s=unit_sums_s,
         )
         self.observer = UsageRecorder(self._spool, self._spool.journal, reject_unrecorded=refuses)
         self._tasks: list[asyncio.Task[None]] = []
@@ -129,6 +141,7 @@ class LedgerSync:
         return (True, "ready") if mismatch is None else (False, mismatch)
 
     def figures(self) -> LedgerStats:
+        lag = self._writer.unit_sums_lag
         return LedgerStats(
             database_up=self._writer.problem is None,
             rows_written=self._writer.rows_written,
@@ -140,6 +153,8 @@ class LedgerSync:
             open_requests=self.observer.open_requests,
             unjournaled_attempts=self.observer.unjournaled_attempts,
             disk_problem=self._spool.write_problem,
+            unit_sums_age_s=lag.age_s,
+            unit_sums_days=lag.days,
         )
 
     def status(self) -> Mapping[str, object]:

@@ -7,7 +7,8 @@ process deletes old data from every table that grows with traffic or with change
 Before schema 3, the endpoint time was one table. Migration 0003 turns it into a partition (`endpoint_time_before`),
 which shrinks and is dropped once it is empty.
 
-With `ledger.roll_up: hourly`, the usage rows of a day are added to the hourly sums when the day is dropped.
+With `ledger.roll_up: hourly`, the usage rows of a day are added to the hourly sums when the day is dropped. If the sums
+by business unit lack rows of the day, these are added as well.
 """
 
 import logging
@@ -20,6 +21,7 @@ import asyncpg  # pyright: ignore[reportMissingTypeStubs]
 
 from headgate.ledger.connection import DatabaseConnection
 from headgate.ledger.rows import MODEL_OR_EMPTY, SUM_AMOUNTS, SUM_KEYS
+from headgate.ledger.unit_sums import delete_expired_sums, queue_before_drop
 
 log = logging.getLogger("headgate")
 
@@ -110,6 +112,7 @@ async def drop_expired(
         kept_from = first_kept(now, retention_days)
         dropped = await _drop_days(link, kept_from, roll_up=roll_up)
         await _delete_undated(link, datetime.combine(kept_from, datetime.min.time(), UTC))
+        await delete_expired_sums(link, now.date())
         for statement in _DELETE_EXPIRED:
             await link.execute(statement, now - timedelta(days=retention_days))
         for statement in _DELETE_EXPIRED_DIRECTORY:
@@ -136,6 +139,8 @@ async def _drop_days(link: DatabaseConnection, before: date, *, roll_up: bool) -
                 for name in [row["name"] for row in of_day]:
                     if roll_up and name.startswith("usage_"):
                         await _roll_up(link, name, day)
+                    if name.startswith("usage_"):
+                        await queue_before_drop(link, datetime.strptime(day, "%Y%m%d").date())  # noqa: DTZ007
                     # Safe to interpolate: `_PARTITIONS` only matches names that consist of letters, digits and _.
                     await link.execute(f"drop table headgate.{name}")
         except asyncpg.LockNotAvailableError:

@@ -14,7 +14,7 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
@@ -39,6 +39,7 @@ from headgate.ledger.rows import (
 from headgate.ledger.schema_migration import Migration, migrations, schema_state
 from headgate.ledger.spool.segment import Segment
 from headgate.ledger.spool.spool import Spool
+from headgate.ledger.unit_sums import UNIT_SUMS_INTERVAL_S, UnitSums, UnitSumsLag
 from headgate.ports.ledger import EndpointTimeRow, UsageRow
 
 log = logging.getLogger("headgate")
@@ -89,11 +90,14 @@ class LedgerWriter:
         *,
         retention_days: int,
         roll_up: bool = False,
+        unit_key: Callable[[], str | None] = lambda: None,
         flush_s: float = FLUSH_INTERVAL_S,
         maintain_interval_s: float = MAINTAIN_INTERVAL_S,
         take_over_s: float = TAKE_OVER_INTERVAL_S,
+        unit_sums_s: float = UNIT_SUMS_INTERVAL_S,
         known_migrations: tuple[Migration, ...] | None = None,
     ) -> None:
+        """`unit_key` returns the metadata key whose values are summed as business units."""
         self._database = database
         self._spool = spool
         self._retention_days = retention_days
@@ -103,6 +107,7 @@ class LedgerWriter:
         self._take_over_s = take_over_s
         self._known = migrations() if known_migrations is None else known_migrations
         self._partitions = Partitions()
+        self._unit_sums = UnitSums(unit_key, retention_days=retention_days, interval_s=unit_sums_s)
         self._retired_at: float | None = None
         self._emptied = asyncio.Event()
         self.problem: str | None = "not connected yet"
@@ -116,6 +121,10 @@ class LedgerWriter:
         """Number of rows dropped because they were too old or the database rejected them."""
         self.batches = 0
         self.reconnects = 0
+
+    @property
+    def unit_sums_lag(self) -> UnitSumsLag:
+        return self._unit_sums.lag
 
     async def run(self) -> None:
         """Writes rows until cancelled."""
@@ -181,6 +190,7 @@ class LedgerWriter:
                 self.problem = None
             while not link.is_closed():
                 await self._empty(link)
+                await self._unit_sums.run_if_due(link)
                 await self._drop_expired(link)
                 await self._wait_for_rows()
             self._mark_unavailable("the connection was closed")

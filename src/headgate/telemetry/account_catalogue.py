@@ -112,4 +112,18 @@ ACCOUNTS: Final = (
         "1 if the spool's disk is writable, 0 if writes hang or fail.",
         exposed_when=_LEDGER,
     ),
+    gauge(
+        "headgate_ledger_unit_sums_age_seconds",
+        "",
+        "Age of the oldest usage row in the database that is not in the sums by business unit.",
+        "Usually below 20 seconds. Reports by unit stay complete, but take longer.",
+        exposed_when=_LEDGER,
+    ),
+    gauge(
+        "headgate_ledger_unit_sums_days",
+        "",
+        "Days whose usage rows are not in the sums by business unit, because they are older than the sums.",
+        "Above 0 for a while after `ledger.unit_key` has been set or changed.",
+        exposed_when=_LEDGER,
+    ),
 )

@@ -26,6 +26,10 @@ class LedgerStats:
     """Why journal entries and rows cannot be written to disk, followed by a semicolon and the remedy. None if they can
     be written.
     """
+    unit_sums_age_s: float = 0.0
+    """Age of the oldest row that is not in the sums by business unit."""
+    unit_sums_days: int = 0
+    """Number of days with rows that are not in the sums by business unit, because they are older than the sums."""
 
 
 def ledger_metrics(ledger: LedgerStats) -> Iterator[MetricFamily]:
@@ -41,3 +45,5 @@ def ledger_metrics(ledger: LedgerStats) -> Iterator[MetricFamily]:
     yield unlabelled("headgate_ledger_open_requests", ledger.open_requests)
     yield unlabelled("headgate_ledger_attempts_unjournaled_total", ledger.unjournaled_attempts)
     yield unlabelled("headgate_ledger_disk_up", ledger.disk_problem is None)
+    yield unlabelled("headgate_ledger_unit_sums_age_seconds", ledger.unit_sums_age_s)
+    yield unlabelled("headgate_ledger_unit_sums_days", ledger.unit_sums_days)

@@ -34,6 +34,7 @@ from headgate.ledger.reports.forecast import CONFIDENCE_PERCENT, WEEK, WEEKS_MAX
 from headgate.ledger.reports.queries import LINES_MAX, US_PER_DAY, date_of, to_datetime, to_instant, whole_days
 from headgate.ledger.reports.request_cost import request_cost
 from headgate.ledger.reports.statement import statements
+from headgate.ledger.reports.unit_queries import unit_lines
 from headgate.ledger.schema_migration import NEXT_STEP
 from headgate.model.money import NanoUsd, Price, price_at
 from headgate.model.units import Instant
@@ -118,7 +119,8 @@ class PostgresReports:
         async with self._reading() as link:
             if by != "unit":
                 rows = await queries.with_hourly_sums(link, rows)
-            lines, count, total = await queries.cost_lines(
+            summed = await unit_lines(link, rows, key=key, limit=wanted) if by == "unit" else None
+            lines, count, total = summed or await queries.cost_lines(
                 link, rows, by=by, key=key, depth=depth, limit=wanted, units_at_once_max=self._units_few
             )
             times = await queries.pool_times(link, rows) if whole or shares else []
@@ -141,7 +143,7 @@ class PostgresReports:
             total=_with_ratios(total, total.cost_nano_usd),
             account=cost_breakdown(times, spendings, terms.by_hour) if whole else None,
             accounts=cost_breakdowns_by_pool(times, spendings, terms.by_hour) if whole and by == "pool" else {},
-            resolution=_resolution(rows, by),
+            resolution=_resolution(rows, single=by == "unit" and summed is None),
         )
 
     # Single request
@@ -299,10 +301,10 @@ class PostgresReports:
             raise LedgerUnavailable(self._database.describe(error)) from error
 
 
-def _resolution(rows: ReportFilter, by: str) -> str:
+def _resolution(rows: ReportFilter, *, single: bool) -> str:
     if rows.rolled_up:
         return "hour"
-    return "row" if by == "unit" or not whole_days(rows) else "day"
+    return "row" if single or not whole_days(rows) else "day"
 
 
 def _nothing_recorded_text(rows: ReportFilter, by: str, kept_days: int) -> str:

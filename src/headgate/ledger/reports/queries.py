@@ -30,7 +30,7 @@ _HOUR_NS: Final = 3_600 * SECOND
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _DAYS: Final = "headgate.usage_daily where day >= $1 and day < $2"
-_SINGLE_ROWS: Final = f"""
+SINGLE_ROWS: Final = f"""
     select (at at time zone 'UTC')::date as day, tenant, class, {MODEL_OR_EMPTY} as model, pool, payer, cause,
         metadata,
         (attempt <= 1 and correction = 0)::integer as requests, (attempt > 0 and correction = 0)::integer as attempts,
@@ -43,8 +43,8 @@ _HOURLY_SUMS: Final = """
         requests, attempts, tokens_in, tokens_cached, tokens_out, engine_us,
         input_nano_usd, output_nano_usd, overhead_nano_usd
     from headgate.usage_hourly where hour >= $1 and hour < $2"""
-_ROWS: Final = f"({_SINGLE_ROWS}) as rows where true"
-_ROWS_AND_SUMS: Final = f"({_SINGLE_ROWS} union all {_HOURLY_SUMS}) as rows where true"
+_ROWS: Final = f"({SINGLE_ROWS}) as rows where true"
+_ROWS_AND_SUMS: Final = f"({SINGLE_ROWS} union all {_HOURLY_SUMS}) as rows where true"
 """A row is either in the usage table or in the hourly sums."""
 _COLUMNS: Final = {"tenant": "tenant", "model": "model", "class": "class", "pool": "pool", "day": "day"}
 _IS_USEFUL: Final = "cause in (" + ", ".join(f"'{cause}'" for cause in USEFUL_CAUSES) + ")"
@@ -60,7 +60,7 @@ _AMOUNTS: Final = (
     *("input_nano_usd", "output_nano_usd", "overhead_nano_usd"),
 )
 _COMMON_SUMS: Final = ", ".join(f"sum({name}) as {name}" for name in _AMOUNTS)
-_LINE_COLUMNS: Final = f"""
+LINE_COLUMNS: Final = f"""
     {_sum("requests", "pool <> ''")} as requests, {_sum("requests", "pool = ''")} as unsent,
     {_sum("attempts")} as attempts, {_sum("engine_us")} as engine_us,
     {_sum("tokens_in", _IS_USEFUL)} as tokens_in, {_sum("tokens_cached", _IS_USEFUL)} as tokens_cached,
@@ -126,7 +126,7 @@ async def cost_lines(
     source, values = _source_sql(rows)
     name = _path_prefix_sql("one", values.add(depth)) if by == "tenant" else "one::text"
     found = await link.fetch(_grouped_query(source, _COLUMNS[by], name, values.add(limit + 1)), *values.values)
-    return [_cost_line(row) for row in found[1:]], found[0]["count"] - 1, _cost_line(found[0])
+    return [cost_line(row) for row in found[1:]], found[0]["count"] - 1, cost_line(found[0])
 
 
 async def _unit_lines(
@@ -138,7 +138,7 @@ async def _unit_lines(
     some = f"select count(distinct unit) from (select {unit} as unit from {source} limit {UNITS_SAMPLE}) as first"  # noqa: S608
     if await link.fetchval(some, *values.values) <= units_few:
         found = await link.fetch(_grouped_query(source, unit, "one", values.add(limit + 1)), *values.values)
-        return [_cost_line(row) for row in found[1:]], found[0]["count"] - 1, _cost_line(found[0])
+        return [cost_line(row) for row in found[1:]], found[0]["count"] - 1, cost_line(found[0])
     most = await link.fetch(
         f"select name, count(*) over () as count from (select {unit} as name, sum(({_COST})::float8) as cost"  # noqa: S608
         f" from {source} group by 1) as units order by cost desc, name limit {values.add(limit)}",
@@ -150,8 +150,8 @@ async def _unit_lines(
     these = f"{source} and {unit} = any({values.add(names)}::text[])"
     found = await link.fetch(_grouped_query(these, unit, "one", values.add(limit + 1)), *values.values)
     source, values = _source_sql(rows)
-    [total] = await link.fetch(f"select '' as name, {_LINE_COLUMNS} from {source}", *values.values)  # noqa: S608
-    return [_cost_line(row) for row in found[1:]], most[0]["count"] if most else 0, _cost_line(total)
+    [total] = await link.fetch(f"select '' as name, {LINE_COLUMNS} from {source}", *values.values)  # noqa: S608
+    return [cost_line(row) for row in found[1:]], most[0]["count"] if most else 0, cost_line(total)
 
 
 def _grouped_query(source: str, column: str, name: str, limit: str) -> str:
@@ -159,7 +159,7 @@ def _grouped_query(source: str, column: str, name: str, limit: str) -> str:
     return (
         f"with common as (select {column} as one, case when pool = '' then '' else '-' end as pool, payer, cause,"  # noqa: S608
         f" {_COMMON_SUMS} from {source} group by 1, 2, 3, 4)"
-        f" select name, grouping(name) as whole, count(*) over () as count, {_LINE_COLUMNS}"
+        f" select name, grouping(name) as whole, count(*) over () as count, {LINE_COLUMNS}"
         f" from (select {name} as name, * from common) as named group by grouping sets ((name), ())"
         f" order by whole desc, cost_nano_usd desc, name limit {limit}"
     )
@@ -237,7 +237,7 @@ async def request_rows(link: DatabaseConnection, request: str, day: date) -> lis
 async def statement_lines(link: DatabaseConnection, rows: ReportFilter) -> list[StatementLine]:
     source, values = _source_sql(rows)
     found = await link.fetch(
-        f"select tenant, model, class, {_LINE_COLUMNS},"  # noqa: S608
+        f"select tenant, model, class, {LINE_COLUMNS},"  # noqa: S608
         f" {_sum('input_nano_usd', _IS_CHARGED)} as input, {_sum('output_nano_usd', _IS_CHARGED)} as output,"
         f" {_sum('overhead_nano_usd', _IS_CHARGED)} as overhead from {source} group by tenant, model, class"
         f" having {_sum('attempts', _IS_CHARGED)} > 0 or {_sum(_COST, _IS_CHARGED)} <> 0"
@@ -295,7 +295,7 @@ async def costs_by_group(
     source, values = _source_sql(rows)
     found = await link.fetch(
         f"select day, {_path_prefix_sql('tenant', values.add(depth))} as tenant, model, class, pool,"  # noqa: S608
-        f" {_sum('attempts', _IS_USEFUL)} as kept, {_sum('engine_us', _IS_USEFUL)} as kept_us, {_LINE_COLUMNS}"
+        f" {_sum('attempts', _IS_USEFUL)} as kept, {_sum('engine_us', _IS_USEFUL)} as kept_us, {LINE_COLUMNS}"
         f" from {source} and pool <> '' group by 1, 2, 3, 4, 5",
         *values.values,
     )
@@ -370,7 +370,7 @@ def _path_prefix_sql(tenant: str, depth: str) -> str:
     return f"array_to_string((string_to_array({tenant}, '/'))[1:{depth}::integer], '/')"
 
 
-def _cost_line(row: DatabaseRow) -> CostLine:
+def cost_line(row: DatabaseRow) -> CostLine:
     fields: dict[str, Any] = {
         name: row[name]
         for name in (

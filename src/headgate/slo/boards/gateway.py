@@ -156,6 +156,14 @@ GATEWAY: Final = Dashboard(
                     gauge("headgate_ledger_oldest_row_age_seconds", "instance", aggregation="max")[0],
                     "{{instance}} oldest row (s)",
                 ),
+                (
+                    gauge("headgate_ledger_unit_sums_age_seconds", "instance", aggregation="max")[0],
+                    "{{instance}} oldest row outside the unit sums (s)",
+                ),
+                (
+                    gauge("headgate_ledger_unit_sums_days", "instance", aggregation="max")[0],
+                    "{{instance}} days outside the unit sums",
+                ),
             ),
         ),
         Panel(

@@ -1,0 +1,232 @@
+"""Keeps the sums by business unit, from which reports by unit are made.
+
+A trigger adds the amounts of inserted usage rows to a queue (migration 0005). From time to time, one process moves the
+queue to the sums in slices, and adds the rows of days before the registration of the key. Each step is one transaction,
+and an amount is always either in the queue or in the sums. A process that is killed between steps therefore loses
+nothing and counts nothing twice, and any other process continues.
+"""
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from typing import Final
+
+import asyncpg  # pyright: ignore[reportMissingTypeStubs]
+
+from headgate.ledger.connection import DatabaseConnection
+from headgate.ledger.reports.queries import LINE_COLUMNS, SINGLE_ROWS
+
+log = logging.getLogger("headgate")
+
+UNIT_SUMS_INTERVAL_S: Final = 10.0
+SLICE_ROWS: Final = 20_000
+"""Number of rows of the queue that are moved in one transaction."""
+STEPS_S_MAX: Final = 2.0
+"""Time after which no further slice is begun until the next interval, so that the writer's own rows do not wait."""
+DAY_S_MAX: Final = 600.0
+"""Timeout for adding the rows of one day."""
+KEPT_DAYS: Final = 400
+"""Retention time of the sums, so that a month can be compared with the same month of the previous year."""
+
+UNIT_AMOUNTS: Final = (
+    *("requests", "unsent", "attempts", "engine_us", "tokens_in", "tokens_cached", "tokens_out"),
+    *("input_nano_usd", "output_nano_usd", "overhead_nano_usd", "retries_nano_usd", "charged_nano_usd"),
+    "cost_nano_usd",
+)
+_NAMES: Final = ", ".join(UNIT_AMOUNTS)
+_SUMS: Final = ", ".join(f"sum({name}) as {name}" for name in UNIT_AMOUNTS)
+_NEGATED: Final = ", ".join(f"-{name}" for name in UNIT_AMOUNTS)
+_NOT_ZERO: Final = " or ".join(f"sum({name}) <> 0" for name in UNIT_AMOUNTS)
+
+
+def _added_to(table: str) -> str:
+    return ", ".join(f"{name} = {table}.{name} + excluded.{name}" for name in UNIT_AMOUNTS)
+
+
+_IS_MIGRATED: Final = "select to_regclass('headgate.usage_unit_days') is not null"
+_TRY_LOCK: Final = "select pg_try_advisory_xact_lock(hashtext('headgate.unit_sums'))"
+"""Only one process at a time changes the sums, so they are never locked in different orders."""
+_SET_LOCK_TIMEOUT: Final = "set local lock_timeout = '200ms'"
+_REGISTER: Final = "select headgate.register_unit_key($1)"
+# xmax is 0 in inserted rows, but not in updated ones.
+_MOVE: Final = f"""
+    with moved as (
+        delete from headgate.usage_unit_queue
+        where ctid = any(array(select ctid from headgate.usage_unit_queue limit $1)) returning *
+    ), days as (
+        insert into headgate.usage_unit_days as d (key, day, tenant, class, model, unit, {_NAMES})
+            select key, day, tenant, class, model, unit, {_SUMS} from moved group by 1, 2, 3, 4, 5, 6
+        on conflict (key, day, tenant, class, model, unit) do update set {_added_to("d")}
+    ), scoped as (
+        select key, date_trunc('month', day::timestamp)::date as month, scope, unit, {_SUMS}
+        from moved cross join lateral (select '' union select split_part(tenant, '/', 1)) as scopes (scope)
+        group by 1, 2, 3, 4
+    ), months as (
+        insert into headgate.usage_unit_months as m (key, month, scope, unit, {_NAMES}) select * from scoped
+        on conflict (key, month, scope, unit) do update set {_added_to("m")}
+        returning key, month, scope, (xmax = 0)::integer as added
+    ), counts as (
+        select key, month, scope, sum(added) as units from months group by 1, 2, 3
+    ), totals as (
+        insert into headgate.usage_unit_totals as t (key, month, scope, units, {_NAMES})
+            select key, month, scope, max(units), {_SUMS} from scoped join counts using (key, month, scope)
+            group by 1, 2, 3
+        on conflict (key, month, scope) do update set units = t.units + excluded.units, {_added_to("t")}
+    )
+    select count(*) from moved"""  # noqa: S608
+_NEXT_DAY: Final = "select key, day from headgate.usage_unit_backlog where day >= $1 order by day, key limit 1"
+_DAY_KEYS: Final = "select key from headgate.usage_unit_backlog where day = $1"
+_QUEUE_DAY: Final = f"""
+    insert into headgate.usage_unit_queue (key, day, tenant, class, model, unit, {_NAMES})
+    select $3, $4, tenant, class, model, unit, {_SUMS} from (
+        select tenant, class, model, coalesce(metadata ->> $3, '') collate "C" as unit, {LINE_COLUMNS},
+            false as is_known
+        from ({SINGLE_ROWS}) as rows group by 1, 2, 3, 4
+        union all
+        select tenant, class, model, unit, {_NEGATED}, true from headgate.usage_unit_days where key = $3 and day = $4
+        union all
+        select tenant, class, model, unit, {_NEGATED}, true from headgate.usage_unit_queue where key = $3 and day = $4
+    ) as parts group by tenant, class, model, unit having not bool_or(is_known) or {_NOT_ZERO}"""  # noqa: S608
+"""Adds the amounts of a day's rows that are missing from the sums and the queue.
+
+One statement sees one snapshot, in which the sums and the queue contain exactly the rows inserted since the
+registration. Rows that are inserted at the same time are added by their own transactions.
+"""
+_DAY_DONE: Final = "delete from headgate.usage_unit_backlog where key = $1 and day = $2"
+_FORGET_DAYS: Final = "delete from headgate.usage_unit_backlog where day < $1"
+_LAG: Final = """
+    select (select count(*) from headgate.usage_unit_backlog) as days,
+        coalesce(max(greatest(extract(epoch from clock_timestamp() - added_at), 0.000001)), 0)::float8 as age_s
+    from headgate.usage_unit_queue"""
+_DELETE_EXPIRED: Final = tuple(
+    f"delete from headgate.{table}"  # noqa: S608
+    f" where key = any(array(select key from headgate.usage_unit_keys)) and {column} < $1"
+    for table, column in (("usage_unit_days", "day"), ("usage_unit_months", "month"), ("usage_unit_totals", "month"))
+)
+
+
+@dataclass(frozen=True, slots=True)
+class UnitSumsLag:
+    days: int = 0
+    """Number of days, counted per key, whose earlier rows are not in the sums yet."""
+    age_s: float = 0.0
+    """Age of the oldest row in the queue."""
+
+
+class UnitSums:
+    """The share of one process in keeping the sums."""
+
+    def __init__(
+        self, unit_key: Callable[[], str | None], *, retention_days: int, interval_s: float = UNIT_SUMS_INTERVAL_S
+    ) -> None:
+        self._unit_key = unit_key
+        self._retention_days = retention_days
+        self._interval_s = interval_s
+        self._ran_at: float | None = None
+        self._registered: str | None = None
+        self._warned: str | None = None
+        self.lag = UnitSumsLag()
+
+    async def run_if_due(self, link: DatabaseConnection) -> None:
+        """Runs the next steps if the interval has passed. A failed step is repeated after another interval."""
+        now = time.monotonic()
+        if self._ran_at is not None and now - self._ran_at < self._interval_s:
+            return
+        self._ran_at = now
+        if not await is_migrated(link):
+            return
+        try:
+            await self._register(link)
+            self.lag = await _lag(link)
+            if self.lag.days or self.lag.age_s:
+                await self._advance(link, now + STEPS_S_MAX)
+                self.lag = await _lag(link)
+        except asyncpg.PostgresError as error:
+            if link.is_closed():
+                raise
+            self._warn(f"sums by business unit could not be updated and will be tried again: {type(error).__name__}")
+
+    async def _register(self, link: DatabaseConnection) -> None:
+        key = self._unit_key()
+        if key is None or key == self._registered:
+            return
+        async with link.transaction():
+            await link.execute(_SET_LOCK_TIMEOUT)
+            if await link.fetchval(_REGISTER, key):
+                self._registered = key
+                return
+        self._warn(
+            f'reports by "{key}" read individual rows, because the database already sums by other metadata keys; remove'
+            " one that is not used any more (docs/concepts/cost.md#sums-by-business-unit)"
+        )
+
+    async def _advance(self, link: DatabaseConnection, until: float) -> None:
+        while await queue_next_day(link, kept_from=_first_kept(self._retention_days)) and time.monotonic() < until:
+            pass
+        while await move_slice(link) == SLICE_ROWS and time.monotonic() < until:
+            pass
+
+    def _warn(self, message: str) -> None:
+        if message != self._warned:
+            log.warning("%s", message)
+        self._warned = message
+
+
+async def _lag(link: DatabaseConnection) -> UnitSumsLag:
+    row = await link.fetchrow(_LAG)
+    assert row is not None
+    return UnitSumsLag(row["days"], row["age_s"])
+
+
+async def is_migrated(link: DatabaseConnection) -> bool:
+    return await link.fetchval(_IS_MIGRATED)
+
+
+async def move_slice(link: DatabaseConnection, *, rows_max: int = SLICE_ROWS) -> int:
+    """Moves up to `rows_max` rows of the queue to the sums. Returns their number; 0 if another process is doing so."""
+    async with link.transaction():
+        if not await link.fetchval(_TRY_LOCK):
+            return 0
+        return await link.fetchval(_MOVE, rows_max)
+
+
+async def queue_next_day(link: DatabaseConnection, *, kept_from: date) -> bool:
+    """Adds the rows of the oldest day in the backlog to the queue. Returns whether there may be another day.
+
+    Days before `kept_from` leave the backlog, because their rows may have been dropped already.
+    """
+    async with link.transaction():
+        if not await link.fetchval(_TRY_LOCK):
+            return False
+        await link.execute(_FORGET_DAYS, kept_from)
+        row = await link.fetchrow(_NEXT_DAY, kept_from)
+        if row is None:
+            return False
+        await _queue_day(link, row["key"], row["day"])
+    return True
+
+
+async def queue_before_drop(link: DatabaseConnection, day: date) -> None:
+    """Adds the rows of a day that is about to be dropped in the same transaction."""
+    if await is_migrated(link):
+        for row in await link.fetch(_DAY_KEYS, day):
+            await _queue_day(link, row["key"], day)
+
+
+async def delete_expired_sums(link: DatabaseConnection, today: date) -> None:
+    if await is_migrated(link):
+        for statement in _DELETE_EXPIRED:
+            await link.execute(statement, today - timedelta(days=KEPT_DAYS))
+
+
+async def _queue_day(link: DatabaseConnection, key: str, day: date) -> None:
+    await link.execute("set local statement_timeout = 0")
+    since = datetime.combine(day, datetime.min.time(), UTC)
+    await link.execute(_QUEUE_DAY, since, since + timedelta(days=1), key, day, timeout=DAY_S_MAX)
+    await link.execute(_DAY_DONE, key, day)
+
+
+def _first_kept(retention_days: int) -> date:
+    return (datetime.now(UTC) - timedelta(days=retention_days)).date()
