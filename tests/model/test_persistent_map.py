@@ -123,5 +123,7 @@ def test_tables_can_be_pickled_and_equal_ones_have_the_same_text_in_every_proces
     table = tenant_table([Tenant(TenantId("bolt")), Tenant(TenantId("acme"))])
 
     assert pickle.loads(pickle.dumps(table)) == table
+    assert pickle.loads(pickle.dumps(table.by_id)) == table.by_id
+    assert repr(PersistentMap({2: "two", 1: "one"})) == "PersistentMap({1: 'one', 2: 'two'})"
 
     assert repr(table) == f"TenantTable(({Tenant(TenantId('acme'))}, {Tenant(TenantId('bolt'))}))"

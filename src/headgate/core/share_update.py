@@ -78,10 +78,8 @@ class ShareUpdate:
 
     def _finish(self, accounts: Iterable[TenantId]) -> None:
         """Applies the pending changes of accounts whose shares are about to change again."""
-        if self.pending:
-            for account in accounts:
-                if account in self.pending:
-                    self._visit(account, None)
+        for account in [each for each in accounts if each in self.pending]:
+            self._visit(account, None)
 
     def _apply_slice(self, now: Instant) -> None:
         left = SLICE_TENANTS_MAX
