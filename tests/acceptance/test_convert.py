@@ -16,6 +16,7 @@ import pytest
 import yaml
 
 from headgate.simulation.server.record import read_record
+from testing.certificates import Authority
 from testing.dns_server import A, DnsServer
 from testing.envoy import envoy_command
 from testing.gateway import CHAT, chat, text_of
@@ -23,6 +24,7 @@ from testing.nginx import nginx_command
 from testing.ports import free_port
 from testing.processes import ChildProcess
 from testing.simulated_engines import HEADGATE, simulated_engines
+from tests.config.convert.envoy_example import every_setting
 
 pytestmark = pytest.mark.process
 
@@ -195,6 +197,25 @@ async def test_converted_envoy_configuration_reaches_the_engines_of_envoy(tmp_pa
             with converted_gateway(file, "--engine", "vllm", "--model", MODEL) as url:
                 assert await engines_reached(f"http://127.0.0.1:{port}", record, {0, 1}) == {0, 1}
                 assert await engines_reached(url, record, {0, 1}) == {0, 1}
+
+
+def test_envoy_accepts_the_settings_that_are_converted(tmp_path: Path) -> None:
+    authority, file = Authority(tmp_path / "pki"), tmp_path / "envoy.json"
+    issued = authority.issue("front", "front.example")
+    for source, name in ((issued.certificate, "tls.crt"), (issued.key, "tls.key"), (authority.file, "ca.crt")):
+        (tmp_path / name).write_bytes(Path(source).read_bytes())
+    file.write_text(json.dumps(every_setting(tmp_path)))
+    validated = subprocess.run(
+        [*envoy_command(file), "--mode", "validate"], check=False, capture_output=True, text=True
+    )
+    converted = subprocess.run([*HEADGATE, "convert", file], check=False, capture_output=True, text=True)
+
+    assert validated.returncode == 0, validated.stderr
+    assert converted.returncode == 0, converted.stderr
+    config = yaml.safe_load(converted.stdout)
+    assert config["pools"]["vllm"]["tls"]["ca"] == str(tmp_path / "ca.crt")
+    assert config["listen_tls"]["client_ca"] == str(tmp_path / "ca.crt")
+    assert set(config["models"]) == {"m", "lone"}
 
 
 INFERENCE_POOL = """\

@@ -3,13 +3,14 @@
 import copy
 import json
 from collections.abc import Iterator
+from pathlib import Path
 
-import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.config.convert import test_envoy, test_inference_pool
+from tests.config.convert import test_inference_pool
 from tests.config.convert.builders import ConversionError, converted, settings_of
+from tests.config.convert.envoy_example import every_setting
 
 WORDS = (
     *("", "0", "1", "-1", "1.5", "30s", "1e400", "99999999999999999", "true", "none", "x", "a/b", "*", "é\u2028\x07"),
@@ -181,41 +182,7 @@ VALUES = st.one_of(
 )
 
 
-FILES = {"certificate_chain": {"filename": "/a"}, "private_key": {"filename": "/b"}}
-COMMON_TLS = {"tls_certificates": [FILES], "validation_context": {"trusted_ca": {"filename": "/c"}}}
-ENVOY = yaml.safe_load(
-    test_envoy.bootstrap(
-        manager=test_envoy.connections(
-            {
-                "match": {"prefix": "/", "headers": [{"name": "x-model", "exact_match": "m"}]},
-                "route": {
-                    "weighted_clusters": {"clusters": [{"name": "vllm", "weight": 1}, {"name": "other", "weight": 2}]},
-                    "timeout": "30s",
-                    "idle_timeout": "20s",
-                    "prefix_rewrite": "/a",
-                    "retry_policy": {"num_retries": 2, "per_try_timeout": "10s", "retry_on": "5xx"},
-                },
-                "request_headers_to_add": [{"header": {"key": "Authorization", "value": "Bearer k"}}],
-            },
-            test_envoy.ROUTE,
-            stream_idle_timeout="10s",
-            request_timeout="10s",
-            common_http_protocol_options={"idle_timeout": "10s", "max_headers_count": 9},
-            http_filters=[test_envoy.LIMIT, test_envoy.http_filter("Buffer", max_request_bytes=4096)],
-        ),
-        clusters=[
-            test_envoy.cluster(
-                circuit_breakers={
-                    "thresholds": [{"max_requests": 9, "retry_budget": {"budget_percent": {"value": 5}}}]
-                },
-                outlier_detection={"consecutive_5xx": 4, "base_ejection_time": "5s", "max_ejection_time": "50s"},
-                transport_socket=test_envoy.upstream_tls(common_tls_context=COMMON_TLS, sni="name"),
-                least_request_lb_config={"slow_start_config": {"slow_start_window": "40s"}},
-            ),
-            test_envoy.cluster("other", "engines.internal", type="STRICT_DNS", dns_refresh_rate="5s"),
-        ],
-    )
-)
+ENVOY = every_setting(Path("/pki"))
 
 
 @given(changed_at_random(ENVOY))

@@ -405,6 +405,17 @@ def test_engines_of_a_fleet_are_verified_by_its_name() -> None:
     assert pool["fleet"]["scheme"] == "https"
 
 
+def test_cluster_with_another_transport_is_not_carried_over() -> None:
+    quic = {"name": "quic", "typed_config": {"@type": f"{TYPES}.extensions.x.v3.QuicUpstreamTransport"}}
+    plain = {"name": "plain", "typed_config": {"@type": f"{TYPES}.extensions.x.v3.RawBuffer"}}
+    routes = [{"match": {"prefix": f"/{name}"}, "route": {"cluster": name}} for name in "ab"]
+    clusters = [cluster("a", "10.0.0.1", transport_socket=quic), cluster("b", "10.0.0.2", transport_socket=plain)]
+    text = bootstrap(*routes, clusters=clusters)
+
+    assert tree_of(text)["models"] == {"b": "b"}
+    assert any(each.endswith("Headgate cannot connect to its endpoints in the same way") for each in reasons(text))
+
+
 @pytest.mark.parametrize("required", [True, False])
 def test_certificate_of_a_listener(required: bool) -> None:
     pair = {"certificate_chain": {"filename": "/pki/tls.crt"}, "private_key": {"filename": "/pki/tls.key"}}
@@ -451,6 +462,15 @@ def test_clients_need_a_key_if_envoy_restricts_access(kind: str) -> None:
 
     assert "anonymous_tenant" not in tree_of(text)
     assert any("set requests_per_minute: 20 for each tenant" in each for each in reasons(text))
+
+
+def test_clients_need_a_key_if_a_network_filter_restricts_access() -> None:
+    front = listener(connections())
+    rbac = {"name": "rbac", "typed_config": {"@type": f"{TYPES}.extensions.filters.network.rbac.v3.RBAC"}}
+    front["filter_chains"][0]["filters"].insert(0, rbac)
+    text = yaml.safe_dump({"static_resources": {"listeners": [front], "clusters": [cluster()]}})
+
+    assert "anonymous_tenant" not in tree_of(text)
 
 
 RESOURCES = [

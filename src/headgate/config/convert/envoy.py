@@ -27,10 +27,9 @@ _ROUTE: Final = (
     ("priority", "set priority_band of the class"),
     ("max_stream_duration", "attempt_timeout limits the duration of each attempt"),
 )
-_HEADERS: Final = ("request_headers_to_add", "request_headers_to_remove", "response_headers_to_add")
+_HEADERS: Final = ("request_headers_to_remove", "response_headers_to_add", "response_headers_to_remove")
 _HEADER_RULES: Final = (
     *((name, "Headgate sends its own headers") for name in _HEADERS),
-    ("response_headers_to_remove", "Headgate sends its own headers"),
     ("typed_per_filter_config", "HTTP filters have no equivalent"),
 )
 _ENGINE_PAGES: Final = frozenset(
@@ -212,10 +211,13 @@ class EnvoyReader:
         if value := attempt or whole:
             place = policy.at("per_try_timeout") if attempt else action.at("timeout")
             self.draft.put_timeout("attempt_timeout", value, place)
-        for section, name in ((policy, "per_try_idle_timeout"), (action, "idle_timeout")):
-            if idle := section.seconds(name):
-                for setting in ("first_token_timeout", "stream_idle_timeout"):
-                    self.draft.put_timeout(setting, idle, section.at(name))
+        silence, idle = policy.seconds("per_try_idle_timeout"), action.seconds("idle_timeout")
+        if silence and idle:
+            action.drop("idle_timeout", message="per_try_idle_timeout applies instead")
+        if value := silence or idle:
+            place = policy.at("per_try_idle_timeout") if silence else action.at("idle_timeout")
+            for setting in ("first_token_timeout", "stream_idle_timeout"):
+                self.draft.put_timeout(setting, value, place)
         self._retries(policy)
 
     def _retries(self, policy: SourceSection) -> None:

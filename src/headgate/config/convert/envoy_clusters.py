@@ -78,11 +78,16 @@ class EnvoyClusterReader:
         cluster = self.resources.clusters[name]
         kind = self._kind(cluster)
         endpoints = self._endpoints(cluster, name, kind)
-        tls = EnvoyTls(self.draft, self.resources).of_cluster(cluster.section("transport_socket"))
-        pool = PoolDraft(name, self.engine, None, api_key, tuple((tls or {}).items()))
+        connection = EnvoyTls(self.draft, self.resources).of_cluster(cluster.section("transport_socket"))
+        if connection is None:
+            cluster.skip()
+            cluster.report("Headgate cannot connect to its endpoints in the same way")
+            return
+        scheme, tls = connection
+        pool = PoolDraft(name, self.engine, None, api_key, tuple(tls.items()))
         is_fleet = kind == "STRICT_DNS" and len(endpoints) == 1 and not _is_address(endpoints[0].host)
         limit = self._limits(cluster, 0 if is_fleet else len(endpoints))
-        target = _Target(model, "http" if tls is None else "https", path, limit)
+        target = _Target(model, scheme, path, limit)
         if is_fleet:
             self._fleet(endpoints[0], cluster, pool, target)
         else:

@@ -55,8 +55,10 @@ class EnvoyListenerReader:
     def _filter(self, network_filter: SourceSection) -> None:
         connections = network_filter.section("typed_config")
         network_filter.skip("name")
-        if type_of(connections) != "HttpConnectionManager":
+        if (kind := type_of(connections)) != "HttpConnectionManager":
             connections.skip()
+            if kind in _ACCESS_FILTERS:
+                self._restrict(network_filter)
             network_filter.report("only HTTP connection managers can be carried over")
             return
         if "route_config" in connections:
@@ -95,9 +97,8 @@ class EnvoyListenerReader:
         self.draft.put_duration(path, value, place, f"From {described(place)}.")
 
     def _http_filter(self, http_filter: SourceSection, config: SourceSection) -> None:
-        name = http_filter.text("name") or "a filter"
         kind = type_of(config)
-        http_filter.skip("is_optional", "disabled")
+        http_filter.skip("name", "is_optional", "disabled")
         if kind == "Router":
             config.skip()
             return
@@ -111,12 +112,16 @@ class EnvoyListenerReader:
                 path = ("tenants", ANONYMOUS_TENANT, "limits", "requests_per_minute")
                 self.draft.put_number(path, limit, place, f"From {described(place)}.")
         elif kind in _ACCESS_FILTERS:
-            self.draft.key_reason = self.draft.key_reason or f"Envoy restricts access with {name}"
+            self._restrict(http_filter)
             hint = "docs/guides/sign-in.md" if kind == "JwtAuthentication" else "docs/guides/tenants-and-keys.md"
             http_filter.report(f"create keys instead; see {hint}")
         else:
             http_filter.report("the HTTP filter has no equivalent")
         config.skip()
+
+    def _restrict(self, access_filter: SourceSection) -> None:
+        reason = f"Envoy restricts access with {access_filter.text('name') or 'a filter'}"
+        self.draft.key_reason = self.draft.key_reason or reason
 
     @staticmethod
     def _rate(config: SourceSection) -> int | None:

@@ -26,11 +26,11 @@ class EnvoyTls:
     draft: Draft
     resources: EnvoyResources
 
-    def of_cluster(self, socket: SourceSection) -> dict[str, str] | None:
-        """The `tls` section of a pool; None if connections are not encrypted."""
+    def of_cluster(self, socket: SourceSection) -> tuple[str, dict[str, str]] | None:
+        """Scheme and `tls` section of a pool; None if Headgate cannot connect in the same way."""
         context = self._context(socket, "UpstreamTlsContext")
-        if context is None:
-            return None
+        if not isinstance(context, SourceSection):
+            return ("http", {}) if context else None
         common = context.section("common_tls_context")
         found = self._files(common)
         if "ca" not in found:
@@ -39,11 +39,11 @@ class EnvoyTls:
             found["server_name"] = name
         context.drop("auto_host_sni", "auto_sni_san_validation", message="set tls.server_name of the pool")
         common.drop_all(_COMMON)
-        return found
+        return "https", found
 
     def of_listener(self, socket: SourceSection) -> None:
         context = self._context(socket, "DownstreamTlsContext")
-        if context is None:
+        if not isinstance(context, SourceSection):
             return
         common = context.section("common_tls_context")
         found = self._files(common)
@@ -58,9 +58,11 @@ class EnvoyTls:
             name = "client_ca" if setting == "ca" else setting
             self.draft.put(("listen_tls", name), path, f"From {described(socket.at())}.")
 
-    def _context(self, socket: SourceSection, kind: str) -> SourceSection | None:
+    @staticmethod
+    def _context(socket: SourceSection, kind: str) -> SourceSection | bool:
+        """The TLS settings of a socket, or else whether it is plain."""
         if not socket.names():
-            return None
+            return True
         socket.skip("name")
         context = socket.section("typed_config")
         if (found := type_of(context)) == kind:
@@ -68,7 +70,7 @@ class EnvoyTls:
         context.skip()
         if found != "RawBuffer":
             socket.report("only TLS and plain connections can be carried over")
-        return None
+        return found == "RawBuffer"
 
     def _files(self, common: SourceSection) -> dict[str, str]:
         """Files with the authority, the certificate and its key."""
