@@ -21,7 +21,7 @@ pytestmark = pytest.mark.process
 
 NOVEMBER = ReportFilter(at("2026-11-01"), at("2026-12-01"))
 ROWS_PER_UNIT = 5
-ROWS_READ_MAX = 100_000
+ROWS_READ_MAX = 10_000
 FILL = """
     insert into headgate.usage select
         timestamptz '2026-11-01 00:00Z' + n * (interval '30 days' / $1::bigint), 'r' || n, 1, 0,

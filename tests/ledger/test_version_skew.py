@@ -68,16 +68,16 @@ class Versions:
         folder.mkdir(exist_ok=True)
         database = {"database": {"url": self._url, "poll_interval": "5s"}, "key_secret": "a secret of sixteen letters"}
         cell = {} if self._cell is None else {"cell": self._cell | {"member_name": name}}
-        spool = {"spool_directory": str(folder / "spool")}
+        spool = {"spool_directory": str(folder / "spool"), "metadata_keys": ["conversation"]}
         self.configs[name] = a_config(self._engine, ledger=spool, **database, **cell)
         process = gateway_process(self.configs[name], folder, environment=self._environments[name])
         return await asyncio.to_thread(self._stack.enter_context, process)
 
-    async def send(self) -> None:
+    async def send(self, **fields: Any) -> None:
         async with aiohttp.ClientSession() as http:
             for number in range(REQUESTS):
                 for config in self.configs.values():
-                    async with http.post(urls_of(config)[0] + CHAT, json=chat(f"hi {number}")) as answer:
+                    async with http.post(urls_of(config)[0] + CHAT, json=chat(f"hi {number}", **fields)) as answer:
                         assert answer.status == 200, await answer.text()
                         self.sent.append(answer.headers["x-request-id"])
 
@@ -189,6 +189,27 @@ async def test_earlier_gateway_starts_on_the_new_schema(url: str, source: Path, 
         await versions.all_ready_with_rows_written()
 
         await assert_every_request_is_recorded_once(url, versions.sent)
+
+
+async def test_rows_of_an_earlier_gateway_are_in_the_sums_by_unit(
+    url: str, source: Path, engine: str, tmp_path: Path
+) -> None:
+    link = await asyncpg.connect(url)
+    assert await link.fetchval("select headgate.register_unit_key('conversation')")
+    with ExitStack() as stack:
+        versions = Versions(stack, tmp_path, source, engine=engine, url=url)
+        await versions.start("earlier")
+        await versions.send(metadata={"conversation": "c1"})
+        await rows_are_written(url, REQUESTS)
+        queued = await link.fetch("select unit, sum(requests) from headgate.usage_unit_queue group by unit")
+        assert [tuple(row) for row in queued] == [("c1", REQUESTS)]
+        await versions.start("this")
+        async with asyncio.timeout(60.0):
+            while await link.fetchval("select count(*) from headgate.usage_unit_queue"):
+                await asyncio.sleep(0.05)
+    months = "select unit, requests from headgate.usage_unit_months where scope = ''"
+    assert [tuple(row) for row in await link.fetch(months)] == [("c1", REQUESTS)]
+    await link.close()
 
 
 def test_earlier_version_reports_the_new_schema_as_up_to_date(url: str, source: Path, tmp_path: Path) -> None:
