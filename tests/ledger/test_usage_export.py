@@ -89,7 +89,7 @@ async def test_row_has_exact_amounts_times_and_tags(url: str, tmp_path: Path) ->
     wasted = rows["wasted", 0]
     assert (wasted["BilledCost"], wasted["EffectiveCost"]) == (Decimal(0), Decimal("0.000000500"))
     rejected = rows["rejected", 0]
-    assert (rejected["BilledCost"], rejected["ResourceId"], rejected["ConsumedQuantity"]) == (Decimal(0), None, None)
+    assert (rejected["BilledCost"], rejected["ResourceId"], rejected["ConsumedQuantity"]) == (Decimal(0), None, 0)
     assert list(first) == [each.name for each in COLUMNS]
 
 

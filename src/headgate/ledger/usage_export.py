@@ -36,7 +36,9 @@ _PAGE: Final = (
 _NANO_DIGITS: Final = 9
 _MICROSECOND: Final = timedelta(microseconds=1)
 
-_TEXT, _COUNT, _FLAG, _TIME, _MONEY, _SECONDS = "text", "count", "flag", "time", "money", "seconds"
+_TEXT, _COUNT, _FLAG, _TIME = "text", "count", "flag", "time"
+_MONEY, _SECONDS, _TOKENS = "money", "seconds", "tokens"
+"""Kinds of decimals. FOCUS requires that all of its quantities are decimals."""
 
 
 class ExportImpossible(Exception):
@@ -90,8 +92,8 @@ def _engine_seconds(row: DatabaseRow) -> Decimal:
     return _decimal(row["input_us"] + row["output_us"] + row["overhead_us"], 6)
 
 
-def _tokens(row: DatabaseRow) -> int | None:
-    return row["tokens_in"] + row["tokens_out"] or None
+def _tokens(row: DatabaseRow) -> Decimal:
+    return Decimal(row["tokens_in"] + row["tokens_out"])
 
 
 def _month(row: DatabaseRow) -> datetime:
@@ -139,8 +141,8 @@ COLUMNS: Final = (
     _Column("ChargeFrequency", _TEXT, _always("Usage-Based")),
     _Column("ChargePeriodEnd", _TIME, _charge_end),
     _Column("ChargePeriodStart", _TIME, _field("at")),
-    _Column("ConsumedQuantity", _COUNT, _tokens, nullable=True),
-    _Column("ConsumedUnit", _TEXT, lambda row: None if _tokens(row) is None else "Tokens", nullable=True),
+    _Column("ConsumedQuantity", _TOKENS, _tokens),
+    _Column("ConsumedUnit", _TEXT, _always("Tokens")),
     _Column("ContractedCost", _MONEY, _cost),
     _Column("EffectiveCost", _MONEY, _cost),
     _Column("InvoiceIssuerName", _TEXT, _always(PROVIDER)),
@@ -247,6 +249,7 @@ class _ParquetFile:
             _TIME: arrow.timestamp("us", tz="UTC"),
             _MONEY: arrow.decimal128(28, _NANO_DIGITS),
             _SECONDS: arrow.decimal128(28, 6),
+            _TOKENS: arrow.decimal128(28, 0),
         }
         self._schema = arrow.schema(
             [arrow.field(each.name, kinds[each.kind], nullable=each.nullable) for each in COLUMNS],
