@@ -40,6 +40,7 @@ from headgate.core.events import (
     RequestArrived,
     TenantShare,
 )
+from headgate.model.limits import LimitShare
 from headgate.model.money import NANO_USD_PER_USD, Budget, NanoUsd, Period, Price
 from headgate.model.tenant import Tenant
 from headgate.model.units import SECOND, Instant, RequestId, TenantId
@@ -157,7 +158,7 @@ def simulated_overspending(per_second: int, *, seconds: int = 600) -> int:
         if second % _SHARE_CHANGE_S == 0:
             shares = [750_000 if cell == busy else 250_000 for cell in range(2)]
         for cell, scheduler in enumerate(cells):
-            share = TenantShare(TenantId("acme"), shares[cell], at(second + 15))
+            share = TenantShare(TenantId("acme"), LimitShare(shares[cell], shares[cell]), at(second + 15))
             scheduler.handle(shares_assigned(250_000, share), now)
             if second % SYNC_S == 3 * cell:
                 scheduler.handle(_ledger_of(in_ledger), now)

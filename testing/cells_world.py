@@ -16,6 +16,7 @@ from headgate.control.cells.share_controller import ShareController
 from headgate.control.cells.share_leases import ShareLeases
 from headgate.control.cells.share_split import MILLION
 from headgate.core.events import SharesAssigned
+from headgate.model.limits import LimitShare
 from headgate.model.units import Instant, TenantId
 
 SECOND = 1_000_000_000
@@ -61,6 +62,9 @@ class SimulatedProcess:
         self.url, self.cell, self.floor_ppm = url, cell, floor_ppm
         self.up = True
         self.arrived: dict[str, int] = {}
+        self.tokens: dict[str, int] = {}
+        self.is_old = False
+        """Whether the process has the version before separate shares of tokens."""
         self._world_now = world_now
         self._rate_ppm, self._offset_ns = rate_ppm, offset_ns
         self._session = 0
@@ -71,21 +75,36 @@ class SimulatedProcess:
         world = self._world_now()
         return Instant(self._offset_ns + world + world * self._rate_ppm // 1_000_000)
 
-    def believed(self, account: str) -> int:
+    def believed(self, account: str) -> LimitShare:
         now = self.now()
         known = self._assigned.shares.get(TenantId(account))
-        return self._assigned.floor_ppm if known is None or known.until <= now else known.ppm
+        floor = self._assigned.floor_ppm
+        return LimitShare(floor, floor) if known is None or known.until <= now else known.share
 
     def restart(self) -> None:
         self._session += 1
-        self.arrived = dict.fromkeys(self.arrived, 0)
+        self.arrived, self.tokens = dict.fromkeys(self.arrived, 0), dict.fromkeys(self.tokens, 0)
         self.leases = ShareLeases(str(self._session), self.floor_ppm, self.now, self._assign, self._demand)
+
+    def handle(self, message: ShareMessage) -> ProcessReport:
+        if not self.is_old:
+            return self.leases.handle(message)
+        if message.token_shares:
+            assert message.session != str(self._session), "an old process rejects fields that it does not know"
+            # The controller's client asks for the report after such a rejection.
+            report = self.leases.report()
+        else:
+            report = self.leases.handle(message)
+        demand = {name: AccountDemand(each.arrived, each.open) for name, each in report.demand.items()}
+        return replace(report, demand=demand, revision=1)
 
     def _assign(self, assigned: SharesAssigned) -> None:
         self._assigned = assigned
 
     def _demand(self) -> Mapping[str, AccountDemand]:
-        return {name: AccountDemand(count, 0) for name, count in self.arrived.items()}
+        return {
+            name: AccountDemand(count, 0, tokens=self.tokens.get(name, count)) for name, count in self.arrived.items()
+        }
 
 
 class World:
@@ -111,6 +130,8 @@ class World:
         self.controllers: list[ShareController] = []
         self.per_round: dict[tuple[str, str], int] = {}
         """Requests per round, by cell and account."""
+        self.tokens_per_request: dict[str, int] = {}
+        """Tokens of each request, by cell (default 1)."""
         self.routed: dict[str, dict[str, None]] = {}
         """Cells to which the load balancer may send an account's requests."""
         self.on_step: Callable[[], None] = lambda: None
@@ -164,11 +185,22 @@ class World:
     # Observations
 
     def believed(self, cell: str, account: str) -> int:
-        """Highest share of an account that a running process of the cell uses."""
-        return max((each.believed(account) for each in self.of_cell(cell) if each.up), default=0)
+        """Highest share of an account's limits on requests that a running process of the cell uses."""
+        return self._believed(cell, account).requests_ppm
+
+    def believed_tokens(self, cell: str, account: str) -> int:
+        return self._believed(cell, account).tokens_ppm
+
+    def _believed(self, cell: str, account: str) -> LimitShare:
+        found = [each.believed(account) for each in self.of_cell(cell) if each.up]
+        return LimitShare(
+            max((each.requests_ppm for each in found), default=0), max((each.tokens_ppm for each in found), default=0)
+        )
 
     def total(self, account: str) -> int:
-        return sum(self.believed(cell, account) for cell in self.routed[account])
+        """Sum of the shares of the kind of limits of which more is in use."""
+        shares = [self._believed(cell, account) for cell in self.routed[account]]
+        return max(sum(each.requests_ppm for each in shares), sum(each.tokens_ppm for each in shares))
 
     def shares(self, account: str) -> Mapping[str, int]:
         return {cell.name: self.believed(cell.name, account) for cell in self.fleet.cells}
@@ -186,6 +218,8 @@ class World:
             up = [each for each in self.of_cell(cell) if each.up]
             if up and controller is self.controllers[-1]:
                 up[0].arrived[account] = up[0].arrived.get(account, 0) + count
+                tokens = count * self.tokens_per_request.get(cell, 1)
+                up[0].tokens[account] = up[0].tokens.get(account, 0) + tokens
         for message in controller.next_round(self.now):
             self._send(controller, message)
         self._route(controller)
@@ -211,7 +245,7 @@ class World:
         process = self.processes[message.process]
         if not process.up:
             return
-        report = process.leases.handle(message)
+        report = process.handle(message)
         if self.random.random() >= self.faults.loss:
             # A client gives up waiting for a response after a while.
             wait = min(self._delay(), self.fleet.interval_ns)
@@ -260,13 +294,17 @@ def violations_under_faults(seed: int) -> list[str]:
 def _disturb(world: World, dice: random.Random) -> None:
     """Causes one random fault or change."""
     cells = [each.name for each in world.fleet.cells]
+    world.tokens_per_request = {name: dice.choice((1, 10)) for name in cells}
     match dice.randrange(8):
         case 0:
             world.lose(dice.choice(cells))
         case 1 | 2:
             world.restore(dice.choice(cells))
         case 3:
-            world.processes[dice.choice(list(world.processes))].restart()
+            process = world.processes[dice.choice(list(world.processes))]
+            # It may be upgraded or downgraded.
+            process.is_old = dice.random() < 0.3
+            process.restart()
         case 4:
             for controller in world.controllers[:-1]:
                 if dice.random() < 0.7:

@@ -542,7 +542,7 @@ def test_every_policy_field_can_be_set() -> None:
     # Shares of a limit are not settings: gateways without a scheduler compute them (core/policy_share.py). The fields
     # of `Policy` come from the database. A value counts as assumed if the file does not set it.
     assert same == {
-        "Limits.share_ppm",
+        "Limits.share",
         "Limits.total_concurrency",
         "Limits.total_tokens_per_minute",
         "Policy.overrides",

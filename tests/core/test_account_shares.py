@@ -18,7 +18,7 @@ from headgate.core.events import (
     TimerFired,
 )
 from headgate.core.scheduler import Scheduler
-from headgate.model.limits import Limits
+from headgate.model.limits import Limits, LimitShare
 from headgate.model.money import NANO_USD_PER_USD, Budget, NanoUsd, Period, Price
 from headgate.model.outcome import Outcome
 from headgate.model.overrides import Throttle
@@ -51,7 +51,9 @@ def limited(*tenants: Tenant) -> Scheduler:
 
 
 def assigned(floor: int = WHOLE, until: float = 15, **shares: int) -> SharesAssigned:
-    return shares_assigned(floor, *(TenantShare(TenantId(name), ppm, at(until)) for name, ppm in shares.items()))
+    return shares_assigned(
+        floor, *(TenantShare(TenantId(name), LimitShare(ppm, ppm), at(until)) for name, ppm in shares.items())
+    )
 
 
 def admitted(scheduler: Scheduler, now: float, count: int, tenant: str = "acme") -> int:
@@ -85,6 +87,26 @@ def test_all_kinds_of_limits_are_divided() -> None:
             'tenant "cord" (with 50 % of its limits in this cell); retry in 10 s'
         ),
     )
+
+
+def test_limits_on_tokens_have_a_share_of_their_own() -> None:
+    scheduler = limited(a_limited("acme", Limits(100, 10_000, 10)))
+    lease = TenantShare(TenantId("acme"), LimitShare(500_000, 250_000), at(15))
+    scheduler.handle(shares_assigned(WHOLE, lease), at(0))
+    refused = only_end(scheduler.handle(arrived("big", prompt_bytes=4 * 3_000), at(0)))
+    assert "may use only 2500 of the 10000 tokens per minute" in refused.reason
+    assert "(with 25 % of its limits in this cell)" in refused.reason
+    assert admitted(scheduler, 0, 10) == 5
+
+    scheduler.handle(shares_assigned(WHOLE, replace(lease, share=LimitShare(250_000, 500_000))), at(0))
+    assert "(with 25 % of its limits" in only_end(scheduler.handle(arrived("sixth"), at(0))).reason
+
+
+def test_budgets_have_the_share_of_tokens() -> None:
+    scheduler = spending(Budget(Period.DAY, usd(100)))
+    lease = TenantShare(TenantId("acme"), LimitShare(750_000, 250_000), at(15))
+    commands_for(scheduler, at(0), synced(), shares_assigned(WHOLE, lease))
+    assert spend(scheduler, 0, 10)[0] == 2
 
 
 def test_share_is_at_least_one_unit_unless_it_is_zero() -> None:

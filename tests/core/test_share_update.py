@@ -9,7 +9,7 @@ from headgate.core.commands import Command, End
 from headgate.core.events import RequestRejected, SharesAssigned, TenantShare, TimerFired
 from headgate.core.scheduler import Scheduler
 from headgate.core.share_update import SLICE_TENANTS_MAX
-from headgate.model.limits import WHOLE_PPM, Limits
+from headgate.model.limits import WHOLE_PPM, Limits, LimitShare
 from headgate.model.money import Budget, NanoUsd, Period
 from headgate.model.overrides import Throttle
 from headgate.model.persistent_map import PersistentMap
@@ -56,7 +56,7 @@ def divided(table: TenantTable) -> Scheduler:
 
 
 def share(name: str, ppm: int, until: float = 15) -> TenantShare:
-    return TenantShare(TenantId(name), ppm, at(until))
+    return TenantShare(TenantId(name), LimitShare(ppm, ppm), at(until))
 
 
 def admitted(scheduler: Scheduler, now: float, tenant: str, count: int = 100) -> int:
@@ -106,7 +106,7 @@ def test_lines_executed_for_a_changed_share_do_not_depend_on_the_number_of_tenan
 def test_lines_executed_between_two_timers_are_bounded_when_all_shares_expire() -> None:
     accounts = 3 * SLICE_TENANTS_MAX
     scheduler = divided(tenants(accounts))
-    every = {name: TenantShare(name, 500_000, at(15)) for name in (TenantId(f"org{n:05}") for n in range(accounts))}
+    every = {name: share(name, 500_000) for name in (TenantId(f"org{n:05}") for n in range(accounts))}
     scheduler.handle(SharesAssigned(FLOOR, PersistentMap(every)), at(0))
     timers(scheduler, 0)
     scheduler.handle(TimerFired(), at(15))
@@ -123,7 +123,7 @@ def test_account_with_many_tenants_is_visited_in_several_slices() -> None:
     scheduler = divided(tenants(1, each=3 * SLICE_TENANTS_MAX))
     scheduler.handle(shares_assigned(FLOOR, share("org00000", 500_000)), at(0))
     assert timers(scheduler, 0) == 2
-    assert all(level.share_ppm == 500_000 for level in scheduler._state.limits._levels.values())
+    assert all(level.share.tokens_ppm == 500_000 for level in scheduler._state.limits._levels.values())
 
 
 # Results
@@ -198,13 +198,15 @@ def test_incremental_shares_equal_shares_of_a_new_scheduler(seed: int) -> None:
     """A scheduler that starts with the latest policy and shares computes the same limits."""
     dice, table = random.Random(seed), tenants(30, each=3, limits=Limits(100, 1_000, 10))
     scheduler, listed = divided(table), PersistentMap[TenantId, TenantShare]()
-    now = 0.0
+    now, ppms = 0.0, (0, 100_000, FLOOR, 600_000)
     for step in range(60):
         now += dice.random()
         names = [TenantId(f"org{dice.randrange(30):05}") for _ in range(5)]
         if dice.random() < 0.8:
             until = at(now + dice.choice((1, 5)))
-            changes = {name: TenantShare(name, dice.choice((0, 100_000, FLOOR, 600_000)), until) for name in names[:4]}
+            changes = {
+                name: TenantShare(name, LimitShare(dice.choice(ppms), dice.choice(ppms)), until) for name in names[:4]
+            }
             listed = listed.updated({**changes, names[4]: None})
             scheduler.handle(SharesAssigned(FLOOR, listed), at(now))
         else:

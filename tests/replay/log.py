@@ -15,7 +15,7 @@ from headgate.core.commands import Command
 from headgate.core.events import Event, SharesAssigned, TenantShare, TimerFired
 from headgate.core.scheduler import Scheduler
 from headgate.core.share_update import SLICE_TENANTS_MAX
-from headgate.model.limits import Limits
+from headgate.model.limits import Limits, LimitShare
 from headgate.model.persistent_map import PersistentMap
 from headgate.model.tenant import Tenant
 from headgate.model.units import SECOND, Duration, Instant, TenantId, after
@@ -27,6 +27,7 @@ WORLDS = {"faulty": FAULTY, "large": LARGE, "pressed": PRESSED, "small": SMALL, 
 _BUSY = tuple(f"busy/{number:04}" for number in range(2 * SLICE_TENANTS_MAX))
 _LIMITED = ("acme", "bolt", "cord", "busy", *_BUSY[:: SLICE_TENANTS_MAX // 4], *_BUSY[1::2])
 _ACCOUNTS = [TenantId(name) for name in ("acme", "bolt", "cord", "busy")]
+_SHARES = (100_000, 250_000, 750_000)
 _DIVIDED = replace(
     SMALL,
     tenants=_LIMITED[:12],
@@ -68,7 +69,10 @@ def write_with_shares(seed: int, length: int) -> tuple[Log, list[list[Command]]]
             accounts = dice.sample(_ACCOUNTS, 2)
             until = after(now, Duration(dice.choice((1, 3)) * SECOND))
             shares = shares.updated(
-                {name: TenantShare(name, dice.choice((100_000, 250_000, 750_000)), until) for name in accounts}
+                {
+                    name: TenantShare(name, LimitShare(dice.choice(_SHARES), dice.choice(_SHARES)), until)
+                    for name in accounts
+                }
             )
             event = SharesAssigned(250_000, shares)
         log.append((event, now))

@@ -44,11 +44,18 @@ async def test_assignment_takes_effect_and_is_reported() -> None:
     wire = await gateway.asked("assign", an_assignment())
     assert wire.status == 200
     told = json.loads(wire.body)
-    assert told["shares"] == {"acme": {"ppm": 500_000, "left_ns": 13 * SECOND}}
+    assert told["shares"] == {"acme": {"ppm": 500_000, "left_ns": 13 * SECOND, "token_ppm": None}}
     assert len(gateway.assigned) == 2
 
     wire = await gateway.asked("report", {}, "hg-read")
     assert json.loads(wire.body) == told
+
+
+async def test_assignment_may_contain_separate_shares_of_tokens() -> None:
+    gateway = Gateway()
+    wire = await gateway.asked("assign", an_assignment(token_shares={"acme": 100_000}))
+    assert json.loads(wire.body)["shares"]["acme"]["token_ppm"] == 100_000
+    assert [each.share for each in gateway.assigned[-1].shares.values()] == [(500_000, 100_000)]
 
 
 async def test_claim_without_a_session_changes_no_share() -> None:
@@ -73,6 +80,8 @@ async def test_other_permissions_are_not_enough(path: str, key: str) -> None:
         {"shares": {"acme": 1_000_001}},
         {"shares": {"acme": -1}},
         {"shares": {"acme/search": 1}},
+        {"token_shares": {"acme": 1_000_001}},
+        {"token_shares": {"": 1}},
         {"shares": {"": 1}},
         {"shares": {"acme\n": 1}},
         {"epoch": -1},

@@ -4,6 +4,8 @@ from dataclasses import replace
 
 from headgate.core.events import AttemptEnding
 from headgate.model.outcome import Outcome
+from headgate.model.units import BYTES_PER_TOKEN, RequestId
+from headgate.model.usage import Usage, UsageSource
 from headgate.telemetry.meters import OTHER, Meters
 from tests.telemetry.histories import arrived, at, attempt_over, over, sent
 
@@ -90,3 +92,20 @@ def test_second_attempt_of_an_ended_request_is_not_counted() -> None:
 
     assert figures(meters) == {"acme": (1, 0, 0)}
     assert not meters.open_requests
+
+
+def test_tokens_of_a_request_are_those_of_its_prompt_and_the_mean_output() -> None:
+    meters = Meters()
+    first = arrived()
+    meters.observe(first, [sent()], at(0))
+    [acme] = meters.activities
+    prompt = first.ticket.prompt_bytes // BYTES_PER_TOKEN
+    assert (acme.tokens, acme.open_tokens) == (prompt, prompt)
+
+    meters.observe(attempt_over(usage=Usage(prompt, 80, 0, UsageSource.ENGINE)), [over()], at(1))
+    assert (acme.tokens, acme.open_tokens, acme.output_tokens) == (prompt, 0, 10)
+
+    meters.observe(arrived("other"), [], at(2))
+    assert (acme.tokens, acme.open_tokens) == (2 * prompt + 10, prompt + 10)
+    meters.observe(arrived("third"), [replace(over(Outcome.RATE_LIMITED), request_id=RequestId("third"))], at(3))
+    assert (acme.tokens, acme.open_tokens) == (3 * prompt + 20, prompt + 10)

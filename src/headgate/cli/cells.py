@@ -167,7 +167,16 @@ def _status(args: argparse.Namespace, fleet: "CellFleet") -> int:
     else:
         print_table(processes, ("cell", "state", "process", "epoch", "leases", "floor_percent", "problem"), empty="")
         print()
-        columns = ("tenant", "cell", "share_percent", "expires_in_s", "arrived", "open", "assigned")
+        columns = (
+            "tenant",
+            "cell",
+            "share_percent",
+            "token_share_percent",
+            "expires_in_s",
+            "arrived",
+            "open",
+            "assigned",
+        )
         print_table(accounts, columns, empty="no gateway reports a tenant with limits")
     return 1 if any(row["problem"] for row in processes) else 0
 
@@ -311,13 +320,14 @@ async def _wait_for_room(
     """Waits until the shares of the old cells leave at least the floor for each new one."""
     import asyncio
 
-    from headgate.cli.output.cell_shares import believed_ppm
+    from headgate.cli.output.cell_shares import believed_share
     from headgate.control.cells.share_split import MILLION
 
     for _ in range(max(1, wait_s)):
         reports = await _read_reports(fleet, access)
-        used = [believed_ppm(fleet, reports, cell, account) for cell in dict.fromkeys(cells)]
-        if None not in used and sum(each for each in used if each is not None) <= MILLION:
+        used = [believed_share(fleet, reports, cell, account) for cell in dict.fromkeys(cells)]
+        known = [each for each in used if each is not None]
+        if len(known) == len(used) and all(sum(kind) <= MILLION for kind in zip(*known, strict=True)):
             return True
         await asyncio.sleep(1)
     return False

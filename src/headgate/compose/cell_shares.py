@@ -2,11 +2,11 @@
 
 import secrets
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict
+from dataclasses import fields
 
 from headgate.config.settings import Settings
-from headgate.control.cells.messages import ShareMessage
-from headgate.control.cells.share_leases import ShareLeases, demand_by_account
+from headgate.control.cells.messages import ProcessReport, ShareMessage
+from headgate.control.cells.share_leases import AccountDemands, ShareLeases
 from headgate.core.events import SharesAssigned
 from headgate.edge.admin.api import AdminRoute
 from headgate.edge.admin.shares import ShareAssignment, share_routes
@@ -27,16 +27,29 @@ def open_share_leases(
     cell = settings.cell
     if cell is None or cell.share_floor_ppm == WHOLE_PPM:
         return None
+    demands = AccountDemands()
     return ShareLeases(
-        secrets.token_hex(8), cell.share_floor_ppm, now, assign, lambda: demand_by_account(policy(), activities)
+        secrets.token_hex(8), cell.share_floor_ppm, now, assign, lambda: demands.measure(policy(), activities)
     )
 
 
 def routes_of(leases: ShareLeases) -> dict[bytes, AdminRoute]:
     def assign(asked: ShareAssignment) -> Mapping[str, object]:
         message = ShareMessage(
-            "", asked.epoch, asked.version, asked.session, asked.stamp_ns, asked.lease_ns, asked.shares
+            "",
+            asked.epoch,
+            asked.version,
+            asked.session,
+            asked.stamp_ns,
+            asked.lease_ns,
+            asked.shares,
+            asked.token_shares,
         )
-        return asdict(leases.handle(message))
+        return _fields(leases.handle(message))
 
-    return share_routes(assign, lambda: asdict(leases.report()))
+    return share_routes(assign, lambda: _fields(leases.report()))
+
+
+def _fields(report: ProcessReport) -> Mapping[str, object]:
+    """Returns the report as a mapping. Its shares and demand may be many, so they are not copied."""
+    return {each.name: getattr(report, each.name) for each in fields(report)}

@@ -70,7 +70,7 @@ _DERIVED: Final = frozenset(
         (CellOptions, "store_shown"),
         (DatabaseOptions, "url_redacted"),
         (NotificationOptions, "webhook_shown"),
-        (Limits, "share_ppm"),
+        (Limits, "share"),
         (Limits, "total_concurrency"),
         (Limits, "total_tokens_per_minute"),
         (Pool, "cold_start_ns"),

@@ -16,16 +16,17 @@ from collections.abc import Iterable, Mapping
 
 from headgate.core.events import SharesAssigned, TenantShare
 from headgate.core.timers import TimerHeap, Timers
-from headgate.model.limits import WHOLE_PPM, Limits
+from headgate.model.limits import WHOLE_PPM, WHOLE_SHARE, Limits, LimitShare
 from headgate.model.persistent_map import PersistentMap
 from headgate.model.units import Instant, TenantId
 
 
 class AccountShares:
-    __slots__ = ("_expiring", "_expiry_timers", "_floor_ppm", "_in_force", "_listed")
+    __slots__ = ("_expiring", "_expiry_timers", "_floor", "_in_force", "_listed", "floor_ppm")
 
     def __init__(self, timer_heap: TimerHeap) -> None:
-        self._floor_ppm = WHOLE_PPM
+        self.floor_ppm = WHOLE_PPM
+        self._floor = WHOLE_SHARE
         self._listed: PersistentMap[TenantId, TenantShare] = PersistentMap()
         """Shares in the last assignment. Some of them may have expired."""
         self._in_force: dict[TenantId, TenantShare] = {}
@@ -34,16 +35,12 @@ class AccountShares:
         self._expiry_timers: Timers[str] = Timers(timer_heap)
         """One timer for each entry in `_expiring`."""
 
-    @property
-    def floor_ppm(self) -> int:
-        return self._floor_ppm
-
-    def share_of(self, tenant: TenantId) -> int:
-        """Returns the share of a tenant's limits that applies now, in parts per million."""
+    def share_of(self, tenant: TenantId) -> LimitShare:
+        """Returns the share of a tenant's limits that applies now."""
         if not self._in_force:
-            return self._floor_ppm
+            return self._floor
         share = self._in_force.get(account_id(tenant))
-        return self._floor_ppm if share is None else share.ppm
+        return self._floor if share is None else share.share
 
     def differences(self, event: SharesAssigned) -> Mapping[TenantId, TenantShare | None]:
         """Returns the shares that differ from those in the last assignment. Changes nothing."""
@@ -56,7 +53,8 @@ class AccountShares:
 
         A changed floor also affects all accounts without a share.
         """
-        self._floor_ppm, self._listed = event.floor_ppm, event.shares
+        self.floor_ppm, self._listed = event.floor_ppm, event.shares
+        self._floor = LimitShare(event.floor_ppm, event.floor_ppm)
         changed: list[TenantId] = []
         for account, share in differences.items():
             before = self.share_of(account)
@@ -77,8 +75,8 @@ class AccountShares:
 
     def expire(self, accounts: Iterable[TenantId]) -> list[TenantId]:
         """Removes these expired shares. Returns the accounts whose shares in force have changed."""
-        in_force, floor_ppm = self._in_force, self._floor_ppm
-        return [account for account in accounts if in_force.pop(account).ppm != floor_ppm]
+        in_force, floor = self._in_force, self._floor
+        return [account for account in accounts if in_force.pop(account).share != floor]
 
     def _expire_at(self, until: Instant, account: TenantId) -> None:
         moment = str(until)
@@ -104,17 +102,17 @@ def account_id(tenant: TenantId) -> TenantId:
     return TenantId(tenant.partition("/")[0])
 
 
-def divided_limits(limits: Limits, share_ppm: int) -> Limits:
+def divided_limits(limits: Limits, share: LimitShare) -> Limits:
     """Returns a share of the limits."""
-    if share_ppm == WHOLE_PPM:
+    if share == WHOLE_SHARE:
         return limits
     return Limits(
-        requests_per_minute=_part(limits.requests_per_minute, share_ppm),
-        tokens_per_minute=_part(limits.tokens_per_minute, share_ppm),
-        concurrency=_part(limits.concurrency, share_ppm),
+        requests_per_minute=_part(limits.requests_per_minute, share.requests_ppm),
+        tokens_per_minute=_part(limits.tokens_per_minute, share.tokens_ppm),
+        concurrency=_part(limits.concurrency, share.requests_ppm),
         total_tokens_per_minute=limits.total_tokens_per_minute or limits.tokens_per_minute,
         total_concurrency=limits.total_concurrency or limits.concurrency,
-        share_ppm=share_ppm,
+        share=share,
     )
 
 

@@ -9,6 +9,7 @@ from enum import StrEnum
 from headgate.model.caps import Caps
 from headgate.model.endpoint import Endpoint, EndpointProblem
 from headgate.model.fault import Fault
+from headgate.model.limits import LimitShare
 from headgate.model.message import message
 from headgate.model.money import NanoUsd, Period
 from headgate.model.persistent_map import PersistentMap
@@ -300,7 +301,7 @@ class TenantShare:
 
     account: TenantId
     """First component of the tenants' paths."""
-    ppm: int
+    share: LimitShare
     until: Instant
 
 

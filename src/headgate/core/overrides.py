@@ -4,7 +4,7 @@ Overrides are part of the policy. A timer is set for the end time of each overri
 """
 
 from headgate.core.timers import TimerHeap, Timers
-from headgate.model.limits import Limits
+from headgate.model.limits import Limits, LimitShare
 from headgate.model.overrides import DrainEndpoint, HoldClass, OperatorOverride, PinDegradation, Throttle
 from headgate.model.units import ClassName, EndpointId, Instant, PoolName, TenantId
 
@@ -60,7 +60,7 @@ def stricter(one: Limits, other: Limits) -> Limits:
         _min_of(one.concurrency, other.concurrency),
         _min_of(one.total_tokens_per_minute, other.total_tokens_per_minute),
         _min_of(one.total_concurrency, other.total_concurrency),
-        min(one.share_ppm, other.share_ppm),
+        LimitShare(*(min(each) for each in zip(one.share, other.share, strict=True))),
     )
 
 

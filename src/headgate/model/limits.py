@@ -1,12 +1,24 @@
 """Rate and concurrency limits of a tenant."""
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from headgate.model.message import message
 from headgate.model.units import Duration
 
 WHOLE_PPM: Final = 1_000_000
+
+
+class LimitShare(NamedTuple):
+    """Share of a tenant's limits that this cell may use, in parts per million, if other cells have the rest."""
+
+    requests_ppm: int
+    """Share of the limits on requests per minute and concurrency."""
+    tokens_ppm: int
+    """Share of the limits on tokens per minute and of hard budgets."""
+
+
+WHOLE_SHARE: Final = LimitShare(WHOLE_PPM, WHOLE_PPM)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +40,8 @@ class Limits:
     """
     total_concurrency: int | None = None
     """Undivided concurrency limit, if these limits are a share of larger ones."""
-    share_ppm: int = WHOLE_PPM
-    """Share of the cell's limits that these limits are, in parts per million, if other cells have the rest."""
+    share: LimitShare = WHOLE_SHARE
+    """Share of the tenant's limits that these limits are."""
 
 
 @message

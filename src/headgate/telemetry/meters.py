@@ -29,7 +29,7 @@ from headgate.model.money import PAYER_BY_CAUSE, Payer
 from headgate.model.outcome import Outcome
 from headgate.model.policy import Policy
 from headgate.model.ticket import Ticket
-from headgate.model.units import Duration, EndpointId, Instant, PoolName, RequestId
+from headgate.model.units import BYTES_PER_TOKEN, Duration, EndpointId, Instant, PoolName, RequestId
 from headgate.model.usage import Usage
 from headgate.ports.fleet import Phase
 from headgate.telemetry.heaviest_tenants import HeaviestTenants
@@ -84,6 +84,7 @@ class _OpenRequest:
         "stream",
         "tenant",
         "tenant_meter",
+        "tokens",
         "usage",
     )
 
@@ -97,6 +98,7 @@ class _OpenRequest:
         self.pool_meter = meters.pools[OTHER]
         self.tenant_meter = meters.of_tenant(ticket.tenant)
         self.activity = meters.activities.of_tenant(ticket.tenant)
+        self.tokens = self.activity.request_arrived(ticket.prompt_bytes // BYTES_PER_TOKEN)
         self.first_token_at: Instant | None = None
         """Arrival time of a stream's first token."""
         self.progress_at: Instant | None = None
@@ -243,9 +245,7 @@ class Meters:
     def _arrived(self, ticket: Ticket, commands: Sequence[Command], now: Instant) -> None:
         self.of_class(self._class_on_arrival(ticket, commands)).arrived += 1
         if len(self._open) < self._requests_max:
-            request = self._open[ticket.request_id] = _OpenRequest(ticket, now, self)
-            request.activity.arrived += 1
-            request.activity.queued += 1
+            self._open[ticket.request_id] = _OpenRequest(ticket, now, self)
 
     def _class_on_arrival(self, ticket: Ticket, commands: Sequence[Command]) -> str | None:
         """Class of a request that has just arrived; None if it has none."""
@@ -335,6 +335,8 @@ class Meters:
             _count_completed(found, meter, now)
         elif found.stream and found.first_token_at is None and outcome in UNAVAILABLE_OUTCOMES:
             meter.record_unserved()
+        if not found.ended:
+            found.activity.open_tokens -= found.tokens
         if not found.running:
             found.activity.queued -= 1
             del self._open[command.request_id]
@@ -405,6 +407,7 @@ def _count_completed(found: _OpenRequest, meter: ClassMeter, now: Instant) -> No
             meter.useful_prompt_tokens += usage.prompt_tokens
         if usage.output_tokens > 0:
             meter.useful_output_tokens += usage.output_tokens
+            found.activity.request_completed(usage.output_tokens)
     if not found.stream or _within_targets(found, meter.targets, now):
         meter.goodput += 1
 

@@ -12,17 +12,37 @@ from headgate.telemetry.meter_types import OTHER
 
 TENANTS_MAX: Final = 1_000
 """Maximum number of tenants. New tenants replace idle ones. If no tenant is idle, new tenants count as `other`."""
+_SMOOTHING: Final = 8
+"""Each completed request moves the mean output by 1/8 of the difference."""
 
 
 class TenantActivity:
-    __slots__ = ("arrived", "in_flight", "name", "queued")
+    __slots__ = ("arrived", "in_flight", "name", "open_tokens", "output_tokens", "queued", "tokens")
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.arrived = 0
         """Requests received since tracking of the tenant began."""
+        self.tokens = 0
+        """Tokens of these requests: those of their prompts, and the mean output of earlier requests."""
+        self.open_tokens = 0
+        """Tokens of queued and in-flight requests."""
+        self.output_tokens = 0
+        """Moving average of the output tokens of a completed request."""
         self.queued = 0
         self.in_flight = 0
+
+    def request_arrived(self, prompt_tokens: int) -> int:
+        """Counts a request as queued. Returns its tokens, for `request_ended`."""
+        tokens = prompt_tokens + self.output_tokens
+        self.arrived += 1
+        self.queued += 1
+        self.tokens += tokens
+        self.open_tokens += tokens
+        return tokens
+
+    def request_completed(self, output_tokens: int) -> None:
+        self.output_tokens += (output_tokens - self.output_tokens) // _SMOOTHING
 
 
 class TenantActivities:

@@ -2,51 +2,18 @@
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 import aiohttp
 import pytest
-from aiohttp import web
 
 from headgate.control.cells.admin_access import AdminAccess, cells_without_key
 from headgate.control.cells.controller_service import ProcessUnavailable, SharesClient, read_reports
-from headgate.control.cells.messages import ProcessReport
 from headgate.control.cells.options import CellFleet, FleetCell
-from headgate.ports.tls import ClientTlsOptions, ServerTlsOptions, server_context
+from headgate.ports.tls import ClientTlsOptions
 from testing.tls_authority import Authority
-
-REPORT = ProcessReport("s1", 7, 1, 1, 250_000)
-
-
-class AdminListener:
-    """Admin listener of one process. Records the authorization headers."""
-
-    def __init__(self) -> None:
-        self.keys: list[str | None] = []
-        self.url = ""
-
-    async def report(self, request: web.Request) -> web.Response:
-        self.keys.append(request.headers.get("authorization"))
-        return web.json_response(asdict(REPORT))
-
-    @asynccontextmanager
-    async def run(self, tls: ServerTlsOptions | None = None) -> AsyncIterator["AdminListener"]:
-        app = web.Application()
-        app.router.add_post("/admin/v1/shares/{action}", self.report)
-        runner = web.AppRunner(app)
-        await runner.setup()
-        context = None if tls is None else server_context(tls)
-        site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context)
-        await site.start()
-        [address] = runner.addresses
-        self.url = f"http{'' if tls is None else 's'}://127.0.0.1:{address[1]}"
-        try:
-            yield self
-        finally:
-            await runner.cleanup()
+from tests.control.cells.admin_listener import AdminListener
 
 
 def a_cell(name: str, url: str, *, key: str | None = None, tls: ClientTlsOptions | None = None) -> FleetCell:

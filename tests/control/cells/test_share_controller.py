@@ -56,6 +56,40 @@ def test_shares_follow_demand() -> None:
     assert world.believed("b", "acme") > 700_000
 
 
+def test_limits_on_tokens_follow_the_demand_in_tokens() -> None:
+    world = a_world()
+    world.tokens_per_request = {"a": 1, "b": 9}
+    world.demand("acme", a=300, b=100)
+    world.start_controller()
+    world.run(10)
+    assert world.shares("acme") == {"a": 750_000, "b": 250_000}
+    assert [world.believed_tokens(cell, "acme") for cell in "ab"] == [250_000, 750_000]
+
+
+def test_all_limits_follow_the_requests_while_a_process_knows_no_separate_shares() -> None:
+    world = a_world()
+    world.tokens_per_request = {"a": 1, "b": 9}
+    world.demand("acme", a=300, b=100)
+    old = world.processes["http://b1"]
+    old.is_old = True
+    world.start_controller()
+    world.run(10)
+    assert [world.believed_tokens(cell, "acme") for cell in "ab"] == [750_000, 250_000]
+
+    old.is_old = False
+    old.restart()
+    world.run(20)
+    assert [world.believed_tokens(cell, "acme") for cell in "ab"] == [250_000, 750_000]
+
+    old.is_old = True
+    old.restart()
+    totals = list[int]()
+    world.on_step = lambda: totals.append(world.total("acme"))
+    world.run(20)
+    assert max(totals) <= MILLION
+    assert [world.believed_tokens(cell, "acme") for cell in "ab"] == [750_000, 250_000]
+
+
 def test_small_changes_of_demand_change_no_share() -> None:
     world = a_world()
     world.demand("acme", a=100, b=100)

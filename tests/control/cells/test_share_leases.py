@@ -2,16 +2,17 @@
 
 from dataclasses import dataclass, field, replace
 
-from headgate.control.cells.messages import AccountDemand, LeasedShare, ShareMessage
-from headgate.control.cells.share_leases import LEASE_NS_MAX, ShareLeases, demand_by_account
+from headgate.control.cells.messages import REVISION, AccountDemand, LeasedShare, ShareMessage
+from headgate.control.cells.share_leases import ACCOUNTS_MAX, LEASE_NS_MAX, AccountDemands, ShareLeases
 from headgate.core.events import SharesAssigned, TenantShare
-from headgate.model.limits import Limits
+from headgate.model.limits import Limits, LimitShare
 from headgate.model.money import Budget, NanoUsd, Period
 from headgate.model.overrides import Throttle
-from headgate.model.tenant import Tenant
+from headgate.model.tenant import Tenant, tenant_table
 from headgate.model.units import SECOND, Instant, TenantId
 from headgate.telemetry.tenant_activity import TenantActivity
 from testing.builders import a_policy, at, shares_assigned
+from testing.executed_lines import count_executed_lines
 
 FLOOR = 250_000
 
@@ -38,7 +39,9 @@ def test_share_lasts_from_the_stamp_of_the_last_report() -> None:
     stamp = int(gateway.now)
     gateway.now = at(104)
     report = gateway.leases.handle(gateway.message(stamp_ns=stamp))
-    assert gateway.assigned[-1] == shares_assigned(FLOOR, TenantShare(TenantId("acme"), 500_000, at(115)))
+    assert gateway.assigned[-1] == shares_assigned(
+        FLOOR, TenantShare(TenantId("acme"), LimitShare(500_000, 500_000), at(115))
+    )
     assert report.shares == {"acme": LeasedShare(500_000, 11 * SECOND)}
     assert (report.session, report.stamp_ns, report.epoch, report.version) == ("s1", at(104), 1, 1)
     assert gateway.leases.status() == {
@@ -80,6 +83,16 @@ def test_messages_with_the_same_version_complement_each_other() -> None:
     assert report.shares.keys() == {"acme", "bolt"}
 
 
+def test_limits_on_tokens_have_the_same_share_unless_the_message_contains_another_one() -> None:
+    gateway = Gateway()
+    shares = {"acme": 500_000, "bolt": 300_000}
+    report = gateway.leases.handle(gateway.message(shares=shares, token_shares={"acme": 200_000}))
+    assigned = gateway.assigned[-1].shares
+    assert [each.share for each in assigned.values()] == [LimitShare(500_000, 200_000), LimitShare(300_000, 300_000)]
+    assert [each.tokens for each in report.shares.values()] == [200_000, 300_000]
+    assert report.revision == REVISION
+
+
 def test_length_of_a_lease_is_limited_and_a_stamp_from_the_future_does_not_extend_it() -> None:
     gateway = Gateway()
     report = gateway.leases.handle(gateway.message(stamp_ns=int(at(500)), lease_ns=10 * LEASE_NS_MAX))
@@ -100,6 +113,7 @@ def test_demand_covers_accounts_with_limits_budgets_and_throttles() -> None:
 
     def activity(name: str, arrived: int, queued: int, in_flight: int) -> TenantActivity:
         found = TenantActivity(name)
+        found.tokens, found.open_tokens = 100 * arrived, 100 * (queued + in_flight)
         found.arrived, found.queued, found.in_flight = arrived, queued, in_flight
         return found
 
@@ -109,8 +123,31 @@ def test_demand_covers_accounts_with_limits_budgets_and_throttles() -> None:
         activity("bolt/search/key", 3, 0, 0),
         activity("cord", 9, 9, 9),
     ]
-    assert demand_by_account(policy, seen) == {
-        "acme": AccountDemand(12, 5, 750_000),
-        "bolt": AccountDemand(3, 0),
-        "dent": AccountDemand(0, 0),
+    demands = AccountDemands()
+    assert demands.measure(policy, seen) == {
+        "acme": AccountDemand(12, 5, 750_000, 1_200, 500),
+        "bolt": AccountDemand(3, 0, 0, 300),
+        "dent": AccountDemand(0, 0, 0, 0),
     }
+    # Accounts whose last limit is removed are no longer reported.
+    fewer = replace(policy, tenants=tuple(each for each in policy.tenants if each.id != "bolt/search"), overrides=())
+    assert demands.measure(fewer, seen).keys() == {"acme"}
+
+
+def test_demand_is_measured_without_visiting_all_tenants() -> None:
+    def lines(count: int) -> int:
+        tenants = tuple(Tenant(TenantId(f"org{number:05}"), limits=Limits(10)) for number in range(count))
+        policy, demands = replace(a_policy(), tenants=tenant_table(tenants)), AccountDemands()
+        demands.measure(policy, ())
+        return count_executed_lines(lambda: demands.measure(policy, ()), "headgate.model.persistent_map")
+
+    assert lines(200) == lines(4_000)
+
+
+def test_report_contains_at_most_a_certain_number_of_accounts_and_first_those_with_requests() -> None:
+    tenants = tuple(Tenant(TenantId(f"org{number:05}"), limits=Limits(10)) for number in range(ACCOUNTS_MAX + 9))
+    busy = TenantActivity(f"org{ACCOUNTS_MAX + 5:05}")
+    busy.request_arrived(100)
+    demand = AccountDemands().measure(replace(a_policy(), tenants=tenant_table(tenants)), [busy])
+    assert len(demand) == ACCOUNTS_MAX
+    assert demand[busy.name] == AccountDemand(1, 1, 0, 100, 100)

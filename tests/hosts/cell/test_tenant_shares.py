@@ -8,7 +8,7 @@ from headgate.hosts.cell.node import Node
 from headgate.hosts.cell.protocol.known_endpoints import KnownEndpoints
 from headgate.hosts.cell.protocol.messages import Share
 from headgate.hosts.cell.timing import Timing
-from headgate.model.limits import Limits
+from headgate.model.limits import Limits, LimitShare
 from headgate.model.tenant import Tenant
 from headgate.model.units import EndpointId, TenantId
 from testing.builders import a_policy, an_endpoint, at, shares_assigned
@@ -19,7 +19,7 @@ QUARTER = SharesAssigned(250_000)
 
 
 def half(until: float = 60) -> SharesAssigned:
-    return shares_assigned(250_000, TenantShare(TenantId("acme"), 500_000, at(until)))
+    return shares_assigned(250_000, TenantShare(TenantId("acme"), LimitShare(500_000, 500_000), at(until)))
 
 
 def a_leader(shares: SharesAssigned | None = None) -> Leader:

@@ -6,6 +6,7 @@ from headgate.control.cells.assignment import cells_of
 from headgate.control.cells.controller_service import ProcessUnavailable
 from headgate.control.cells.messages import LeasedShare, ProcessReport
 from headgate.control.cells.options import CellFleet
+from headgate.model.limits import LimitShare
 
 Reports = Mapping[str, ProcessReport | ProcessUnavailable]
 
@@ -37,11 +38,13 @@ def account_rows(fleet: CellFleet, reports: Reports) -> list[dict[str, object]]:
             leases = [each.shares[account] for each in own if account in each.shares]
             if cell.name not in assigned and not leases:
                 continue
+            share = believed_share(fleet, reports, cell.name, account) or LimitShare(0, 0)
             rows.append(
                 {
                     "tenant": account,
                     "cell": cell.name,
-                    "share_percent": (believed_ppm(fleet, reports, cell.name, account) or 0) / 10_000 if own else None,
+                    "share_percent": share.requests_ppm / 10_000 if own else None,
+                    "token_share_percent": share.tokens_ppm / 10_000 if own else None,
                     "expires_in_s": round(min(each.left_ns for each in leases) / 1e9, 1) if leases else None,
                     "arrived": sum(each.arrived for each in demand),
                     "open": sum(each.open for each in demand),
@@ -51,14 +54,15 @@ def account_rows(fleet: CellFleet, reports: Reports) -> list[dict[str, object]]:
     return rows
 
 
-def believed_ppm(fleet: CellFleet, reports: Reports, cell: str, account: str) -> int | None:
-    """Returns the highest share that a process of the cell uses. None if a process did not report."""
+def believed_share(fleet: CellFleet, reports: Reports, cell: str, account: str) -> LimitShare | None:
+    """Returns the highest share of each kind that a process of the cell uses. None if a process did not report."""
     known = fleet.cell(cell)
     found = [] if known is None else [reports[url] for url in known.admin_urls]
     own = [each for each in found if isinstance(each, ProcessReport)]
     if not own or len(own) < len(found):
         return None
-    return max(each.shares.get(account, LeasedShare(each.floor_ppm, 0)).ppm for each in own)
+    shares = [each.shares.get(account, LeasedShare(each.floor_ppm, 0)) for each in own]
+    return LimitShare(max(each.ppm for each in shares), max(each.tokens for each in shares))
 
 
 def _reports(reports: Reports) -> list[ProcessReport]:

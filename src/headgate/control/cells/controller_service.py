@@ -17,6 +17,7 @@ from headgate.control.cells.admin_access import AdminAccess
 from headgate.control.cells.messages import ProcessReport, ShareMessage
 from headgate.control.cells.options import CellFleet
 from headgate.control.cells.share_controller import ShareController
+from headgate.model.limits import LimitShare
 from headgate.model.units import MILLISECOND, SECOND
 from headgate.ports.tls import InvalidTlsFile
 from headgate.telemetry.log import log_event
@@ -29,6 +30,10 @@ _ASSIGN, _REPORT = "assign", "report"
 class ProcessUnavailable(Exception):
     """A process did not report. The message gives the reason."""
 
+    def __init__(self, reason: str, status: int | None = None) -> None:
+        super().__init__(reason)
+        self.status = status
+
 
 class SharesClient:
     """Calls the share paths of gateways' admin APIs."""
@@ -39,7 +44,19 @@ class SharesClient:
         self._timeout = aiohttp.ClientTimeout(total=timeout_s)
 
     async def assign(self, message: ShareMessage) -> ProcessReport:
-        """Sends a message and returns the report. Raises `ProcessUnavailable`."""
+        """Sends a message and returns the report. Raises `ProcessUnavailable`.
+
+        A process that was replaced by one of an older version rejects separate shares of tokens. Its report shows which
+        version it has.
+        """
+        try:
+            return await self._assign(message)
+        except ProcessUnavailable as problem:
+            if problem.status != 400 or not message.token_shares:
+                raise
+            return await self.report(message.process)
+
+    async def _assign(self, message: ShareMessage) -> ProcessReport:
         shares = list(message.shares.items())
         pages = [shares[at : at + SHARES_PER_BODY_MAX] for at in range(0, len(shares), SHARES_PER_BODY_MAX)] or [[]]
         body: dict[str, object] = {
@@ -50,8 +67,8 @@ class SharesClient:
             "lease_ns": message.lease_ns,
         }
         for page in pages[:-1]:
-            await self._post(message.process, _ASSIGN, {**body, "shares": dict(page)})
-        return await self._post(message.process, _ASSIGN, {**body, "shares": dict(pages[-1])})
+            await self._post(message.process, _ASSIGN, body | _page(message, page))
+        return await self._post(message.process, _ASSIGN, body | _page(message, pages[-1]))
 
     async def report(self, process: str) -> ProcessReport:
         """Returns the report of a process without changing anything. Raises `ProcessUnavailable`."""
@@ -73,7 +90,7 @@ class SharesClient:
             ) as answer:
                 said = await answer.read()
                 if answer.status != 200:
-                    raise ProcessUnavailable(_problem(answer.status, said))
+                    raise ProcessUnavailable(_problem(answer.status, said), answer.status)
         except TimeoutError:
             raise ProcessUnavailable(f"no response within {self._timeout.total:g} s") from None
         except (aiohttp.ClientError, OSError) as error:
@@ -82,6 +99,13 @@ class SharesClient:
             return msgspec.json.decode(said, type=ProcessReport)
         except (msgspec.DecodeError, UnicodeDecodeError):
             raise ProcessUnavailable("the response is not a report; check the admin URL") from None
+
+
+def _page(message: ShareMessage, shares: Sequence[tuple[str, int]]) -> dict[str, object]:
+    page: dict[str, object] = {"shares": dict(shares)}
+    tokens = message.token_shares
+    # A process of an older version rejects fields that it does not know.
+    return page | {"token_shares": {name: tokens[name] for name, _ in shares if name in tokens}} if tokens else page
 
 
 def _problem(status: int, said: bytes) -> str:
@@ -105,7 +129,7 @@ class ControllerService:
         self._reload = reload
         self._controller = ShareController(fleet, epoch, time.monotonic_ns())
         self._problems: dict[str, str] = {}
-        self._shown: Mapping[str, Mapping[str, int]] = {}
+        self._shown: Mapping[str, Mapping[str, LimitShare]] = {}
 
     async def run(self) -> None:
         while not self._controller.superseded:
@@ -152,9 +176,14 @@ class ControllerService:
         shares = self._controller.shares()
         for account, by_cell in shares.items():
             if by_cell != self._shown.get(account):
-                text = " ".join(f"{cell}={ppm / 10_000:g}%" for cell, ppm in by_cell.items())
+                text = " ".join(f"{cell}={_share_text(share)}" for cell, share in by_cell.items())
                 log_event(logging.INFO, "shares changed", tenant=account, shares=text)
         self._shown = shares
+
+
+def _share_text(share: LimitShare) -> str:
+    requests, tokens = (f"{ppm / 10_000:g}%" for ppm in share)
+    return requests if tokens == requests else f"{requests}/{tokens}"
 
 
 async def read_reports(

@@ -5,22 +5,26 @@ islands apply them.
 """
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from itertools import chain, islice
 from typing import Final
 
 from headgate.control.cells.assignment import account_of
-from headgate.control.cells.messages import AccountDemand, LeasedShare, ProcessReport, ShareMessage
+from headgate.control.cells.messages import REVISION, AccountDemand, LeasedShare, ProcessReport, ShareMessage
 from headgate.core.events import SharesAssigned, TenantShare
-from headgate.model.limits import WHOLE_PPM, Limits
+from headgate.model.limits import WHOLE_PPM, Limits, LimitShare
 from headgate.model.overrides import Throttle
 from headgate.model.persistent_map import PersistentMap
 from headgate.model.policy import Policy
+from headgate.model.tenant import Tenant, levels_of, tenant_table
 from headgate.model.units import SECOND, Instant, TenantId
 from headgate.telemetry.tenant_activity import TenantActivity
 
 ACCOUNTS_MAX: Final = 16_384
-"""Maximum number of leased shares."""
+"""Maximum number of leased shares, and of accounts in a report."""
 LEASE_NS_MAX: Final = 60_000_000_000
 _NO_LIMITS: Final = Limits()
+_IDLE: Final = AccountDemand(0, 0, tokens=0)
 
 
 class ShareLeases:
@@ -59,23 +63,24 @@ class ShareLeases:
             until = Instant(min(message.stamp_ns, now) + min(message.lease_ns, LEASE_NS_MAX))
             if until > now:
                 self._version = message.version
-                self._apply(message.shares, until, now)
+                self._apply(message, until, now)
         return self.report()
 
     def _is_current(self, message: ShareMessage) -> bool:
         return message.session == self._session and message.epoch == self._epoch and message.version >= self._version
 
-    def _apply(self, shares: Mapping[str, int], until: Instant, now: Instant) -> None:
+    def _apply(self, message: ShareMessage, until: Instant, now: Instant) -> None:
         self._drop_expired(now)
         changes: dict[TenantId, TenantShare | None] = {}
         free = ACCOUNTS_MAX - len(self._shares)
-        for name, ppm in shares.items():
+        for name, ppm in message.shares.items():
             account = TenantId(name)
             if account not in self._shares:
                 free -= 1
                 if free < 0:
                     continue
-            changes[account] = TenantShare(account, ppm, until)
+            share = LimitShare(ppm, message.token_shares.get(name, ppm))
+            changes[account] = TenantShare(account, share, until)
         if changes:
             self._ends_at = until if self._ends_at is None else min(self._ends_at, until)
         self._shares = self._shares.updated(changes)
@@ -114,38 +119,71 @@ class ShareLeases:
         now = self._now()
         self._drop_expired(now)
         shares: dict[str, LeasedShare] = {
-            name: LeasedShare(each.ppm, each.until - now) for name, each in self._shares.items()
+            name: LeasedShare(
+                each.share.requests_ppm,
+                each.until - now,
+                None if each.share.tokens_ppm == each.share.requests_ppm else each.share.tokens_ppm,
+            )
+            for name, each in self._shares.items()
         }
         return ProcessReport(
-            self._session, now, self._epoch, self._version, self._floor_ppm, shares, dict(self._demand())
+            self._session, now, self._epoch, self._version, self._floor_ppm, shares, dict(self._demand()), REVISION
         )
 
 
-def demand_by_account(policy: Policy, activities: Iterable[TenantActivity]) -> dict[str, AccountDemand]:
-    """Returns the demand of each account that has limits or budgets."""
-    arrived: dict[str, int] = {}
-    open_by_level: dict[str, int] = {}
-    for each in activities:
-        account, running = account_of(each.name), each.queued + each.in_flight
-        arrived[account] = arrived.get(account, 0) + each.arrived
-        if running:
-            steps = each.name.split("/")
-            for depth in range(1, len(steps) + 1):
-                level = "/".join(steps[:depth])
-                open_by_level[level] = open_by_level.get(level, 0) + running
-    held = dict.fromkeys(_limited_accounts(policy), 0)
-    for tenant in policy.tenants:
-        if tenant.limits.concurrency:
-            account = account_of(tenant.id)
-            used = open_by_level.get(tenant.id, 0) * WHOLE_PPM // tenant.limits.concurrency
-            held[account] = max(held[account], used)
-    return {name: AccountDemand(arrived.get(name, 0), open_by_level.get(name, 0), used) for name, used in held.items()}
+class AccountDemands:
+    """Demand of the accounts that have limits or budgets.
+
+    The accounts are found from the differences between two policies, because a policy may have many tenants.
+    """
+
+    def __init__(self) -> None:
+        self._tenants: PersistentMap[TenantId, Tenant] = PersistentMap()
+        self._limited: dict[str, int] = {}
+        """Number of tenants with limits or budgets, by account."""
+
+    def measure(self, policy: Policy, activities: Iterable[TenantActivity]) -> dict[str, AccountDemand]:
+        """Returns the demand of at most `ACCOUNTS_MAX` accounts, first of those with requests."""
+        self._change_tenants(tenant_table(policy.tenants).by_id)
+        throttled = {account_of(each.tenant) for each in policy.overrides if isinstance(each, Throttle)}
+        found: dict[str, AccountDemand] = {}
+        open_by_level: dict[str, int] = {}
+        for each in activities:
+            account = account_of(each.name)
+            if account in self._limited or account in throttled:
+                running = each.queued + each.in_flight
+                found[account] = _sum(found.get(account, _IDLE), each, running)
+                if running:
+                    for level in levels_of(TenantId(each.name)):
+                        open_by_level[level] = open_by_level.get(level, 0) + running
+        for level, running in open_by_level.items():
+            tenant, account = self._tenants.get(TenantId(level)), account_of(level)
+            if tenant is not None and tenant.limits.concurrency:
+                held = running * WHOLE_PPM // tenant.limits.concurrency
+                found[account] = replace(found[account], held_ppm=max(found[account].held_ppm, held))
+        others = (name for name in chain(throttled, self._limited) if name not in found)
+        found.update(dict.fromkeys(islice(others, max(0, ACCOUNTS_MAX - len(found))), _IDLE))
+        return found
+
+    def _change_tenants(self, tenants: PersistentMap[TenantId, Tenant]) -> None:
+        before, self._tenants = self._tenants, tenants
+        for name in tenants.changes_since(before):
+            change = _is_limited(tenants.get(name)) - _is_limited(before.get(name))
+            if change:
+                account = account_of(name)
+                count = self._limited.pop(account, 0) + change
+                if count:
+                    self._limited[account] = count
 
 
-def _limited_accounts(policy: Policy) -> Iterable[str]:
-    for tenant in policy.tenants:
-        if tenant.limits != _NO_LIMITS or tenant.budgets:
-            yield account_of(tenant.id)
-    for order in policy.overrides:
-        if isinstance(order, Throttle):
-            yield account_of(order.tenant)
+def _is_limited(tenant: Tenant | None) -> bool:
+    return tenant is not None and (tenant.limits != _NO_LIMITS or bool(tenant.budgets))
+
+
+def _sum(one: AccountDemand, other: TenantActivity, running: int) -> AccountDemand:
+    return AccountDemand(
+        one.arrived + other.arrived,
+        one.open + running,
+        tokens=(one.tokens or 0) + other.tokens,
+        open_tokens=one.open_tokens + other.open_tokens,
+    )

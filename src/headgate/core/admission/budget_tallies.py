@@ -13,7 +13,7 @@ from typing import Final
 from headgate.core.commands import BudgetCrossed
 from headgate.core.counters import BudgetCounter
 from headgate.core.events import BudgetSpent, BudgetsSynced
-from headgate.model.limits import WHOLE_PPM
+from headgate.model.limits import WHOLE_PPM, WHOLE_SHARE, LimitShare
 from headgate.model.money import Budget, BudgetStatus, NanoUsd, Period
 from headgate.model.persistent_map import PersistentMap
 from headgate.model.policy import Policy
@@ -157,7 +157,7 @@ class BudgetTallies:
     )
 
     def __init__(self) -> None:
-        self.share_of: Callable[[TenantId], int] = _whole
+        self.share_of: Callable[[TenantId], LimitShare] = _whole
         """Returns the share of a tenant's budgets that this cell may spend."""
         self._by_name: dict[tuple[str, Period], BudgetTally] = {}
         self._scopes: dict[str, _Scope] = {}
@@ -228,13 +228,13 @@ class BudgetTallies:
         if self._by_name:
             for name in tenants:
                 for tally in self._of_scope(f"tenant:{name}"):
-                    tally.change_share(self.share_of(name))
+                    tally.change_share(self.share_of(name).tokens_ppm)
 
     def _new_tally(self, scope: str, period: Period) -> BudgetTally:
         tally = BudgetTally(scope, period)
         kind, _, name = scope.partition(":")
         if kind == "tenant":
-            tally.change_share(self.share_of(TenantId(name)))
+            tally.change_share(self.share_of(TenantId(name)).tokens_ppm)
         return tally
 
     def _tally_scope(self, scope: str, budgets: tuple[Budget, ...]) -> tuple[BudgetTally, ...]:
@@ -366,5 +366,5 @@ class BudgetTallies:
                 list(tally.pop_crossings())
 
 
-def _whole(_: TenantId) -> int:
-    return WHOLE_PPM
+def _whole(_: TenantId) -> LimitShare:
+    return WHOLE_SHARE

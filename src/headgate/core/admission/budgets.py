@@ -39,7 +39,7 @@ from headgate.core.events import AttemptReported, BudgetsSynced, RequestSettled
 from headgate.core.request_state import Request
 from headgate.core.routing.fleet import FleetState
 from headgate.core.rules import Rules
-from headgate.model.limits import WHOLE_PPM
+from headgate.model.limits import WHOLE_PPM, LimitShare
 from headgate.model.money import NANO_USD_PER_USD, PAYER_BY_CAUSE, Bill, Budget, BudgetStatus, NanoUsd, Payer, Period
 from headgate.model.outcome import Outcome
 from headgate.model.policy import OptimizationGoal
@@ -113,7 +113,7 @@ class Budgets:
                 self._detach(claim)
                 self._attach(claim)
 
-    def use_shares(self, share_of: Callable[[TenantId], int]) -> None:
+    def use_shares(self, share_of: Callable[[TenantId], LimitShare]) -> None:
         """Divides the budgets of tenants by this cell's share. Budgets of classes are not divided."""
         self._tallies.share_of = share_of
 

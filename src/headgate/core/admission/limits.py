@@ -28,7 +28,7 @@ from headgate.core.account_shares import divided_limits
 from headgate.core.admission.leaky_bucket import LeakyBucket
 from headgate.core.counters import LimitCounter
 from headgate.core.overrides import stricter
-from headgate.model.limits import WHOLE_PPM, Limits, LimitsLeft, RateLeft
+from headgate.model.limits import WHOLE_PPM, WHOLE_SHARE, Limits, LimitShare, LimitsLeft, RateLeft
 from headgate.model.outcome import Outcome
 from headgate.model.persistent_map import PersistentMap
 from headgate.model.tenant import Tenant, below, levels_of
@@ -63,7 +63,7 @@ class _Level:
         "duration_ns",
         "open",
         "requests",
-        "share_ppm",
+        "share",
         "tenant",
         "tokens",
         "tokens_whole",
@@ -75,7 +75,7 @@ class _Level:
         self.tokens: LeakyBucket | None = None
         self.tokens_whole = 0
         """Total tokens per minute if `tokens` is only a share of the limit, otherwise 0."""
-        self.share_ppm = WHOLE_PPM
+        self.share = WHOLE_SHARE
         """Share of the limits that this cell may use."""
         self.concurrency: int | None = None
         self.concurrency_whole = 0
@@ -86,19 +86,18 @@ class _Level:
         """Moving average of request durations."""
 
     def change(self, limits: Limits, now: Instant) -> None:
-        same_share = limits.share_ppm == self.share_ppm
+        before, self.share = self.share, limits.share
+        same_share = before.requests_ppm == self.share.requests_ppm
         self.requests = _changed(self.requests, limits.requests_per_minute, now, same_share=same_share)
+        same_share = before.tokens_ppm == self.share.tokens_ppm
         self.tokens = _changed(self.tokens, limits.tokens_per_minute, now, same_share=same_share)
-        self.share_ppm = limits.share_ppm
         self.tokens_whole = limits.total_tokens_per_minute or 0
         self.concurrency = limits.concurrency
         self.concurrency_whole = limits.total_concurrency or 0
 
     def shortages(self, requested: "RequestedAmounts", now: Instant) -> Iterator[QuotaShortage]:
         """Yields a shortage for each limit that the request exceeds."""
-        name = f'tenant "{self.tenant}"'
-        if self.share_ppm != WHOLE_PPM:
-            name += f" (with {self.share_ppm / 10_000:.3g} % of its limits in this cell)"
+        name = self._name(self.share.requests_ppm)
         sequences, prompt_tokens, tokens = requested
         if self.concurrency is not None and self.open + sequences > self.concurrency:
             yield self._too_many_open(name, sequences, self.concurrency)
@@ -108,11 +107,11 @@ class _Level:
             yield QuotaShortage(Outcome.RATE_LIMITED, reason, wait)
         if self.tokens is None:
             return
-        limit = self.tokens.limit
+        name, limit = self._name(self.share.tokens_ppm), self.tokens.limit
         if limit < prompt_tokens <= self.tokens_whole:
             share = f"{limit} of the {self.tokens_whole} tokens per minute of {name}"
             reason = f"the prompt has about {prompt_tokens} tokens, but this gateway may use only {share}"
-            if self.share_ppm == WHOLE_PPM:
+            if self.share.tokens_ppm == WHOLE_PPM:
                 reason += " while other gateways are unreachable"
             reason += f"; retry in {format_seconds(_SHARE_RETRY_NS)}"
             yield QuotaShortage(Outcome.RATE_LIMITED, reason, _SHARE_RETRY_NS)
@@ -125,6 +124,12 @@ class _Level:
             reason = f"{name} has {left} of {limit} tokens per minute left, but this request may use {tokens}"
             reason += f"; retry in {format_seconds(wait)} or raise tokens_per_minute"
             yield QuotaShortage(Outcome.RATE_LIMITED, reason, wait)
+
+    def _name(self, share_ppm: int) -> str:
+        name = f'tenant "{self.tenant}"'
+        if share_ppm == WHOLE_PPM:
+            return name
+        return f"{name} (with {share_ppm / 10_000:.3g} % of its limits in this cell)"
 
     def _too_many_open(self, name: str, sequences: int, most: int) -> QuotaShortage:
         wait = Duration(self.duration_ns // max(1, most))
@@ -216,7 +221,7 @@ class TenantLimits:
     __slots__ = ("_claims", "_levels", "_tenants", "_throttles", "paths", "share_of")
 
     def __init__(self) -> None:
-        self.share_of: Callable[[TenantId], int] = _whole
+        self.share_of: Callable[[TenantId], LimitShare] = _whole
         """Returns the share of a tenant's limits that this cell may use."""
         self._tenants: PersistentMap[TenantId, Tenant] = PersistentMap()
         self._throttles: Mapping[TenantId, Limits] = {}
@@ -284,9 +289,9 @@ class TenantLimits:
         """
         for name in names:
             level = self._levels.get(name)
-            if level is not None and level.share_ppm != (share_ppm := self.share_of(name)):
+            if level is not None and level.share != (share := self.share_of(name)):
                 limits = _limits_of(name, self._tenants, self._throttles)
-                level.change(divided_limits(limits, share_ppm), since)
+                level.change(divided_limits(limits, share), since)
 
     @property
     def limited(self) -> Iterable[TenantId]:
@@ -416,8 +421,8 @@ class TenantLimits:
         return [self._levels[name] for name in levels_of(tenant) if name in self._levels]
 
 
-def _whole(_: TenantId) -> int:
-    return WHOLE_PPM
+def _whole(_: TenantId) -> LimitShare:
+    return WHOLE_SHARE
 
 
 def _limits_of(

@@ -11,6 +11,7 @@ from headgate.model.limits import WHOLE_PPM
 from headgate.ports.directory import Actor
 
 _Count = Annotated[int, Meta(ge=0, le=2**62)]
+_Ppm = Annotated[int, Meta(ge=0, le=WHOLE_PPM)]
 _Account = Annotated[str, Meta(pattern=rf"^{STEP}\Z")]
 
 
@@ -22,7 +23,8 @@ class ShareAssignment(AdminBody, frozen=True):
     session: Annotated[str, Meta(max_length=64, pattern=TEXT)] = ""
     stamp_ns: _Count = 0
     lease_ns: _Count = 0
-    shares: dict[_Account, Annotated[int, Meta(ge=0, le=WHOLE_PPM)]] = msgspec.field(default_factory=dict[str, int])
+    shares: dict[_Account, _Ppm] = msgspec.field(default_factory=dict[str, int])
+    token_shares: dict[_Account, _Ppm] = msgspec.field(default_factory=dict[str, int])
 
 
 class ShareQuery(AdminBody, frozen=True):
