@@ -20,8 +20,6 @@ from headgate.core.events import (
     PolicyChanged,
     RequestArrived,
     RequestWithdrawn,
-    SharesAssigned,
-    TenantShare,
     WithdrawalCause,
 )
 from headgate.core.routing.router import LeastTimeRouter
@@ -32,7 +30,6 @@ from headgate.model.endpoint import Endpoint, EndpointProblem
 from headgate.model.fault import Fault
 from headgate.model.money import Bill
 from headgate.model.outcome import Outcome
-from headgate.model.persistent_map import PersistentMap
 from headgate.model.policy import HealthRules, Model, Policy, Pool, RetryRules, ServiceClass
 from headgate.model.tenant import Tenant
 from headgate.model.ticket import Api, Ticket
@@ -282,10 +279,6 @@ def unreadied(name: str) -> EndpointNotReady:
 
 def leaving(name: str) -> EndpointLeaving:
     return EndpointLeaving(EndpointId(name))
-
-
-def shares_assigned(floor_ppm: int, *shares: TenantShare) -> SharesAssigned:
-    return SharesAssigned(floor_ppm, PersistentMap({each.account: each for each in shares}))
 
 
 def policy_changed(policy: Policy, policy_hash: str = "h1") -> PolicyChanged:

@@ -36,8 +36,8 @@ from testing.builders import (
     commands_for,
     only_end,
     policy_changed,
-    shares_assigned,
 )
+from testing.tenant_shares import shares_assigned
 
 WHOLE = 1_000_000
 

@@ -24,9 +24,9 @@ from testing.builders import (
     commands_for,
     only_end,
     policy_changed,
-    shares_assigned,
 )
 from testing.executed_lines import count_executed_lines
+from testing.tenant_shares import shares_assigned
 
 FLOOR = 250_000
 VISITED = (

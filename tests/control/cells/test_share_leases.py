@@ -11,8 +11,9 @@ from headgate.model.overrides import Throttle
 from headgate.model.tenant import Tenant, tenant_table
 from headgate.model.units import SECOND, Instant, TenantId
 from headgate.telemetry.tenant_activity import TenantActivity
-from testing.builders import a_policy, at, shares_assigned
+from testing.builders import a_policy, at
 from testing.executed_lines import count_executed_lines
+from testing.tenant_shares import shares_assigned
 
 FLOOR = 250_000
 

@@ -11,7 +11,8 @@ from headgate.hosts.cell.timing import Timing
 from headgate.model.limits import Limits, LimitShare
 from headgate.model.tenant import Tenant
 from headgate.model.units import EndpointId, TenantId
-from testing.builders import a_policy, an_endpoint, at, shares_assigned
+from testing.builders import a_policy, an_endpoint, at
+from testing.tenant_shares import shares_assigned
 from tests.hosts.cell.builders import FIRST, Cell, a_ticket
 
 RULES = PolicyChanged(a_policy(tenants=(Tenant(TenantId("acme"), limits=Limits(100)), "bolt")), "first")

@@ -1,0 +1,8 @@
+"""Events about shares. Not in `testing/builders.py`, which processes of earlier versions import."""
+
+from headgate.core.events import SharesAssigned, TenantShare
+from headgate.model.persistent_map import PersistentMap
+
+
+def shares_assigned(floor_ppm: int, *shares: TenantShare) -> SharesAssigned:
+    return SharesAssigned(floor_ppm, PersistentMap({each.account: each for each in shares}))
