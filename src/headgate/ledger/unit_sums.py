@@ -49,6 +49,7 @@ _IS_MIGRATED: Final = "select to_regclass('headgate.usage_unit_days') is not nul
 _TRY_LOCK: Final = "select pg_try_advisory_xact_lock(hashtext('headgate.unit_sums'))"
 """Only one process at a time changes the sums, so they are never locked in different orders."""
 _SET_LOCK_TIMEOUT: Final = "set local lock_timeout = '200ms'"
+_SET_MEMORY: Final = "set local work_mem = '64MB'; set local jit = off"
 _REGISTER: Final = "select headgate.register_unit_key($1)"
 # xmax is 0 in inserted rows, but not in updated ones.
 _MOVE: Final = f"""
@@ -61,7 +62,9 @@ _MOVE: Final = f"""
         on conflict (key, day, tenant, class, model, unit) do update set {_added_to("d")}
     ), scoped as (
         select key, date_trunc('month', day::timestamp)::date as month, scope, unit, {_SUMS}
-        from moved cross join lateral (select '' union select split_part(tenant, '/', 1)) as scopes (scope)
+        from moved cross join lateral unnest(
+            case when tenant = '' then array[''] else array['', split_part(tenant, '/', 1)] end
+        ) as scopes (scope)
         group by 1, 2, 3, 4
     ), months as (
         insert into headgate.usage_unit_months as m (key, month, scope, unit, {_NAMES}) select * from scoped
@@ -189,6 +192,7 @@ async def move_slice(link: DatabaseConnection, *, rows_max: int = SLICE_ROWS) ->
     async with link.transaction():
         if not await link.fetchval(_TRY_LOCK):
             return 0
+        await link.execute(_SET_MEMORY)
         return await link.fetchval(_MOVE, rows_max)
 
 
@@ -222,6 +226,7 @@ async def delete_expired_sums(link: DatabaseConnection, today: date) -> None:
 
 
 async def _queue_day(link: DatabaseConnection, key: str, day: date) -> None:
+    await link.execute(_SET_MEMORY)
     await link.execute("set local statement_timeout = 0")
     since = datetime.combine(day, datetime.min.time(), UTC)
     await link.execute(_QUEUE_DAY, since, since + timedelta(days=1), key, day, timeout=DAY_S_MAX)

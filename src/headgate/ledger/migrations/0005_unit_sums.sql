@@ -99,30 +99,33 @@ create table headgate.usage_unit_totals (
     primary key (key, month, scope)
 );
 
--- Days are in UTC. The model is '' if it does not exist, as in the daily sums.
-create function headgate.queue_unit_sums() returns trigger language plpgsql as $$
+-- Days are in UTC. The model is '' if it does not exist, as in the daily sums. One statement per key has better
+-- estimates than one for all keys, and compiling it would take longer than running it.
+create function headgate.queue_unit_sums() returns trigger language plpgsql set jit = off set work_mem = '64MB' as $$
+declare
+    summed_key text;
 begin
-    insert into headgate.usage_unit_queue (key, day, tenant, class, model, unit, requests, unsent, attempts, engine_us,
-            tokens_in, tokens_cached, tokens_out, input_nano_usd, output_nano_usd, overhead_nano_usd, retries_nano_usd,
-            charged_nano_usd, cost_nano_usd)
-        select keys.key, (at at time zone 'UTC')::date as day, tenant, class,
-            case when pool = '' and (class = '' or outcome in ('invalid_request', 'forbidden', 'unauthorized',
-                'key_unverified', 'model_not_found')) then '' else model end as sum_model,
-            coalesce(metadata ->> keys.key, '') as unit,
-            sum((attempt <= 1 and correction = 0 and pool <> '')::integer),
-            sum((attempt <= 1 and correction = 0 and pool = '')::integer),
-            sum((attempt > 0 and correction = 0)::integer),
-            sum(input_us::numeric + output_us + overhead_us),
-            sum(useful * tokens_in), sum(useful * tokens_cached), sum(useful * tokens_out),
-            sum(useful * input_nano_usd), sum(useful * output_nano_usd), sum(useful * overhead_nano_usd),
-            sum((1 - useful) * cost), sum(case when payer = 'tenant' then cost else 0 end), sum(cost)
-        from added
-            cross join lateral (values (
+    for summed_key in select key from headgate.usage_unit_keys order by key loop
+        insert into headgate.usage_unit_queue (key, day, tenant, class, model, unit, requests, unsent, attempts,
+                engine_us, tokens_in, tokens_cached, tokens_out, input_nano_usd, output_nano_usd, overhead_nano_usd,
+                retries_nano_usd, charged_nano_usd, cost_nano_usd)
+            select summed_key, (at at time zone 'UTC')::date as day, tenant, class,
+                case when pool = '' and (class = '' or outcome in ('invalid_request', 'forbidden', 'unauthorized',
+                    'key_unverified', 'model_not_found')) then '' else model end as sum_model,
+                coalesce(metadata ->> summed_key, '') as unit,
+                sum((attempt <= 1 and correction = 0 and pool <> '')::integer),
+                sum((attempt <= 1 and correction = 0 and pool = '')::integer),
+                sum((attempt > 0 and correction = 0)::integer),
+                sum(input_us::numeric + output_us + overhead_us),
+                sum(useful * tokens_in), sum(useful * tokens_cached), sum(useful * tokens_out),
+                sum(useful * input_nano_usd), sum(useful * output_nano_usd), sum(useful * overhead_nano_usd),
+                sum((1 - useful) * cost), sum(case when payer = 'tenant' then cost else 0 end), sum(cost)
+            from added cross join lateral (values (
                 (cause in ('answer', 'client_disconnected', 'deadline_exceeded', 'engine_rejected'))::integer,
                 input_nano_usd::numeric + output_nano_usd + overhead_nano_usd
             )) as derived (useful, cost)
-            cross join headgate.usage_unit_keys as keys
-        group by 1, 2, 3, 4, 5, 6;
+            group by 1, 2, 3, 4, 5, 6;
+    end loop;
     return null;
 end
 $$;

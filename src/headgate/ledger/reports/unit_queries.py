@@ -33,6 +33,36 @@ _STATE: Final = """
     select exists (select from headgate.usage_unit_keys where key = $1) as is_summed,
         array(select day from headgate.usage_unit_backlog where key = $1 and day >= $2 and day < $3) as backlog,
         exists (select from headgate.usage_daily where day >= $4 and day < $3) as has_later"""
+_DAYS: Final = f"""
+    select unit as name, {_NAMES} from (
+        select day, tenant, class, model, unit, {_NAMES} from headgate.usage_unit_days where key = $3
+        union all
+        select day, tenant, class, model, unit, {_NAMES} from headgate.usage_unit_queue where key = $3
+    ) as sums
+    where day >= $4 and day < $5 and day <> all($6::date[])
+        and ($7 = '' or tenant = $7 or starts_with(tenant, $7 || '/')) and ($8 = '' or class = $8)
+        and ($9 = '' or model = $9)
+    union all
+    select coalesce(metadata ->> $3, '') collate "C" as name, {LINE_COLUMNS} from ({SINGLE_ROWS}) as rows
+    where day = any($6::date[]) and ($7 = '' or tenant = $7 or starts_with(tenant, $7 || '/'))
+        and ($8 = '' or class = $8) and ($9 = '' or model = $9)
+    group by 1"""  # noqa: S608
+# With many units, it is faster to find the most expensive ones first than to sum all amounts of all units.
+_DAY_UNITS: Final = f"""
+    select name, count(*) over () as count
+    from (select name, sum(cost_nano_usd) as cost from ({_DAYS}) as days group by name) as units
+    order by cost desc, name limit $10"""  # noqa: S608
+_DAY_LINES: Final = f"""
+    select name, {_WHOLE_SUMS} from ({_DAYS}) as days where name = any($10::text[]) group by name
+    order by cost_nano_usd desc, name"""  # noqa: S608
+_DAY_TOTAL: Final = f"select '' as name, {_WHOLE_SUMS} from ({_DAYS}) as days"  # noqa: S608
+_FRESH: Final = ", ".join(f"(f.{name} + coalesce(m.{name}, 0))::bigint as {name}" for name in UNIT_AMOUNTS)
+_STORED: Final = ", ".join(f"m.{name}::bigint as {name}" for name in UNIT_AMOUNTS)
+
+_STATE: Final = """
+    select exists (select from headgate.usage_unit_keys where key = $1) as is_summed,
+        array(select day from headgate.usage_unit_backlog where key = $1 and day >= $2 and day < $3) as backlog,
+        exists (select from headgate.usage_daily where day >= $4 and day < $3) as has_later"""
 _BY_DAY: Final = f"""
     with common as (
         select unit as name, {_SUMS} from (
@@ -128,10 +158,13 @@ async def _day_lines(
 ) -> tuple[list[CostLine], int, CostLine]:
     first = sums.backlog[0] if sums.backlog else sums.since
     end = sums.backlog[-1] + timedelta(days=1) if sums.backlog else first
-    found = await link.fetch(
-        _BY_DAY,
+    values = (
         *(to_datetime(to_instant(first)), to_datetime(to_instant(end))),
         *(sums.key, sums.since, sums.until, list(sums.backlog)),
-        *(rows.tenant, rows.service_class, rows.model, limit + 1),
+        *(rows.tenant, rows.service_class, rows.model),
     )
-    return [cost_line(row) for row in found[1:]], found[0]["count"] - 1, cost_line(found[0])
+    units = await link.fetch(_DAY_UNITS, *values, limit)
+    found = await link.fetch(_DAY_LINES, *values, [row["name"] for row in units])
+    total = await link.fetchrow(_DAY_TOTAL, *values)
+    assert total is not None
+    return [cost_line(row) for row in found], units[0]["count"] if units else 0, cost_line(total)
