@@ -49,6 +49,7 @@ CELL = CellStats(
     store_timeouts=0,
     entries_skipped=0,
     share_leases=1,
+    share_renewal_age_s=1.5,
 )
 LEDGER = LedgerStats(
     database_up=True,

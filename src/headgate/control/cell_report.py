@@ -73,4 +73,10 @@ def cell_figures(host: CellHost, shares: ShareLeases | None = None) -> CellStats
         entries_skipped=host.unreadable_entries,
         share_leases=None if shares is None else shares.count,
         share_leases_expired=0 if shares is None else shares.expired,
+        share_leases_lost=shares is not None and shares.is_lost,
+        share_renewal_age_s=_seconds(None if shares is None else shares.renewal_age_ns),
     )
+
+
+def _seconds(length_ns: int | None) -> float | None:
+    return None if length_ns is None else length_ns / SECOND

@@ -120,6 +120,15 @@ def cell_alerts() -> Iterator[Alert]:
         "Their shares stay reserved, so the other gateways have less. The scheduler's `headgate status` lists them.",
         for_s=5 * MINUTE,
     )
+    yield Alert(
+        "HeadgateCellShareLeasesLost",
+        "max by (instance) (headgate_cell_share_leases_lost) == 1",
+        Severity.PAGE,
+        "cell_share_leases_lost",
+        "{{ $labels.instance }}: shares of limits are no longer renewed, so tenants have only the floor",
+        "Check `headgate cells run`. `headgate cells status` shows which gateways it reaches.",
+        for_s=MINUTE,
+    )
 
 
 def database_alerts(length: DurationFormat) -> Iterator[Alert]:

@@ -6,6 +6,7 @@ from headgate.telemetry.metric_definition import counter, gauge
 
 _IN_CELL: Final = "the process is in a [cell](../concepts/cell.md)"
 _SHARES: Final = "tenants have [several cells](../guides/several-cells.md) (`cell.share_floor_percent` below 100)"
+_RENEWED: Final = "the controller of [several cells](../guides/several-cells.md) has sent shares to the process"
 _LEADS: Final = "the process is its cell's scheduler"
 
 CELL: Final = (
@@ -79,5 +80,18 @@ CELL: Final = (
         "",
         "Leased shares that expired because they were not renewed.",
         exposed_when=_SHARES,
+    ),
+    gauge(
+        "headgate_cell_share_leases_lost",
+        "",
+        "1 if the process had leased shares that are no longer renewed, so that it uses the floor, otherwise 0.",
+        exposed_when=_SHARES,
+    ),
+    gauge(
+        "headgate_cell_share_renewal_age_seconds",
+        "",
+        "Time since the controller of several cells last renewed the leased shares.",
+        "Normally at most `interval` in `cells.yaml`.",
+        exposed_when=_RENEWED,
     ),
 )

@@ -31,6 +31,10 @@ class CellStats:
     share_leases: int | None = None
     """Number of accounts with a leased share of their limits; None if tenants have only one cell."""
     share_leases_expired: int = 0
+    share_leases_lost: bool = False
+    """Whether the process had leases, and none are renewed any more."""
+    share_renewal_age_s: float | None = None
+    """Time since the leases were last renewed; None if they never were."""
 
 
 def cell_metrics(cell: CellStats) -> Iterator[MetricFamily]:
@@ -53,3 +57,6 @@ def cell_metrics(cell: CellStats) -> Iterator[MetricFamily]:
     if cell.share_leases is not None:
         yield unlabelled("headgate_cell_share_leases", cell.share_leases)
         yield unlabelled("headgate_cell_share_leases_expired_total", cell.share_leases_expired)
+        yield unlabelled("headgate_cell_share_leases_lost", cell.share_leases_lost)
+    if cell.share_renewal_age_s is not None:
+        yield unlabelled("headgate_cell_share_renewal_age_seconds", cell.share_renewal_age_s)

@@ -58,6 +58,28 @@ def test_share_lasts_from_the_stamp_of_the_last_report() -> None:
     assert (gateway.leases.count, gateway.leases.expired) == (0, 1)
 
 
+def test_leases_are_lost_when_the_controller_no_longer_renews_them() -> None:
+    gateway = Gateway()
+    assert (gateway.leases.is_lost, gateway.leases.renewal_age_ns) == (False, None)
+
+    gateway.leases.handle(gateway.message())
+    gateway.now = at(110)
+    assert (gateway.leases.is_lost, gateway.leases.renewal_age_ns) == (False, 10 * SECOND)
+    gateway.now = at(116)
+    assert (gateway.leases.is_lost, gateway.leases.renewal_age_ns) == (True, 16 * SECOND)
+
+    # The tenant has lost its limits, but the controller still reaches the process.
+    gateway.leases.handle(gateway.message(shares={}))
+    assert (gateway.leases.count, gateway.leases.is_lost) == (0, False)
+
+
+def test_process_that_never_had_leases_has_not_lost_them() -> None:
+    gateway = Gateway()
+    gateway.leases.handle(gateway.message(shares={}))
+    gateway.now = at(200)
+    assert not gateway.leases.is_lost
+
+
 def test_outdated_messages_are_ignored() -> None:
     gateway = Gateway()
     gateway.leases.handle(gateway.message(epoch=2, version=7))

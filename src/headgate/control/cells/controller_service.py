@@ -54,7 +54,7 @@ class SharesClient:
         except ProcessUnavailable as problem:
             if problem.status != 400 or not message.token_shares:
                 raise
-            return await self.report(message.process)
+        return await self.report(message.process)
 
     async def _assign(self, message: ShareMessage) -> ProcessReport:
         shares = list(message.shares.items())

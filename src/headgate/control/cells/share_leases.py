@@ -46,6 +46,11 @@ class ShareLeases:
         self._shares: PersistentMap[TenantId, TenantShare] = PersistentMap()
         self._ends_at: Instant | None = None
         """No lease ends before this time. None if there are no leases."""
+        self._renewed_at: Instant | None = None
+        """When the last message was applied."""
+        self._lease_ns = 0
+        """Length of the leases in that message."""
+        self._had_leases = False
         self.expired = 0
         """Number of leases that expired because they were not renewed."""
         assign(SharesAssigned(floor_ppm))
@@ -63,6 +68,8 @@ class ShareLeases:
             until = Instant(min(message.stamp_ns, now) + min(message.lease_ns, LEASE_NS_MAX))
             if until > now:
                 self._version = message.version
+                self._renewed_at, self._lease_ns = now, message.lease_ns
+                self._had_leases = self._had_leases or bool(message.shares)
                 self._apply(message, until, now)
         return self.report()
 
@@ -96,6 +103,17 @@ class ShareLeases:
         self.expired += len(expired)
         self._shares = self._shares.updated(expired)
         self._ends_at = min((each.until for each in self._shares.values()), default=None)
+
+    @property
+    def renewal_age_ns(self) -> int | None:
+        """Time since the controller last renewed the leases. None if it never has."""
+        return None if self._renewed_at is None else self._now() - self._renewed_at
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the process had leases, and uses the floor because the controller no longer renews them."""
+        age_ns = self.renewal_age_ns
+        return self._had_leases and age_ns is not None and age_ns > self._lease_ns and self.count == 0
 
     @property
     def count(self) -> int:

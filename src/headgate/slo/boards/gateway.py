@@ -40,8 +40,15 @@ CELL: Final = Dashboard(
             (
                 (gauge("headgate_cell_share_leases", "instance")[0], "{{instance}} accounts"),
                 (rate("headgate_cell_share_leases_expired_total", "instance")[0], "{{instance}} expired"),
+                (gauge("headgate_cell_share_leases_lost", "instance", aggregation="max")[0], "{{instance}} lost"),
             ),
-            description="Shares of limits from the controller of several cells.",
+            description="Shares of limits from the controller. A process that has lost them uses the floor.",
+        ),
+        Panel(
+            "Age of leased shares",
+            (gauge("headgate_cell_share_renewal_age_seconds", "instance", aggregation="max"),),
+            "s",
+            description="Time since the controller of several cells last reached the process.",
         ),
         Panel("Island share divisor", (gauge("headgate_cell_share_divisor", "instance", aggregation="max"),)),
     ),
