@@ -4,7 +4,7 @@ import base64
 import json
 import ssl
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import cache
@@ -15,6 +15,8 @@ from joserfc.jwk import ECKey, OKPKey, RSAKey
 from joserfc.jws import JWSRegistry
 
 AUDIENCE = "headgate"
+Answer = Callable[[dict[str, str], dict[str, str]], Awaitable[tuple[int, Any]]]
+"""Takes a form and the headers. Returns a status and JSON."""
 
 
 @dataclass(frozen=True)
@@ -97,6 +99,8 @@ class FakeIssuer:
     published: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     pages: dict[str, Any] = field(default_factory=dict[str, Any])
     """Pages that replace the usual ones: JSON, or an HTTP status."""
+    answers: dict[str, Answer] = field(default_factory=dict[str, Answer])
+    """Functions that answer posted forms, by path."""
     reads: list[str] = field(default_factory=list[str])
     """Paths of the requests."""
     url: str = ""
@@ -109,6 +113,7 @@ class FakeIssuer:
         self.published = self.published or [self.key.public()]
         app = web.Application()
         app.router.add_get("/{path:.*}", self._answer)
+        app.router.add_post("/{path:.*}", self._answer_form)
         self._runner = web.AppRunner(app)
         await self._runner.setup()
         site = web.TCPSite(self._runner, "127.0.0.1", self._port, ssl_context=self.tls)
@@ -133,6 +138,12 @@ class FakeIssuer:
         }
         page = (usual | self.pages).get(request.path, 404)
         return web.Response(status=page) if isinstance(page, int) else web.json_response(page)
+
+    async def _answer_form(self, request: web.Request) -> web.Response:
+        form = {name: str(value) for name, value in (await request.post()).items()}
+        headers = {name.lower(): value for name, value in request.headers.items()}
+        status, body = await self.answers[request.path](form, headers)
+        return web.json_response(body, status=status)
 
 
 @asynccontextmanager

@@ -8,7 +8,7 @@ import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -80,12 +80,15 @@ class RunningGateway:
     admin_url: str
     file: Path
     http: aiohttp.ClientSession
+    operator_key: str = field(default="", kw_only=True)
+    """Key for the status page. Needed if operators log in."""
 
     def post(self, body: Mapping[str, Any], path: str = CHAT, **options: Any) -> Any:
         return self.http.post(self.url + path, json=body, **options)
 
     async def status(self) -> Config:
-        async with self.http.get(self.admin_url + "/status") as answer:
+        headers = {"authorization": f"Bearer {self.operator_key}"} if self.operator_key else {}
+        async with self.http.get(self.admin_url + "/status", headers=headers) as answer:
             return await answer.json()
 
     async def wait_for_status(self, reached: Any, *, seconds_max: float = 60.0) -> Config:
@@ -134,6 +137,7 @@ async def gateway_in_loop(
     wait_for: int | None = None,
     exit_code: int = 0,
     observers: Sequence[Observer] = (),
+    operator_key: str = "",
     open_watch: Callable[..., EngineWatch] = EngineWatch,
     tls: ssl.SSLContext | bool = True,
 ) -> AsyncIterator[GatewayInLoop]:
@@ -153,7 +157,7 @@ async def gateway_in_loop(
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0, ssl=tls)) as http:
         url, admin_url = urls_of(config)
         await asyncio.wait([running, asyncio.ensure_future(up.wait())], return_when=asyncio.FIRST_COMPLETED)
-        found = GatewayInLoop(url, admin_url, file, http, gateway, running)
+        found = GatewayInLoop(url, admin_url, file, http, gateway, running, operator_key=operator_key)
         try:
             endpoints = sum(len(pool["endpoints"]) for pool in config["pools"].values())
             await found.wait_until_ready(endpoints if wait_for is None else wait_for)

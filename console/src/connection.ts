@@ -1,5 +1,6 @@
 // The event stream of the gateway, and whether the shown state is current.
 
+import { parseSession, type Session } from './session'
 import { parseHistory, parseState, type History, type State } from './state'
 
 /** A state arrives every second. After this time without one, the page shows that its data is old. */
@@ -13,6 +14,9 @@ export interface Hearing {
   history: (history: History) => void
   state: (state: State) => void
   link: (link: Link, text: string) => void
+  session: (session: Session) => void
+  /** The stream was rejected after a session had begun, so the session has ended. */
+  ended: () => void
 }
 
 export function linkText(link: Link, silentMs: number | null): string {
@@ -25,6 +29,7 @@ export class Connection {
   private source: EventSource | null = null
   private heardAt: number | null = null
   private openedAt = 0
+  private hasSession = false
 
   constructor(private readonly address: string, private readonly hearing: Hearing) {
     this.open()
@@ -37,6 +42,12 @@ export class Connection {
     this.openedAt = performance.now()
     const source = new EventSource(this.address)
     this.source = source
+    source.addEventListener('session', (event) => {
+      const session = parseSession(event.data as string)
+      if (session === null) return
+      this.hasSession = true
+      this.hearing.session(session)
+    })
     source.addEventListener('history', (event) => {
       const history = parseHistory(event.data as string)
       if (history !== null) this.hearing.history(history)
@@ -55,6 +66,10 @@ export class Connection {
   private look(): void {
     const silentMs = performance.now() - Math.max(this.heardAt ?? 0, this.openedAt)
     const gone = this.source?.readyState === EventSource.CLOSED && silentMs > 1500
+    if (gone && this.hasSession) {
+      this.hasSession = false
+      this.hearing.ended()
+    }
     if (gone || silentMs > DEAD_MS) this.open()
     this.tell()
   }

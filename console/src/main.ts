@@ -6,6 +6,7 @@ import { byId, say, set } from './dom'
 import { about, Panels, schedulerLink } from './panels'
 import { RecentPanel } from './recent'
 import { Series } from './series'
+import { logoutRequest } from './session'
 import { VerdictPanel } from './verdict'
 
 const verdict = new VerdictPanel()
@@ -30,6 +31,14 @@ new Connection('events', {
     // A hidden page is not drawn.
     if (!document.hidden) for (const chart of charts) chart.show()
   },
+  session: (session) => {
+    set(byId('session'), { hidden: false })
+    say(byId('operator'), session.name)
+    byId('logout').onclick = () => {
+      void fetch('../login/logout', logoutRequest(session)).then(() => { location.assign('../login/logout') })
+    }
+  },
+  ended: () => { location.reload() },
   link: (link, text) => {
     set(byId('link'), { 'data-link': link })
     set(document.body, { 'data-stale': link === 'reconnecting' })

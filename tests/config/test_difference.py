@@ -32,7 +32,11 @@ identity:
       tenant: t
       required_claims: {groups: [llm]}
       tls: {ca: /a}
-  operators: {issuer: corp, audience: operators, roles: {admin: [platform]}}
+  operators:
+    issuer: corp
+    audience: operators
+    roles: {admin: [platform]}
+    login: {client_id: console, redirect_url: "https://h/login/callback", client_secret: "${S}"}
 pools:
   a:
     engine: vllm
@@ -171,6 +175,7 @@ def test_changed_secrets_are_differences_and_are_not_shown() -> None:
         "pools.a.api_key",
         "pools.c.fleet.environment",
         "key_secret",
+        "identity.operators.login.client_secret",
         "database.url",
         "tracing.endpoint",
         "tracing.headers",

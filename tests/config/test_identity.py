@@ -5,8 +5,8 @@ import pytest
 from headgate.config.difference import setting_changes
 from headgate.config.effective import effective_settings
 from headgate.config.extras import missing_extras
-from headgate.config.summary import summary_lines
-from headgate.identity.options import IssuerOptions, OperatorTokenOptions
+from headgate.config.summary import summary_data, summary_lines
+from headgate.identity.options import IssuerOptions, LoginOptions, OperatorTokenOptions
 from headgate.ports.admin_roles import Role
 from headgate.ports.tls import ClientTlsOptions
 from tests.config.builders import problems_of, settings_of, small_with, warnings_of
@@ -198,3 +198,61 @@ def test_summary_shows_the_roles_of_operators_and_the_hash_covers_them() -> None
     said = "operators with a token of issuer corp, by the claim groups: admin: platform; viewer: staff or interns"
     assert said in list(summary_lines(settings))
     assert settings.hash != other.hash
+
+
+# Login
+
+REDIRECT = "https://headgate.example.com/login/callback"
+
+KEY_SECRET = "key_secret: a secret of more than sixteen letters\n"
+
+
+def with_login(text: str = "") -> str:
+    usual = {"client_id": "console", "redirect_url": REDIRECT}
+    changed = dict(each.split(": ", 1) for each in text.split("; ")) if text else {}
+    given = ", ".join(f"{name}: {value}" for name, value in (usual | changed).items())
+    return KEY_SECRET + with_operators(f"login: {{{given}}}")
+
+
+def test_login_has_defaults_and_all_settings_are_read() -> None:
+    operators = settings_of(with_login()).operators
+    assert operators is not None
+    assert operators.login == LoginOptions("console", REDIRECT)
+    changed = settings_of(with_login("client_secret: s3cret; scopes: [openid, groups]; session_lifetime: 1h")).operators
+    assert changed is not None
+    assert changed.login == LoginOptions("console", REDIRECT, "s3cret", ("openid", "groups"), 3_600 * 10**9)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ("redirect_url: http://headgate.example.com/login/callback", "redirect_url: is not an https URL"),
+        ("redirect_url: https://headgate.example.com/", "redirect_url: must end with the path /login/callback"),
+        ("redirect_url: 'https://h.example.com/x/login/callback'", "redirect_url: must end with the path"),
+        ("redirect_url: 'https://h.example.com/login/callback?a=1'", "redirect_url: must end with the path"),
+        ("scopes: [profile]", "scopes: must contain openid"),
+        ("session_lifetime: 25h", "session_lifetime: is more than 24h"),
+    ],
+)
+def test_problems_of_the_login(changed: str, said: str) -> None:
+    [problem] = problems_of(with_login(changed))
+
+    assert said in problem
+
+
+def test_login_needs_a_key_secret() -> None:
+    text = with_login().removeprefix(KEY_SECRET)
+
+    assert any("login: needs key_secret" in each for each in problems_of(text))
+
+
+def test_client_secret_is_never_shown_but_changes_the_hash() -> None:
+    one, other = (settings_of(with_login(f"client_secret: {each}")) for each in ("s3cret-one", "s3cret-two"))
+
+    shown = (
+        f"{one!r} {list(summary_lines(one))} {summary_data(one)} {effective_settings(one)['identity.operators.login']}"
+    )
+    assert "s3cret" not in shown
+    assert one.hash != other.hash
+    [change] = setting_changes(effective_settings(one), effective_settings(other))
+    assert (change.setting, "s3cret" in f"{change}") == ("identity.operators.login.client_secret", False)

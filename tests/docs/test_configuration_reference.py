@@ -18,7 +18,7 @@ from headgate.config.class_schema import (
 )
 from headgate.config.classes import DEFAULT_CLASSES
 from headgate.config.fleets import SETTINGS_BY_KIND
-from headgate.config.identity_schema import IdentitySection, IssuerSection, OperatorTokensSection
+from headgate.config.identity_schema import IdentitySection, IssuerSection, LoginSection, OperatorTokensSection
 from headgate.config.load import parse
 from headgate.config.pool_schema import (
     BatchingSection,
@@ -100,6 +100,7 @@ SECTIONS: dict[str, type[Section]] = {
     "`identity`": IdentitySection,
     "`identity.issuers.NAME`": IssuerSection,
     "`identity.operators`": OperatorTokensSection,
+    "`identity.operators.login`": LoginSection,
     "`retry`": RetrySection,
     "`health`": HealthSection,
     "`headroom`": HeadroomSection,

@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from headgate.cli.input.admin_request import ADMIN_KEY_VARIABLE
 from headgate.cli.input.argument_types import add_actions, add_json, tenant_path
+from headgate.cli.input.operator_key import ADMIN_KEY_VARIABLE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -16,6 +16,7 @@ from textwrap import wrap
 from typing import TYPE_CHECKING, Any, Self
 
 from headgate.cli.input.argument_types import add_config, add_url
+from headgate.cli.input.operator_key import operator_headers
 from headgate.cli.output.top_screen import Status, screen
 from headgate.wire.escape import escaped
 
@@ -100,7 +101,8 @@ def verdict_lines(url: str, tls: "ssl.SSLContext | None" = None) -> list[str]:
 
 
 def _page(url: str, tls: "ssl.SSLContext | None") -> bytes:
-    with urllib.request.urlopen(url, timeout=_REQUEST_TIMEOUT_S, context=tls) as answer:  # noqa: S310 (the operator's own)
+    request = urllib.request.Request(url, headers=dict(operator_headers()))  # noqa: S310 (the operator's own)
+    with urllib.request.urlopen(request, timeout=_REQUEST_TIMEOUT_S, context=tls) as answer:  # noqa: S310
         return answer.read()
 
 

@@ -30,7 +30,6 @@ from headgate.model.money import BudgetStatus, EndpointTime
 from headgate.model.policy import Policy
 from headgate.model.tenant import Tenant, tenant_table
 from headgate.model.units import EndpointId, Instant, ModelName, TenantId
-from headgate.ports.admin_roles import Operator, granted
 from headgate.ports.identity import InvalidToken, TokenFault
 from headgate.ports.ledger import AttemptJournal
 from headgate.ports.observer import Observer
@@ -79,7 +78,7 @@ class TenantAccounts:
         self._budgets = BudgetSync(database, report, lambda: self._in_force, now)
         self._reports = self._open_reports()
         self._notifier: Notifier | None = None
-        self._identity: Identity | None = None
+        self.identity: Identity | None = None
         """Token issuers. None if there were none at startup."""
         self.share_leases: ShareLeases | None = None
         """Shares of limits, if several cells serve the same tenants."""
@@ -105,7 +104,7 @@ class TenantAccounts:
         if self._settings.issuers:
             from headgate.compose.identity import Identity
 
-            self._identity = Identity(self._settings.issuers, self._settings.operators, session)
+            self.identity = Identity(self._settings.issuers, self._settings.operators, session)
 
     def open_share_leases(self, assign: Callable[[SharesAssigned], None], activities: Iterable[TenantActivity]) -> None:
         """`assign` passes the shares to the scheduler. Does nothing if the cell is the only one."""
@@ -138,8 +137,8 @@ class TenantAccounts:
             await self._directory.wait_first_read(_FIRST_READ_S_MAX)
             if self._preparing is not None:
                 await asyncio.wait([self._preparing])
-        if self._identity is not None:
-            await self._identity.start(on_task_done)
+        if self.identity is not None:
+            await self.identity.start(on_task_done)
         await self._budgets.start()
         self._run(self._budgets.run())
         if self._notifier is not None:
@@ -167,8 +166,8 @@ class TenantAccounts:
             task.cancel()
         if running:
             await asyncio.wait(running)
-        if self._identity is not None:
-            await self._identity.stop()
+        if self.identity is not None:
+            await self.identity.stop()
         if self._directory is not None:
             await self._directory.stop()
         await self._budgets.stop()
@@ -183,8 +182,8 @@ class TenantAccounts:
         self._settings = settings
         if self._notifier is not None and settings.notifications is not None:
             self._notifier.change_to(settings.notifications)
-        if self._identity is not None:
-            self._identity.change_to(settings.issuers, settings.operators)
+        if self.identity is not None:
+            self.identity.change_to(settings.issuers, settings.operators)
 
     def apply_policy(self, settings: Settings) -> Policy:
         """Returns the policy from the file combined with the database rows, and marks it as in force."""
@@ -255,13 +254,13 @@ class TenantAccounts:
             return budget_rows(left, self._now(), from_ledger=by_ledger, as_of=self._budgets.as_of)
 
         usage = partial(usage_report, tenant, models, settings.policy.classes, limits_left, budgets=budgets)
-        has_tokens = self._identity is not None
+        has_tokens = self.identity is not None
         ring = KeyRing(
             self._uses_of(settings), settings.keys, settings.anonymous_tenant, directory, has_tokens=has_tokens
         )
         keys: CallerKeys = ring
-        if self._identity is not None:
-            keys = TokenKeyRing(ring, self._identity.tokens(partial(self._is_known, tenant)))
+        if self.identity is not None:
+            keys = TokenKeyRing(ring, self.identity.tokens(partial(self._is_known, tenant)))
         return Access(keys, models, TenantSalts(secret), usage)
 
     def _is_known(self, tenant: Callable[[TenantId], Tenant | None], tenant_id: TenantId) -> bool:
@@ -290,17 +289,16 @@ class TenantAccounts:
         budgets_left: Callable[[TenantId | None], Sequence[BudgetStatus] | None],
         endpoints: Callable[[], Collection[EndpointId]],
         reads: ReadAudit,
+        auth: OperatorAuth,
     ) -> AdminApi | None:
         """Returns the admin API for overrides and, with a database, for tenants, keys and budgets.
 
         None if no operator can authenticate.
         """
-        directory, tokens = self._directory, None if self._identity is None else self._identity.operators
-        if not settings.admin_keys and tokens is None:
+        directory = self._directory
+        if not settings.admin_keys and settings.operators is None:
             return None
-        operators = {each.digest: Operator(each.name, granted(each.permissions)) for each in settings.admin_keys}
         secrets = settings.key_secrets or (b"",)
-        auth = OperatorAuth(secrets, operators, tokens)
         names = partial(override_targets, settings.policy, lambda: self._in_force, endpoints)
         shares = {} if self.share_leases is None else routes_of(self.share_leases)
         if directory is None:
@@ -341,7 +339,7 @@ class TenantAccounts:
         return None if self._directory is None else self._directory.figures()
 
     def identity_figures(self) -> IdentityStats | None:
-        return None if self._identity is None else self._identity.stats()
+        return None if self.identity is None else self.identity.stats()
 
     def status(self) -> Mapping[str, object]:
         return {
@@ -349,7 +347,7 @@ class TenantAccounts:
             "key_secrets": secret_uses_status(self.secret_uses),
             **({} if self.share_leases is None else {"shares": self.share_leases.status()}),
             **({} if self._directory is None else {"database": self._directory.status()}),
-            **({} if self._identity is None else {"issuers": self._identity.status()}),
+            **({} if self.identity is None else {"issuers": self.identity.status()}),
             **({} if self._ledger is None else {"ledger": self._ledger.status()}),
         }
 

@@ -7,13 +7,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
-from headgate.engines.page import PageUnavailable, get_page
+from headgate.engines.page import PageUnavailable, get_page, post_form
 from headgate.identity.issuer_keys import PAGE_BYTES_MAX, IssuerKeys, IssuerUnavailable
+from headgate.identity.login import ProviderLogin
 from headgate.identity.operators import TokenOperators
 from headgate.identity.options import IssuerOptions, OperatorTokenOptions
 from headgate.identity.tokens import TokenCounts, TokenTenants
 from headgate.model.units import TenantId
-from headgate.ports.identity import CallerTokens, OperatorTokens, TokenFault
+from headgate.ports.identity import CallerTokens, OperatorLogin, OperatorTokens, TokenFault
 from headgate.ports.tls import ClientTlsOptions, InvalidTlsFile, named_client_context
 from headgate.telemetry.identity_metrics import IdentityStats
 from headgate.telemetry.log import LogLimit, log_event
@@ -46,6 +47,8 @@ class Identity:
         self._tokens = TokenTenants((), self._counts)
         self.operators: OperatorTokens | None = None
         """Tokens of operators. None if they are not configured."""
+        self.login: OperatorLogin | None = None
+        """Login of operators in a browser. None if it is not configured."""
         self.change_to(issuers, operators)
 
     async def start(self, on_task_done: Callable[["asyncio.Task[None]"], None]) -> None:
@@ -70,9 +73,12 @@ class Identity:
         if tuple(issuers) != tuple(self._issuers):
             self._change_issuers(issuers)
         named = {options.name: issuer for options, issuer in self._issuers.items()}
-        self.operators = None
+        self.operators = self.login = None
         if operators is not None:
-            self.operators = TokenOperators(named[operators.issuer], operators, self._counts)
+            issuer = named[operators.issuer]
+            self.operators = TokenOperators(issuer, operators, self._counts)
+            if operators.login is not None:
+                self.login = ProviderLogin(issuer, operators, operators.login, self._counts, self._send_form)
 
     def _change_issuers(self, issuers: Sequence[IssuerOptions]) -> None:
         before = self._issuers
@@ -117,6 +123,24 @@ class Identity:
         if page.status != 200:
             raise IssuerUnavailable(f"GET {path} returned status {page.status}")
         return page.body
+
+    async def _send_form(
+        self, url: str, form: Mapping[str, str], headers: Mapping[str, str], tls: ClientTlsOptions | None
+    ) -> tuple[int, bytes]:
+        try:
+            context = None if tls is None else await asyncio.to_thread(named_client_context, tls)
+            page = await post_form(
+                self._session,
+                url,
+                form,
+                headers=headers,
+                timeout_s=_FETCH_S_MAX,
+                page_bytes_max=PAGE_BYTES_MAX,
+                tls=context,
+            )
+        except (PageUnavailable, InvalidTlsFile) as error:
+            raise IssuerUnavailable(str(error)) from error
+        return page.status, page.body
 
     def _log_rejected(self, fault: TokenFault, detail: str) -> None:
         if self._limit.allows():

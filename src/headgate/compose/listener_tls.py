@@ -56,6 +56,8 @@ class ListenerCertificates:
             setting.removesuffix("_tls"): _ListenerTls(options, usable_server_context(options, now_s()))
             for setting, options in listeners_with_tls(settings, serves=serves)
         }
+        self.member_headers: Callable[[], Mapping[str, str]] = dict
+        """Returns the headers that authenticate this process to other members of the cell."""
         self._client_options = settings.admin_client_tls
         self._watch = FileWatch(self._files, self.reload)
         self._client = None if self._client_options is None else named_client_context(self._client_options)
@@ -154,6 +156,7 @@ class ListenerCertificates:
 
     async def get_member_page(self, session: "aiohttp.ClientSession", url: str, path: str, **options: Any) -> Page:
         """Like `get_page`, with this process's authorities and client certificate."""
+        options["headers"] = {**options.get("headers", {}), **self.member_headers()}
         return await get_page(session, url, path, tls=self._client, **options)
 
     # Output

@@ -12,8 +12,10 @@ from collections.abc import Callable, Collection, Coroutine
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from headgate.compose.accounts import TenantAccounts
+from headgate.compose.operators import console_login, operator_auth
 from headgate.compose.parts import Configuration, GatewayParts
 from headgate.compose.restart import restart_needed
 from headgate.config.problems import ConfigErrors
@@ -24,6 +26,7 @@ from headgate.core.events import PolicyChanged
 from headgate.edge.admin.allowed_hosts import AllowedHosts
 from headgate.edge.admin.api import AdminApi
 from headgate.edge.admin.app import AdminApp
+from headgate.edge.admin.operator_auth import OperatorAuth
 from headgate.edge.app import Access
 from headgate.edge.error_replies import ErrorReplies
 from headgate.hosts.cell.host import CellHost
@@ -174,8 +177,13 @@ class Reloader:
     def apply(self, settings: Settings) -> None:
         """Applies the settings to the request handler, scheduler, fleets, engines and probes."""
         parts = self._parts
-        self._admin.hosts = AllowedHosts((*settings.admin_allowed_hosts, settings.admin_listen.host))
-        self._admin.api = open_admin_api(parts.accounts, parts.host, settings, parts.observability.reads)
+        self._admin.hosts = AllowedHosts(
+            (*settings.admin_allowed_hosts, settings.admin_listen.host, *_login_host(settings))
+        )
+        login = self._admin.login = console_login(settings, parts.accounts.identity)
+        auth = self._admin.auth = operator_auth(settings, parts.accounts.identity, login)
+        parts.certificates.member_headers = dict if login is None else login.member_headers
+        self._admin.api = open_admin_api(parts.accounts, parts.host, settings, parts.observability.reads, auth)
         self._apply_policy(settings)
         parts.scaling.change_rules(settings.scaling_rules)
         parts.batchers.set_rules(settings.batch_rules, settings.ttft_targets_ns)
@@ -189,14 +197,24 @@ class Reloader:
         parts.host.report(PolicyChanged(policy, parts.accounts.policy_hash(settings)))
 
 
+def _login_host(settings: Settings) -> tuple[str, ...]:
+    """Returns the host name at which browsers reach the login."""
+    login = None if settings.operators is None else settings.operators.login
+    return () if login is None else (urlsplit(login.redirect_url).hostname or "",)
+
+
 def open_access(accounts: TenantAccounts, host: LocalHost | CellHost, settings: Settings) -> Access:
     return accounts.access(settings, host.limits_left, host.budgets_left)
 
 
 def open_admin_api(
-    accounts: TenantAccounts, host: LocalHost | CellHost, settings: Settings, reads: ReadAudit
+    accounts: TenantAccounts,
+    host: LocalHost | CellHost,
+    settings: Settings,
+    reads: ReadAudit,
+    auth: OperatorAuth,
 ) -> AdminApi | None:
     def endpoints() -> list[EndpointId]:
         return [each.id for each in host.summary().endpoints]
 
-    return accounts.admin_api(settings, host.budgets_left, endpoints, reads)
+    return accounts.admin_api(settings, host.budgets_left, endpoints, reads, auth)

@@ -303,7 +303,10 @@ def _services(settings: Settings) -> Iterator[_Setting]:
     yield from _object("notifications", settings.notifications, secret=("webhook",))
     for issuer in settings.issuers:
         yield from _object(f"identity.issuers.{issuer.name}", issuer)
-    yield from _object("identity.operators", settings.operators)
+    if (operators := settings.operators) is not None:
+        yield "identity.operators", _PRESENT
+        yield from _section("identity.operators", operators, skipped=("login",))
+        yield from _object("identity.operators.login", operators.login, secret=("client_secret",))
     for operator in settings.admin_keys:
         path = f"admin_keys.{operator.name}"
         yield path, _PRESENT

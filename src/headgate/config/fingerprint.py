@@ -22,6 +22,7 @@ from headgate.control.options import NotificationOptions, ReloadTrigger
 from headgate.fleets.dns.options import DnsOptions
 from headgate.fleets.processes.options import ProcessOptions
 from headgate.hosts.cell.options import CellOptions
+from headgate.identity.options import OperatorTokenOptions
 from headgate.ledger.options import DatabaseOptions
 from headgate.ports.tls import ClientTlsOptions
 from headgate.telemetry.traces.options import TracingOptions
@@ -64,6 +65,7 @@ def _key(settings: Settings) -> bytes:
         _database_with_secret(settings.database),
         _webhook_with_secret(settings.notifications),
         _collector_with_secret(settings.tracing),
+        _client_secret(settings.operators),
     ]
     # Trailing unused kinds are removed, so that a new kind of secret does not change existing hashes.
     while others and not others[-1]:
@@ -109,6 +111,10 @@ def _webhook_with_secret(options: NotificationOptions | None) -> str | None:
 def _collector_with_secret(tracing: TracingOptions | None) -> tuple[str, Mapping[str, str]] | None:
     """Collector URL and headers. The URL's path and the headers may contain secrets."""
     return None if tracing is None else (tracing.endpoint, tracing.headers)
+
+
+def _client_secret(operators: OperatorTokenOptions | None) -> str | None:
+    return None if operators is None or operators.login is None else operators.login.client_secret
 
 
 def _parts(settings: Settings) -> dict[str, object]:
@@ -187,7 +193,10 @@ def _issuer_parts(settings: Settings) -> dict[str, object]:
         for each in sorted(settings.issuers, key=lambda each: each.name)
     ]
     parts: dict[str, object] = {"issuers": issuers} if issuers else {}
-    return parts if settings.operators is None else parts | {"operators": settings.operators}
+    if (operators := settings.operators) is not None:
+        login = None if operators.login is None else replace(operators.login, client_secret=None)
+        parts["operators"] = replace(operators, login=login)
+    return parts
 
 
 def _tls_parts(settings: Settings) -> dict[str, object]:

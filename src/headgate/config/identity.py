@@ -3,19 +3,28 @@
 import re
 from pathlib import Path
 from typing import Final
+from urllib.parse import urlsplit
 
 from headgate.config.engine_tls import client_tls
 from headgate.config.fill import fill, given_settings
-from headgate.config.identity_schema import IssuerSection, OperatorTokensSection
+from headgate.config.identity_schema import IssuerSection, LoginSection, OperatorTokensSection
 from headgate.config.problems import ConfigReport, SettingPath
 from headgate.config.references import NAME_RULE, is_name, is_tenant_path
 from headgate.config.schema import ConfigFile
 from headgate.config.schema_reader import available, suggestion
-from headgate.identity.options import ALGORITHMS, CLAIM, IssuerOptions, OperatorTokenOptions, is_secure_url
+from headgate.identity.options import (
+    ALGORITHMS,
+    CLAIM,
+    IssuerOptions,
+    LoginOptions,
+    OperatorTokenOptions,
+    is_secure_url,
+)
 from headgate.model.units import MINUTE, Duration
 from headgate.ports.admin_roles import Role
 
 ISSUERS_MAX: Final = 16
+_SESSION_MAX: Final = Duration(24 * 60 * MINUTE)
 _SKEW_MAX: Final = Duration(5 * MINUTE)
 _SYMMETRIC: Final = re.compile(r"(?i)hs\d+|none")
 
@@ -80,7 +89,32 @@ def operator_tokens(file: ConfigFile, report: ConfigReport) -> OperatorTokenOpti
         roles=_roles(section, place, report),
         role_claim=section.role_claim,
         name_claim=section.name_claim,
+        login=_login(section.login, file, (*place, "login"), report),
     )
+
+
+def _login(
+    section: LoginSection | None, file: ConfigFile, place: SettingPath, report: ConfigReport
+) -> LoginOptions | None:
+    if section is None:
+        return None
+    if not is_secure_url(section.redirect_url):
+        problem = "is not an https URL; http is allowed only for 127.0.0.1, [::1] and localhost"
+        report.add_problem((*place, "redirect_url"), problem)
+    elif urlsplit(section.redirect_url)[2:] != ("/login/callback", "", ""):
+        report.add_problem(
+            (*place, "redirect_url"), "must end with the path /login/callback, without a prefix or query"
+        )
+    if section.scopes is not None and "openid" not in section.scopes:
+        report.add_problem((*place, "scopes"), "must contain openid; otherwise, the issuer returns no ID token")
+    if section.session_lifetime > _SESSION_MAX:
+        report.add_problem(
+            (*place, "session_lifetime"), "is more than 24h; sessions cannot be revoked, so use a shorter one"
+        )
+    if not file.key_secret:
+        problem = "needs key_secret, with which sessions are signed; `headgate keys secret` generates one"
+        report.add_problem(place, problem)
+    return fill(LoginOptions, given_settings(section))
 
 
 def _roles(

@@ -6,10 +6,11 @@ from msgspec import Meta
 
 from headgate.config.pool_schema import EngineTlsSection
 from headgate.config.section import Section
-from headgate.config.setting_types import DurationOrZero, OperatorRoles, PositiveDuration
-from headgate.identity.options import IssuerOptions, OperatorTokenOptions
+from headgate.config.setting_types import DurationOrZero, OperatorRoles, PositiveDuration, Secret
+from headgate.identity.options import IssuerOptions, LoginOptions, OperatorTokenOptions
 
 _ISSUER = IssuerOptions("", "")
+_LOGIN = LoginOptions("", "")
 _OPERATORS = OperatorTokenOptions("", (), ())
 
 
@@ -26,6 +27,17 @@ class IssuerSection(Section, frozen=True):
     tls: EngineTlsSection | None = None
 
 
+class LoginSection(Section, frozen=True):
+    client_id: Annotated[str, Meta(extra={"next": "set the ID of the client at the identity provider"})]
+    redirect_url: Annotated[
+        str,
+        Meta(extra={"next": "set the address of /login/callback, such as https://headgate.example.com/login/callback"}),
+    ]
+    client_secret: Secret | None = None
+    scopes: list[str] | None = None
+    session_lifetime: PositiveDuration = _LOGIN.session_lifetime_ns
+
+
 class OperatorTokensSection(Section, frozen=True):
     issuer: Annotated[str, Meta(extra={"next": "set the name of one of identity.issuers"})]
     audience: Annotated[
@@ -34,6 +46,7 @@ class OperatorTokensSection(Section, frozen=True):
     roles: OperatorRoles
     role_claim: str = _OPERATORS.role_claim
     name_claim: str = _OPERATORS.name_claim
+    login: LoginSection | None = None
 
 
 class IdentitySection(Section, frozen=True):

@@ -1,7 +1,7 @@
 """Summary of a configuration, as text and as data."""
 
 from collections.abc import Iterator, Mapping, Sized
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from decimal import Decimal
 
 from headgate.config.class_rules import class_table
@@ -12,6 +12,7 @@ from headgate.control.options import ReloadTrigger
 from headgate.fleets.dns.options import DnsOptions
 from headgate.fleets.processes.options import ProcessOptions
 from headgate.hosts.cell.options import CellOptions
+from headgate.identity.options import OperatorTokenOptions
 from headgate.ledger.options import LedgerOptions
 from headgate.model.caps import Caps
 from headgate.model.limits import WHOLE_PPM, Limits
@@ -90,6 +91,14 @@ def _tokens(settings: Settings) -> Iterator[str]:
     if (tokens := settings.operators) is not None:
         roles = "; ".join(f"{role}: {' or '.join(values)}" for role, values in tokens.roles)
         yield f"operators with a token of issuer {tokens.issuer}, by the claim {tokens.role_claim}: {roles}"
+        if tokens.login is not None:
+            yield f"the admin pages require a login or an operator key; redirect URL {tokens.login.redirect_url}"
+
+
+def _operator_tokens(operators: OperatorTokenOptions) -> dict[str, object]:
+    """The options without the client secret."""
+    login = None if operators.login is None else replace(operators.login, client_secret=None)
+    return asdict(replace(operators, login=login))
 
 
 def summary_data(settings: Settings) -> dict[str, object]:
@@ -134,7 +143,7 @@ def summary_data(settings: Settings) -> dict[str, object]:
         "cell": None if settings.cell is None else _cell_data(settings.cell),
         "database": None if settings.database is None else settings.database.url_redacted,
         "issuers": [asdict(each) for each in settings.issuers],
-        "operator_tokens": None if settings.operators is None else asdict(settings.operators),
+        "operator_tokens": None if settings.operators is None else _operator_tokens(settings.operators),
         "ledger": None
         if settings.ledger is None
         else {**asdict(settings.ledger), "unit_key": settings.policy.unit_key},

@@ -7,6 +7,7 @@ import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 import aiohttp
 
@@ -212,6 +213,39 @@ async def get_page(
     )
 
 
+async def post_form(
+    session: aiohttp.ClientSession,
+    url: str,
+    form: Mapping[str, str],
+    *,
+    headers: Mapping[str, str],
+    timeout_s: float,
+    page_bytes_max: int = PAGE_BYTES_MAX,
+    tls: ssl.SSLContext | None = None,
+) -> Page:
+    """Posts a form and returns the response. Raises `PageUnavailable`."""
+    options: dict[str, Any] = {} if tls is None else {"ssl": tls}
+    path = urlsplit(url).path
+    try:
+        async with (
+            asyncio.timeout(timeout_s),
+            session.post(url, data=dict(form), headers=headers, allow_redirects=False, **options) as answer,
+        ):
+            return Page(answer.status, answer.headers, await _read(answer, f"POST {path}", page_bytes_max))
+    except (aiohttp.ClientError, OSError, TimeoutError, asyncio.IncompleteReadError) as error:
+        raise PageUnavailable(f"POST {path} failed: {_server_failure_reason(error)}", trouble_of(error)) from error
+
+
+async def _read(answer: aiohttp.ClientResponse, request: str, page_bytes_max: int) -> bytes:
+    body = bytearray()
+    while data := await answer.content.readany():
+        body += data
+        if len(body) > page_bytes_max:
+            answer.close()
+            raise PageUnavailable(f"the response to {request} exceeds {page_bytes_max} bytes")
+    return bytes(body)
+
+
 async def _get_page(
     session: aiohttp.ClientSession,
     url: str,
@@ -228,12 +262,6 @@ async def _get_page(
             asyncio.timeout(timeout_s),
             session.get(url_at(url, path), headers=headers, allow_redirects=False, **tls) as answer,
         ):
-            body = bytearray()
-            while data := await answer.content.readany():
-                body += data
-                if len(body) > page_bytes_max:
-                    answer.close()
-                    raise PageUnavailable(f"the response to GET {path} exceeds {page_bytes_max} bytes")
-            return Page(answer.status, answer.headers, bytes(body))
+            return Page(answer.status, answer.headers, await _read(answer, f"GET {path}", page_bytes_max))
     except (aiohttp.ClientError, OSError, TimeoutError, asyncio.IncompleteReadError) as error:
         raise PageUnavailable(f"GET {path} failed: {reason(error)}", trouble_of(error)) from error

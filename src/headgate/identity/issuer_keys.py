@@ -22,6 +22,8 @@ PAGE_BYTES_MAX: Final = 256 * 1024
 """Maximum size of a key set and of a discovery document."""
 REREAD_GAP_S: Final = 5.0
 """Minimum time between two reads because of unknown keys."""
+METADATA_S_MAX: Final = 600.0
+"""Maximum age of the metadata for a login."""
 _RETRY_S: Final = 5.0
 _RETRY_S_MAX: Final = 30.0
 _DISCOVERY_PATH: Final = "/.well-known/openid-configuration"
@@ -39,6 +41,9 @@ class DiscoveryDocument(msgspec.Struct, frozen=True):
 
     issuer: str
     jwks_uri: str
+    authorization_endpoint: str = ""
+    token_endpoint: str = ""
+    token_endpoint_auth_methods_supported: tuple[str, ...] = ("client_secret_basic",)
 
 
 class IssuerKeys:
@@ -68,6 +73,8 @@ class IssuerKeys:
         """Time of the last read because of an unknown key."""
         self._rereading: asyncio.Task[None] | None = None
         self._reading = asyncio.Lock()
+        self._metadata: DiscoveryDocument | None = None
+        self._metadata_at_s = 0.0
 
     async def run(self) -> None:
         """Reads the keys at the interval until cancelled."""
@@ -125,9 +132,20 @@ class IssuerKeys:
     async def _jwks_url(self) -> str:
         if self.options.jwks_url is not None:
             return self.options.jwks_url
-        return (await self._discover()).jwks_uri
+        return (await self._discovery()).jwks_uri
 
-    async def _discover(self) -> DiscoveryDocument:
+    async def discover(self) -> DiscoveryDocument:
+        """Returns the metadata for a login, read again if it is too old. Raises `IssuerUnavailable`."""
+        if self._metadata is not None and self._now_s() - self._metadata_at_s < METADATA_S_MAX:
+            return self._metadata
+        found = await self._discovery()
+        for url in (found.authorization_endpoint, found.token_endpoint):
+            if not is_secure_url(url):
+                raise IssuerUnavailable("the discovery document has no https addresses for a login")
+        self._metadata, self._metadata_at_s = found, self._now_s()
+        return found
+
+    async def _discovery(self) -> DiscoveryDocument:
         page = await self._fetch(self.options.issuer.rstrip("/") + _DISCOVERY_PATH, self.options.tls)
         try:
             found = msgspec.json.decode(page, type=DiscoveryDocument)

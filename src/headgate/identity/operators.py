@@ -47,8 +47,9 @@ class TokenOperators:
             raise
 
     def _operator(self, token: str) -> Operator:
-        claims = verified(token, self._trusted, self._now_s()).claims
-        operator = Operator(operator_name(claims, self._options), permissions_of(roles_of(claims, self._options)))
+        result = verified(token, self._trusted, self._now_s())
+        permissions = permissions_of(roles_of(result.claims, self._options))
+        operator = Operator(operator_name(result.claims, self._options), permissions, result.expires_at_s)
         self._counts.accept(self._options.issuer)
         return operator
 

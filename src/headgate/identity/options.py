@@ -1,7 +1,7 @@
 """Options of the token issuers and of operators' tokens, and the rules for their URLs and algorithms."""
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from ipaddress import ip_address
 from typing import Final
 from urllib.parse import urlsplit
@@ -48,6 +48,19 @@ class IssuerOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class LoginOptions:
+    """Login of operators in a browser."""
+
+    client_id: str
+    redirect_url: str
+    """Address of `/login/callback` as the browser sees it."""
+    client_secret: str | None = field(default=None, repr=False)
+    """None for a public client."""
+    scopes: tuple[str, ...] = ("openid", "profile")
+    session_lifetime_ns: Duration = Duration(8 * 60 * MINUTE)
+
+
+@dataclass(frozen=True, slots=True)
 class OperatorTokenOptions:
     """Tokens of one issuer that are accepted on the admin listener, and the roles that they give."""
 
@@ -60,6 +73,8 @@ class OperatorTokenOptions:
     role_claim: str = "groups"
     name_claim: str = "sub"
     """Claim with the operator's name for the audit log."""
+    login: LoginOptions | None = None
+    """None if operators cannot log in in a browser."""
 
 
 def is_secure_url(text: str) -> bool:

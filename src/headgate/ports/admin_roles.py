@@ -67,3 +67,5 @@ class Operator:
 
     name: str
     permissions: frozenset[Permission]
+    expires_at_s: float = float("inf")
+    """Unix time at which the token or session ends."""

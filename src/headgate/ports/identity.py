@@ -1,12 +1,12 @@
 """Interfaces to the verification of tokens of callers and operators, which other issuers sign."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
 from headgate.model.units import TenantId
-from headgate.ports.admin_roles import Operator
+from headgate.ports.admin_roles import Operator, Role
 
 
 class TokenFault(StrEnum):
@@ -82,4 +82,36 @@ class OperatorTokens(Protocol):
 
     async def reread_operator(self, token: str, unknown: UnknownTokenKey) -> Operator:
         """Reads the issuer's keys again and returns the operator. Raises `InvalidToken`."""
+        ...
+
+
+class LoginUnavailable(Exception):
+    """The identity provider did not respond as expected. The message gives the reason."""
+
+
+class LoginSettings(Protocol):
+    """Settings of the login in a browser."""
+
+    @property
+    def client_id(self) -> str: ...
+    @property
+    def redirect_url(self) -> str: ...
+    @property
+    def session_lifetime_ns(self) -> int: ...
+
+
+class OperatorLogin(Protocol):
+    """Login of operators at an identity provider."""
+
+    @property
+    def issuer(self) -> str: ...
+    @property
+    def options(self) -> LoginSettings: ...
+
+    async def authorization_url(self, state: str, nonce: str, challenge: str) -> str:
+        """Returns the address at which a login begins. Raises `LoginUnavailable`."""
+        ...
+
+    async def sign_in(self, code: str, verifier: str, nonce: str) -> tuple[str, Sequence[Role]]:
+        """Exchanges a code and returns the operator's name and roles. Raises `LoginUnavailable` and `InvalidToken`."""
         ...

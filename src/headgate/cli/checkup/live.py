@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import DecodeError, Struct, field, json
 
-from headgate.cli.output.status import GatewayNotFound
-from headgate.engines.page import PageUnavailable, get_page
+from headgate.cli.output.status import GatewayNotFound, get_admin_page
 
 if TYPE_CHECKING:
     import aiohttp
@@ -55,10 +54,7 @@ async def fetch_verdicts(
     session: "aiohttp.ClientSession", url: str, *, timeout_s: float = TIMEOUT_S
 ) -> tuple[VerdictPage, bytes]:
     """The verdicts, and the page that they were read from. Raises `GatewayNotFound`."""
-    try:
-        page = await get_page(session, url, PATH, headers={}, timeout_s=timeout_s)
-    except PageUnavailable as unheard:
-        raise GatewayNotFound(f"no gateway is responding at {url}: {unheard}") from unheard
+    page = await get_admin_page(session, url, PATH, timeout_s=timeout_s)
     try:
         return json.decode(page.body, type=VerdictPage), page.body
     except (DecodeError, RecursionError, UnicodeDecodeError) as error:

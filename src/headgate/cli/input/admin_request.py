@@ -11,12 +11,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from headgate.cli.input.admin_tls import admin_tls, trust_hint
+from headgate.cli.input.operator_key import ADMIN_KEY_VARIABLE
 from headgate.cli.status import admin_url
 
 if TYPE_CHECKING:
     import ssl
 
-ADMIN_KEY_VARIABLE = "HEADGATE_ADMIN_KEY"
 _RESPONSE_TIMEOUT_S = 15.0
 _UNIT_SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 

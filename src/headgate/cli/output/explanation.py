@@ -9,8 +9,8 @@ from urllib.parse import urlencode
 
 from msgspec import DecodeError, Struct, field, json
 
-from headgate.cli.output.status import GatewayNotFound
-from headgate.engines.page import Page, PageUnavailable, get_page
+from headgate.cli.output.status import GatewayNotFound, get_admin_page
+from headgate.engines.page import Page
 
 if TYPE_CHECKING:
     import aiohttp
@@ -96,10 +96,7 @@ async def fetch_explanation(
     session: "aiohttp.ClientSession", url: str, request_id: str, *, timeout_s: float
 ) -> tuple[Explanation, bytes]:
     """The explanation, and the response that it was read from. Raises `GatewayNotFound` and `RequestNotFound`."""
-    try:
-        page = await get_page(session, url, PATH + request_id, headers={}, timeout_s=timeout_s)
-    except PageUnavailable as unheard:
-        raise GatewayNotFound(f"no gateway is responding at {url}: {unheard}") from unheard
+    page = await get_admin_page(session, url, PATH + request_id, timeout_s=timeout_s)
     try:
         if page.status == 404:
             raise RequestNotFound(json.decode(page.body, type=_ErrorReply).error)
@@ -111,10 +108,7 @@ async def fetch_explanation(
 async def search(session: "aiohttp.ClientSession", url: str, query: Mapping[str, str]) -> tuple[RequestList, bytes]:
     """The requests found, and the response that they were read from. Raises `GatewayNotFound` and `InvalidQuery`."""
     path = f"{SEARCH_PATH}?{urlencode(query)}" if query else SEARCH_PATH
-    try:
-        page = await get_page(session, url, path, headers={}, timeout_s=SEARCH_S_MAX, page_bytes_max=_SEARCH_BYTES_MAX)
-    except PageUnavailable as unheard:
-        raise GatewayNotFound(f"no gateway is responding at {url}: {unheard}") from unheard
+    page = await get_admin_page(session, url, path, timeout_s=SEARCH_S_MAX, page_bytes_max=_SEARCH_BYTES_MAX)
     try:
         if page.status == 400:
             raise InvalidQuery(json.decode(page.body, type=_ErrorReply).error)

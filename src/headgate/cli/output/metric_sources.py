@@ -5,6 +5,8 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlencode
 
+from headgate.cli.input.operator_key import operator_headers
+
 if TYPE_CHECKING:
     import ssl
 
@@ -21,8 +23,8 @@ async def from_gateway(url: str, tls: "ssl.SSLContext | None" = None) -> "tuple[
     """The gateway's counters, and its uptime in seconds."""
     import msgspec
 
-    status = msgspec.json.decode(await _fetch(f"{url}/status", tls), type=dict[str, Any])
-    return list(_samples(await _fetch(f"{url}/metrics", tls))), float(status.get("uptime_s", 0.0))
+    status = msgspec.json.decode(await _fetch(f"{url}/status", tls, operator_headers()), type=dict[str, Any])
+    return list(_samples(await _fetch(f"{url}/metrics", tls, operator_headers()))), float(status.get("uptime_s", 0.0))
 
 
 def _samples(page: bytes) -> "Iterator[MetricSample]":
@@ -64,7 +66,7 @@ def redacted_url(url: str) -> str:
     return re.sub(r"//[^/@]*@", "//", url.partition("?")[0])
 
 
-async def _fetch(url: str, tls: "ssl.SSLContext | None" = None) -> bytes:
+async def _fetch(url: str, tls: "ssl.SSLContext | None" = None, headers: Mapping[str, str] | None = None) -> bytes:
     import aiohttp
 
     place = redacted_url(url)
@@ -72,7 +74,7 @@ async def _fetch(url: str, tls: "ssl.SSLContext | None" = None) -> bytes:
         timeout = aiohttp.ClientTimeout(total=_ANSWER_S_MAX)
         async with (
             aiohttp.ClientSession(timeout=timeout) as session,
-            session.get(url, allow_redirects=False, ssl=True if tls is None else tls) as answer,
+            session.get(url, headers=headers, allow_redirects=False, ssl=True if tls is None else tls) as answer,
         ):
             status, page = answer.status, await answer.read()
     except TimeoutError:

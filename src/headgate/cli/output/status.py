@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 from msgspec import DecodeError, Struct, json
 
+from headgate.cli.input.operator_key import ADMIN_KEY_VARIABLE, operator_headers
 from headgate.cli.output.cell_status import CellState
 from headgate.config.quantities import address_text
-from headgate.engines.page import PageUnavailable, get_page
+from headgate.engines.page import PAGE_BYTES_MAX, Page, PageUnavailable, get_page
 
 if TYPE_CHECKING:
     import aiohttp
@@ -121,12 +122,25 @@ class GatewayNotFound(Exception):
     """No server responds at the address, or the server is not an admin listener. The message gives the reason."""
 
 
-async def fetch_status(session: "aiohttp.ClientSession", url: str, *, timeout_s: float) -> tuple[StatusPage, bytes]:
-    """The status, and the response that it was read from. Raises `GatewayNotFound`."""
+async def get_admin_page(
+    session: "aiohttp.ClientSession", url: str, path: str, *, timeout_s: float, page_bytes_max: int = PAGE_BYTES_MAX
+) -> Page:
+    """A page of an admin listener, read with the operator's key. Raises `GatewayNotFound`."""
     try:
-        page = await get_page(session, url, PATH, headers={}, timeout_s=timeout_s)
+        page = await get_page(
+            session, url, path, headers=operator_headers(), timeout_s=timeout_s, page_bytes_max=page_bytes_max
+        )
     except PageUnavailable as unheard:
         raise GatewayNotFound(f"no gateway is responding at {url}: {unheard}") from unheard
+    if page.status in (401, 403):
+        hint = f"set {ADMIN_KEY_VARIABLE} to an operator key or token with the permission read"
+        raise GatewayNotFound(f"the gateway at {url} rejected the request with status {page.status}: {hint}")
+    return page
+
+
+async def fetch_status(session: "aiohttp.ClientSession", url: str, *, timeout_s: float) -> tuple[StatusPage, bytes]:
+    """The status, and the response that it was read from. Raises `GatewayNotFound`."""
+    page = await get_admin_page(session, url, PATH, timeout_s=timeout_s)
     try:
         return json.decode(page.body, type=StatusPage), page.body
     except (DecodeError, RecursionError, UnicodeDecodeError) as error:

@@ -145,7 +145,7 @@ class AdminApi:
 
     async def _handle(self, client: Client) -> bytes:
         # Authenticate first, so that unauthenticated callers learn nothing about the paths.
-        operator = await self._auth.operator(client.headers)
+        operator = await self._auth.operator(client)
         route = self.routes.get(client.path)
         if route is None:
             known = ", ".join(path.decode() for path in self.routes)

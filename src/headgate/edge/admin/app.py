@@ -9,23 +9,29 @@ import asyncio
 import re
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
 from headgate.edge.admin.allowed_hosts import AllowedHosts
 from headgate.edge.admin.api import AdminApi, not_recorded
 from headgate.edge.admin.console import CONSOLE, EVENTS, AdminConsole
+from headgate.edge.admin.login import LOGIN, LOGIN_PATHS, ConsoleLogin
+from headgate.edge.admin.operator_auth import AdminRejection, OperatorAuth
 from headgate.edge.admin.request_query import BadQuery, RequestQuery, read_local, read_query
-from headgate.edge.admin.route_permissions import ADMIN_API, RECORDED_PAGES
+from headgate.edge.admin.route_permissions import ADMIN_API, RECORDED_PAGES, page_permission
 from headgate.edge.client import Client
 from headgate.edge.error_replies import JSON_HEADER
 from headgate.edge.pages.served import DOCS_PAGES, docs_pages
+from headgate.ports.admin_roles import Operator, Permission
 from headgate.ports.read_audit import AuditUnavailable, ReadAudit, ReadEntry
 
 _TEXT = (b"content-type", b"text/plain; charset=utf-8")
 _NAME = re.compile(rb"[A-Za-z0-9_-]{1,128}")
 """Names allowed as the last part of a path. They contain no characters that need decoding."""
+NOBODY: Final = Operator("", frozenset())
+"""Reader of a page that requires no authentication."""
+MEMBER: Final = Operator("gateway of the cell", frozenset({Permission.READ}))
 
 
 class _Page(NamedTuple):
@@ -82,6 +88,10 @@ class AdminApp:
         """Administration API. None if no operator keys are configured."""
         self.console: AdminConsole | None = None
         """Web console. None if it is disabled."""
+        self.auth: OperatorAuth | None = None
+        """Authentication of operators. None until the configuration has been applied."""
+        self.login: ConsoleLogin | None = None
+        """Login in a browser. If it is None, the pages require no authentication."""
         self.docs = docs_pages()
         self.hosts = AllowedHosts()
 
@@ -90,14 +100,47 @@ class AdminApp:
             client.reply(421, [_TEXT], f"{refusal}\n".encode())
             return
         client.mark_authenticated()
+        if self.login is not None and client.path in LOGIN_PATHS:
+            await self.login(client)
+            return
         if self.api is not None and client.path.startswith(ADMIN_API):
             await self.api(client)
             return
+        operator = NOBODY
+        if self.login is not None and (permission := page_permission(client.path)) is not None:
+            try:
+                operator = await self._authenticate(client, permission, self.login)
+            except AdminRejection as rejected:
+                _reject(client, rejected)
+                return
+        await self._serve_page(client, operator)
+
+    async def _authenticate(self, client: Client, permission: Permission, login: ConsoleLogin) -> Operator:
+        if login.is_member(client):
+            return MEMBER
+        assert self.auth is not None
+        operator = await self.auth.operator(client)
+        if permission not in operator.permissions:
+            await self._record(client, operator, 403)
+            message = f'operator "{operator.name}" lacks the permission "{permission}"'
+            raise AdminRejection(403, "permission_denied", message)
+        return operator
+
+    async def _serve_console(self, client: Client, console: AdminConsole, operator: Operator) -> bool:
+        event, lifetime_s = b"", None
+        if self.login is not None and client.path == EVENTS and (session := self.login.session(client)) is not None:
+            about = msgspec.json.encode({"name": operator.name, "csrf": session.csrf})
+            event = b"event: session\ndata: " + about + b"\n\n"
+        if operator.expires_at_s < float("inf"):
+            lifetime_s = max(0.0, operator.expires_at_s - time.time())
+        return await console(client, session_event=event, lifetime_s=lifetime_s)
+
+    async def _serve_page(self, client: Client, operator: Operator) -> None:
         reads = client.method in ("GET", "HEAD")
         if reads and self.console is not None:
-            if client.path == EVENTS and not await self._record(client, 200):
+            if client.path == EVENTS and not await self._recorded(client, operator, 200):
                 return
-            if await self.console(client):
+            if await self._serve_console(client, self.console, operator):
                 return
         if reads and (docs := self.docs.get(client.path)) is not None:
             docs.send(client)
@@ -109,20 +152,31 @@ class AdminApp:
             client.reply(404, [_TEXT], b"unknown path; GET one of: %b\n" % b", ".join(known))
             return
         page = await found
-        if not client.path.startswith(RECORDED_PAGES) or await self._record(
-            client, page.status, page.tenant, page.target
-        ):
+        if await self._recorded(client, operator, page.status, page.tenant, page.target):
             client.reply(page.status, [page.kind], page.body)
 
-    async def _record(self, client: Client, status: int, tenant: str = "", target: str = "") -> bool:
+    async def _recorded(
+        self, client: Client, operator: Operator, status: int, tenant: str = "", target: str = ""
+    ) -> bool:
         """Records a read of tenants' data. If that is not possible, rejects the request and returns False."""
-        entry = ReadEntry(time.time_ns(), "", client.peer, client.path.decode(), tenant, target, status)
+        try:
+            await self._record(client, operator, status, tenant, target)
+        except AdminRejection as rejected:
+            _reject(client, rejected)
+            return False
+        return True
+
+    async def _record(
+        self, client: Client, operator: Operator, status: int, tenant: str = "", target: str = ""
+    ) -> None:
+        if not client.path.startswith(RECORDED_PAGES):
+            return
+        route = client.path.decode("latin-1")
+        entry = ReadEntry(time.time_ns(), operator.name, client.peer, route, tenant, target, status)
         try:
             await self._reads.record(entry)
         except AuditUnavailable as problem:
-            client.reply(503, [JSON_HEADER, (b"retry-after", b"5")], _json({"error": not_recorded(problem)}))
-            return False
-        return True
+            raise AdminRejection(503, "audit_unavailable", not_recorded(problem), [(b"retry-after", b"5")]) from None
 
     def _find(self, path: bytes, query: bytes) -> Awaitable[_Page] | None:
         if (page := self.pages.get(path)) is not None:
@@ -171,6 +225,16 @@ class AdminApp:
         except BadQuery as problem:
             return _bad_query_page(problem)
         return _Page(200, JSON_HEADER, _json(await self._requests(asked)), asked.tenant or "")
+
+
+def _reject(client: Client, rejected: AdminRejection) -> None:
+    """Rejects a request for a page. A browser without a session is sent to the login."""
+    if rejected.status == 401 and client.method == "GET" and b"text/html" in client.headers.get(b"accept", b""):
+        client.reply(303, [_TEXT, (b"location", LOGIN), (b"cache-control", b"no-store")], b"log in at /login\n")
+        return
+    more = [(b"www-authenticate", b"Bearer")] if rejected.status == 401 else []
+    headers = [JSON_HEADER, (b"cache-control", b"no-store"), *more, *rejected.headers]
+    client.reply(rejected.status, headers, _json({"error": rejected.message}))
 
 
 def _bad_query_page(problem: BadQuery) -> _Page:

@@ -6,6 +6,7 @@ not catch up. Its browser then reconnects.
 """
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Mapping
 from typing import Final, Protocol
 
@@ -56,8 +57,8 @@ class AdminConsole:
     def subscribers(self) -> int:
         return len(self._subscribers)
 
-    async def __call__(self, client: Client) -> bool:
-        """Responds to a console request.
+    async def __call__(self, client: Client, *, session_event: bytes = b"", lifetime_s: float | None = None) -> bool:
+        """Responds to a console request. A stream begins with the `session_event` and ends after its lifetime.
 
         If the path is not part of the console, returns False without sending a response.
         """
@@ -65,7 +66,7 @@ class AdminConsole:
         if path in (b"/", CONSOLE[:-1]):
             client.reply(307, [(b"location", CONSOLE), _TEXT], b"the console is at /console/\n")
         elif path == EVENTS and client.method == "GET":
-            await self._subscribe(client)
+            await self._subscribe(client, session_event, lifetime_s)
         elif (file := self._files.get(path.removeprefix(CONSOLE)) if path.startswith(CONSOLE) else None) is not None:
             known = client.headers.get(b"if-none-match", b"")
             if file.etag in known:
@@ -90,7 +91,7 @@ class AdminConsole:
         for listener in self._subscribers.values():
             listener.ended.set()
 
-    async def _subscribe(self, client: Client) -> None:
+    async def _subscribe(self, client: Client, session_event: bytes, lifetime_s: float | None) -> None:
         if self._closed or len(self._subscribers) >= self.subscribers_max:
             full = b"console streams are limited to %d" % self.subscribers_max
             why = b"the gateway is shutting down" if self._closed else full
@@ -100,8 +101,10 @@ class AdminConsole:
         try:
             client.notify_on_disconnect(listener.ended.set)
             client.start(200, _STREAM)
-            client.write(_RETRY + self._first_events())
-            await listener.ended.wait()
+            client.write(_RETRY + session_event + self._first_events())
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(lifetime_s):
+                    await listener.ended.wait()
             # A slow subscriber is not sent an end of stream, because it would queue behind all the unread data.
             if not client.disconnected and listener.missed <= MISSED_EVENTS_MAX:
                 client.finish()

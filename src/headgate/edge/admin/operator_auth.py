@@ -1,4 +1,4 @@
-"""Authentication of operators by keys and by signed tokens.
+"""Authentication of operators by keys, signed tokens and sessions.
 
 Operator keys are stored as keyed hashes, like callers' keys, but the two kinds are separate. A presented key is
 compared with all known hashes in constant time, so that timing reveals nothing. Tokens are verified by
@@ -7,8 +7,10 @@ compared with all known hashes in constant time, so that timing reveals nothing.
 
 import hmac
 from collections.abc import Collection, Mapping, Sequence
+from typing import Protocol
 
 from headgate.edge.auth import bearer_token, looks_like_token
+from headgate.edge.client import Client
 from headgate.ports.admin_roles import Operator
 from headgate.ports.identity import InvalidToken, OperatorTokens, TokenFault, UnknownTokenKey
 from headgate.wire.keys import digest
@@ -24,20 +26,37 @@ class AdminRejection(Exception):
         self.status, self.code, self.message, self.headers = status, code, message, headers
 
 
+class BrowserSessions(Protocol):
+    """Sessions of operators that have logged in in a browser."""
+
+    def operator(self, client: Client) -> Operator | None:
+        """Returns the operator of a session. None if the request has no valid session. Raises `AdminRejection`."""
+        ...
+
+
 class OperatorAuth:
-    """Operator keys, and the tokens that are accepted beside them."""
+    """Operator keys, and the tokens and sessions that are accepted beside them."""
 
     def __init__(
-        self, secrets: Collection[bytes], keys: Mapping[bytes, Operator], tokens: OperatorTokens | None = None
+        self,
+        secrets: Collection[bytes],
+        keys: Mapping[bytes, Operator],
+        tokens: OperatorTokens | None = None,
+        sessions: BrowserSessions | None = None,
     ) -> None:
         """`keys` contains the operator for each hash. A key may be hashed with any of the `secrets`."""
         self._secrets = secrets
         self._keys = keys
         self._tokens = tokens
+        self._sessions = sessions
 
-    async def operator(self, headers: Mapping[bytes, bytes]) -> Operator:
+    async def operator(self, client: Client) -> Operator:
         """Returns the operator who sent a request. Raises `AdminRejection`."""
-        presented = bearer_token(headers.get(b"authorization"))
+        authorization = client.headers.get(b"authorization")
+        sessions = self._sessions if authorization is None else None
+        if sessions is not None and (operator := sessions.operator(client)) is not None:
+            return operator
+        presented = bearer_token(authorization)
         if (found := self._find(presented)) is not None:
             return found
         if self._tokens is not None and looks_like_token(presented):

@@ -64,3 +64,10 @@ RECORDED_API: Final = frozenset(
 """Paths of the admin API that return data of tenants. Each use is recorded in the log of reads."""
 RECORDED_PAGES: Final = (b"/requests", b"/explain/", b"/console/events")
 """Pages that show requests of tenants. Each use is recorded in the log of reads."""
+_PUBLIC_PAGES: Final = (b"/health", b"/ready")
+_PUBLIC_FOLDER: Final = b"/docs/"
+
+
+def page_permission(path: bytes) -> Permission | None:
+    """Returns the permission that a page requires if operators log in. None if it is public: it has no data."""
+    return None if path in _PUBLIC_PAGES or path.startswith(_PUBLIC_FOLDER) else _READ
