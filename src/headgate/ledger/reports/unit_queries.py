@@ -56,32 +56,6 @@ _DAY_LINES: Final = f"""
     select name, {_WHOLE_SUMS} from ({_DAYS}) as days where name = any($10::text[]) group by name
     order by cost_nano_usd desc, name"""  # noqa: S608
 _DAY_TOTAL: Final = f"select '' as name, {_WHOLE_SUMS} from ({_DAYS}) as days"  # noqa: S608
-_FRESH: Final = ", ".join(f"(f.{name} + coalesce(m.{name}, 0))::bigint as {name}" for name in UNIT_AMOUNTS)
-_STORED: Final = ", ".join(f"m.{name}::bigint as {name}" for name in UNIT_AMOUNTS)
-
-_STATE: Final = """
-    select exists (select from headgate.usage_unit_keys where key = $1) as is_summed,
-        array(select day from headgate.usage_unit_backlog where key = $1 and day >= $2 and day < $3) as backlog,
-        exists (select from headgate.usage_daily where day >= $4 and day < $3) as has_later"""
-_BY_DAY: Final = f"""
-    with common as (
-        select unit as name, {_SUMS} from (
-            select day, tenant, class, model, unit, {_NAMES} from headgate.usage_unit_days where key = $3
-            union all
-            select day, tenant, class, model, unit, {_NAMES} from headgate.usage_unit_queue where key = $3
-        ) as sums
-        where day >= $4 and day < $5 and day <> all($6::date[])
-            and ($7 = '' or tenant = $7 or starts_with(tenant, $7 || '/')) and ($8 = '' or class = $8)
-            and ($9 = '' or model = $9)
-        group by 1
-        union all
-        select coalesce(metadata ->> $3, '') collate "C" as name, {LINE_COLUMNS} from ({SINGLE_ROWS}) as rows
-        where day = any($6::date[]) and ($7 = '' or tenant = $7 or starts_with(tenant, $7 || '/'))
-            and ($8 = '' or class = $8) and ($9 = '' or model = $9)
-        group by 1
-    )
-    select name, grouping(name) as whole, count(*) over () as count, {_WHOLE_SUMS} from common
-    group by grouping sets ((name), ()) order by whole desc, cost_nano_usd desc, name limit $10"""  # noqa: S608
 _FRESH: Final = f"""
     with fresh as materialized (
         select unit, {_SUMS} from headgate.usage_unit_queue
