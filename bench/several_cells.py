@@ -6,6 +6,9 @@ Each cell has its own Redis, gateway process and simulated engine. `headgate cel
 which sends more than its limit. The load moves between two cells, then one of them is killed. As a load balancer does,
 the client sends a request that a cell did not serve to the next cell, once.
 
+Two more cells share a PostgreSQL ledger and one hard budget. A request costs one dollar. Three times the budget is
+requested, four fifths of it from one cell.
+
 Two parts run in virtual time. The share controller runs against simulated cells with random faults, one per seed. Two
 schedulers spend one budget, while the ledger reports the amount spent with a delay.
 
@@ -17,6 +20,8 @@ The last line is one JSON object:
 - `share_takeover_s`: time from the kill until the other cell has the share of the lost one.
 - `violations`: accounts whose shares in use exceeded the whole in the simulation.
 - `budget_overspent_ppm`: amount spent beyond the budget in the simulation.
+- `live_budget_spent_ppm`: amount that the live cells spent, in parts per million of the budget.
+- `live_budget_usd`: the budget of the live cells.
 """
 
 import argparse
@@ -46,8 +51,9 @@ from headgate.model.tenant import Tenant
 from headgate.model.units import SECOND, Instant, RequestId, TenantId
 from headgate.model.usage import Usage, UsageSource
 from testing.builders import a_policy, a_pool, a_scheduler, an_endpoint, arrived, at, shares_assigned
-from testing.cell_fleet import FLOOR_PERCENT, LIMIT, LiveFleet, excess_ppm, live_fleet
+from testing.cell_fleet import FLOOR_PERCENT, LIMIT, LiveFleet, excess_ppm, live_fleet, migrate
 from testing.cells_world import violations_under_faults
+from testing.postgres import postgres
 
 SYNC_S = 10
 """Interval at which gateways read the ledger (control/budget_sync.py)."""
@@ -65,6 +71,8 @@ def main(words: Sequence[str] | None = None) -> int:
     arguments = _arguments(words)
     with tempfile.TemporaryDirectory(prefix="headgate-cells-") as folder:
         figures = asyncio.run(measure_live(Path(folder), arguments.cells, arguments.seconds))
+    with tempfile.TemporaryDirectory(prefix="headgate-cells-") as folder:
+        figures |= asyncio.run(measure_budget(Path(folder), 2 * arguments.seconds))
     print_progress(f"live cells: {figures}")
     began = time.monotonic()
     broken = [(seed, found) for seed in range(arguments.seeds) for found in violations_under_faults(seed)]
@@ -128,6 +136,26 @@ async def _lose_a_cell(fleet: LiveFleet, rate: float, seconds: float) -> tuple[i
     answered = (at for at, cell, status in fleet.answers if cell == "a" and status in (200, 429) and at > began)
     takeover_s = next(answered) - began
     return sum(count for status, count in statuses.items() if status not in (200, 429)), takeover_s, share_takeover_s
+
+
+# Budget of live cells
+
+
+async def measure_budget(folder: Path, seconds: float) -> dict[str, float]:
+    """Returns what two live cells spend of one hard budget, while three times the budget is requested."""
+    rate = 10
+    budget_usd = round(rate * seconds / 3)
+    with postgres() as database:
+        await asyncio.to_thread(migrate, database.url, folder)
+        async with live_fleet(folder, database=database.url, budget_usd=budget_usd) as fleet:
+            fleet.start_controller()
+            await fleet.wait_for_shares(lambda shares: min(shares["a"], shares["b"]) > FLOOR_PERCENT)
+            print_progress(f"{seconds:g} s of load that costs {rate} dollars per second, budget {budget_usd} dollars")
+            await asyncio.gather(fleet.send(0.8 * rate, seconds, "a"), fleet.send(0.2 * rate, seconds, "b"))
+            # Each cell has served one request before.
+            spent = len(fleet.admitted) + len(fleet.cells)
+    print_progress(f"live cells: spent {spent} of {budget_usd} dollars")
+    return {"live_budget_usd": budget_usd, "live_budget_spent_ppm": spent * 1_000_000 // budget_usd}
 
 
 # Budgets in virtual time

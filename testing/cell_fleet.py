@@ -163,12 +163,19 @@ async def live_fleet(
     interval: str = "500ms",
     lease: str = "5s",
     pins: Mapping[str, Sequence[str]] | None = None,
+    database: str | None = None,
+    budget_usd: int = 0,
 ) -> AsyncIterator[LiveFleet]:
-    """Starts cells named `a`, `b` and so on, without a controller. The tenant `acme` is pinned to the first ones."""
+    """Starts cells named `a`, `b` and so on, without a controller. The tenant `acme` is pinned to the first ones.
+
+    With the URL of a migrated `database`, the cells share its ledger, each output token costs one dollar, and the
+    tenant has a hard daily budget instead of its limit.
+    """
     names = "abcdefgh"[:count]
     with ExitStack() as stack:
         engines = stack.enter_context(simulated_engines(count, "--speed-up", "50"))
-        cells = {name: _start_cell(stack, folder, name, url) for name, url in zip(names, engines, strict=True)}
+        budget = None if database is None else (database, budget_usd)
+        cells = {name: _start_cell(stack, folder, name, url, budget) for name, url in zip(names, engines, strict=True)}
         listed = {name: {"url": each.url, "admin_urls": [each.admin_url]} for name, each in cells.items()}
         file = folder / "cells.yaml"
         fleet = {
@@ -196,7 +203,22 @@ async def live_fleet(
                 found.kill_controller()
 
 
-def _start_cell(stack: ExitStack, folder: Path, name: str, engine: str) -> LiveCell:
+def migrate(url: str, folder: Path) -> None:
+    """Creates the schema in an empty database."""
+    file = folder / "database.yaml"
+    file.write_text(yaml.safe_dump({"database": url}))
+    subprocess.run(
+        [*HEADGATE, "ledger", "migrate", "--config", str(file)],
+        env={"PYTHONPATH": ":".join(sys.path)},
+        capture_output=True,
+        check=True,
+        timeout=120,
+    )
+
+
+def _start_cell(
+    stack: ExitStack, folder: Path, name: str, engine: str, budget: tuple[str, int] | None = None
+) -> LiveCell:
     store = stack.enter_context(redis())
     own = folder / name
     own.mkdir()
@@ -216,6 +238,11 @@ def _start_cell(stack: ExitStack, folder: Path, name: str, engine: str) -> LiveC
         tenants={"acme": {"limits": {"requests_per_minute": LIMIT}}},
         anonymous_tenant="acme",
     )
+    if budget is not None:
+        config["database"] = {"url": budget[0]}
+        config["ledger"] = {"spool_directory": str(own / "spool")}
+        config["pools"]["small"]["prices"] = [{"input_per_1m_tokens": 0, "output_per_1m_tokens": 1_000_000}]
+        config["tenants"] = {"acme": {"budgets": {"day": budget[1]}}}
     gateway = stack.enter_context(gateway_process(config, own))
     url, admin_url = urls_of(config)
     return LiveCell(name, url, admin_url, store, gateway)

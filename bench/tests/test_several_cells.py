@@ -29,4 +29,6 @@ def test_last_output_line_has_all_figures(capsys: pytest.CaptureFixture[str]) ->
     assert several_cells.main(["--smoke"]) == 0
     figures = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert (figures["cells"], figures["lost"], figures["overspent_ppm"], figures["violations"]) == (2, 0, 0, 0)
+    assert 0 < figures["live_budget_spent_ppm"] <= 1_500_000
+    assert figures["live_budget_usd"] == 33
     assert figures["takeover_s"] < figures["share_takeover_s"]
