@@ -231,7 +231,7 @@ def _start_cell(
         admin_keys={
             "controller": {
                 "key": format_digest(digest(SECRET.encode(), OPERATOR_KEY)),
-                "permissions": ["read", "operate"],
+                "permissions": ["shares"],
             }
         },
         cell={"store": store.url, "name": name, "member_count": 2, "share_floor_percent": FLOOR_PERCENT},

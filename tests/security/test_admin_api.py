@@ -55,8 +55,8 @@ NEEDS = {
     "overrides/end": "operate",
     "audit/list": "read",
     "audit/reads": "audit",
-    "shares/assign": "operate",
-    "shares/report": "read",
+    "shares/assign": "shares",
+    "shares/report": "shares",
 }
 """Permission for each route."""
 INCLUDED = {"read": {"read", "cost"}, "keys": {"keys", "budgets"}}
@@ -68,7 +68,7 @@ HAVE = {
     "admin": {"read", "cost", "budgets", "keys", "operate", "audit"},
 }
 """Permissions of each role."""
-PERMISSIONS = ("read", "cost", "budgets", "keys", "operate", "audit")
+PERMISSIONS = ("read", "cost", "budgets", "keys", "operate", "audit", "shares")
 WHOLE = {
     "tenants/list": {"under": "acme", "after": "acme"},
     "tenants/create": {"tenant": "acme", "classes": ["c"], "models": ["m"], "plan": "free"},

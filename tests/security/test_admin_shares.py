@@ -21,7 +21,7 @@ class Gateway:
         self.assigned: list[SharesAssigned] = []
         self.leases = ShareLeases("s1", 250_000, lambda: at(100), self.assigned.append, dict)
 
-    async def asked(self, path: str, body: object, key: str = "hg-operate") -> FakeWire:
+    async def asked(self, path: str, body: object, key: str = "hg-shares") -> FakeWire:
         wire = FakeWire()
         headers = {b"content-type": b"application/json", b"authorization": f"Bearer {key}".encode()}
         where = f"/admin/v1/shares/{path}".encode()
@@ -47,7 +47,7 @@ async def test_assignment_takes_effect_and_is_reported() -> None:
     assert told["shares"] == {"acme": {"ppm": 500_000, "left_ns": 13 * SECOND, "token_ppm": None}}
     assert len(gateway.assigned) == 2
 
-    wire = await gateway.asked("report", {}, "hg-read")
+    wire = await gateway.asked("report", {})
     assert json.loads(wire.body) == told
 
 
@@ -65,7 +65,7 @@ async def test_claim_without_a_session_changes_no_share() -> None:
     assert len(gateway.assigned) == 1
 
 
-@pytest.mark.parametrize(("path", "key"), [("assign", "hg-read"), ("assign", "hg-keys"), ("report", "hg-operate")])
+@pytest.mark.parametrize(("path", "key"), [("assign", "hg-operate"), ("assign", "hg-keys"), ("report", "hg-read")])
 async def test_other_permissions_are_not_enough(path: str, key: str) -> None:
     gateway = Gateway()
     wire = await gateway.asked(path, an_assignment() if path == "assign" else {}, key)

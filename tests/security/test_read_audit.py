@@ -16,9 +16,10 @@ from testing.gateway import GatewayInLoop, a_config, chat, gateway_in_loop
 from tests.security.test_admin_api import NEEDS, WHOLE, FakeDirectory, asked
 
 SECRET, KEY = "only for these tests", "hg-operator"
-NOT_RECORDED = {"overrides/list", "shares/report"}
+NOT_RECORDED = {"overrides/list"}
 """Routes that read no data of tenants."""
-CHANGES = {path for path, needs in NEEDS.items() if needs in ("budgets", "keys", "operate")}
+CHANGES = {path for path, needs in NEEDS.items() if needs in ("budgets", "keys", "operate", "shares")}
+"""Routes that change something, and those of the controller of several cells, which is not a person."""
 
 
 async def entries(log: ReadLog) -> list[ReadEntry]:

@@ -22,6 +22,8 @@ class Permission(StrEnum):
     """Create and end overrides."""
     AUDIT = "audit"
     """Read the log of reads."""
+    SHARES = "shares"
+    """Divide tenants' limits between cells. For the controller of several cells; no role includes it."""
 
 
 class Role(StrEnum):
@@ -38,7 +40,7 @@ ROLES: Final[Mapping[Role, frozenset[Permission]]] = MappingProxyType(
         Role.VIEWER: frozenset({Permission.READ}),
         Role.OPERATOR: frozenset({Permission.READ, Permission.OPERATE}),
         Role.ACCOUNTANT: frozenset({Permission.COST, Permission.BUDGETS}),
-        Role.ADMIN: frozenset(Permission),
+        Role.ADMIN: frozenset(Permission) - {Permission.SHARES},
     }
 )
 _INCLUDED: Final[Mapping[Permission, frozenset[Permission]]] = MappingProxyType(

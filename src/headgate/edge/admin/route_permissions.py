@@ -39,8 +39,8 @@ API_PERMISSIONS: Final[Mapping[bytes, Permission]] = MappingProxyType(
             (b"overrides/end", _OPERATE),
             (b"audit/list", _READ),
             (b"audit/reads", Permission.AUDIT),
-            (b"shares/assign", _OPERATE),
-            (b"shares/report", _READ),
+            (b"shares/assign", Permission.SHARES),
+            (b"shares/report", Permission.SHARES),
         )
     }
 )
