@@ -337,6 +337,11 @@ engines:
 release *args:
     {{ bin }}/python -m scripts.release "$@"
 
+# Build the container image with Podman. `--base-from-debian` needs no registry; `--check` runs the image and checks it.
+[positional-arguments]
+image *args:
+    {{ bin }}/python -m scripts.image "$@"
+
 # Collect the licences of third-party packages into THIRD-PARTY-LICENSES.txt.
 licenses:
     {{ bin }}/python scripts/write_licenses.py

@@ -46,6 +46,7 @@ from bench.diagnosis.__main__ import ACCURACY_BAR
 from bench.incidents_live import score as incidents_live
 from bench.kill_cell.__main__ import READMIT_S_MAX
 from bench.relay_thresholds import THRESHOLDS as RELAY
+from scripts.image.check import FIRST_ANSWER_S_MAX as IMAGE_FIRST_ANSWER_S_MAX
 from scripts.release.check import FIRST_ANSWER_S_MAX
 
 ROOT: Final = Path(__file__).parents[1]
@@ -263,6 +264,11 @@ PARTS: Final = (
         "release",
         ("-m", "scripts.release", "--check"),
         _at_most(first_answer_s=FIRST_ANSWER_S_MAX, differing_files=0),
+    ),
+    Part(
+        "image",
+        ("-m", "scripts.image", "--base-from-debian", "--check"),
+        _at_most(first_answer_s=IMAGE_FIRST_ANSWER_S_MAX, failed=0),
     ),
     Part("soak", _tests("endurance", "tests/acceptance/test_soak.py")),
     Part("endurance", _tests("endurance", "--ignore=tests/acceptance/test_soak.py")),

@@ -21,6 +21,8 @@ from tests.deploy.manifests import KUBERNETES, gateway_config, the
 from tests.house.small_tree import BIN, PROJECT
 
 NOBODY = 10001
+SECRET = "--mount=type=secret,id=pip_conf,target=/etc/pip.conf "
+"""Optional pip configuration of the build."""
 
 
 @pytest.mark.process
@@ -115,7 +117,9 @@ def run_build_steps(image: Path) -> None:
             *names, into = step.rest.split()
             copy(names, build / into)
         elif step.word == "RUN":
-            line = step.rest.replace("/venv", f"{image}/venv").replace("/wheels", f"{image}/wheels")
+            line = (
+                step.rest.removeprefix(SECRET).replace("/venv", f"{image}/venv").replace("/wheels", f"{image}/wheels")
+            )
             done = subprocess.run(
                 ["sh", "-ec", line], cwd=build, env=environment, capture_output=True, text=True, check=False
             )
