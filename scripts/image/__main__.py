@@ -5,8 +5,10 @@ Nothing is uploaded. With --check, the last line is a JSON object with figures.
 
 import argparse
 import json
+import signal
 import sys
 
+from hatch_build import project_version
 from scripts.image.build import ImageError, build_debian_base, build_image, size_mb, version_tag
 from scripts.image.check import FIRST_ANSWER_S_MAX, check_image
 
@@ -21,14 +23,17 @@ def main() -> int:
     parser.add_argument("--tag", metavar="NAME", help="Name of the image (default: headgate:VERSION).")
     parser.add_argument("--check", action="store_true", help="Run the image and check it.")
     arguments = parser.parse_args()
-    tag = arguments.tag or f"localhost/headgate:{version_tag()}"
+    version = project_version()
+    tag = arguments.tag or f"localhost/headgate:{version_tag(version)}"
+    # Without this, SIGTERM would leave containers behind.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
         local_base = build_debian_base() if arguments.base_from_debian else arguments.base
-        build_image(tag, base=local_base)
+        build_image(tag, version, base=local_base)
         print(f"image: built {tag} ({size_mb(tag)} MB with its base image); nothing was uploaded")
         if not arguments.check:
             return 0
-        figures = check_image(tag)
+        figures = check_image(tag, version)
     except ImageError as error:
         print(f"image: {error}", file=sys.stderr)
         return 1

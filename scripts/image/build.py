@@ -6,7 +6,6 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from hatch_build import project_version
 from scripts.release.requirement_files import PROJECT
 
 DEBIAN_BASE = "localhost/headgate-base:bookworm"
@@ -40,12 +39,12 @@ def podman(*arguments: str | Path, seconds_max: float = 300.0) -> str:
     return done.stdout
 
 
-def version_tag() -> str:
-    """Return the version of this checkout as an image tag, which cannot contain a plus sign."""
-    return project_version().replace("+", "-")
+def version_tag(version: str) -> str:
+    """Return a version as an image tag, which cannot contain a plus sign."""
+    return version.replace("+", "-")
 
 
-def build_image(tag: str, *, base: str | None) -> None:
+def build_image(tag: str, version: str, *, base: str | None) -> None:
     """Build the image on the base image of the Containerfile, or on `base`, which must be a local image.
 
     pip on this machine downloads the wheels, so its configuration applies and does not reach the image. The build
@@ -56,7 +55,7 @@ def build_image(tag: str, *, base: str | None) -> None:
         _download(wheels)
         pip_conf.write_text(PIP_CONF)
         print(f"image: building {tag}", file=sys.stderr)
-        arguments = build_arguments(tag, version=project_version(), base=base, wheels=wheels, pip_conf=pip_conf)
+        arguments = build_arguments(tag, version=version, base=base, wheels=wheels, pip_conf=pip_conf)
         podman(*arguments, seconds_max=1800)
 
 

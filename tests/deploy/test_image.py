@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts.image.build import PIP_CONF, ImageError, build_arguments
+from scripts.image.build import PIP_CONF, ImageError, build_arguments, version_tag
 from scripts.image.check import expect, run_scenarios
 from scripts.image.programs import inspect_image
 from tests.deploy.test_containerfile import SECRET
@@ -27,6 +27,10 @@ def test_build_keeps_the_health_check_and_sets_the_version() -> None:
     assert given[given.index("--format") + 1] == "docker"
     assert "HEADGATE_VERSION=1.2.3" in given
     assert not [each for each in given if each.startswith(("PYTHON=", "--pull"))]
+
+
+def test_version_of_a_commit_becomes_a_valid_tag() -> None:
+    assert version_tag("0.2.0.dev14+g0123abcdef") == "0.2.0.dev14-g0123abcdef"
 
 
 def test_build_replaces_the_base_image_without_pulling() -> None:
