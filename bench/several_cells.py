@@ -50,10 +50,11 @@ from headgate.model.money import NANO_USD_PER_USD, Budget, NanoUsd, Period, Pric
 from headgate.model.tenant import Tenant
 from headgate.model.units import SECOND, Instant, RequestId, TenantId
 from headgate.model.usage import Usage, UsageSource
-from testing.builders import a_policy, a_pool, a_scheduler, an_endpoint, arrived, at, shares_assigned
+from testing.builders import a_policy, a_pool, a_scheduler, an_endpoint, arrived, at
 from testing.cell_fleet import FLOOR_PERCENT, LIMIT, LiveFleet, excess_ppm, live_fleet, migrate
 from testing.cells_world import violations_under_faults
 from testing.postgres import postgres
+from testing.tenant_shares import shares_assigned
 
 SYNC_S = 10
 """Interval at which gateways read the ledger (control/budget_sync.py)."""
