@@ -19,21 +19,22 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Mapping[str, objec
 
     def answer(_: Any, path: str, body: Mapping[str, object]) -> dict[str, Any]:
         calls.append((path, body))
-        return {"data": [READ], "next": 7}
+        return {"data": [READ], "next": "7.1.one", "skipped": 2}
 
     monkeypatch.setattr(audit, "call_admin_api", answer)
     return calls
 
 
 def test_reads_are_shown_with_the_next_page(headgate: Headgate, asked: list[Any]) -> None:
-    said = headgate("audit", "reads", "--tenant", "acme", "--limit", "1", "--before", "9")
+    said = headgate("audit", "reads", "--tenant", "acme", "--limit", "1", "--before", "9.1.one")
 
-    assert asked == [("audit/reads", {"before": 9, "limit": 1, "tenant": "acme"})]
+    assert asked == [("audit/reads", {"before": "9.1.one", "limit": 1, "tenant": "acme"})]
     assert said.out.splitlines() == [
         "AT                    OPERATOR    ADDRESS    ROUTE      STATUS",
         "2026-11-19T10:00:00Z  corp:alice  192.0.2.7  /requests  200",
     ]
-    assert (said.code, said.err) == (0, "more: --before 7\n")
+    assert said.code == 0
+    assert said.err.splitlines() == ["2 damaged lines of the log could not be read", "more: --before 7.1.one"]
 
 
 def test_changes_come_from_their_own_path(headgate: Headgate, asked: list[Any]) -> None:

@@ -92,7 +92,7 @@ WHOLE = {
     "overrides/create": {"verb": "hold", "target": "batch", "duration_s": 60, "reason": "a test"},
     "overrides/end": {"override": "ovr_1"},
     "audit/list": {},
-    "audit/reads": {"tenant": "acme"},
+    "audit/reads": {"before": "1.1.", "tenant": "acme"},
 }  # fmt: skip
 """Body for each route, with all of its text fields. `test_admin_shares.py` tests the bodies of the other routes."""
 FREE = {"after", "classes", "models", "class", "model", "target", "reason", "override"}

@@ -23,7 +23,7 @@ CHANGES = {path for path, needs in NEEDS.items() if needs in ("budgets", "keys",
 
 
 async def entries(log: ReadLog) -> list[ReadEntry]:
-    return list(await log.entries(before_ns=None, tenant=None, limit=1_000))
+    return list((await log.entries(before=None, tenant=None, limit=1_000)).entries)
 
 
 def test_every_route_that_reads_data_of_tenants_is_recorded() -> None:
@@ -51,6 +51,31 @@ async def test_other_requests_are_not_recorded(path: str) -> None:
     await asked(FakeDirectory(), path, b"{}", key="hg-admin", reads=log)
 
     assert await entries(log) == []
+
+
+async def test_pages_of_the_log_follow_each_other() -> None:
+    log = ReadLog(None, "")
+    for path in ("tenants/list", "keys/list", "budgets/list"):
+        await asked(FakeDirectory(), path, key="hg-admin", reads=log)
+    routes: list[str] = []
+    cursor: str | None = None
+    for _ in range(2):
+        body = json.dumps({"limit": 2, "before": cursor}).encode()
+        wire = await asked(FakeDirectory(), "audit/reads", body, key="hg-audit", reads=log)
+        assert wire.status == 200
+        page = json.loads(wire.body)
+        routes += [each["route"].removeprefix("/admin/v1/") for each in page["data"]]
+        cursor = page["next"]
+
+    assert routes == ["budgets/list", "keys/list", "tenants/list"]
+    assert (cursor, page["skipped"]) == (None, 0)
+
+
+async def test_bad_cursor_is_rejected() -> None:
+    wire = await asked(FakeDirectory(), "audit/reads", b'{"before": "1234"}', key="hg-audit")
+
+    assert (wire.status, wire.error["code"]) == (400, "invalid_request_error")
+    assert 'use the value of "next"' in wire.error["message"]
 
 
 async def test_read_that_cannot_be_recorded_is_rejected() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from headgate.ports.read_audit import AuditUnavailable, ReadEntry
+from headgate.ports.read_audit import AuditUnavailable, BadCursor, ReadEntry, ReadPage
 from headgate.telemetry.audit.options import AuditOptions
 from headgate.telemetry.audit.read_log import IN_MEMORY_MAX, ReadLog
 
@@ -20,8 +20,12 @@ def in_files(folder: Path, process: str = "one", *, bytes_max: int = 64_000, **o
     return ReadLog(AuditOptions(str(folder), bytes_max), process, **options)
 
 
-async def all_of(log: ReadLog, limit: int = 10_000, **wanted: Any) -> list[ReadEntry]:
-    return list(await log.entries(**{"before_ns": None, "tenant": None, "limit": limit, **wanted}))
+async def page_of(log: ReadLog, limit: int = 10_000, before: str | None = None, tenant: str | None = None) -> ReadPage:
+    return await log.entries(before=before, tenant=tenant, limit=limit)
+
+
+async def all_of(log: ReadLog, **wanted: Any) -> list[ReadEntry]:
+    return list((await page_of(log, **wanted)).entries)
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -45,9 +49,48 @@ async def test_pages_continue_before_the_last_entry(tmp_path: Path) -> None:
     for each in entries:
         await log.record(each)
 
-    first = await all_of(log, 3)
-    second = await all_of(log, 3, before_ns=first[-1].at_ns)
-    assert [each.at_ns for each in (*first, *second)] == [7, 6, 5, 4, 3, 2]
+    first = await page_of(log, 3)
+    second = await page_of(log, 3, first.next)
+    last = await page_of(log, 3, second.next)
+    assert [each.at_ns for page in (first, second, last) for each in page.entries] == [7, 6, 5, 4, 3, 2, 1]
+    assert last.next is None
+
+
+async def test_pages_neither_skip_nor_repeat_entries_of_the_same_nanosecond(tmp_path: Path) -> None:
+    """Two processes write to the directory, each in turn."""
+    in_memory = ReadLog(None, "")
+    for number in range(10):
+        entry = replace(ENTRY, operator=f"operator {number}")
+        await in_memory.record(entry)
+        await in_files(tmp_path, f"process.{number % 2}").record(entry)
+
+    for log in (in_files(tmp_path, "three"), in_memory):
+        seen: list[str] = []
+        cursor: str | None = None
+        for _ in range(4):
+            page = await page_of(log, 3, cursor)
+            seen += [each.operator for each in page.entries]
+            cursor = page.next
+        assert cursor is None
+        assert sorted(seen) == [f"operator {number}" for number in range(10)]
+
+
+@pytest.mark.parametrize("cursor", ["", "7", "1.x.", "-1.2.", "1.2.a/b", "1.2.\n", "1" * 30 + ".1."])
+async def test_other_text_is_rejected_as_a_cursor(cursor: str) -> None:
+    with pytest.raises(BadCursor, match='use the value of "next"'):
+        await page_of(ReadLog(None, ""), before=cursor)
+
+
+async def test_file_that_was_changed_just_before_its_last_entry_is_read(tmp_path: Path) -> None:
+    """The clock of a file system has a lower resolution than that of the entries."""
+    now = 1_700_000_000_000_000_000
+    for number, process in enumerate(("one", "two")):
+        await in_files(tmp_path, process).record(replace(ENTRY, at_ns=now - number, operator=process))
+    older, newer = (tmp_path / f"{each}-000001.reads.jsonl" for each in ("one", "two"))
+    os.utime(older, ns=(now - 4_000_000, now - 4_000_000))
+    os.utime(newer, ns=(now, now))
+
+    assert [each.operator for each in await all_of(in_files(tmp_path, "three"), limit=1)] == ["one"]
 
 
 @pytest.mark.parametrize(
@@ -92,6 +135,62 @@ async def test_incomplete_lines_are_skipped(tmp_path: Path) -> None:
     assert await all_of(in_files(tmp_path, "two")) == [ENTRY]
 
 
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        b'{"at_ns":1,"operator":"\xff","address":"","route":"","tenant":"","target":"","status":1}',
+        b"[" * 100_000,
+        bytes(512),
+        b'{"at_ns":1' + b"0" * 30 + b',"operator":"","address":"","route":"","tenant":"","target":"","status":1}',
+    ],
+    ids=["invalid UTF-8", "nesting", "zeros", "time"],
+)
+async def test_damaged_lines_are_skipped_and_counted(tmp_path: Path, damaged: bytes) -> None:
+    await in_files(tmp_path).record(ENTRY)
+    [(name, data)] = contents(tmp_path).items()
+    (tmp_path / name).write_bytes(damaged + b"\n" + data + damaged)
+
+    page = await page_of(in_files(tmp_path, "two"))
+    assert (page.entries, page.skipped) == ([ENTRY], 2)
+
+
+async def test_files_of_others_are_neither_read_nor_deleted(tmp_path: Path) -> None:
+    (tmp_path / "training.jsonl").write_bytes(b"x" * 100_000)
+    (tmp_path / "folder.reads.jsonl").mkdir()
+    log = in_files(tmp_path, bytes_max=16_000)
+    for number in range(300):
+        await log.record(replace(ENTRY, at_ns=number))
+
+    page = await page_of(log)
+    assert (len(page.entries) > 50, page.skipped) == (True, 0)
+    assert (tmp_path / "training.jsonl").read_bytes() == b"x" * 100_000
+    assert (tmp_path / "folder.reads.jsonl").is_dir()
+
+
+@pytest.mark.parametrize("secret", [f"hg-{'k' * 43}", "hg-short", "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJhbm4ifQ.c2lnbg"])
+async def test_key_in_place_of_a_request_id_is_masked(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, secret: str
+) -> None:
+    caplog.set_level(logging.INFO, logger="headgate")
+    for log in (in_files(tmp_path), ReadLog(None, "")):
+        await log.record(replace(ENTRY, route=f"/explain/{secret}", target=secret))
+
+        [entry] = await all_of(log)
+        assert (entry.route, entry.target) == (f"/explain/{secret[:3]}***", f"{secret[:3]}***")
+    assert secret not in str([vars(each) for each in caplog.records])
+    assert secret.encode() not in b"".join(contents(tmp_path).values())
+
+
+async def test_complete_key_in_place_of_a_tenant_is_masked_and_names_are_kept(tmp_path: Path) -> None:
+    log = in_files(tmp_path)
+    for tenant in ("hg-bank/eyJ", "req_hg-1", f"acme/hg-{'k' * 43}", "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJhbm4ifQ.c2lnbg"):
+        await log.record(replace(ENTRY, tenant=tenant, target="req_hg-1"))
+
+    entries = await all_of(log)
+    assert [each.tenant for each in reversed(entries)] == ["hg-bank/eyJ", "req_hg-1", "acme/hg-***", "eyJ***"]
+    assert {each.target for each in entries} == {"req_hg-1"}
+
+
 async def test_directory_that_cannot_be_written_makes_the_read_fail(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
 
@@ -102,21 +201,21 @@ async def test_directory_that_cannot_be_written_makes_the_read_fail(tmp_path: Pa
 async def test_hanging_disk_makes_reads_fail_and_blocks_one_thread_only(tmp_path: Path) -> None:
     """A FIFO without a reader blocks the open call, like a disk that does not respond."""
     log = in_files(tmp_path, write_s_max=0.05)
-    os.mkfifo(tmp_path / "one-000001.jsonl")
+    os.mkfifo(tmp_path / "one-000001.reads.jsonl")
     hung = [asyncio.create_task(log.record(ENTRY)) for _ in range(20)]
     for each in hung:
         with pytest.raises(AuditUnavailable, match="the disk of audit"):
             await each
 
     # The first thread is still in its call. It ends when the FIFO gets a reader, and the log recovers.
-    reader = os.open(tmp_path / "one-000001.jsonl", os.O_RDONLY | os.O_NONBLOCK)
+    reader = os.open(tmp_path / "one-000001.reads.jsonl", os.O_RDONLY | os.O_NONBLOCK)
     try:
         async with asyncio.timeout(10):
             while log.writes:
                 await asyncio.sleep(0)
     finally:
         os.close(reader)
-    (tmp_path / "one-000001.jsonl").unlink()
+    (tmp_path / "one-000001.reads.jsonl").unlink()
     await log.record(ENTRY)
     assert await all_of(log) == [ENTRY]
 

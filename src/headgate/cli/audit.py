@@ -20,10 +20,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="PATH",
         help="Show only reads that concern this tenant (default: all reads).",
     )
+    changes.add_argument(
+        "--before", type=int, metavar="N", help="Continue after the previous page, which ends with this number."
+    )
+    reads.add_argument("--before", metavar="CURSOR", help="Continue after the previous page, which shows this cursor.")
     for each in (changes, reads):
-        each.add_argument(
-            "--before", type=int, metavar="N", help="Continue after the previous page, which ends with this number."
-        )
         each.add_argument(
             "--limit", type=page_size, default=100, metavar="N", help="Maximum number of entries (default 100)."
         )
@@ -44,6 +45,8 @@ def run(args: argparse.Namespace) -> int:
         return 0
     columns = READ_COLUMNS if args.action == "reads" else CHANGE_COLUMNS
     print_table(answer["data"], columns, empty=f"no {args.action} are recorded")
+    if skipped := answer.get("skipped"):
+        print(f"{skipped} damaged {'line' if skipped == 1 else 'lines'} of the log could not be read", file=sys.stderr)
     if answer["next"]:
         print(f"more: --before {answer['next']}", file=sys.stderr)
     return 0

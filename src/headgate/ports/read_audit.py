@@ -27,11 +27,25 @@ class ReadEntry:
     """HTTP status of the response."""
 
 
+class BadCursor(Exception):
+    """A cursor was not returned by this log."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadPage:
+    entries: Sequence[ReadEntry]
+    """Entries, newest first."""
+    next: str | None
+    """Cursor of the next page. None if there are no more entries."""
+    skipped: int
+    """Number of lines of the log that are damaged and therefore missing."""
+
+
 class ReadAudit(Protocol):
     async def record(self, entry: ReadEntry) -> None:
         """Records a read before its response is sent. Raises `AuditUnavailable`."""
         ...
 
-    async def entries(self, *, before_ns: int | None, tenant: str | None, limit: int) -> Sequence[ReadEntry]:
-        """Returns entries, newest first. Raises `AuditUnavailable`."""
+    async def entries(self, *, before: str | None, tenant: str | None, limit: int) -> ReadPage:
+        """`before` is the cursor of the page. Raises `AuditUnavailable` and `BadCursor`."""
         ...

@@ -31,7 +31,7 @@ from headgate.ports.directory import (
     OverrideRow,
     OverrideStore,
 )
-from headgate.ports.read_audit import AuditUnavailable, ReadAudit, ReadEntry
+from headgate.ports.read_audit import AuditUnavailable, BadCursor, ReadAudit, ReadEntry
 from headgate.wire.openai_bodies import error_body, json_body
 
 BODY_BYTES_MAX: Final = 64 * 1024
@@ -83,7 +83,7 @@ class ListOverrides(AdminBody, frozen=True):
 
 
 class ListReads(AdminBody, frozen=True):
-    before: Positive | None = None
+    before: Name | None = None
     tenant: TenantPath | None = None
     limit: Limit = 100
 
@@ -232,12 +232,15 @@ class AdminApi:
 
     async def _list_reads(self, asked: ListReads, _: Actor) -> Mapping[str, object]:
         try:
-            rows = await self._reads.entries(before_ns=asked.before, tenant=asked.tenant, limit=asked.limit)
+            page = await self._reads.entries(before=asked.before, tenant=asked.tenant, limit=asked.limit)
+        except BadCursor as problem:
+            raise AdminRejection(400, "invalid_request_error", str(problem)) from None
         except AuditUnavailable as problem:
             raise AdminRejection(503, "audit_unavailable", f"{problem}; retry", _RETRY_AFTER) from None
         return {
-            "data": [{**asdict(each), "at": utc_text(Instant(each.at_ns))} for each in rows],
-            "next": rows[-1].at_ns if len(rows) == asked.limit else None,
+            "data": [{**asdict(each), "at": utc_text(Instant(each.at_ns))} for each in page.entries],
+            "next": page.next,
+            "skipped": page.skipped,
         }
 
 

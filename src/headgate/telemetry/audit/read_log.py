@@ -5,21 +5,25 @@ appends to its own file and begins another one when it is large enough. If all f
 limit, the oldest ones are deleted. Nothing else changes or deletes an entry.
 
 Without a directory, the newest entries are kept in memory, and the gateway's log contains all of them.
+
+Keys and tokens that a caller has sent in place of a request ID or tenant are masked.
 """
 
 import asyncio
 import heapq
 import logging
 import os
+import re
+import stat
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple, TypeAlias
 
 import msgspec
 
-from headgate.ports.read_audit import AuditUnavailable, ReadEntry
+from headgate.ports.read_audit import AuditUnavailable, BadCursor, ReadEntry, ReadPage
 from headgate.telemetry.audit.options import AuditOptions
 from headgate.telemetry.log import log_event
 
@@ -30,7 +34,36 @@ FILES_MIN: Final = 16
 WRITE_S_MAX: Final = 2.0
 """Maximum time for recording one read."""
 _READ_S_MAX: Final = 10.0
-_SUFFIX: Final = ".jsonl"
+_SUFFIX: Final = ".reads.jsonl"
+"""Other files of the directory are neither read nor deleted."""
+_DAMAGE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+_CLOCK_NS: Final = 1_000_000_000
+"""Maximum difference between the clock of the file system and that of the entries."""
+_AT_NS_MAX: Final = 2**63
+_CURSOR: Final = re.compile(r"(\d{1,19})\.(\d{1,19})\.([A-Za-z0-9._-]{0,200})", re.ASCII)
+_SECRET: Final = re.compile(r"(?<![A-Za-z0-9_-])(hg-|eyJ)[A-Za-z0-9._~+/=-]+")
+"""A key or token, where only request IDs are expected."""
+_SECRET_TENANT: Final = re.compile(r"(?<![A-Za-z0-9_-])(hg-[A-Za-z0-9_-]{40}|eyJ[A-Za-z0-9_-]{16})[A-Za-z0-9._~+/=-]*")
+"""A complete key or token. Names of tenants may begin with the same characters."""
+
+
+class _Place(NamedTuple):
+    """Position of an entry in the order of the log.
+
+    Entries of the same nanosecond have different places, so that pages neither skip nor repeat them.
+    """
+
+    at_ns: int
+    file: str
+    number: int
+    """Line of the file, or number of the entry in memory."""
+
+    @property
+    def cursor(self) -> str:
+        return f"{self.at_ns}.{self.number}.{self.file}"
+
+
+_Placed: TypeAlias = tuple[_Place, ReadEntry]
 
 
 class ReadLog:
@@ -38,14 +71,17 @@ class ReadLog:
 
     def __init__(self, options: AuditOptions | None, process: str, *, write_s_max: float = WRITE_S_MAX) -> None:
         """`process` is a name that no other process uses."""
-        self._memory: deque[ReadEntry] = deque(maxlen=IN_MEMORY_MAX)
+        self._memory: deque[_Placed] = deque(maxlen=IN_MEMORY_MAX)
+        self._recorded = 0
         self._files = None if options is None else _LogFiles(Path(options.directory), process, options.bytes_max)
         self._turn = asyncio.Lock()
         self._write_s_max = write_s_max
 
     async def record(self, entry: ReadEntry) -> None:
+        entry = _masked(entry)
         if self._files is None:
-            self._memory.append(entry)
+            self._recorded += 1
+            self._memory.append((_Place(entry.at_ns, "", self._recorded), entry))
             log_event(logging.INFO, "tenant data read", **_shown(entry))
             return
         try:
@@ -71,12 +107,13 @@ class ReadLog:
         if not writing.cancelled():
             writing.exception()  # The read has reported it, unless it has timed out.
 
-    async def entries(self, *, before_ns: int | None, tenant: str | None, limit: int) -> Sequence[ReadEntry]:
+    async def entries(self, *, before: str | None, tenant: str | None, limit: int) -> ReadPage:
+        place = None if before is None else _place_of(before)
         if self._files is None:
-            return _newest(self._memory, before_ns, tenant, limit)
+            return _page(_newest(self._memory, place, tenant, limit), limit, 0)
         try:
             async with asyncio.timeout(_READ_S_MAX):
-                return await asyncio.to_thread(self._files.newest, before_ns, tenant, limit)
+                return await asyncio.to_thread(self._files.newest, place, tenant, limit)
         except TimeoutError:
             raise AuditUnavailable(f"audit.directory could not be read within {_READ_S_MAX:g} s") from None
         except OSError as error:
@@ -129,36 +166,69 @@ class _LogFiles:
                 found = path.stat()
             except FileNotFoundError:
                 continue  # Another process has deleted it.
-            yield found.st_mtime_ns, found.st_size, path
+            if stat.S_ISREG(found.st_mode):
+                yield found.st_mtime_ns, found.st_size, path
 
-    def newest(self, before_ns: int | None, tenant: str | None, limit: int) -> Sequence[ReadEntry]:
-        kept: list[ReadEntry] = []
+    def newest(self, before: _Place | None, tenant: str | None, limit: int) -> ReadPage:
+        kept: list[_Placed] = []
+        skipped = 0
         for changed_ns, _, path in sorted(self._all(), key=lambda each: each[0], reverse=True):
-            if len(kept) == limit and changed_ns < kept[-1].at_ns:
+            if len(kept) == limit and changed_ns + _CLOCK_NS < kept[-1][0].at_ns:
                 break  # All entries of this file and of older ones are older.
-            kept = _newest([*kept, *_entries_of(path)], before_ns, tenant, limit)
-        return kept
+            entries, damaged = _entries_of(path)
+            kept = _newest([*kept, *entries], before, tenant, limit)
+            skipped += damaged
+        return _page(kept, limit, skipped)
 
 
-def _entries_of(path: Path) -> Iterator[ReadEntry]:
+def _entries_of(path: Path) -> tuple[list[_Placed], int]:
+    """Entries of the file, and the number of damaged lines.
+
+    A line is damaged if the process was killed while it wrote the line, or by the disk.
+    """
     try:
         lines = path.read_bytes().splitlines()
     except FileNotFoundError:
-        return
-    for line in lines:
+        return [], 0  # Another process has deleted it.
+    found: list[_Placed] = []
+    for number, line in enumerate(lines):
         try:
-            yield msgspec.json.decode(line, type=ReadEntry)
-        except msgspec.DecodeError:
-            continue  # The process was killed while it wrote the line.
+            entry = msgspec.json.decode(line, type=ReadEntry)
+        except _DAMAGE:
+            continue
+        if 0 <= entry.at_ns < _AT_NS_MAX:
+            found.append((_Place(entry.at_ns, path.name, number), entry))
+    return found, len(lines) - len(found)
 
 
-def _newest(entries: Iterable[ReadEntry], before_ns: int | None, tenant: str | None, limit: int) -> list[ReadEntry]:
+def _newest(entries: Iterable[_Placed], before: _Place | None, tenant: str | None, limit: int) -> list[_Placed]:
     chosen = (
-        each
-        for each in entries
-        if (before_ns is None or each.at_ns < before_ns) and (tenant is None or _concerns(each.tenant, tenant))
+        (place, entry)
+        for place, entry in entries
+        if (before is None or place < before) and (tenant is None or _concerns(entry.tenant, tenant))
     )
-    return heapq.nlargest(limit, chosen, key=lambda each: each.at_ns)
+    return heapq.nlargest(limit, chosen, key=lambda each: each[0])
+
+
+def _page(entries: list[_Placed], limit: int, skipped: int) -> ReadPage:
+    following = entries[-1][0].cursor if len(entries) == limit else None
+    return ReadPage([entry for _, entry in entries], following, skipped)
+
+
+def _place_of(cursor: str) -> _Place:
+    if (found := _CURSOR.fullmatch(cursor)) is None:
+        raise BadCursor('"before" is not a cursor of this log; use the value of "next" of the previous page')
+    at_ns, number, file = found.groups()
+    return _Place(int(at_ns), file, int(number))
+
+
+def _masked(entry: ReadEntry) -> ReadEntry:
+    return replace(
+        entry,
+        route=_SECRET.sub(r"\1***", entry.route),
+        target=_SECRET.sub(r"\1***", entry.target),
+        tenant=_SECRET_TENANT.sub(lambda found: f"{found[0][:3]}***", entry.tenant),
+    )
 
 
 def _concerns(read: str, tenant: str) -> bool:
