@@ -12,7 +12,7 @@ from headgate.model.outcome import Outcome
 from headgate.model.policy import Policy
 from headgate.model.ticket import Api, Ticket
 from headgate.model.units import SECOND
-from headgate.telemetry.log import JsonFormatter, TextFormatter
+from headgate.telemetry.log import JsonFormatter, TextFormatter, log_event
 from headgate.telemetry.log_observer import (
     ENDINGS_PER_S_MAX,
     REASON_CHARS_MAX,
@@ -108,6 +108,27 @@ def test_values_from_callers_cannot_forge_log_lines_or_fields(caplog: pytest.Log
     assert len(line.splitlines()) == 1
     assert "\x1b" not in line
     assert 'request="x\\"\\x0a2026-01-01 CRITICAL headgate: forged \\x1b[2J\\u2028 request=req_2"' in line
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        ("acme/search", "acme/search"),
+        ('x\\" operator=alice', r'"x\\\" operator=alice"'),
+        ("x\\", r'"x\\"'),
+        ("operator=alice", '"operator=alice"'),
+        ("x\n", r'"x\x0a"'),
+        (r"x\x0a", r'"x\\x0a"'),
+    ],
+)
+def test_value_cannot_end_its_field_in_the_text_format(
+    caplog: pytest.LogCaptureFixture, value: str, shown: str
+) -> None:
+    with caplog.at_level("INFO", logger="headgate"):
+        log_event(logging.INFO, "tenant data read", tenant=value, status=200)
+
+    [line] = lines(caplog, TextFormatter())
+    assert line.endswith(f"headgate: tenant data read tenant={shown} status=200")
 
 
 def test_long_reasons_are_truncated(caplog: pytest.LogCaptureFixture) -> None:

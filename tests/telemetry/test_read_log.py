@@ -12,6 +12,7 @@ import pytest
 from headgate.ports.read_audit import AuditUnavailable, BadCursor, ReadEntry, ReadPage
 from headgate.telemetry.audit.options import AuditOptions
 from headgate.telemetry.audit.read_log import IN_MEMORY_MAX, ReadLog
+from headgate.telemetry.log import LINES_PER_S_MAX
 
 ENTRY = ReadEntry(1_000, "ann", "192.0.2.7", "/admin/v1/cost/report", "acme", "", 200)
 
@@ -165,6 +166,49 @@ async def test_files_of_others_are_neither_read_nor_deleted(tmp_path: Path) -> N
     assert (len(page.entries) > 50, page.skipped) == (True, 0)
     assert (tmp_path / "training.jsonl").read_bytes() == b"x" * 100_000
     assert (tmp_path / "folder.reads.jsonl").is_dir()
+
+
+async def test_reads_without_an_operator_never_replace_entries_of_operators_in_memory(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, logger="headgate")
+    log = ReadLog(None, "", now_s=lambda: 1.0)
+    await log.record(ENTRY)
+    for number in range(2 * IN_MEMORY_MAX):
+        await log.record(replace(ENTRY, at_ns=2_000 + number, operator=""))
+
+    kept = await all_of(log)
+    assert (len(kept), kept[-1]) == (1 + IN_MEMORY_MAX, ENTRY)
+    assert len(caplog.records) == 1 + LINES_PER_S_MAX
+    await log.record(replace(ENTRY, at_ns=9_000))
+    assert caplog.records[-1].fields["operator"] == "ann"  # type: ignore[attr-defined]
+
+
+async def test_reads_without_an_operator_never_delete_files_of_operators(tmp_path: Path) -> None:
+    log = in_files(tmp_path, bytes_max=16_000)
+    await log.record(ENTRY)
+    for number in range(300):
+        await log.record(replace(ENTRY, at_ns=2_000 + number, operator=""))
+
+    kept = await all_of(log)
+    assert kept[-1] == ENTRY
+    assert 15 < len(kept) < 50
+    assert sum(map(len, contents(tmp_path).values())) <= 16_000
+
+
+async def test_hanging_write_of_a_read_without_an_operator_does_not_delay_operators(tmp_path: Path) -> None:
+    """A FIFO without a reader blocks the open call, like a disk that does not respond."""
+    log = in_files(tmp_path, write_s_max=10)
+    os.mkfifo(tmp_path / "one-000001.anonymous-reads.jsonl")
+    hung = asyncio.create_task(log.record(replace(ENTRY, operator="")))
+    try:
+        await log.record(ENTRY)
+        assert not hung.done()
+    finally:
+        reader = os.open(tmp_path / "one-000001.anonymous-reads.jsonl", os.O_RDONLY | os.O_NONBLOCK)
+        with pytest.raises(AuditUnavailable):
+            await hung
+        os.close(reader)
 
 
 @pytest.mark.parametrize("secret", [f"hg-{'k' * 43}", "hg-short", "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJhbm4ifQ.c2lnbg"])

@@ -16,6 +16,8 @@ from headgate.wire.escape import escaped
 log = logging.getLogger("headgate")
 LINES_PER_S_MAX: Final = 10
 """Maximum number of log lines per second of one kind that clients cause."""
+_QUOTED: Final = frozenset(' "=\\')
+"""Characters because of which a value in the text format is quoted."""
 
 
 def log_event(level: int, message: str, **fields: object) -> None:
@@ -81,10 +83,10 @@ def _fields(record: logging.LogRecord) -> Mapping[str, object]:
 
 
 def _value(value: object) -> str:
-    text = escaped(str(value))
-    if " " not in text and '"' not in text:
+    text = escaped(str(value).replace("\\", r"\\"))
+    if not _QUOTED & set(text):
         return text
-    quoted = text.replace('"', '\\"')
+    quoted = text.replace('"', r"\"")
     return f'"{quoted}"'
 
 

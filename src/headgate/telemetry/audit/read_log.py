@@ -6,6 +6,9 @@ limit, the oldest ones are deleted. Nothing else changes or deletes an entry.
 
 Without a directory, the newest entries are kept in memory, and the gateway's log contains all of them.
 
+Some pages require no authentication. Entries without an operator therefore have their own files, memory and limit of
+log lines, so that requests for these pages cannot replace or delay entries of operators.
+
 Keys and tokens that a caller has sent in place of a request ID or tenant are masked.
 """
 
@@ -15,8 +18,9 @@ import logging
 import os
 import re
 import stat
+import time
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Final, NamedTuple, TypeAlias
@@ -25,16 +29,18 @@ import msgspec
 
 from headgate.ports.read_audit import AuditUnavailable, BadCursor, ReadEntry, ReadPage
 from headgate.telemetry.audit.options import AuditOptions
-from headgate.telemetry.log import log_event
+from headgate.telemetry.log import LogLimit, log_event
 
 IN_MEMORY_MAX: Final = 1_000
-"""Maximum number of entries kept without a directory."""
-FILES_MIN: Final = 16
+"""Maximum number of entries kept without a directory, each with and without an operator."""
+OPERATOR_FILES_MIN: Final = 12
+ANONYMOUS_FILES_MIN: Final = 4
 """Minimum number of files within the size limit, so that deleting one removes only a small part of the entries."""
 WRITE_S_MAX: Final = 2.0
 """Maximum time for recording one read."""
 _READ_S_MAX: Final = 10.0
-_SUFFIX: Final = ".reads.jsonl"
+_OPERATOR_SUFFIX: Final = ".reads.jsonl"
+_ANONYMOUS_SUFFIX: Final = ".anonymous-reads.jsonl"
 """Other files of the directory are neither read nor deleted."""
 _DAMAGE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _CLOCK_NS: Final = 1_000_000_000
@@ -69,27 +75,37 @@ _Placed: TypeAlias = tuple[_Place, ReadEntry]
 class ReadLog:
     """Must be used inside one event loop. Implements `ReadAudit`."""
 
-    def __init__(self, options: AuditOptions | None, process: str, *, write_s_max: float = WRITE_S_MAX) -> None:
+    def __init__(
+        self,
+        options: AuditOptions | None,
+        process: str,
+        *,
+        write_s_max: float = WRITE_S_MAX,
+        now_s: Callable[[], float] = time.monotonic,
+    ) -> None:
         """`process` is a name that no other process uses."""
-        self._memory: deque[_Placed] = deque(maxlen=IN_MEMORY_MAX)
+        self._operators: deque[_Placed] = deque(maxlen=IN_MEMORY_MAX)
+        self._anonymous: deque[_Placed] = deque(maxlen=IN_MEMORY_MAX)
+        self._operator_files, self._anonymous_files = (
+            None if options is None else _LogFiles(Path(options.directory), process, suffix, options.bytes_max, files)
+            for suffix, files in ((_OPERATOR_SUFFIX, OPERATOR_FILES_MIN), (_ANONYMOUS_SUFFIX, ANONYMOUS_FILES_MIN))
+        )
         self._recorded = 0
-        self._files = None if options is None else _LogFiles(Path(options.directory), process, options.bytes_max)
-        self._turn = asyncio.Lock()
+        self._anonymous_lines = LogLimit("suppressed log lines of reads without an operator", now_s)
         self._write_s_max = write_s_max
 
     async def record(self, entry: ReadEntry) -> None:
         entry = _masked(entry)
-        if self._files is None:
-            self._recorded += 1
-            self._memory.append((_Place(entry.at_ns, "", self._recorded), entry))
-            log_event(logging.INFO, "tenant data read", **_shown(entry))
+        files = self._operator_files if entry.operator else self._anonymous_files
+        if files is None:
+            self._keep(entry)
             return
         try:
             async with asyncio.timeout(self._write_s_max):
-                await self._turn.acquire()
-                writing = asyncio.get_running_loop().run_in_executor(None, self._files.append, entry)
+                await files.turn.acquire()
+                writing = asyncio.get_running_loop().run_in_executor(None, files.append, entry)
                 # If the disk hangs, only this thread waits for it, and all other reads are rejected.
-                writing.add_done_callback(self._end_turn)
+                writing.add_done_callback(files.end_turn)
                 await asyncio.shield(writing)
         except TimeoutError:
             slow = f"the disk of audit.directory did not respond within {self._write_s_max:g} s"
@@ -97,23 +113,29 @@ class ReadLog:
         except OSError as error:
             raise AuditUnavailable(f"audit.directory cannot be written: {error.strerror or error}") from None
 
+    def _keep(self, entry: ReadEntry) -> None:
+        self._recorded += 1
+        memory = self._operators if entry.operator else self._anonymous
+        memory.append((_Place(entry.at_ns, "", self._recorded), entry))
+        if entry.operator or self._anonymous_lines.allows():
+            log_event(logging.INFO, "tenant data read", **_shown(entry))
+
     @property
     def writes(self) -> bool:
         """Whether an entry is being written."""
-        return self._turn.locked()
+        return any(each.turn.locked() for each in self._files)
 
-    def _end_turn(self, writing: asyncio.Future[None]) -> None:
-        self._turn.release()
-        if not writing.cancelled():
-            writing.exception()  # The read has reported it, unless it has timed out.
+    @property
+    def _files(self) -> list["_LogFiles"]:
+        return [each for each in (self._operator_files, self._anonymous_files) if each is not None]
 
     async def entries(self, *, before: str | None, tenant: str | None, limit: int) -> ReadPage:
         place = None if before is None else _place_of(before)
-        if self._files is None:
-            return _page(_newest(self._memory, place, tenant, limit), limit, 0)
+        if not (files := self._files):
+            return _page(_newest([*self._operators, *self._anonymous], place, tenant, limit), limit, 0)
         try:
             async with asyncio.timeout(_READ_S_MAX):
-                return await asyncio.to_thread(self._files.newest, place, tenant, limit)
+                return await asyncio.to_thread(_newest_of_files, files, place, tenant, limit)
         except TimeoutError:
             raise AuditUnavailable(f"audit.directory could not be read within {_READ_S_MAX:g} s") from None
         except OSError as error:
@@ -123,18 +145,28 @@ class ReadLog:
 class _LogFiles:
     """Files of this process, and those of all processes for reading. Methods raise `OSError`."""
 
-    def __init__(self, folder: Path, process: str, bytes_max: int) -> None:
+    def __init__(self, folder: Path, process: str, suffix: str, bytes_max: int, files: int) -> None:
+        """`bytes_max` is the limit for all files of the directory, and `files` is the part of these files in it."""
         self._folder = folder
         self._process = process
-        self._bytes_max = bytes_max
+        self._suffix = suffix
+        self._file_bytes_max = bytes_max // (OPERATOR_FILES_MIN + ANONYMOUS_FILES_MIN)
+        self._bytes_max = files * self._file_bytes_max
+        self.turn = asyncio.Lock()
+        """Held while an entry is being written."""
         self._path: Path | None = None
         self._begun = 0
         """Number of files that this process has begun."""
 
+    def end_turn(self, writing: asyncio.Future[None]) -> None:
+        self.turn.release()
+        if not writing.cancelled():
+            writing.exception()  # The read has reported it, unless it has timed out.
+
     def append(self, entry: ReadEntry) -> None:
         line = msgspec.json.encode(entry) + b"\n"
         path = self._path
-        if path is None or not path.exists() or path.stat().st_size + len(line) > self._bytes_max // FILES_MIN:
+        if path is None or not path.exists() or path.stat().st_size + len(line) > self._file_bytes_max:
             path = self._path = self._begin()
         file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
@@ -149,19 +181,19 @@ class _LogFiles:
     def _begin(self) -> Path:
         """Makes room for another file and returns its path."""
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        files = sorted(self._all(), key=lambda each: each[0])
-        taken = sum(size for _, size, _ in files) + self._bytes_max // FILES_MIN
+        files = sorted(self.all(), key=lambda each: each[0])
+        taken = sum(size for _, size, _ in files) + self._file_bytes_max
         for _, size, path in files:
             if taken <= self._bytes_max:
                 break
             path.unlink(missing_ok=True)
             taken -= size
         self._begun += 1
-        return self._folder / f"{self._process}-{self._begun:06d}{_SUFFIX}"
+        return self._folder / f"{self._process}-{self._begun:06d}{self._suffix}"
 
-    def _all(self) -> Iterator[tuple[int, int, Path]]:
+    def all(self) -> Iterator[tuple[int, int, Path]]:
         """Time of the last change, size and path of each file."""
-        for path in self._folder.glob(f"*{_SUFFIX}"):
+        for path in self._folder.glob(f"*{self._suffix}"):
             try:
                 found = path.stat()
             except FileNotFoundError:
@@ -169,16 +201,18 @@ class _LogFiles:
             if stat.S_ISREG(found.st_mode):
                 yield found.st_mtime_ns, found.st_size, path
 
-    def newest(self, before: _Place | None, tenant: str | None, limit: int) -> ReadPage:
-        kept: list[_Placed] = []
-        skipped = 0
-        for changed_ns, _, path in sorted(self._all(), key=lambda each: each[0], reverse=True):
-            if len(kept) == limit and changed_ns + _CLOCK_NS < kept[-1][0].at_ns:
-                break  # All entries of this file and of older ones are older.
-            entries, damaged = _entries_of(path)
-            kept = _newest([*kept, *entries], before, tenant, limit)
-            skipped += damaged
-        return _page(kept, limit, skipped)
+
+def _newest_of_files(files: Iterable[_LogFiles], before: _Place | None, tenant: str | None, limit: int) -> ReadPage:
+    kept: list[_Placed] = []
+    skipped = 0
+    found = (each for kind in files for each in kind.all())
+    for changed_ns, _, path in sorted(found, key=lambda each: each[0], reverse=True):
+        if len(kept) == limit and changed_ns + _CLOCK_NS < kept[-1][0].at_ns:
+            break  # All entries of this file and of older ones are older.
+        entries, damaged = _entries_of(path)
+        kept = _newest([*kept, *entries], before, tenant, limit)
+        skipped += damaged
+    return _page(kept, limit, skipped)
 
 
 def _entries_of(path: Path) -> tuple[list[_Placed], int]:
