@@ -10,7 +10,7 @@ import subprocess
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
-from datetime import UTC, date, datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -137,7 +137,7 @@ async def fill(url: str, folder: Path) -> None:
         assert await writer.fetchval("select headgate.register_unit_key('conversation')")
         # A day stays in the backlog, and rows stay in the queue.
         while not await move_slice(writer, rows_max=1):
-            assert await queue_next_day(writer, kept_from=date(2000, 1, 1))
+            assert await queue_next_day(writer)
     await database.stop()
     await link.execute(
         "insert into headgate.budget_notifications (scope, period, period_start, percent, limit_nano_usd,"

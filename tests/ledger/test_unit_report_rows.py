@@ -15,7 +15,6 @@ from headgate.ledger.reports.queries import cost_lines
 from headgate.ledger.unit_sums import move_slice, queue_next_day
 from headgate.ports.cost_reports import CostLine, CostReport, ReportFilter
 from tests.ledger.ledgers import at
-from tests.ledger.test_unit_sums import LONG_AGO
 
 pytestmark = pytest.mark.process
 
@@ -101,7 +100,7 @@ async def fill(link: Any, rows: int) -> None:
 async def sum_all(link: Any, keys: tuple[str, ...]) -> None:
     for key in keys:
         assert await link.fetchval("select headgate.register_unit_key($1)", key)
-    while await queue_next_day(link, kept_from=LONG_AGO):
+    while await queue_next_day(link):
         pass
     while await move_slice(link):
         pass

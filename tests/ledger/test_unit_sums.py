@@ -5,7 +5,7 @@ import random
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from headgate.ledger.partitions import drop_expired
 from headgate.ledger.reports import queries
 from headgate.ledger.reports.postgres_reports import ReportPolicy
 from headgate.ledger.reports.unit_queries import unit_lines
-from headgate.ledger.unit_sums import move_slice, queue_next_day
+from headgate.ledger.unit_sums import move_slice, queue_before_drop, queue_next_day
 from headgate.model.money import BillCause, NanoUsd
 from headgate.ports.cost_reports import ReportFilter
 from headgate.ports.ledger import UsageRow
@@ -29,7 +29,7 @@ from tests.ledger.rows import NOON
 
 pytestmark = pytest.mark.process
 
-LONG_AGO = date(2000, 1, 1)
+HOLD_SUMS = "select pg_advisory_xact_lock(hashtext('headgate.unit_sums'))"
 NOVEMBER = ReportFilter(at("2026-11-01"), at("2026-12-01"))
 FILTERS = (
     NOVEMBER,
@@ -59,7 +59,7 @@ async def register(link: Any, key: str = "unit") -> None:
 
 
 async def catch_up(link: Any) -> None:
-    while await queue_next_day(link, kept_from=LONG_AGO):
+    while await queue_next_day(link):
         pass
     while await move_slice(link):
         pass
@@ -148,13 +148,13 @@ class Ledger:
         await move_slice(self.link, rows_max=3)
 
     async def add_day(self) -> None:
-        await queue_next_day(self.link, kept_from=LONG_AGO)
+        await queue_next_day(self.link)
 
     async def crash_while_moving(self) -> None:
         await self._crash(lambda link: move_slice(link, rows_max=3))
 
     async def crash_while_adding_a_day(self) -> None:
-        await self._crash(lambda link: queue_next_day(link, kept_from=LONG_AGO))
+        await self._crash(queue_next_day)
 
     async def _crash(self, step: Callable[[Any], Awaitable[object]]) -> None:
         """The connection ends after the step's statements and before its commit."""
@@ -205,7 +205,7 @@ async def test_concurrent_writers_and_summing_processes_keep_the_sums_equal_to_t
         moved = 0
         async with connected(url) as link:
             while not writing.done():
-                await queue_next_day(link, kept_from=LONG_AGO)
+                await queue_next_day(link)
                 moved += await move_slice(link, rows_max=5)
         return moved
 
@@ -269,6 +269,74 @@ async def test_sums_stay_when_the_rows_are_dropped(url: str, tmp_path: Path, is_
     assert before.total.requests > 0
     assert after == before
     assert moved == before
+
+
+THIRD = date(2026, 11, 3)
+
+
+async def write_third(url: str, folder: Path, *, rows: int = 5) -> None:
+    unit = {"metadata": (("unit", "u1"),)}
+    await written(url, folder, [usage("2026-11-03T10:20", f"r{number}", **unit) for number in range(rows)])
+
+
+async def drop_third(link: Any) -> None:
+    async with link.transaction():
+        await queue_before_drop(link, THIRD)
+        await link.execute("drop table headgate.usage_20261103")
+
+
+async def until_blocked(link: Any, blocked: Any) -> None:
+    async with asyncio.timeout(60.0):
+        while not await link.fetchval("select cardinality(pg_blocking_pids($1)) > 0", blocked.get_server_pid()):
+            await asyncio.sleep(0.005)
+
+
+@pytest.mark.parametrize("is_registered", [True, False], ids=["adds the day", "registers the key"])
+async def test_rows_are_counted_once_if_their_day_is_dropped_while_another_process(
+    url: str, tmp_path: Path, is_registered: bool
+) -> None:
+    await write_third(url, tmp_path)
+    async with connected(url) as link, connected(url) as dropping:
+        if is_registered:
+            await register(link)
+        adding = link.transaction()
+        await adding.start()
+        if is_registered:
+            assert await queue_next_day(link)
+        else:
+            await register(link)
+        drop = asyncio.create_task(drop_third(dropping))
+        await until_blocked(link, dropping)
+        await adding.commit()
+        await drop
+        assert await link.fetchval("select count(*) from headgate.usage") == 0
+        await catch_up(link)
+        assert await link.fetchval("select sum(requests) from headgate.usage_unit_days") == 5
+
+
+async def test_day_is_dropped_later_if_another_process_changes_the_sums(url: str, tmp_path: Path) -> None:
+    await write_third(url, tmp_path)
+    december = datetime(2026, 12, 4, 1, tzinfo=UTC)
+    async with connected(url) as link, connected(url) as other:
+        await register(link)
+        async with other.transaction():
+            await other.execute(HOLD_SUMS)
+            assert await drop_expired(link, retention_days=30, now=december) == 0
+        assert await drop_expired(link, retention_days=30, now=december) == 1
+        await catch_up(link)
+        assert await link.fetchval("select sum(requests) from headgate.usage_unit_days") == 5
+
+
+async def test_day_that_a_gateway_of_an_earlier_version_dropped_leaves_the_backlog(url: str, tmp_path: Path) -> None:
+    await write_third(url, tmp_path)
+    async with connected(url) as link:
+        await register(link)
+        await catch_up(link)
+        await register(link, "other")
+        await link.execute("drop table headgate.usage_20261103")
+        await catch_up(link)
+        assert await link.fetchval("select count(*) from headgate.usage_unit_backlog") == 0
+        assert (await report_by_unit(url)).total.requests == 5
 
 
 async def test_late_row_of_a_dropped_day_is_added_to_the_sums(url: str, tmp_path: Path) -> None:
@@ -369,14 +437,28 @@ async def test_gateway_registers_its_key_and_sums_rows_of_all_gateways(url: str,
         await assert_equal_to_rows(link)
 
 
+async def test_gateway_adds_the_rows_of_an_expired_day_before_it_drops_them(url: str, tmp_path: Path) -> None:
+    expired = datetime.now(UTC).date() - timedelta(days=LedgerOptions("").retention_days + 9)
+    rows = [usage(f"{expired}T10:20", f"r{number}", metadata=(("unit", "u1"),)) for number in range(5)]
+    await written(url, tmp_path / "rows", rows)
+    async with connected(url) as link:
+        await register(link)
+        async with gateway(url, tmp_path / "summing", "unit"), asyncio.timeout(60.0):
+            while await link.fetchval("select to_regclass($1) is not null", f"headgate.usage_{expired:%Y%m%d}"):
+                await asyncio.sleep(0.01)
+        await catch_up(link)
+        assert await link.fetchval("select sum(requests) from headgate.usage_unit_days") == 5
+
+
 async def test_metrics_show_how_far_the_sums_are_behind(url: str, tmp_path: Path) -> None:
     async with connected(url) as link, connected(url) as other:
         await register(link, "other")
         await catch_up(link)
         await written(url, tmp_path / "rows", Traffic(1).rows())
+        await register(link)
         holding = other.transaction()
         await holding.start()
-        await other.execute("select pg_advisory_xact_lock(hashtext('headgate.unit_sums'))")
+        await other.execute(HOLD_SUMS)
         async with gateway(url, tmp_path / "summing", "unit") as ledger, asyncio.timeout(60.0):
             while not ledger.figures().unit_sums_days:
                 await asyncio.sleep(0.01)

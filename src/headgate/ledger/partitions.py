@@ -137,10 +137,11 @@ async def _drop_days(link: DatabaseConnection, before: date, *, roll_up: bool) -
             async with link.transaction():
                 await link.execute(_SET_LOCK_TIMEOUT)
                 for name in [row["name"] for row in of_day]:
+                    if name.startswith("usage_"):
+                        # Before the roll-up locks the partition, which another process may be adding to the sums.
+                        await queue_before_drop(link, datetime.strptime(day, "%Y%m%d").date())  # noqa: DTZ007
                     if roll_up and name.startswith("usage_"):
                         await _roll_up(link, name, day)
-                    if name.startswith("usage_"):
-                        await queue_before_drop(link, datetime.strptime(day, "%Y%m%d").date())  # noqa: DTZ007
                     # Safe to interpolate: `_PARTITIONS` only matches names that consist of letters, digits and _.
                     await link.execute(f"drop table headgate.{name}")
         except asyncpg.LockNotAvailableError:

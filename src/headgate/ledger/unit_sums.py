@@ -48,6 +48,8 @@ def _added_to(table: str) -> str:
 _IS_MIGRATED: Final = "select to_regclass('headgate.usage_unit_days') is not null"
 _TRY_LOCK: Final = "select pg_try_advisory_xact_lock(hashtext('headgate.unit_sums'))"
 """Only one process at a time changes the sums, so they are never locked in different orders."""
+_LOCK: Final = "select pg_advisory_xact_lock(hashtext('headgate.unit_sums'))"
+"""The same lock. Waits for another process, at most as long as the transaction's lock timeout."""
 _SET_LOCK_TIMEOUT: Final = "set local lock_timeout = '200ms'"
 _SET_MEMORY: Final = "set local work_mem = '64MB'; set local jit = off"
 _REGISTER: Final = "select headgate.register_unit_key($1)"
@@ -79,7 +81,7 @@ _MOVE: Final = f"""
         on conflict (key, month, scope) do update set units = t.units + excluded.units, {_added_to("t")}
     )
     select count(*) from moved"""  # noqa: S608
-_NEXT_DAY: Final = "select key, day from headgate.usage_unit_backlog where day >= $1 order by day, key limit 1"
+_NEXT_DAY: Final = "select key, day from headgate.usage_unit_backlog order by day, key limit 1"
 _DAY_KEYS: Final = "select key from headgate.usage_unit_backlog where day = $1"
 _QUEUE_DAY: Final = f"""
     insert into headgate.usage_unit_queue (key, day, tenant, class, model, unit, {_NAMES})
@@ -98,7 +100,9 @@ One statement sees one snapshot, in which the sums and the queue contain exactly
 registration. Rows that are inserted at the same time are added by their own transactions.
 """
 _DAY_DONE: Final = "delete from headgate.usage_unit_backlog where key = $1 and day = $2"
-_FORGET_DAYS: Final = "delete from headgate.usage_unit_backlog where day < $1"
+_FORGET_DAYS: Final = """
+    delete from headgate.usage_unit_backlog where to_regclass('headgate.usage_' || to_char(day, 'YYYYMMDD')) is null"""
+"""Days whose rows were dropped by a gateway of an earlier version, which does not add them first."""
 _LAG: Final = """
     select (select count(*) from headgate.usage_unit_backlog) as days,
         coalesce(max(greatest(extract(epoch from clock_timestamp() - added_at), 0.000001)), 0)::float8 as age_s
@@ -121,11 +125,8 @@ class UnitSumsLag:
 class UnitSums:
     """The share of one process in keeping the sums."""
 
-    def __init__(
-        self, unit_key: Callable[[], str | None], *, retention_days: int, interval_s: float = UNIT_SUMS_INTERVAL_S
-    ) -> None:
+    def __init__(self, unit_key: Callable[[], str | None], *, interval_s: float = UNIT_SUMS_INTERVAL_S) -> None:
         self._unit_key = unit_key
-        self._retention_days = retention_days
         self._interval_s = interval_s
         self._ran_at: float | None = None
         self._registered: str | None = None
@@ -166,7 +167,7 @@ class UnitSums:
         )
 
     async def _advance(self, link: DatabaseConnection, until: float) -> None:
-        while await queue_next_day(link, kept_from=_first_kept(self._retention_days)) and time.monotonic() < until:
+        while await queue_next_day(link) and time.monotonic() < until:
             pass
         while await move_slice(link) == SLICE_ROWS and time.monotonic() < until:
             pass
@@ -196,16 +197,13 @@ async def move_slice(link: DatabaseConnection, *, rows_max: int = SLICE_ROWS) ->
         return await link.fetchval(_MOVE, rows_max)
 
 
-async def queue_next_day(link: DatabaseConnection, *, kept_from: date) -> bool:
-    """Adds the rows of the oldest day in the backlog to the queue. Returns whether there may be another day.
-
-    Days before `kept_from` leave the backlog, because their rows may have been dropped already.
-    """
+async def queue_next_day(link: DatabaseConnection) -> bool:
+    """Adds the rows of the oldest day in the backlog to the queue. Returns whether there may be another day."""
     async with link.transaction():
         if not await link.fetchval(_TRY_LOCK):
             return False
-        await link.execute(_FORGET_DAYS, kept_from)
-        row = await link.fetchrow(_NEXT_DAY, kept_from)
+        await link.execute(_FORGET_DAYS)
+        row = await link.fetchrow(_NEXT_DAY)
         if row is None:
             return False
         await _queue_day(link, row["key"], row["day"])
@@ -213,8 +211,12 @@ async def queue_next_day(link: DatabaseConnection, *, kept_from: date) -> bool:
 
 
 async def queue_before_drop(link: DatabaseConnection, day: date) -> None:
-    """Adds the rows of a day that is about to be dropped in the same transaction."""
+    """Adds the rows of a day that is about to be dropped in the same transaction.
+
+    Waits for a process that is adding the same day, so that the day is not added twice.
+    """
     if await is_migrated(link):
+        await link.execute(_LOCK)
         for row in await link.fetch(_DAY_KEYS, day):
             await _queue_day(link, row["key"], day)
 
@@ -226,12 +228,9 @@ async def delete_expired_sums(link: DatabaseConnection, today: date) -> None:
 
 
 async def _queue_day(link: DatabaseConnection, key: str, day: date) -> None:
+    if await link.execute(_DAY_DONE, key, day) != "DELETE 1":
+        return
     await link.execute(_SET_MEMORY)
     await link.execute("set local statement_timeout = 0")
     since = datetime.combine(day, datetime.min.time(), UTC)
     await link.execute(_QUEUE_DAY, since, since + timedelta(days=1), key, day, timeout=DAY_S_MAX)
-    await link.execute(_DAY_DONE, key, day)
-
-
-def _first_kept(retention_days: int) -> date:
-    return (datetime.now(UTC) - timedelta(days=retention_days)).date()

@@ -107,7 +107,7 @@ class LedgerWriter:
         self._take_over_s = take_over_s
         self._known = migrations() if known_migrations is None else known_migrations
         self._partitions = Partitions()
-        self._unit_sums = UnitSums(unit_key, retention_days=retention_days, interval_s=unit_sums_s)
+        self._unit_sums = UnitSums(unit_key, interval_s=unit_sums_s)
         self._retired_at: float | None = None
         self._emptied = asyncio.Event()
         self.problem: str | None = "not connected yet"
