@@ -9,6 +9,7 @@ from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import asyncpg
 import pytest
 
 from headgate.control.ledger_sync import LedgerSync
@@ -18,7 +19,7 @@ from headgate.ledger.partitions import drop_expired
 from headgate.ledger.reports import queries
 from headgate.ledger.reports.postgres_reports import ReportPolicy
 from headgate.ledger.reports.unit_queries import unit_lines
-from headgate.ledger.unit_sums import move_slice, queue_before_drop, queue_next_day
+from headgate.ledger.unit_sums import UnitSums, UnitSumsLag, move_slice, queue_before_drop, queue_next_day
 from headgate.model.money import BillCause, NanoUsd
 from headgate.ports.cost_reports import ReportFilter
 from headgate.ports.ledger import UsageRow
@@ -206,7 +207,7 @@ async def test_concurrent_writers_and_summing_processes_keep_the_sums_equal_to_t
         async with connected(url) as link:
             while not writing.done():
                 await queue_next_day(link)
-                moved += await move_slice(link, rows_max=5)
+                moved += await move_slice(link, rows_max=5) or 0
         return moved
 
     async with connected(url) as link:
@@ -479,3 +480,85 @@ async def test_gateway_with_a_fifth_key_logs_the_next_step(
             while "already sums by other metadata keys; remove one that is not used" not in caplog.text:
                 await asyncio.sleep(0.01)
         assert await link.fetchval("select count(*) from headgate.usage_unit_keys") == 4
+        async with connected(url) as other, other.transaction():
+            await other.execute("lock table only headgate.usage in row exclusive mode")
+            await link.execute("set lock_timeout = '1ms'")
+            assert not await link.fetchval("select headgate.register_unit_key('fifth')")
+
+
+# Steps
+
+
+async def queued(link: Any) -> int:
+    return await link.fetchval("select count(*) from headgate.usage_unit_queue")
+
+
+async def test_backlog_is_queued_one_day_at_a_time(url: str, tmp_path: Path) -> None:
+    days = ("10-31", "11-01", "11-03", "11-04")
+    units = [(("unit", f"u{number}"),) for number in range(5)]
+    rows = [usage(f"2026-{day}T10:20", f"{day}-{unit}", metadata=unit) for day in days for unit in units]
+    await written(url, tmp_path, rows)
+    async with connected(url) as link:
+        await register(link)
+        sums, lengths = UnitSums(lambda: "unit", interval_s=0.0, steps_s_max=0.0, slice_rows=2), list[int]()
+        await sums.run_if_due(link)
+        while sums.lag != UnitSumsLag():
+            lengths.append(await queued(link))
+            await sums.run_if_due(link)
+        assert max(lengths) == 5
+        assert lengths.count(5) == len(days)
+        await assert_equal_to_rows(link)
+
+
+async def test_queue_is_moved_while_a_key_cannot_be_registered(
+    url: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with connected(url) as link, connected(url) as other:
+        await register(link, "other")
+        await written(url, tmp_path, Traffic(1).rows())
+        assert await queued(link) > 0
+        async with other.transaction():
+            await other.execute("lock table only headgate.usage in row exclusive mode")
+            await UnitSums(lambda: "unit").run_if_due(link)
+        assert await queued(link) == 0
+        assert "could not be updated and will be tried again: LockNotAvailableError" in caplog.text
+
+
+class UnmeasurableQueue:
+    """A connection on which measuring the queue is cancelled."""
+
+    def __init__(self, link: Any) -> None:
+        self._link = link
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._link, name)
+
+    async def fetchrow(self, query: str, *values: object) -> Any:
+        if "age_s" in query:
+            raise asyncpg.QueryCanceledError("canceling statement due to statement timeout")
+        return await self._link.fetchrow(query, *values)
+
+
+async def test_queue_is_moved_while_its_age_cannot_be_measured(url: str, tmp_path: Path) -> None:
+    async with connected(url) as link:
+        await register(link)
+        await written(url, tmp_path, Traffic(1).rows())
+        assert await queued(link) > 0
+        sums = UnitSums(lambda: "unit")
+        await sums.run_if_due(UnmeasurableQueue(link))
+        assert await queued(link) == 0
+
+
+async def test_day_that_times_out_is_tried_again(url: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    await write_third(url, tmp_path)
+    async with connected(url) as link, connected(url) as other:
+        await register(link)
+        sums = UnitSums(lambda: "unit", interval_s=0.0, day_s_max=0.1)
+        async with other.transaction():
+            await other.execute("lock table headgate.usage_20261103 in access exclusive mode")
+            await sums.run_if_due(link)
+        assert "will be tried again: TimeoutError" in caplog.text
+        assert sums.lag.days == await link.fetchval("select count(*) from headgate.usage_unit_backlog") > 0
+        await UnitSums(lambda: "unit").run_if_due(link)
+        await assert_equal_to_rows(link)
+        assert await link.fetchval("select sum(requests) from headgate.usage_unit_days") == 5

@@ -8,7 +8,7 @@ nothing and counts nothing twice, and any other process continues.
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from typing import Final
@@ -21,12 +21,13 @@ from headgate.ledger.reports.queries import LINE_COLUMNS, SINGLE_ROWS
 log = logging.getLogger("headgate")
 
 UNIT_SUMS_INTERVAL_S: Final = 10.0
-SLICE_ROWS: Final = 20_000
+SLICE_ROWS: Final = 4_000
 """Number of rows of the queue that are moved in one transaction."""
 STEPS_S_MAX: Final = 2.0
 """Time after which no further slice is begun until the next interval, so that the writer's own rows do not wait."""
 DAY_S_MAX: Final = 600.0
 """Timeout for adding the rows of one day."""
+WARNINGS_KNOWN_MAX: Final = 20
 KEPT_DAYS: Final = 400
 """Retention time of the sums, so that a month can be compared with the same month of the previous year."""
 
@@ -57,7 +58,8 @@ _REGISTER: Final = "select headgate.register_unit_key($1)"
 _MOVE: Final = f"""
     with moved as (
         delete from headgate.usage_unit_queue
-        where ctid = any(array(select ctid from headgate.usage_unit_queue limit $1)) returning *
+        where ctid = any(array(select ctid from headgate.usage_unit_queue order by added_at limit $1))
+        returning *
     ), days as (
         insert into headgate.usage_unit_days as d (key, day, tenant, class, model, unit, {_NAMES})
             select key, day, tenant, class, model, unit, {_SUMS} from moved group by 1, 2, 3, 4, 5, 6
@@ -104,9 +106,10 @@ _FORGET_DAYS: Final = """
     delete from headgate.usage_unit_backlog where to_regclass('headgate.usage_' || to_char(day, 'YYYYMMDD')) is null"""
 """Days whose rows were dropped by a gateway of an earlier version, which does not add them first."""
 _LAG: Final = """
-    select (select count(*) from headgate.usage_unit_backlog) as days,
-        coalesce(max(greatest(extract(epoch from clock_timestamp() - added_at), 0.000001)), 0)::float8 as age_s
-    from headgate.usage_unit_queue"""
+    select (select count(*) from headgate.usage_unit_backlog) as days, coalesce((
+        select greatest(extract(epoch from clock_timestamp() - added_at), 0.000001)
+        from headgate.usage_unit_queue order by added_at limit 1
+    ), 0)::float8 as age_s"""
 _DELETE_EXPIRED: Final = tuple(
     f"delete from headgate.{table}"  # noqa: S608
     f" where key = any(array(select key from headgate.usage_unit_keys)) and {column} < $1"
@@ -125,12 +128,23 @@ class UnitSumsLag:
 class UnitSums:
     """The share of one process in keeping the sums."""
 
-    def __init__(self, unit_key: Callable[[], str | None], *, interval_s: float = UNIT_SUMS_INTERVAL_S) -> None:
+    def __init__(
+        self,
+        unit_key: Callable[[], str | None],
+        *,
+        interval_s: float = UNIT_SUMS_INTERVAL_S,
+        steps_s_max: float = STEPS_S_MAX,
+        day_s_max: float = DAY_S_MAX,
+        slice_rows: int = SLICE_ROWS,
+    ) -> None:
         self._unit_key = unit_key
         self._interval_s = interval_s
+        self._steps_s_max = steps_s_max
+        self._day_s_max = day_s_max
+        self._slice_rows = slice_rows
         self._ran_at: float | None = None
         self._registered: str | None = None
-        self._warned: str | None = None
+        self._warned: set[str] = set()
         self.lag = UnitSumsLag()
 
     async def run_if_due(self, link: DatabaseConnection) -> None:
@@ -141,13 +155,16 @@ class UnitSums:
         self._ran_at = now
         if not await is_migrated(link):
             return
+        for step in (self._register, self._measure, self._advance, self._measure):
+            await self._try(step, link)
+
+    async def _try(self, step: Callable[[DatabaseConnection], Awaitable[None]], link: DatabaseConnection) -> None:
+        """Runs a step. Its failure must not stop the other steps."""
         try:
-            await self._register(link)
-            self.lag = await _lag(link)
-            if self.lag.days or self.lag.age_s:
-                await self._advance(link, now + STEPS_S_MAX)
-                self.lag = await _lag(link)
-        except asyncpg.PostgresError as error:
+            await step(link)
+        except (asyncpg.PostgresError, TimeoutError) as error:
+            # The step may have taken longer than the interval.
+            self._ran_at = time.monotonic()
             if link.is_closed():
                 raise
             self._warn(f"sums by business unit could not be updated and will be tried again: {type(error).__name__}")
@@ -166,38 +183,42 @@ class UnitSums:
             " one that is not used any more (docs/concepts/cost.md#sums-by-business-unit)"
         )
 
-    async def _advance(self, link: DatabaseConnection, until: float) -> None:
-        while await queue_next_day(link) and time.monotonic() < until:
-            pass
-        while await move_slice(link) == SLICE_ROWS and time.monotonic() < until:
-            pass
+    async def _measure(self, link: DatabaseConnection) -> None:
+        row = await link.fetchrow(_LAG)
+        assert row is not None
+        self.lag = UnitSumsLag(row["days"], row["age_s"])
+
+    async def _advance(self, link: DatabaseConnection) -> None:
+        """Moves the queue, and adds another day to it whenever it is almost empty, so that it stays short."""
+        until = time.monotonic() + self._steps_s_max
+        while (moved := await move_slice(link, rows_max=self._slice_rows)) is not None:
+            if moved < self._slice_rows and not await queue_next_day(link, day_s_max=self._day_s_max):
+                return
+            if time.monotonic() >= until:
+                return
 
     def _warn(self, message: str) -> None:
-        if message != self._warned:
+        if message not in self._warned:
             log.warning("%s", message)
-        self._warned = message
-
-
-async def _lag(link: DatabaseConnection) -> UnitSumsLag:
-    row = await link.fetchrow(_LAG)
-    assert row is not None
-    return UnitSumsLag(row["days"], row["age_s"])
+        if len(self._warned) >= WARNINGS_KNOWN_MAX:
+            self._warned.clear()
+        self._warned.add(message)
 
 
 async def is_migrated(link: DatabaseConnection) -> bool:
     return await link.fetchval(_IS_MIGRATED)
 
 
-async def move_slice(link: DatabaseConnection, *, rows_max: int = SLICE_ROWS) -> int:
-    """Moves up to `rows_max` rows of the queue to the sums. Returns their number; 0 if another process is doing so."""
+async def move_slice(link: DatabaseConnection, *, rows_max: int = SLICE_ROWS) -> int | None:
+    """Moves up to `rows_max` rows of the queue to the sums. Returns their number; None if another process does so."""
     async with link.transaction():
         if not await link.fetchval(_TRY_LOCK):
-            return 0
+            return None
         await link.execute(_SET_MEMORY)
         return await link.fetchval(_MOVE, rows_max)
 
 
-async def queue_next_day(link: DatabaseConnection) -> bool:
+async def queue_next_day(link: DatabaseConnection, *, day_s_max: float = DAY_S_MAX) -> bool:
     """Adds the rows of the oldest day in the backlog to the queue. Returns whether there may be another day."""
     async with link.transaction():
         if not await link.fetchval(_TRY_LOCK):
@@ -206,7 +227,7 @@ async def queue_next_day(link: DatabaseConnection) -> bool:
         row = await link.fetchrow(_NEXT_DAY)
         if row is None:
             return False
-        await _queue_day(link, row["key"], row["day"])
+        await _queue_day(link, row["key"], row["day"], day_s_max)
     return True
 
 
@@ -218,7 +239,7 @@ async def queue_before_drop(link: DatabaseConnection, day: date) -> None:
     if await is_migrated(link):
         await link.execute(_LOCK)
         for row in await link.fetch(_DAY_KEYS, day):
-            await _queue_day(link, row["key"], day)
+            await _queue_day(link, row["key"], day, DAY_S_MAX)
 
 
 async def delete_expired_sums(link: DatabaseConnection, today: date) -> None:
@@ -227,10 +248,10 @@ async def delete_expired_sums(link: DatabaseConnection, today: date) -> None:
             await link.execute(statement, today - timedelta(days=KEPT_DAYS))
 
 
-async def _queue_day(link: DatabaseConnection, key: str, day: date) -> None:
+async def _queue_day(link: DatabaseConnection, key: str, day: date, day_s_max: float) -> None:
     if await link.execute(_DAY_DONE, key, day) != "DELETE 1":
         return
     await link.execute(_SET_MEMORY)
     await link.execute("set local statement_timeout = 0")
     since = datetime.combine(day, datetime.min.time(), UTC)
-    await link.execute(_QUEUE_DAY, since, since + timedelta(days=1), key, day, timeout=DAY_S_MAX)
+    await link.execute(_QUEUE_DAY, since, since + timedelta(days=1), key, day, timeout=day_s_max)

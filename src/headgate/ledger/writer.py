@@ -214,7 +214,7 @@ class LedgerWriter:
             await self._partitions.ensure(link, set())
             try:
                 await drop_expired(link, retention_days=self._retention_days, roll_up=self._roll_up)
-            except asyncpg.PostgresError as error:
+            except (asyncpg.PostgresError, TimeoutError) as error:
                 log.warning("old ledger data could not be deleted: %s", self._database.describe(error))
 
     # Batches

@@ -53,6 +53,7 @@ create table headgate.usage_unit_queue (
     added_at timestamptz not null default now(),
     like headgate.usage_unit_days
 );
+create index usage_unit_queue_by_age on headgate.usage_unit_queue (added_at);
 
 -- The scope is an organisation, or '' for all tenants. A month may have millions of units. Reports read the most
 -- expensive ones through the second index, and the total and the number of units from usage_unit_totals.
@@ -138,6 +139,10 @@ create function headgate.register_unit_key(new_key text) returns boolean languag
 begin
     if exists (select from headgate.usage_unit_keys where key = new_key) then
         return true;
+    end if;
+    -- Gateways ask again and again, so this must not wait for a lock.
+    if (select count(*) from headgate.usage_unit_keys) >= 4 then
+        return false;
     end if;
     perform pg_advisory_xact_lock(hashtext('headgate.unit_sums'));
     lock table only headgate.usage in share row exclusive mode;
