@@ -206,7 +206,9 @@ def simulated_overspending(per_second: int, *, seconds: int = 600) -> int:
 def _ledger_of(spent_usd: int) -> BudgetsSynced:
     day = 86_400 * SECOND
     amounts = (BudgetSpent("tenant:acme", Period.DAY, NanoUsd(spent_usd * NANO_USD_PER_USD)),)
-    return BudgetsSynced(Instant(0), Instant(at(0) + day), Instant(0), Instant(at(0) + 30 * day), amounts)
+    return BudgetsSynced(
+        Instant(0), Instant(at(0) + day), Instant(0), Instant(at(0) + 30 * day), amounts, ledger_read=True
+    )
 
 
 if __name__ == "__main__":

@@ -221,10 +221,10 @@ def spending(*budgets: Budget, of_class: tuple[Budget, ...] = ()) -> Scheduler:
     return a_scheduler(an_endpoint(places=1_000), policy=policy)
 
 
-def synced(spent: float = 0, *, day: int = 0) -> BudgetsSynced:
+def synced(spent: float = 0, *, day: int = 0, ledger_read: bool = False) -> BudgetsSynced:
     began, ends = Instant(day * 1_440 * MINUTE), Instant((day + 1) * 1_440 * MINUTE)
     amounts = (BudgetSpent("tenant:acme", Period.DAY, usd(spent)),) if spent else ()
-    return BudgetsSynced(began, ends, Instant(0), Instant(31 * 1_440 * MINUTE), amounts)
+    return BudgetsSynced(began, ends, Instant(0), Instant(31 * 1_440 * MINUTE), amounts, ledger_read)
 
 
 def spend(scheduler: Scheduler, now: float, count: int) -> tuple[int, list[Command]]:
@@ -260,6 +260,28 @@ def test_higher_share_of_a_budget_applies_from_the_next_ledger_amount_on() -> No
     # Of the 60 dollars left, three quarters may be spent here, including 20 that the ledger already contains.
     scheduler.handle(synced(40), at(2))
     assert spend(scheduler, 2, 10)[0] == 4
+
+
+@pytest.mark.parametrize(("spent", "before", "total"), [(60, 1, 3), (0, 2, 7)])
+def test_higher_share_of_a_budget_applies_although_the_ledger_amount_is_unchanged(
+    spent: float, before: int, total: int
+) -> None:
+    scheduler = spending(Budget(Period.DAY, usd(100)))
+    commands_for(scheduler, at(0), assigned(250_000, until=600, acme=250_000), synced(spent, ledger_read=True))
+    scheduler.handle(assigned(250_000, until=600, acme=750_000), at(1))
+    # A report without a new read of the ledger raises no share.
+    scheduler.handle(synced(spent), at(2))
+    assert spend(scheduler, 2, 10)[0] == before
+    scheduler.handle(synced(spent, ledger_read=True), at(3))
+    assert spend(scheduler, 3, 10)[0] == total - before
+
+
+def test_share_of_a_budget_that_is_lowered_before_the_ledger_is_read_stays_low() -> None:
+    scheduler = spending(Budget(Period.DAY, usd(100)))
+    commands_for(scheduler, at(0), assigned(250_000, until=600), synced(60, ledger_read=True))
+    commands_for(scheduler, at(1), assigned(250_000, until=600, acme=750_000), assigned(250_000, until=600))
+    scheduler.handle(synced(60, ledger_read=True), at(2))
+    assert spend(scheduler, 2, 10)[0] == 1
 
 
 def test_lower_share_of_a_budget_applies_at_once() -> None:

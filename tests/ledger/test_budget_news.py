@@ -136,6 +136,33 @@ async def test_only_the_calendar_is_reported_if_the_database_is_unreachable() ->
     assert away.as_of is None
 
 
+class Interrupted:
+    """A ledger that can be read only while it has no problem."""
+
+    last: dict[str, Any] = {}  # noqa: RUF012
+    problem: str | None = None
+
+    async def read(self, *_: object) -> str | None:
+        return self.problem
+
+    async def stop(self) -> None: ...
+
+
+async def test_report_tells_whether_the_ledger_has_been_read_since_the_previous_one() -> None:
+    told: list[BudgetsSynced] = []
+    clock, ledger = Clock(), Interrupted()
+    news = BudgetSync(NOWHERE, told.append, lambda: LIMITED, clock.now)
+    news._sums = ledger  # type: ignore[assignment]
+    for problem in (None, "cannot connect", None):
+        ledger.problem = problem
+        await news.prepare(LIMITED)
+    # Amounts that were read before midnight are not those of the new day.
+    await news._read()
+    clock.moment = NOON + timedelta(hours=13)
+    news._report()
+    assert [each.ledger_read for each in told] == [True, False, True, False]
+
+
 class Hanging:
     """A ledger that never responds."""
 

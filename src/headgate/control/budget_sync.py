@@ -49,9 +49,9 @@ class Calendar:
         # No month has more than 31 days, so this is always in the next month.
         return (self.month + timedelta(days=31)).replace(day=1)
 
-    def event(self, spent: tuple[BudgetSpent, ...] = ()) -> BudgetsSynced:
+    def event(self, spent: tuple[BudgetSpent, ...] = (), *, ledger_read: bool = False) -> BudgetsSynced:
         day, ends = self.day, _instant(self.next_month)
-        return BudgetsSynced(_instant(day), _instant(day + _DAY), _instant(self.month), ends, spent)
+        return BudgetsSynced(_instant(day), _instant(day + _DAY), _instant(self.month), ends, spent, ledger_read)
 
 
 def calendar_at(now: Instant) -> Calendar:
@@ -85,6 +85,8 @@ class BudgetSync:
         self._day: date | None = None
         self._as_of: Instant | None = None
         """Time of the last read from the ledger."""
+        self._has_news = False
+        """Whether the ledger has been read since the last report."""
         self._next_policy: Policy | None = None
         """Policy that may not yet be in force. Its budgets are also read from the ledger."""
         self._scopes = _BudgetScopes()
@@ -162,11 +164,12 @@ class BudgetSync:
         calendar = calendar_at(self._now())
         if calendar.day != self._day:
             # The amounts are from another day.
-            self._known, self._day = {}, calendar.day
+            self._known, self._day, self._has_news = {}, calendar.day, False
         self._reported = {
             scope: _spent_events(scope, *amounts, self._reported.get(scope)) for scope, amounts in self._known.items()
         }
-        self._tell_host(calendar.event(tuple(chain.from_iterable(self._reported.values()))))
+        ledger_read, self._has_news = self._has_news, False
+        self._tell_host(calendar.event(tuple(chain.from_iterable(self._reported.values())), ledger_read=ledger_read))
 
     async def _read(self) -> None:
         assert self._sums is not None
@@ -179,6 +182,7 @@ class BudgetSync:
         if problem is None:
             self._read_scopes = scopes
             self._known, self._day, self._as_of = self._sums.last, calendar.day, self._now()
+            self._has_news = True
         if (problem is not None) is not self._unavailable:
             self._unavailable = problem is not None
             if problem is None:

@@ -97,6 +97,11 @@ class AccountShares:
             self._expiry_timers.clear(moment)
 
 
+def whole_share(_: TenantId) -> LimitShare:
+    """Returns the share of every tenant if there is only one cell."""
+    return WHOLE_SHARE
+
+
 def account_id(tenant: TenantId) -> TenantId:
     """Returns the first component of a tenant's path."""
     return TenantId(tenant.partition("/")[0])

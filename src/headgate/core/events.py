@@ -293,6 +293,8 @@ class BudgetsSynced:
     month_began: Instant
     month_ends: Instant
     spent: tuple[BudgetSpent, ...] = ()
+    ledger_read: bool = False
+    """Whether the amounts are from a read of the ledger since the previous event."""
 
 
 @message

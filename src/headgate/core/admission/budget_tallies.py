@@ -10,10 +10,11 @@ from dataclasses import replace
 from itertools import chain, repeat
 from typing import Final
 
+from headgate.core.account_shares import whole_share
 from headgate.core.commands import BudgetCrossed
 from headgate.core.counters import BudgetCounter
 from headgate.core.events import BudgetSpent, BudgetsSynced
-from headgate.model.limits import WHOLE_PPM, WHOLE_SHARE, LimitShare
+from headgate.model.limits import WHOLE_PPM, LimitShare
 from headgate.model.money import Budget, BudgetStatus, NanoUsd, Period
 from headgate.model.persistent_map import PersistentMap
 from headgate.model.policy import Policy
@@ -55,7 +56,7 @@ class BudgetTally:
         self.share_ppm = WHOLE_PPM
         """Share of the amount left that this cell may spend, if other cells have the rest."""
         self.next_share_ppm = WHOLE_PPM
-        """Share from the next ledger amount on. A lower share applies at once."""
+        """Share from the next read of the ledger on. A lower share applies at once."""
         self.synced = False
         """Whether the spent amount has been synced with the ledger or a predecessor."""
         self.ledger_spent: NanoUsd | None = None
@@ -71,14 +72,14 @@ class BudgetTally:
         elif self.share_base is None:
             self.share_base = self.spent
 
-    def change_share(self, share_ppm: int) -> None:
-        """Changes this cell's share. A higher share applies from the next ledger amount or period on.
+    def change_share(self, share_ppm: int) -> bool:
+        """Changes this cell's share. Returns whether it is higher and waits for the next read of the ledger or period.
 
         Until then, this cell does not know what other cells have spent of the share that it gets.
         """
         self.next_share_ppm = share_ppm
-        if share_ppm < self.share_ppm:
-            self.share_ppm = share_ppm
+        self.share_ppm = min(self.share_ppm, share_ppm)
+        return self.share_ppm < share_ppm
 
     def raise_spent(self, spent: NanoUsd) -> bool:
         """Raises the spent amount to a total that includes spending elsewhere. Returns whether the amount increased."""
@@ -152,12 +153,13 @@ class BudgetTallies:
         "_scopes",
         "_soft_scopes",
         "_tenants",
+        "_waiting",
         "crossings",
         "share_of",
     )
 
     def __init__(self) -> None:
-        self.share_of: Callable[[TenantId], LimitShare] = _whole
+        self.share_of: Callable[[TenantId], LimitShare] = whole_share
         """Returns the share of a tenant's budgets that this cell may spend."""
         self._by_name: dict[tuple[str, Period], BudgetTally] = {}
         self._scopes: dict[str, _Scope] = {}
@@ -174,6 +176,8 @@ class BudgetTallies:
         """Latest ledger amounts."""
         self._ledger_by_scope: dict[tuple[str, Period], NanoUsd] | None = None
         """Index of `_ledger`, built on first use."""
+        self._waiting: dict[tuple[str, Period], BudgetTally] = {}
+        """Tallies whose higher share waits for the next read of the ledger."""
         self.crossings: list[BudgetCrossed] = []
         """Crossed thresholds that have not been reported yet."""
 
@@ -228,7 +232,8 @@ class BudgetTallies:
         if self._by_name:
             for name in tenants:
                 for tally in self._of_scope(f"tenant:{name}"):
-                    tally.change_share(self.share_of(name).tokens_ppm)
+                    if tally.change_share(self.share_of(name).tokens_ppm):
+                        self._waiting[tally.scope, tally.period] = tally
 
     def _new_tally(self, scope: str, period: Period) -> BudgetTally:
         tally = BudgetTally(scope, period)
@@ -313,6 +318,11 @@ class BudgetTallies:
                 tally = tallies.get((each.scope, each.period))
                 if tally is not None and tally.ledger_spent != each.spent and tally.sync_ledger(each.spent):
                     self._record_highest(tally)
+        if event.ledger_read:
+            # The ledger may have no amount for a scope, or the same one as before.
+            for tally in self._waiting.values():
+                tally.share_ppm = tally.next_share_ppm
+            self._waiting.clear()
         return new_day
 
     def _begin_period(self, period: Period, began: Instant, ends: Instant | None) -> bool:
@@ -364,7 +374,3 @@ class BudgetTallies:
                 tally.raise_spent(each.spent)
                 # The predecessor has already reported these thresholds.
                 list(tally.pop_crossings())
-
-
-def _whole(_: TenantId) -> LimitShare:
-    return WHOLE_SHARE

@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from headgate.core.account_shares import divided_limits
+from headgate.core.account_shares import divided_limits, whole_share
 from headgate.core.admission.leaky_bucket import LeakyBucket
 from headgate.core.counters import LimitCounter
 from headgate.core.overrides import stricter
@@ -221,7 +221,7 @@ class TenantLimits:
     __slots__ = ("_claims", "_levels", "_tenants", "_throttles", "paths", "share_of")
 
     def __init__(self) -> None:
-        self.share_of: Callable[[TenantId], LimitShare] = _whole
+        self.share_of: Callable[[TenantId], LimitShare] = whole_share
         """Returns the share of a tenant's limits that this cell may use."""
         self._tenants: PersistentMap[TenantId, Tenant] = PersistentMap()
         self._throttles: Mapping[TenantId, Limits] = {}
@@ -419,10 +419,6 @@ class TenantLimits:
 
     def _levels_of(self, tenant: TenantId) -> list[_Level]:
         return [self._levels[name] for name in levels_of(tenant) if name in self._levels]
-
-
-def _whole(_: TenantId) -> LimitShare:
-    return WHOLE_SHARE
 
 
 def _limits_of(

@@ -140,7 +140,7 @@ class LeaderStart:
         if self.budgets is not None:
             # Requests that ended since the snapshot are in the reports and may also be in the ledger. The reports are
             # counted first, and the ledger's spending is applied after them.
-            self._table.handle(replace(self.budgets, spent=()), now)
+            self._table.handle(replace(self.budgets, spent=(), ledger_read=False), now)
 
     def _report_ready_endpoints(self) -> Iterator[None]:
         """Reports ready endpoints to the core, which starts to make decisions with the first one."""
