@@ -126,6 +126,16 @@ def test_account_with_many_tenants_is_visited_in_several_slices() -> None:
     assert all(level.share.tokens_ppm == 500_000 for level in scheduler._state.limits._levels.values())
 
 
+def test_renewal_of_a_share_does_not_apply_all_slices_of_its_account_at_once() -> None:
+    scheduler = divided(tenants(1, each=10 * SLICE_TENANTS_MAX))
+    scheduler.handle(shares_assigned(FLOOR, share("org00000", 500_000)), at(0))
+    renewal = shares_assigned(FLOOR, share("org00000", 500_000, 17))
+    assert count_executed_lines(lambda: scheduler.handle(renewal, at(1)), *VISITED) < 2 * 70 * SLICE_TENANTS_MAX
+    # Of ten slices, one was applied at first, one when the timer fired, and one after the renewal.
+    assert timers(scheduler, 1) == 7
+    assert all(level.share.tokens_ppm == 500_000 for level in scheduler._state.limits._levels.values())
+
+
 # Results
 
 

@@ -46,6 +46,11 @@ class AccountShares:
         """Returns the shares that differ from those in the last assignment. Changes nothing."""
         return event.shares.changes_since(self._listed)
 
+    def is_changed_by(self, account: TenantId, share: TenantShare | None, now: Instant) -> bool:
+        """Whether the account's share in force would change. A renewal only changes the time when it expires."""
+        in_force = self._floor if share is None or share.until <= now else share.share
+        return in_force != self.share_of(account)
+
     def assign(
         self, event: SharesAssigned, differences: Mapping[TenantId, TenantShare | None], now: Instant
     ) -> list[TenantId]:
@@ -57,13 +62,12 @@ class AccountShares:
         self._floor = LimitShare(event.floor_ppm, event.floor_ppm)
         changed: list[TenantId] = []
         for account, share in differences.items():
-            before = self.share_of(account)
+            if self.is_changed_by(account, share, now):
+                changed.append(account)
             self._remove(account)
             if share is not None and share.until > now:
                 self._in_force[account] = share
                 self._expire_at(share.until, account)
-            if self.share_of(account) != before:
-                changed.append(account)
         return changed
 
     def pop_due(self) -> list[TenantId]:

@@ -6,12 +6,12 @@ account is still waiting gets the new shares before it is checked (`apply_to`). 
 time when the share changed. The result is therefore the same as if all changes had been applied at that time.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from itertools import islice
 from typing import Final
 
 from headgate.core.account_shares import AccountShares, account_id
-from headgate.core.events import SharesAssigned
+from headgate.core.events import SharesAssigned, TenantShare
 from headgate.core.scheduler_state import SchedulerState
 from headgate.core.timers import Timers
 from headgate.model.tenant import levels_of
@@ -49,7 +49,8 @@ class ShareUpdate:
     def assign(self, event: SharesAssigned, now: Instant) -> None:
         floor_changed = event.floor_ppm != self._shares.floor_ppm
         differences = self._shares.differences(event)
-        self._finish(tuple(self.pending) if floor_changed else differences)
+        ending = tuple(self.pending) if floor_changed else self._pending_changed_by(differences, now)
+        self._finish(ending)
         changed = self._shares.assign(event, differences, now)
         if floor_changed:
             # Only at the start of a process.
@@ -71,6 +72,15 @@ class ShareUpdate:
         """Applies a pending change to all levels of the tenant's path."""
         if self.pending and (change := self.pending.get(account_id(tenant))) is not None:
             self._apply(levels_of(tenant), change.since)
+
+    def _pending_changed_by(self, differences: Mapping[TenantId, TenantShare | None], now: Instant) -> list[TenantId]:
+        """Returns the pending accounts whose shares in force change again. Most differences are renewals."""
+        pending, shares = self.pending, self._shares
+        return [
+            account
+            for account, share in differences.items()
+            if account in pending and shares.is_changed_by(account, share, now)
+        ]
 
     def _add(self, accounts: Iterable[TenantId], now: Instant) -> None:
         for account in accounts:
