@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from headgate.control.cells.assignment import cells_of
-from headgate.control.cells.messages import AccountDemand, ProcessReport, ShareMessage
+from headgate.control.cells.messages import AccountDemand, LeasedShare, ProcessReport, ShareMessage
 from headgate.control.cells.options import CellFleet, FleetCell
 from headgate.control.cells.share_controller import ShareController
 from headgate.control.cells.share_leases import ShareLeases
@@ -139,7 +139,13 @@ class World:
     # Actions
 
     def start_controller(self) -> ShareController:
-        controller = ShareController(self.fleet, len(self.controllers) + 1, self.now)
+        return self._start(ShareController(self.fleet, len(self.controllers) + 1, self.now))
+
+    def start_old_controller(self) -> ShareController:
+        """Starts a controller of the version before separate shares of tokens."""
+        return self._start(_OldController(self.fleet, len(self.controllers) + 1, self.now))
+
+    def _start(self, controller: ShareController) -> ShareController:
         self.controllers.append(controller)
         self._at(self.random.randrange(SECOND), lambda: self._round(controller))
         return controller
@@ -263,6 +269,15 @@ class World:
 
 class _Stopped(ShareController):
     """Takes the place of a controller that has been killed."""
+
+
+class _OldController(ShareController):
+    """Ignores the fields of reports that it does not know."""
+
+    def receive(self, process: str, report: ProcessReport, now: int) -> None:
+        shares = {name: LeasedShare(each.ppm, each.left_ns) for name, each in report.shares.items()}
+        demand = {name: AccountDemand(each.arrived, each.open, each.held_ppm) for name, each in report.demand.items()}
+        super().receive(process, replace(report, shares=shares, demand=demand, revision=1), now)
 
 
 # Random faults

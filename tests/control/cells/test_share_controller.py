@@ -90,6 +90,46 @@ def test_all_limits_follow_the_requests_while_a_process_knows_no_separate_shares
     assert [world.believed_tokens(cell, "acme") for cell in "ab"] == [750_000, 250_000]
 
 
+def test_older_controller_raises_no_share_of_tokens_before_the_others_are_lowered() -> None:
+    world = a_world()
+    world.tokens_per_request = {"a": 1, "b": 9}
+    world.demand("acme", a=300, b=100)
+    controller = world.start_controller()
+    world.run(20)
+    assert [world.believed_tokens(cell, "acme") for cell in "ab"] == [250_000, 750_000]
+
+    world.stop_controller(controller)
+    totals = list[int]()
+    world.on_step = lambda: totals.append(world.total("acme"))
+    controller = world.start_old_controller()
+    world.run(40)
+    assert max(totals) <= MILLION
+    assert [world.believed_tokens(cell, "acme") for cell in "ab"] == [750_000, 250_000]
+
+    world.stop_controller(controller)
+    world.start_controller()
+    world.run(40)
+    assert max(totals) <= MILLION
+    assert [world.believed_tokens(cell, "acme") for cell in "ab"] == [250_000, 750_000]
+
+
+def test_share_of_tokens_that_is_raised_to_that_of_requests_applies_before_the_lease_with_the_lower_one_expires() -> (
+    None
+):
+    world = a_world()
+    world.tokens_per_request = {"a": 1, "b": 9}
+    world.demand("acme", a=300, b=100)
+    world.start_controller()
+    world.run(20)
+    assert world.believed_tokens("a", "acme") == 250_000
+    old = world.processes["http://b1"]
+    old.is_old = True
+    old.restart()
+    # Two rounds lower the share of the other cell, and the length of a lease is 15 s.
+    world.run(12)
+    assert [world.believed_tokens(cell, "acme") for cell in "ab"] == [750_000, 250_000]
+
+
 def test_small_changes_of_demand_change_no_share() -> None:
     world = a_world()
     world.demand("acme", a=100, b=100)

@@ -116,6 +116,29 @@ def test_limits_on_tokens_have_the_same_share_unless_the_message_contains_anothe
     assert report.revision == REVISION
 
 
+def test_lower_share_of_tokens_is_kept_until_its_lease_expires_if_the_controller_is_older() -> None:
+    gateway = Gateway()
+
+    def tokens_after(seconds: float, ppm: int, **token_shares: int) -> list[int]:
+        gateway.now = at(100 + seconds)
+        gateway.leases.handle(gateway.message(shares={"acme": ppm}, token_shares=token_shares))
+        return [each.share.tokens_ppm for each in gateway.assigned[-1].shares.values()]
+
+    assert tokens_after(0, 750_000, acme=250_000) == [250_000]
+    assert tokens_after(14, 750_000) == [250_000]
+    assert tokens_after(14.5, 200_000) == [200_000]
+    # The lease with this share of tokens has expired, and those that followed it have not.
+    assert tokens_after(15, 750_000) == [750_000]
+
+    assert tokens_after(16, 500_000, acme=100_000) == [100_000]
+    assert tokens_after(17, 500_000, acme=500_000) == [500_000]
+    assert tokens_after(18, 600_000) == [600_000]
+
+    # All leases have expired.
+    assert tokens_after(19, 500_000, acme=100_000) == [100_000]
+    assert tokens_after(60, 500_000) == [500_000]
+
+
 def test_length_of_a_lease_is_limited_and_a_stamp_from_the_future_does_not_extend_it() -> None:
     gateway = Gateway()
     report = gateway.leases.handle(gateway.message(stamp_ns=int(at(500)), lease_ns=10 * LEASE_NS_MAX))

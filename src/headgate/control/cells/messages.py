@@ -6,7 +6,9 @@ the time that the controller has calculated. The clocks of different machines ar
 
 Limits on tokens and on requests have separate shares. A process of an older version uses the share of requests for
 both, and its report contains no `revision`. The controller sends it only fields that it knows, and gives both kinds of
-limits the same share as long as such a process exists. An older controller ignores fields that it does not know.
+limits the same share as long as such a process exists. An older controller ignores fields that it does not know. If a
+message contains no share of tokens, a process that has leased a lower one than that of requests keeps it until this
+lease has expired. A return to an older controller therefore raises no share of tokens before the others are lowered.
 """
 
 from collections.abc import Mapping
@@ -62,7 +64,10 @@ class ShareMessage:
     shares: Mapping[str, int]
     """Share of each account's limits, in parts per million."""
     token_shares: Mapping[str, int] = field(default_factory=dict[str, int])
-    """Shares of limits on tokens and of budgets, of accounts for which they differ. Empty before revision 2."""
+    """Shares of limits on tokens and of budgets, of accounts for which they differ or did before this message.
+
+    Empty before revision 2.
+    """
 
 
 @dataclass(frozen=True, slots=True)

@@ -97,6 +97,15 @@ class _Process:
         belief = self.beliefs.get(account)
         return _NO_SHARE if belief is None or now >= belief.expires_at else belief.share
 
+    def is_split(self, account: str, share: LimitShare) -> bool:
+        """Whether a message must contain a separate share of limits on tokens.
+
+        Without one, a process that has a lower one keeps it until its lease expires.
+        """
+        belief = self.beliefs.get(account)
+        shares = (share,) if belief is None or self.revision < REVISION else (share, belief.share)
+        return any(each.requests_ppm != each.tokens_ppm for each in shares)
+
     def send(self, message: ShareMessage, now: int) -> None:
         assert self.heard_at is not None, "shares are sent only to a process that has reported"
         self.sent = message
@@ -265,7 +274,7 @@ class ShareController:
             process.stamp_ns,
             self.fleet.lease_ns,
             {name: share.requests_ppm for name, share in granted.items()},
-            {name: share.tokens_ppm for name, share in granted.items() if share.tokens_ppm != share.requests_ppm},
+            {name: share.tokens_ppm for name, share in granted.items() if process.is_split(name, share)},
         )
         assert process.revision >= REVISION or not message.token_shares, f"{process.url} knows no separate shares"
         if claimed:

@@ -44,6 +44,8 @@ class ShareLeases:
         self._demand = demand
         self._epoch = self._version = 0
         self._shares: PersistentMap[TenantId, TenantShare] = PersistentMap()
+        self._split: dict[TenantId, TenantShare] = {}
+        """Leases with separate shares of limits on tokens, as in the last messages that contained these."""
         self._ends_at: Instant | None = None
         """No lease ends before this time. None if there are no leases."""
         self._renewed_at: Instant | None = None
@@ -86,12 +88,28 @@ class ShareLeases:
                 free -= 1
                 if free < 0:
                     continue
-            share = LimitShare(ppm, message.token_shares.get(name, ppm))
-            changes[account] = TenantShare(account, share, until)
+            changes[account] = TenantShare(account, self._share(account, message, now), until)
+            if message.token_shares.get(name, ppm) != ppm:
+                self._split[account] = changes[account]
+            elif name in message.token_shares:
+                self._split.pop(account, None)
         if changes:
             self._ends_at = until if self._ends_at is None else min(self._ends_at, until)
         self._shares = self._shares.updated(changes)
         self._assign(SharesAssigned(self._floor_ppm, self._shares))
+
+    def _share(self, account: TenantId, message: ShareMessage, now: Instant) -> LimitShare:
+        """Returns the share in a message.
+
+        A controller of an older version sends no shares of tokens, and does not know that other cells have leased them.
+        A lower share of tokens is therefore kept until the lease with it has expired.
+        """
+        requests_ppm = message.shares[account]
+        if (tokens_ppm := message.token_shares.get(account)) is None:
+            split = self._split.get(account)
+            kept_ppm = requests_ppm if split is None or split.until <= now else split.share.tokens_ppm
+            tokens_ppm = min(requests_ppm, kept_ppm)
+        return LimitShare(requests_ppm, tokens_ppm)
 
     def _drop_expired(self, now: Instant) -> None:
         """Drops expired leases. Visits them only if one of them may have expired since the last visit."""
@@ -101,6 +119,8 @@ class ShareLeases:
             each.account: None for each in self._shares.values() if each.until <= now
         }
         self.expired += len(expired)
+        for account in expired:
+            self._split.pop(account, None)
         self._shares = self._shares.updated(expired)
         self._ends_at = min((each.until for each in self._shares.values()), default=None)
 
