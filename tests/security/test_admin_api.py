@@ -5,7 +5,7 @@ is parsed and does not reach the directory.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -150,14 +150,14 @@ class FakeWire:
 async def taken_over() -> None: ...
 
 
-def api(directory: FakeDirectory, reads: ReadAudit | None = None) -> AdminApi:
+def api(directory: FakeDirectory, reads: ReadAudit | None = None, targets: Collection[str] | None = None) -> AdminApi:
     others = {
         **tenant_routes(directory, SECRET),  # type: ignore[arg-type]
         **budget_routes(directory, lambda _: ()),  # type: ignore[arg-type]
         **cost_routes(directory),  # type: ignore[arg-type]
         **share_routes(lambda _: {}, dict),
     }
-    return AdminApi(directory, AUTH, taken_over, lambda _: None, reads or ReadLog(None, ""), more_routes=others)  # type: ignore[arg-type]
+    return AdminApi(directory, AUTH, taken_over, lambda _: targets, reads or ReadLog(None, ""), more_routes=others)  # type: ignore[arg-type]
 
 
 async def asked(
@@ -169,6 +169,7 @@ async def asked(
     method: str = "POST",
     kind: bytes = b"application/json",
     reads: ReadAudit | None = None,
+    targets: Collection[str] | None = None,
     **more: bytes,
 ) -> FakeWire:
     wire = FakeWire()
@@ -178,7 +179,7 @@ async def asked(
     client = Client(wire, method=method, path=f"/admin/v1/{path}".encode(), headers=headers, body_bytes_max=2**20)
     client.add_body(body)
     client.complete_body()
-    await api(directory, reads)(client)
+    await api(directory, reads, targets)(client)
     return wire
 
 
@@ -306,6 +307,15 @@ async def test_text_fields_reject_nul_and_trailing_line_breaks(path: str) -> Non
             directory = FakeDirectory()
             wire = await asked(directory, path, json.dumps({**whole, name: wrong}).encode(), key=f"hg-{NEEDS[path]}")
             assert (wire.status, directory.asked) == (400, []), (name, wrong)
+
+
+@pytest.mark.parametrize(("key", "listed"), [("hg-operate", False), ("hg-operator", True), ("hg-admin", True)])
+async def test_names_of_tenants_are_listed_only_for_operators_who_may_read_them(key: str, *, listed: bool) -> None:
+    body = b'{"verb": "throttle", "target": "bolt", "duration_s": 60, "concurrency": 1}'
+    wire = await asked(FakeDirectory(), "overrides/create", body, key=key, targets=["acme"])
+
+    assert (wire.status, wire.error["code"]) == (404, "not_found")
+    assert wire.error["message"] == f'cannot throttle "bolt": unknown name{"; known: acme" if listed else ""}'
 
 
 @pytest.mark.parametrize("path", ["keys/create", "keys/rotate"])

@@ -21,7 +21,7 @@ from headgate.edge.admin.route_permissions import API_PERMISSIONS, RECORDED_API
 from headgate.edge.client import BodyTooLarge, Client, ClientDisconnected
 from headgate.edge.error_replies import JSON_HEADER
 from headgate.model.units import SECOND, Instant
-from headgate.ports.admin_roles import Operator
+from headgate.ports.admin_roles import Operator, Permission
 from headgate.ports.directory import (
     Actor,
     AuditRow,
@@ -100,6 +100,14 @@ class AdminRoute:
     writes: bool
 
 
+class _UnknownTarget(Exception):
+    """`problem` is the message, and `known` are the valid targets."""
+
+    def __init__(self, problem: str, known: Collection[str]) -> None:
+        super().__init__(problem)
+        self.known = known
+
+
 class AdminApi:
     def __init__(
         self,
@@ -165,7 +173,7 @@ class AdminApi:
             raise AdminRejection(403, "permission_denied", message)
         asked = _decode(await _read_body(client), route.body)
         try:
-            said = await self._run(route, asked, Actor(operator.name, client.peer))
+            said = await self._run(route, asked, operator, client.peer)
         except AdminRejection as rejected:
             await self._record(client, operator, asked, rejected.status)
             raise
@@ -174,9 +182,13 @@ class AdminApi:
             await self._wait_applied()
         return json_body(said)
 
-    async def _run(self, route: AdminRoute, asked: AdminBody, actor: Actor) -> Mapping[str, object]:
+    async def _run(self, route: AdminRoute, asked: AdminBody, operator: Operator, origin: str) -> Mapping[str, object]:
         try:
-            return await route.handler(asked, actor)
+            return await route.handler(asked, Actor(operator.name, origin))
+        except _UnknownTarget as unknown:
+            # The names of tenants require the permission to read them.
+            known = f"; known: {_listed(unknown.known)}" if Permission.READ in operator.permissions else ""
+            raise AdminRejection(404, "not_found", f"{unknown}{known}") from None
         except NotFound as unknown:
             raise AdminRejection(404, "not_found", str(unknown)) from None
         except ChangeRejected as refusal:
@@ -214,7 +226,7 @@ class AdminApi:
         terms = _override_terms(asked)
         known = self._targets(asked.verb)
         if known is not None and asked.target not in known:
-            raise NotFound(f'cannot {asked.verb} "{asked.target}": unknown name; known: {_listed(known)}')
+            raise _UnknownTarget(f'cannot {asked.verb} "{asked.target}": unknown name', known)
         row = await self._overrides.create_override(
             asked.verb, asked.target, terms, actor, reason=asked.reason, duration_s=asked.duration_s
         )
