@@ -3,6 +3,9 @@
 import asyncio
 import logging
 import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -209,6 +212,50 @@ async def test_hanging_write_of_a_read_without_an_operator_does_not_delay_operat
         with pytest.raises(AuditUnavailable):
             await hung
         os.close(reader)
+
+
+async def test_log_does_not_wait_for_other_threads(tmp_path: Path) -> None:
+    log = in_files(tmp_path)
+    release = threading.Event()
+    loop = asyncio.get_running_loop()
+    loop.set_default_executor(ThreadPoolExecutor(1))
+    busy = loop.run_in_executor(None, release.wait)
+    try:
+        await log.record(ENTRY)
+        assert await all_of(log) == [ENTRY]
+        assert not busy.done()
+    finally:
+        release.set()
+        await busy
+
+
+async def test_thread_of_a_read_that_timed_out_ends_before_the_next_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number, process in enumerate(("older", "newer")):
+        await in_files(tmp_path, process).record(replace(ENTRY, operator=process))
+        os.utime(tmp_path / f"{process}-000001.reads.jsonl", ns=(number, number))
+    release = threading.Event()
+    opened: list[str] = []
+    read_bytes = Path.read_bytes
+
+    def read(path: Path) -> bytes:
+        opened.append(path.name.partition("-")[0])
+        assert release.wait(30)
+        return read_bytes(path)
+
+    monkeypatch.setattr(Path, "read_bytes", read)
+    log = in_files(tmp_path, read_s_max=0.05)
+    while not opened:
+        with pytest.raises(AuditUnavailable, match="could not be read within"):
+            await all_of(log)
+    release.set()
+    async with asyncio.timeout(30):
+        while "older" not in opened:
+            with suppress(AuditUnavailable):
+                await all_of(log)
+
+    assert opened[:2] == ["newer", "newer"]
 
 
 @pytest.mark.parametrize("secret", [f"hg-{'k' * 43}", "hg-short", "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJhbm4ifQ.c2lnbg"])

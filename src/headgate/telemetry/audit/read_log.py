@@ -21,8 +21,10 @@ import stat
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 from pathlib import Path
+from threading import Event
 from typing import Final, NamedTuple, TypeAlias
 
 import msgspec
@@ -38,7 +40,8 @@ ANONYMOUS_FILES_MIN: Final = 4
 """Minimum number of files within the size limit, so that deleting one removes only a small part of the entries."""
 WRITE_S_MAX: Final = 2.0
 """Maximum time for recording one read."""
-_READ_S_MAX: Final = 10.0
+READ_S_MAX: Final = 10.0
+"""Maximum time for reading a page of the log."""
 _OPERATOR_SUFFIX: Final = ".reads.jsonl"
 _ANONYMOUS_SUFFIX: Final = ".anonymous-reads.jsonl"
 """Other files of the directory are neither read nor deleted."""
@@ -81,6 +84,7 @@ class ReadLog:
         process: str,
         *,
         write_s_max: float = WRITE_S_MAX,
+        read_s_max: float = READ_S_MAX,
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
         """`process` is a name that no other process uses."""
@@ -93,6 +97,9 @@ class ReadLog:
         self._recorded = 0
         self._anonymous_lines = LogLimit("suppressed log lines of reads without an operator", now_s)
         self._write_s_max = write_s_max
+        self._read_s_max = read_s_max
+        self._reader = ThreadPoolExecutor(1, "audit-read")
+        """Reads one page at a time. Writes have threads of their own and do not wait for it."""
 
     async def record(self, entry: ReadEntry) -> None:
         entry = _masked(entry)
@@ -103,7 +110,7 @@ class ReadLog:
         try:
             async with asyncio.timeout(self._write_s_max):
                 await files.turn.acquire()
-                writing = asyncio.get_running_loop().run_in_executor(None, files.append, entry)
+                writing = asyncio.get_running_loop().run_in_executor(files.writer, files.append, entry)
                 # If the disk hangs, only this thread waits for it, and all other reads are rejected.
                 writing.add_done_callback(files.end_turn)
                 await asyncio.shield(writing)
@@ -133,13 +140,17 @@ class ReadLog:
         place = None if before is None else _place_of(before)
         if not (files := self._files):
             return _page(_newest([*self._operators, *self._anonymous], place, tenant, limit), limit, 0)
+        stop = Event()
+        loop = asyncio.get_running_loop()
         try:
-            async with asyncio.timeout(_READ_S_MAX):
-                return await asyncio.to_thread(_newest_of_files, files, place, tenant, limit)
+            async with asyncio.timeout(self._read_s_max):
+                return await loop.run_in_executor(self._reader, _newest_of_files, files, place, tenant, limit, stop)
         except TimeoutError:
-            raise AuditUnavailable(f"audit.directory could not be read within {_READ_S_MAX:g} s") from None
+            raise AuditUnavailable(f"audit.directory could not be read within {self._read_s_max:g} s") from None
         except OSError as error:
             raise AuditUnavailable(f"audit.directory cannot be read: {error.strerror or error}") from None
+        finally:
+            stop.set()
 
 
 class _LogFiles:
@@ -154,6 +165,7 @@ class _LogFiles:
         self._bytes_max = files * self._file_bytes_max
         self.turn = asyncio.Lock()
         """Held while an entry is being written."""
+        self.writer = ThreadPoolExecutor(1, "audit-write")
         self._path: Path | None = None
         self._begun = 0
         """Number of files that this process has begun."""
@@ -202,20 +214,25 @@ class _LogFiles:
                 yield found.st_mtime_ns, found.st_size, path
 
 
-def _newest_of_files(files: Iterable[_LogFiles], before: _Place | None, tenant: str | None, limit: int) -> ReadPage:
+def _newest_of_files(
+    files: Iterable[_LogFiles], before: _Place | None, tenant: str | None, limit: int, stop: Event
+) -> ReadPage:
+    """If `stop` is set, ends soon with an incomplete result."""
     kept: list[_Placed] = []
     skipped = 0
     found = (each for kind in files for each in kind.all())
     for changed_ns, _, path in sorted(found, key=lambda each: each[0], reverse=True):
         if len(kept) == limit and changed_ns + _CLOCK_NS < kept[-1][0].at_ns:
             break  # All entries of this file and of older ones are older.
-        entries, damaged = _entries_of(path)
+        if stop.is_set():
+            break
+        entries, damaged = _entries_of(path, stop)
         kept = _newest([*kept, *entries], before, tenant, limit)
         skipped += damaged
     return _page(kept, limit, skipped)
 
 
-def _entries_of(path: Path) -> tuple[list[_Placed], int]:
+def _entries_of(path: Path, stop: Event) -> tuple[list[_Placed], int]:
     """Entries of the file, and the number of damaged lines.
 
     A line is damaged if the process was killed while it wrote the line, or by the disk.
@@ -226,6 +243,8 @@ def _entries_of(path: Path) -> tuple[list[_Placed], int]:
         return [], 0  # Another process has deleted it.
     found: list[_Placed] = []
     for number, line in enumerate(lines):
+        if stop.is_set():
+            break
         try:
             entry = msgspec.json.decode(line, type=ReadEntry)
         except _DAMAGE:
