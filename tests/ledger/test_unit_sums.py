@@ -19,7 +19,15 @@ from headgate.ledger.partitions import drop_expired
 from headgate.ledger.reports import queries
 from headgate.ledger.reports.postgres_reports import ReportPolicy
 from headgate.ledger.reports.unit_queries import unit_lines
-from headgate.ledger.unit_sums import UnitSums, UnitSumsLag, move_slice, queue_before_drop, queue_next_day
+from headgate.ledger.unit_sums import (
+    UnitSums,
+    UnitSumsLag,
+    delete_expired_sums,
+    delete_removed_key,
+    move_slice,
+    queue_before_drop,
+    queue_next_day,
+)
 from headgate.model.money import BillCause, NanoUsd
 from headgate.ports.cost_reports import ReportFilter
 from headgate.ports.ledger import UsageRow
@@ -354,6 +362,10 @@ async def test_late_row_of_a_dropped_day_is_added_to_the_sums(url: str, tmp_path
     assert [(line.name, line.requests) for line in report.lines] == [("u1", 2)]
 
 
+async def counts(link: Any, *tables: str) -> list[int]:
+    return [await link.fetchval(f"select count(*) from headgate.usage_unit_{table}") for table in tables]
+
+
 async def test_sums_are_deleted_after_400_days(url: str, tmp_path: Path) -> None:
     async with connected(url) as link:
         await register(link)
@@ -362,8 +374,67 @@ async def test_sums_are_deleted_after_400_days(url: str, tmp_path: Path) -> None
         await drop_expired(link, retention_days=30, now=datetime(2027, 11, 5, tzinfo=UTC))
         assert (await report_by_unit(url)).total.requests == 1
         await drop_expired(link, retention_days=30, now=datetime(2027, 12, 30, tzinfo=UTC))
-        for table in ("days", "months", "totals"):
-            assert await link.fetchval(f"select count(*) from headgate.usage_unit_{table}") == 0
+        # The month's last day is 395 days ago.
+        assert await counts(link, "days", "months", "totals") == [0, 2, 2]
+        assert (await report_by_unit(url)).total.requests == 1
+        await drop_expired(link, retention_days=30, now=datetime(2028, 1, 5, tzinfo=UTC))
+        assert await counts(link, "days", "months", "totals") == [0, 0, 0]
+
+
+async def test_sums_are_kept_as_long_as_the_rows(url: str, tmp_path: Path) -> None:
+    async with connected(url) as link:
+        await register(link)
+        await write_third(url, tmp_path)
+        await catch_up(link)
+        await drop_expired(link, retention_days=730, now=datetime(2028, 1, 5, tzinfo=UTC))
+        assert await link.fetchval("select count(*) from headgate.usage") == 5
+        await assert_equal_to_rows(link)
+
+
+async def test_expired_sums_are_deleted_in_batches(url: str, tmp_path: Path) -> None:
+    units = [(("unit", f"u{number}"),) for number in range(5)]
+    async with connected(url) as link:
+        await register(link)
+        await written(url, tmp_path, [usage("2026-11-03T10:20", str(unit), metadata=unit) for unit in units])
+        await catch_up(link)
+        recorded = RecordedStatements(link)
+        await delete_expired_sums(recorded, date(2028, 1, 5), retention_days=30, rows_max=2)
+        assert await counts(link, "days", "months", "totals") == [0, 0, 0]
+        # Five days, ten months and two totals, each table until nothing is left.
+        assert recorded.deleted == [2, 2, 1, 0, *[2] * 5, 0, 2, 0]
+
+
+class RecordedStatements:
+    """A connection that records the number of rows that each statement deletes."""
+
+    def __init__(self, link: Any) -> None:
+        self._link = link
+        self.deleted: list[int] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._link, name)
+
+    async def execute(self, query: str, *values: object) -> str:
+        status = await self._link.execute(query, *values)
+        if status.startswith("DELETE"):
+            self.deleted.append(int(status.split()[1]))
+        return status
+
+
+async def test_other_data_is_deleted_if_the_sums_cannot_be_deleted(url: str, tmp_path: Path) -> None:
+    async with connected(url) as link, connected(url) as other:
+        await register(link)
+        await write_third(url, tmp_path)
+        await catch_up(link)
+        await link.execute(
+            "insert into headgate.budget_notifications (scope, period, period_start, percent, limit_nano_usd,"
+            " spent_nano_usd) values ('tenant:acme', 'month', '2026-11-01', 80, 1000, 900)"
+        )
+        async with other.transaction():
+            await other.execute(HOLD_SUMS)
+            await drop_expired(link, retention_days=30, now=datetime(2028, 1, 5, tzinfo=UTC))
+        assert await link.fetchval("select count(*) from headgate.budget_notifications") == 0
+        assert (await counts(link, "days"))[0] > 0
 
 
 # Keys
@@ -377,12 +448,74 @@ async def test_rows_are_not_queued_before_a_key_is_registered_or_after_it_is_rem
         await written(url, tmp_path / "between", Traffic(2).rows())
         assert await link.fetchval("select count(*) from headgate.usage_unit_queue") > 0
         await link.execute("select headgate.remove_unit_key('unit')")
+        await delete_removed(link)
         await written(url, tmp_path / "after", Traffic(3).rows())
         assert await link.fetchval("select count(*) from headgate.usage_unit_queue") == 0
         assert await link.fetchval("select count(*) from pg_trigger where tgname = 'queue_unit_sums'") == 0
         report = await report_by_unit(url)
         assert report.resolution == "row"
         await register(link)
+        await assert_equal_to_rows(link)
+
+
+async def delete_removed(link: Any) -> None:
+    while await delete_removed_key(link, rows_max=3):
+        pass
+
+
+async def test_sums_of_a_removed_key_are_deleted_in_batches(url: str, tmp_path: Path) -> None:
+    tables = ("queue", "days", "months", "totals", "removed_keys")
+    async with connected(url) as link:
+        await register(link)
+        await register(link, "other")
+        await written(url, tmp_path / "moved", Traffic(1).rows())
+        await catch_up(link)
+        await written(url, tmp_path / "queued", Traffic(2).rows())
+        kept = "select count(*) from headgate.usage_unit_days where key = 'other'"
+        others = await link.fetchval(kept)
+        before = await counts(link, *tables)
+        await link.execute("select headgate.remove_unit_key('unit')")
+        assert await counts(link, *tables) == [*before[:4], 1]
+        assert not await link.fetchval("select headgate.register_unit_key('unit')")
+        assert await delete_removed_key(link, rows_max=1)
+        assert await counts(link, *tables) == [before[0] - 1, *before[1:4], 1]
+        await delete_removed(link)
+        assert all(await counts(link, "queue", "days", "months", "totals"))
+        for table in tables:
+            assert not await link.fetchval(
+                f"select exists (select from headgate.usage_unit_{table} where key = 'unit')"
+            )
+        assert await link.fetchval(kept) == others > 0
+        await register(link)
+        await assert_equal_to_rows(link)
+
+
+async def test_key_can_be_removed_while_a_partition_is_created(url: str) -> None:
+    async with connected(url) as link, connected(url) as writer:
+        await register(link)
+        creating = writer.transaction()
+        await creating.start()
+        await writer.execute("create table headgate.usage_20261103 (like headgate.usage including all)")
+        removing = asyncio.create_task(link.execute("select headgate.remove_unit_key('unit')"))
+        await until_blocked(writer, link)
+        await writer.execute(
+            "alter table headgate.usage attach partition headgate.usage_20261103"
+            " for values from ('2026-11-03') to ('2026-11-04')"
+        )
+        await creating.commit()
+        await removing
+        assert await link.fetchval("select count(*) from headgate.usage_unit_keys") == 0
+
+
+async def test_gateway_deletes_the_sums_of_a_removed_key(url: str, tmp_path: Path) -> None:
+    async with connected(url) as link:
+        await register(link, "other")
+        await write_third(url, tmp_path / "rows")
+        await catch_up(link)
+        await link.execute("select headgate.remove_unit_key('other')")
+        await UnitSums(lambda: "unit").run_if_due(link)
+        assert await link.fetchval("select count(*) from headgate.usage_unit_removed_keys") == 0
+        assert not await link.fetchval("select exists (select from headgate.usage_unit_days where key = 'other')")
         await assert_equal_to_rows(link)
 
 

@@ -112,11 +112,11 @@ async def drop_expired(
         kept_from = first_kept(now, retention_days)
         dropped = await _drop_days(link, kept_from, roll_up=roll_up)
         await _delete_undated(link, datetime.combine(kept_from, datetime.min.time(), UTC))
-        await delete_expired_sums(link, now.date())
         for statement in _DELETE_EXPIRED:
             await link.execute(statement, now - timedelta(days=retention_days))
         for statement in _DELETE_EXPIRED_DIRECTORY:
             await link.execute(statement, now - timedelta(days=DIRECTORY_DAYS + 1))
+        await _delete_sums(link, now.date(), retention_days)
         return dropped
     finally:
         await link.execute("select pg_advisory_unlock($1)", _LOCK)
@@ -159,6 +159,15 @@ async def _roll_up(link: DatabaseConnection, name: str, day: str) -> None:
     await link.execute("set local statement_timeout = 0")
     since = datetime.strptime(day, "%Y%m%d").replace(tzinfo=UTC)
     await link.execute(_ROLL_UP, since, since + timedelta(days=1), timeout=_ROLL_UP_S_MAX)
+
+
+async def _delete_sums(link: DatabaseConnection, today: date, retention_days: int) -> None:
+    try:
+        await delete_expired_sums(link, today, retention_days=retention_days)
+    except (asyncpg.PostgresError, TimeoutError) as error:
+        if link.is_closed():
+            raise
+        log.info("expired sums by business unit will be deleted in an hour: %s", type(error).__name__)
 
 
 async def _delete_undated(link: DatabaseConnection, before: datetime) -> None:

@@ -29,7 +29,9 @@ DAY_S_MAX: Final = 600.0
 """Timeout for adding the rows of one day."""
 WARNINGS_KNOWN_MAX: Final = 20
 KEPT_DAYS: Final = 400
-"""Retention time of the sums, so that a month can be compared with the same month of the previous year."""
+"""Shortest retention time of the sums, so that a month can be compared with the same month of the previous year."""
+DELETED_ROWS: Final = 5_000
+"""Number of rows that are deleted in one transaction."""
 
 UNIT_AMOUNTS: Final = (
     *("requests", "unsent", "attempts", "engine_us", "tokens_in", "tokens_cached", "tokens_out"),
@@ -110,11 +112,25 @@ _LAG: Final = """
         select greatest(extract(epoch from clock_timestamp() - added_at), 0.000001)
         from headgate.usage_unit_queue order by added_at limit 1
     ), 0)::float8 as age_s"""
+_MONTH: Final = "date_trunc('month', $1::date::timestamp)::date"
 _DELETE_EXPIRED: Final = tuple(
-    f"delete from headgate.{table}"  # noqa: S608
-    f" where key = any(array(select key from headgate.usage_unit_keys)) and {column} < $1"
-    for table, column in (("usage_unit_days", "day"), ("usage_unit_months", "month"), ("usage_unit_totals", "month"))
+    f"delete from headgate.{table} where ctid = any(array(select ctid from headgate.{table}"  # noqa: S608
+    f" where key = any(array(select key from headgate.usage_unit_keys)) and {is_expired} limit $2))"
+    for table, is_expired in (
+        ("usage_unit_days", "day < $1::date"),
+        ("usage_unit_months", f"month < {_MONTH}"),
+        ("usage_unit_totals", f"month < {_MONTH}"),
+    )
 )
+_REMOVED_KEY: Final = "select key from headgate.usage_unit_removed_keys order by key limit 1"
+_DELETE_REMOVED: Final = tuple(
+    f"delete from headgate.{table}"  # noqa: S608
+    f" where ctid = any(array(select ctid from headgate.{table} where key = $1 limit $2))"
+    # The queue is first, because its rows would be moved to the other tables.
+    for table in ("usage_unit_queue", "usage_unit_days", "usage_unit_months", "usage_unit_totals")
+)
+_REMOVAL_DONE: Final = "delete from headgate.usage_unit_removed_keys where key = $1"
+_IS_BEING_REMOVED: Final = "select exists (select from headgate.usage_unit_removed_keys where key = $1)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +171,7 @@ class UnitSums:
         self._ran_at = now
         if not await is_migrated(link):
             return
-        for step in (self._register, self._measure, self._advance, self._measure):
+        for step in (self._register, self._measure, self._advance, self._delete_removed, self._measure):
             await self._try(step, link)
 
     async def _try(self, step: Callable[[DatabaseConnection], Awaitable[None]], link: DatabaseConnection) -> None:
@@ -178,6 +194,8 @@ class UnitSums:
             if await link.fetchval(_REGISTER, key):
                 self._registered = key
                 return
+            if await link.fetchval(_IS_BEING_REMOVED, key):
+                return
         self._warn(
             f'reports by "{key}" read individual rows, because the database already sums by other metadata keys; remove'
             " one that is not used any more (docs/concepts/cost.md#sums-by-business-unit)"
@@ -196,6 +214,11 @@ class UnitSums:
                 return
             if time.monotonic() >= until:
                 return
+
+    async def _delete_removed(self, link: DatabaseConnection) -> None:
+        until = time.monotonic() + self._steps_s_max
+        while await delete_removed_key(link) and time.monotonic() < until:
+            pass
 
     def _warn(self, message: str) -> None:
         if message not in self._warned:
@@ -242,10 +265,35 @@ async def queue_before_drop(link: DatabaseConnection, day: date) -> None:
             await _queue_day(link, row["key"], day, DAY_S_MAX)
 
 
-async def delete_expired_sums(link: DatabaseConnection, today: date) -> None:
-    if await is_migrated(link):
-        for statement in _DELETE_EXPIRED:
-            await link.execute(statement, today - timedelta(days=KEPT_DAYS))
+async def delete_removed_key(link: DatabaseConnection, *, rows_max: int = DELETED_ROWS) -> bool:
+    """Deletes up to `rows_max` amounts of a removed key. Returns whether there may be more."""
+    async with link.transaction():
+        if not await link.fetchval(_TRY_LOCK):
+            return False
+        key = await link.fetchval(_REMOVED_KEY)
+        if key is None:
+            return False
+        for statement in _DELETE_REMOVED:
+            if await link.execute(statement, key, rows_max) != "DELETE 0":
+                return True
+        await link.execute(_REMOVAL_DONE, key)
+    return True
+
+
+async def delete_expired_sums(
+    link: DatabaseConnection, today: date, *, retention_days: int, rows_max: int = DELETED_ROWS
+) -> None:
+    """Deletes expired sums in batches, so that no statement takes long. Months expire by their last day."""
+    if not await is_migrated(link):
+        return
+    kept_from = today - timedelta(days=max(KEPT_DAYS, retention_days))
+    for statement in _DELETE_EXPIRED:
+        deleted = ""
+        while deleted != "DELETE 0":
+            async with link.transaction():
+                await link.execute(_SET_LOCK_TIMEOUT)
+                await link.execute(_LOCK)
+                deleted = await link.execute(statement, kept_from, rows_max)
 
 
 async def _queue_day(link: DatabaseConnection, key: str, day: date, day_s_max: float) -> None:

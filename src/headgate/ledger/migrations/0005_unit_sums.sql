@@ -19,6 +19,11 @@ create table headgate.usage_unit_keys (
     created_at timestamptz not null default now()
 );
 
+-- Keys whose amounts remain to be deleted.
+create table headgate.usage_unit_removed_keys (
+    key text primary key
+);
+
 create table headgate.usage_unit_backlog (
     key text not null,
     day date not null,
@@ -131,7 +136,7 @@ begin
 end
 $$;
 
--- Starts to sum a key, unless four keys are summed already. Returns whether the key is summed. The table lock waits for
+-- Starts to sum a key, unless four keys are summed already or amounts of the key remain to be deleted. Returns whether the key is summed. The table lock waits for
 -- transactions that are inserting rows and stops new ones, so each row is either visible here, and its day in the
 -- backlog, or inserted with the trigger. The advisory lock waits for a process that is dropping a day, so the backlog
 -- contains no day that is about to be dropped.
@@ -145,6 +150,9 @@ begin
         return false;
     end if;
     perform pg_advisory_xact_lock(hashtext('headgate.unit_sums'));
+    if exists (select from headgate.usage_unit_removed_keys where key = new_key) then
+        return false;
+    end if;
     lock table only headgate.usage in share row exclusive mode;
     if exists (select from headgate.usage_unit_keys where key = new_key) then
         return true;
@@ -167,20 +175,22 @@ begin
 end
 $$;
 
--- Stops summing a key and deletes its sums. Called by operators. The advisory lock keeps gateways from moving amounts
--- of the key at the same time.
-create function headgate.remove_unit_key(old_key text) returns void language plpgsql as $$
+-- Stops summing a key. Called by operators. Gateways then delete its sums in batches. The advisory lock keeps gateways
+-- from adding a day of the key at the same time. The table lock waits for transactions that are inserting rows. It is
+-- the strongest one from the start, because a transaction that is creating a partition could otherwise wait for this
+-- one, and this one for that one when it drops the trigger.
+create function headgate.remove_unit_key(old_key text) returns void language plpgsql set lock_timeout = '2s' as $$
 begin
     perform pg_advisory_xact_lock(hashtext('headgate.unit_sums'));
-    lock table only headgate.usage in share row exclusive mode;
+    lock table only headgate.usage in access exclusive mode;
     delete from headgate.usage_unit_keys where key = old_key;
+    if not found then
+        return;
+    end if;
+    insert into headgate.usage_unit_removed_keys (key) values (old_key);
+    delete from headgate.usage_unit_backlog where key = old_key;
     if not exists (select from headgate.usage_unit_keys) then
         drop trigger if exists queue_unit_sums on headgate.usage;
     end if;
-    delete from headgate.usage_unit_backlog where key = old_key;
-    delete from headgate.usage_unit_queue where key = old_key;
-    delete from headgate.usage_unit_days where key = old_key;
-    delete from headgate.usage_unit_months where key = old_key;
-    delete from headgate.usage_unit_totals where key = old_key;
 end
 $$;
