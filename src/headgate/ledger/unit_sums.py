@@ -112,6 +112,7 @@ _LAG: Final = """
         select greatest(extract(epoch from clock_timestamp() - added_at), 0.000001)
         from headgate.usage_unit_queue order by added_at limit 1
     ), 0)::float8 as age_s"""
+_HAS_KEYS: Final = "select exists (select from headgate.usage_unit_keys)"
 _MONTH: Final = "date_trunc('month', $1::date::timestamp)::date"
 _DELETE_EXPIRED: Final = tuple(
     f"delete from headgate.{table} where ctid = any(array(select ctid from headgate.{table}"  # noqa: S608
@@ -161,6 +162,7 @@ class UnitSums:
         self._ran_at: float | None = None
         self._registered: str | None = None
         self._warned: set[str] = set()
+        self._is_measured = False
         self.lag = UnitSumsLag()
 
     async def run_if_due(self, link: DatabaseConnection) -> None:
@@ -202,12 +204,16 @@ class UnitSums:
         )
 
     async def _measure(self, link: DatabaseConnection) -> None:
+        self._is_measured = False
         row = await link.fetchrow(_LAG)
         assert row is not None
+        self._is_measured = True
         self.lag = UnitSumsLag(row["days"], row["age_s"])
 
     async def _advance(self, link: DatabaseConnection) -> None:
         """Moves the queue, and adds another day to it whenever it is almost empty, so that it stays short."""
+        if self._is_measured and self.lag == UnitSumsLag():
+            return
         until = time.monotonic() + self._steps_s_max
         while (moved := await move_slice(link, rows_max=self._slice_rows)) is not None:
             if moved < self._slice_rows and not await queue_next_day(link, day_s_max=self._day_s_max):
@@ -216,6 +222,8 @@ class UnitSums:
                 return
 
     async def _delete_removed(self, link: DatabaseConnection) -> None:
+        if await link.fetchval(_REMOVED_KEY) is None:
+            return
         until = time.monotonic() + self._steps_s_max
         while await delete_removed_key(link) and time.monotonic() < until:
             pass
@@ -284,7 +292,7 @@ async def delete_expired_sums(
     link: DatabaseConnection, today: date, *, retention_days: int, rows_max: int = DELETED_ROWS
 ) -> None:
     """Deletes expired sums in batches, so that no statement takes long. Months expire by their last day."""
-    if not await is_migrated(link):
+    if not await is_migrated(link) or not await link.fetchval(_HAS_KEYS):
         return
     kept_from = today - timedelta(days=max(KEPT_DAYS, retention_days))
     for statement in _DELETE_EXPIRED:
