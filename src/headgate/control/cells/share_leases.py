@@ -88,9 +88,9 @@ class ShareLeases:
                 free -= 1
                 if free < 0:
                     continue
-            changes[account] = TenantShare(account, self._share(account, message, now), until)
+            changes[account] = lease = TenantShare(account, self._share(account, message, now), until)
             if message.token_shares.get(name, ppm) != ppm:
-                self._split[account] = changes[account]
+                self._split[account] = lease
             elif name in message.token_shares:
                 self._split.pop(account, None)
         if changes:
