@@ -17,6 +17,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from headgate.edge.admin.operator_auth import AdminRejection, OperatorAuth
+from headgate.edge.admin.recorded_reads import record_read
 from headgate.edge.admin.route_permissions import API_PERMISSIONS, RECORDED_API
 from headgate.edge.client import BodyTooLarge, Client, ClientDisconnected
 from headgate.edge.error_replies import JSON_HEADER
@@ -31,7 +32,7 @@ from headgate.ports.directory import (
     OverrideRow,
     OverrideStore,
 )
-from headgate.ports.read_audit import AuditUnavailable, BadCursor, ReadAudit, ReadEntry
+from headgate.ports.read_audit import AuditUnavailable, BadCursor, ReadAudit
 from headgate.wire.openai_bodies import error_body, json_body
 
 BODY_BYTES_MAX: Final = 64 * 1024
@@ -40,7 +41,6 @@ LISTED_MAX: Final = 1_000
 _NAMES_SHOWN_MAX: Final = 100
 """Maximum number of names in the message about an unknown name."""
 OVERRIDE_S_MAX: Final = 7 * 86_400
-_RETRY_AFTER: Final = [(b"retry-after", b"5")]
 
 # Every pattern ends with \Z, because `$` would also match before a final newline.
 STEP: Final = "[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
@@ -196,26 +196,15 @@ class AdminApi:
         except DirectoryUnavailable as away:
             look = "check whether the change was made, then retry" if route.writes else "retry"
             message = f"the database did not respond: {away}; {look}"
-            raise AdminRejection(503, "database_unavailable", message, [(b"retry-after", b"5")]) from None
+            raise AdminRejection(503, "database_unavailable", message) from None
 
     async def _record(self, client: Client, operator: Operator, asked: AdminBody | None, status: int) -> None:
         """Records a read of tenants' data, before the response is sent."""
         if client.path not in RECORDED_API:
             return
         tenant = getattr(asked, "tenant", None) or getattr(asked, "under", None) or ""
-        entry = ReadEntry(
-            at_ns=time.time_ns(),
-            operator=operator.name,
-            address=client.peer,
-            route=client.path.decode(),
-            tenant=tenant,
-            target=getattr(asked, "request", ""),
-            status=status,
-        )
-        try:
-            await self._reads.record(entry)
-        except AuditUnavailable as problem:
-            raise AdminRejection(503, "audit_unavailable", not_recorded(problem), _RETRY_AFTER) from None
+        target = getattr(asked, "request", "")
+        await record_read(self._reads, client, operator, status=status, tenant=tenant, target=target)
 
     # Overrides
 
@@ -248,17 +237,12 @@ class AdminApi:
         except BadCursor as problem:
             raise AdminRejection(400, "invalid_request_error", str(problem)) from None
         except AuditUnavailable as problem:
-            raise AdminRejection(503, "audit_unavailable", f"{problem}; retry", _RETRY_AFTER) from None
+            raise AdminRejection(503, "audit_unavailable", f"{problem}; retry") from None
         return {
             "data": [{**asdict(each), "at": utc_text(Instant(each.at_ns))} for each in page.entries],
             "next": page.next,
             "skipped": page.skipped,
         }
-
-
-def not_recorded(problem: AuditUnavailable) -> str:
-    """Returns the message for a read that is rejected because it cannot be recorded."""
-    return f"the read cannot be recorded: {problem}; make the directory writable, or remove audit and restart"
 
 
 def _override_terms(asked: NewOverride) -> dict[str, int]:

@@ -14,17 +14,18 @@ from typing import Final, NamedTuple
 import msgspec
 
 from headgate.edge.admin.allowed_hosts import AllowedHosts
-from headgate.edge.admin.api import AdminApi, not_recorded
+from headgate.edge.admin.api import AdminApi
 from headgate.edge.admin.console import CONSOLE, EVENTS, AdminConsole
 from headgate.edge.admin.login import LOGIN, LOGIN_PATHS, ConsoleLogin
 from headgate.edge.admin.operator_auth import AdminRejection, OperatorAuth
+from headgate.edge.admin.recorded_reads import record_read
 from headgate.edge.admin.request_query import BadQuery, RequestQuery, read_local, read_query
 from headgate.edge.admin.route_permissions import ADMIN_API, RECORDED_PAGES, page_permission
 from headgate.edge.client import Client
 from headgate.edge.error_replies import JSON_HEADER
 from headgate.edge.pages.served import DOCS_PAGES, docs_pages
 from headgate.ports.admin_roles import Operator, Permission
-from headgate.ports.read_audit import AuditUnavailable, ReadAudit, ReadEntry
+from headgate.ports.read_audit import ReadAudit
 
 _TEXT = (b"content-type", b"text/plain; charset=utf-8")
 _NAME = re.compile(rb"[A-Za-z0-9_-]{1,128}")
@@ -169,14 +170,8 @@ class AdminApp:
     async def _record(
         self, client: Client, operator: Operator, status: int, tenant: str = "", target: str = ""
     ) -> None:
-        if not client.path.startswith(RECORDED_PAGES):
-            return
-        route = client.path.decode("latin-1")
-        entry = ReadEntry(time.time_ns(), operator.name, client.peer, route, tenant, target, status)
-        try:
-            await self._reads.record(entry)
-        except AuditUnavailable as problem:
-            raise AdminRejection(503, "audit_unavailable", not_recorded(problem), [(b"retry-after", b"5")]) from None
+        if client.path.startswith(RECORDED_PAGES):
+            await record_read(self._reads, client, operator, status=status, tenant=tenant, target=target)
 
     def _find(self, path: bytes, query: bytes) -> Awaitable[_Page] | None:
         if (page := self.pages.get(path)) is not None:

@@ -30,7 +30,6 @@ _QUERY_BYTES_MAX: Final = 8_192
 _FIELDS_MAX: Final = 20
 _TEXT: Final = (b"content-type", b"text/plain; charset=utf-8")
 _COMMON: Final = ((b"cache-control", b"no-store"), (b"referrer-policy", b"no-referrer"), _TEXT)
-_RETRY_AFTER: Final = (b"retry-after", b"5")
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +135,7 @@ class ConsoleLogin:
             # The provider's text is in the address bar. It is not repeated here, because anyone could have written it.
             raise _rejected("the identity provider has rejected the login")
         if self._exchanging >= EXCHANGES_MAX:
-            raise AdminRejection(503, "overloaded", "too many logins at the same time; retry", [_RETRY_AFTER])
+            raise AdminRejection(503, "overloaded", "too many logins at the same time; retry")
         self._exchanging += 1
         try:
             name, roles = await self._provider.sign_in(given["code"], secrets.verifier, secrets.nonce)
@@ -184,4 +183,4 @@ def _rejected(reason: str) -> AdminRejection:
 
 def _unavailable(problem: LoginUnavailable) -> AdminRejection:
     message = f"The identity provider is not available: {problem}. Try again, or use an operator key."
-    return AdminRejection(503, "key_unverified", message, [_RETRY_AFTER])
+    return AdminRejection(503, "key_unverified", message)

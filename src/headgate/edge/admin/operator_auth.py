@@ -7,7 +7,7 @@ compared with all known hashes in constant time, so that timing reveals nothing.
 
 import hmac
 from collections.abc import Collection, Mapping, Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 from headgate.edge.auth import bearer_token, looks_like_token
 from headgate.edge.client import Client
@@ -15,15 +15,16 @@ from headgate.ports.admin_roles import Operator
 from headgate.ports.identity import InvalidToken, OperatorTokens, TokenFault, UnknownTokenKey
 from headgate.wire.keys import digest
 
-_RETRY_AFTER = (b"retry-after", b"5")
+_RETRY_AFTER: Final = (b"retry-after", b"5")
 
 
 class AdminRejection(Exception):
-    """An admin request was rejected. The message is for the operator."""
+    """An admin request was rejected. The message is for the operator, who is asked to retry after status 503."""
 
     def __init__(self, status: int, code: str, message: str, headers: Sequence[tuple[bytes, bytes]] = ()) -> None:
         super().__init__(message)
-        self.status, self.code, self.message, self.headers = status, code, message, headers
+        self.status, self.code, self.message = status, code, message
+        self.headers = [*headers, _RETRY_AFTER] if status == 503 else headers
 
 
 class BrowserSessions(Protocol):
@@ -92,7 +93,7 @@ def token_rejection(invalid: InvalidToken) -> AdminRejection:
     match invalid.fault:
         case TokenFault.UNVERIFIED:
             message = "the token cannot be verified, because its issuer is unreachable; retry"
-            return AdminRejection(503, "key_unverified", message, [_RETRY_AFTER])
+            return AdminRejection(503, "key_unverified", message)
         case TokenFault.EXPIRED:
             message = "the token has expired; request a new one from its issuer"
         case _:

@@ -30,14 +30,8 @@ create table headgate.usage_unit_backlog (
     primary key (key, day)
 );
 
--- Units are sorted by code point, as in reports.
-create table headgate.usage_unit_days (
-    key text not null,
-    day date not null,
-    tenant text not null,
-    class text not null,
-    model text not null,
-    unit text collate "C" not null,
+-- Amounts of one row of the tables below. Dropped below.
+create table headgate.usage_unit_amounts (
     requests numeric not null,
     unsent numeric not null,
     attempts numeric not null,
@@ -50,7 +44,18 @@ create table headgate.usage_unit_days (
     overhead_nano_usd numeric not null,
     retries_nano_usd numeric not null,
     charged_nano_usd numeric not null,
-    cost_nano_usd numeric not null,
+    cost_nano_usd numeric not null
+);
+
+-- Units are sorted by code point, as in reports.
+create table headgate.usage_unit_days (
+    key text not null,
+    day date not null,
+    tenant text not null,
+    class text not null,
+    model text not null,
+    unit text collate "C" not null,
+    like headgate.usage_unit_amounts,
     primary key (key, day, tenant, class, model, unit)
 );
 
@@ -67,19 +72,7 @@ create table headgate.usage_unit_months (
     month date not null,
     scope text not null,
     unit text collate "C" not null,
-    requests numeric not null,
-    unsent numeric not null,
-    attempts numeric not null,
-    engine_us numeric not null,
-    tokens_in numeric not null,
-    tokens_cached numeric not null,
-    tokens_out numeric not null,
-    input_nano_usd numeric not null,
-    output_nano_usd numeric not null,
-    overhead_nano_usd numeric not null,
-    retries_nano_usd numeric not null,
-    charged_nano_usd numeric not null,
-    cost_nano_usd numeric not null,
+    like headgate.usage_unit_amounts,
     primary key (key, month, scope, unit)
 );
 create index usage_unit_months_by_cost on headgate.usage_unit_months (key, month, scope, cost_nano_usd desc, unit);
@@ -89,21 +82,11 @@ create table headgate.usage_unit_totals (
     month date not null,
     scope text not null,
     units bigint not null,
-    requests numeric not null,
-    unsent numeric not null,
-    attempts numeric not null,
-    engine_us numeric not null,
-    tokens_in numeric not null,
-    tokens_cached numeric not null,
-    tokens_out numeric not null,
-    input_nano_usd numeric not null,
-    output_nano_usd numeric not null,
-    overhead_nano_usd numeric not null,
-    retries_nano_usd numeric not null,
-    charged_nano_usd numeric not null,
-    cost_nano_usd numeric not null,
+    like headgate.usage_unit_amounts,
     primary key (key, month, scope)
 );
+
+drop table headgate.usage_unit_amounts;
 
 -- Days are in UTC. The model is '' if it does not exist, as in the daily sums. One statement per key has better
 -- estimates than one for all keys, and compiling it would take longer than running it.
