@@ -54,9 +54,14 @@ COMPILED = (
     "engines/engine_connection.py",
     "engines/http_engine.py",
     "engines/http_response.py",
+    "hosts/cell/command_executor.py",
     "hosts/cell/leader",
+    "hosts/cell/member",
+    "hosts/cell/node.py",
     "hosts/cell/protocol/link.py",
     "hosts/cell/protocol/validation.py",
+    "hosts/cell/redis/connection.py",
+    "hosts/cell/redis/stream_reader.py",
     "hosts/command_channel.py",
     "hosts/decision_time.py",
     "hosts/local/clock.py",
@@ -249,7 +254,9 @@ def compile_packages(source: Path, output: Path) -> None:
             path.write_text(prepare(path.read_text()))
         # mypyc works in the current directory and setuptools reads sys.argv, so both run in a separate process.
         environment = {**os.environ, "CFLAGS": f"{os.environ.get('CFLAGS', '')} {_C_OPTIONS}"}
-        subprocess.run([sys.executable, "-c", _MYPYC, *compiled], cwd=folder, env=environment, check=True)
+        # Warnings of mypyc must not be taken for the directory that this program prints.
+        command = [sys.executable, "-c", _MYPYC, *compiled]
+        subprocess.run(command, cwd=folder, env=environment, check=True, stdout=sys.stderr)
         shutil.rmtree(folder / "build")
         for built in extension_modules(folder):
             target = output / built.relative_to(folder)

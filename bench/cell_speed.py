@@ -32,7 +32,6 @@ from typing import cast
 from bench.cli import print_progress
 from bench.python_yardstick import Yardstick
 from bench.scheduler_workload import ENDPOINTS, TENANTS, workload_endpoints, workload_policy, workload_ticket
-from headgate.cli.serve import tune_garbage_collector
 from headgate.core.commands import Command, Dispatch, End
 from headgate.core.events import (
     AttemptEnded,
@@ -51,6 +50,7 @@ from headgate.hosts.cell.member.member import Member
 from headgate.hosts.cell.protocol.codec import decode_member_entry, decode_scheduler_entry, encode_entry
 from headgate.hosts.cell.protocol.known_endpoints import KnownEndpoints
 from headgate.hosts.cell.protocol.messages import Epoch, Share
+from headgate.hosts.garbage_collection import tune_garbage_collector
 from headgate.model.units import (
     MILLISECOND,
     SECOND,

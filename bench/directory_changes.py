@@ -27,7 +27,6 @@ import yaml
 
 from bench.cli import print_progress
 from bench.python_yardstick import Yardstick
-from headgate.cli.serve import tune_garbage_collector
 from headgate.compose.gateway import Gateway
 from headgate.config.load import load
 from headgate.config.settings import Settings
@@ -35,6 +34,7 @@ from headgate.control.directory_sync import migrate_database
 from headgate.core.commands import Command
 from headgate.core.events import Event, PolicyChanged
 from headgate.engines.dialects import DIALECTS
+from headgate.hosts.garbage_collection import tune_garbage_collector
 from headgate.ledger.database import Database
 from headgate.ledger.directory.postgres_directory import PostgresDirectory
 from headgate.model.engine_profile import PROFILES

@@ -26,7 +26,6 @@ from time import process_time
 from bench.cli import print_progress
 from bench.python_yardstick import Yardstick
 from bench.scheduler_workload import ENDPOINTS, TENANTS, workload_endpoints, workload_policy, workload_ticket
-from headgate.cli.serve import tune_garbage_collector
 from headgate.core.commands import Command, Dispatch, End
 from headgate.core.events import (
     AttemptEnded,
@@ -40,6 +39,7 @@ from headgate.core.events import (
     RequestArrived,
 )
 from headgate.core.scheduler import Scheduler
+from headgate.hosts.garbage_collection import tune_garbage_collector
 from headgate.model.ticket import Ticket
 from headgate.model.units import (
     MILLISECOND,

@@ -24,7 +24,6 @@ import uvloop
 from bench.load_generator import arrivals
 from bench.precise_timer import PreciseTimer
 from bench.scheduler_workload import ENDPOINTS, workload_endpoints, workload_policy, workload_ticket
-from headgate.cli.serve import tune_garbage_collector
 from headgate.core.commands import Abort, Dispatch
 from headgate.core.events import (
     AttemptEnded,
@@ -39,6 +38,7 @@ from headgate.hosts.cell.node import Node
 from headgate.hosts.cell.protocol.messages import Share
 from headgate.hosts.cell.protocol.views import MemberMode
 from headgate.hosts.cell.redis.store import RedisStore
+from headgate.hosts.garbage_collection import tune_garbage_collector
 from headgate.hosts.local.clock import SystemClock
 from headgate.model.outcome import Outcome
 from headgate.model.ticket import Ticket

@@ -16,7 +16,6 @@ from time import process_time_ns
 
 from bench.cell_streams.member_streams import FIRST_TOKEN_S, PLACES, TENANTS, TOKENS_PER_S, endpoint_count
 from bench.scheduler_workload import workload_endpoints, workload_policy, workload_ticket
-from headgate.cli.serve import tune_garbage_collector
 from headgate.core.commands import Dispatch, End
 from headgate.core.events import (
     AttemptEnded,
@@ -40,6 +39,7 @@ from headgate.hosts.cell.protocol.codec import (
 )
 from headgate.hosts.cell.protocol.known_endpoints import KnownEndpoints
 from headgate.hosts.cell.protocol.messages import Epoch, Share
+from headgate.hosts.garbage_collection import tune_garbage_collector
 from headgate.model.outcome import Outcome
 from headgate.model.units import MILLISECOND, SECOND, Duration, Instant
 from headgate.model.usage import Usage, UsageSource

@@ -35,7 +35,6 @@ from bench.cell_streams.stages import (
 from bench.load_generator import arrivals
 from bench.precise_timer import PreciseTimer
 from bench.scheduler_workload import workload_endpoints, workload_policy, workload_ticket
-from headgate.cli.serve import tune_garbage_collector
 from headgate.core.commands import Abort, Dispatch
 from headgate.core.events import (
     AttemptEnded,
@@ -54,6 +53,7 @@ from headgate.hosts.cell.node import Node
 from headgate.hosts.cell.protocol.messages import Share
 from headgate.hosts.cell.protocol.views import MemberMode
 from headgate.hosts.command_channel import HostCommandChannel
+from headgate.hosts.garbage_collection import tune_garbage_collector
 from headgate.hosts.local.clock import SystemClock
 from headgate.model.outcome import Outcome
 from headgate.model.ticket import Ticket
@@ -124,7 +124,7 @@ class ProcessReport(msgspec.Struct, frozen=True, kw_only=True):
     takeovers: list[TakeoverTimes]
     """All leases that this process was granted."""
     turn_ms: float
-    """Longest turn of the event loop in this measurement, by the wall clock."""
+    """Longest turn of the event loop in this measurement, by the wall clock. 0 in a process that cannot schedule."""
     turn_cpu_ms: float
     """Longest turn of the event loop in this measurement, in CPU time."""
 
@@ -132,18 +132,35 @@ class ProcessReport(msgspec.Struct, frozen=True, kw_only=True):
 class OpenStream:
     """A stream whose attempt is running."""
 
-    __slots__ = ("attempt", "begun_s", "interrupted", "request_id", "tokens")
+    __slots__ = ("_sleeping", "attempt", "begun_s", "interruption", "request_id", "tokens")
 
     def __init__(self, request_id: RequestId, attempt: int) -> None:
         self.request_id, self.attempt = request_id, attempt
         self.begun_s: float | None = None
         """Time of the first token. None before it."""
         self.tokens = 0
-        self.interrupted = asyncio.get_running_loop().create_future()
+        self.interruption: str | None = None
+        """Command by which the scheduler interrupted the stream, with its reason."""
+        self._sleeping: asyncio.Future[None] | None = None
 
     def interrupt(self, command: Abort | Dispatch) -> None:
-        if not self.interrupted.done():
-            self.interrupted.set_result(f"{type(command).__name__}: {getattr(command, 'reason', '')}")
+        if self.interruption is None:
+            self.interruption = f"{type(command).__name__}: {getattr(command, 'reason', '')}"
+            self._wake()
+
+    async def sleep_unless_interrupted(self, seconds: float) -> bool:
+        """Sleep, unless the stream is interrupted. Return whether it was."""
+        if self.interruption is None:
+            loop = asyncio.get_running_loop()
+            self._sleeping = loop.create_future()
+            timer = loop.call_later(max(0.0, seconds), self._wake)
+            await self._sleeping
+            timer.cancel()
+        return self.interruption is not None
+
+    def _wake(self) -> None:
+        if self._sleeping is not None and not self._sleeping.done():
+            self._sleeping.set_result(None)
 
 
 class StreamingMember:
@@ -192,20 +209,14 @@ class StreamingMember:
         request_id = order.request_id
         self.streams[request_id] = stream
         ending, tokens = AttemptEnding.COMPLETED, round((self._plan.stream_s - FIRST_TOKEN_S) * TOKENS_PER_S)
-        if not await _sleep_unless(stream.interrupted, min(FIRST_TOKEN_S, self._plan.stream_s / 2)):
+        if not await stream.sleep_unless_interrupted(min(FIRST_TOKEN_S, self._plan.stream_s / 2)):
             stream.begun_s = loop.time()
             self.host.report(FirstToken(request_id, order.attempt))
-        if await _sleep_unless(stream.interrupted, self._plan.stream_s - FIRST_TOKEN_S):
+        if await stream.sleep_unless_interrupted(self._plan.stream_s - FIRST_TOKEN_S):
             ending, tokens = AttemptEnding.ABORTED, stream.tokens
         del self.streams[request_id]
         usage = Usage(300, tokens, 0, UsageSource.ENGINE)
         self.host.report(AttemptEnded(request_id, order.attempt, ending, usage=usage))
-
-
-async def _sleep_unless(interrupted: asyncio.Future[str], seconds: float) -> bool:
-    """Sleep, unless the stream is interrupted. Return whether it was."""
-    await asyncio.wait([interrupted], timeout=max(0.0, seconds))
-    return interrupted.done()
 
 
 class StreamLoad:
@@ -236,7 +247,8 @@ class StreamLoad:
             asyncio.create_task(member.sweep_forever(number * SWEEP_EVERY_S / len(self._members)))
             for number, member in enumerate(self._members)
         ]
-        self._turns.start()
+        if self._plan.schedules:
+            self._turns.start()
         alarm = PreciseTimer(asyncio.get_running_loop())
         _print_json(self._report())
         while line := await lines.readline():
@@ -326,8 +338,8 @@ class StreamLoad:
             order = await line.next()
         line.close()
         what = f"{order.outcome.value}: {order.reason}"
-        if stream.interrupted.done():
-            what = f"interrupted by the scheduler: {stream.interrupted.result()}"
+        if stream.interruption is not None:
+            what = f"interrupted by the scheduler: {stream.interruption}"
         elif order.outcome is Outcome.COMPLETED:
             self._ended += 1
             return

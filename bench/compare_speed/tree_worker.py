@@ -31,7 +31,11 @@ WORKLOAD_SIZE: Names = ("bench.scheduler_speed:Size", "bench.core:Size")
 LOADED_SCHEDULER: Names = ("bench.scheduler_speed:LoadedScheduler", "bench.core:Bench")
 RUN_REQUESTS: Names = ("run_requests", "live")
 """Methods of the loaded scheduler that return the CPU seconds for a number of request lifecycles."""
-TUNE_GARBAGE_COLLECTOR: Names = ("headgate.cli.serve:tune_garbage_collector", "headgate.cli.serve:calm_the_collector")
+TUNE_GARBAGE_COLLECTOR: Names = (
+    "headgate.hosts.garbage_collection:tune_garbage_collector",
+    "headgate.cli.serve:tune_garbage_collector",
+    "headgate.cli.serve:calm_the_collector",
+)
 LOADED_CELL: Names = ("bench.cell_speed:LoadedCell", "bench.cell_speed:Rig")
 
 Slice = Callable[[], dict[str, Any]]

@@ -9,7 +9,7 @@ import pytest
 
 from bench.python_yardstick import Yardstick
 from bench.scheduler_speed import ENDPOINTS_RATIO_MAX, LoadedScheduler, Size, speed_of
-from headgate.cli.serve import tune_garbage_collector
+from headgate.hosts.garbage_collection import tune_garbage_collector
 from headgate.model.units import ClassName
 
 LIVES, RUNS = 300, 4

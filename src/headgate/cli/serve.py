@@ -1,7 +1,6 @@
 """Run the gateway."""
 
 import argparse
-import gc
 import logging
 import os
 import resource
@@ -175,6 +174,8 @@ async def _serve(settings: "Settings", read: "Callable[[], Settings]", serves: b
     import asyncio
 
     from headgate.compose.gateway import Gateway
+    from headgate.hosts.garbage_collection import FullCollections, tune_garbage_collector
+    from headgate.telemetry.process_metrics import resident_bytes
 
     gateway = Gateway(settings, read, serves=serves, worker=worker, watches_files=True)
     loop = asyncio.get_running_loop()
@@ -185,6 +186,7 @@ async def _serve(settings: "Settings", read: "Callable[[], Settings]", serves: b
         task.add_done_callback(reloads.discard)
 
     tune_garbage_collector()
+    FullCollections(resident_bytes).start()
     loop.add_signal_handler(signal.SIGTERM, gateway.shut_down)
     loop.add_signal_handler(signal.SIGINT, gateway.shut_down)
     loop.add_signal_handler(signal.SIGHUP, reload)
@@ -192,16 +194,6 @@ async def _serve(settings: "Settings", read: "Callable[[], Settings]", serves: b
         return await gateway.run(partial(_log_addresses, settings))
     _exit_with_parent(loop, gateway)
     return await gateway.run(partial(_report_to_parent, settings))
-
-
-def tune_garbage_collector() -> None:
-    """Freezes the objects created at startup, so that the garbage collector does not scan them and pause all streams.
-
-    Requests do not create reference cycles, so infrequent collections are enough.
-    """
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(20_000, 20, 100)
 
 
 def _log_addresses(settings: "Settings", door: tuple[str, int] | None, admin: tuple[str, int]) -> None:

@@ -9,6 +9,7 @@ from typing import Final
 from headgate.telemetry.exposition import MetricFamily, unlabelled
 
 _PAGE_BYTES: Final = resource.getpagesize()
+_STATM: Final = "/proc/self/statm"
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,8 +21,8 @@ class ProcessStats:
     """Time spent in the scheduler since the process started."""
 
 
-def process_stats(scheduler_busy_s: float, *, statm: str = "/proc/self/statm") -> ProcessStats:
-    return ProcessStats(cpu_seconds(), _resident_bytes(statm), scheduler_busy_s)
+def process_stats(scheduler_busy_s: float, *, statm: str = _STATM) -> ProcessStats:
+    return ProcessStats(cpu_seconds(), resident_bytes(statm), scheduler_busy_s)
 
 
 def cpu_seconds() -> float:
@@ -30,9 +31,10 @@ def cpu_seconds() -> float:
     return used.user + used.system
 
 
-def _resident_bytes(statm: str) -> int | None:
+def resident_bytes(statm: str = _STATM) -> int | None:
+    """Resident memory of this process. None if the system does not report it."""
     try:
-        with open(statm, "rb") as told:  # noqa: PTH123 (read at every scrape)
+        with open(statm, "rb") as told:  # noqa: PTH123 (read often)
             return int(told.read().split()[1]) * _PAGE_BYTES
     except (OSError, IndexError, ValueError):
         return None

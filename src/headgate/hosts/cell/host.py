@@ -13,7 +13,6 @@ Known weakness: the scheduler takes and encodes snapshots on the event loop and 
 """
 
 import asyncio
-import gc
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -35,6 +34,7 @@ from headgate.hosts.cell.rejected_requests import RejectedRequests
 from headgate.hosts.cell.store_receiver import StoreReceiver
 from headgate.hosts.command_channel import CommandChannels, HostCommandChannel
 from headgate.hosts.decision_time import DecisionTime
+from headgate.hosts.garbage_collection import GarbageCollectionPause
 from headgate.model.limits import LimitsLeft
 from headgate.model.money import BudgetStatus, EndpointTime
 from headgate.model.ticket import Ticket
@@ -52,31 +52,6 @@ _LATE_NS = Duration(50 * MILLISECOND)
 """Delay of a timer that shows that the event loop was blocked."""
 _READ_NS = Duration(MILLISECOND)
 """Time after which timers are handled if the event loop was blocked."""
-
-
-class _GarbageCollection:
-    """Pauses the garbage collector while this process starts as the scheduler.
-
-    It then receives the reports of all members, which stay in memory as its state. Scanning them would block the event
-    loop for longer than a slice of the adoption.
-    """
-
-    __slots__ = ("_paused",)
-
-    def __init__(self) -> None:
-        self._paused = False
-
-    def pause(self) -> None:
-        if not self._paused:
-            self._paused = True
-            gc.disable()
-
-    def resume(self) -> None:
-        """Resumes collections, without the objects that exist now."""
-        if self._paused:
-            self._paused = False
-            gc.freeze()
-            gc.enable()
 
 
 class _WakeupTimer:
@@ -151,7 +126,7 @@ class CellHost:
         self._timer = _WakeupTimer(clock, self._wake)
         self._sending: asyncio.Handle | None = None
         self._leading = False
-        self._garbage = _GarbageCollection()
+        self._garbage = GarbageCollectionPause()
         self._watching = False
         self._stopped = False
         self._left = asyncio.Event()

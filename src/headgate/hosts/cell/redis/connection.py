@@ -15,7 +15,8 @@ RedisCommand = tuple[str | bytes | int, ...]
 
 _GRACE_S: Final = 0.01
 
-_pack: Callable[[RedisCommand], bytes] = hiredis.pack_command  # pyright: ignore[reportUnknownMemberType, reportAssignmentType, reportUnknownVariableType]  (its stub declares one argument)
+# The library's stub declares a single argument.
+_pack: Callable[[RedisCommand], bytes] = cast("Any", hiredis).pack_command
 
 
 class RedisConnection(asyncio.Protocol):
