@@ -1,4 +1,4 @@
-"""`headgate audit` shows the logs of changes and reads."""
+"""`headgate audit` shows the change log and the read log."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -34,7 +34,7 @@ def test_reads_are_shown_with_the_next_page(headgate: Headgate, asked: list[Any]
         "2026-11-19T10:00:00Z  corp:alice  192.0.2.7  /requests  200",
     ]
     assert said.code == 0
-    assert said.err.splitlines() == ["2 damaged lines of the log could not be read", "more: --before 7.1.one"]
+    assert said.err.splitlines() == ["2 damaged lines in the read log skipped", "more: --before 7.1.one"]
 
 
 def test_changes_come_from_their_own_path(headgate: Headgate, asked: list[Any]) -> None:

@@ -1,4 +1,4 @@
-"""Admin paths for the controller of several cells: permissions, bodies and effects."""
+"""Admin paths for the share controller: permissions, bodies and effects."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""Every read of tenants' data on the admin listener leaves an entry, with the operator, tenant and outcome."""
+"""The admin listener records every read of tenants' data, with the operator, tenant and status."""
 
 import json
 from pathlib import Path
@@ -17,16 +17,16 @@ from tests.security.test_admin_api import NEEDS, WHOLE, FakeDirectory, asked
 
 SECRET, KEY = "only for these tests", "hg-operator"
 NOT_RECORDED = {"overrides/list"}
-"""Routes that read no data of tenants."""
+"""Routes that return no tenant data."""
 CHANGES = {path for path, needs in NEEDS.items() if needs in ("budgets", "keys", "operate", "shares")}
-"""Routes that change something, and those of the controller of several cells, which is not a person."""
+"""Routes that change something, and those of the share controller, which is not a person."""
 
 
 async def entries(log: ReadLog) -> list[ReadEntry]:
     return list((await log.entries(before=None, tenant=None, limit=1_000)).entries)
 
 
-def test_every_route_that_reads_data_of_tenants_is_recorded() -> None:
+def test_every_route_that_returns_tenant_data_is_recorded() -> None:
     assert {path.removeprefix(b"/admin/v1/").decode() for path in RECORDED_API} == NEEDS.keys() - CHANGES - NOT_RECORDED
     assert API_PERMISSIONS.keys() >= RECORDED_API
 

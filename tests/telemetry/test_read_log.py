@@ -1,4 +1,4 @@
-"""The log of operators' reads: entries in files and in memory, their order, size limit and failures."""
+"""The read log: entries in files and in memory, their order, size limit and failures."""
 
 import asyncio
 import logging

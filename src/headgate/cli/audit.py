@@ -1,4 +1,4 @@
-"""Show the log of changes and the log of reads of tenants' data, through a running gateway's admin listener."""
+"""Show the change log and the read log through a running gateway's admin listener."""
 
 import argparse
 import sys
@@ -18,12 +18,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--tenant",
         type=tenant_path,
         metavar="PATH",
-        help="Show only reads that concern this tenant (default: all reads).",
+        help="Show only reads of this tenant's data (default: all reads).",
     )
     changes.add_argument(
-        "--before", type=int, metavar="N", help="Continue after the previous page, which ends with this number."
+        "--before", type=int, metavar="N", help="Show entries with a lower number, to continue after a previous page."
     )
-    reads.add_argument("--before", metavar="CURSOR", help="Continue after the previous page, which shows this cursor.")
+    reads.add_argument("--before", metavar="CURSOR", help="Continue at this cursor, which the previous page shows.")
     for each in (changes, reads):
         each.add_argument(
             "--limit", type=page_size, default=100, metavar="N", help="Maximum number of entries (default 100)."
@@ -46,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
     columns = READ_COLUMNS if args.action == "reads" else CHANGE_COLUMNS
     print_table(answer["data"], columns, empty=f"no {args.action} are recorded")
     if skipped := answer.get("skipped"):
-        print(f"{skipped} damaged {'line' if skipped == 1 else 'lines'} of the log could not be read", file=sys.stderr)
+        print(f"{skipped} damaged {'line' if skipped == 1 else 'lines'} in the read log skipped", file=sys.stderr)
     if answer["next"]:
         print(f"more: --before {answer['next']}", file=sys.stderr)
     return 0

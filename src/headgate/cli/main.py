@@ -38,7 +38,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = MappingProxyType(
         },
         "Operate": {
             "cells": "Assign tenants to cells and divide their limits.",
-            "audit": "Show changes by operators, and their reads of data of tenants.",
+            "audit": "Show operators' changes and their reads of tenants' data.",
             "operate": "Hold a class, throttle a tenant, drain an endpoint or pin a level.",
             "generate": "Generate alert rules, dashboards or the configuration schema.",
             "ledger": "Prepare the database.",

@@ -96,7 +96,7 @@ class Observability:
         self.decisions = DecisionHistory()
         self.records = RecordStore(settings, self.decisions)
         self.reads = ReadLog(settings.audit, process_name())
-        """Log of operators' reads of tenants' data."""
+        """Log of tenant data that operators have read."""
         self._traces = Tracing(settings)
         self._live = LiveConsole(settings, self.meters)
         self._diagnosis = DiagnosisService(has_operators=bool(settings.admin_keys or settings.operators))

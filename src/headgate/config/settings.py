@@ -132,7 +132,7 @@ class Settings:
     records: RecordsOptions | None = None
     """None if request records are kept only in memory."""
     audit: AuditOptions | None = None
-    """None if the log of reads is kept only in memory."""
+    """None if the read log is kept only in memory."""
     state_directory: str | None = None
     """Local directory in which learned speeds are kept across restarts. If None, they are kept only in memory."""
     stage_budgets: Mapping[ClassName, Mapping[Stage, Duration]] = field(

@@ -196,7 +196,7 @@ class GatewayApp:
         try:
             return authenticate(client, keys)
         except UnknownTokenKey as error:
-            # In the compiled build, a coroutine must not wait while it handles an exception.
+            # Compiled coroutines must not await inside an except block.
             unknown = error
         return await authenticate_again(client, keys, unknown)
 

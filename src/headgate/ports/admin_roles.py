@@ -8,10 +8,10 @@ from typing import Final
 
 
 class Permission(StrEnum):
-    """What an operator may do on the admin listener."""
+    """Permission of an operator on the admin listener."""
 
     READ = "read"
-    """Read everything except the log of reads. Includes `cost`."""
+    """Read everything except the read log. Includes `cost`."""
     COST = "cost"
     """Read costs and budgets."""
     BUDGETS = "budgets"
@@ -21,9 +21,9 @@ class Permission(StrEnum):
     OPERATE = "operate"
     """Create and end overrides."""
     AUDIT = "audit"
-    """Read the log of reads."""
+    """Read the read log."""
     SHARES = "shares"
-    """Divide tenants' limits between cells. For the controller of several cells; no role includes it."""
+    """Divide tenants' limits between cells. For the share controller; no role includes it."""
 
 
 class Role(StrEnum):

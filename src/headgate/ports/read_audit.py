@@ -1,4 +1,4 @@
-"""Interface to the log of reads: which operator has read which tenant's data."""
+"""Interface to the read log, which records which operator has read which tenant's data."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -125,7 +125,7 @@ def cell_alerts() -> Iterator[Alert]:
         "max by (instance) (headgate_cell_share_leases_lost) == 1",
         Severity.PAGE,
         "cell_share_leases_lost",
-        "{{ $labels.instance }}: shares of limits are no longer renewed, so tenants have only the floor",
+        "{{ $labels.instance }}: leased shares of limits have expired, so tenants have only the floor",
         "Check `headgate cells run`. `headgate cells status` shows which gateways it reaches.",
         for_s=MINUTE,
     )

@@ -6,7 +6,7 @@ from headgate.telemetry.metric_definition import counter, gauge
 
 _IN_CELL: Final = "the process is in a [cell](../concepts/cell.md)"
 _SHARES: Final = "tenants have [several cells](../guides/several-cells.md) (`cell.share_floor_percent` below 100)"
-_RENEWED: Final = "the controller of [several cells](../guides/several-cells.md) has sent shares to the process"
+_RENEWED: Final = "the share controller of [several cells](../guides/several-cells.md) has sent shares to the process"
 _LEADS: Final = "the process is its cell's scheduler"
 
 CELL: Final = (
@@ -84,13 +84,13 @@ CELL: Final = (
     gauge(
         "headgate_cell_share_leases_lost",
         "",
-        "1 if the process had leased shares that are no longer renewed, so that it uses the floor, otherwise 0.",
+        "1 if all leased shares of the process have expired, so that it applies the floor, otherwise 0.",
         exposed_when=_SHARES,
     ),
     gauge(
         "headgate_cell_share_renewal_age_seconds",
         "",
-        "Time since the controller of several cells last renewed the leased shares.",
+        "Time since the leased shares were last renewed.",
         "Normally at most `interval` in `cells.yaml`.",
         exposed_when=_RENEWED,
     ),

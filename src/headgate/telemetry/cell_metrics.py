@@ -32,7 +32,7 @@ class CellStats:
     """Number of accounts with a leased share of their limits; None if tenants have only one cell."""
     share_leases_expired: int = 0
     share_leases_lost: bool = False
-    """Whether the process had leases, and none are renewed any more."""
+    """Whether all leases of the process have expired."""
     share_renewal_age_s: float | None = None
     """Time since the leases were last renewed; None if they never were."""
 

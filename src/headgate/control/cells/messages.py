@@ -1,4 +1,4 @@
-"""Messages between the controller of several cells and a gateway process.
+"""Messages between the share controller and a gateway process.
 
 The gateway's clock limits each lease: a message contains the clock value that the gateway sent with its last report,
 and its shares expire `lease_ns` after that value. A message that arrives late therefore cannot extend a share beyond

@@ -1,4 +1,4 @@
-"""Shares of tenants' limits that a gateway process has leased from the controller of several cells.
+"""Shares of tenants' limits that a gateway process has leased from the share controller.
 
 Every process of a cell has its own leases, because any of them may become the cell's scheduler. Only the scheduler and
 islands apply them.

@@ -61,9 +61,9 @@ RECORDED_API: Final = frozenset(
         b"audit/reads",
     )
 )
-"""Paths of the admin API that return data of tenants. Each use is recorded in the log of reads."""
+"""Admin API paths that return tenants' data. Each use is recorded in the read log."""
 RECORDED_PAGES: Final = (b"/requests", b"/explain/", b"/console/events")
-"""Pages that show requests of tenants. Each use is recorded in the log of reads."""
+"""Pages that show tenants' requests. Each use is recorded in the read log."""
 _PUBLIC_PAGES: Final = (b"/health", b"/ready")
 _PUBLIC_FOLDER: Final = b"/docs/"
 

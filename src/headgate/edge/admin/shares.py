@@ -1,4 +1,4 @@
-"""Admin paths for the controller of several cells (`headgate cells run`)."""
+"""Admin paths for the share controller (`headgate cells run`)."""
 
 from collections.abc import Callable, Mapping
 from typing import Annotated

@@ -1,1 +1,1 @@
-"""Log of operators' reads of data that belongs to tenants."""
+"""Read log: which operator has read which tenant's data."""

@@ -1,4 +1,4 @@
-"""Options for the log of reads."""
+"""Options for the read log."""
 
 from dataclasses import dataclass
 from typing import Final

@@ -1,8 +1,8 @@
-"""Log of operators' reads, in files or in memory.
+"""Read log: which operator has read which tenant's data, in files or in memory.
 
-Entries are appended as lines of JSON, and each line is written to the disk before the response is sent. Each process
-appends to its own file and begins another one when it is large enough. If all files of the directory exceed the size
-limit, the oldest ones are deleted. Nothing else changes or deletes an entry.
+Entries are appended as JSON lines, and each line is written to disk before the response is sent. Each process appends
+to its own file and starts a new one when the file is full. If the files in the directory exceed the size limit, the
+oldest ones are deleted. Nothing else changes or deletes an entry.
 
 Without a directory, the newest entries are kept in memory, and the gateway's log contains all of them.
 
