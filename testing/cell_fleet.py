@@ -169,7 +169,7 @@ async def live_fleet(
     """Starts cells named `a`, `b` and so on, without a controller. The tenant `acme` is pinned to the first ones.
 
     With the URL of a migrated `database`, the cells share its ledger, each output token costs one dollar, and the
-    tenant has a hard daily budget instead of its limit.
+    tenant has a hard daily budget instead of a limit.
     """
     names = "abcdefgh"[:count]
     with ExitStack() as stack:

@@ -64,7 +64,7 @@ class SimulatedProcess:
         self.arrived: dict[str, int] = {}
         self.tokens: dict[str, int] = {}
         self.is_old = False
-        """Whether the process has the version before separate shares of tokens."""
+        """Whether the process has a version without token shares."""
         self._world_now = world_now
         self._rate_ppm, self._offset_ns = rate_ppm, offset_ns
         self._session = 0
@@ -142,7 +142,7 @@ class World:
         return self._start(ShareController(self.fleet, len(self.controllers) + 1, self.now))
 
     def start_old_controller(self) -> ShareController:
-        """Starts a controller of the version before separate shares of tokens."""
+        """Starts a controller of a version without token shares."""
         return self._start(_OldController(self.fleet, len(self.controllers) + 1, self.now))
 
     def _start(self, controller: ShareController) -> ShareController:
@@ -191,7 +191,7 @@ class World:
     # Observations
 
     def believed(self, cell: str, account: str) -> int:
-        """Highest share of an account's limits on requests that a running process of the cell uses."""
+        """Highest request share of an account that a running process of the cell uses."""
         return self._believed(cell, account).requests_ppm
 
     def believed_tokens(self, cell: str, account: str) -> int:
@@ -204,7 +204,7 @@ class World:
         )
 
     def total(self, account: str) -> int:
-        """Sum of the shares of the kind of limits of which more is in use."""
+        """Sum of the request shares or of the token shares, whichever is higher."""
         shares = [self._believed(cell, account) for cell in self.routed[account]]
         return max(sum(each.requests_ppm for each in shares), sum(each.tokens_ppm for each in shares))
 

@@ -81,7 +81,7 @@ class RunningGateway:
     file: Path
     http: aiohttp.ClientSession
     operator_key: str = field(default="", kw_only=True)
-    """Key for the status page. Needed if operators log in."""
+    """Operator key for the status page. Required if a login is configured."""
 
     def post(self, body: Mapping[str, Any], path: str = CHAT, **options: Any) -> Any:
         return self.http.post(self.url + path, json=body, **options)

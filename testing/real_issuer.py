@@ -35,7 +35,7 @@ class RealIssuer:
     redirect_url: str
     port: int
     token_s: int = 600
-    """Life of callers' tokens."""
+    """Lifetime of callers' tokens."""
     _process: asyncio.subprocess.Process | None = None
 
     @property
@@ -43,7 +43,7 @@ class RealIssuer:
         return f"http://127.0.0.1:{self.port}"
 
     async def start(self, kid: str = "k1") -> None:
-        """Starts the provider. Each key ID stands for a key of its own."""
+        """Starts the provider. Each key ID has its own key."""
         settings = {
             "url": self.url,
             "port": self.port,

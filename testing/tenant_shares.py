@@ -1,4 +1,4 @@
-"""Events about shares. Not in `testing/builders.py`, which processes of earlier versions import."""
+"""Builder for share assignments. Not in `testing/builders.py`, because processes of earlier versions import that."""
 
 from headgate.core.events import SharesAssigned, TenantShare
 from headgate.model.persistent_map import PersistentMap

@@ -13,7 +13,7 @@ PYTHON_VERSION = "3.11"
 _SUITE = "bookworm"
 _LOCKS = ("base.txt", "image.txt", "build.txt")
 _WHEELS = "/mnt"
-"""Directory in the build container. Base images contain it. Podman would leave a new mount point in the image."""
+"""Mount point in the build container. All base images contain it; a new directory would stay in the image."""
 PIP_CONF = f"[global]\nno-index = true\nfind-links = {_WHEELS}\n"
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _LEFT_OUT = ("/usr/share/man/*", "/usr/share/locale/*", "/usr/share/doc/*")

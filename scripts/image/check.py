@@ -21,7 +21,7 @@ FIRST_ANSWER_S_MAX = 60.0
 _CONFIG = "/etc/headgate/headgate.yaml"
 _ENGINE, _GATEWAY = "http://127.0.0.1:8081", "http://127.0.0.1:8080"
 _SPEED = "0.1"
-"""Speed of the engine, at which the longest stream takes a few seconds."""
+"""Engine speed at which the longest stream takes a few seconds."""
 _LONG_STREAM_TOKENS = 400
 _TEXT = re.compile(r'^data: .*"content":"[^"]')
 
@@ -42,7 +42,7 @@ class ImageCheck:
             "quickstart to the first streamed response": self.quickstart,
             "user, read-only root and extras": self.contents,
             "health check": self.health_check,
-            "verbs check, doctor and status": self.verbs,
+            "commands check, doctor and status": self.commands,
             "reload on SIGHUP": self.reload,
             "TLS and tracing": self.tls_and_tracing,
             "SIGTERM during a stream": self.drain,
@@ -90,16 +90,16 @@ class ImageCheck:
     def health_check(self) -> None:
         if not self.containers.is_healthy("gateway"):
             raise ImageError("the health check fails in a running gateway")
-        # This container has a network of its own, in which no gateway listens.
+        # This container has its own network, in which no gateway listens.
         with Containers(self.image, self.config) as alone:
             alone.start("sleeping", "-c", "import signal; signal.pause()", python=True)
             if alone.is_healthy("sleeping"):
                 raise ImageError("the health check succeeds without a gateway")
 
-    def verbs(self) -> None:
+    def commands(self) -> None:
         expect("version", self.containers.execute("gateway", "headgate", "--version").split()[1], self.version)
-        for verb in ("check", "status"):
-            self.containers.execute("gateway", "headgate", verb, "--config", _CONFIG)
+        for command in ("check", "status"):
+            self.containers.execute("gateway", "headgate", command, "--config", _CONFIG)
         doctor = json.loads(
             self.containers.execute("gateway", "headgate", "doctor", "--live", "--json", "--config", _CONFIG)
         )

@@ -1,7 +1,7 @@
 """Converted configurations serve requests from the engines that their sources name.
 
 The engines are simulated. nginx and Envoy are real, and run with the same file that is converted. For an InferencePool,
-a DNS server stands for the cluster: it has the headless Service that the result describes.
+a DNS server stands in for the headless Service that the result describes.
 """
 
 import asyncio

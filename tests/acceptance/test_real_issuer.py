@@ -1,4 +1,4 @@
-"""Tokens of callers and logins of operators with a real OpenID Connect provider."""
+"""Callers' tokens and operators' logins with a real OpenID Connect provider."""
 
 import asyncio
 import base64
@@ -28,7 +28,7 @@ SECRET, KEY = "only for these tests", "hg-operator"
 
 @asynccontextmanager
 async def serving(folder: Path) -> AsyncIterator[tuple[GatewayInLoop, RealIssuer]]:
-    """A gateway and its provider. Clocks may not differ, so that tokens expire without a delay."""
+    """A gateway and its provider. The gateway allows no clock skew, so that tokens expire without a delay."""
     async with FakeEngine() as engine:
         config = a_config(engine.url, key_secret=SECRET, tenants={"acme/search": {}})
         config.pop("anonymous_tenant")
@@ -54,7 +54,7 @@ def parts(token: str) -> tuple[dict[str, Any], dict[str, Any]]:
     return json.loads(header), json.loads(claims)
 
 
-async def test_tokens_of_callers_and_attacks_on_them(tmp_path: Path) -> None:
+async def test_callers_tokens_are_accepted_and_forged_ones_rejected(tmp_path: Path) -> None:
     async with serving(tmp_path) as (gateway, issuer):
         token = await issuer.caller_token(gateway.http)
         assert await status_of(gateway, token) == 200
@@ -79,7 +79,7 @@ async def test_tokens_of_callers_and_attacks_on_them(tmp_path: Path) -> None:
         assert await status_of(gateway, token) == 200
 
 
-async def test_expired_token_and_key_rotation(tmp_path: Path) -> None:
+async def test_expired_tokens_and_removed_keys_are_rejected(tmp_path: Path) -> None:
     async with serving(tmp_path) as (gateway, issuer):
         old = await issuer.caller_token(gateway.http)
         assert await status_of(gateway, old) == 200
@@ -99,7 +99,7 @@ async def test_expired_token_and_key_rotation(tmp_path: Path) -> None:
         assert await status_of(gateway, old) == 401, "its key has been removed"
 
 
-async def test_login_to_the_console(tmp_path: Path) -> None:
+async def test_operator_logs_in_to_the_console(tmp_path: Path) -> None:
     async with serving(tmp_path) as (gateway, _):
         async with aiohttp.ClientSession(cookie_jar=aiohttp.CookieJar(unsafe=True)) as alice:
             arrived = await log_in(alice, f"{gateway.admin_url}/console/", "alice")

@@ -97,7 +97,7 @@ def test_operator_key_is_required(
     monkeypatch.delenv("HEADGATE_ADMIN_KEY", raising=False)
     said = headgate("cells", *action)
     assert said.code == 1
-    assert "HEADGATE_ADMIN_KEY is not set; export the key of an operator" in said.err
+    assert "HEADGATE_ADMIN_KEY is not set; export an operator key with the permission shares" in said.err
     assert fleet.read_text() == FLEET
 
 

@@ -174,7 +174,7 @@ def test_issuer_of_operators_needs_no_tenant() -> None:
     ("changed", "said"),
     [
         ("issuer: crop", 'operators.issuer: issuer "crop" does not exist; did you mean "corp"?'),
-        ("audience: []", "operators.audience: is empty; list the values of the claim aud that mean operators"),
+        ("audience: []", "operators.audience: is empty; list the values of the claim aud that identify"),
         ("audience: headgate", '"headgate" is also an audience for callers; use another one for operators'),
         ("roles: {}", "operators.roles: is empty; available: viewer, operator, accountant, admin"),
         ("roles: {admn: [a]}", 'role "admn" does not exist; did you mean "admin"?'),

@@ -89,7 +89,7 @@ def test_all_kinds_of_limits_are_divided() -> None:
     )
 
 
-def test_limits_on_tokens_have_a_share_of_their_own() -> None:
+def test_token_limits_have_a_separate_share() -> None:
     scheduler = limited(a_limited("acme", Limits(100, 10_000, 10)))
     lease = TenantShare(TenantId("acme"), LimitShare(500_000, 250_000), at(15))
     scheduler.handle(shares_assigned(WHOLE, lease), at(0))
@@ -102,7 +102,7 @@ def test_limits_on_tokens_have_a_share_of_their_own() -> None:
     assert "(with 25 % of its limits" in only_end(scheduler.handle(arrived("sixth"), at(0))).reason
 
 
-def test_budgets_have_the_share_of_tokens() -> None:
+def test_budgets_use_the_token_share() -> None:
     scheduler = spending(Budget(Period.DAY, usd(100)))
     lease = TenantShare(TenantId("acme"), LimitShare(750_000, 250_000), at(15))
     commands_for(scheduler, at(0), synced(), shares_assigned(WHOLE, lease))
@@ -263,7 +263,7 @@ def test_higher_share_of_a_budget_applies_from_the_next_ledger_amount_on() -> No
 
 
 @pytest.mark.parametrize(("spent", "before", "total"), [(60, 1, 3), (0, 2, 7)])
-def test_higher_share_of_a_budget_applies_although_the_ledger_amount_is_unchanged(
+def test_raised_budget_share_applies_after_a_ledger_read_with_an_unchanged_amount(
     spent: float, before: int, total: int
 ) -> None:
     scheduler = spending(Budget(Period.DAY, usd(100)))
@@ -276,7 +276,7 @@ def test_higher_share_of_a_budget_applies_although_the_ledger_amount_is_unchange
     assert spend(scheduler, 3, 10)[0] == total - before
 
 
-def test_share_of_a_budget_that_is_lowered_before_the_ledger_is_read_stays_low() -> None:
+def test_budget_share_that_is_lowered_before_the_next_ledger_read_stays_low() -> None:
     scheduler = spending(Budget(Period.DAY, usd(100)))
     commands_for(scheduler, at(0), assigned(250_000, until=600), synced(60, ledger_read=True))
     commands_for(scheduler, at(1), assigned(250_000, until=600, acme=750_000), assigned(250_000, until=600))

@@ -1,4 +1,4 @@
-"""Changed shares are applied only to the tenants that they affect, in slices, with the same result as all at once."""
+"""The scheduler applies changed shares to the affected tenants only, in slices, with the same result as all at once."""
 
 import random
 from dataclasses import replace

@@ -63,7 +63,7 @@ def test_all_scenarios_run_after_a_failure(capsys: pytest.CaptureFixture[str]) -
     assert printed.err == "image: first: ImageError: user: '0:0' instead of '10001:10001'\n"
 
 
-def test_expectation_that_holds_raises_nothing() -> None:
+def test_expect_raises_only_on_a_mismatch() -> None:
     expect("user", "10001:10001", "10001:10001")
     with pytest.raises(ImageError, match="ports: 1 instead of 2"):
         expect("ports", 1, 2)

@@ -1,4 +1,4 @@
-"""Signed sessions, login secrets and member tokens: what a signature covers, and how long it is valid."""
+"""Signed sessions, login secrets and member tokens: coverage and lifetime of signatures."""
 
 import base64
 import json
@@ -42,7 +42,7 @@ def test_sessions_outlive_a_rotation_of_the_secret() -> None:
     assert signer(NEW).session(cookie, "console") is None
 
 
-def test_session_ends_at_its_time() -> None:
+def test_session_expires() -> None:
     clock = Clock()
     cookie = opened(signer(clock=clock), lifetime_s=60)
     clock.now_s += 59
@@ -107,7 +107,7 @@ def test_login_secrets_are_unguessable_and_the_same_on_every_gateway() -> None:
     assert stranger is None
 
 
-def test_challenge_is_that_of_the_rfc() -> None:
+def test_challenge_matches_the_example_in_the_rfc() -> None:
     """RFC 7636, appendix B."""
     from headgate.edge.admin.sessions import LoginSecrets
 
@@ -115,7 +115,7 @@ def test_challenge_is_that_of_the_rfc() -> None:
     assert LoginSecrets("", "", verifier).challenge == "E9Melhoa2OwvFrEMTJguCHaoeK1t8URWbuGJSstw-cM"
 
 
-def test_login_and_member_token_end_at_their_time() -> None:
+def test_login_and_member_token_expire() -> None:
     clock = Clock()
     now = signer(clock=clock)
     (cookie, _), member = now.open_login(), now.member_token()

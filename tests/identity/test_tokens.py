@@ -18,7 +18,7 @@ from testing.fake_issuer import AUDIENCE, FakeIssuer, SigningKey, base64url, cla
 
 RSA, EC = signing_key("rsa", "RS256"), signing_key("ec", "ES256")
 NOW_S = 1_800_000_000.0
-"""Time of all tokens and of their verification, however long after the import of this module the tests run."""
+"""Time at which all tokens are issued and verified, so that no test depends on the clock."""
 ISSUER = FakeIssuer(EC, url="https://login.example.com", now_s=lambda: NOW_S)
 OTHER = FakeIssuer(EC, url="https://elsewhere.example.com", now_s=lambda: NOW_S)
 

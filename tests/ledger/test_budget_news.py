@@ -148,7 +148,7 @@ class Interrupted:
     async def stop(self) -> None: ...
 
 
-async def test_report_tells_whether_the_ledger_has_been_read_since_the_previous_one() -> None:
+async def test_report_states_whether_the_ledger_was_read_since_the_previous_report() -> None:
     told: list[BudgetsSynced] = []
     clock, ledger = Clock(), Interrupted()
     news = BudgetSync(NOWHERE, told.append, lambda: LIMITED, clock.now)
@@ -156,7 +156,7 @@ async def test_report_tells_whether_the_ledger_has_been_read_since_the_previous_
     for problem in (None, "cannot connect", None):
         ledger.problem = problem
         await news.prepare(LIMITED)
-    # Amounts that were read before midnight are not those of the new day.
+    # Amounts read before midnight do not apply to the new day.
     await news._read()
     clock.moment = NOON + timedelta(hours=13)
     news._report()

@@ -310,7 +310,7 @@ async def test_text_fields_reject_nul_and_trailing_line_breaks(path: str) -> Non
 
 
 @pytest.mark.parametrize(("key", "listed"), [("hg-operate", False), ("hg-operator", True), ("hg-admin", True)])
-async def test_names_of_tenants_are_listed_only_for_operators_who_may_read_them(key: str, *, listed: bool) -> None:
+async def test_tenant_names_are_listed_only_for_operators_who_may_read_them(key: str, *, listed: bool) -> None:
     body = b'{"verb": "throttle", "target": "bolt", "duration_s": 60, "concurrency": 1}'
     wire = await asked(FakeDirectory(), "overrides/create", body, key=key, targets=["acme"])
 

@@ -81,7 +81,7 @@ async def test_other_tokens_are_rejected(attack: str, said: str, tmp_path: Path)
         assert said in body["error"]["message"]
 
 
-async def test_tokens_of_operators_are_not_valid_for_callers(tmp_path: Path) -> None:
+async def test_operators_tokens_are_rejected_for_callers(tmp_path: Path) -> None:
     async with fake_issuer() as issuer, serving(issuer, tmp_path) as gateway:
         token = operator_token(issuer, "platform", team="search")
         async with gateway.http.get(gateway.url + "/v1/usage", headers={"authorization": f"Bearer {token}"}) as answer:
@@ -110,7 +110,7 @@ async def test_operator_keys_work_beside_tokens(tmp_path: Path) -> None:
         assert (await ask(gateway, "overrides/list", "hg-unknown"))[0] == 401
 
 
-async def test_issuer_of_operators_accepts_no_callers_without_a_tenant(tmp_path: Path) -> None:
+async def test_callers_cannot_use_an_issuer_without_a_tenant(tmp_path: Path) -> None:
     async with fake_issuer() as issuer, FakeEngine() as engine:
         config = with_operators(issuer, engine)
         config["identity"]["issuers"]["corp"] = {"issuer": issuer.url}

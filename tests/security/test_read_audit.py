@@ -53,7 +53,7 @@ async def test_other_requests_are_not_recorded(path: str) -> None:
     assert await entries(log) == []
 
 
-async def test_pages_of_the_log_follow_each_other() -> None:
+async def test_pages_of_the_read_log_continue_at_the_cursor() -> None:
     log = ReadLog(None, "")
     for path in ("tenants/list", "keys/list", "budgets/list"):
         await asked(FakeDirectory(), path, key="hg-admin", reads=log)
@@ -148,6 +148,6 @@ async def test_page_that_cannot_be_recorded_is_rejected_and_other_pages_are_serv
                 assert answer.status == 200
 
 
-def test_log_of_reads_has_a_permission_of_its_own() -> None:
+def test_read_log_has_a_separate_permission() -> None:
     assert [path for path, needs in API_PERMISSIONS.items() if needs is Permission.AUDIT] == [b"/admin/v1/audit/reads"]
     assert set(RECORDED_PAGES) == {b"/requests", b"/explain/", b"/console/events"}

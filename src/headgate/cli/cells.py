@@ -239,13 +239,13 @@ async def _control(watch: "FleetWatch", fleet: "CellFleet", access: "AdminAccess
 
 
 class FleetWatch:
-    """Reads the list of cells again when it or a file that it refers to has changed.
+    """Rereads the list of cells when it, or a file that it refers to, has changed.
 
     An invalid file is reported and ignored.
     """
 
     def __init__(self, file: Path, files: "tuple[Path, ...]" = ()) -> None:
-        """`files` are those to which values in the list refer."""
+        """`files` are the files that the list refers to."""
         self._file = file
         self._stamps = self._read_stamps(files)
 
@@ -340,8 +340,8 @@ def _admin_access(fleet: "CellFleet") -> "AdminAccess | None":
     key = os.environ.get(ADMIN_KEY_VARIABLE) or None
     if key is None and (without := cells_without_key(fleet)):
         print(
-            f"headgate: {ADMIN_KEY_VARIABLE} is not set; export the key of an operator with the permissions read and "
-            f"operate, or set admin_key for each cell (missing: {', '.join(without)})",
+            f"headgate: {ADMIN_KEY_VARIABLE} is not set; export an operator key with the permission shares, or set "
+            f"admin_key for each cell (missing: {', '.join(without)})",
             file=sys.stderr,
         )
         return None

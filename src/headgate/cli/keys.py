@@ -201,7 +201,7 @@ def _generate(tenant: str, config: Path | None, *, write: bool) -> int:
 
 
 def _operator(name: str, access: str | Sequence[str], config: Path | None, *, write: bool) -> int:
-    """Creates a key for `headgate operate`, with or without a database. `access` is a role or a list of permissions."""
+    """Creates an operator key, with or without a database. `access` is a role or a list of permissions."""
     import secrets
 
     from headgate.config.edit import add_item, add_value, has_value

@@ -51,5 +51,5 @@ def routes_of(leases: ShareLeases) -> dict[bytes, AdminRoute]:
 
 
 def _fields(report: ProcessReport) -> Mapping[str, object]:
-    """Returns the report as a mapping. Its shares and demand may be many, so they are not copied."""
+    """Returns the report as a mapping. Its shares and demand can be large, so they are not copied."""
     return {each.name: getattr(report, each.name) for each in fields(report)}

@@ -46,9 +46,9 @@ class Identity:
         self._counts = TokenCounts(self._log_rejected)
         self._tokens = TokenTenants((), self._counts)
         self.operators: OperatorTokens | None = None
-        """Tokens of operators. None if they are not configured."""
+        """Verifies operators' tokens. None if not configured."""
         self.login: OperatorLogin | None = None
-        """Login of operators in a browser. None if it is not configured."""
+        """Browser login for operators. None if not configured."""
         self.change_to(issuers, operators)
 
     async def start(self, on_task_done: Callable[["asyncio.Task[None]"], None]) -> None:

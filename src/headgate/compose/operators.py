@@ -1,4 +1,4 @@
-"""Authentication of operators: keys, tokens and the login in a browser."""
+"""Operator authentication: keys, tokens and the browser login."""
 
 from typing import TYPE_CHECKING
 
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
 
 
 def console_login(settings: Settings, identity: "Identity | None") -> ConsoleLogin | None:
-    """Returns the login in a browser. None if it is not configured."""
+    """Returns the browser login. None if not configured."""
     login = None if identity is None else identity.login
     return None if login is None else ConsoleLogin(login, SessionSigner(settings.key_secrets))
 
 
 def operator_auth(settings: Settings, identity: "Identity | None", login: ConsoleLogin | None) -> OperatorAuth:
-    """Returns the authentication by keys, tokens and the sessions of `login`."""
+    """Returns operator authentication by keys, tokens and the sessions of `login`."""
     operators = {each.digest: Operator(each.name, granted(each.permissions)) for each in settings.admin_keys}
     tokens = None if identity is None else identity.operators
     return OperatorAuth(settings.key_secrets or (b"",), operators, tokens, login)

@@ -1,4 +1,4 @@
-"""Issuers whose tokens are accepted beside API keys and operator keys."""
+"""Issuers whose tokens are accepted in addition to API keys and operator keys."""
 
 import re
 from pathlib import Path
@@ -79,7 +79,8 @@ def operator_tokens(file: ConfigFile, report: ConfigReport) -> OperatorTokenOpti
         hint = suggestion(section.issuer, known, otherwise=available(known))
         report.add_problem((*place, "issuer"), f'issuer "{section.issuer}" does not exist{hint}')
     if not section.audience:
-        report.add_problem((*place, "audience"), "is empty; list the values of the claim aud that mean operators")
+        problem = "is empty; list the values of the claim aud that identify the admin listener"
+        report.add_problem((*place, "audience"), problem)
     elif issuer is not None and (shared := set(section.audience) & set(issuer.audience)):
         problem = f'"{min(shared)}" is also an audience for callers; use another one for operators'
         report.add_problem((*place, "audience"), problem)
@@ -112,7 +113,7 @@ def _login(
             (*place, "session_lifetime"), "is more than 24h; sessions cannot be revoked, so use a shorter one"
         )
     if not file.key_secret:
-        problem = "needs key_secret, with which sessions are signed; `headgate keys secret` generates one"
+        problem = "needs key_secret, which signs sessions; `headgate keys secret` generates one"
         report.add_problem(place, problem)
     return fill(LoginOptions, given_settings(section))
 
@@ -156,7 +157,7 @@ def _check_tenant(section: IssuerSection, place: SettingPath, file: ConfigFile, 
             report.add_problem((*place, "audience"), "has no effect without tenant; set tenant, or remove audience")
         return
     if not section.audience:
-        problem = "missing or empty; list the values of the claim aud that mean this gateway"
+        problem = "missing or empty; list the values of the claim aud that identify this gateway"
         report.add_problem((*place, "audience"), problem)
     if template is None:
         report.add_problem(here, "missing; set the tenant of the tokens, such as acme, or acme/{team} for a claim")

@@ -1,4 +1,4 @@
-"""Schema of the issuers whose tokens are accepted, and of operators' tokens (`identity`)."""
+"""Schema of the token issuers and of operators' tokens (`identity`)."""
 
 from typing import Annotated
 
@@ -41,7 +41,7 @@ class LoginSection(Section, frozen=True):
 class OperatorTokensSection(Section, frozen=True):
     issuer: Annotated[str, Meta(extra={"next": "set the name of one of identity.issuers"})]
     audience: Annotated[
-        list[str], Meta(extra={"next": "list the values of the claim aud that mean the admin listener"})
+        list[str], Meta(extra={"next": "list the values of the claim aud that identify the admin listener"})
     ]
     roles: OperatorRoles
     role_claim: str = _OPERATORS.role_claim

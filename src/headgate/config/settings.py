@@ -76,7 +76,7 @@ class AdminKey:
     name: str
     digest: bytes = field(repr=False)
     permissions: tuple[str, ...]
-    """Those of the role, if there is one."""
+    """The role's permissions if a role is set."""
     role: Role | None = None
 
 
@@ -112,9 +112,9 @@ class Settings:
     In a cell, it excludes the members' addresses, zones and names.
     """
     issuers: tuple[IssuerOptions, ...] = ()
-    """Issuers whose tokens are accepted beside API keys."""
+    """Issuers whose tokens are accepted in addition to API keys."""
     operators: OperatorTokenOptions | None = None
-    """Tokens that are accepted beside operator keys. Requires an issuer."""
+    """Tokens that are accepted in addition to operator keys. Requires an issuer."""
     listen_tls: ServerTlsOptions | None = None
     """None if clients connect without TLS."""
     admin_listen_tls: ServerTlsOptions | None = None

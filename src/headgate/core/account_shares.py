@@ -9,7 +9,7 @@ full minute's allowance in one cell and, after the share has moved, once more in
 
 Shares are rounded down but are never less than one unit, unless the share is zero.
 
-This module stores the shares. `share_update` applies changed ones.
+This module stores the shares. `share_update` applies changes to them.
 """
 
 from collections.abc import Iterable, Mapping
@@ -47,7 +47,7 @@ class AccountShares:
         return event.shares.changes_since(self._listed)
 
     def is_changed_by(self, account: TenantId, share: TenantShare | None, now: Instant) -> bool:
-        """Whether the account's share in force would change. A renewal only changes the time when it expires."""
+        """Whether the account's share in force would change. A renewal changes only the expiry time."""
         in_force = self._floor if share is None or share.until <= now else share.share
         return in_force != self.share_of(account)
 

@@ -99,7 +99,7 @@ class ShareUpdate:
             self._continue_timer.set(_CONTINUE, now)
 
     def _visit(self, account: TenantId, most: int | None) -> int:
-        """Applies a pending change to at most this number of tenants. Returns the number of visited tenants."""
+        """Applies a pending change to at most `most` tenants, or to all. Returns the number of visited tenants."""
         change, tenants = self.pending[account], self._state.rules.tenants
         names: list[TenantId] = []
         if change.start is None:

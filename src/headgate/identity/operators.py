@@ -1,4 +1,4 @@
-"""Operators that authenticate with tokens, and the roles that their claims give."""
+"""Operators who authenticate with tokens, and the roles that their claims grant."""
 
 import time
 from collections.abc import Callable
@@ -63,6 +63,6 @@ def operator_name(claims: Claims, options: OperatorTokenOptions) -> str:
 
 
 def roles_of(claims: Claims, options: OperatorTokenOptions) -> tuple[Role, ...]:
-    """Returns the roles that the claims give."""
+    """Returns the roles that the claims grant."""
     given = claim_values(claims, options.role_claim)
     return tuple(role for role, values in options.roles if not given.isdisjoint(values))

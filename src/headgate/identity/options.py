@@ -1,4 +1,4 @@
-"""Options of the token issuers and of operators' tokens, and the rules for their URLs and algorithms."""
+"""Options for token issuers and operators' tokens, and the rules for URLs and algorithms."""
 
 import re
 from dataclasses import dataclass, field
@@ -49,7 +49,7 @@ class IssuerOptions:
 
 @dataclass(frozen=True, slots=True)
 class LoginOptions:
-    """Login of operators in a browser."""
+    """Browser login for operators."""
 
     client_id: str
     redirect_url: str
@@ -62,19 +62,19 @@ class LoginOptions:
 
 @dataclass(frozen=True, slots=True)
 class OperatorTokenOptions:
-    """Tokens of one issuer that are accepted on the admin listener, and the roles that they give."""
+    """Tokens of one issuer that are accepted on the admin listener, and the roles that they grant."""
 
     issuer: str
     """Name of the issuer in the configuration."""
     audience: tuple[str, ...]
     """An operator's token must be for one of these audiences."""
     roles: tuple[tuple[Role, tuple[str, ...]], ...]
-    """Values of the claim `role_claim` that give each role."""
+    """Values of the claim `role_claim` that grant each role."""
     role_claim: str = "groups"
     name_claim: str = "sub"
     """Claim with the operator's name for the audit log."""
     login: LoginOptions | None = None
-    """None if operators cannot log in in a browser."""
+    """None if operators cannot log in with a browser."""
 
 
 def is_secure_url(text: str) -> bool:

@@ -43,7 +43,7 @@ class VerifiedToken:
 
 
 class TrustedIssuer(NamedTuple):
-    """An issuer, and the tokens of it that are accepted for one purpose."""
+    """An issuer, and the audience and claims that its tokens need for one purpose."""
 
     issuer: IssuerKeys
     audience: tuple[str, ...]
@@ -121,7 +121,7 @@ def claim_values(claims: Claims, name: str) -> set[str]:
     """Returns the values of a claim, which may be a list. Values of other types are ignored."""
     value = claims.get(name)
     if name == "scope" and isinstance(value, str):
-        # Scopes are one text with spaces between them.
+        # Scopes are one string, separated by spaces.
         value = value.split(" ")
     given = cast("list[object]", value) if isinstance(value, list) else [value]
     return {str(each).lower() if isinstance(each, bool) else each for each in given if isinstance(each, str | bool)}
@@ -137,7 +137,7 @@ def _time(claims: Claims, name: str) -> float | None:
 
 
 def claim_text(claims: Claims, name: str) -> str | None:
-    """Returns the value of a claim if it is a text."""
+    """Returns the value of a claim if it is a string."""
     value = claims.get(name)
     return value if isinstance(value, str) else None
 

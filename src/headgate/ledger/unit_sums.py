@@ -1,4 +1,4 @@
-"""Keeps the sums by business unit, from which reports by unit are made.
+"""Maintains the sums by business unit, from which reports by unit are made.
 
 A trigger adds the amounts of inserted usage rows to a queue (migration 0005). From time to time, one process moves the
 queue to the sums in slices, and adds the rows of days before the registration of the key. Each step is one transaction,
@@ -143,7 +143,7 @@ class UnitSumsLag:
 
 
 class UnitSums:
-    """The share of one process in keeping the sums."""
+    """One process's part in maintaining the sums."""
 
     def __init__(
         self,
@@ -200,7 +200,7 @@ class UnitSums:
                 return
         self._warn(
             f'reports by "{key}" read individual rows, because the database already sums by other metadata keys; remove'
-            " one that is not used any more (docs/concepts/cost.md#sums-by-business-unit)"
+            " one that is no longer used (docs/concepts/cost.md#sums-by-business-unit)"
         )
 
     async def _measure(self, link: DatabaseConnection) -> None:

@@ -10,12 +10,12 @@ WHOLE_PPM: Final = 1_000_000
 
 
 class LimitShare(NamedTuple):
-    """Share of a tenant's limits that this cell may use, in parts per million, if other cells have the rest."""
+    """Share of a tenant's limits that this cell may use, in parts per million. Other cells may use the rest."""
 
     requests_ppm: int
-    """Share of the limits on requests per minute and concurrency."""
+    """Share of the request and concurrency limits."""
     tokens_ppm: int
-    """Share of the limits on tokens per minute and of hard budgets."""
+    """Share of the token limits and hard budgets."""
 
 
 WHOLE_SHARE: Final = LimitShare(WHOLE_PPM, WHOLE_PPM)

@@ -1,4 +1,4 @@
-"""Interfaces to the verification of tokens of callers and operators, which other issuers sign."""
+"""Interfaces for verifying callers' and operators' tokens, which external issuers sign."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -56,7 +56,7 @@ class IssuerStats:
 
 
 class CallerTokens(Protocol):
-    """Tokens that are accepted beside API keys."""
+    """Tokens that are accepted in addition to API keys."""
 
     def tenant(self, token: str) -> TenantId:
         """Returns the tenant that a token names.
@@ -71,7 +71,7 @@ class CallerTokens(Protocol):
 
 
 class OperatorTokens(Protocol):
-    """Tokens that are accepted on the admin listener beside operator keys."""
+    """Tokens that are accepted on the admin listener in addition to operator keys."""
 
     def operator(self, token: str) -> Operator:
         """Returns the operator that a token names, who may have no permission.
@@ -90,7 +90,7 @@ class LoginUnavailable(Exception):
 
 
 class LoginSettings(Protocol):
-    """Settings of the login in a browser."""
+    """Settings of the browser login."""
 
     @property
     def client_id(self) -> str: ...
@@ -101,7 +101,7 @@ class LoginSettings(Protocol):
 
 
 class OperatorLogin(Protocol):
-    """Login of operators at an identity provider."""
+    """Logs operators in at an identity provider."""
 
     @property
     def issuer(self) -> str: ...

@@ -11,7 +11,7 @@ class AuditUnavailable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ReadEntry:
-    """One read of data that belongs to tenants."""
+    """One read of tenants' data."""
 
     at_ns: int
     """Nanoseconds since the Unix epoch."""
@@ -28,7 +28,7 @@ class ReadEntry:
 
 
 class BadCursor(Exception):
-    """A cursor was not returned by this log."""
+    """The cursor does not come from this log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class ReadPage:
     next: str | None
     """Cursor of the next page. None if there are no more entries."""
     skipped: int
-    """Number of lines of the log that are damaged and therefore missing."""
+    """Number of damaged lines that were skipped."""
 
 
 class ReadAudit(Protocol):

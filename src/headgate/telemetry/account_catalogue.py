@@ -122,7 +122,7 @@ ACCOUNTS: Final = (
     gauge(
         "headgate_ledger_unit_sums_days",
         "",
-        "Days whose usage rows are not in the sums by business unit, because they are older than the sums.",
+        "Days whose existing usage rows have not been added to the sums by business unit yet.",
         "Above 0 for a while after `ledger.unit_key` has been set or changed.",
         exposed_when=_LEDGER,
     ),

@@ -29,7 +29,7 @@ class LedgerStats:
     unit_sums_age_s: float = 0.0
     """Age of the oldest row that is not in the sums by business unit."""
     unit_sums_days: int = 0
-    """Number of days with rows that are not in the sums by business unit, because they are older than the sums."""
+    """Number of days whose existing rows have not been added to the sums by business unit yet."""
 
 
 def ledger_metrics(ledger: LedgerStats) -> Iterator[MetricFamily]:

@@ -17,7 +17,7 @@ log = logging.getLogger("headgate")
 LINES_PER_S_MAX: Final = 10
 """Maximum number of log lines per second of one kind that clients cause."""
 _QUOTED: Final = frozenset(' "=\\')
-"""Characters because of which a value in the text format is quoted."""
+"""Values that contain one of these characters are quoted in the text format."""
 
 
 def log_event(level: int, message: str, **fields: object) -> None:

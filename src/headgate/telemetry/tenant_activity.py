@@ -24,16 +24,16 @@ class TenantActivity:
         self.arrived = 0
         """Requests received since tracking of the tenant began."""
         self.tokens = 0
-        """Tokens of these requests: those of their prompts, and the mean output of earlier requests."""
+        """Estimated tokens of these requests: prompt tokens plus the mean output of earlier requests."""
         self.open_tokens = 0
-        """Tokens of queued and in-flight requests."""
+        """Estimated tokens of queued and in-flight requests."""
         self.output_tokens = 0
         """Moving average of the output tokens of a completed request."""
         self.queued = 0
         self.in_flight = 0
 
     def request_arrived(self, prompt_tokens: int) -> int:
-        """Counts a request as queued. Returns its tokens, for `request_ended`."""
+        """Counts a request as queued. Returns its estimated tokens."""
         tokens = prompt_tokens + self.output_tokens
         self.arrived += 1
         self.queued += 1

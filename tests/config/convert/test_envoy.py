@@ -164,7 +164,7 @@ def test_lower_priorities_become_a_fallback() -> None:
     assert [note.partition(": ")[2] for note in reasons(text)] == [
         "changed: weights have no effect, because Headgate routes by predicted time",
         'changed: it belongs to the model "vllm-backup", which is a fallback of "vllm"',
-        "not carried over: its health_status removes it; add it to the endpoints when it is back",
+        "not carried over: it is unhealthy or draining (health_status); add it to the endpoints when it is back",
         "not carried over: only host names and addresses with a port can be endpoints",
     ]
 
@@ -413,7 +413,7 @@ def test_cluster_with_another_transport_is_not_carried_over() -> None:
     text = bootstrap(*routes, clusters=clusters)
 
     assert tree_of(text)["models"] == {"b": "b"}
-    assert any(each.endswith("Headgate cannot connect to its endpoints in the same way") for each in reasons(text))
+    assert any(each.endswith("Headgate does not support its transport") for each in reasons(text))
 
 
 @pytest.mark.parametrize("required", [True, False])

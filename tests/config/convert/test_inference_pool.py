@@ -286,8 +286,8 @@ def test_other_parts_of_routes_are_reported() -> None:
 @pytest.mark.parametrize(
     ("source", "message"),
     [
-        ({**pool(), "metadata": {}}, "source:3: metadata.name: is not a name of Kubernetes; correct it"),
-        ({**pool(), "metadata": {"name": "a b"}}, "source:4: metadata.name: is not a name of Kubernetes"),
+        ({**pool(), "metadata": {}}, "source:3: metadata.name: is not a valid Kubernetes name; correct it"),
+        ({**pool(), "metadata": {"name": "a b"}}, "source:4: metadata.name: is not a valid Kubernetes name"),
         ({**pool(), "spec": [1]}, "source:6: spec: must be a mapping of settings"),
         (pool(selector={}), "source:7: spec.selector: missing; set it, or remove the InferencePool"),
         (pool(selector={"app": ["a"]}), "source:8: spec.selector.app: must be a single value"),

@@ -1,4 +1,4 @@
-"""Keys and certificates with which the controller calls the admin listeners of each cell."""
+"""Keys and certificates that the controller uses for the admin listeners of each cell."""
 
 import asyncio
 import ssl
@@ -26,7 +26,7 @@ async def problem_of(access: AdminAccess, url: str) -> str:
     return str(found) if isinstance(found, ProcessUnavailable) else ""
 
 
-async def test_each_cell_gets_its_own_key_or_the_common_one() -> None:
+async def test_controller_uses_each_cells_own_key_or_the_default_key() -> None:
     async with AdminListener().run() as east, AdminListener().run() as west:
         fleet = CellFleet((a_cell("east", east.url, key="hg-east"), a_cell("west", west.url)))
         access = AdminAccess(fleet, "hg-common")
@@ -39,13 +39,13 @@ async def test_each_cell_gets_its_own_key_or_the_common_one() -> None:
         assert east.keys[-1] == "Bearer hg-new"
 
 
-def test_cells_without_an_own_key_need_the_common_one() -> None:
+def test_cells_without_a_key_of_their_own_need_the_default_key() -> None:
     cells = (a_cell("east", "http://e", key="hg-east"), a_cell("west", "http://w"), FleetCell("north", "http://n"))
     assert cells_without_key(CellFleet(cells)) == ["west"]
     assert "hg-east" not in repr(cells)
 
 
-async def test_listener_with_a_private_authority_is_verified_and_gets_the_client_certificate(tmp_path: Path) -> None:
+async def test_controller_verifies_a_private_authority_and_presents_its_client_certificate(tmp_path: Path) -> None:
     authority = Authority(tmp_path / "own")
     async with AdminListener().run(authority.server(client_ca=authority.file)) as east:
         own = AdminAccess(CellFleet((a_cell("east", east.url, tls=authority.client()),)), "hg")
@@ -74,6 +74,6 @@ def test_renewed_certificate_is_read_and_an_unusable_one_is_reported(tmp_path: P
 
 
 @pytest.mark.parametrize("url", ["http://east:9090", "https://other:9090"])
-def test_other_listeners_use_the_authorities_of_the_system(url: str) -> None:
+def test_other_listeners_are_verified_with_the_system_authorities(url: str) -> None:
     fleet = CellFleet((a_cell("east", "https://east:9090", tls=ClientTlsOptions("ca.pem")),))
     assert AdminAccess(fleet, "hg").context(url) is None

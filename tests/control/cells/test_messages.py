@@ -52,7 +52,7 @@ class OldReport:
     demand: Mapping[str, OldDemand] = field(default_factory=dict[str, OldDemand])
 
 
-def test_report_of_an_old_process_has_no_separate_shares_and_no_demand_in_tokens() -> None:
+def test_report_of_an_old_process_has_no_token_shares_and_no_token_demand() -> None:
     report = msgspec.json.decode(OLD_REPORT, type=ProcessReport)
     assert report.revision == 1
     assert report.shares == {"acme": LeasedShare(500_000, 9)}
@@ -73,7 +73,7 @@ async def test_old_controller_reads_the_report_of_a_new_process() -> None:
     assert report.demand == {"acme": OldDemand(3, 1)}
 
 
-async def test_message_contains_separate_shares_only_if_there_are_any() -> None:
+async def test_message_contains_token_shares_only_if_they_differ() -> None:
     async with AdminListener().run() as listener, aiohttp.ClientSession() as session:
         client = SharesClient(session, AdminAccess(CellFleet(()), "hg"), timeout_s=5)
         shares = {f"t{number}": 250_000 for number in range(600)}
@@ -86,7 +86,7 @@ async def test_message_contains_separate_shares_only_if_there_are_any() -> None:
         assert [body["token_shares"] for body in listener.bodies] == [{}, {"t599": 100_000}]
 
 
-async def test_process_that_rejects_separate_shares_is_asked_for_its_report() -> None:
+async def test_client_requests_the_report_of_a_process_that_rejects_token_shares() -> None:
     async with AdminListener().run() as listener, aiohttp.ClientSession() as session:
         client = SharesClient(session, AdminAccess(CellFleet(()), "hg"), timeout_s=5)
         listener.rejected_field = "token_shares"

@@ -56,7 +56,7 @@ def test_shares_follow_demand() -> None:
     assert world.believed("b", "acme") > 700_000
 
 
-def test_limits_on_tokens_follow_the_demand_in_tokens() -> None:
+def test_token_limits_follow_the_demand_in_tokens() -> None:
     world = a_world()
     world.tokens_per_request = {"a": 1, "b": 9}
     world.demand("acme", a=300, b=100)
@@ -66,7 +66,7 @@ def test_limits_on_tokens_follow_the_demand_in_tokens() -> None:
     assert [world.believed_tokens(cell, "acme") for cell in "ab"] == [250_000, 750_000]
 
 
-def test_all_limits_follow_the_requests_while_a_process_knows_no_separate_shares() -> None:
+def test_all_limits_follow_requests_while_a_process_is_too_old_for_token_shares() -> None:
     world = a_world()
     world.tokens_per_request = {"a": 1, "b": 9}
     world.demand("acme", a=300, b=100)
@@ -90,7 +90,7 @@ def test_all_limits_follow_the_requests_while_a_process_knows_no_separate_shares
     assert [world.believed_tokens(cell, "acme") for cell in "ab"] == [750_000, 250_000]
 
 
-def test_older_controller_raises_no_share_of_tokens_before_the_others_are_lowered() -> None:
+def test_older_controller_lowers_token_shares_before_it_raises_others() -> None:
     world = a_world()
     world.tokens_per_request = {"a": 1, "b": 9}
     world.demand("acme", a=300, b=100)
@@ -113,9 +113,7 @@ def test_older_controller_raises_no_share_of_tokens_before_the_others_are_lowere
     assert [world.believed_tokens(cell, "acme") for cell in "ab"] == [250_000, 750_000]
 
 
-def test_share_of_tokens_that_is_raised_to_that_of_requests_applies_before_the_lease_with_the_lower_one_expires() -> (
-    None
-):
+def test_raised_token_share_applies_before_the_lease_of_the_lower_one_expires() -> None:
     world = a_world()
     world.tokens_per_request = {"a": 1, "b": 9}
     world.demand("acme", a=300, b=100)

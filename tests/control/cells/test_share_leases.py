@@ -106,7 +106,7 @@ def test_messages_with_the_same_version_complement_each_other() -> None:
     assert report.shares.keys() == {"acme", "bolt"}
 
 
-def test_limits_on_tokens_have_the_same_share_unless_the_message_contains_another_one() -> None:
+def test_token_share_equals_the_request_share_unless_the_message_contains_another() -> None:
     gateway = Gateway()
     shares = {"acme": 500_000, "bolt": 300_000}
     report = gateway.leases.handle(gateway.message(shares=shares, token_shares={"acme": 200_000}))
@@ -116,7 +116,7 @@ def test_limits_on_tokens_have_the_same_share_unless_the_message_contains_anothe
     assert report.revision == REVISION
 
 
-def test_lower_share_of_tokens_is_kept_until_its_lease_expires_if_the_controller_is_older() -> None:
+def test_older_controller_does_not_raise_a_token_share_before_its_lease_expires() -> None:
     gateway = Gateway()
 
     def tokens_after(seconds: float, ppm: int, **token_shares: int) -> list[int]:
@@ -127,7 +127,7 @@ def test_lower_share_of_tokens_is_kept_until_its_lease_expires_if_the_controller
     assert tokens_after(0, 750_000, acme=250_000) == [250_000]
     assert tokens_after(14, 750_000) == [250_000]
     assert tokens_after(14.5, 200_000) == [200_000]
-    # The lease with this share of tokens has expired, and those that followed it have not.
+    # The lease with this token share has expired. Later leases have not.
     assert tokens_after(15, 750_000) == [750_000]
 
     assert tokens_after(16, 500_000, acme=100_000) == [100_000]
@@ -190,7 +190,7 @@ def test_demand_is_measured_without_visiting_all_tenants() -> None:
     assert lines(200) == lines(4_000)
 
 
-def test_report_contains_at_most_a_certain_number_of_accounts_and_first_those_with_requests() -> None:
+def test_report_is_limited_and_starts_with_accounts_that_have_requests() -> None:
     tenants = tuple(Tenant(TenantId(f"org{number:05}"), limits=Limits(10)) for number in range(ACCOUNTS_MAX + 9))
     busy = TenantActivity(f"org{ACCOUNTS_MAX + 5:05}")
     busy.request_arrived(100)

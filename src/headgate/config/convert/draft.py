@@ -122,7 +122,7 @@ class Draft:
             known.models.update(endpoint.models)
 
     def standby(self, model: str, pool: PoolDraft, place: tuple[int | None, str]) -> tuple[str, PoolDraft]:
-        """Model and pool for endpoints that serve a model only if its other endpoints cannot."""
+        """Returns the fallback model and pool for endpoints that serve a model only when its other endpoints cannot."""
         standby = f"{model[:_STANDBY_LENGTH_MAX]}-backup"
         self.file.change(*place, f'it belongs to the model "{standby}", which is a fallback of "{model}"')
         self.fallbacks.setdefault(model, []).append(standby)

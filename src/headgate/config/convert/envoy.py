@@ -35,7 +35,7 @@ _HEADER_RULES: Final = (
 _ENGINE_PAGES: Final = frozenset(
     {"/health", "/healthz", "/ready", "/readyz", "/live", "/livez", "/ping", "/metrics", "/version", "/docs", "/status"}
 )
-"""Paths outside of the API, which a route may send to the engines as well."""
+"""Paths outside the API that a route may also send to the engines."""
 
 
 @dataclass(slots=True)
@@ -108,7 +108,7 @@ class EnvoyReader:
         route.drop_all(_HEADER_RULES)
 
     def _model_of_headers(self, match: SourceSection, route: SourceSection) -> str | None:
-        """Model name in a header that selects the route. Gateways for models copy it from the body of the request."""
+        """Returns the model name in a header that selects the route. Model gateways copy it from the request body."""
         found: str | None = None
         for each in match.sections("headers"):
             name = (each.text("name") or "").lower()

@@ -81,7 +81,7 @@ class EnvoyClusterReader:
         connection = EnvoyTls(self.draft, self.resources).of_cluster(cluster.section("transport_socket"))
         if connection is None:
             cluster.skip()
-            cluster.report("Headgate cannot connect to its endpoints in the same way")
+            cluster.report("Headgate does not support its transport")
             return
         scheme, tls = connection
         pool = PoolDraft(name, self.engine, None, api_key, tuple(tls.items()))
@@ -158,7 +158,7 @@ class EnvoyClusterReader:
         inner.skip("hostname", "health_check_config")
         socket.skip("protocol", "ipv4_compat")
         if endpoint.text("health_status") in _UNHEALTHY:
-            endpoint.report("its health_status removes it; add it to the endpoints when it is back")
+            endpoint.report("it is unhealthy or draining (health_status); add it to the endpoints when it is back")
         elif not host or not port:
             address.skip()
             endpoint.report("only host names and addresses with a port can be endpoints")
@@ -201,7 +201,7 @@ class EnvoyClusterReader:
     # Limits and failures
 
     def _limits(self, cluster: SourceSection, count: int) -> int | None:
-        """`in_flight_max` of each of `count` endpoints; 0 stands for an unknown number."""
+        """Returns `in_flight_max` for each of `count` endpoints. A count of 0 means that their number is unknown."""
         breakers = cluster.section("circuit_breakers")
         breakers.drop("per_host_thresholds", message="Headgate limits requests (in_flight_max), not connections")
         limit: int | None = None

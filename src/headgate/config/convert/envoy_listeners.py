@@ -125,7 +125,7 @@ class EnvoyListenerReader:
 
     @staticmethod
     def _rate(config: SourceSection) -> int | None:
-        """Requests per minute of a token bucket that rejects requests. By default, Envoy enforces it for none."""
+        """Returns the requests per minute of a token bucket. None if it rejects nothing, which is Envoy's default."""
         bucket = config.section("token_bucket")
         tokens, interval = bucket.whole("tokens_per_fill") or 1, bucket.seconds("fill_interval")
         bucket.skip("max_tokens")

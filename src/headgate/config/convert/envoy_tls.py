@@ -27,7 +27,7 @@ class EnvoyTls:
     resources: EnvoyResources
 
     def of_cluster(self, socket: SourceSection) -> tuple[str, dict[str, str]] | None:
-        """Scheme and `tls` section of a pool; None if Headgate cannot connect in the same way."""
+        """Scheme and `tls` section of a pool; None if Headgate does not support the transport."""
         context = self._context(socket, "UpstreamTlsContext")
         if not isinstance(context, SourceSection):
             return ("http", {}) if context else None

@@ -37,7 +37,7 @@ def kubernetes_objects(roots: Iterable[SourceSection]) -> Iterator[KubernetesObj
         metadata.skip()
         for setting, text in (("name", name), ("namespace", namespace)):
             if _NAME.fullmatch(text) is None:
-                raise metadata.error(setting, "is not a name of Kubernetes; correct it")
+                raise metadata.error(setting, "is not a valid Kubernetes name; correct it")
         yield KubernetesObject(kind, namespace, name, root)
 
 

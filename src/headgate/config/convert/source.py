@@ -106,7 +106,7 @@ class YamlSource:
         return next((line for line in lines if line is not None), None)
 
     def shown(self, place: SettingPath) -> str:
-        """Path of a setting in messages. If lines identify it, only the end of a long path is shown."""
+        """Returns a setting's path for messages. A long path is cut to its end if a line number locates the setting."""
         start, full = 0, dotted(place)
         while self._has_lines and start < len(place) - 1 and len(dotted(place[start:])) > PATH_CHARS_MAX:
             start += 1

@@ -13,7 +13,7 @@ class AdminAccess:
     """Finds the operator's key and the TLS context for each process."""
 
     def __init__(self, fleet: CellFleet, default_key: str | None) -> None:
-        """`default_key` is the key for cells that have no own one."""
+        """`default_key` is for cells without a key of their own."""
         self._default_key = default_key
         self._keys: dict[str, str | None] = {}
         self._tls: dict[str, ClientTlsOptions] = {}

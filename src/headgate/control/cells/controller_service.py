@@ -46,8 +46,7 @@ class SharesClient:
     async def assign(self, message: ShareMessage) -> ProcessReport:
         """Sends a message and returns the report. Raises `ProcessUnavailable`.
 
-        A process that was replaced by one of an older version rejects separate shares of tokens. Its report shows which
-        version it has.
+        A process that has been downgraded rejects separate token shares. Its report shows its version.
         """
         try:
             return await self._assign(message)

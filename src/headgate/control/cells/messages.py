@@ -4,11 +4,13 @@ The gateway's clock limits each lease: a message contains the clock value that t
 and its shares expire `lease_ns` after that value. A message that arrives late therefore cannot extend a share beyond
 the time that the controller has calculated. The clocks of different machines are never compared.
 
-Limits on tokens and on requests have separate shares. A process of an older version uses the share of requests for
-both, and its report contains no `revision`. The controller sends it only fields that it knows, and gives both kinds of
-limits the same share as long as such a process exists. An older controller ignores fields that it does not know. If a
-message contains no share of tokens, a process that has leased a lower one than that of requests keeps it until this
-lease has expired. A return to an older controller therefore raises no share of tokens before the others are lowered.
+Token limits have their own shares (token shares), separate from those of request and concurrency limits (request
+shares). A process of an older version uses the request share for both, and its report contains no `revision`. The
+controller sends such a process only fields that it knows. While one exists, token shares equal request shares.
+
+An older controller ignores fields that it does not know and sends no token shares. A process whose token share is lower
+than its request share then keeps the lower one until its lease expires. A rollback of the controller therefore raises
+no token share before it has lowered the others.
 """
 
 from collections.abc import Mapping
@@ -16,17 +18,17 @@ from dataclasses import dataclass, field
 from typing import Final
 
 REVISION: Final = 2
-"""Revision of the messages. Since revision 2, limits on tokens have a share of their own."""
+"""Revision of the messages. Revision 2 added token shares."""
 
 
 @dataclass(frozen=True, slots=True)
 class LeasedShare:
     ppm: int
-    """Share of the limits on requests and concurrency."""
+    """Share of request and concurrency limits."""
     left_ns: int
     """Time until the share expires."""
     token_ppm: int | None = None
-    """Share of the limits on tokens and of budgets. None if it is the same."""
+    """Share of token limits and budgets. None if it equals `ppm`."""
 
     @property
     def tokens(self) -> int:
@@ -42,9 +44,9 @@ class AccountDemand:
     held_ppm: int = 0
     """Open requests as a part of the concurrency limit, in parts per million."""
     tokens: int | None = None
-    """Tokens of the requests that have arrived, as far as they can be estimated. None before revision 2."""
+    """Estimated tokens of the requests that have arrived. None before revision 2."""
     open_tokens: int = 0
-    """Tokens of queued and running requests."""
+    """Estimated tokens of queued and running requests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +66,7 @@ class ShareMessage:
     shares: Mapping[str, int]
     """Share of each account's limits, in parts per million."""
     token_shares: Mapping[str, int] = field(default_factory=dict[str, int])
-    """Shares of limits on tokens and of budgets, of accounts for which they differ or did before this message.
+    """Token shares of accounts for which they differ from `shares`, or did before this message.
 
     Empty before revision 2.
     """

@@ -26,9 +26,9 @@ class FleetCell:
     weight: int = 100
     state: FleetCellState = FleetCellState.ACTIVE
     admin_key: str | None = field(default=None, repr=False)
-    """Operator's key for the admin listeners. None for the key that is common to all cells."""
+    """Operator key for the admin listeners. None for the default key."""
     admin_tls: ClientTlsOptions | None = None
-    """Certificates for admin listeners with https. None for the system's authorities and no client certificate."""
+    """TLS options for admin listeners with https. None for the system's authorities and no client certificate."""
 
 
 @dataclass(frozen=True, slots=True)

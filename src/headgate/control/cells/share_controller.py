@@ -2,8 +2,8 @@
 
 For each account and each of its cells, the controller keeps a share in parts per million and renews it as a lease with
 every process of the cell, because any of them may be or become the cell's scheduler. Without a lease, a process uses
-the floor. Limits on requests and on tokens are divided separately, each by its own demand. If a process is too old to
-know separate shares, all limits are divided by the demand in requests.
+the floor. Request limits and token limits are divided separately, each by its own demand. While a process is too old
+for separate shares, all limits are divided by the demand in requests.
 
 Invariant: the shares that an account's cells may believe to have never add up to more than the whole. A share is
 therefore raised only by what is free, and `_Process.bound` counts the highest share that a process may be using: any
@@ -98,9 +98,9 @@ class _Process:
         return _NO_SHARE if belief is None or now >= belief.expires_at else belief.share
 
     def is_split(self, account: str, share: LimitShare) -> bool:
-        """Whether a message must contain a separate share of limits on tokens.
+        """Whether a message must contain a separate token share.
 
-        Without one, a process that has a lower one keeps it until its lease expires.
+        Without one, a process keeps a lower token share until its lease expires.
         """
         belief = self.beliefs.get(account)
         shares = (share,) if belief is None or self.revision < REVISION else (share, belief.share)
@@ -314,7 +314,7 @@ class ShareController:
         }
 
     def _divide_kinds(self, name: str, members: Sequence[str], kinds: tuple[_Kind, ...], now: int) -> dict[str, int]:
-        """Returns the share of each cell of these kinds of limits."""
+        """Returns each cell's share of these kinds of limits."""
         known = self._accounts[name].granted
         granted = {
             cell: min(known[cell][kind] for kind in kinds) if cell in known else self._in_force(cell, name, kinds, now)

@@ -45,7 +45,7 @@ class ShareLeases:
         self._epoch = self._version = 0
         self._shares: PersistentMap[TenantId, TenantShare] = PersistentMap()
         self._split: dict[TenantId, TenantShare] = {}
-        """Leases with separate shares of limits on tokens, as in the last messages that contained these."""
+        """Leases with separate token shares, as last received."""
         self._ends_at: Instant | None = None
         """No lease ends before this time. None if there are no leases."""
         self._renewed_at: Instant | None = None
@@ -99,10 +99,10 @@ class ShareLeases:
         self._assign(SharesAssigned(self._floor_ppm, self._shares))
 
     def _share(self, account: TenantId, message: ShareMessage, now: Instant) -> LimitShare:
-        """Returns the share in a message.
+        """Returns the account's share according to a message.
 
-        A controller of an older version sends no shares of tokens, and does not know that other cells have leased them.
-        A lower share of tokens is therefore kept until the lease with it has expired.
+        A controller of an older version sends no token shares and does not know those that other cells have leased. A
+        lower token share is therefore kept until its lease expires.
         """
         requests_ppm = message.shares[account]
         if (tokens_ppm := message.token_shares.get(account)) is None:
@@ -131,7 +131,7 @@ class ShareLeases:
 
     @property
     def is_lost(self) -> bool:
-        """Whether the process had leases, and uses the floor because the controller no longer renews them."""
+        """Whether all leases have expired because the controller no longer renews them, so that the floor applies."""
         age_ns = self.renewal_age_ns
         return self._had_leases and age_ns is not None and age_ns > self._lease_ns and self.count == 0
 
@@ -172,7 +172,7 @@ class ShareLeases:
 class AccountDemands:
     """Demand of the accounts that have limits or budgets.
 
-    The accounts are found from the differences between two policies, because a policy may have many tenants.
+    The accounts are updated from the differences between policies, because a policy may have many tenants.
     """
 
     def __init__(self) -> None:
@@ -181,7 +181,7 @@ class AccountDemands:
         """Number of tenants with limits or budgets, by account."""
 
     def measure(self, policy: Policy, activities: Iterable[TenantActivity]) -> dict[str, AccountDemand]:
-        """Returns the demand of at most `ACCOUNTS_MAX` accounts, first of those with requests."""
+        """Returns the demand of at most `ACCOUNTS_MAX` accounts, starting with those that have requests."""
         self._change_tenants(tenant_table(policy.tenants).by_id)
         throttled = {account_of(each.tenant) for each in policy.overrides if isinstance(each, Throttle)}
         found: dict[str, AccountDemand] = {}

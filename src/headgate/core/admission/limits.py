@@ -283,9 +283,9 @@ class TenantLimits:
         level.change(divided_limits(limits, self.share_of(name)), now)
 
     def change_shares(self, names: Iterable[TenantId], since: Instant) -> None:
-        """Applies the shares of these levels that have changed. The new shares have applied since the given time.
+        """Applies the changed shares of these levels, which took effect at `since`.
 
-        A share changes no path, so neither open requests nor other levels are visited.
+        Shares do not affect paths, so neither open requests nor other levels are visited.
         """
         for name in names:
             level = self._levels.get(name)

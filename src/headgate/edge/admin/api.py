@@ -186,7 +186,7 @@ class AdminApi:
         try:
             return await route.handler(asked, Actor(operator.name, origin))
         except _UnknownTarget as unknown:
-            # The names of tenants require the permission to read them.
+            # Only operators who may read tenants may see their names.
             known = f"; known: {_listed(unknown.known)}" if Permission.READ in operator.permissions else ""
             raise AdminRejection(404, "not_found", f"{unknown}{known}") from None
         except NotFound as unknown:

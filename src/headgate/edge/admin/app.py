@@ -30,8 +30,8 @@ from headgate.ports.read_audit import ReadAudit
 _TEXT = (b"content-type", b"text/plain; charset=utf-8")
 _NAME = re.compile(rb"[A-Za-z0-9_-]{1,128}")
 """Names allowed as the last part of a path. They contain no characters that need decoding."""
-NOBODY: Final = Operator("", frozenset())
-"""Reader of a page that requires no authentication."""
+ANONYMOUS: Final = Operator("", frozenset())
+"""Operator for pages that require no authentication."""
 MEMBER: Final = Operator("gateway of the cell", frozenset({Permission.READ}))
 
 
@@ -40,9 +40,9 @@ class _Page(NamedTuple):
     kind: tuple[bytes, bytes]
     body: bytes
     tenant: str = ""
-    """Tenant whose data the page shows. Empty for all tenants."""
+    """Tenant that the page is limited to. Empty if it is not limited."""
     target: str = ""
-    """Request that the page is about."""
+    """ID of the request that the page describes."""
 
 
 class AdminApp:
@@ -86,13 +86,13 @@ class AdminApp:
         }
         """Pages that take query parameters."""
         self.api: AdminApi | None = None
-        """Administration API. None if no operator keys are configured."""
+        """Administration API. None if no operator can authenticate."""
         self.console: AdminConsole | None = None
         """Web console. None if it is disabled."""
         self.auth: OperatorAuth | None = None
-        """Authentication of operators. None until the configuration has been applied."""
+        """Operator authentication. None until the configuration has been applied."""
         self.login: ConsoleLogin | None = None
-        """Login in a browser. If it is None, the pages require no authentication."""
+        """Browser login. If None, the pages require no authentication."""
         self.docs = docs_pages()
         self.hosts = AllowedHosts()
 
@@ -107,7 +107,7 @@ class AdminApp:
         if self.api is not None and client.path.startswith(ADMIN_API):
             await self.api(client)
             return
-        operator = NOBODY
+        operator = ANONYMOUS
         if self.login is not None and (permission := page_permission(client.path)) is not None:
             try:
                 operator = await self._authenticate(client, permission, self.login)

@@ -1,9 +1,9 @@
-"""Login of operators in a browser, by the authorization code flow of OpenID Connect with PKCE.
+"""Browser login for operators, with the OpenID Connect authorization code flow and PKCE.
 
 `/login` sends the browser to the identity provider, which sends it back to `/login/callback` with a code. The gateway
 exchanges the code for an ID token and creates a session in a cookie. State, nonce and code verifier tie the code to the
-browser that began the login. The redirect URI is fixed by the configuration. A session ends at its time or with a POST
-to `/login/logout`.
+browser that began the login. The redirect URI is fixed by the configuration. A session ends when it expires or with a
+POST to `/login/logout`.
 """
 
 import hmac
@@ -114,7 +114,7 @@ class ConsoleLogin:
 
     async def _begin(self, client: Client) -> None:
         if self.session(client) is not None:
-            client.reply(303, [*_COMMON, (b"location", b"/console/")], b"signed in\n")
+            client.reply(303, [*_COMMON, (b"location", b"/console/")], b"logged in\n")
             return
         cookie, secrets = self.signer.open_login()
         try:
@@ -122,7 +122,7 @@ class ConsoleLogin:
         except LoginUnavailable as problem:
             raise _unavailable(problem) from None
         set_cookie = self._cookies.header(self._cookies.login, cookie, LOGIN_S_MAX)
-        client.reply(303, [*_COMMON, set_cookie, (b"location", url.encode())], b"sign in at the identity provider\n")
+        client.reply(303, [*_COMMON, set_cookie, (b"location", url.encode())], b"log in at the identity provider\n")
 
     async def _end(self, client: Client) -> None:
         given = _query(client.query)
@@ -157,12 +157,12 @@ class ConsoleLogin:
             self._cookies.header(self._cookies.login, "", 0),
             (b"location", b"/console/"),
         ]
-        client.reply(303, headers, b"signed in\n")
+        client.reply(303, headers, b"logged in\n")
 
     def _log_out(self, client: Client) -> None:
         if (session := self.session(client)) is not None:
             self._check_csrf(client, session)
-        client.reply(200, [*_COMMON, self._cookies.header(self._cookies.session, "", 0)], b"signed out\n")
+        client.reply(200, [*_COMMON, self._cookies.header(self._cookies.session, "", 0)], b"logged out\n")
 
 
 def _query(query: bytes) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Authentication of operators by keys, signed tokens and sessions.
+"""Operator authentication by keys, signed tokens and sessions.
 
 Operator keys are stored as keyed hashes, like callers' keys, but the two kinds are separate. A presented key is
 compared with all known hashes in constant time, so that timing reveals nothing. Tokens are verified by
@@ -19,7 +19,7 @@ _RETRY_AFTER: Final = (b"retry-after", b"5")
 
 
 class AdminRejection(Exception):
-    """An admin request was rejected. The message is for the operator, who is asked to retry after status 503."""
+    """An admin request was rejected. The message is for the operator. Status 503 implies `Retry-After`."""
 
     def __init__(self, status: int, code: str, message: str, headers: Sequence[tuple[bytes, bytes]] = ()) -> None:
         super().__init__(message)
@@ -28,7 +28,7 @@ class AdminRejection(Exception):
 
 
 class BrowserSessions(Protocol):
-    """Sessions of operators that have logged in in a browser."""
+    """Sessions of operators who have logged in with a browser."""
 
     def operator(self, client: Client) -> Operator | None:
         """Returns the operator of a session. None if the request has no valid session. Raises `AdminRejection`."""
@@ -36,7 +36,7 @@ class BrowserSessions(Protocol):
 
 
 class OperatorAuth:
-    """Operator keys, and the tokens and sessions that are accepted beside them."""
+    """Authenticates operators by their keys and, if configured, by tokens and sessions."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Recording of reads of tenants' data, before the response is sent."""
+"""Records reads of tenants' data before the response is sent."""
 
 import time
 

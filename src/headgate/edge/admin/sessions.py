@@ -1,4 +1,4 @@
-"""Signed sessions of operators in a browser, and the secrets of a login in progress.
+"""Signed browser sessions of operators, and the secrets of logins in progress.
 
 Nothing is stored. All gateways with the same `key_secret` accept each other's sessions, so a browser may reach any of
 them through a load balancer. A session contains the operator's name and roles, and ends at a fixed time. The secrets of
@@ -76,7 +76,7 @@ class SessionSigner:
         return self._signed(b"session", msgspec.json.encode(content))
 
     def session(self, cookie: str, client_id: str) -> BrowserSession | None:
-        """Returns the session of a cookie. None if it is invalid, has ended or is for another client."""
+        """Returns the session of a cookie. None if it is invalid, has expired or is for another client."""
         found = self._verified(b"session", cookie)
         if found is None:
             return None

@@ -99,7 +99,7 @@ class _Sums:
 async def unit_lines(
     link: DatabaseConnection, rows: ReportFilter, *, key: str, limit: int
 ) -> tuple[list[CostLine], int, CostLine] | None:
-    """The most expensive lines, the number of lines in all, and their total. None if the sums do not have them."""
+    """The most expensive lines, the number of all lines, and their total. None if the sums do not cover the report."""
     if not whole_days(rows) or not await is_migrated(link):
         return None
     since, until = date_of(rows.since), date_of(rows.until)

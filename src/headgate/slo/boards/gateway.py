@@ -112,7 +112,7 @@ GATEWAY: Final = Dashboard(
             description="After a rotation, remove the old secret once no keys are verified with it.",
         ),
         Panel(
-            "Tokens of issuers",
+            "Issuer tokens",
             (
                 (rate("headgate_tokens_accepted_total", "issuer")[0], "{{issuer}} accepted"),
                 (rate("headgate_tokens_rejected_total", "reason")[0], "rejected ({{reason}})"),
@@ -120,7 +120,7 @@ GATEWAY: Final = Dashboard(
             description="Tokens are rejected as unverified while the keys of their issuer cannot be read.",
         ),
         Panel(
-            "Keys of issuers",
+            "Issuer keys",
             (
                 (gauge("headgate_issuer_keys", "instance", "issuer")[0], "{{instance}} {{issuer}} keys"),
                 (

@@ -34,7 +34,7 @@ from headgate.telemetry.audit.options import AuditOptions
 from headgate.telemetry.log import LogLimit, log_event
 
 IN_MEMORY_MAX: Final = 1_000
-"""Maximum number of entries kept without a directory, each with and without an operator."""
+"""Maximum number of entries kept in memory, separately for entries with and without an operator."""
 OPERATOR_FILES_MIN: Final = 12
 ANONYMOUS_FILES_MIN: Final = 4
 """Minimum number of files within the size limit, so that deleting one removes only a small part of the entries."""
@@ -53,13 +53,13 @@ _CURSOR: Final = re.compile(r"(\d{1,19})\.(\d{1,19})\.([A-Za-z0-9._-]{0,200})", 
 _SECRET: Final = re.compile(r"(?<![A-Za-z0-9_-])(hg-|eyJ)[A-Za-z0-9._~+/=-]+")
 """A key or token, where only request IDs are expected."""
 _SECRET_TENANT: Final = re.compile(r"(?<![A-Za-z0-9_-])(hg-[A-Za-z0-9_-]{40}|eyJ[A-Za-z0-9_-]{16})[A-Za-z0-9._~+/=-]*")
-"""A complete key or token. Names of tenants may begin with the same characters."""
+"""A complete key or token. Tenant names may start with the same characters."""
 
 
 class _Place(NamedTuple):
-    """Position of an entry in the order of the log.
+    """Position of an entry in the log.
 
-    Entries of the same nanosecond have different places, so that pages neither skip nor repeat them.
+    Entries with the same timestamp have different positions, so that pages neither skip nor repeat them.
     """
 
     at_ns: int
@@ -95,7 +95,7 @@ class ReadLog:
             for suffix, files in ((_OPERATOR_SUFFIX, OPERATOR_FILES_MIN), (_ANONYMOUS_SUFFIX, ANONYMOUS_FILES_MIN))
         )
         self._recorded = 0
-        self._anonymous_lines = LogLimit("suppressed log lines of reads without an operator", now_s)
+        self._anonymous_lines = LogLimit("suppressed log lines for reads without an operator", now_s)
         self._write_s_max = write_s_max
         self._read_s_max = read_s_max
         self._reader = ThreadPoolExecutor(1, "audit-read")
@@ -154,10 +154,10 @@ class ReadLog:
 
 
 class _LogFiles:
-    """Files of this process, and those of all processes for reading. Methods raise `OSError`."""
+    """Appends to the files of this process, and finds those of all processes. Methods raise `OSError`."""
 
     def __init__(self, folder: Path, process: str, suffix: str, bytes_max: int, files: int) -> None:
-        """`bytes_max` is the limit for all files of the directory, and `files` is the part of these files in it."""
+        """`bytes_max` limits all files in the directory. `files` is the number of full files with this suffix."""
         self._folder = folder
         self._process = process
         self._suffix = suffix
@@ -173,7 +173,7 @@ class _LogFiles:
     def end_turn(self, writing: asyncio.Future[None]) -> None:
         self.turn.release()
         if not writing.cancelled():
-            writing.exception()  # The read has reported it, unless it has timed out.
+            writing.exception()  # Already reported, unless the read has timed out.
 
     def append(self, entry: ReadEntry) -> None:
         line = msgspec.json.encode(entry) + b"\n"
@@ -217,7 +217,7 @@ class _LogFiles:
 def _newest_of_files(
     files: Iterable[_LogFiles], before: _Place | None, tenant: str | None, limit: int, stop: Event
 ) -> ReadPage:
-    """If `stop` is set, ends soon with an incomplete result."""
+    """Returns early, with an incomplete result, once `stop` is set."""
     kept: list[_Placed] = []
     skipped = 0
     found = (each for kind in files for each in kind.all())
@@ -235,7 +235,7 @@ def _newest_of_files(
 def _entries_of(path: Path, stop: Event) -> tuple[list[_Placed], int]:
     """Entries of the file, and the number of damaged lines.
 
-    A line is damaged if the process was killed while it wrote the line, or by the disk.
+    A line is damaged if the process was killed while it wrote the line, or if the disk corrupted it.
     """
     try:
         lines = path.read_bytes().splitlines()
@@ -285,7 +285,7 @@ def _masked(entry: ReadEntry) -> ReadEntry:
 
 
 def _concerns(read: str, tenant: str) -> bool:
-    """Whether a read of one tenant's data, or of all, showed data of the tenant or of one below it."""
+    """Whether a read limited to the tenant `read`, or not limited, can include data of `tenant` or of one below it."""
     return not read or read == tenant or read.startswith(f"{tenant}/") or tenant.startswith(f"{read}/")
 
 
