@@ -7,7 +7,11 @@ from typing import NamedTuple
 
 import trustme
 
+from headgate.ports.tls import ClientTlsOptions, ServerTlsOptions
+
 HOST = "127.0.0.1"
+PAST = {"starts_in": timedelta(days=-2), "expires_in": timedelta(days=-1)}
+"""Validity of a certificate that has expired."""
 
 
 class CertificateFiles(NamedTuple):
@@ -23,7 +27,9 @@ class Authority:
         self._folder = folder
         self._ca = trustme.CA()
         self.file = str(folder / "ca.pem")
-        self._ca.cert_pem.write_to_path(self.file)
+        self.pem = self._ca.cert_pem.bytes().decode()
+        """Content of the file."""
+        Path(self.file).write_text(self.pem)
 
     def issue(
         self,
@@ -41,6 +47,17 @@ class Authority:
         _replace(files.certificate, b"".join(each.bytes() for each in leaf.cert_chain_pems))
         _replace(files.key, leaf.private_key_pem.bytes())
         return files
+
+    def server(self, *identities: str, client_ca: str | None = None, **validity: timedelta) -> ServerTlsOptions:
+        """Options with a new certificate, which is for 127.0.0.1 and localhost unless `identities` are given.
+
+        The server requires a client certificate if there is a `client_ca`.
+        """
+        return ServerTlsOptions(*self.issue("server", *(identities or (HOST, "localhost")), **validity), client_ca)
+
+    def client(self, name: str = "gateway", *, ca: str | None = None) -> ClientTlsOptions:
+        """Options with a new client certificate, which trust this authority or `ca`."""
+        return ClientTlsOptions(ca or self.file, *self.issue(name, f"{name}.example"))
 
     def client_context(self, own: CertificateFiles | None = None) -> ssl.SSLContext:
         """Context that trusts this authority and presents the client certificate `own`."""

@@ -11,7 +11,7 @@ from headgate.config.tls_files import check_tls_files, tls_problems, tls_warning
 from headgate.control.options import file_stamp
 from headgate.model.engine_profile import PROFILES
 from headgate.ports.tls import ClientTlsOptions, certificate_validity
-from testing.tls_authority import Authority
+from testing.certificates import Authority
 from tests.config.builders import ENGINES, SMALL, problems_of, settings_of, small_with_endpoint, warnings_of
 
 DAY_S = 86_400
@@ -115,7 +115,7 @@ def test_invalid_base_path_is_rejected(url: str, problem: str) -> None:
 
 def test_usable_files_have_no_problems_or_warnings(tmp_path: Path) -> None:
     Authority(tmp_path).client("gw")
-    settings = loaded(tmp_path, "{ca: ca.pem, certificate: gw.pem, key: gw.key}")
+    settings = loaded(tmp_path, "{ca: ca.pem, certificate: gw.crt, key: gw.key}")
 
     assert check_tls_files(settings, "headgate.yaml") is settings
     assert list(tls_warnings(settings, "headgate.yaml")) == []
@@ -127,10 +127,10 @@ def test_usable_files_have_no_problems_or_warnings(tmp_path: Path) -> None:
         ("{ca: missing.pem}", "{}/missing.pem cannot be read: no such file or directory"),
         ("{ca: gw.key}", "{}/gw.key contains no PEM certificate"),
         (
-            "{certificate: gw.pem, key: other.key}",
-            "the key in {0}/other.key does not belong to the certificate in {0}/gw.pem",
+            "{certificate: gw.crt, key: other.key}",
+            "the key in {0}/other.key does not belong to the certificate in {0}/gw.crt",
         ),
-        ("{certificate: gw.pem}", "{}/gw.pem contains no usable private key"),
+        ("{certificate: gw.crt}", "{}/gw.crt contains no usable private key"),
     ],
 )
 def test_unusable_files_are_reported(tmp_path: Path, tls: str, problem: str) -> None:
@@ -162,7 +162,7 @@ def test_client_certificate_that_expires_soon_is_reported(tmp_path: Path) -> Non
     options = Authority(tmp_path).client("gw")
     assert options.certificate is not None
     expires_at = certificate_validity(options.certificate).expires_at
-    settings = loaded(tmp_path, "{ca: ca.pem, certificate: gw.pem, key: gw.key}")
+    settings = loaded(tmp_path, "{ca: ca.pem, certificate: gw.crt, key: gw.key}")
 
     def warnings_at(now_s: float) -> list[str]:
         return [str(each) for each in tls_warnings(settings, "headgate.yaml", now_s)]

@@ -16,7 +16,7 @@ from headgate.config.settings import Settings
 from headgate.engines.dialects import DIALECTS
 from headgate.model.engine_profile import PROFILES
 from headgate.model.units import SECOND
-from testing.tls_authority import Authority
+from testing.certificates import Authority
 from tests.deploy.charts import CHART, VALUE_SETS, Release, helm, rendered
 from tests.deploy.manifests import Manifest, Tree, gateway_config, matches, the
 from tests.deploy.overlays import CELL, TLS, patched
@@ -56,10 +56,10 @@ def configuration(release: Release, folder: Path) -> Path:
         (folder / "headgate-secrets" / name).write_text(value)
     if "headgate-tls" in text:
         authority = Authority(folder / "authority")
-        certificate, key = authority.issue("gateway", "127.0.0.1")
+        certificate, key = authority.issue()
         (folder / "headgate-tls").mkdir()
         for name, path in (("tls.crt", certificate), ("tls.key", key), ("ca.crt", authority.file)):
-            (folder / "headgate-tls" / name).write_text(path.read_text())
+            (folder / "headgate-tls" / name).write_text(Path(path).read_text())
     file = folder / "headgate.yaml"
     file.write_text(text)
     return file

@@ -16,10 +16,10 @@ import yaml
 from cryptography import x509
 
 from headgate.wire.keys import digest, format_digest
+from testing.certificates import Authority
 from testing.fake_engine import Behaviour
 from testing.gateway import chat
 from testing.stores import redis
-from testing.tls_authority import Authority
 from tests.deploy.manifests import KUBERNETES, the
 from tests.deploy.overlays import CELL, TLS, patched
 from tests.deploy.pods import Pod, one_engine, running_pod
@@ -152,7 +152,7 @@ async def test_tls_pod_reads_replaced_certificates_and_secrets_without_a_restart
     hashed = format_digest(digest(SECRET["HEADGATE_KEY_SECRET"].encode(), key))
     config = (TLS / "headgate.yaml").read_text().replace(f"hmac-sha256:{'0' * 64}", hashed)
     authority = Authority(tmp_path / "authority")
-    trusting = ssl.create_default_context(cafile=str(authority.file))
+    trusting = authority.client_context()
     headers = {"Authorization": f"Bearer {key}"}
     deployment = patched(TLS, "gateway.yaml")
     async with (
@@ -201,8 +201,9 @@ async def test_tls_pod_reads_replaced_certificates_and_secrets_without_a_restart
 
 def certificate_of(authority: Authority) -> dict[str, str]:
     """A new certificate under the names of a Secret of type kubernetes.io/tls."""
-    certificate, key = authority.issue("gateway", "127.0.0.1")
-    return {"tls.crt": certificate.read_text(), "tls.key": key.read_text(), "ca.crt": authority.file.read_text()}
+    certificate, key = authority.issue()
+    files = {"tls.crt": certificate, "tls.key": key, "ca.crt": authority.file}
+    return {name: Path(file).read_text() for name, file in files.items()}
 
 
 async def serial_of(pod: Pod, trusting: ssl.SSLContext) -> int:

@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 import yaml
+from cryptography import x509
 
 from headgate.ports.tls import server_context
+from testing.certificates import Authority
 from testing.fake_engine import Behaviour, FakeEngine
 from testing.fake_http import Received
 from testing.gateway import GatewayInLoop, a_config, chat, events_of, gateway_in_loop
-from testing.tls_authority import Authority
 
 STREAMS = 200
 ROTATIONS = 4
@@ -36,10 +37,10 @@ async def test_streams_survive_rotations_of_the_client_certificate(tmp_path: Pat
     engines_ca = Authority(tmp_path / "engines")
     authorities = [Authority(tmp_path / f"authority-{number}") for number in range(ROTATIONS + 1)]
     trusted = tmp_path / "trusted.pem"
-    trusted.write_text("".join(each.file.read_text() for each in authorities))
+    trusted.write_text("".join(each.pem for each in authorities))
     _install(authorities[0], tmp_path)
-    tls = {"ca": str(engines_ca.file), "certificate": "gateway.pem", "key": "gateway.key"}
-    server = server_context(engines_ca.server(client_ca=trusted))
+    tls = {"ca": engines_ca.file, "certificate": "gateway.crt", "key": "gateway.key"}
+    server = server_context(engines_ca.server(client_ca=str(trusted)))
 
     async with (
         FakeEngine(tls=server) as engine,
@@ -54,10 +55,10 @@ async def test_streams_survive_rotations_of_the_client_certificate(tmp_path: Pat
             hanging += [await engine.next_request() for _ in range(STREAMS // ROTATIONS)]
             await asyncio.gather(*(each.hung.wait() for each in hanging))
             engine.behaviour = Behaviour(tokens=8)
-            _install(authority, tmp_path)
+            installed = _install(authority, tmp_path)
             async with asyncio.timeout(60):
                 presented = 0
-                while presented != authority.serial_of["gateway"]:
+                while presented != installed:
                     short.append(await stream(gateway))
                     presented = (await engine.next_request()).client_certificate
         for each in hanging:
@@ -71,16 +72,18 @@ async def test_streams_survive_rotations_of_the_client_certificate(tmp_path: Pat
     assert len({each.client_certificate for each in hanging}) == ROTATIONS
 
 
-def _install(authority: Authority, files: Path) -> None:
-    certificate, key = authority.issue("gateway", "gateway.example")
+def _install(authority: Authority, files: Path) -> int:
+    """Issues a client certificate, copies its files to a directory and returns its serial number."""
+    certificate, key = map(Path, authority.issue("gateway", "gateway.example"))
     for each in (certificate, key):
         shutil.copy(each, files / each.name)
+    return x509.load_pem_x509_certificate(certificate.read_bytes()).serial_number
 
 
 async def test_unusable_new_files_are_reported_and_requests_continue(tmp_path: Path) -> None:
     authority = Authority(tmp_path / "ours")
     _install(authority, tmp_path)
-    tls = {"ca": str(authority.file), "certificate": "gateway.pem", "key": "gateway.key"}
+    tls = {"ca": authority.file, "certificate": "gateway.crt", "key": "gateway.key"}
 
     async with (
         FakeEngine(tls=server_context(authority.server(client_ca=authority.file))) as engine,
@@ -129,7 +132,7 @@ async def test_status_names_the_cause_of_a_refused_handshake(tmp_path: Path) -> 
 
     async with (
         FakeEngine(tls=server_context(other.server())) as engine,
-        gateway_in_loop(config_of(engine, {"ca": str(ours.file)}), tmp_path, wait_for=0) as gateway,
+        gateway_in_loop(config_of(engine, {"ca": ours.file}), tmp_path, wait_for=0) as gateway,
     ):
         status = await gateway.wait_for_status(lambda status: status["endpoints"][0]["trouble"] is not None)
 

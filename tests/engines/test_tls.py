@@ -23,9 +23,9 @@ from headgate.engines.warm_up import warm_up
 from headgate.model.fault import Fault
 from headgate.ports.engine import EngineFault
 from headgate.ports.tls import ClientTlsOptions, server_context
+from testing.certificates import PAST, Authority
 from testing.fake_engine import Behaviour, FakeEngine
 from testing.fake_triton import FakeTriton
-from testing.tls_authority import Authority
 from tests.engines.calls import Engines, a_call, read_all
 from tests.engines.listeners import listening
 
@@ -42,7 +42,7 @@ async def engines() -> AsyncIterator[Engines]:
 
 
 def trusting(authority: Authority, **others: str) -> EngineTls:
-    return EngineTls(ClientTlsOptions(ca=str(authority.file), **others))
+    return EngineTls(ClientTlsOptions(ca=authority.file, **others))
 
 
 async def fault_at(engines: Engines, url: str, tls: EngineTls | None) -> EngineFault:
@@ -131,7 +131,7 @@ async def test_refused_handshake_is_reported_with_its_cause_and_the_next_step(
     ours, other = Authority(tmp_path / "ours"), Authority(tmp_path / "other")
     offered = {
         "unknown authority": other.server,
-        "expired": partial(ours.server, expired=True),
+        "expired": partial(ours.server, **PAST),
         "other name": partial(ours.server, "engine.internal"),
     }.get(case, partial(ours.server, client_ca=ours.file))()
     tls = EngineTls(other.client(ca=ours.file)) if case == "other client authority" else trusting(ours)

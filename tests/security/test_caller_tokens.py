@@ -16,10 +16,10 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from headgate.ports.tls import server_context
 from headgate.wire.keys import digest, format_digest
+from testing.certificates import Authority
 from testing.fake_engine import FakeEngine
 from testing.fake_issuer import AUDIENCE, Issuer, compact, fake_issuer, signing_key, token_of
 from testing.gateway import GatewayInLoop, a_config, chat, gateway_in_loop
-from testing.tls_authority import Authority
 
 SECRET = "only for these tests"
 API_KEY = "hg-a-key"
@@ -263,12 +263,12 @@ async def test_issuer_with_a_private_authority(tmp_path: Path) -> None:
     """The gateway trusts the configured authority only, and reads its file again."""
     authority, other = Authority(tmp_path / "ca"), Authority(tmp_path / "other")
     trusted = tmp_path / "trusted.pem"
-    trusted.write_bytes(other.file.read_bytes())
+    trusted.write_text(other.pem)
     async with fake_issuer(tls=server_context(authority.server())) as issuer:
         async with serving(issuer, tmp_path, identity={"tls": {"ca": str(trusted)}}) as gateway:
             status = await gateway.wait_for_status(lambda status: status["issuers"]["corp"]["age_s"] is None)
             assert "certificate is not trusted" in status["issuers"]["corp"]["problem"]
-            trusted.write_bytes(authority.file.read_bytes())
+            trusted.write_text(authority.pem)
             await gateway.wait_for_status(lambda status: status["issuers"]["corp"]["keys"] == 1)
 
             assert (await ask(gateway, token_of(issuer)))[0] == 200

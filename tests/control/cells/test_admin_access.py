@@ -12,7 +12,7 @@ from headgate.control.cells.admin_access import AdminAccess, cells_without_key
 from headgate.control.cells.controller_service import ProcessUnavailable, SharesClient, read_reports
 from headgate.control.cells.options import CellFleet, FleetCell
 from headgate.ports.tls import ClientTlsOptions
-from testing.tls_authority import Authority
+from testing.certificates import Authority
 from tests.control.cells.admin_listener import AdminListener
 
 
@@ -51,7 +51,7 @@ async def test_controller_verifies_a_private_authority_and_presents_its_client_c
         own = AdminAccess(CellFleet((a_cell("east", east.url, tls=authority.client()),)), "hg")
         assert await problem_of(own, east.url) == ""
 
-        without = AdminAccess(CellFleet((a_cell("east", east.url, tls=ClientTlsOptions(str(authority.file))),)), "hg")
+        without = AdminAccess(CellFleet((a_cell("east", east.url, tls=ClientTlsOptions(authority.file)),)), "hg")
         assert await problem_of(without, east.url) != ""
         system = AdminAccess(CellFleet((a_cell("east", east.url),)), "hg")
         assert "certificate" in await problem_of(system, east.url)

@@ -119,10 +119,10 @@ begin
 end
 $$;
 
--- Starts to sum a key, unless four keys are summed already or amounts of the key remain to be deleted. Returns whether the key is summed. The table lock waits for
--- transactions that are inserting rows and stops new ones, so each row is either visible here, and its day in the
--- backlog, or inserted with the trigger. The advisory lock waits for a process that is dropping a day, so the backlog
--- contains no day that is about to be dropped.
+-- Starts to sum a key, unless four keys are summed already or amounts of the key remain to be deleted. Returns whether
+-- the key is summed. The table lock waits for transactions that are inserting rows and stops new ones, so each row is
+-- either visible here, with its day in the backlog, or inserted with the trigger. The advisory lock waits for a process
+-- that is dropping a day, so the backlog contains no day that is about to be dropped.
 create function headgate.register_unit_key(new_key text) returns boolean language plpgsql as $$
 begin
     if exists (select from headgate.usage_unit_keys where key = new_key) then

@@ -7,6 +7,7 @@ import ssl
 import time
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -25,11 +26,11 @@ from headgate.hosts.cell.redis.store_check import StoreInfo, check_store
 from headgate.hosts.cell.redis.store_errors import STORE_ERRORS, describe_error
 from headgate.hosts.cell.redis.stream_reader import TRIM_ENTRIES, StreamReader
 from headgate.ports.tls import ClientTlsOptions
+from testing.certificates import PAST, Authority
 from testing.ports import free_port
 from testing.processes import MissingProgram
 from testing.stalls import rerun_if_stalled
 from testing.stores import Certificates, Server, make_certificates, redis
-from testing.tls_authority import Authority
 from tests.hosts.cell.protocol.test_store import a_claim
 from tests.hosts.cell.store_places import Member, Recorder, StorePlace, absent, be_patient, sentinel_set, until
 
@@ -229,8 +230,8 @@ async def test_tls_mismatch_is_reported(tmp_path: Path) -> None:
         assert "TLS" in await problem_at(f"rediss://127.0.0.1:{plain.port}", "TLS")
 
 
-def issued(authority: Authority, name: str, *, expired: bool = False) -> Certificates:
-    return Certificates(authority.file, *authority.issue(name, "127.0.0.1", expired=expired))
+def issued(authority: Authority, name: str, **validity: timedelta) -> Certificates:
+    return Certificates(Path(authority.file), *map(Path, authority.issue(name, **validity)))
 
 
 @pytest.mark.process
@@ -259,7 +260,7 @@ async def test_expired_certificate_of_a_store_is_reported(tmp_path: Path) -> Non
     server = issued(ours, "server")
     with a_redis(certificates=server, client_certificates=client) as store:
         # The store reads its files when it starts, so the test's own client must be able to connect first.
-        expired = issued(ours, "expired", expired=True)
+        expired = issued(ours, "expired", **PAST)
         with contextlib.closing(store.client()) as link:
             link.config_set("tls-cert-file", str(expired.certificate), "tls-key-file", str(expired.key))
         url = f"rediss://127.0.0.1:{store.port}?ca={ours.file}&certificate={client.certificate}&key={client.key}"
@@ -296,7 +297,7 @@ async def test_previous_files_stay_in_use_while_the_new_ones_are_incomplete(
 async def test_new_client_certificate_is_used_for_the_next_connection(tmp_path: Path) -> None:
     ours, other = Authority(tmp_path / "ours"), Authority(tmp_path / "other")
     client, foreign = issued(ours, "client"), issued(other, "client")
-    used = Certificates(ours.file, tmp_path / "used.pem", tmp_path / "used.key")
+    used = Certificates(Path(ours.file), tmp_path / "used.pem", tmp_path / "used.key")
     with a_redis(certificates=issued(ours, "server"), client_certificates=client) as server:
         connector = Connector(
             parse_store_url(
