@@ -30,6 +30,7 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 COMPILED = (
     "core",
     "model",
+    "edge/anthropic.py",
     "edge/app.py",
     "edge/auth.py",
     "edge/body_bytes.py",
@@ -79,6 +80,7 @@ COMPILED = (
     "wire/fingerprint.py",
     "wire/keys.py",
     "wire/media.py",
+    "wire/messages_scanner.py",
     "wire/prompt_length.py",
     "wire/request_caps.py",
     "wire/request_checks.py",

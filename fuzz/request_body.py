@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 from headgate.model.caps import Caps, ReasoningEffort
-from headgate.model.ticket import Api
+from headgate.model.ticket import APIS_WITHOUT_OUTPUT, Api
 from headgate.wire.request_body import BadRequest, RequestBody
 
 TIGHT = Caps(
@@ -54,12 +54,12 @@ def _check(body: RequestBody, asked: dict[str, Any], sent: dict[str, Any]) -> No
     assert 0 <= body.prompt_bytes_kept <= body.prompt_bytes
     if body.stream:
         assert sent["stream"] is True
-        if body.api is not Api.RESPONSES:
+        if body.api not in (Api.RESPONSES, Api.MESSAGES):
             assert sent["stream_options"]["include_usage"] is True
 
 
 def _check_caps(body: RequestBody, sent: dict[str, Any]) -> None:
-    if body.api is Api.EMBEDDINGS:
+    if body.api in APIS_WITHOUT_OUTPUT:
         return
     assert int(sent.get("n") or 1) <= 2
     if body.api is not Api.RESPONSES:

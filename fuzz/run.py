@@ -21,6 +21,7 @@ TARGETS = (
     "request_body",
     "event_stream",
     "responses_stream",
+    "messages_stream",
     "kserve_stream",
     "joined_stream",
     "usage",

@@ -23,7 +23,7 @@ from testing.ports import reserve_port
 
 __all__ = ["Behaviour", "FakeEngine", "Received", "token_text"]
 
-_GENERATING = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses")
+_GENERATING = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses", "/v1/messages")
 
 
 class FakeEngine:
@@ -166,6 +166,8 @@ class FakeEngine:
                 about = {"object": "model", "created": 0, "owned_by": self.owned_by}
                 listed = [{"id": name, **about} for name in self.models]
                 connection.answer(200, compact({"object": "list", "data": listed}))
+            case "/v1/messages/count_tokens" if received.method == "POST":
+                connection.answer(200, b'{"input_tokens":7}')
             case "/version" if self.version is not None:
                 connection.answer(200, compact({"version": self.version}))
             case "/props" if self.props is not None:

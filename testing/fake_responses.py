@@ -116,6 +116,8 @@ class Generation:
             await self._send(behaviour.body)
             connection.last_chunk()
             return
+        if self._is_message:
+            await self._send(self._message_start())
         if self._is_response:
             for kind in ("response.created", "response.in_progress"):
                 await self._send(self._response_event(kind, response=self._response("in_progress")))
@@ -140,6 +142,9 @@ class Generation:
         if self._is_response:
             failed = self._response("failed") | {"error": {"code": "server_error", "message": self._behaviour.error}}
             await self._send(self._response_event("response.failed", response=failed))
+        elif self._is_message:
+            failed = {"type": "api_error", "message": self._behaviour.error}
+            await self._send(_named_event("error", error=failed))
         else:
             await self._send(b"data: " + error(500, self._behaviour.error) + b"\n\ndata: [DONE]\n\n")
 
@@ -148,11 +153,22 @@ class Generation:
             if not self._behaviour.without_done:
                 await self._send(self._response_event("response.completed", response=self._response("completed")))
             return
+        if self._is_message:
+            await self._send_message_ending()
+            return
         options = cast("dict[str, object]", self._asked.get("stream_options") or {})
         if self._behaviour.usage and options.get("include_usage") is True:
             await self._send(_event(self._frame([]) | {"usage": self._usage()}))
         if not self._behaviour.without_done:
             await self._send(b"data: [DONE]\n\n")
+
+    async def _send_message_ending(self) -> None:
+        stop = {"stop_reason": "end_turn", "stop_sequence": None}
+        usage = {"usage": {"output_tokens": self._tokens}} if self._behaviour.usage else {}
+        await self._send(_named_event("content_block_stop", index=0))
+        await self._send(_named_event("message_delta", delta=stop, **usage))
+        if not self._behaviour.without_done:
+            await self._send(_named_event("message_stop"))
 
     async def _pace(self) -> None:
         if self._behaviour.pace_s > 0:
@@ -171,6 +187,10 @@ class Generation:
         if self._is_response:
             place: dict[str, object] = {"item_id": "fake-2", "output_index": 0, "content_index": 0, "logprobs": []}
             return self._response_event("response.output_text.delta", delta=token_text(number), **place)
+        if self._is_message:
+            return _named_event(
+                "content_block_delta", index=0, delta={"type": "text_delta", "text": token_text(number)}
+            )
         last = number == self._tokens - 1
         choice: dict[str, object] = {"index": 0, "finish_reason": self._behaviour.finish_reason if last else None}
         if not self._is_chat:
@@ -190,6 +210,8 @@ class Generation:
             return compact({"object": "list", "data": vectors, "model": self._asked.get("model"), "usage": usage})
         if self._is_response:
             return compact(self._response("completed"))
+        if self._is_message:
+            return compact(self._message())
         text = "".join(token_text(number) for number in range(self._tokens))
         choice: dict[str, object] = {"index": 0, "finish_reason": self._behaviour.finish_reason}
         choice |= {"message": {"role": "assistant", "content": text}} if self._is_chat else {"text": text}
@@ -207,6 +229,23 @@ class Generation:
         usage: dict[str, object] = {"input_tokens": 7, "output_tokens": self._tokens, "total_tokens": 7 + self._tokens}
         usage |= {"input_tokens_details": {"cached_tokens": 3}, "output_tokens_details": {"reasoning_tokens": 0}}
         return response | {"output": [message], "usage": usage if self._behaviour.usage else None}
+
+    def _message(self) -> dict[str, object]:
+        text = "".join(token_text(number) for number in range(self._tokens))
+        usage = self._message_usage() | {"output_tokens": self._tokens}
+        message: dict[str, object] = {"id": "fake-1", "type": "message", "role": "assistant"}
+        message |= {"model": self._asked.get("model"), "content": [{"type": "text", "text": text}]}
+        message |= {"stop_reason": "end_turn", "stop_sequence": None}
+        return message | ({"usage": usage} if self._behaviour.usage else {})
+
+    def _message_start(self) -> bytes:
+        """The events before the first token, as llama.cpp sends them."""
+        message = self._message() | {"content": [], "stop_reason": None, "usage": self._message_usage()}
+        block = _named_event("content_block_start", index=0, content_block={"type": "text", "text": ""})
+        return _named_event("message_start", message=message) + _named_event("ping") + block
+
+    def _message_usage(self) -> dict[str, object]:
+        return {"input_tokens": 4, "cache_read_input_tokens": 3, "output_tokens": 0}
 
     def _response_event(self, kind: str, **fields: object) -> bytes:
         self._events_sent += 1
@@ -228,6 +267,10 @@ class Generation:
         return self._received.path == "/v1/responses"
 
     @property
+    def _is_message(self) -> bool:
+        return self._received.path == "/v1/messages"
+
+    @property
     def _is_chat(self) -> bool:
         return self._received.path == "/v1/chat/completions"
 
@@ -243,6 +286,10 @@ def compact(value: dict[str, object]) -> bytes:
 
 def _event(value: dict[str, object]) -> bytes:
     return b"data: " + compact(value) + b"\n\n"
+
+
+def _named_event(kind: str, **fields: object) -> bytes:
+    return f"event: {kind}\n".encode() + _event({"type": kind, **fields})
 
 
 def error(status: int, message: str) -> bytes:

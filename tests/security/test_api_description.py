@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
+from headgate.edge.anthropic import MESSAGES_ROUTES
 from headgate.edge.app import GET_ROUTES, ROUTES
 from headgate.edge.error_replies import UNKNOWN_URL
 from headgate.model.outcome import HTTP_REPLIES, STREAM_INTERRUPTED, Outcome
@@ -21,6 +22,7 @@ from testing.gateway import gateway_in_loop
 from tests.edge.test_the_door import config_with_keys
 
 DESCRIPTION = Path(__file__).parents[2] / "docs/reference/openapi.yaml"
+POSTED = (*ROUTES, *MESSAGES_ROUTES)
 UNTOLD = {Outcome.COMPLETED, Outcome.CANCELLED, Outcome.ENGINE_REJECTED}
 """Outcomes for which the gateway has no error code of its own: success, no response, and the engine's own error."""
 OF_THE_CONNECTION = {"405", "408", "431", "500", "501", "505"}
@@ -39,10 +41,11 @@ def described() -> dict[str, Any]:
 def test_described_paths_match_the_routes() -> None:
     methods = {path: list(item) for path, item in described()["paths"].items()}
 
-    assert methods == {path.decode(): ["post"] for path in ROUTES} | {path.decode(): ["get"] for path in GET_ROUTES}
+    posted = {path.decode(): ["post"] for path in POSTED}
+    assert methods == posted | {path.decode(): ["get"] for path in GET_ROUTES}
 
 
-@pytest.mark.parametrize("path", [path.decode() for path in ROUTES])
+@pytest.mark.parametrize("path", [path.decode() for path in POSTED])
 def test_described_statuses_match_the_outcomes(path: str) -> None:
     responses = described()["paths"][path]["post"]["responses"]
 

@@ -122,3 +122,24 @@ LLAMACPP_RESPONSE = (
     b'"created_at":1794720098,"status":"completed","model":"smollm2","output":[],"usage":{"input_tokens":32,'
     b'"output_tokens":4,"total_tokens":36,"input_tokens_details":{"cached_tokens":0}}},"timings":{"cache_n":0}}\n\n'
 )
+
+LLAMACPP_MESSAGE_START = (
+    b'event: message_start\ndata: {"type":"message_start","message":{"id":"chatcmpl-5eia","type":"message",'
+    b'"role":"assistant","content":[],"model":"smollm2","stop_reason":null,"stop_sequence":null,'
+    b'"usage":{"cache_read_input_tokens":18,"input_tokens":1,"output_tokens":0}}}\n\n'
+    b'event: content_block_start\ndata: {"type":"content_block_start","index":0,'
+    b'"content_block":{"type":"text","text":""}}\n\n'
+)
+LLAMACPP_MESSAGE_DELTAS = (
+    b'event: content_block_delta\ndata: {"type":"content_block_delta","index":0,'
+    b'"delta":{"type":"text_delta","text":"I"}}\n\n'
+    b'event: content_block_delta\ndata: {"type":"content_block_delta","index":0,'
+    b'"delta":{"type":"text_delta","text":"\'m"}}\n\n'
+)
+LLAMACPP_MESSAGE_END = (
+    b'event: content_block_stop\ndata: {"type":"content_block_stop","index":0}\n\n'
+    b'event: message_delta\ndata: {"type":"message_delta","delta":{"stop_reason":"max_tokens","stop_sequence":null},'
+    b'"usage":{"output_tokens":2}}\n\n'
+    b'event: message_stop\ndata: {"type":"message_stop"}\n\n'
+)
+LLAMACPP_MESSAGE = LLAMACPP_MESSAGE_START + LLAMACPP_MESSAGE_DELTAS + LLAMACPP_MESSAGE_END

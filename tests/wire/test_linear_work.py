@@ -7,6 +7,7 @@ import pytest
 from headgate.model.ticket import Api
 from headgate.wire.event_splitter import EventSplitter
 from headgate.wire.kserve.generate_stream import ChunkTranslator, GeneratedText, TranslationContext
+from headgate.wire.messages_scanner import MessagesScanner
 from headgate.wire.responses_scanner import ResponsesScanner
 from headgate.wire.sse import COMMENTS_MAX, EVENT_LINES_MAX, StreamScanner
 from headgate.wire.stream_joiner import (
@@ -29,6 +30,7 @@ MODULES = tuple(
     for name in (
         "event_splitter",
         "kserve.generate_stream",
+        "messages_scanner",
         "responses_scanner",
         "sse",
         "stream_joiner",
@@ -38,6 +40,7 @@ MODULES = tuple(
 FEEDS: dict[str, Callable[[], Callable[[bytes], object]]] = {
     "chat": lambda: StreamScanner(keep_usage_chunk=False, comments_max=10**9).feed,
     "responses": lambda: ResponsesScanner().feed,
+    "messages": lambda: MessagesScanner().feed,
     "joined": lambda: StreamJoiner(Api.CHAT).feed,
     "triton": lambda: GeneratedText(SETTING).feed,
     "triton chunks": lambda: ChunkTranslator(SETTING).feed,
@@ -51,6 +54,7 @@ UNITS = {
     "line feeds and carriage returns": b"\n\r\n",
     "empty data": b"data:\n\n",
     "small events": b'data: {"text_output":"a","choices":[{"delta":{"content":"a"}}]}\n\n',
+    "deltas": b'event: content_block_delta\ndata: {"type":"content_block_delta","delta":{"text":"a"}}\n\n',
     "errors in texts": b'data: {"text_output":"a","x":["error"]}\n\n',
     "usage in texts": b'data: {"usage":[],"usage":{}}\n\n',
 }

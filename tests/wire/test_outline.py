@@ -29,6 +29,8 @@ PROMPTS: dict[Api, dict[str, Any]] = {
     Api.EMBEDDINGS: {"input": ["a", "b"]},
     Api.RESPONSES: {"input": "hi", "instructions": "be brief"},
     Api.INFER: {"inputs": [{"name": "x", "shape": [2], "datatype": "FP32", "data": [1.5, 2]}]},
+    Api.MESSAGES: {"system": "be brief", "messages": [{"role": "user", "content": 'a"[\\é'}]},
+    Api.COUNT_TOKENS: {"messages": [{"role": "user", "content": "hi"}]},
 }
 LONG = "x" * (NAMES_CHARS_MAX + 1)
 

@@ -20,6 +20,8 @@ def a_body(api: Api = Api.CHAT, **fields: object) -> RequestBody:
         Api.COMPLETIONS: {"prompt": "hi"},
         Api.EMBEDDINGS: {"input": "hi"},
         Api.RESPONSES: {"input": "hi"},
+        Api.MESSAGES: {"messages": [{"role": "user", "content": "hi"}]},
+        Api.COUNT_TOKENS: {"messages": [{"role": "user", "content": "hi"}]},
     }
     return RequestBody.parse(json.dumps({"model": "m"} | prompts[api] | fields).encode(), api)
 
@@ -62,6 +64,8 @@ def test_body_within_its_caps_is_returned_as_the_same_object() -> None:
         (Api.COMPLETIONS, {"max_tokens": 900}, {"max_tokens": 100}),
         (Api.COMPLETIONS, {}, {"max_tokens": 100}),
         (Api.RESPONSES, {"max_output_tokens": 900}, {"max_output_tokens": 100}),
+        (Api.MESSAGES, {"max_tokens": 900}, {"max_tokens": 100}),
+        (Api.MESSAGES, {}, {"max_tokens": 100}),
         (Api.RESPONSES, {}, {"max_output_tokens": 100}),
         # Engines reject a minimum above the maximum.
         (Api.CHAT, {"max_tokens": 900, "min_tokens": 800}, {"max_tokens": 100, "min_tokens": 100}),
@@ -78,6 +82,8 @@ def test_output_limit_is_lowered_in_every_field(api: Api, asked: dict[str, objec
         (Api.CHAT, {"max_completion_tokens": 5, "min_tokens": 5}),
         (Api.COMPLETIONS, {"max_tokens": 0, "echo": True}),
         (Api.EMBEDDINGS, {}),
+        (Api.MESSAGES, {"max_tokens": 100, "thinking": {"type": "disabled"}}),
+        (Api.COUNT_TOKENS, {"max_tokens": 900}),
     ],
 )
 def test_output_within_the_cap_is_unchanged(api: Api, asked: dict[str, object]) -> None:
@@ -237,3 +243,47 @@ def test_capping_only_lowers_values_and_keeps_other_fields(asked: dict[str, obje
             assert int(str(new[name])) <= int(str(old[name]))
     assert (not told) == (old == new)
     assert sent(body) == old
+
+
+@pytest.mark.parametrize(
+    ("most", "asked", "sent"),
+    [
+        (2000, {"type": "enabled", "budget_tokens": 4000}, {"type": "enabled", "budget_tokens": 1999}),
+        (2000, {"type": "enabled", "budget_tokens": 2000}, {"type": "enabled", "budget_tokens": 1999}),
+        (1024, {"type": "enabled", "budget_tokens": 1024}, {"type": "disabled"}),
+        (100, {"type": "enabled", "budget_tokens": 4000}, {"type": "disabled"}),
+    ],
+)
+def test_thinking_budget_stays_below_the_output_cap(most: int, asked: object, sent: object) -> None:
+    changed, told = shaped(Caps(output_tokens=most), Api.MESSAGES, max_tokens=9000, thinking=asked)
+
+    assert changed == {"max_tokens": most, "thinking": sent}
+    assert told == (f"output_tokens={most}",)
+
+
+@pytest.mark.parametrize("thinking", [{"type": "adaptive"}, {"type": "enabled", "budget_tokens": 1999}, None])
+def test_thinking_within_the_output_cap_is_unchanged(thinking: object) -> None:
+    assert shaped(Caps(output_tokens=2000), Api.MESSAGES, max_tokens=2000, thinking=thinking) == ({}, ())
+
+
+@pytest.mark.parametrize(
+    ("most", "asked", "sent"),
+    [
+        (ReasoningEffort.MEDIUM, "max", "medium"),
+        (ReasoningEffort.MEDIUM, "high", "medium"),
+        (ReasoningEffort.NONE, "high", "low"),
+        (ReasoningEffort.MINIMAL, "medium", "low"),
+    ],
+)
+def test_effort_of_a_message_is_lowered(most: ReasoningEffort, asked: str, sent: str) -> None:
+    changed, told = shaped(Caps(reasoning_effort=most), Api.MESSAGES, output_config={"effort": asked, "x": 1})
+
+    assert changed == {"output_config": {"effort": sent, "x": 1}}
+    assert told == (f"reasoning_effort={sent}",)
+
+
+def test_low_effort_of_a_message_is_unchanged() -> None:
+    assert shaped(Caps(reasoning_effort=ReasoningEffort.NONE), Api.MESSAGES, output_config={"effort": "low"}) == (
+        {},
+        (),
+    )

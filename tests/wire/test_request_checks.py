@@ -16,8 +16,10 @@ PROMPTS: dict[Api, dict[str, object]] = {
     Api.EMBEDDINGS: {"input": "hi"},
     Api.RESPONSES: {"input": "hi"},
     Api.INFER: {"inputs": [{"name": "x", "shape": [1], "datatype": "INT32", "data": [1]}]},
+    Api.MESSAGES: {"messages": [{"role": "user", "content": "hi"}]},
+    Api.COUNT_TOKENS: {"messages": [{"role": "user", "content": "hi"}]},
 }
-GENERATING = [Api.CHAT, Api.COMPLETIONS, Api.RESPONSES]
+GENERATING = [Api.CHAT, Api.COMPLETIONS, Api.RESPONSES, Api.MESSAGES]
 
 
 def parsed(api: Api, **fields: object) -> RequestBody:
@@ -39,6 +41,10 @@ def refusal(api: Api, **fields: object) -> tuple[str, str | None]:
         (Api.CHAT, "max_tokens", [1, 2**31 - 1], [0, -1, 2**31, 1.5, "9"], "an integer from 1 to 2147483647"),
         (Api.CHAT, "max_completion_tokens", [1], [0], "an integer from 1 to 2147483647"),
         (Api.RESPONSES, "max_output_tokens", [1], [0, None, {}], "an integer from 1 to 2147483647"),
+        (Api.MESSAGES, "max_tokens", [1, 2**31 - 1], [0, -1, 2**31, "9"], "an integer from 1 to 2147483647"),
+        (Api.MESSAGES, "n_predict", [-1, 0, 5], [-2, "a"], "an integer from -1 to 2147483647"),
+        (Api.MESSAGES, "thinking", [{"type": "enabled", "budget_tokens": 1024}, {}], [True, "yes"], "an object"),
+        (Api.MESSAGES, "output_config", [{"effort": "max"}, {}], [5, "high"], "an object"),
         (Api.COMPLETIONS, "max_tokens", [1], [-1, 2**31], "an integer from 0 to 2147483647"),
         (Api.CHAT, "min_tokens", [0, 5], [-1, "a"], "an integer from 0 to 2147483647"),
         (Api.CHAT, "n_predict", [-1, 0, 5], [-2, "a"], "an integer from -1 to 2147483647"),

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from headgate.model.ticket import Api
 from headgate.model.usage import Usage, UsageSource
+from headgate.wire.messages_scanner import MessagesScanner
 from headgate.wire.responses_scanner import RESPONSES_EVENT_BYTES_MAX, ResponsesScanner, scanner_for
 from headgate.wire.sse import StreamScanner, error_event
 from tests.wire.recorded import (
@@ -38,9 +39,9 @@ def facts(scanner: StreamScanner) -> tuple[object, ...]:
 
 def test_each_api_has_its_own_scanner() -> None:
     assert type(scanner_for(Api.RESPONSES, keep_usage_chunk=False)) is ResponsesScanner
-    assert {type(scanner_for(api, keep_usage_chunk=False)) for api in Api if api is not Api.RESPONSES} == {
-        StreamScanner
-    }
+    assert type(scanner_for(Api.MESSAGES, keep_usage_chunk=False)) is MessagesScanner
+    others = set(Api) - {Api.RESPONSES, Api.MESSAGES}
+    assert {type(scanner_for(api, keep_usage_chunk=False)) for api in others} == {StreamScanner}
     assert scanner_for(Api.CHAT, keep_usage_chunk=True).feed(DONE) == DONE
 
 

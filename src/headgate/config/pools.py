@@ -22,7 +22,8 @@ from headgate.model.units import Duration, EndpointId, PoolName
 
 _PORTS = {"http": 80, "https": 443}
 _API_PATH = re.compile(
-    r"/(v1(/(chat/completions|completions|embeddings|responses|models))?|v2/(models|health)(/.*)?|health|metrics)/?$"
+    r"/(v1(/(chat/completions|completions|embeddings|responses|messages(/count_tokens)?|models))?|v2/(models|health)(/.*)?"
+    r"|health|metrics)/?$"
 )
 """Path of an engine's API at the end of a URL."""
 _BASE_PATH = re.compile(r"(/(?!\.\.?(/|$))[A-Za-z0-9._~-]+)*/?")

@@ -2,8 +2,8 @@
 
 The application authenticates each request, reads it into a ticket and starts an `Exchange` for it. Requests that cannot
 become a ticket are rejected here, with the same kind of error response. The list of routes is fixed, and all other
-paths are rejected. KServe requests (`kserve.py`) have their own paths and are otherwise handled like all others. Every
-path except the error pages (`pages/`) requires an API key.
+paths are rejected. Requests of KServe's protocol (`kserve.py`) and of Anthropic's (`anthropic.py`) have their own paths
+and errors and are otherwise handled like all others. Every path except the error pages (`pages/`) requires an API key.
 """
 
 import asyncio
@@ -15,6 +15,7 @@ from functools import partial
 
 from headgate.core.events import RequestRejected, RequestWithdrawn, WithdrawalCause
 from headgate.edge import request_record
+from headgate.edge.anthropic import MESSAGES_ROUTES, REQUEST_ID_HEADER, VERSION_HEADER, AnthropicReplies, model_list
 from headgate.edge.auth import CallerKeys
 from headgate.edge.body_bytes import BodyBytes, BodyClaim
 from headgate.edge.client import BodyMemoryExceeded, Client, ClientDisconnected
@@ -132,7 +133,7 @@ class GatewayApp:
                 await self._route(client, record)
         except EdgeRejection as turned:
             self._record_rejection(record, turned.outcome, turned.log_message)
-            replies = self._replies_for(client)
+            replies = _replies_for(client, self.replies)
             wait = turned.retry_after_ns
             client.reply(*replies.error(turned.outcome, turned.message, param=turned.param, retry_after_ns=wait))
         except ClientDisconnected:
@@ -160,10 +161,14 @@ class GatewayApp:
         """Handles everything except requests for the inference routes."""
         if client.path == MODELS_ROUTE and client.method == "GET":
             tenant = await self._authenticate(client)
-            client.reply(200, [JSON_HEADER], models_body(self.access.models(tenant)))
+            listed = model_list if VERSION_HEADER in client.headers else models_body
+            client.reply(200, [JSON_HEADER], listed(self.access.models(tenant)))
         elif client.path == USAGE_ROUTE and client.method == "GET":
             tenant = await self._authenticate(client)
             client.reply(200, [JSON_HEADER, (b"cache-control", b"no-store")], json_body(self.access.usage(tenant)))
+        elif (api := MESSAGES_ROUTES.get(client.path)) is not None and client.method == "POST":
+            client.common_headers.append((REQUEST_ID_HEADER, record.request_id.encode()))
+            await self._handle(api, client, record, replies=_replies_for(client, self.replies))
         elif is_kserve(client.path):
             await self._route_kserve(client, record)
         elif (page := self.pages.get(client.path)) is not None and client.method in ("GET", "HEAD"):
@@ -176,7 +181,7 @@ class GatewayApp:
         if route is None or client.method != route.method:
             self._reply_unknown_route(client, record)
         elif isinstance(route.target, ModelTarget):
-            await self._handle(Api.INFER, client, record, route.target)
+            await self._handle(Api.INFER, client, record, route.target, _replies_for(client, self.replies))
         else:
             await self._authenticate(client)
             self._reply_server_operation(route.target, client)
@@ -200,10 +205,14 @@ class GatewayApp:
             unknown = error
         return await authenticate_again(client, keys, unknown)
 
-    def _replies_for(self, client: Client) -> ErrorReplies:
-        return KserveReplies.of(self.replies) if is_kserve(client.path) else self.replies
-
-    async def _handle(self, api: Api, client: Client, record: RequestRecord, target: ModelTarget | None = None) -> None:
+    async def _handle(
+        self,
+        api: Api,
+        client: Client,
+        record: RequestRecord,
+        target: ModelTarget | None = None,
+        replies: ErrorReplies | None = None,
+    ) -> None:
         record.api = api
         if self.draining:
             raise _draining_rejection()
@@ -233,7 +242,7 @@ class GatewayApp:
                 self.host,
                 self.engines,
                 self.attempts,
-                self.replies if target is None else self._replies_for(client),
+                replies or self.replies,
                 self.access.salts.get(intake.ticket.tenant),
                 self.cap_large,
                 record,
@@ -263,27 +272,15 @@ class GatewayApp:
             return
         free = self.limits.requests_open_max - len(self._open) - 1
         if not self._awaiting_body.has_room(tenant, 1, free=free):
-            raise self._unread_bodies_rejection(tenant)
+            raise _unread_bodies_rejection(tenant, self._awaiting_body.of(tenant))
         announced = content_length(client)
         if announced <= self.limits.body_bytes_max and not body.has_room(announced, self.limits.total_body_bytes_max):
-            raise self._body_memory_rejection()
-
-    def _unread_bodies_rejection(self, tenant: TenantId) -> EdgeRejection:
-        message = f'tenant "{tenant}" has {self._awaiting_body.of(tenant)} requests with incomplete bodies'
-        return EdgeRejection(
-            Outcome.QUEUE_FULL, f"{message}, its share of limits.requests_open_max; send the bodies and retry"
-        )
+            raise _body_memory_rejection(self.bodies_bytes)
 
     @property
     def bodies_bytes(self) -> int:
         """Total size of the bodies of open requests, in bytes."""
         return self._bodies.total
-
-    def _body_memory_rejection(self) -> EdgeRejection:
-        message = f"the bodies of open requests use {self.bodies_bytes} bytes"
-        return EdgeRejection(
-            Outcome.QUEUE_FULL, f"{message}; this body would exceed limits.total_body_bytes_max; retry"
-        )
 
     async def _read_request(
         self, api: Api, tenant: TenantId, client: Client, request_id: RequestId, target: ModelTarget | None
@@ -304,7 +301,7 @@ class GatewayApp:
         try:
             return await (taken if client.received else self._read_in_time(taken, client, tenant))
         except BodyMemoryExceeded:
-            raise self._body_memory_rejection() from None
+            raise _body_memory_rejection(self.bodies_bytes) from None
 
     async def _read_in_time(self, taken: Awaitable[ParsedRequest], client: Client, tenant: TenantId) -> ParsedRequest:
         limit = asyncio.timeout(self.limits.body_timeout_ns / SECOND)
@@ -314,27 +311,22 @@ class GatewayApp:
             async with limit:
                 return await taken
         except TimeoutError:
-            raise (_draining_rejection() if self.draining else self._receive_timeout_rejection(client)) from None
+            raise (
+                _draining_rejection() if self.draining else _receive_timeout_rejection(client, self.limits)
+            ) from None
         finally:
             self._receive_timeouts.discard(limit)
             self._awaiting_body.add(tenant, -1)
 
-    def _receive_timeout_rejection(self, client: Client) -> EdgeRejection:
-        limit = f"{self.limits.body_timeout_ns / SECOND:g} s"
-        if client.received:
-            return EdgeRejection(
-                Outcome.QUEUE_FULL, f"the gateway could not parse the request body within {limit}; retry"
-            )
-        return EdgeRejection(Outcome.INVALID_REQUEST, f"the request body did not arrive within {limit}; send it faster")
-
     def _reply_unknown_route(self, client: Client, record: RequestRecord) -> None:
         reads = client.path in GET_ROUTES or client.path in self.pages
-        allowed = "POST" if client.path in ROUTES else "GET" if reads else None
+        posts = client.path in ROUTES or client.path in MESSAGES_ROUTES
+        allowed = "POST" if posts else "GET" if reads else None
         if (route := find_route(client.path)) is not None:
             allowed = route.method
         message = f"method {client.method} is not allowed; use {allowed}" if allowed else "unknown path"
         self._record_rejection(record, Outcome.INVALID_REQUEST, message)
-        status, headers, body = self._replies_for(client).unknown_route(message, allowed=allowed)
+        status, headers, body = _replies_for(client, self.replies).unknown_route(message, allowed=allowed)
         client.reply(status, headers, body)
 
     def _is_answered_by_gateway(self, client: Client) -> bool:
@@ -385,3 +377,33 @@ class GatewayApp:
 
 def _draining_rejection() -> EdgeRejection:
     return EdgeRejection(Outcome.DRAINING, "this gateway is draining; retry to reach another gateway")
+
+
+def _receive_timeout_rejection(client: Client, limits: EdgeLimits) -> EdgeRejection:
+    limit = f"{limits.body_timeout_ns / SECOND:g} s"
+    if client.received:
+        message = f"the gateway could not parse the request body within {limit}; retry"
+        return EdgeRejection(Outcome.QUEUE_FULL, message)
+    return EdgeRejection(Outcome.INVALID_REQUEST, f"the request body did not arrive within {limit}; send it faster")
+
+
+def _unread_bodies_rejection(tenant: TenantId, count: int) -> EdgeRejection:
+    message = f'tenant "{tenant}" has {count} requests with incomplete bodies'
+    return EdgeRejection(
+        Outcome.QUEUE_FULL, f"{message}, its share of limits.requests_open_max; send the bodies and retry"
+    )
+
+
+def _body_memory_rejection(total_bytes: int) -> EdgeRejection:
+    message = f"the bodies of open requests use {total_bytes} bytes"
+    return EdgeRejection(Outcome.QUEUE_FULL, f"{message}; this body would exceed limits.total_body_bytes_max; retry")
+
+
+def _replies_for(client: Client, ours: ErrorReplies) -> ErrorReplies:
+    """Returns the error responses in the format that the client expects."""
+    if is_kserve(client.path):
+        return KserveReplies.of(ours)
+    if client.path in MESSAGES_ROUTES or (client.path == MODELS_ROUTE and VERSION_HEADER in client.headers):
+        # The first header is the request ID.
+        return AnthropicReplies(ours.error_docs, ours.quotes_engines, client.common_headers[0][1].decode())
+    return ours

@@ -89,6 +89,8 @@ class ErrorReplies:
     """Base URL of the error pages. If empty, responses link to this gateway's own pages."""
     quotes_engines: bool = False
     """Whether to quote engine error messages. They may contain the prompt, and the gateway logs its messages."""
+    request_id: str = ""
+    """Id of the request, in formats whose errors contain it."""
 
     def error(
         self, outcome: Outcome, message: str, *, retry_after_ns: Duration | None = None, param: str | None = None
@@ -116,7 +118,11 @@ class ErrorReplies:
         """Returns the error event for a stream that fails after `events` events have been sent."""
         face = STREAM_INTERRUPTED if end.outcome in INTERRUPTED_OUTCOMES else HTTP_REPLIES[end.outcome]
         text = self._with_docs_link(end.reason, end.outcome)
-        return error_event(error_body(message=text, type=face.type, code=face.code), api, sequence_number=events)
+        return error_event(self._body(text, type=face.type, code=face.code), api, sequence_number=events)
+
+    def engine_error(self, status: int, content_type: str, body: bytes) -> tuple[str, bytes]:
+        """Returns the content type and the body for an engine's response that rejects the request."""
+        return content_type, body
 
     def _body(self, message: str, *, type: str, code: str, param: str | None = None) -> bytes:  # noqa: A002 (name in the API)
         return error_body(message=message, type=type, code=code, param=param)

@@ -275,7 +275,8 @@ class Exchange:
 
     def _call(self, body: RequestBody, dispatch: Dispatch, attempt: OpenAttempt) -> Call:
         ticket = self._ticket
-        headers = trace_headers(self._record, dispatch.attempt) if self._traced else self._intake.forwarded_headers
+        given = self._intake.forwarded_headers
+        headers = trace_headers(self._record, dispatch.attempt, given) if self._traced else given
         company = self._batch_hints(dispatch) if ticket.api in BATCH_CODECS else None
         watch = None if ticket.stream else GenerationReporter(attempt, self._on_undelivered_first_token)
         return Call(
@@ -345,9 +346,9 @@ class Exchange:
         told = routing_headers(end.service_class, self._model, waited_ns, attempts, limits=end.limits, held_ns=held_ns)
         if end.outcome is Outcome.ENGINE_REJECTED and self._engine_rejection is not None:
             refusal = self._engine_rejection
-            kind = (b"content-type", refusal.content_type.encode())
-            headers = [*told, kind, (b"x-should-retry", b"false")]
-            self._client.reply(refusal.status, headers, refusal.body)
+            kind, body = self._replies.engine_error(refusal.status, refusal.content_type, refusal.body)
+            headers = [*told, (b"content-type", kind.encode()), (b"x-should-retry", b"false")]
+            self._client.reply(refusal.status, headers, body)
         else:
             status, headers, body = self._replies.error(end.outcome, end.reason, retry_after_ns=end.retry_after_ns)
             self._client.reply(status, [*told, *headers], body)

@@ -16,7 +16,7 @@ from headgate.edge.options import FIELD_BYTES_MAX
 from headgate.edge.parse_queue import ParseQueue
 from headgate.model.message import message
 from headgate.model.outcome import Outcome
-from headgate.model.ticket import Api, Ticket
+from headgate.model.ticket import ANTHROPIC_APIS, Api, Ticket
 from headgate.model.units import MILLISECOND, SECOND, Duration, ModelName, RequestId, TenantId
 from headgate.ports.identity import InvalidToken, TokenFault, UnknownTokenKey
 from headgate.wire.fingerprint import HASHED_AT_ONCE_BYTES, body_digest, fingerprint
@@ -30,6 +30,9 @@ _UNVERIFIED_RETRY_AFTER = Duration(5 * SECOND)
 _TRACEPARENT = b"traceparent"
 _TRACESTATE = b"tracestate"
 
+_ANTHROPIC_HEADERS = (b"anthropic-version", b"anthropic-beta")
+API_KEY_HEADER = b"x-api-key"
+"""Header with the key of a caller that sends no `Authorization`."""
 DEADLINE_HEADER = b"x-headgate-deadline-ms"
 _PROXY_TIMEOUT_HEADER = b"x-envoy-expected-rq-timeout-ms"
 _SDK_TIMEOUT_HEADER = b"x-stainless-read-timeout"
@@ -92,7 +95,7 @@ class ParsedRequest:
 def authenticate(client: Client, keys: CallerKeys) -> TenantId:
     """Returns the caller's tenant. Raises `EdgeRejection`, and `UnknownTokenKey` for `authenticate_again`."""
     try:
-        tenant = keys.tenant(client.headers.get(b"authorization"))
+        tenant = keys.tenant(client.headers.get(b"authorization") or _api_key(client))
     except KeyUnverified as why:
         raise EdgeRejection(Outcome.KEY_UNVERIFIED, str(why), retry_after_ns=_UNVERIFIED_RETRY_AFTER) from None
     except UnknownTokenKey:
@@ -100,7 +103,7 @@ def authenticate(client: Client, keys: CallerKeys) -> TenantId:
     except InvalidToken as invalid:
         raise _token_rejection(invalid) from None
     if tenant is None:
-        message = "missing or unknown API key; send a valid key as `Authorization: Bearer KEY`"
+        message = "missing or unknown API key; send a valid key as `Authorization: Bearer KEY` or `x-api-key: KEY`"
         raise EdgeRejection(Outcome.UNAUTHORIZED, message)
     if not client.mark_authenticated(tenant):
         raise _connections_rejection(tenant)
@@ -110,12 +113,18 @@ def authenticate(client: Client, keys: CallerKeys) -> TenantId:
 async def authenticate_again(client: Client, keys: CallerKeys, unknown: UnknownTokenKey) -> TenantId:
     """Like `authenticate`, after the keys of the token's issuer have been read again."""
     try:
-        tenant = await keys.reread_tenant(client.headers.get(b"authorization"), unknown)
+        tenant = await keys.reread_tenant(client.headers.get(b"authorization") or _api_key(client), unknown)
     except InvalidToken as invalid:
         raise _token_rejection(invalid) from None
     if not client.mark_authenticated(tenant):
         raise _connections_rejection(tenant)
     return tenant
+
+
+def _api_key(client: Client) -> bytes | None:
+    """Returns the key in `x-api-key`, in the form of an `Authorization` header. None if there is no such key."""
+    key = client.headers.get(API_KEY_HEADER)
+    return None if key is None else b"Bearer " + key
 
 
 def _token_rejection(invalid: InvalidToken) -> EdgeRejection:
@@ -203,16 +212,21 @@ async def read_request(  # noqa: PLR0917 (keyword arguments make the call slower
         fingerprint(digest, tenant, body.model),
         length.media,
     )
-    return ParsedRequest(ticket, body, _forwarded_headers(headers), digest)
+    return ParsedRequest(ticket, body, _forwarded_headers(headers, api), digest)
 
 
-def _forwarded_headers(headers: Mapping[bytes, bytes]) -> Mapping[str, str]:
-    forwarded: dict[str, str] = {}
+def _forwarded_headers(headers: Mapping[bytes, bytes], api: Api) -> Mapping[str, str]:
+    forwarded = _protocol_headers(headers) if api in ANTHROPIC_APIS else {}
     if _TRACEPARENT in headers:
         forwarded["traceparent"] = headers[_TRACEPARENT].decode("latin-1")
     if _TRACESTATE in headers:
         forwarded["tracestate"] = headers[_TRACESTATE].decode("latin-1")
     return forwarded
+
+
+def _protocol_headers(headers: Mapping[bytes, bytes]) -> dict[str, str]:
+    """Returns the headers of Anthropic's API, which engines receive as well."""
+    return {name.decode(): headers[name].decode("latin-1") for name in _ANTHROPIC_HEADERS if name in headers}
 
 
 class _BodyParser:

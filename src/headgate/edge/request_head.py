@@ -15,7 +15,7 @@ _END_OF_HEAD: Final = b"\r\n\r\n"
 _LAST_OF_HEAD: Final = _END_OF_HEAD[-3:]
 _LINE_BREAKS: Final = b"\r\n"
 _CARRIAGE_RETURN: Final = 0x0D
-_SINGLE_HEADERS: Final = frozenset({b"host", b"authorization", b"content-length", b"transfer-encoding"})
+_SINGLE_HEADERS: Final = frozenset({b"host", b"authorization", b"x-api-key", b"content-length", b"transfer-encoding"})
 """Headers that make a request ambiguous if they occur more than once."""
 
 

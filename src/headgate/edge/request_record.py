@@ -28,6 +28,7 @@ from headgate.wire.trace_context import (
 
 MODEL_CHARS_MAX: Final = 256
 """Maximum length of a recorded model name. Clients can send names of any length."""
+_CONTEXT: Final = (TRACEPARENT, TRACESTATE)
 _PARENT: Final = TRACEPARENT.encode()
 _STATE: Final = TRACESTATE.encode()
 _STAGES: Final = CALLER_STAGES_HEADER.encode()
@@ -70,9 +71,10 @@ def describe(record: RequestRecord, ticket: Ticket) -> None:
     record.client_retries = ticket.client_retries
 
 
-def trace_headers(record: RequestRecord, number: int) -> Mapping[str, str]:
-    """Returns the trace context headers of an attempt, for the engine."""
-    sent = {TRACEPARENT: write_traceparent(record.trace_id, record.span_id(number), sampled=record.trace_sampled)}
+def trace_headers(record: RequestRecord, number: int, forwarded: Mapping[str, str]) -> Mapping[str, str]:
+    """Returns the headers of an attempt for the engine: the trace context of the attempt instead of the client's."""
+    sent = {name: value for name, value in forwarded.items() if name not in _CONTEXT}
+    sent[TRACEPARENT] = write_traceparent(record.trace_id, record.span_id(number), sampled=record.trace_sampled)
     if record.trace_state:
         sent[TRACESTATE] = record.trace_state
     return sent

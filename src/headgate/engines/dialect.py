@@ -23,8 +23,12 @@ OPENAI_PATHS: Final[Mapping[Api, str]] = MappingProxyType(
         Api.COMPLETIONS: "/v1/completions",
         Api.EMBEDDINGS: "/v1/embeddings",
         Api.RESPONSES: "/v1/responses",
+        Api.MESSAGES: "/v1/messages",
+        Api.COUNT_TOKENS: "/v1/messages/count_tokens",
     }
 )
+OPTIONAL_APIS: Final = frozenset({Api.MESSAGES, Api.COUNT_TOKENS})
+"""APIs that an engine may lack, depending on its version, its options and its model."""
 
 # Client errors that are not caused by the request itself but by the gateway's key, address, proxy, rate or model name.
 _GATEWAY_STATUSES: Final = frozenset({401, 403, 404, 407, 408, 425, 429})

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 from aiohappyeyeballs import start_connection  # pyright: ignore[reportUnknownVariableType]  (its addresses are bare tuples)
 
 from headgate.engines.buffered_response import BufferedResponse
-from headgate.engines.dialect import Dialect
+from headgate.engines.dialect import OPTIONAL_APIS, Dialect
 from headgate.engines.dns_cache import DnsCache
 from headgate.engines.engine_connection import EngineConnection
 from headgate.engines.engine_tls import EngineTls
@@ -50,6 +50,9 @@ _RESERVED_HEADERS: Final = frozenset(
     {"authorization", "connection", "content-length", "content-type", "host", "x-request-id"}
 )
 """Headers that callers cannot override."""
+
+_MISSING_STATUSES: Final = (404, 405, 501)
+"""Statuses of an engine that does not offer an API. A retry would not help."""
 
 # In Python 3.11, access to a member through its enum takes as long as several function calls.
 _GENERATION_APIS: Final = frozenset({Api.CHAT, Api.COMPLETIONS})
@@ -151,7 +154,12 @@ class HttpEngine:
             answer = await self._ask(self._as_stream(call))
             answer.reports_progress = True
             return answer
-        return await self._ask(call)
+        answer = await self._ask(call)
+        if answer.status in _MISSING_STATUSES and call.api in OPTIONAL_APIS:
+            answer.close()
+            said = f"the engine does not offer {self._dialect.paths[call.api]} for this model; use another API"
+            return BufferedResponse(404, error_body(said), blames=True)
+        return answer
 
     async def _ask_joined(self, call: Call) -> EngineResponse | None:
         """Joins a stream into a non-streaming response. Returns None if the request must be made without streaming."""

@@ -17,10 +17,18 @@ class Api(StrEnum):
     RESPONSES = "responses"
     INFER = "infer"
     """Tensor inference using the KServe protocol."""
+    MESSAGES = "messages"
+    """Anthropic's Messages API."""
+    COUNT_TOKENS = "count_tokens"
+    """Token counts of Anthropic's Messages API."""
 
 
-APIS_WITHOUT_OUTPUT: Final = (Api.EMBEDDINGS, Api.INFER)
+APIS_WITHOUT_OUTPUT: Final = (Api.EMBEDDINGS, Api.INFER, Api.COUNT_TOKENS)
 """APIs whose responses contain no generated tokens. Only the size of the input counts."""
+TOKENIZER_APIS: Final = (Api.COUNT_TOKENS,)
+"""APIs that only need the engine's tokenizer. Whatever the size of its input, a request counts as one prompt token."""
+ANTHROPIC_APIS: Final = (Api.MESSAGES, Api.COUNT_TOKENS)
+"""APIs with Anthropic's error format and headers."""
 
 
 @message

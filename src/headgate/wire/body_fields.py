@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from headgate.model.ticket import APIS_WITHOUT_OUTPUT, Api
+from headgate.model.ticket import ANTHROPIC_APIS, APIS_WITHOUT_OUTPUT, Api
 from headgate.wire.fields import (
     BOOL,
     FIELDS,
@@ -28,6 +28,8 @@ More would delay all streams.
 """
 
 _INFER: Final = Api.INFER
+_STANDARD_TIER: Final = "standard_only"
+"""The service tier of the Messages API that excludes paid priority. It chooses no class."""
 
 
 def is_large(raw: bytes | bytearray) -> bool:
@@ -54,6 +56,8 @@ def parse_fields(raw: bytes, api: Api) -> tuple[str, bool, str | None, bool, Pro
     model = _read_model(fields, api)
     if "service_tier" in fields:
         service_tier = read_field(fields, "service_tier", STRING, "a string")
+        if service_tier == _STANDARD_TIER and api in ANTHROPIC_APIS:
+            service_tier = None
     if len(raw) > NAMES_CHARS_MAX or len(options) > FIELDS_MAX:
         _check_lengths(model, service_tier, options)
     check_fields(fields, api)

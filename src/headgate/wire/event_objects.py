@@ -33,6 +33,15 @@ class ResponsesEvent(msgspec.Struct):
     object: msgspec.Raw = _NULL
 
 
+class MessagesEvent(msgspec.Struct):
+    """Top-level fields of an event in a /v1/messages stream. Values are decoded only if needed."""
+
+    type: msgspec.Raw = _NULL
+    message: msgspec.Raw = _NULL
+    usage: msgspec.Raw = _NULL
+    error: msgspec.Raw = _NULL
+
+
 class _Response(msgspec.Struct):
     usage: msgspec.Raw = _NULL
 
@@ -43,7 +52,10 @@ class _ErrorBody(msgspec.Struct):
 
 _STREAM_OBJECT: Final = msgspec.json.Decoder(StreamObject)
 _RESPONSES_EVENT: Final = msgspec.json.Decoder(ResponsesEvent)
+_MESSAGES_EVENT: Final = msgspec.json.Decoder(MessagesEvent)
 _RESPONSE: Final = msgspec.json.Decoder(_Response)
+_USAGE_FIELDS: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_ENCODER: Final = msgspec.json.Encoder()
 _ERROR_BODY: Final = msgspec.json.Decoder(_ErrorBody)
 
 
@@ -59,6 +71,28 @@ def read_responses_event(payload: bytes) -> ResponsesEvent:
         return _RESPONSES_EVENT.decode(payload)
     except _INVALID:
         return ResponsesEvent()
+
+
+def read_messages_event(payload: bytes) -> MessagesEvent:
+    try:
+        return _MESSAGES_EVENT.decode(payload)
+    except _INVALID:
+        return MessagesEvent()
+
+
+def read_message_usage(start: msgspec.Raw, end: msgspec.Raw) -> Usage | None:
+    """Returns the usage of a message from those in its first event and in its last one, which may be partial.
+
+    The counts in the last event are totals. None if the last event has none.
+    """
+    try:
+        last = _USAGE_FIELDS.decode(end)
+        begun = _NULL if bytes(start) == b"null" else _RESPONSE.decode(start).usage
+        first = {} if bytes(begun) == b"null" else _USAGE_FIELDS.decode(begun)
+    except _INVALID:
+        return None
+    told = {name: value for name, value in last.items() if bytes(value) != b"null"}
+    return read_usage(_ENCODER.encode(first | told))
 
 
 def read_response_usage(response: msgspec.Raw) -> Usage | None:

@@ -20,6 +20,7 @@ from headgate.model.prefix import HASH_BYTES, STEP_TOKENS
 from headgate.model.ticket import Api
 from headgate.model.units import BYTES_PER_TOKEN
 from headgate.wire.media import has_media
+from headgate.wire.messages_length import may_have_media
 from headgate.wire.prompt_length import PREAMBLE_FIELDS, PromptLength
 
 HASHED_BYTES_MIN: Final = STEP_TOKENS[0] * BYTES_PER_TOKEN
@@ -33,9 +34,12 @@ _PROMPT: Final = {
     Api.CHAT: ("messages",),
     Api.COMPLETIONS: ("prompt",),
     Api.RESPONSES: ("instructions", "input"),
+    Api.MESSAGES: ("system", "messages"),
 }
 _ELEMENTS: Final = msgspec.json.Decoder(list[msgspec.Raw])
 _FIELDS: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_BILLING: Final = b'"x-anthropic-billing-header:'
+_MESSAGES: Final = Api.MESSAGES
 _ARRAY, _OBJECT = b"[{"
 """First byte of a JSON array or object."""
 
@@ -49,6 +53,8 @@ def prefix_hashes(fields: Mapping[str, msgspec.Raw], api: Api, length: PromptLen
         return b""
     before = [memoryview(fields[name]) for name in (_SALT, *PREAMBLE_FIELDS.get(api, ())) if name in fields]
     values = [memoryview(fields[name]) for name in _PROMPT[api] if name in fields]
+    if api is _MESSAGES:
+        return hash_pieces(before, _message_pieces(values))
     if sum(map(len, values)) == length.text:
         # Everything was counted as text, so there are no images.
         return hash_pieces(before, [(value, True) for value in values])
@@ -96,6 +102,24 @@ def _pieces(values: Iterable[memoryview]) -> Iterator[_Piece]:
         if value[0] == _ARRAY and has_media(value):
             for element in _ELEMENTS.decode(value):
                 yield from _parts(memoryview(element))
+        else:
+            yield value, True
+
+
+def _message_pieces(values: Iterable[memoryview]) -> Iterator[_Piece]:
+    """Yields the pieces of the system prompt and the messages of the Messages API.
+
+    A message with an image or a document does not count. Claude Code puts a block with a request's billing data into
+    the system prompt. Engines do not put it into the prompt, and it differs between the requests of a conversation.
+    """
+    for value in values:
+        if value[0] == _ARRAY and (may_have_media(value) or _BILLING in bytes(value)):
+            for element in _ELEMENTS.decode(value):
+                raw = bytes(element)
+                if _BILLING not in raw:
+                    yield (
+                        (memoryview(raw[-_MEDIA_BYTES_MAX:]), False) if may_have_media(raw) else (memoryview(raw), True)
+                    )
         else:
             yield value, True
 

@@ -4,6 +4,8 @@ A prompt is measured in bytes, and the scheduler learns the number of tokens per
 template adds other fields to the prompt: tools, functions, documents and the response schema. Images and audio count as
 a fixed number of tokens (`media.py`).
 
+`/v1/messages` has its own content blocks (`messages_length.py`).
+
 `/v1/completions` and `/v1/embeddings` accept several prompts in one array. The prompts are counted, because an engine
 processes each one as a separate sequence. The tensors in the `prompt_embeds` field of `/v1/completions` are counted
 too. The length of a tensor gives its approximate number of tokens.
@@ -13,12 +15,13 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from headgate.model.ticket import Api
+from headgate.model.ticket import ANTHROPIC_APIS, TOKENIZER_APIS, Api
 from headgate.model.units import BYTES_PER_TOKEN
 from headgate.wire.conversation import measure as measure_messages
 from headgate.wire.conversation import text_bytes
 from headgate.wire.fields import BadRequest, Fields, wrong_type
 from headgate.wire.media import has_media
+from headgate.wire.messages_length import measure_blocks
 
 PROMPT_FIELD: Final = {
     Api.CHAT: "messages",
@@ -26,16 +29,20 @@ PROMPT_FIELD: Final = {
     Api.EMBEDDINGS: "input",
     Api.RESPONSES: "input",
     Api.INFER: "inputs",
+    Api.MESSAGES: "messages",
+    Api.COUNT_TOKENS: "messages",
 }
 PREAMBLE_FIELDS: Final = {
     Api.CHAT: ("tools", "functions", "documents", "chat_template", "chat_template_kwargs"),
     Api.RESPONSES: ("tools",),
+    Api.MESSAGES: ("tools", "chat_template_kwargs"),
 }
 """Fields that chat templates put before the conversation. Two prompts share a prefix only if these fields are equal."""
 _OTHER_FIELDS: Final = {
     Api.CHAT: ("response_format", "prediction"),
     Api.COMPLETIONS: ("suffix", "response_format"),
     Api.RESPONSES: ("text",),
+    Api.MESSAGES: ("output_config",),
 }
 """Other fields that may become tokens."""
 _CHAT: Final = Api.CHAT
@@ -79,9 +86,14 @@ class PromptLength(NamedTuple):
         return self.preamble + self.extra
 
 
+_ONE_TOKEN: Final = PromptLength(BYTES_PER_TOKEN, BYTES_PER_TOKEN)
+
+
 def measure_prompt(fields: Fields, api: Api) -> PromptLength:
     if api is _CHAT:
         return _measure_chat(fields)
+    if api in ANTHROPIC_APIS:
+        return _measure_messages(fields, api)
     name = PROMPT_FIELD[api]
     raw = bytes(fields.get(name, b"null"))
     prompts = 1
@@ -125,6 +137,25 @@ def _measure_chat(fields: Fields) -> PromptLength:
         before = _bytes_of(fields, PREAMBLE_FIELDS[_CHAT])
         beside = _bytes_of(fields, _OTHER_FIELDS[_CHAT])
     return PromptLength(length, kept, before, beside, 1, media)
+
+
+def _measure_messages(fields: Fields, api: Api) -> PromptLength:
+    raw = bytes(fields.get("messages", b"null"))
+    if not raw.startswith(b"["):
+        raise _missing("messages") if raw.startswith(b"n") else wrong_type("messages", "an array of messages", raw)
+    if raw[1:].lstrip()[:1] == b"]":
+        raise _empty("messages")
+    if api in TOKENIZER_APIS:
+        return _ONE_TOKEN
+    length, media = measure_blocks(raw, "messages")
+    if "system" in fields:
+        system = bytes(fields["system"])
+        if not system.startswith((b'"', b"[", b"null")):
+            raise wrong_type("system", "a string or an array of text blocks", system)
+        length += 0 if system == b"null" else len(system)
+    before = _bytes_of(fields, PREAMBLE_FIELDS[api])
+    beside = _bytes_of(fields, _OTHER_FIELDS[api])
+    return PromptLength(length, length, before, beside, 1, media)
 
 
 def _missing(name: str) -> BadRequest:

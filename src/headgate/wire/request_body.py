@@ -45,7 +45,8 @@ _NULL: Final = msgspec.Raw(b"null")
 _NOTHING: Final = (b"null", b"false", b"[]")
 # Python 3.11 looks up members of an enumeration slowly.
 _CHAT: Final = Api.CHAT
-_RESPONSES: Final = Api.RESPONSES
+_NO_STREAM_OPTIONS: Final = (Api.RESPONSES, Api.MESSAGES)
+"""Streaming APIs that always report usage."""
 
 
 _EngineFields = dict[str, object]
@@ -246,7 +247,7 @@ class RequestBody:
     def _engine_fields(self, served_model: str, *, passes_priority: bool, cache_salt: str | None) -> _EngineFields:
         callers = self._fields
         fields: _EngineFields = {**callers, "model": served_model}
-        if self.stream and not self.wants_usage and self.api is not _RESPONSES:
+        if self.stream and not self.wants_usage and self.api not in _NO_STREAM_OPTIONS:
             fields["stream_options"] = self._stream_options | {"include_usage": _TRUE}
         if not passes_priority and "priority" in callers:
             del fields["priority"]

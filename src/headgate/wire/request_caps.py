@@ -23,8 +23,9 @@ _OUTPUT: Final = {
     Api.CHAT: ("max_tokens", "max_completion_tokens", "n_predict"),
     Api.COMPLETIONS: ("max_tokens", "max_completion_tokens", "n_predict"),
     Api.RESPONSES: ("max_output_tokens", "n_predict"),
+    Api.MESSAGES: ("max_tokens", "n_predict"),
 }
-_UNIVERSAL_NAMES: Final = {Api.CHAT: 2, Api.COMPLETIONS: 1, Api.RESPONSES: 1}
+_UNIVERSAL_NAMES: Final = {Api.CHAT: 2, Api.COMPLETIONS: 1, Api.RESPONSES: 1, Api.MESSAGES: 1}
 """Number of names at the start of `_OUTPUT` that every engine supports. The other names limit only some engines."""
 _CHOICES: Final = ("n", "n_cmpl")
 _GENERATED_CHOICES: Final = (*_CHOICES, "best_of")
@@ -32,12 +33,27 @@ _LOGPROBS: Final = {
     Api.CHAT: ("top_logprobs", "n_probs"),
     Api.COMPLETIONS: ("logprobs", "n_probs"),
     Api.RESPONSES: ("top_logprobs", "n_probs"),
+    Api.MESSAGES: ("n_probs",),
 }
 _PROMPT_LOGPROBS: Final = "prompt_logprobs"
 _EFFORT: Final = "reasoning_effort"
 _REASONING: Final = "reasoning"
+_OUTPUT_CONFIG: Final = "output_config"
+_EFFORT_OBJECTS: Final = {Api.RESPONSES: _REASONING, Api.MESSAGES: _OUTPUT_CONFIG}
+"""Field with the reasoning effort in its `effort`, for APIs that have such a field."""
+_MESSAGES_EFFORT_MIN: Final = ReasoningEffort.LOW
+"""Lowest effort of the Messages API."""
+_THINKING: Final = "thinking"
+_THINKING_TOKENS_MIN: Final = 1024
+"""Lowest `budget_tokens` of the Messages API. Engines reject a budget that is not below `max_tokens`."""
 _ANY_CAPPED: Final = frozenset(
-    (*_GENERATED_CHOICES, *chain.from_iterable(_LOGPROBS.values()), _PROMPT_LOGPROBS, _EFFORT, _REASONING)
+    (
+        *_GENERATED_CHOICES,
+        *chain.from_iterable(_LOGPROBS.values()),
+        _PROMPT_LOGPROBS,
+        _EFFORT,
+        *_EFFORT_OBJECTS.values(),
+    )
 )
 """Fields that caps other than those on output tokens and images apply to."""
 
@@ -132,6 +148,19 @@ def _cap_output(shaping: _CappedFields, api: Api, most: int) -> None:
     if (least := shaping.integer("min_tokens")) is not None and least > most:
         # Engines reject requests whose minimum is above the maximum.
         shaping.put("min_tokens", most)
+    if api is Api.MESSAGES and _THINKING in shaping.fields:
+        _cap_thinking(shaping, most)
+
+
+def _cap_thinking(shaping: _CappedFields, most: int) -> None:
+    inner = read_field(shaping.fields, _THINKING, FIELDS, "an object")
+    budget = None if inner is None else read_field(inner, "budget_tokens", INTEGER, "an integer", inside=_THINKING)
+    if inner is None or budget is None or budget < most:
+        return
+    if most > _THINKING_TOKENS_MIN:
+        shaping.put(_THINKING, inner | {"budget_tokens": msgspec.Raw(_ENCODER.encode(most - 1))})
+    else:
+        shaping.put(_THINKING, {"type": "disabled"})
 
 
 def _cap_choices(shaping: _CappedFields, caps: Caps) -> None:
@@ -162,11 +191,13 @@ def _cap_prompt_logprobs(shaping: _CappedFields, api: Api, most: int) -> None:
 
 
 def _cap_effort(shaping: _CappedFields, api: Api, most: ReasoningEffort) -> None:
-    if api is Api.RESPONSES:
-        inner = read_field(shaping.fields, _REASONING, FIELDS, "an object")
-        asked = None if inner is None else read_field(inner, "effort", STRING, "a string", inside=_REASONING)
+    if (name := _EFFORT_OBJECTS.get(api)) is not None:
+        if api is Api.MESSAGES and _EFFORTS.index(most) < _EFFORTS.index(_MESSAGES_EFFORT_MIN):
+            most = _MESSAGES_EFFORT_MIN
+        inner = read_field(shaping.fields, name, FIELDS, "an object")
+        asked = None if inner is None else read_field(inner, "effort", STRING, "a string", inside=name)
         if inner is not None and asked is not None and _exceeds(asked, most):
-            shaping.put(_REASONING, inner | {"effort": msgspec.Raw(_ENCODER.encode(most))})
+            shaping.put(name, inner | {"effort": msgspec.Raw(_ENCODER.encode(most))})
             shaping.record_change("reasoning_effort", most)
         return
     asked = read_field(shaping.fields, _EFFORT, STRING, "a string")

@@ -11,7 +11,7 @@ from typing import Annotated, Final
 import msgspec
 
 from headgate.model.ticket import Api
-from headgate.wire.fields import BOOL, FIELDS, STRING, BadRequest, Fields, is_given, read_field
+from headgate.wire.fields import BOOL, FIELDS, INTEGER, STRING, BadRequest, Fields, is_given, read_field
 from headgate.wire.kserve.tensor_checks import check_parameters, check_tensors
 
 CHOICES_MAX: Final = 128
@@ -67,6 +67,18 @@ def _previous_response(fields: Fields, name: str) -> None:
     if is_given(fields, name):
         reason = "each engine stores only its own responses"
         raise BadRequest(f'"{name}" is not supported: {reason}; send the earlier items in "input"', name)
+
+
+def _thinking(fields: Fields, name: str) -> None:
+    inner = read_field(fields, name, FIELDS, "an object")
+    if inner is not None:
+        read_field(inner, "budget_tokens", INTEGER, "an integer", inside=name)
+
+
+def _output_config(fields: Fields, name: str) -> None:
+    inner = read_field(fields, name, FIELDS, "an object")
+    if inner is not None:
+        read_field(inner, "effort", STRING, "a string", inside=name)
 
 
 def _reject_engine_internal(fields: Fields, name: str) -> None:
@@ -128,6 +140,13 @@ _CHECKS: Final[dict[Api, dict[str, _Check]]] = {
         "previous_response_id": _previous_response,
     },
     Api.INFER: {**_COMMON_CHECKS, "inputs": check_tensors, "outputs": check_tensors, "parameters": check_parameters},
+    Api.MESSAGES: {
+        **_GENERATION_CHECKS,
+        "max_tokens": _integer(1),
+        "thinking": _thinking,
+        "output_config": _output_config,
+    },
+    Api.COUNT_TOKENS: _COMMON_CHECKS,
 }
 
 

@@ -15,6 +15,7 @@ from typing import Final
 
 from headgate.model.ticket import Api
 from headgate.wire.event_objects import ResponsesEvent, read_response_usage, read_responses_event
+from headgate.wire.messages_scanner import MessagesScanner
 from headgate.wire.openai_bodies import read_error
 from headgate.wire.sse import StreamScanner, is_overlong, payload_of
 
@@ -33,6 +34,8 @@ _ERROR_EVENTS: Final = frozenset({b"response.failed", b"error"})
 def scanner_for(api: Api, *, keep_usage_chunk: bool, drop_progress: bool = False) -> StreamScanner:
     if api is Api.RESPONSES:
         return ResponsesScanner()
+    if api is Api.MESSAGES:
+        return MessagesScanner()
     return StreamScanner(keep_usage_chunk=keep_usage_chunk, drop_progress=drop_progress)
 
 

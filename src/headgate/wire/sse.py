@@ -20,7 +20,8 @@ are resolved by parsing the top level.
 An incomplete event is held until its end has arrived. Forwarded bytes therefore always end between two events, and an
 error can be sent as a separate event. The result does not depend on how the stream is split into reads.
 
-/v1/responses streams have different events and their own scanner (`responses_scanner.py`).
+/v1/responses and /v1/messages streams have different events and their own scanners (`responses_scanner.py`,
+`messages_scanner.py`).
 """
 
 import re
@@ -65,8 +66,11 @@ def error_event(body: bytes, api: Api = Api.CHAT, *, sequence_number: int = 0) -
     """Converts an error body to a stream event.
 
     In /v1/responses streams, each event has a type and a number, and an error's fields are at the top level. The OpenAI
-    SDK raises an exception only for an `error` object, so the event contains one as well.
+    SDK raises an exception only for an `error` object, so the event contains one as well. In /v1/messages streams, the
+    event has a name, and the body already contains its type.
     """
+    if api is Api.MESSAGES:
+        return b"event: error\ndata: " + body + b"\n\n"
     if api is not Api.RESPONSES:
         return b"data: " + body + b"\n\n"
     error = read_error_fields(body)

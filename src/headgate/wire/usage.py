@@ -41,12 +41,15 @@ def read_usage(raw: bytes | msgspec.Raw) -> Usage | None:
         said = USAGE_OBJECT.decode(raw)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
         return None
-    prompt = said.prompt_tokens if said.prompt_tokens is not None else said.input_tokens
+    prompt, read, written = said.prompt_tokens, 0, 0
     if prompt is None:
-        return None
+        if (prompt := said.input_tokens) is None:
+            return None
+        # In the Messages API, the number of input tokens excludes these.
+        read, written = said.cache_read_input_tokens or 0, said.cache_creation_input_tokens or 0
     output = said.completion_tokens or said.output_tokens or 0
     details = said.prompt_tokens_details or said.input_tokens_details
-    cached = (details.cached_tokens if details else None) or 0
+    cached = (details.cached_tokens if details else None) or read
     of_output = said.completion_tokens_details or said.output_tokens_details
     reasoning = (of_output.reasoning_tokens if of_output else None) or 0
     if not (
@@ -54,9 +57,12 @@ def read_usage(raw: bytes | msgspec.Raw) -> Usage | None:
         and 0 <= output <= TOKENS_MAX
         and 0 <= cached <= TOKENS_MAX
         and 0 <= reasoning <= TOKENS_MAX
+        and 0 <= written <= TOKENS_MAX
     ):
         return None
-    return Usage(prompt, output, cached, _ESTIMATED if said.usage_source == _ESTIMATED else _ENGINE, reasoning)
+    return Usage(
+        prompt + read + written, output, cached, _ESTIMATED if said.usage_source == _ESTIMATED else _ENGINE, reasoning
+    )
 
 
 class UsageFinder:

@@ -14,7 +14,7 @@ class _Details(msgspec.Struct, gc=False):
 
 
 class UsageObject(msgspec.Struct, gc=False):
-    """Usage object, with the field names used by chat, completions and responses."""
+    """Usage object, with the field names used by chat, completions, responses and messages."""
 
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
@@ -24,6 +24,10 @@ class UsageObject(msgspec.Struct, gc=False):
     output_tokens: int | None = None
     input_tokens_details: _Details | None = None
     output_tokens_details: _Details | None = None
+    cache_read_input_tokens: int | None = None
+    """Messages API: cached prompt tokens, in addition to `input_tokens`."""
+    cache_creation_input_tokens: int | None = None
+    """Messages API: prompt tokens that were written to the cache, in addition to `input_tokens`."""
     usage_source: str | None = None
     """Headgate's own field. Set in responses that Headgate converted to OpenAI format without usage from the engine."""
 

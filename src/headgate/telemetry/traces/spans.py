@@ -32,6 +32,7 @@ OPERATIONS: Final[Mapping[Api, str]] = {
     Api.COMPLETIONS: "text_completion",
     Api.EMBEDDINGS: "embeddings",
     Api.RESPONSES: "chat",
+    Api.MESSAGES: "chat",
 }
 """OpenTelemetry's operation name for each API."""
 NO_OUTCOME: Final = "internal_error"
