@@ -7,7 +7,7 @@ import pytest
 
 from testing.real_engines import RealEngine, vllm
 from testing.stalls import rerun_if_stalled
-from tests.acceptance import scenarios
+from tests.acceptance import messages_scenarios, scenarios
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(1500)]
 
@@ -32,6 +32,14 @@ async def test_sdk_streams_a_chat(engine: RealEngine, tmp_path: Path) -> None:
 
 async def test_sdk_streams_a_response(engine: RealEngine, tmp_path: Path) -> None:
     await scenarios.the_sdk_streams_a_response(engine, DIALECT, tmp_path)
+
+
+async def test_anthropic_sdk_uses_messages(engine: RealEngine, tmp_path: Path) -> None:
+    await messages_scenarios.the_sdk_uses_messages(engine, DIALECT, tmp_path)
+
+
+async def test_faults_reach_the_anthropic_sdk(engine: RealEngine, tmp_path: Path) -> None:
+    await messages_scenarios.faults_reach_the_sdk(engine, DIALECT, tmp_path)
 
 
 async def test_class_caps_are_applied_and_reported(engine: RealEngine, tmp_path: Path) -> None:
