@@ -64,7 +64,7 @@ def scheduler_sizes(scheduler: Scheduler) -> SchedulerSizes:
         queued_per_tenant=len(backlog._per_tenant),
         lines=sum(len(lines) for band in bands for lines in band._waiting.values()),
         work=len(backlog.work._bands) + len(backlog.work._tenants),
-        turns_listed=sum(len(turns._entries) for band in bands for turns in band._fair_queues.values()),
+        turns_listed=sum(len(turns._entries) for band in bands for turns in band.fair_queues.values()),
         held=len(backlog.held),
         starts=len(scheduler._state.queue.holds.starts),
         pools_changed=len(fleet.dispatchable),

@@ -265,6 +265,45 @@ def test_duplicate_endpoint_address_is_reported() -> None:
     ]
 
 
+def _two_pools(first: str, second: str) -> str:
+    endpoint = "endpoints: [{url: http://gpu"
+    return (
+        f"pools:\n  a: {{engine: vllm, in_flight_max: 4, {first}{endpoint}}}]}}\n"
+        f"  b: {{engine: vllm, in_flight_max: 4, {second}{endpoint}, name: e}}]}}\nmodels: {{m: a, n: b}}\n"
+    )
+
+
+def test_address_may_stand_in_several_pools() -> None:
+    assert problems_of(_two_pools("kv_tokens: 10, ", "kv_tokens: 10, api_key: k, ")) == []
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "said"),
+    [
+        ("in_flight_max: 8, ", "", "in_flight_max is 4, but 8"),
+        ("", "kv_tokens: 10, ", "kv_tokens is 10, but not set"),
+        ("prices: [{per_hour: 2}], ", "", "the price (prices) is different, but set otherwise"),
+    ],
+)
+def test_pools_with_one_address_must_agree_about_the_engine(first: str, second: str, said: str) -> None:
+    text = _two_pools(first, second)
+    if "in_flight_max: 8" in text:
+        text = text.replace("in_flight_max: 4, in_flight_max: 8", "in_flight_max: 8")
+
+    problem = (
+        f'{said} for endpoint "a/gpu:80" on the same engine; set the same value, because the pools share the engine'
+    )
+    assert problems_of(text) == [f"3: pools.b.endpoints[0]: {problem}"]
+
+
+def test_pool_on_a_shared_engine_cannot_be_scaled() -> None:
+    text = _two_pools("scaling: {endpoints_max: 2}, ", "")
+
+    problem = 'gpu:80 stands in several pools, and the pool of endpoint "a/gpu:80" has scaling'
+    next_step = "remove scaling, because the size of a pool with shared engines cannot be planned"
+    assert problems_of(text) == [f"3: pools.b.endpoints[0]: {problem}; {next_step}"]
+
+
 def test_duplicate_endpoint_name_is_reported() -> None:
     endpoints = "{url: http://a, name: gpu}, {url: http://b, name: gpu}"
 

@@ -388,7 +388,7 @@ def test_ending_a_superseded_attempt_does_not_affect_endpoint_health(ending: obj
 
 def charged(scheduler: Scheduler) -> int:
     """Returns the test tenant's charge so far."""
-    return scheduler._state.queue.backlog._bands[0]._fair_queues[PoolName("p")]._charged.get(TenantId("acme"), 0)
+    return scheduler._state.queue.backlog._bands[0].fair_queues[PoolName("p")]._charged.get(TenantId("acme"), 0)
 
 
 def test_tenant_is_not_charged_for_a_superseded_attempt() -> None:

@@ -519,3 +519,79 @@ async def test_list_of_models_is_read_less_often_than_the_health_of_a_ready_engi
         engine.models = ("another",)
         await rounds(engine, 1, path="/v1/models")
         assert only(watch).problems == ('the engine serves another, not "fake"; correct served_model',)
+
+
+# Engines of several pools
+
+
+async def test_endpoints_with_one_address_share_probes_and_scrapes(
+    engine: FakeEngine, session: aiohttp.ClientSession, told: Told
+) -> None:
+    engine.models = ["fake", "other"]
+    engine.metrics = (
+        b'vllm:cache_config_info{block_size="16",num_gpu_blocks="100"} 1.0\n'
+        b"vllm:num_requests_running 2.0\nvllm:num_requests_waiting 1.0\nvllm:kv_cache_usage_perc 0.5\n"
+    )
+    names = [EndpointId("a/e"), EndpointId("b/e")]
+    async with a_watch(session, told) as watch:
+        for name, model in zip(names, engine.models, strict=True):
+            look_at(watch, engine.url, endpoint_id=name, served_model=model)
+        await rounds(engine, 3)
+        readings = watch.telemetry()
+        states = {each.endpoint_id: each.state for each in watch.capabilities()}
+        while not engine._probed.empty():
+            engine._probed.get_nowait()
+        seen = [(await engine.next_probe()).path for _ in range(12)]
+
+    assert told.events == [EndpointReady(name) for name in names]
+    assert states == dict.fromkeys(names, ProbeState.READY)
+    assert list(readings) == names[:1]
+    assert abs(seen.count("/health") - seen.count("/metrics")) <= 1
+    assert {each.endpoint_id for each in told.loads} == set(names)
+
+
+async def test_only_the_endpoint_of_a_missing_model_is_not_ready(
+    engine: FakeEngine, session: aiohttp.ClientSession, told: Told
+) -> None:
+    first, second = EndpointId("a/e"), EndpointId("b/e")
+    async with a_watch(session, told) as watch:
+        look_at(watch, engine.url, endpoint_id=first, served_model="missing")
+        look_at(watch, engine.url, endpoint_id=second)
+        ready, trouble = await told.next(), await told.probes.get()
+        while trouble.trouble is None:
+            trouble = await told.probes.get()
+
+    assert ready == EndpointReady(second)
+    assert (trouble.endpoint_id, trouble.trouble) == (first, EndpointProblem.MODEL_UNKNOWN)
+
+
+async def test_engine_that_does_not_respond_is_reported_for_all_its_endpoints(
+    session: aiohttp.ClientSession, told: Told
+) -> None:
+    names = {EndpointId("a/e"), EndpointId("b/e")}
+    async with a_watch(session, told) as watch:
+        url = f"http://127.0.0.1:{free_port()}"
+        for name in names:
+            look_at(watch, url, endpoint_id=name)
+        results = [await told.probes.get() for _ in names]
+
+    assert {(each.endpoint_id, each.trouble) for each in results} == {
+        (name, EndpointProblem.CONNECTION_REFUSED) for name in names
+    }
+
+
+async def test_remaining_endpoint_is_probed_after_the_other_one_leaves(
+    engine: FakeEngine, session: aiohttp.ClientSession, told: Told
+) -> None:
+    first, second = EndpointId("a/e"), EndpointId("b/e")
+    async with a_watch(session, told) as watch:
+        for name in (first, second):
+            look_at(watch, engine.url, endpoint_id=name)
+        await rounds(engine)
+        watch.unwatch(first)
+        told.loads.clear()
+        await rounds(engine, 3)
+        watched = only(watch)
+
+    assert watched.endpoint_id == second
+    assert {each.endpoint_id for each in told.loads} == {second}

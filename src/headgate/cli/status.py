@@ -191,6 +191,8 @@ def _endpoints(status: "StatusPage") -> Iterator[str]:
 
 def _row(endpoint: "EndpointStatus", engine: "EngineStatus | None", *, drained: bool) -> tuple[str, ...]:
     state = endpoint.state + ", suspected" * endpoint.suspected + ", leaving" * endpoint.leaving + ", drained" * drained
+    if endpoint.engine:
+        state += ", shared engine"
     row = (endpoint.id, state, f"{endpoint.in_flight} of {endpoint.in_flight_max}")
     if engine is None:
         return (*row, *[_UNKNOWN] * 5)

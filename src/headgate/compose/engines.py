@@ -5,12 +5,13 @@ endpoint that has not started is probed only by its fleet; the scheduler already
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
 from headgate.compose.pool_tls import PoolEndpoint
+from headgate.config.pools import engine_address
 from headgate.config.settings import PoolSettings
 from headgate.core.commands import Command, Eject
 from headgate.core.events import EndpointNotReady, Event
@@ -89,7 +90,8 @@ class Engines:
     def follow(self, found: Sequence[PoolEndpoint]) -> None:
         """Updates the scheduler, engine clients and probes to match the fleets' endpoints."""
         old, new = self._addresses, {each.endpoint.id: _engine_target(each) for each in found if each.endpoint.started}
-        endpoints = tuple(_endpoint(each.pool, each.endpoint) for each in found)
+        shared = _shared_engines(found)
+        endpoints = tuple(_endpoint(each.pool, each.endpoint, shared) for each in found)
         for event in membership_changes(self._endpoints, endpoints):
             self._report(event)
         for endpoint_id in old:
@@ -104,13 +106,13 @@ class Engines:
         for endpoint_id in self.by_endpoint.keys() - known - new.keys():
             self.by_endpoint.pop(endpoint_id).close()
         self._endpoints, self._addresses = endpoints, new
-        self.gpus.follow(
-            {
-                each.id: exporter_url(each.url, pool.gpu_metrics_port)
-                for pool, each, _ in found
-                if each.started and pool.gpu_metrics_port is not None
-            }
-        )
+        exporters = {
+            exporter_url(each.url, pool.gpu_metrics_port): each.id
+            # The first pool of an engine reports its GPUs.
+            for pool, each, _ in reversed(found)
+            if each.started and pool.gpu_metrics_port is not None
+        }
+        self.gpus.follow({endpoint_id: url for url, endpoint_id in exporters.items()})
 
     def _replace(self, endpoint_id: EndpointId, address: "_EngineTarget") -> None:
         if endpoint_id in self.by_endpoint:
@@ -171,8 +173,20 @@ def _engine_target(found: PoolEndpoint) -> _EngineTarget:
     )
 
 
-def _endpoint(pool: PoolSettings, endpoint: FleetEndpoint) -> Endpoint:
-    return Endpoint(endpoint.id, pool.name, endpoint.in_flight_max, device=endpoint.device, zone=endpoint.zone)
+def _shared_engines(found: Sequence[PoolEndpoint]) -> dict[str, str]:
+    """Returns the address of each engine that stands in several pools, by URL."""
+    pools: dict[str, set[PoolName]] = {}
+    addresses = {each.endpoint.url: engine_address(each.endpoint.url) for each in found}
+    for each in found:
+        pools.setdefault(addresses[each.endpoint.url], set()).add(each.pool.name)
+    return {url: address for url, address in addresses.items() if len(pools[address]) > 1}
+
+
+def _endpoint(pool: PoolSettings, endpoint: FleetEndpoint, shared: Mapping[str, str]) -> Endpoint:
+    engine = shared.get(endpoint.url, "")
+    return Endpoint(
+        endpoint.id, pool.name, endpoint.in_flight_max, device=endpoint.device, zone=endpoint.zone, engine=engine
+    )
 
 
 def _log_signals(endpoint_id: EndpointId, missing: str | None) -> None:

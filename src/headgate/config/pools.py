@@ -1,7 +1,7 @@
 """Pools and their endpoints."""
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 from urllib.parse import SplitResult, urlsplit
@@ -91,8 +91,8 @@ class _PoolReader:
     file: ConfigFile
     engines: list[str]
     report: ConfigReport
-    claimed_addresses: dict[str, EndpointId] = field(default_factory=dict[str, EndpointId])
-    """The endpoint at each address."""
+    claimed_addresses: dict[str, dict[str, "_Claim"]] = field(default_factory=dict[str, dict[str, "_Claim"]])
+    """The endpoints at each address, by pool."""
 
     def pool(self, name: str, section: PoolSection) -> PoolSettings:
         place = ("pools", name)
@@ -157,23 +157,37 @@ class _PoolReader:
             if word is not None and not _NAME.fullmatch(word):
                 self.report.add_problem((*place, setting), "must have only letters, digits, and . _ : -")
         identity = EndpointId(f"{pool}/{endpoint.name or _address(url)}")
-        if not self._claim_address(url, identity, place):
-            return None
-        return EndpointOptions(
+        options = EndpointOptions(
             identity,
             f"{url.scheme}://{url.netloc}{url.path}",
             self._in_flight_max(pool, section, endpoint),
             device=endpoint.device or "",
             zone=endpoint.zone or "",
         )
+        return options if self._claim_address(_address(url), pool, _Claim(options, section), place) else None
 
-    def _claim_address(self, url: SplitResult, identity: EndpointId, place: SettingPath) -> bool:
-        address = _address(url)
-        if address in self.claimed_addresses:
-            problem = f'{address} is already endpoint "{self.claimed_addresses[address]}"; remove one of the two'
+    def _claim_address(self, address: str, pool: str, claim: "_Claim", place: SettingPath) -> bool:
+        """Records the endpoint's address. An address may stand in several pools if they agree about the engine."""
+        others = self.claimed_addresses.setdefault(address, {})
+        if (same := others.get(pool)) is not None:
+            problem = f'{address} is already endpoint "{same.endpoint.id}"; remove one of the two'
             self.report.add_problem((*place, "url"), problem)
             return False
-        self.claimed_addresses[address] = identity
+        for other in others.values():
+            for setting, ours, theirs in claim.differences(other):
+                self.report.add_problem(
+                    place,
+                    f'{setting} is {ours}, but {theirs} for endpoint "{other.endpoint.id}" on the same engine; '
+                    "set the same value, because the pools share the engine",
+                )
+            break
+        if others and (scaled := [each for each in (claim, *others.values()) if each.section.scaling is not None]):
+            self.report.add_problem(
+                place,
+                f'{address} stands in several pools, and the pool of endpoint "{scaled[0].endpoint.id}" has scaling; '
+                "remove scaling, because the size of a pool with shared engines cannot be planned",
+            )
+        others[pool] = claim
         return True
 
     def _in_flight_max(self, pool: str, section: PoolSection, endpoint: EndpointSection) -> int:
@@ -184,6 +198,30 @@ class _PoolReader:
                 "missing; set the number of concurrent requests per endpoint (llama.cpp: its --parallel; vLLM: try 64)",
             )
         return limit or 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Claim:
+    """An endpoint at an address, with the settings of its pool."""
+
+    endpoint: EndpointOptions
+    section: PoolSection
+
+    def differences(self, other: "_Claim") -> Iterator[tuple[str, object, object]]:
+        """Yields the settings that describe the engine and are not the same: name, our value, their value."""
+        pairs = (
+            ("the scheme of url", self.endpoint.url.split(":")[0], other.endpoint.url.split(":")[0]),
+            ("engine", self.section.engine, other.section.engine),
+            ("in_flight_max", self.endpoint.in_flight_max, other.endpoint.in_flight_max),
+            ("kv_tokens", self.section.kv_tokens or "not set", other.section.kv_tokens or "not set"),
+            ("device", self.endpoint.device or "not set", other.endpoint.device or "not set"),
+            ("zone", self.endpoint.zone or "not set", other.endpoint.zone or "not set"),
+        )
+        for setting, ours, theirs in pairs:
+            if ours != theirs:
+                yield setting, ours, theirs
+        if self.section.prices != other.section.prices:
+            yield "the price (prices)", "different", "set otherwise"
 
 
 class InvalidEngineUrl(Exception):

@@ -165,7 +165,7 @@ class Attempts:
 
     def _estimate_past_time(self, attempt: Attempt, report: AttemptReported, now: Instant) -> None:
         """Estimates, from the attempt's age and progress, the endpoint time used before the takeover."""
-        promised, time = attempt.reservation, attempt.endpoint.engine_time
+        promised, time = attempt.reservation, attempt.engine_time.clock
         speed, output_ps = attempt.endpoint.settings.speed, 0
         if attempt.prefilled:
             adds_ps = _decode_step_ps(attempt)
@@ -205,7 +205,7 @@ class Attempts:
         """Marks the prompt as prefilled. It no longer delays other requests."""
         if not attempt.prefilled:
             attempt.prefilled, attempt.prefilled_at = True, now
-            attempt.endpoint.engine_time.begin_decode(attempt.engine_time, _decode_step_ps(attempt), now)
+            attempt.engine_time.clock.begin_decode(attempt.engine_time, _decode_step_ps(attempt), now)
             self._occupancy.record_prefilled(attempt.endpoint, attempt.reservation)
 
     def record_progress(self, event: AttemptsProgressed, now: Instant) -> None:
@@ -257,7 +257,10 @@ class Attempts:
             endpoint.service_log.record_served(attempt.ticket, attempt.model, now)
         if request is not None:
             request.finished_attempts = (*request.finished_attempts, attempt)
-        endpoint.engine_time.end(attempt.engine_time, now)
+        stay = attempt.engine_time
+        stay.clock.end(stay, now)
+        if endpoint.engine and not stay.request_ended:
+            stay.clock.attribute(endpoint.id, endpoint.pool, stay)
         # How soon a client disconnects is no indication of how long other requests occupy their slots.
         self._fleet.pools[endpoint.pool].turnover.release(attempt, now, served=served)
         del self.by_number[request_id, attempt.number]

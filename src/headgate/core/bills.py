@@ -41,7 +41,10 @@ def bills_of(request: Request, outcome: Outcome, attempts: Attempts, rules: Rule
     made: list[Bill] = []
     for attempt in attempts.for_request(request):
         if attempt.ending is None:
-            attempt.endpoint.engine_time.mark_request_ended(attempt.engine_time, now)
+            stay, endpoint = attempt.engine_time, attempt.endpoint
+            stay.clock.mark_request_ended(stay, now)
+            if endpoint.engine:
+                stay.clock.attribute(endpoint.id, endpoint.pool, stay)
         made.append(_bill(attempt, _cause(attempt, request, outcome), rules, now))
     return tuple(made)
 

@@ -23,8 +23,8 @@ class Dispatcher:
         """Sends requests to every endpoint that has capacity. Visits only the pools that changed.
 
         A free slot goes to the first request in the queue of its own pool, so priority bands and fair shares apply to
-        each pool separately. Pools are visited in order of load, so a request that may use several pools goes to the
-        least loaded endpoint.
+        each pool separately, except that pools which share engines have one queue. Pools are visited in order of load,
+        so a request that may use several pools goes to the least loaded endpoint.
         """
         fleet, queue = self._state.fleet, self._state.queue
         if (arrival := queue.arrival) is not None:
@@ -37,6 +37,9 @@ class Dispatcher:
                 changed.clear()
             elif (pool := fleet.least_loaded_pool()) is not None and not self._fill_place(pool, now, out):
                 del changed[pool]
+                if fleet.engines.groups:
+                    for each in fleet.engines.groups.get(pool, ()):
+                        changed.pop(each, None)
 
     def _send_at_once(self, request: Request, now: Instant, out: list[Command]) -> bool:
         """Sends a request that was admitted to an empty queue, if one of its endpoints has capacity.
@@ -51,7 +54,7 @@ class Dispatcher:
         pool = fleet.pools.get(name)
         if pool is None or not pool.headroom_count or pool.settings.reserves or len(pools) > 1:
             return False
-        if backlog.held_classes or min_shares.limited_bands or fleet.health.reach.avoided:
+        if backlog.held_classes or min_shares.limited_bands or fleet.health.reach.avoided or fleet.engines.groups:
             return False
         band = request.service_class.band
         turns = backlog.fair_queue(band, name)
@@ -66,21 +69,36 @@ class Dispatcher:
     def _fill_place(self, pool: PoolName, now: Instant, out: list[Command]) -> bool:
         state = self._state
         fleet, router, backlog = state.fleet, state.router, state.queue.backlog
+        group = fleet.engines.groups.get(pool, ())
 
         def start(request: Request) -> int | None:
             # These classes are held by an operator override.
             if request.service_class.name in backlog.held_classes:
                 return None
-            chosen = router.choose(request, (pool,), fleet)
+            pools = tuple(each for each in request.pools if each in group) if group else (pool,)
+            chosen = router.choose(request, pools, fleet)
             if chosen is None:
                 return None
             state.queue.dequeue(request, now)
             return self._start(request, chosen, now, out)
 
+        if group:
+            return backlog.offer_to_group(group, start, self._closed_in_all(group))
         closed: tuple[int, ...] = ()
         if fleet.pools[pool].settings.reserves:
             closed = closed_bands(fleet.pools[pool], state.rules.policy.classes, backlog.waiting_in_class)
         return backlog.offer(pool, start, closed)
+
+    def _closed_in_all(self, pools: tuple[PoolName, ...]) -> set[int]:
+        """Returns the bands in which no queued request can use a free slot of any of these pools."""
+        state, closed = self._state, set[int]()
+        waiting = state.queue.backlog.waiting_in_class
+        for number, name in enumerate(pools):
+            pool = state.fleet.pools.get(name)
+            reserves = pool is not None and pool.settings.reserves
+            bands = set(closed_bands(pool, state.rules.policy.classes, waiting)) if pool and reserves else set[int]()
+            closed = closed & bands if number else bands
+        return closed
 
     def _start(self, request: Request, chosen: Candidate, now: Instant, out: list[Command]) -> int:
         """Sends the request and returns its fairness charge."""

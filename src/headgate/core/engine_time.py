@@ -18,6 +18,9 @@ had when it started. The sums are integers on a fine scale. Each rounding remain
 is measured, and the last attempt before the endpoint becomes empty gets the rest. Bills then add up exactly to the
 billed time. If that last attempt was late, the one or two missing nanoseconds go to the next attempt.
 
+Endpoints of several pools on one engine have one clock. One of them reports the engine's time, except for the attempts
+of the others: their time is reported under their own endpoints once it has been measured.
+
 An island owns a fraction of each endpoint and accounts for that fraction of the endpoint's time.
 
 Limitations:
@@ -28,6 +31,7 @@ Limitations:
 """
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Final
 
 from headgate.model.money import EndpointTime
@@ -65,6 +69,7 @@ class AttemptTime:
 
     __slots__ = (
         "added_step_ps",
+        "clock",
         "input_ns",
         "output_ns",
         "prefill_scaled",
@@ -76,7 +81,9 @@ class AttemptTime:
         "since",
     )
 
-    def __init__(self, adds_ps: int, sequences: int, since: int, shared_since: int) -> None:
+    def __init__(self, clock: "EngineTime", adds_ps: int, sequences: int, since: int, shared_since: int) -> None:
+        self.clock = clock
+        """Clock that measures the attempt. An endpoint that joins a shared engine changes its clock."""
         self.added_step_ps = adds_ps
         """Time that the attempt adds to a step, in picoseconds."""
         self.sequences = sequences
@@ -104,6 +111,7 @@ class EngineTime:
         "_busy_ns",
         "_busy_reported_ns",
         "_carry",
+        "_due",
         "_in_flight",
         "_late",
         "_late_count",
@@ -143,6 +151,8 @@ class EngineTime:
         self._adopted: list[tuple[AttemptTime, Duration, int]] = []
         """Adopted attempts whose earlier time is estimated once all are known. Each entry holds the attempt, its age
         and the fraction of its work that is input."""
+        self._due: dict[tuple[EndpointId, PoolName], int] | None = None
+        """Measured time of attempts by endpoint, to be reported under these endpoints. None if there is only one."""
         self._in_flight = self._added_ps = 0
         self._late_count = self._late_ps = 0
         """Sequences in flight that belong to late attempts, and the time they add to a step."""
@@ -202,7 +212,7 @@ class EngineTime:
     def begin(self, adds_ps: int, now: Instant, sequences: int = 1) -> AttemptTime:
         if now > self._at:
             self.advance(now)
-        stay = AttemptTime(adds_ps, sequences, self._virtual, self._shared)
+        stay = AttemptTime(self, adds_ps, sequences, self._virtual, self._shared)
         self._in_flight += sequences
         self._added_ps += adds_ps
         return stay
@@ -290,6 +300,30 @@ class EngineTime:
             stay.input_ns = Duration(stay.input_ns + input_ns)
         stay.shared_ns = Duration(stay.shared_ns + whole_ns - input_ns)
 
+    # Shared engines
+
+    def share(self) -> None:
+        """Prepares the clock for attempts of several endpoints."""
+        if self._due is None:
+            self._due = {}
+
+    def split_off(self, endpoint_id: EndpointId, pool: PoolName, *, ready: bool) -> "EngineTime":
+        """Returns a new clock for an endpoint that no longer shares this one."""
+        own = EngineTime(endpoint_id, pool, EngineSpeed(), self._at, scheduler_count=self._scheduler_count)
+        own._step_ps, own.ready, own.ever_ready = self._step_ps, ready, self.ever_ready
+        return own
+
+    def attribute(self, endpoint_id: EndpointId, pool: PoolName, stay: AttemptTime) -> None:
+        """Reports the time of a measured attempt under its own endpoint."""
+        if self._due is not None and endpoint_id != self.endpoint_id:
+            key = (endpoint_id, pool)
+            self._due[key] = self._due.get(key, 0) + stay.input_ns + stay.output_ns + stay.shared_ns
+
+    @property
+    def in_use(self) -> bool:
+        """Whether attempts are in flight."""
+        return self._in_flight > 0
+
     # Reports
 
     def _report_busy(self) -> None:
@@ -316,6 +350,28 @@ class EngineTime:
         self._popped_at, self._popped_remainder_ns = self._at, self._remainder_ns
         return told
 
+    def pop_by_endpoint(self) -> list[EndpointTime]:
+        """Like `pop`, for each endpoint that shares the clock.
+
+        The time of attempts in flight is billed before it is measured, so it is first reported under the endpoint that
+        reports the engine's time, and later less is reported there.
+        """
+        told = self.pop()
+        if not self._due:
+            return [told]
+        parts: list[EndpointTime] = []
+        left_ns, due, self._due = told.billed_ns, self._due, {}
+        for (endpoint_id, pool), due_ns in due.items():
+            if given_ns := Duration(min(due_ns, left_ns)):
+                left_ns = Duration(left_ns - given_ns)
+                parts.append(
+                    EndpointTime(endpoint_id, pool, given_ns, _NO_TIME, _NO_TIME, _NO_TIME, given_ns, _NO_TIME)
+                )
+            if given_ns < due_ns:
+                self._due[endpoint_id, pool] = due_ns - given_ns
+        total_ns = Duration(told.total_ns - (told.billed_ns - left_ns))
+        return [replace(told, total_ns=total_ns, billed_ns=left_ns), *parts]
+
 
 class DepartedTimes:
     """Uncollected times of departed endpoints.
@@ -323,25 +379,37 @@ class DepartedTimes:
     When the limit is reached, the endpoint that departed first is dropped.
     """
 
-    __slots__ = ("_by_name",)
+    __slots__ = ("_by_name", "_retired")
 
     def __init__(self) -> None:
         self._by_name: dict[tuple[str, str], EndpointTime] = {}
+        self._retired: list[EngineTime] = []
+        """Clocks that no endpoint uses any more, with attempts in flight."""
 
     def add(self, time: EngineTime) -> None:
-        told = time.pop()
-        name = (told.endpoint_id, told.pool)
-        earlier = self._by_name.pop(name, None)
-        self._by_name[name] = told if earlier is None else _sum(earlier, told)
-        if len(self._by_name) > DEPARTED_MAX:
-            del self._by_name[next(iter(self._by_name))]
+        for told in time.pop_by_endpoint():
+            name = (told.endpoint_id, told.pool)
+            earlier = self._by_name.pop(name, None)
+            self._by_name[name] = told if earlier is None else _sum(earlier, told)
+            if len(self._by_name) > DEPARTED_MAX:
+                del self._by_name[next(iter(self._by_name))]
+
+    def retire(self, time: EngineTime, now: Instant) -> None:
+        """Adds the clock of an endpoint that has joined a shared engine. Its attempts in flight stay on this clock."""
+        time.advance(now)
+        if time.in_use and len(self._retired) < DEPARTED_MAX:
+            self._retired.append(time)
+        else:
+            self.add(time)
 
     def pop_all(self, present: Iterable[EngineTime], now: Instant) -> tuple[EndpointTime, ...]:
         """Returns the times of present and departed endpoints, one entry per endpoint."""
         left, self._by_name = self._by_name, {}
-        for each in (all_present := tuple(present)):
+        clocks = (*present, *self._retired)
+        for each in clocks:
             each.advance(now)
-        return merge_times((*left.values(), *(each.pop() for each in all_present)))
+        self._retired = [each for each in self._retired if each.in_use]
+        return merge_times((*left.values(), *(told for each in clocks for told in each.pop_by_endpoint())))
 
 
 def merge_times(times: Iterable[EndpointTime]) -> tuple[EndpointTime, ...]:

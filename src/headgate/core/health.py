@@ -12,6 +12,9 @@ and its first steps are compiled under load, so it begins with only some of its 
 all endpoints become ready together, for example when the gateway starts, there is no slow start because none of them
 could take over the load. An endpoint on trial cannot take over load either.
 
+If several pools share an engine and it refuses connections or does not respond, it is ejected in all of them at once. A
+model that fails is ejected only in its own pool.
+
 An entire zone can fail. When most of its endpoints are ejected, each of its other endpoints is ejected too, provided
 that the endpoint's pool is also served from another zone. This check runs only when a trusted endpoint fails, not when
 a trial fails. Otherwise, the healthy half of a half-broken zone would be ejected again and again.
@@ -19,8 +22,8 @@ a trial fails. Otherwise, the healthy half of a half-broken zone would be ejecte
 
 from collections.abc import Iterable
 
-from headgate.core.routing.endpoints import EndpointRecord
-from headgate.model.endpoint import EndpointState
+from headgate.core.routing.endpoints import PROBE_FAILING_NS_MAX, EndpointRecord
+from headgate.model.endpoint import EndpointProblem, EndpointState
 from headgate.model.policy import HealthRules
 from headgate.model.units import Duration, Instant, after
 
@@ -29,6 +32,9 @@ _SLOW_START_STEP_PERCENT = 20
 """Initial percentage of slots in a slow start, and its increment per step."""
 _ZONE_EJECTIONS_MIN = 2
 """Minimum number of ejected endpoints for a zone failure."""
+
+_ENGINE_TROUBLES = (EndpointProblem.CONNECTION_REFUSED, EndpointProblem.UNREACHABLE, EndpointProblem.UNRESPONSIVE)
+"""Problems of an engine rather than of one of its models."""
 
 
 def pass_trial(endpoint: EndpointRecord) -> None:
@@ -63,6 +69,28 @@ def eject(endpoint: EndpointRecord, now: Instant, rules: HealthRules) -> None:
     endpoint.failures = 0
     endpoint.state = EndpointState.EJECTED
     endpoint.ejected_until = after(now, length)
+
+
+def down_with(endpoint: EndpointRecord, now: Instant) -> list[EndpointRecord]:
+    """Returns the endpoints of other pools to eject together with this one, because the same engine does not respond.
+
+    Each of them gets this endpoint's trouble.
+
+    Other failures may concern only one of the engine's models. An engine that has just served another pool responds,
+    although the requests of this pool time out.
+    """
+    trouble = endpoint.attempt_trouble
+    if trouble is None or trouble.kind not in _ENGINE_TROUBLES:
+        return []
+    timeout = trouble.kind is EndpointProblem.UNRESPONSIVE
+    found = [
+        each
+        for each in endpoint.company
+        if each.serving and not (timeout and each.in_flight and now - each.last_progress_at < PROBE_FAILING_NS_MAX)
+    ]
+    for each in found:
+        each.attempt_trouble = trouble
+    return found
 
 
 def shorten_ejection(endpoint: EndpointRecord, now: Instant, rules: HealthRules) -> bool:

@@ -154,6 +154,8 @@ class Scheduler:
             case _:
                 if (readmitted := self._state.fleet.handle(event, now)) is not None:
                     out.append(readmitted)
+                if self._state.fleet.engines.changed:
+                    self._state.queue.regroup()
 
     def next_wakeup(self) -> Instant | None:
         """Returns when the host must send `TimerFired` if no other event occurs."""

@@ -35,6 +35,8 @@ class EndpointSummary:
     probe_fails: bool = False
     sequences_max: int | None = None
     """Maximum number of concurrent requests in the engine, as learned by `core/routing/sequence_limit.py`."""
+    engine: str = ""
+    """Engine that the endpoint shares with other pools. Its slots are counted in the rows of all its endpoints."""
     kv_full: bool = False
     """Whether the KV cache has no room for another average request, allowing for the growth of running requests."""
 

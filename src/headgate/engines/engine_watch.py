@@ -1,8 +1,10 @@
 """Probes engines and reports their readiness and load to the scheduler.
 
-One task per endpoint probes its engine, frequently until it is ready and then every few seconds. The scheduler receives
-readiness changes and the load that each engine reports. Probing is off the request path, and it is bounded: each probe
-is limited in time and size, and the number of concurrent probes across all endpoints is limited.
+One task per engine probes it, frequently until it is ready and then every few seconds. If endpoints of several pools
+have the same address, one probe and one scrape are enough for all of them, except that some servers must be asked about
+each model. The scheduler receives readiness changes and the load that each engine reports. Probing is off the request
+path, and it is bounded: each probe is limited in time and size, and the number of concurrent probes across all engines
+is limited.
 
 Probe slots are divided between endpoints that responded to their last probe and endpoints that did not. Otherwise a
 dozen dead endpoints, each occupying its slot until the timeout, would prevent the others from being probed. Scrapes
@@ -62,6 +64,8 @@ OnSignalsMissing = Callable[[EndpointId, str | None], None]
 
 # Steps of the golden ratio distribute any number of points evenly over a circle.
 _GOLDEN_STEP: Final = 0.6180339887498949
+_VERDICTS: Final = list(ProbeVerdict)
+"""Verdicts, best first."""
 _STATES: Final = {
     ProbeVerdict.SERVING: ProbeState.READY,
     ProbeVerdict.NOT_SERVING: ProbeState.LOADING,
@@ -77,17 +81,12 @@ class _Watched:
     endpoint_id: EndpointId
     dialect: Dialect
     probe: Probe
-    start_after_s: float
-    phase: float
-    """Offset of the endpoint's probes within the interval, between 0 and 1."""
     reported_ready: bool = False
     reported_passing: bool = False
     """Whether the last report to the scheduler was that probes pass."""
     reported_trouble: EndpointProblem | None = None
     failed_probes: int = 0
     """Number of consecutive failed probes."""
-    probe_requested: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set to trigger a probe immediately instead of at the next interval."""
     version_reads: int = 0
     """Number of times the version has been read since the engine became ready."""
     limits: EngineLimits = field(default_factory=EngineLimits)
@@ -108,6 +107,28 @@ class _Watched:
     def expected_signals(self) -> frozenset[Signal]:
         """Signals that this engine type reports."""
         return frozenset(self.dialect.metrics)
+
+
+_EngineKey = tuple[str, str, EngineTls | None, str | None]
+"""URL, engine type, TLS and API key. Endpoints with the same key are on the same engine."""
+
+
+@dataclass(eq=False, slots=True)
+class _WatchedEngine:
+    """An engine and its endpoints. Usually there is only one."""
+
+    key: _EngineKey = field(repr=False)
+    endpoints: list[_Watched]
+    start_after_s: float
+    phase: float
+    """Offset of the engine's probes within the interval, between 0 and 1."""
+    probe_requested: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set to trigger a probe immediately instead of at the next interval."""
+
+    @property
+    def verdict(self) -> ProbeVerdict:
+        """The best verdict on any endpoint: SERVING if any of the models is served."""
+        return min((each.health.verdict for each in self.endpoints), key=_VERDICTS.index)
 
 
 class _ProbeSlots:
@@ -148,7 +169,9 @@ class EngineWatch:
         self._probe_slots = _ProbeSlots(concurrent_max)
         self._scrape_slots = _ProbeSlots(concurrent_max)
         self._watched: dict[EndpointId, _Watched] = {}
-        self._tasks: dict[EndpointId, asyncio.Task[None]] = {}
+        self._engines: dict[_EngineKey, _WatchedEngine] = {}
+        self._engine_of: dict[EndpointId, _WatchedEngine] = {}
+        self._tasks: dict[_EngineKey, asyncio.Task[None]] = {}
         self._ending: set[asyncio.Task[None]] = set()
         self._count = 0
         self._paused = False
@@ -174,28 +197,39 @@ class EngineWatch:
             page_bytes_max=self._page_bytes_max,
             tls=tls,
         )
-        start_after_s = min(len(self._watched) * START_STEP_S, self._interval_s)
-        watched = _Watched(endpoint_id, dialect, probe, start_after_s, phase=self._count * _GOLDEN_STEP % 1.0)
+        key = (url, dialect.name, tls, api_key)
+        watched = self._watched[endpoint_id] = _Watched(endpoint_id, dialect, probe)
+        if (engine := self._engines.get(key)) is not None:
+            engine.endpoints.append(watched)
+            engine.probe_requested.set()
+            self._engine_of[endpoint_id] = engine
+            return
+        start_after_s = min((len(self._watched) - 1) * START_STEP_S, self._interval_s)
+        engine = _WatchedEngine(key, [watched], start_after_s, phase=self._count * _GOLDEN_STEP % 1.0)
+        self._engines[key] = self._engine_of[endpoint_id] = engine
         self._count += 1
-        self._watched[endpoint_id] = watched
         if not self._paused:
-            self._start(watched)
+            self._start(engine)
 
     def unwatch(self, endpoint_id: EndpointId) -> None:
         """Stops probing an endpoint without reporting anything to the scheduler."""
-        del self._watched[endpoint_id]
-        self._end(endpoint_id)
+        engine = self._engine_of.pop(endpoint_id)
+        engine.endpoints.remove(self._watched.pop(endpoint_id))
+        if not engine.endpoints:
+            del self._engines[engine.key]
+            self._end(engine.key)
 
     def probe_now(self, endpoint_id: EndpointId) -> None:
-        """Probes an endpoint immediately, after a change such as an ejection."""
-        if (watched := self._watched.get(endpoint_id)) is not None:
-            watched.probe_requested.set()
+        """Probes an endpoint's engine immediately, after a change such as an ejection."""
+        if (engine := self._engine_of.get(endpoint_id)) is not None:
+            engine.probe_requested.set()
 
     def pause(self) -> None:
         """Pauses all probes until `resume`."""
         self._paused = True
-        for endpoint_id, watched in self._watched.items():
-            self._end(endpoint_id)
+        for key in self._engines:
+            self._end(key)
+        for watched in self._watched.values():
             watched.health, watched.scrape = (
                 Health(ProbeVerdict.NO_RESPONSE, problem="not probed by this process"),
                 Scrape(),
@@ -208,19 +242,20 @@ class EngineWatch:
             return
         self._paused = False
         begin_s = random.uniform(0, RESUME_JITTER_S_MAX)  # noqa: S311  Not used for security.
-        for number, watched in enumerate(self._watched.values()):
+        for watched in self._watched.values():
             watched.reported_ready = watched.endpoint_id in ready
             watched.reported_passing, watched.reported_trouble, watched.failed_probes = False, None, 0
-            watched.start_after_s = min(begin_s + number * START_STEP_S, self._interval_s)
-            self._start(watched)
+        for number, engine in enumerate(self._engines.values()):
+            engine.start_after_s = min(begin_s + number * START_STEP_S, self._interval_s)
+            self._start(engine)
 
-    def _start(self, watched: _Watched) -> None:
-        task = asyncio.create_task(self._probe_forever(watched), name=f"watch {watched.endpoint_id}")
+    def _start(self, engine: _WatchedEngine) -> None:
+        task = asyncio.create_task(self._probe_forever(engine), name=f"watch {engine.endpoints[0].endpoint_id}")
         task.add_done_callback(self._ended)
-        self._tasks[watched.endpoint_id] = task
+        self._tasks[engine.key] = task
 
-    def _end(self, endpoint_id: EndpointId) -> None:
-        if (task := self._tasks.pop(endpoint_id, None)) is not None:
+    def _end(self, key: _EngineKey) -> None:
+        if (task := self._tasks.pop(key, None)) is not None:
             self._ending.add(task)
             task.cancel()
 
@@ -234,7 +269,12 @@ class EngineWatch:
             return ()
         now = asyncio.get_running_loop().time()
         talking = sum(self._is_fresh(watched, now) for watched in self._watched.values())
-        return tuple(self._capabilities(watched, now, talking) for watched in self._watched.values())
+        return tuple(
+            _capabilities(
+                watched, now, talking, fresh=self._is_fresh(watched, now), missing=self._missing(watched, now)
+            )
+            for watched in self._watched.values()
+        )
 
     def signals_missing(self) -> dict[tuple[EndpointId, str], bool]:
         """Returns, for each endpoint and each signal that its engine type reports, whether the signal is missing."""
@@ -253,11 +293,10 @@ class EngineWatch:
         return self._paused
 
     def telemetry(self) -> dict[EndpointId, Telemetry]:
-        """Returns each endpoint's load values, omitting stale ones."""
+        """Returns each engine's load values under the first of its endpoints that has any, omitting stale ones."""
         now = asyncio.get_running_loop().time()
-        return {
-            watched.endpoint_id: watched.telemetry for watched in self._watched.values() if self._is_fresh(watched, now)
-        }
+        fresh = ([each for each in engine.endpoints if self._is_fresh(each, now)] for engine in self._engines.values())
+        return {endpoints[0].endpoint_id: endpoints[0].telemetry for endpoints in fresh if endpoints}
 
     def telemetry_ages_s(self) -> dict[EndpointId, float]:
         """Returns the age of each endpoint's last load values, in seconds. Endpoints without values are omitted."""
@@ -274,30 +313,43 @@ class EngineWatch:
             message = f"the task {task.get_name()!r} failed with an internal error"
             task.get_loop().call_exception_handler({"message": message, "exception": mistake, "task": task})
 
-    async def _probe_forever(self, watched: _Watched) -> None:
-        await asyncio.sleep(watched.start_after_s)
+    async def _probe_forever(self, engine: _WatchedEngine) -> None:
+        await asyncio.sleep(engine.start_after_s)
         pause_s = self._unready_interval_s
         spread = False
         while True:
-            async with self._probe_slots.slots(responsive=watched.health.verdict is not ProbeVerdict.NO_RESPONSE):
-                await self._probe(watched)
-            if watched.health.verdict is ProbeVerdict.SERVING:
-                async with self._scrape_slots.slots(responsive=watched.scrape.telemetry is not None):
-                    await self._scrape(watched)
-            self._report_missing(watched)
-            if watched.health.verdict is not ProbeVerdict.SERVING:
-                await _wait_for_next(watched, pause_s)
+            async with self._probe_slots.slots(responsive=engine.verdict is not ProbeVerdict.NO_RESPONSE):
+                await self._probe(engine)
+            serving = [each for each in engine.endpoints if each.health.verdict is ProbeVerdict.SERVING]
+            if serving:
+                async with self._scrape_slots.slots(responsive=serving[0].scrape.telemetry is not None):
+                    await self._scrape(serving)
+            for watched in engine.endpoints:
+                self._report_missing(watched)
+            if not serving:
+                await _wait_for_next(engine, pause_s)
                 pause_s = min(2 * pause_s, self._interval_s)
                 continue
             pause_s = self._unready_interval_s
-            # The endpoint's phase is added to the first interval, so that engines that start together are probed at
+            # The engine's phase is added to the first interval, so that engines that start together are probed at
             # different times.
-            extra_s = 0.0 if spread else watched.phase * self._interval_s
+            extra_s = 0.0 if spread else engine.phase * self._interval_s
             spread = True
-            await _wait_for_next(watched, max(self._interval_s, watched.dialect.scrape_s_min) + extra_s)
+            await _wait_for_next(engine, max(self._interval_s, serving[0].dialect.scrape_s_min) + extra_s)
 
-    async def _probe(self, watched: _Watched) -> None:
-        watched.health = health = await watched.probe.health()
+    async def _probe(self, engine: _WatchedEngine) -> None:
+        """Probes the engine. The other endpoints use the response unless it concerns only the first one's model."""
+        first, *others = engine.endpoints
+        found = await first.probe.health()
+        if self._watched.get(first.endpoint_id) is first:
+            self._record_health(first, found)
+        for watched in others:
+            health = watched.probe.health_from(found) or await watched.probe.health()
+            if self._watched.get(watched.endpoint_id) is watched:
+                self._record_health(watched, health)
+
+    def _record_health(self, watched: _Watched, health: Health) -> None:
+        watched.health = health
         if health.verdict is ProbeVerdict.NOT_SERVING and watched.reported_ready:
             watched.reported_ready = False
             self._report(EndpointNotReady(watched.endpoint_id))
@@ -324,20 +376,29 @@ class EngineWatch:
         watched.reported_passing, watched.reported_trouble = False, health.trouble
         self._report(EndpointProbed(watched.endpoint_id, health.trouble, health.problem or ""))
 
-    async def _scrape(self, watched: _Watched) -> None:
-        """Reads a ready engine's version, limits and metrics."""
+    async def _scrape(self, serving: list[_Watched]) -> None:
+        """Reads a ready engine's version, limits and metrics, and reports them for each of its serving endpoints."""
+        first, *others = serving
+        await self._read(first)
+        for watched in others:
+            watched.version, watched.limits, watched.scrape = first.version, first.limits, first.scrape
+        scrape, telemetry = first.scrape, first.scrape.telemetry
+        if telemetry is None:
+            return
+        for watched in serving:
+            if self._watched.get(watched.endpoint_id) is watched:
+                watched.telemetry, watched.signals = telemetry, scrape.signals or {}
+                watched.telemetry_at = asyncio.get_running_loop().time()
+                self._report_load(watched, telemetry)
+
+    async def _read(self, watched: _Watched) -> None:
         if watched.version is None and watched.version_reads < READS_MAX:
             watched.version_reads += 1
             watched.version = await watched.probe.version()
         if watched.dialect.reports_kv and watched.limits.kv_tokens is None and watched.limits_reads < READS_MAX:
             watched.limits_reads += 1
             watched.limits = await watched.probe.limits()
-        watched.scrape = scrape = await watched.probe.scrape()
-        if scrape.telemetry is not None:
-            watched.telemetry = scrape.telemetry
-            watched.signals = scrape.signals or {}
-            watched.telemetry_at = asyncio.get_running_loop().time()
-            self._report_load(watched, scrape.telemetry)
+        watched.scrape = await watched.probe.scrape()
 
     def _report_load(self, watched: _Watched, telemetry: Telemetry) -> None:
         running = telemetry.running
@@ -380,48 +441,51 @@ class EngineWatch:
         if self._on_signals_missing is not None:
             self._on_signals_missing(watched.endpoint_id, f"{names}; {why}" if missing else None)
 
-    def _capabilities(self, watched: _Watched, now: float, talking: int) -> Capabilities:
-        health, scrape = watched.health, watched.scrape
-        missing = self._missing(watched, now)
-        signals = {signal: name for signal, name in watched.signals.items() if signal not in missing}
-        problems = (health.problem, scrape.problem, self._silence_problem(watched, now, talking))
-        return Capabilities(
-            endpoint_id=watched.endpoint_id,
-            dialect=watched.dialect.name,
-            state=_STATES[health.verdict],
-            version=watched.version,
-            models=health.models,
-            signals={signal.value: name for signal, name in signals.items()},
-            signals_missing=tuple(signal.value for signal in Signal if signal not in signals),
-            problems=tuple(problem for problem in problems if problem is not None),
-            telemetry=watched.telemetry if self._is_fresh(watched, now) else Telemetry(),
-            telemetry_age_s=None if watched.telemetry_at is None else now - watched.telemetry_at,
-        )
 
-    def _silence_problem(self, watched: _Watched, now: float, talking: int) -> str | None:
-        """Describes the problem with a ready endpoint that does not report its load although its engine type does."""
-        at, path = watched.telemetry_at, watched.dialect.metrics_path
-        if not watched.reported_ready or not watched.expected_signals or self._is_fresh(watched, now):
-            return None
-        if at is None and (not talking or watched.scrape.problem is None):
-            # Either the engine has just started, or no endpoint reports its load and the scrape problem gives the
-            # reason.
-            return None
-        last = "has never reported its load" if at is None else f"has reported no load for {now - at:.0f} s"
-        others = f"other endpoints that report theirs: {talking}"
-        problem = f"the endpoint {last} ({others}); routing uses the gateway's own in-flight counts"
-        if watched.health.verdict is ProbeVerdict.NO_RESPONSE:
-            # The probe's own problem comes first.
-            return problem
-        hint = f"request {path} from this host" if talking else f"check that {path} is reachable from this host"
-        return f"{problem}; {hint}"
-
-
-async def _wait_for_next(watched: _Watched, pause_s: float) -> None:
+async def _wait_for_next(engine: _WatchedEngine, pause_s: float) -> None:
     """Waits until the next probe is due or one is requested."""
     try:
         async with asyncio.timeout(pause_s):
-            await watched.probe_requested.wait()
+            await engine.probe_requested.wait()
     except TimeoutError:
         pass
-    watched.probe_requested.clear()
+    engine.probe_requested.clear()
+
+
+def _capabilities(
+    watched: _Watched, now: float, talking: int, *, fresh: bool, missing: frozenset[Signal]
+) -> Capabilities:
+    health, scrape = watched.health, watched.scrape
+    signals = {signal: name for signal, name in watched.signals.items() if signal not in missing}
+    problems = (health.problem, scrape.problem, _silence_problem(watched, now, talking, fresh=fresh))
+    return Capabilities(
+        endpoint_id=watched.endpoint_id,
+        dialect=watched.dialect.name,
+        state=_STATES[health.verdict],
+        version=watched.version,
+        models=health.models,
+        signals={signal.value: name for signal, name in signals.items()},
+        signals_missing=tuple(signal.value for signal in Signal if signal not in signals),
+        problems=tuple(problem for problem in problems if problem is not None),
+        telemetry=watched.telemetry if fresh else Telemetry(),
+        telemetry_age_s=None if watched.telemetry_at is None else now - watched.telemetry_at,
+    )
+
+
+def _silence_problem(watched: _Watched, now: float, talking: int, *, fresh: bool) -> str | None:
+    """Describes the problem with a ready endpoint that does not report its load although its engine type does."""
+    at, path = watched.telemetry_at, watched.dialect.metrics_path
+    if not watched.reported_ready or not watched.expected_signals or fresh:
+        return None
+    if at is None and (not talking or watched.scrape.problem is None):
+        # Either the engine has just started, or no endpoint reports its load and the scrape problem gives the
+        # reason.
+        return None
+    last = "has never reported its load" if at is None else f"has reported no load for {now - at:.0f} s"
+    others = f"other endpoints that report theirs: {talking}"
+    problem = f"the endpoint {last} ({others}); routing uses the gateway's own in-flight counts"
+    if watched.health.verdict is ProbeVerdict.NO_RESPONSE:
+        # The probe's own problem comes first.
+        return problem
+    hint = f"request {path} from this host" if talking else f"check that {path} is reachable from this host"
+    return f"{problem}; {hint}"

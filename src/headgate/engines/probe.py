@@ -109,6 +109,21 @@ class Probe:
             self._last_health = None
         return health
 
+    def health_from(self, other: Health) -> Health | None:
+        """Returns the health that follows from a probe of the same engine for another model.
+
+        Returns None if the engine must be asked about this model.
+        """
+        if other.verdict is ProbeVerdict.NO_RESPONSE:
+            return other
+        if self._dialect.model_ready_path is not None:
+            return None
+        if other.verdict is not ProbeVerdict.SERVING and other.trouble is not EndpointProblem.MODEL_UNKNOWN:
+            return other
+        if self._served_model in other.models:
+            return Health(ProbeVerdict.SERVING, other.models)
+        return self._wrong_model(other.models)
+
     async def _health(self) -> Health:
         try:
             if self._dialect.model_ready_path is not None:

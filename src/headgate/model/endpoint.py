@@ -1,7 +1,7 @@
 """Endpoints as the scheduler knows them.
 
-An endpoint is one engine address. The scheduler knows its name, its pool and its maximum number of requests in flight.
-Only the adapters know its URL.
+An endpoint is one engine address in one pool. The scheduler knows its name, its pool and its maximum number of requests
+in flight. If several pools have the same address, their endpoints share one engine. Only the adapters know the URL.
 """
 
 from dataclasses import dataclass
@@ -19,6 +19,8 @@ class Endpoint:
     device: str = ""
     """Device that the endpoint runs on. Endpoints on the same device share its capacity. Empty if not shared."""
     zone: str = ""
+    engine: str = ""
+    """Engine that the endpoint shares with endpoints of other pools. Empty if no other pool uses the engine."""
 
 
 NAME_UNRESOLVED: Final = "the host name does not resolve"

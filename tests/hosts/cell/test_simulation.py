@@ -129,7 +129,7 @@ def take_in_repetitions(patch: pytest.MonkeyPatch) -> None:
 
 
 def keep_no_share(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(roster.MemberRoster, "places_left", lambda self, endpoint, absent: endpoint.in_flight_max)
+    patch.setattr(roster.MemberRoster, "places_left", lambda self, endpoint, absent, sharing: endpoint.in_flight_max)
 
 
 def miss_nobody(patch: pytest.MonkeyPatch) -> None:

@@ -56,7 +56,8 @@ def open_files(settings: Settings, files_max: int) -> CheckFinding:
     descriptor.
     """
     about = "open files"
-    places = sum(endpoint.in_flight_max for pool in settings.pools for endpoint in pool.endpoints)
+    limits = {each.url: each.in_flight_max for pool in settings.pools for each in pool.endpoints}
+    places = sum(limits.values())
     open_max = settings.limits.connections_open_max
     if files_max == resource.RLIM_INFINITY or files_max >= open_max + places + _FILES_RESERVED:
         return ok(about, f"the limit allows {open_max:,} connections and {places:,} requests in flight")

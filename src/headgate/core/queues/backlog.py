@@ -6,7 +6,8 @@ The order is:
 2. Within a band, the tenant with the lowest charge.
 3. Within a tenant, requests that return after a failed attempt, then those with the earliest due time, then the oldest.
 
-A request that may use several pools waits for all of them and is sent to the first one with capacity.
+A request that may use several pools waits for all of them and is sent to the first one with capacity. Pools that share
+engines (`shared_engines`) are served in one order, as if they were one pool.
 
 A tenant's requests share a queue if they may use the same endpoints and are similar in size. If the head of a queue
 does not fit, the requests behind it are unlikely to fit either. Three kinds of request have separate queues so that
@@ -14,7 +15,7 @@ they do not block others: requests that should not return to the endpoint of the
 prompts that wait for the long lane, and requests from a member that cannot reach an endpoint.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from heapq import heapify, heappop, heappush
 from typing import Final
 
@@ -24,6 +25,7 @@ from headgate.core.queues.min_shares import MinShares
 from headgate.core.queues.queued_work import QueuedWork
 from headgate.core.request_state import Request
 from headgate.core.routing.endpoints import EndpointRecord
+from headgate.core.routing.shared_engines import PoolGroups
 from headgate.model.units import ClassName, Instant, PoolName, TenantId
 
 _STALE_ENTRIES_MAX: Final = 64
@@ -46,20 +48,42 @@ A plain tuple, because each request needs one and a named tuple takes much longe
 class Backlog:
     """All queued requests."""
 
-    __slots__ = ("_bands", "_min_shares", "_per_class", "_per_tenant", "held", "held_classes", "length", "work")
+    __slots__ = (
+        "_bands",
+        "_groups",
+        "_min_shares",
+        "_per_class",
+        "_per_tenant",
+        "held",
+        "held_classes",
+        "length",
+        "work",
+    )
 
-    def __init__(self, min_shares: MinShares) -> None:
+    def __init__(self, min_shares: MinShares, groups: PoolGroups) -> None:
         self._bands: dict[int, _Band] = {}
         """Bands by number, highest priority first."""
-        self._min_shares = min_shares
+        self._min_shares, self._groups = min_shares, groups
         self._per_class: dict[ClassName, int] = {}
         self._per_tenant: dict[tuple[ClassName, TenantId], int] = {}
         self.held: dict[tuple[PoolName, ClassName], int] = {}
         """Number of held requests by pool and class. They have a separate limit (`held_requests_max`)."""
-        self.work = QueuedWork()
+        self.work = QueuedWork(groups)
         self.length = 0
         self.held_classes: tuple[ClassName, ...] = ()
         """Classes that an operator holds. They have separate queues so that they do not block others."""
+
+    def regroup(self, groups: PoolGroups) -> None:
+        """Applies new groups of pools that share engines. A group continues with the charges of its first pool."""
+        waiting = [request for band in self._bands.values() for request in band.requests()]
+        before = self._bands
+        self._groups, self.work = groups, QueuedWork(groups)
+        self._bands = {number: _Band(groups) for number in before}
+        for number, band in self._bands.items():
+            band.take_charges(before[number].fair_queues)
+        for request in sorted(waiting, key=lambda each: each.sequence):
+            self._bands[request.service_class.band].push(request, self.held_classes)
+            self.work.add(request)
 
     def queued_in_class(self, name: ClassName) -> int:
         """Returns the number of requests that count toward the class's queue limit."""
@@ -118,6 +142,24 @@ class Backlog:
                 return True
         return False
 
+    def offer_to_group(
+        self, pools: tuple[PoolName, ...], ask: Callable[[Request], int | None], closed: set[int]
+    ) -> bool:
+        """Like `offer`, for a slot on an engine that these pools share."""
+        group = pools[0]
+        for number in self._min_shares.order(group, self._bands, pools):
+            band = self._bands[number]
+            if number in closed or not any(band.waiting_for.get(each) for each in pools):
+                continue
+            if (request := band.offer_to_group(pools, ask)) is not None:
+                self._count(request, -1)
+                self.work.remove(request)
+                if self._min_shares.enabled:
+                    waiting = dict.fromkeys(number for each in pools for number in self._waiting_bands(each))
+                    self._min_shares.record_served(group, number, request.cost_ns, waiting)
+                return True
+        return False
+
     def fair_queue(self, band: int, pool: PoolName) -> FairQueue:
         """Returns the order of the tenants in this band of the pool."""
         return (self._bands.get(band) or self._add_band(band)).fair_queue(pool)
@@ -139,7 +181,7 @@ class Backlog:
         return [number for number, band in self._bands.items() if band.waiting_for.get(pool)] if self.length else []
 
     def _add_band(self, number: int) -> "_Band":
-        self._bands[number] = band = _Band()
+        self._bands[number] = band = _Band(self._groups)
         self._bands = {each: self._bands[each] for each in sorted(self._bands)}
         return band
 
@@ -166,22 +208,34 @@ class Backlog:
 
 
 class _Band:
-    __slots__ = ("_fair_queues", "_queue_of", "_waiting", "waiting_for")
+    __slots__ = ("_groups", "_queue_of", "_waiting", "fair_queues", "waiting_for")
 
-    def __init__(self) -> None:
+    def __init__(self, groups: PoolGroups) -> None:
+        self._groups = groups
         self._waiting: dict[TenantId, dict[_QueueKey, _TenantQueue]] = {}
         """Queues of each tenant."""
         self._queue_of: dict[int, _TenantQueue] = {}
         """Queue of each request, by sequence number."""
         self.waiting_for: dict[PoolName, int] = {}
         """Number of requests that wait for each pool."""
-        self._fair_queues: dict[PoolName, FairQueue] = {}
+        self.fair_queues: dict[PoolName, FairQueue] = {}
+        """Order of the tenants by pool, or by the first pool of a group."""
+
+    def requests(self) -> Iterator[Request]:
+        return (request for lines in self._waiting.values() for line in lines.values() for request in line.requests())
+
+    def take_charges(self, before: Mapping[PoolName, FairQueue]) -> None:
+        """Takes over the charges of a band that had other groups. Its requests are pushed afterwards."""
+        for pool, turns in before.items():
+            if pool not in self._groups or self._groups[pool][0] == pool:
+                turns.clear()
+                self.fair_queues[pool] = turns
 
     def fair_queue_counters(self, number: int) -> Iterator[FairQueueCounter]:
-        return (turns.counter(number, pool) for pool, turns in self._fair_queues.items())
+        return (turns.counter(number, pool) for pool, turns in self.fair_queues.items())
 
     def restore(self, counter: FairQueueCounter) -> None:
-        turns = self._fair_queues[counter.pool] = FairQueue()
+        turns = self.fair_queues[counter.pool] = FairQueue()
         turns.restore(counter)
 
     def push(self, request: Request, held_classes: tuple[ClassName, ...]) -> None:
@@ -192,8 +246,10 @@ class _Band:
             self.fair_queue(pool).add(account)
 
     def fair_queue(self, pool: PoolName) -> FairQueue:
-        if (turns := self._fair_queues.get(pool)) is None:
-            turns = self._fair_queues[pool] = FairQueue()
+        if self._groups and pool in self._groups:
+            pool = self._groups[pool][0]
+        if (turns := self.fair_queues.get(pool)) is None:
+            turns = self.fair_queues[pool] = FairQueue()
         return turns
 
     def requeue(self, request: Request, held_classes: tuple[ClassName, ...]) -> None:
@@ -224,15 +280,21 @@ class _Band:
         self._dequeue(request)
         for pool in request.pools:
             self.waiting_for[pool] = left = self.waiting_for[pool] - 1
-            if not left:
-                self._fair_queues[pool].clear()
+            if not left and self._group_is_idle(pool):
+                self.fair_queue(pool).clear()
+
+    def _group_is_idle(self, pool: PoolName) -> bool:
+        """Returns whether no request waits for another pool of the group."""
+        return not self._groups or not any(self.waiting_for.get(each) for each in self._groups.get(pool, ()))
 
     def settle(self, pool: PoolName, account: TenantId, difference: int) -> None:
-        if pool in self._fair_queues:
-            self._fair_queues[pool].settle(account, difference)
+        if self._groups and pool in self._groups:
+            pool = self._groups[pool][0]
+        if pool in self.fair_queues:
+            self.fair_queues[pool].settle(account, difference)
 
     def offer(self, pool: PoolName, ask: Callable[[Request], int | None]) -> Request | None:
-        turns = self._fair_queues.get(pool)
+        turns = self.fair_queues.get(pool)
         taken: Request | None = None
 
         def ask_tenant(account: TenantId) -> int:
@@ -245,6 +307,22 @@ class _Band:
             return PASSED if heads else IDLE
 
         if turns is not None and turns.offer(ask_tenant) and taken is not None:
+            self.remove(taken)
+        return taken
+
+    def offer_to_group(self, pools: tuple[PoolName, ...], ask: Callable[[Request], int | None]) -> Request | None:
+        taken: Request | None = None
+
+        def ask_tenant(account: TenantId) -> int:
+            nonlocal taken
+            heads = dict.fromkeys(head for pool in pools for head in self._heads(account, pool))
+            for head in sorted(heads, key=_precedence):
+                if (charge := ask(head)) is not None:
+                    taken = head
+                    return charge
+            return PASSED if heads else IDLE
+
+        if self.fair_queue(pools[0]).offer(ask_tenant) and taken is not None:
             self.remove(taken)
         return taken
 
@@ -279,6 +357,9 @@ class _TenantQueue:
         if len(self._heap) > 2 * len(self.waiting) + _STALE_ENTRIES_MAX:
             self._heap = [(each.due, each.sequence, each) for each in self.waiting.values()]
             heapify(self._heap)
+
+    def requests(self) -> Iterator[Request]:
+        return iter(self.waiting.values())
 
     def head(self) -> Request:
         heap = self._heap

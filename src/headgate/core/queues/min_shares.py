@@ -39,12 +39,17 @@ class MinShares:
     def restore(self, counters: Iterable[MinShareCounter]) -> None:
         self._credit = {(each.pool, each.band): each.credit for each in counters if each.band in self._percents}
 
-    def order(self, pool: PoolName, bands: Iterable[int]) -> list[int]:
-        """Returns the bands that may be served, in order. `bands` must be in order of priority."""
+    def order(self, pool: PoolName, bands: Iterable[int], group: tuple[PoolName, ...] = ()) -> list[int]:
+        """Returns the bands that may be served, in order. `bands` must be in order of priority.
+
+        `group` are the pools that share engines with this one, whose limits apply too.
+        """
         if not self.limited_bands and not self._any_due(pool):
             return list(bands)
         due = [band for band in bands if self._credit.get((pool, band), 0) > 0]
-        held = self.limited_bands.get(pool, ())
+        held = self.limited_bands.get(pool, frozenset())
+        for each in group:
+            held |= self.limited_bands.get(each, frozenset())
         return due + [band for band in bands if band not in due and band not in held]
 
     def _any_due(self, pool: PoolName) -> bool:

@@ -26,7 +26,7 @@ class Queue:
     def __init__(self, rules: Rules, fleet: FleetState, overload: Overload, timer_heap: TimerHeap) -> None:
         self._rules, self._fleet, self._overload = rules, fleet, overload
         self.min_shares = MinShares()
-        self.backlog = Backlog(self.min_shares)
+        self.backlog = Backlog(self.min_shares, fleet.engines.groups)
         self.expiry_timers: Timers[RequestId] = Timers(timer_heap)
         self.holds = Holds()
         self.arrival: Request | None = None
@@ -37,7 +37,13 @@ class Queue:
         self._rules = rules
         self.holds.change_rules(rules)
         self.min_shares.change_rules(rules.min_shares)
-        self.backlog = Backlog(self.min_shares)
+        self.backlog = Backlog(self.min_shares, self._fleet.engines.groups)
+
+    def regroup(self) -> None:
+        """Updates the order of service after pools have begun or ceased to share engines."""
+        if self._fleet.engines.regroup():
+            self.backlog.regroup(self._fleet.engines.groups)
+            self._fleet.recheck_all_pools()
 
     def admit(self, request: Request, now: Instant, out: list[Command]) -> None:
         """Accepts a new request."""

@@ -97,6 +97,7 @@ class EndpointRecord(InFlightLoad):
 
     __slots__ = (
         "attempt_trouble",
+        "company",
         "counted_limit",
         "counted_long",
         "device",
@@ -104,6 +105,8 @@ class EndpointRecord(InFlightLoad):
         "drained",
         "ejected_until",
         "ejections",
+        "engine",
+        "engine_load",
         "engine_time",
         "failures",
         "heap_entry",
@@ -138,9 +141,12 @@ class EndpointRecord(InFlightLoad):
     def __init__(self, endpoint: Endpoint, terms: EndpointSettings, now: Instant, *, scheduler_count: int = 1) -> None:
         super().__init__()
         self.id, self.pool = endpoint.id, endpoint.pool
-        self.zone, self.device = endpoint.zone, ""
+        self.zone, self.device, self.engine = endpoint.zone, "", ""
+        self.company: tuple[EndpointRecord, ...] = ()
+        """The endpoints of other pools on the same engine, in the order in which they joined."""
         self.device_load: InFlightLoad = self
-        """Load that determines the headroom: the endpoint's own or, on a shared device, the device's total."""
+        self.engine_load: InFlightLoad = self
+        """Loads that determine the headroom: the endpoint's own or, if a device or engine is shared, the total."""
         self.in_flight_max = self.limit = endpoint.in_flight_max
         self.speed_estimator, self.sequence_limit = SpeedEstimator(), SequenceLimit()
         self.tpot_ns: Duration | None = None
@@ -179,14 +185,12 @@ class EndpointRecord(InFlightLoad):
         """Time since which the probe has been failing, if it is."""
         self.attempt_trouble: Trouble | None = None
         """Why the last attempt failed. Kept until one succeeds."""
-        self.live = False
-        """Whether the endpoint accepts requests in principle, even if it is full at the moment."""
-        self.counted_long = False
-        """Whether the pool counts the endpoint as processing a long prompt."""
-        self.counted_limit = 0
-        """Slots of this endpoint that are included in its pool's total."""
-        self.slot = 0
-        """Number of the endpoint within its pool: the lowest one that was free when it joined."""
+        self.live = self.counted_long = False
+        """Whether the endpoint accepts requests in principle, even if it is full at the moment, and whether the pool
+        counts it as processing a long prompt."""
+        self.counted_limit = self.slot = 0
+        """Slots of this endpoint that are included in its pool's total, and its number within the pool: the lowest one
+        that was free when it joined."""
         self.heap_entry: int | None = None
         """Order number of the endpoint's current heap entry. None while the endpoint has no headroom."""
 
@@ -226,8 +230,14 @@ class EndpointRecord(InFlightLoad):
             trouble_detail="" if trouble is None else trouble.detail,
             probe_fails=self.probe_trouble is not None,
             sequences_max=self.sequence_limit.learned,
+            engine=self.engine,
             kv_full=self._kv_full,
         )
+
+    def mark_unready(self, now: Instant) -> None:
+        """Counts the engine's time as not ready, unless the engine serves another pool."""
+        if not any(each.serving for each in self.company):
+            self.engine_time.mark_unready(now)
 
     @property
     def _kv_full(self) -> bool:
@@ -251,8 +261,12 @@ class EndpointRecord(InFlightLoad):
 
     @property
     def last_sign(self) -> Instant:
-        """Time of the last token, the last completed attempt or the first failing probe, whichever is latest."""
-        return max(self.probe_failed_at, self.last_progress_at)
+        """Time of the last token, the last completed attempt or the first failing probe, whichever is latest.
+
+        An engine that serves another pool is active.
+        """
+        last = max(self.probe_failed_at, self.last_progress_at)
+        return max(last, *(each.last_progress_at for each in self.company)) if self.company else last
 
     def unresponsive(self, now: Instant) -> bool:
         """Returns whether the probe fails and the endpoint has shown no activity for too long."""
@@ -276,7 +290,7 @@ class EndpointRecord(InFlightLoad):
         if self.skipped_as_stale or not self.live or shared.in_flight + shared.foreign >= self.limit:
             return False
         limit = self.limit if self.sequence_limit.learned is None else self.sequence_limit.bound(self.limit)
-        if self.in_flight >= limit or (self.in_flight and self.state is _TRIAL):
+        if self.engine_load.in_flight >= limit or (self.in_flight and self.state is _TRIAL):
             return False
         if self.tpot_ns is not None and 100 * shared.itl_ns > terms.rules.measured_tpot_percent * self.tpot_ns:
             return False
@@ -312,7 +326,7 @@ class EndpointRecord(InFlightLoad):
     def has_place_for(self, name: ClassName) -> bool:
         """Whether a slot is free for a class, not counting the unused slots that are reserved for other classes."""
         shared, kept, places = self.device_load, 0, self.in_flight_max
-        if shared is self:
+        if shared is self.engine_load:
             places = self.sequence_limit.bound(places)
         for owner, percent in self.settings.reserves:
             if owner != name:

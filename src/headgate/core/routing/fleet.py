@@ -42,6 +42,7 @@ class FleetState:
         "_scheduler_count",
         "dispatchable",
         "endpoints",
+        "engines",
         "health",
         "occupancy",
         "pools",
@@ -58,6 +59,7 @@ class FleetState:
         self._placement = placement = Placement()
         self.endpoints, self.pools = placement.endpoints, placement.pools
         self.dispatchable, self.pools_with_losses = placement.dispatchable, placement.pools_with_losses
+        self.engines = placement.engines
         self.health = FleetHealth(rules, placement)
         self.occupancy = Occupancy(placement, self.health)
 
@@ -75,10 +77,21 @@ class FleetState:
 
         If no endpoint is live, the result assumes one endpoint, because no better estimate is available.
         """
+        if self.engines.groups:
+            return self._shared_service_rate(pools, long=long)
         pace = 0
         for name in pools:
             if (pool := self.pools.get(name)) is not None:
                 pace += pool.service_rate(long=long)
+        return pace or MILLE
+
+    def _shared_service_rate(self, pools: tuple[PoolName, ...], *, long: bool) -> int:
+        """Like `service_rate`, for pools whose groups serve the queue together. Each engine counts once."""
+        groups, pace = self.engines.groups, 0
+        for name in dict.fromkeys(each for first in pools for each in groups.get(first, (first,))):
+            if (pool := self.pools.get(name)) is not None and pool.live_count:
+                parts = sum(MILLE // (1 + _live(each.company)) for each in pool.endpoints.values() if each.live)
+                pace += pool.service_rate(long=long) * parts // (MILLE * pool.live_count)
         return pace or MILLE
 
     def speed(self, pool: PoolName) -> EngineSpeed:
@@ -149,6 +162,10 @@ class FleetState:
             if (pool := self.pools.get(name)) is not None and pool.headroom_count:
                 self.dispatchable[name] = None
 
+    def recheck_all_pools(self) -> None:
+        """Marks every pool as changed, so that all queued requests are considered again."""
+        self._placement.recheck_all_pools()
+
     # Endpoint events
 
     def handle(self, event: FleetEvent, now: Instant) -> Readmit | None:
@@ -184,7 +201,9 @@ class FleetState:
         record.in_flight_max, record.zone = endpoint.in_flight_max, endpoint.zone
         record.leaving = False
         record.update_limit()
-        self._placement.move_to_device(record, endpoint.device)
+        self._placement.move(record, endpoint, now)
+        if record.company:
+            self._update_drained()
         self._placement.place(record)
 
     def mark_ready(self, endpoint_id: EndpointId, now: Instant) -> Readmit | None:
@@ -206,12 +225,17 @@ class FleetState:
             self.health.record_probe(record, result, now)
 
     def drain(self, endpoint_ids: tuple[EndpointId, ...]) -> None:
-        """Sets the endpoints that operators are draining. They get no new requests."""
-        if endpoint_ids == self._drained:
-            return
-        self._drained = endpoint_ids
+        """Sets the endpoints that operators are draining. They get no new requests.
+
+        The other endpoints on the same engine do not either, because an operator drains an engine to stop it.
+        """
+        if endpoint_ids != self._drained:
+            self._drained = endpoint_ids
+            self._update_drained()
+
+    def _update_drained(self) -> None:
         for endpoint in self.endpoints.values():
-            drained = endpoint.id in endpoint_ids
+            drained = endpoint.id in self._drained or any(each.id in self._drained for each in endpoint.company)
             if drained is not endpoint.drained:
                 endpoint.drained = drained
                 self._placement.place(endpoint)
@@ -227,7 +251,9 @@ class FleetState:
 
     def pop_times(self, now: Instant) -> tuple[EndpointTime, ...]:
         """Returns how each endpoint has spent its time since the last call."""
-        return self._placement.departed_times.pop_all((each.engine_time for each in self.endpoints.values()), now)
+        engines = self._placement.engines
+        clocks = (each.engine_time for each in self.endpoints.values() if engines.counts_time(each))
+        return self._placement.departed_times.pop_all(clocks, now)
 
     # Handover between schedulers
 
@@ -285,3 +311,7 @@ class FleetState:
             endpoint.engine_time.change_speed(endpoint.settings.speed, now)
             self._placement.place(endpoint)
         self.health.change_rules(rules)
+
+
+def _live(endpoints: Iterable[EndpointRecord]) -> int:
+    return sum(each.live for each in endpoints)

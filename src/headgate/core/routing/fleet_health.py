@@ -90,7 +90,7 @@ class FleetHealth:
 
     def mark_not_ready(self, endpoint: EndpointRecord, now: Instant) -> None:
         """Marks the endpoint as not ready, because its engine says so or no longer responds."""
-        endpoint.engine_time.mark_unready(now)
+        endpoint.mark_unready(now)
         endpoint.state = EndpointState.WARMING
         self._placement.forget_prefixes(endpoint)
         self._return_timers.clear(endpoint.id)
@@ -282,7 +282,7 @@ class FleetHealth:
     def _eject(self, endpoint: EndpointRecord, reason: str, now: Instant) -> list[Eject]:
         """Ejects the endpoint and, if its zone then counts as failed, the rest of the zone."""
         is_news = endpoint.state is EndpointState.READY
-        ejections = [self._eject_one(endpoint, reason, now)]
+        ejections = [self._eject_one(each, reason, now) for each in (endpoint, *health.down_with(endpoint, now))]
         if not endpoint.zone or not is_news:
             return ejections
         zone = [each for each in self._placement.endpoints.values() if each.zone == endpoint.zone and not each.leaving]
@@ -305,7 +305,7 @@ class FleetHealth:
         if endpoint.probe_passes:
             endpoint.ejected_until = min(endpoint.ejected_until, after(now, PASSING_EJECT_NS_MAX))
         self.reach.forget(endpoint)
-        endpoint.engine_time.mark_unready(now)
+        endpoint.mark_unready(now)
         self._placement.forget_prefixes(endpoint)
         self._return_timers.set(endpoint.id, endpoint.ejected_until)
         self._placement.place(endpoint)

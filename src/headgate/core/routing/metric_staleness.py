@@ -5,6 +5,9 @@ metrics include all load but are seconds old. The two are combined: any reported
 sent counts as foreign until the next report. Small differences are ignored, because they come from the age of the
 metrics.
 
+Endpoints of several pools on the same engine all get its metrics. Load that is not theirs is counted for one of them,
+so that it counts once.
+
 An engine that has stopped reporting gets no new requests as long as most other engines in the pool report. If most of
 them have stopped, metrics collection has probably failed. Requests are then routed by the load that the gateway sent,
 with limits reduced to 80 %.
@@ -16,7 +19,6 @@ from typing import Final
 
 from headgate.core.events import EndpointMetricsReported
 from headgate.core.routing.endpoints import EndpointRecord
-from headgate.core.routing.sequence_limit import SequenceLimit
 from headgate.model.endpoint import EndpointState
 
 _SEQUENCES_TOLERATED: Final = 2
@@ -26,23 +28,47 @@ LIMIT_PERCENT_STALE: Final = 80
 
 def record(endpoint: EndpointRecord, metrics: EndpointMetricsReported) -> bool:
     """Applies the engine's reported metrics. Returns whether this is the first report ever or since a silence."""
-    known = endpoint.in_flight + _SEQUENCES_TOLERATED
-    endpoint.foreign = max(0, metrics.running + metrics.waiting - known)
-    if endpoint.state is not EndpointState.READY:
+    _apply_reported_kv(endpoint, metrics.kv_tokens)
+    if _counts_engine_load(endpoint):
+        _apply_load(endpoint, metrics)
+    else:
+        endpoint.foreign = endpoint.kv_foreign = 0
+    changed = endpoint.metrics_stale or not endpoint.reports_metrics
+    endpoint.reports_metrics, endpoint.metrics_stale = True, False
+    return changed
+
+
+def _counts_engine_load(endpoint: EndpointRecord) -> bool:
+    """Returns whether this is the endpoint that counts the load of its engine: the first one that is serving."""
+    # `all` would create a generator for every report.
+    for each in endpoint.company:  # noqa: SIM110
+        if each.serving and (each.id < endpoint.id or not endpoint.serving):
+            return False
+    return True
+
+
+def _apply_load(endpoint: EndpointRecord, metrics: EndpointMetricsReported) -> None:
+    known = endpoint.engine_load
+    endpoint.foreign = max(0, metrics.running + metrics.waiting - known.in_flight - _SEQUENCES_TOLERATED)
+    if not _is_ready(endpoint):
         # A broken engine can also report waiting requests.
-        endpoint.sequence_limit = SequenceLimit()
+        endpoint.sequence_limit.clear()
     endpoint.sequence_limit.observe(
         running=metrics.running, waiting=metrics.waiting, kv_percent=metrics.kv_percent, foreign=endpoint.foreign
     )
     endpoint.kv_foreign = 0
-    _apply_reported_kv(endpoint, metrics.kv_tokens)
     kv_tokens = endpoint.settings.kv_tokens
     if metrics.kv_percent is not None and kv_tokens is not None:
         used = (metrics.kv_percent - _KV_PERCENT_TOLERATED) * kv_tokens // 100
-        endpoint.kv_foreign = max(0, used - endpoint.kv_used)
-    changed = endpoint.metrics_stale or not endpoint.reports_metrics
-    endpoint.reports_metrics, endpoint.metrics_stale = True, False
-    return changed
+        endpoint.kv_foreign = max(0, used - known.kv_used)
+    for each in endpoint.company:
+        each.foreign = each.kv_foreign = 0
+
+
+def _is_ready(endpoint: EndpointRecord) -> bool:
+    """Returns whether the endpoint, or another one on the same engine, is ready."""
+    ready = EndpointState.READY
+    return endpoint.state is ready or any(each.state is ready for each in endpoint.company)
 
 
 def _apply_reported_kv(endpoint: EndpointRecord, kv_tokens: int | None) -> None:
@@ -59,7 +85,8 @@ def reset(endpoint: EndpointRecord) -> None:
         endpoint.settings = replace(endpoint.settings, kv_tokens=None)
     endpoint.reports_metrics = endpoint.metrics_stale = endpoint.skipped_as_stale = False
     endpoint.limit_percent = 100
-    endpoint.sequence_limit = SequenceLimit()
+    if not any(each.serving for each in endpoint.company):
+        endpoint.sequence_limit.clear()
     endpoint.update_limit()
 
 

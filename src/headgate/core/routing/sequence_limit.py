@@ -30,6 +30,11 @@ class SequenceLimit:
         """Lowest and highest number of running requests in the latest consecutive reports with waiting requests, and
         the number of these reports."""
 
+    def clear(self) -> None:
+        """Forgets everything, because another engine may now be using the address."""
+        self.learned = None
+        self._low = self._high = self._reads = 0
+
     def observe(self, *, running: int, waiting: int, kv_percent: int | None, foreign: int) -> None:
         """Adds one report of the engine's metrics. `foreign` is the number of requests from other clients."""
         if self.learned is not None and running > self.learned:

@@ -17,7 +17,7 @@ from headgate.hosts.cell.leader.vanished_attempts import VanishedAttempts
 from headgate.hosts.cell.protocol.views import MemberPresence
 from headgate.hosts.cell.timing import CellBounds, Timing
 from headgate.model.endpoint import Endpoint
-from headgate.model.units import Instant, after
+from headgate.model.units import EndpointId, Instant, after
 
 
 class AbsenceMonitor:
@@ -102,10 +102,12 @@ class AbsenceMonitor:
                 if booked.peer.presence is MemberPresence.PRESENT:
                     self.mark_absent(booked.peer, now)
 
-    def record_measurement(self, event: EndpointMetricsReported, now: Instant) -> None:
+    def record_measurement(
+        self, event: EndpointMetricsReported, now: Instant, *, sharing: tuple[EndpointId, ...]
+    ) -> None:
         """Records a measurement from an engine. It matters only if a member is absent or dead."""
         if self._roster.dead or self._roster.with_presence(MemberPresence.ABSENT):
-            self._vacancies.record(event, self._book.requests.values(), now)
+            self._vacancies.record(event, self._book.requests.values(), now, sharing=sharing)
 
     def _drop_vanished_attempts(self, now: Instant) -> None:
         for request_id, number in self._vacancies.find(self._book.has, now):

@@ -65,7 +65,11 @@ class IslandReserve:
 
     def update_endpoint(self, endpoint_id: EndpointId, now: Instant, *, force: bool = False) -> None:
         """Updates the slots that the core has on an endpoint, excluding the reserved ones."""
-        self._update_endpoint(endpoint_id, self._roster.absent_usage(), now, force=force)
+        absent = self._roster.absent_usage()
+        self._update_endpoint(endpoint_id, absent, now, force=force)
+        for each in self._endpoints.sharing(endpoint_id):
+            if each != endpoint_id and each in self._places:
+                self._update_endpoint(each, absent, now)
 
     def _update_endpoint(
         self, endpoint_id: EndpointId, absent: AbsentUsage, now: Instant, *, force: bool = False
@@ -74,7 +78,8 @@ class IslandReserve:
         if endpoint is None:
             self._places.pop(endpoint_id, None)
             return
-        places = 0 if endpoint_id in self._frozen else self._roster.places_left(endpoint, absent)
+        sharing = self._endpoints.sharing(endpoint_id)
+        places = 0 if endpoint_id in self._frozen else self._roster.places_left(endpoint, absent, sharing)
         if force or self._places.get(endpoint_id) != places:
             self._places[endpoint_id] = places
             self._book.handle(EndpointJoined(replace(endpoint, in_flight_max=places)), now)

@@ -228,7 +228,8 @@ class Leader:
                 self._reserve.update_endpoint(endpoint.id, now, force=True)
             case _:
                 if isinstance(event, EndpointMetricsReported):
-                    self._absence.record_measurement(event, now)
+                    sharing = self._endpoints.sharing(event.endpoint_id)
+                    self._absence.record_measurement(event, now, sharing=sharing)
                 self._assignments.handle(event, now)
 
     def _notify_members(self, event: FleetEvent, now: Instant) -> None:

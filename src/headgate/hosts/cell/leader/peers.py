@@ -206,9 +206,9 @@ class Peer:
             counts[place.endpoint_id] = counts.get(place.endpoint_id, 0) + 1
         return counts
 
-    def reserved_places(self, endpoint_id: EndpointId, places: int, *, has: int) -> int:
+    def reserved_places(self, engine: str, places: int, *, has: int) -> int:
         """Returns the number of slots that the member may use as an island beyond the `has` slots it already uses."""
-        own = max((places_of(share, endpoint_id, places) for _, share in self.shares), default=0)
+        own = max((places_of(share, engine, places) for _, share in self.shares), default=0)
         return max(0, own - has)
 
     # Status and outgoing messages

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 from headgate.hosts.cell.leader.peers import Peer
 from headgate.hosts.cell.protocol.messages import MemberEntryState, MemberHead, Share
+from headgate.hosts.cell.protocol.shares import engine_name
 from headgate.hosts.cell.protocol.validation import MEMBERS_MAX, SHARES_MAX
 from headgate.hosts.cell.protocol.views import MemberPresence
 from headgate.hosts.cell.timing import Timing
@@ -116,11 +117,12 @@ class MemberRoster:
         """Returns the absent members, each with its number of attempts per endpoint."""
         return [(peer, peer.attempts_by_endpoint()) for peer in self.with_presence(MemberPresence.ABSENT)]
 
-    def places_left(self, endpoint: Endpoint, absent: AbsentUsage) -> int:
-        """Returns the slots of an endpoint that are not reserved."""
+    def places_left(self, endpoint: Endpoint, absent: AbsentUsage, sharing: tuple[EndpointId, ...]) -> int:
+        """Returns the slots of an endpoint that are not reserved. `sharing` are all endpoints on the same engine."""
         places = endpoint.in_flight_max
         for peer, attempts in absent:
-            places -= peer.reserved_places(endpoint.id, endpoint.in_flight_max, has=attempts.get(endpoint.id, 0))
+            has = sum(attempts.get(each, 0) for each in sharing)
+            places -= peer.reserved_places(engine_name(endpoint), endpoint.in_flight_max, has=has)
         return max(0, places)
 
     def assign_shares(self) -> Iterator[tuple[Peer, Share]]:

@@ -36,16 +36,26 @@ class VanishedAttempts:
         self._timing = timing
         self._sights: dict[EndpointId, _Measurement] = {}
 
-    def record(self, said: EndpointMetricsReported, book: Iterable[AssignedRequest], now: Instant) -> None:
-        """Records a measurement. One per engine is kept until it is old enough to be evaluated."""
-        if said.endpoint_id in self._sights:
+    def record(
+        self,
+        said: EndpointMetricsReported,
+        book: Iterable[AssignedRequest],
+        now: Instant,
+        *,
+        sharing: tuple[EndpointId, ...],
+    ) -> None:
+        """Records a measurement. One per engine is kept until it is old enough to be evaluated.
+
+        `sharing` are all endpoints on the engine.
+        """
+        if any(each in self._sights for each in sharing):
             return
         sure: list[_Key] = []
         absent: list[_Key] = []
         for booked in book:
             gone = booked.peer.presence in (MemberPresence.ABSENT, MemberPresence.DEAD)
             for number, place in booked.attempts.items():
-                if place.endpoint_id != said.endpoint_id:
+                if place.endpoint_id not in sharing:
                     continue
                 if gone:
                     absent.append((booked.ticket.request_id, number))

@@ -56,6 +56,13 @@ class KnownEndpoints:
             self.by_id.pop(update.endpoint_id, None)
             self._ready.pop(update.endpoint_id, None)
 
+    def sharing(self, endpoint_id: EndpointId) -> tuple[EndpointId, ...]:
+        """Returns all endpoints on the same engine, including this one."""
+        endpoint = self.by_id.get(endpoint_id)
+        if endpoint is None or not endpoint.engine:
+            return (endpoint_id,)
+        return tuple(each.id for each in self.by_id.values() if each.engine == endpoint.engine)
+
     def is_ready(self, endpoint_id: EndpointId) -> bool:
         return self._ready.get(endpoint_id, False)
 

@@ -2,7 +2,8 @@
 
 Only whole slots are assigned, and the shares of all ranks add up to exactly the slots of the endpoint. If an endpoint
 has fewer slots than there are members, the members that get one differ between endpoints, so that no member is left
-without any slot. Memory and limits are divided evenly.
+without any slot. Endpoints of several pools on one engine share its slots, so a member gets the same number on each of
+them. Memory and limits are divided evenly.
 """
 
 from dataclasses import replace
@@ -14,18 +15,22 @@ from headgate.model.endpoint import Endpoint
 from headgate.model.limits import Limits
 from headgate.model.overrides import Throttle
 from headgate.model.policy import Policy
-from headgate.model.units import EndpointId
 
 
-def places_of(share: Share, endpoint_id: EndpointId, places: int) -> int:
-    """Returns the number of an endpoint's slots that belong to this share."""
-    turn = (share.rank + crc32(endpoint_id.encode())) % share.total
+def places_of(share: Share, engine: str, places: int) -> int:
+    """Returns the number of an engine's slots that belong to this share. `engine` is its name (`engine_name`)."""
+    turn = (share.rank + crc32(engine.encode())) % share.total
     return (turn + 1) * places // share.total - turn * places // share.total
+
+
+def engine_name(endpoint: Endpoint) -> str:
+    """Returns the name of the engine that the endpoint shares with others, or the endpoint's own name."""
+    return endpoint.engine or endpoint.id
 
 
 def island_endpoint(share: Share, endpoint: Endpoint) -> Endpoint | None:
     """Returns the endpoint, with the slots that an island may use, or None if there are none."""
-    places = places_of(share, endpoint.id, endpoint.in_flight_max)
+    places = places_of(share, engine_name(endpoint), endpoint.in_flight_max)
     return replace(endpoint, in_flight_max=places) if places else None
 
 
