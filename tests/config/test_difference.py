@@ -46,6 +46,7 @@ pools:
     in_flight_max: 4
     endpoints: ["https://a"]
     batching: {}
+    adapters: [{name: l, source: /l}]
     prices: [{from: 2026-01-01, per_hour: 2}]
   b:
     {engine: vllm, served_model: x, in_flight_max: 4, fleet: {kind: dns, name: engines, port: 80}}

@@ -9,7 +9,7 @@ from headgate.config.class_rules import DEFAULT_RULES
 from headgate.config.classes import DEFAULT_CLASSES
 from headgate.config.load import key_secret, load
 from headgate.config.problems import ConfigErrors
-from headgate.config.settings import Address, PoolSettings, Settings
+from headgate.config.settings import AdapterSettings, Address, PoolSettings, Settings
 from headgate.control.options import NotificationOptions
 from headgate.edge.options import EdgeLimits
 from headgate.fleets.options import EndpointOptions
@@ -72,6 +72,9 @@ pools:
     warm_up: 2m
     api_key: ${{ENGINE_KEY}}
     forward_priority: true
+    adapters: [{{name: lora, model: tuned, source: /lora}}]
+    discover_adapters: true
+    max_lora: 2
     scaling: {{endpoints_min: 0, endpoints_max: 2, cold_start: 5s, held_requests_max: 7}}
     endpoints: [http://GPU-1:8000/, {{url: https://gpu-2, name: gpu-2, in_flight_max: 8, device: d-1, zone: b}}]
     speed: {{profile: tiny, step: 13.2ms, attention: 0.28ns}}
@@ -158,7 +161,7 @@ headroom:
   long_prompt_tokens: 4
   long_lane_percent: 5
 admission: {{predicted_wait_percent_max: unlimited}}
-routing: {{cross_zone_penalty: 0s, metrics_stale_after: 1s, prefix_affinity: false}}
+routing: {{adapter_load_penalty: 1ms, cross_zone_penalty: 0s, metrics_stale_after: 1s, prefix_affinity: false}}
 shedding:
   enabled: true
   period: 50ms
@@ -240,6 +243,8 @@ def test_every_setting_is_parsed() -> None:
                 ),
                 api_key="e" * 20,
                 forward_priority=True,
+                adapters=(AdapterSettings("lora", "tuned", "/lora"),),
+                discover_adapters=True,
                 scaling=ScalingRules(endpoints_min=0, endpoints_max=2, cold_start_ns=5 * SECOND, held_requests_max=7),
             ),
             PoolSettings(
@@ -352,6 +357,8 @@ def test_every_setting_is_parsed() -> None:
                         attention_ps=280,
                         chunk_tokens=512,
                     ),
+                    max_lora=2,
+                    discovers_adapters=True,
                     kv_tokens=400_000,
                     prompt_tokens_min=10,
                     prompt_tokens_max=20,
@@ -383,6 +390,7 @@ def test_every_setting_is_parsed() -> None:
                     fallbacks=("other",),
                 ),
                 Model("other", ("spare",)),
+                Model("tuned", ("large",), adapter="lora"),
             ),
             retry=RetryRules(
                 attempts_max=2,
@@ -406,7 +414,12 @@ def test_every_setting_is_parsed() -> None:
                 long_lane_percent=5,
             ),
             admission=AdmissionRules(predicted_wait_percent_max=None),
-            routing=RoutingRules(cross_zone_penalty_ns=0, metrics_stale_ns=SECOND, prefix_affinity=False),
+            routing=RoutingRules(
+                adapter_load_penalty_ns=MILLISECOND,
+                cross_zone_penalty_ns=0,
+                metrics_stale_ns=SECOND,
+                prefix_affinity=False,
+            ),
             shedding=SheddingRules(
                 enabled=True,
                 period_ns=SECOND // 20,
@@ -540,11 +553,13 @@ def test_every_policy_field_can_be_set() -> None:
         if getattr(ours, each.name) == getattr(theirs, each.name)
     }
     # Shares of a limit are not settings: gateways without a scheduler compute them (core/policy_share.py). The fields
-    # of `Policy` come from the database. A value counts as assumed if the file does not set it.
+    # of `Policy` come from the database. A value counts as assumed if the file does not set it. Only models that the
+    # file does not list under `models` have an adapter.
     assert same == {
         "Limits.share",
         "Limits.total_concurrency",
         "Limits.total_tokens_per_minute",
+        "Model.adapter",
         "Policy.overrides",
         "Policy.tenants_loaded",
         "Pool.speed_assumed",

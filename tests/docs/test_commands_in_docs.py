@@ -19,7 +19,7 @@ OTHER_OPTIONS = {
     # vLLM, llama.cpp, Redis, pip, Docker Compose and Helm.
     *("--max-num-batched-tokens", "--reasoning-parser", "--scheduling-policy", "--allowed-media-domains"),
     *("--kv-unified", "--metrics", "--ubatch-size", "--appendonly", "--save", "--require-hashes"),
-    *("--volumes", "--set-file"),
+    *("--volumes", "--set-file", "--max-loras"),
 }
 SHELL_OPERATORS = {"|", "||", "&", "&&", ";", ">", ">>", "<", ")", "2>&1"}
 PLACEHOLDER_ERRORS = re.compile(r"required|expected one argument|invalid \w+( value)?: '([A-Z]+|…)'")

@@ -21,6 +21,7 @@ from headgate.config.fleets import SETTINGS_BY_KIND
 from headgate.config.identity_schema import IdentitySection, IssuerSection, LoginSection, OperatorTokensSection
 from headgate.config.load import parse
 from headgate.config.pool_schema import (
+    AdapterSection,
     BatchingSection,
     CalendarEventSection,
     EndpointSection,
@@ -77,6 +78,7 @@ SECTIONS: dict[str, type[Section]] = {
     "`admin_listen_tls`": AdminListenTlsSection,
     "`limits`": LimitsSection,
     "`pools.NAME`": PoolSection,
+    "`pools.NAME.adapters[]`": AdapterSection,
     "`pools.NAME.prices[]`": PriceSection,
     "`pools.NAME.speed`": SpeedSection,
     "`pools.NAME.endpoints[]`": EndpointSection,

@@ -62,7 +62,7 @@ _Setting = tuple[str, Effective]
 _PRESENT: Final = Effective("present", "")
 _UNSET: Final = "not set"
 _OPTIONAL_SECTIONS: Final = ("tls", "scaling", "batching")
-_LISTS_OF_SECTIONS: Final = ("endpoints", "prices", "tiers", "degradation_steps", "calendar")
+_LISTS_OF_SECTIONS: Final = ("adapters", "endpoints", "prices", "tiers", "degradation_steps", "calendar")
 _MICRO_USD: Final = NANO_USD_PER_USD // 1_000_000
 
 _DERIVED: Final = frozenset(
@@ -73,7 +73,9 @@ _DERIVED: Final = frozenset(
         (Limits, "share"),
         (Limits, "total_concurrency"),
         (Limits, "total_tokens_per_minute"),
+        (Model, "adapter"),
         (Pool, "cold_start_ns"),
+        (Pool, "discovers_adapters"),
         (Pool, "hold_max"),
         (Pool, "scales"),
         (Pool, "speed_assumed"),
@@ -212,6 +214,9 @@ def _file(settings: Settings) -> Iterator[_Setting]:
     yield "key_secret", Effective(settings.key_secrets, _count(settings.key_secrets, "secret"))
     yield from _pools(settings)
     for model in settings.policy.models:
+        if model.adapter:
+            # Listed with its pools.
+            continue
         yield from _object(f"models.{model.name}", model)
     yield from _classes(settings)
     for number, rule in enumerate(settings.policy.class_rules):

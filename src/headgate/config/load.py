@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from headgate.config import schema_reader, yaml_document
+from headgate.config.adapters import adapter_models
 from headgate.config.api_keys import caller_auth
 from headgate.config.cell import cell_options
 from headgate.config.class_rules import class_rules
@@ -216,7 +217,7 @@ def _policy(
         classes=classes,
         tenants=tenant_table(tenants(file.tenants, report)),
         pools=policy_pools(file.pools, profiles, report),
-        models=models(file.models, report),
+        models=(*models(file.models, report), *adapter_models(file.pools, file.models, report)),
         retry=retry_rules(file.retry),
         health=health_rules(file.health, report),
         headroom=headroom_rules(file.headroom),

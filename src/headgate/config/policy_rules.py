@@ -63,6 +63,7 @@ def headroom_rules(headroom: HeadroomSection) -> HeadroomRules:
 
 def routing_rules(routing: RoutingSection) -> RoutingRules:
     return RoutingRules(
+        adapter_load_penalty_ns=Duration(routing.adapter_load_penalty),
         cross_zone_penalty_ns=Duration(routing.cross_zone_penalty),
         metrics_stale_ns=Duration(routing.metrics_stale_after),
         prefix_affinity=routing.prefix_affinity,

@@ -144,6 +144,14 @@ class PriceSection(Section, frozen=True, rename={"since": "from"}):
     output_per_1m_tokens: Usd | None = None
 
 
+class AdapterSection(Section, frozen=True):
+    SHORTHAND: ClassVar[str | None] = "name"
+
+    name: str
+    model: str | None = None
+    source: str | None = None
+
+
 class PoolSection(Section, frozen=True):
     engine: EngineName
     endpoints: list[EndpointSection] = []
@@ -152,6 +160,9 @@ class PoolSection(Section, frozen=True):
     batching: BatchingSection | None = None
     in_flight_max: Positive | None = None
     served_model: str | None = None
+    adapters: list[AdapterSection] = []
+    discover_adapters: bool = False
+    max_lora: Positive | None = None
     api_key: Secret | None = None
     tls: EngineTlsSection | None = None
     warm_up: DurationOrZero = 30 * SECOND

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 from urllib.parse import SplitResult, urlsplit
 
+from headgate.config.adapters import has_adapters, pool_adapters
 from headgate.config.batching import batch_rules
 from headgate.config.engine_tls import engine_tls
 from headgate.config.fleets import STATIC, cold_start_ns, fleet_options, held_requests_max, scaling_rules
@@ -58,6 +59,8 @@ def policy_pools(
             cold_start_ns=cold_start_ns(section.scaling),
             prices=prices(section, ("pools", name), report),
             scales=section.scaling is not None,
+            max_lora=section.max_lora,
+            discovers_adapters=section.discover_adapters,
         )
         for name, section in sections.items()
     )
@@ -112,12 +115,14 @@ class _PoolReader:
             fleet=fleet_options(name, section, self.report),
             scaling=scaling_rules(name, section, self.file.classes or {}, self.report),
             batching=batch_rules(name, section, self.report),
+            adapters=pool_adapters(name, section, self.report),
+            discover_adapters=section.discover_adapters,
         )
 
     def _served_model(self, name: str, section: PoolSection) -> str:
         """The configured name, or the name of the only model that uses the pool."""
         models = [model for model, its in self.file.models.items() if name in its.pools]
-        if not models:
+        if not models and not has_adapters(section):
             self.report.add_warning(("pools", name), "no model uses this pool; add it to a model, or remove it")
         elif len(models) > 1 and section.served_model is None:
             listed = ", ".join(f'"{each}"' for each in models)

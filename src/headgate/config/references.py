@@ -8,6 +8,7 @@ import re
 from collections.abc import Collection, Mapping
 from typing import Final
 
+from headgate.config.adapters import model_names
 from headgate.config.class_schema import ClassSection
 from headgate.config.problems import ConfigReport, SettingPath
 from headgate.config.schema import ConfigFile
@@ -78,11 +79,13 @@ def check_tenant_paths(tenants: Collection[str], report: ConfigReport) -> None:
 def check_references(file: ConfigFile, classes: tuple[ServiceClass, ...], report: ConfigReport) -> None:
     names = [each.name for each in classes]
     check = ReferenceChecker(report)
-    check_classes(file.classes or {}, file.pools, file.models, report)
+    models = model_names(file.pools, file.models)
+    check_classes(file.classes or {}, file.pools, models, report)
     for name, section in file.tenants.items():
         check.check_all_known(section.classes, names, "class", ("tenants", name, "classes"))
-        check.check_all_known(section.models, file.models, "model", ("tenants", name, "models"))
-    if not file.models:
+        if not any(each.discover_adapters for each in file.pools.values()):
+            check.check_all_known(section.models, models, "model", ("tenants", name, "models"))
+    if not models and not any(each.discover_adapters for each in file.pools.values()):
         report.add_problem(("models",), "has no models; define at least one, with the pools that serve it")
 
 

@@ -165,6 +165,7 @@ class AdmissionSection(Section, frozen=True):
 
 
 class RoutingSection(Section, frozen=True):
+    adapter_load_penalty: DurationOrZero = _ROUTING.adapter_load_penalty_ns
     cross_zone_penalty: DurationOrZero = _ROUTING.cross_zone_penalty_ns
     metrics_stale_after: PositiveDuration = _ROUTING.metrics_stale_ns
     prefix_affinity: bool = _ROUTING.prefix_affinity

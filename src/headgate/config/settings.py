@@ -36,6 +36,18 @@ class Address(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class AdapterSettings:
+    """A LoRA adapter of a pool."""
+
+    name: str
+    """Name of the adapter in the engines."""
+    model: str
+    """Name of the model for callers."""
+    source: str | None = None
+    """Path or repository from which the engines load the adapter. None if they have it already."""
+
+
+@dataclass(frozen=True, slots=True)
 class PoolSettings:
     name: PoolName
     engine: str
@@ -60,6 +72,11 @@ class PoolSettings:
     """Autoscaling rules; None without autoscaling."""
     batching: BatchRules | None = None
     """Batching rules; None without batching."""
+
+    adapters: tuple[AdapterSettings, ...] = ()
+    """Declared LoRA adapters."""
+    discover_adapters: bool = False
+    """Whether each adapter that an engine lists is a model."""
 
     @property
     def uses_tls(self) -> bool:

@@ -87,6 +87,8 @@ class Attempts:
         else:
             attempt.charged = self._charge_for(attempt, reservation.prompt_tokens, request.output_tokens, cached_tokens)
         self.by_number[ticket.request_id, request.attempts_made] = attempt
+        if request.adapter:
+            self._fleet.adapter_turns.begin(endpoint, request.adapter, now)
         turnover = self._fleet.pools[endpoint.pool].turnover
         turnover.occupy(attempt, now, request.cost_ns, reservation.places, ticket.tenant)
         if not ticket.stream and _is_short(attempt):
@@ -138,6 +140,8 @@ class Attempts:
             cached = promised.cached_tokens
             attempt.charged = self._charge_for(attempt, promised.prompt_tokens, attempt.tokens_charged, cached)
         self.by_number[ticket.request_id, report.attempt] = attempt
+        if request.adapter:
+            self._fleet.adapter_turns.begin(endpoint, request.adapter, now)
         # A leaving endpoint gets no new requests, so its cached prefixes are not recorded.
         self._occupancy.occupy(endpoint, promised, () if endpoint.leaving else request.hashes)
         self._start_metering(attempt, now)
@@ -267,6 +271,8 @@ class Attempts:
         if self._unstreamed.get(request_id) is attempt:
             del self._unstreamed[request_id]
             self.prefill_timers.clear(request_id)
+        if attempt.adapter:
+            endpoint.adapters.end(attempt.adapter)
         self._occupancy.vacate(
             endpoint,
             attempt.reservation,

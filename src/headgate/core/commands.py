@@ -45,6 +45,8 @@ class Dispatch:
     costs: tuple[tuple[str, int], ...] = field(default=(), compare=False)
     """Cost terms of the endpoint's routing score that are not zero: name and nanoseconds. They explain the command but
     are ignored when commands are compared."""
+    adapter: str = ""
+    """LoRA adapter that serves the request, by its name in the engine. Empty without one."""
 
 
 @message

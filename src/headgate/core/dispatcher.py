@@ -40,6 +40,8 @@ class Dispatcher:
                 if fleet.engines.groups:
                     for each in fleet.engines.groups.get(pool, ()):
                         changed.pop(each, None)
+            if not changed and fleet.adapter_turns.reserved:
+                fleet.adapter_turns.release_unused(queue.backlog.waiting_adapters)
 
     def _send_at_once(self, request: Request, now: Instant, out: list[Command]) -> bool:
         """Sends a request that was admitted to an empty queue, if one of its endpoints has capacity.
@@ -78,6 +80,8 @@ class Dispatcher:
             pools = tuple(each for each in request.pools if each in group) if group else (pool,)
             chosen = router.choose(request, pools, fleet)
             if chosen is None:
+                if request.adapter:
+                    fleet.adapter_turns.reserve(request, fleet.pools[pool], now)
                 return None
             state.queue.dequeue(request, now)
             return self._start(request, chosen, now, out)
@@ -122,7 +126,11 @@ class Dispatcher:
             promised = reservation(request, cached_tokens)
         # Compute the costs before the attempt opens: the reason counts the request as in flight, but the costs do not.
         costs = state.router.cost_breakdown(request, endpoint, cached_tokens)
+        loads_adapter = bool(request.adapter) and request.adapter not in endpoint.adapters.active
         attempt = state.attempts.open(request, endpoint, promised, now)
+        reason = dispatch_reason(endpoint, promised)
+        if request.adapter:
+            reason += f'; adapter "{request.adapter}" {"has to be loaded" if loads_adapter else "is active"}'
         if ticket.gateway:
             state.fleet.health.record_sent(endpoint, ticket.gateway, now)
         out.append(
@@ -137,14 +145,16 @@ class Dispatcher:
                 service_class.idle_ns_max,
                 service_class.total_ns_max,
                 service_class.caps,
-                dispatch_reason(endpoint, promised),
-                # By position, because keywords take longer: the level, the flag, the limits, the model, the hold time.
+                reason,
+                # By position, because keywords take longer: the level, the flag, the limits, the model, the hold time,
+                # the costs, the adapter.
                 request.level,
                 hedge,
                 state.limits.left(ticket.tenant, now) if state.limits.paths else None,
                 None if request.model == ticket.model else request.model,
                 request.held_ns,
                 costs,
+                request.adapter,
             )
         )
         return attempt

@@ -14,7 +14,7 @@ from headgate.core.routing.fleet import FleetState
 from headgate.core.routing.model_tiers import live_pools_for_size
 from headgate.core.routing.router import cached_tokens_max
 from headgate.core.rules import Rules
-from headgate.model.prefix import unpack_hashes
+from headgate.model.prefix import salted_hashes, unpack_hashes
 from headgate.model.speed import EngineSpeed
 from headgate.model.units import Duration, PoolName
 
@@ -23,6 +23,8 @@ _NO_TIME: Final = Duration(0)
 
 def estimate(request: Request, predictions: Predictions, fleet: FleetState, rules: Rules) -> None:
     ticket, caps = request.ticket, request.service_class.caps
+    if rules.adapters or request.adapter:
+        request.adapter = rules.adapters.get(request.model, "")
     mean, most, prompt_tokens = predictions.predict(ticket, request.model)
     request.output_limit = limit = ticket.output_limit(caps.output_tokens)
     if limit is not None:
@@ -40,6 +42,8 @@ def estimate(request: Request, predictions: Predictions, fleet: FleetState, rule
     request.hashes, request.cached_tokens = (), 0
     if ticket.prefix_hashes and rules.policy.routing.prefix_affinity:
         request.hashes = unpack_hashes(ticket.prefix_hashes)
+        if request.adapter:
+            request.hashes = salted_hashes(request.hashes, request.adapter)
         request.cached_tokens = cached_tokens_max(request, fleet)
     request.long_prompt = prompt_tokens >= rules.policy.headroom.long_prompt_tokens
     request.speed = speed = fleet.speed(pools[0])

@@ -31,6 +31,7 @@ class Attempt:
 
     __slots__ = (
         "account",
+        "adapter",
         "answers",
         "band",
         "charged",
@@ -89,6 +90,7 @@ class Attempt:
         """Response length that the charge is based on, in tokens."""
         self.account = request.account
         self.model = request.model
+        self.adapter = request.adapter
         self.answers = request.answers
         """Total number of completions over all prompts."""
         self.output_limit = request.output_limit
@@ -130,6 +132,7 @@ class Request:
 
     __slots__ = (
         "account",
+        "adapter",
         "added_pressure",
         "answers",
         "attempts_made",
@@ -243,6 +246,8 @@ class Request:
         """Whether the prompt counts as long (`HeadroomRules.long_prompt_tokens`)."""
         self.work_key: WorkKey = (self.pools, self.service_class.band, False)
         """Key under which queued work is summed."""
+        self.adapter = ""
+        """LoRA adapter that serves the request, by its name in the engines. Empty without one."""
         self.hashes: tuple[int, ...] = ()
         """Rolling hashes of the prompt prefix at increasing lengths. Empty if prefix routing is off."""
         self.prompt_tokens = 1

@@ -17,7 +17,10 @@ _SPEED_UNKNOWN = EngineSpeed()
 
 
 class Rules:
-    __slots__ = ("_accounts", "classes", "hash", "min_shares", "models", "policy", "pools", "service_tiers", "tenants")
+    __slots__ = (
+        *("_accounts", "adapters", "classes", "hash", "min_shares", "models", "policy", "pools", "service_tiers"),
+        "tenants",
+    )
 
     def __init__(self, policy: Policy, policy_hash: str) -> None:
         self.policy = policy
@@ -29,6 +32,8 @@ class Rules:
         """Class selected by each value of `service_tier`. The first class that lists a value applies."""
         self.tenants = tenant_table(policy.tenants).by_id
         self.models: dict[ModelName, Model] = {each.name: each for each in policy.models}
+        self.adapters: dict[ModelName, str] = {each.name: each.adapter for each in policy.models if each.adapter}
+        """LoRA adapter of each model that has one, by its name in the engines."""
         self.pools: dict[PoolName, Pool] = {each.name: each for each in policy.pools}
         self.min_shares = _min_shares(policy)
         self._accounts: dict[TenantId, TenantId] = {}
@@ -78,6 +83,8 @@ class Rules:
             min((tpot_ns for tpot_ns, is_default in promised if not is_default), default=None),
             assumed,
             kv_tokens is not None,
+            None if known is None else known.max_lora,
+            self.policy.routing.adapter_load_penalty_ns,
         )
 
     def account(self, tenant: TenantId) -> TenantId:

@@ -274,13 +274,13 @@ class Exchange:
         return replace(result, detail=detail, usage=None, usage_implausible=True)
 
     def _call(self, body: RequestBody, dispatch: Dispatch, attempt: OpenAttempt) -> Call:
-        ticket = self._ticket
+        ticket, sent = self._ticket, attempt.record.mark_sent
         given = self._intake.forwarded_headers
         headers = trace_headers(self._record, dispatch.attempt, given) if self._traced else given
-        company = self._batch_hints(dispatch) if ticket.api in BATCH_CODECS else None
+        company = self._batch_hints(dispatch) if ticket.api in BATCH_CODECS and not dispatch.adapter else None
         watch = None if ticket.stream else GenerationReporter(attempt, self._on_undelivered_first_token)
         return Call(
-            ticket.request_id, ticket.api, body, headers, self._cache_salt, company, attempt.record.mark_sent, watch
+            ticket.request_id, ticket.api, body, headers, self._cache_salt, company, sent, watch, dispatch.adapter
         )
 
     def _batch_hints(self, dispatch: Dispatch) -> BatchHints:

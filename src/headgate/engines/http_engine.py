@@ -177,7 +177,7 @@ class HttpEngine:
 
     async def _ask(self, call: Call) -> HttpResponse:
         body = call.body.encode_in_pieces(
-            served_model=self.served_model,
+            served_model=call.adapter or self.served_model,
             passes_priority=self._passes_priority,
             cache_salt=call.cache_salt if self._dialect.supports_cache_salt else None,
         )

@@ -190,7 +190,8 @@ class UsageRecorder:
         # When another scheduler takes over, it may repeat a command.
         if found is not None and (not found.attempts or found.attempt(dispatch.attempt) is None):
             texts = self._texts
-            model = texts[dispatch.model] if dispatch.model else found.model
+            served = dispatch.adapter or dispatch.model
+            model = texts[served] if served else found.model
             attempt = _Attempt(dispatch, texts[dispatch.endpoint_id], model, now)
             found.attempts.append(attempt)
             found.running += 1

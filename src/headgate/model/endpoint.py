@@ -21,6 +21,10 @@ class Endpoint:
     zone: str = ""
     engine: str = ""
     """Engine that the endpoint shares with endpoints of other pools. Empty if no other pool uses the engine."""
+    adapters: tuple[str, ...] | None = None
+    """LoRA adapters that the engine holds, by their names in the engine. None if unknown: each adapter may be there."""
+    max_lora: int | None = None
+    """Number of adapters that the engine computes at the same time. None if unknown."""
 
 
 NAME_UNRESOLVED: Final = "the host name does not resolve"

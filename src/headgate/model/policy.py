@@ -141,6 +141,10 @@ class Pool:
     """Whether the speed is assumed instead of configured. An assumed speed does not cause rejections."""
     scales: bool = False
     """Whether the number of endpoints depends on the load (`scaling`)."""
+    max_lora: int | None = None
+    """Maximum number of distinct LoRA adapters with requests in flight on one endpoint. None if not configured."""
+    discovers_adapters: bool = False
+    """Whether each adapter that an endpoint reports is a model, even if it is not in the policy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,6 +212,8 @@ class Model:
     """Tier rules. The first rule that matches chooses the pools. If none matches, all pools may serve."""
     fallbacks: tuple[ModelName, ...] = ()
     """Models whose pools are tried, in this order, if no endpoint of this model's own pools is ready."""
+    adapter: str = ""
+    """LoRA adapter that serves the model, by its name in the engines. Empty if the pools serve the model itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,6 +292,8 @@ class RoutingRules:
     """Whether the scheduler prefers endpoints that have probably cached the prefix of the prompt."""
     cross_zone_penalty_ns: Duration = Duration(5 * MILLISECOND)
     """Penalty for an endpoint outside the gateway's zone, added to its predicted time."""
+    adapter_load_penalty_ns: Duration = Duration(200 * MILLISECOND)
+    """Penalty for an endpoint that has to load the request's LoRA adapter first, added to its predicted time."""
     metrics_stale_ns: Duration = Duration(30 * SECOND)
     """Time without engine metrics after which the metrics of an endpoint are stale.
 

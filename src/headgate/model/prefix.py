@@ -6,6 +6,7 @@ that share a hash have the same prefix up to that length. Gateways hash bytes an
 at these lengths.
 """
 
+from hashlib import blake2b
 from itertools import accumulate, chain, repeat
 from struct import Struct
 from typing import Final
@@ -32,6 +33,12 @@ def pack_hashes(hashes: list[int]) -> bytes:
 
 def unpack_hashes(prefix: bytes) -> tuple[int, ...]:
     return _STRUCTS[len(prefix) // HASH_BYTES].unpack(prefix)
+
+
+def salted_hashes(hashes: tuple[int, ...], adapter: str) -> tuple[int, ...]:
+    """Returns the hashes of the same prefix computed with a LoRA adapter, whose KV cache differs from the model's."""
+    salt = int.from_bytes(blake2b(adapter.encode(), digest_size=HASH_BYTES).digest(), "little")
+    return tuple(each ^ salt for each in hashes)
 
 
 def prefix_tokens(count: int) -> int:

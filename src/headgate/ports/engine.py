@@ -61,6 +61,8 @@ class Call:
     """Called when the complete request has been written to a connection."""
     watch: GenerationWatch | None = None
     """Receiver for the progress of a non-streaming response that the engine streams to the gateway."""
+    adapter: str = ""
+    """LoRA adapter that serves the call, as the engine's model name. Empty for the engine's own model."""
 
 
 class EngineFault(Exception):

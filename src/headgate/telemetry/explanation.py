@@ -188,6 +188,7 @@ class _ExplanationBuilder:
             level=dispatch.level,
             hedge=dispatch.hedge,
             caps=at_most,
+            **({"adapter": dispatch.adapter} if dispatch.adapter else {}),
             costs_ms={name: round(cost_ns / MILLISECOND, 3) for name, cost_ns in dispatch.costs},
         )
 

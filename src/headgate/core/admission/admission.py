@@ -20,6 +20,7 @@ from headgate.core.admission.gate import (
     hold_pool,
     hold_rejection,
     limit_rejection,
+    missing_adapter_rejection,
     no_endpoint_rejection,
     quarantine_rejection,
     queue_full_rejection,
@@ -85,7 +86,8 @@ class Admission:
         if refusal is not None:
             return Assessment(ticket, request, refusal)
         if state.fleet.live_count(request.pools):
-            return Assessment(ticket, request, self._rejection(request, now))
+            refusal = missing_adapter_rejection(request, state.fleet) if request.adapter else None
+            return Assessment(ticket, request, refusal or self._rejection(request, now))
         fallback = self.fallback(request, now)
         if fallback is None:
             return Assessment(

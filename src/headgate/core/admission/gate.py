@@ -5,6 +5,7 @@ API key lacks, then temporary conditions.
 """
 
 from dataclasses import dataclass
+from typing import Final
 
 from headgate.core.admission.budgets import Budgets
 from headgate.core.admission.limits import TenantLimits
@@ -33,6 +34,9 @@ from headgate.model.units import (
     RequestId,
     format_seconds,
 )
+
+_ADAPTER_RETRY_NS: Final = Duration(5 * SECOND)
+"""Retry-After of a request whose LoRA adapter no endpoint holds: the interval between two probes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +160,15 @@ def hold_rejection(
         f"retry in about {format_seconds(wait)} or raise scaling.held_requests_max"
     )
     return Rejection(Outcome.NO_ENDPOINTS, reason, request.service_class, wait)
+
+
+def missing_adapter_rejection(request: Request, fleet: FleetState) -> Rejection | None:
+    """Returns a rejection if no live or starting endpoint holds the request's LoRA adapter."""
+    if fleet.may_hold_adapter(request.pools, request.adapter):
+        return None
+    reason = f'no endpoint in pool {", ".join(request.pools)} holds adapter "{request.adapter}"; '
+    reason += "load it into an engine, or set its source"
+    return Rejection(Outcome.NO_ENDPOINTS, reason, request.service_class, _ADAPTER_RETRY_NS)
 
 
 def no_endpoint_rejection(

@@ -10,9 +10,10 @@ A request that may use several pools waits for all of them and is sent to the fi
 engines (`shared_engines`) are served in one order, as if they were one pool.
 
 A tenant's requests share a queue if they may use the same endpoints and are similar in size. If the head of a queue
-does not fit, the requests behind it are unlikely to fit either. Three kinds of request have separate queues so that
+does not fit, the requests behind it are unlikely to fit either. Four kinds of request have separate queues so that
 they do not block others: requests that should not return to the endpoint of their failed attempt, requests with long
-prompts that wait for the long lane, and requests from a member that cannot reach an endpoint.
+prompts that wait for the long lane, requests from a member that cannot reach an endpoint, and requests of each LoRA
+adapter.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -32,14 +33,15 @@ _STALE_ENTRIES_MAX: Final = 64
 _NO_CLASS: Final = ClassName("")
 
 
-_QueueKey = tuple[tuple[PoolName, ...], EndpointRecord | None, bool, ClassName, str]
+_QueueKey = tuple[tuple[PoolName, ...], EndpointRecord | None, bool, ClassName, str, str]
 """Properties that all requests in one queue of a tenant share. In order:
 
 - the pools;
 - the endpoint to avoid;
 - whether the prompt is long;
 - the class if slots are reserved for it or an operator holds it, otherwise empty;
-- the cell member that holds the requests if there is an endpoint that the member cannot use, otherwise empty.
+- the cell member that holds the requests if there is an endpoint that the member cannot use, otherwise empty;
+- the LoRA adapter, which may have to wait for a slot of its own, otherwise empty.
 
 A plain tuple, because each request needs one and a named tuple takes much longer to create.
 """
@@ -49,15 +51,8 @@ class Backlog:
     """All queued requests."""
 
     __slots__ = (
-        "_bands",
-        "_groups",
-        "_min_shares",
-        "_per_class",
-        "_per_tenant",
-        "held",
-        "held_classes",
-        "length",
-        "work",
+        *("_bands", "_groups", "_min_shares", "_per_class", "_per_tenant", "held", "held_classes", "length"),
+        *("waiting_adapters", "work"),
     )
 
     def __init__(self, min_shares: MinShares, groups: PoolGroups) -> None:
@@ -69,6 +64,8 @@ class Backlog:
         self.held: dict[tuple[PoolName, ClassName], int] = {}
         """Number of held requests by pool and class. They have a separate limit (`held_requests_max`)."""
         self.work = QueuedWork(groups)
+        self.waiting_adapters: dict[str, int] = {}
+        """Number of queued requests of each LoRA adapter."""
         self.length = 0
         self.held_classes: tuple[ClassName, ...] = ()
         """Classes that an operator holds. They have separate queues so that they do not block others."""
@@ -187,6 +184,8 @@ class Backlog:
 
     def _count(self, request: Request, change: int) -> None:
         self.length += change
+        if request.adapter:
+            self._count_adapter(request.adapter, change)
         name, tenant = request.service_class.name, request.ticket.tenant
         if request.held_for is not None:
             self._count_held((request.held_for, name), change)
@@ -198,6 +197,13 @@ class Backlog:
             self._per_tenant[key] = left
         else:
             del self._per_tenant[key]
+
+    def _count_adapter(self, adapter: str, change: int) -> None:
+        left = self.waiting_adapters.get(adapter, 0) + change
+        if left:
+            self.waiting_adapters[adapter] = left
+        else:
+            del self.waiting_adapters[adapter]
 
     def _count_held(self, key: tuple[PoolName, ClassName], change: int) -> None:
         left = self.held.get(key, 0) + change
@@ -372,7 +378,7 @@ def _queue_key(request: Request, apart: tuple[ClassName, ...]) -> _QueueKey:
     service_class = request.service_class
     own = service_class.reserve_percent or service_class.name in apart
     reserved_for = service_class.name if own else _NO_CLASS
-    return request.pools, request.avoid, request.long_prompt, reserved_for, request.isolated_member
+    return request.pools, request.avoid, request.long_prompt, reserved_for, request.isolated_member, request.adapter
 
 
 def _precedence(request: Request) -> tuple[bool, Instant, int]:

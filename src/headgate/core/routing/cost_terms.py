@@ -55,4 +55,11 @@ def distance(endpoint: EndpointRecord, request: Request, _cached_tokens: int) ->
     return endpoint.distance_ns(zone) if zone else 0
 
 
+def adapter_load(endpoint: EndpointRecord, request: Request, _cached_tokens: int) -> int:
+    """Time to load the request's LoRA adapter, unless the adapter is active."""
+    return 0 if request.adapter in endpoint.adapters.active else endpoint.settings.adapter_load_ns
+
+
 COST_TERMS: Final[tuple[CostTerm, ...]] = (pending_prefill, interference, own_prefill, prefix_hit, distance)
+ADAPTER_COST_TERMS: Final[tuple[CostTerm, ...]] = (adapter_load,)
+"""Terms that apply only to requests with a LoRA adapter."""

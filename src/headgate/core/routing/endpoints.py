@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 
 from headgate.core.cost import first_token_ns
 from headgate.core.engine_time import EngineTime
+from headgate.core.routing.adapter_slots import AdapterSlots
 from headgate.core.routing.devices import InFlightLoad
 from headgate.core.routing.sequence_limit import SequenceLimit
 from headgate.core.routing.service_log import ServiceLog
@@ -90,12 +91,17 @@ class EndpointSettings:
     speed_assumed: bool = False
     kv_configured: bool = False
     """Whether the KV cache capacity is configured. Otherwise the engine reports it."""
+    max_lora: int | None = None
+    """Configured number of distinct LoRA adapters with requests in flight. None if the engine reports it."""
+    adapter_load_ns: Duration = Duration(0)
+    """Time to load an adapter that is not active."""
 
 
 class EndpointRecord(InFlightLoad):
     """One endpoint as the scheduler sees it."""
 
     __slots__ = (
+        "adapters",
         "attempt_trouble",
         "company",
         "counted_limit",
@@ -148,7 +154,7 @@ class EndpointRecord(InFlightLoad):
         self.engine_load: InFlightLoad = self
         """Loads that determine the headroom: the endpoint's own or, if a device or engine is shared, the total."""
         self.in_flight_max = self.limit = endpoint.in_flight_max
-        self.speed_estimator, self.sequence_limit = SpeedEstimator(), SequenceLimit()
+        self.speed_estimator, self.sequence_limit, self.adapters = SpeedEstimator(), SequenceLimit(), AdapterSlots()
         self.tpot_ns: Duration | None = None
         """TPOT limit for accepting requests, in nanoseconds."""
         self.apply_settings(terms)
@@ -196,6 +202,7 @@ class EndpointRecord(InFlightLoad):
 
     def apply_settings(self, terms: EndpointSettings) -> None:
         self.settings = terms
+        self.adapters.configured_max = terms.max_lora
         self.speed_estimator.assumed = terms.speed_assumed
         self._relax_tpot()
 

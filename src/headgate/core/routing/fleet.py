@@ -18,6 +18,7 @@ from headgate.core.events import (
     EndpointReady,
     FleetEvent,
 )
+from headgate.core.routing.adapter_turns import AdapterTurns
 from headgate.core.routing.endpoints import EndpointRecord
 from headgate.core.routing.fleet_health import FleetHealth
 from headgate.core.routing.occupancy import Occupancy
@@ -40,6 +41,7 @@ class FleetState:
         "_restored",
         "_rules",
         "_scheduler_count",
+        "adapter_turns",
         "dispatchable",
         "endpoints",
         "engines",
@@ -62,6 +64,7 @@ class FleetState:
         self.engines = placement.engines
         self.health = FleetHealth(rules, placement)
         self.occupancy = Occupancy(placement, self.health)
+        self.adapter_turns = AdapterTurns(placement)
 
     def live_count(self, pools: tuple[PoolName, ...]) -> int:
         """Returns the number of live endpoints in these pools."""
@@ -98,6 +101,15 @@ class FleetState:
         """Returns the engine speed used for cost estimates in a pool."""
         known = self.pools.get(pool)
         return self._rules.speed(pool) if known is None else known.speed.estimate
+
+    def may_hold_adapter(self, pools: tuple[PoolName, ...], adapter: str) -> bool:
+        """Returns whether a live or starting endpoint of these pools holds the adapter, or may hold it."""
+        return any(
+            endpoint.adapters.holds(adapter) and (endpoint.live or endpoint.state is EndpointState.WARMING)
+            for name in pools
+            if (pool := self.pools.get(name)) is not None
+            for endpoint in pool.endpoints.values()
+        )
 
     def is_learning(self, pools: tuple[PoolName, ...]) -> bool:
         """Whether the speed of any of these pools is still a guess, which must not cause rejections."""
@@ -199,6 +211,7 @@ class FleetState:
             self._restore_endpoint(record)
         assert record.pool == endpoint.pool, f"endpoint {endpoint.id} changed its pool; give it a new id instead"
         record.in_flight_max, record.zone = endpoint.in_flight_max, endpoint.zone
+        record.adapters.change(endpoint.adapters, endpoint.max_lora)
         record.leaving = False
         record.update_limit()
         self._placement.move(record, endpoint, now)

@@ -37,7 +37,8 @@ class Placement:
         return self.pools[endpoint.pool].endpoints.values()
 
     def forget_prefixes(self, endpoint: EndpointRecord) -> None:
-        """Drops the cached prefixes of an endpoint that restarts or no longer accepts requests."""
+        """Drops the cached prefixes and active adapters of an endpoint that restarts or no longer accepts requests."""
+        endpoint.adapters.forget_active()
         self.pools[endpoint.pool].prefixes.forget(endpoint.slot)
 
     def move(self, endpoint: EndpointRecord, to: Endpoint, now: Instant) -> None:

@@ -9,6 +9,9 @@ that waiting for the prompts ahead takes less time than computing the whole prom
 cached prompt would be computed again on the next endpoint that becomes free, and under load there would be few cache
 hits. For the same reason a long prompt does not wait for the long lane if its uncached part is short.
 
+A request with a LoRA adapter goes only to endpoints that hold the adapter and have a slot for it (`adapter_slots`). For
+these requests all endpoints with headroom are candidates, and the time to load an inactive adapter is one more cost.
+
 The endpoint of the last failed attempt is excluded as long as another endpoint is live, even if that one is full at the
 moment. The same applies to endpoints that the request's cell member cannot reach (`reach`).
 """
@@ -19,7 +22,7 @@ from itertools import islice
 from typing import Final
 
 from headgate.core.request_state import Request
-from headgate.core.routing.cost_terms import COST_TERMS, CostTerm
+from headgate.core.routing.cost_terms import ADAPTER_COST_TERMS, COST_TERMS, CostTerm
 from headgate.core.routing.endpoints import EndpointRecord, Reservation
 from headgate.core.routing.filters import FILTERS, RoutingFilter
 from headgate.core.routing.fleet import FleetState
@@ -40,6 +43,8 @@ class LeastTimeRouter:
 
     filters: tuple[RoutingFilter, ...] = FILTERS
     terms: tuple[CostTerm, ...] = COST_TERMS
+    adapter_terms: tuple[CostTerm, ...] = ADAPTER_COST_TERMS
+    """Additional cost terms of requests with a LoRA adapter."""
 
     def choose(self, request: Request, pools: tuple[PoolName, ...], fleet: FleetState) -> Candidate | None:
         """Returns the best endpoint in these pools, or None if no endpoint has capacity for the request."""
@@ -64,7 +69,7 @@ class LeastTimeRouter:
     ) -> tuple[tuple[str, int], ...]:
         """Returns the name and cost of each nonzero term. The endpoint's load must not include the request yet."""
         shares: tuple[tuple[str, int], ...] = ()
-        for term in self.terms:
+        for term in self.terms + self.adapter_terms if request.adapter else self.terms:
             if cost_ns := term(endpoint, request, cached_tokens):
                 shares += ((term.__name__, cost_ns),)
         return shares
@@ -91,6 +96,8 @@ class LeastTimeRouter:
 
     def _least_loaded(self, request: Request, promised: Reservation, pool: PoolRecord) -> EndpointRecord | None:
         """Returns the least loaded endpoint that passes the filters. Usually that is the first one."""
+        if request.adapter:
+            return self._cheapest_with_adapter(request, promised, pool)
         zone = request.ticket.zone
         first = pool.least_loaded(zone)
         if first is None or self._passes(first, request, promised):
@@ -103,7 +110,26 @@ class LeastTimeRouter:
             uncounted=request.unreachable_endpoints,
         )
 
+    def _cheapest_with_adapter(
+        self, request: Request, promised: Reservation, pool: PoolRecord
+    ) -> EndpointRecord | None:
+        """Returns the endpoint with headroom and the lowest score that may serve the request's adapter.
+
+        Only some of the endpoints hold the adapter, and fewer have it active, so all endpoints are considered.
+        """
+        best: EndpointRecord | None = None
+        least = (0, 0)
+        for endpoint in pool.endpoints.values():
+            if endpoint.heap_entry is not None and self._passes(endpoint, request, promised):
+                # With equal scores, an endpoint that does not have to replace an active adapter comes first.
+                rank = self._score_ns(request, endpoint, 0), len(endpoint.adapters.active)
+                if best is None or rank < least:
+                    best, least = endpoint, rank
+        return best
+
     def _passes(self, endpoint: EndpointRecord, request: Request, promised: Reservation) -> bool:
+        if request.adapter and not endpoint.adapters.accepts(request.adapter):
+            return False
         for passes in self.filters:  # noqa: SIM110 - `all` would create a generator for every candidate.
             if not passes(endpoint, request, promised):
                 return False
@@ -112,7 +138,7 @@ class LeastTimeRouter:
     def _score_ns(self, request: Request, endpoint: EndpointRecord, cached_tokens: int) -> int:
         """Returns the predicted time, excluding the parts that are the same for all endpoints."""
         score_ns = 0
-        for term in self.terms:
+        for term in self.terms + self.adapter_terms if request.adapter else self.terms:
             score_ns += term(endpoint, request, cached_tokens)
         return score_ns
 

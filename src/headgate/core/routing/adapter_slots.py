@@ -1,0 +1,107 @@
+"""LoRA adapters on one endpoint: held, in use and active.
+
+An engine computes a limited number of distinct adapters at the same time (vLLM: `--max-loras`). Requests of further
+adapters would wait inside the engine until one of them is no longer in use. The scheduler therefore gives each adapter
+with requests in flight one of these slots, and sends no request whose adapter has none. Requests without an adapter
+need no slot.
+
+An adapter stays active, which means loaded, after its last request has ended, until the engine needs its slot for
+another one. The engine replaces the least recently used adapter first.
+"""
+
+from typing import Final
+
+from headgate.model.units import Duration, Instant
+
+SLOTS_ASSUMED: Final = 1
+"""Number of slots while neither the configuration nor the engine gives it. This is also vLLM's default."""
+
+
+class _Use:
+    """Requests in flight of one adapter."""
+
+    __slots__ = ("count", "last_sent_at", "since")
+
+    def __init__(self, now: Instant) -> None:
+        self.count = 0
+        self.since = self.last_sent_at = now
+
+
+class AdapterSlots:
+    """Adapter slots of one endpoint."""
+
+    __slots__ = ("_held", "_reported_max", "active", "configured_max", "draining", "in_use", "reserved_for")
+
+    def __init__(self) -> None:
+        self._held: frozenset[str] | None = None
+        self._reported_max: int | None = None
+        self.configured_max: int | None = None
+        self.in_use: dict[str, _Use] = {}
+        """Adapters with requests in flight."""
+        self.active: dict[str, None] = {}
+        """Adapters that are probably loaded, the least recently used first. At most one for each slot."""
+        self.draining = ""
+        """Adapter that gets no new requests, because another one needs its slot. Empty if none."""
+        self.reserved_for = ""
+        """Adapter that gets the slot of the draining one."""
+
+    def change(self, held: tuple[str, ...] | None, reported_max: int | None) -> None:
+        """Applies what the engine reports. None if unknown."""
+        self._held = None if held is None else frozenset(held)
+        self._reported_max = reported_max
+
+    @property
+    def limit(self) -> int:
+        """Number of slots. The configured number takes precedence over the engine's."""
+        return self.configured_max or self._reported_max or SLOTS_ASSUMED
+
+    def holds(self, adapter: str) -> bool:
+        """Returns whether the engine holds the adapter. True if unknown."""
+        return self._held is None or adapter in self._held
+
+    def accepts(self, adapter: str) -> bool:
+        """Returns whether the engine holds the adapter and it has a slot or can get one."""
+        if not self.holds(adapter) or (self.draining and adapter == self.draining):
+            return False
+        if adapter in self.in_use:
+            return True
+        return len(self.in_use) < self.limit and (not self.draining or adapter == self.reserved_for)
+
+    def is_full_without(self, adapter: str) -> bool:
+        """Returns whether other adapters occupy all slots."""
+        return adapter not in self.in_use and len(self.in_use) >= self.limit
+
+    def begin(self, adapter: str, now: Instant) -> None:
+        """Counts a request that is sent."""
+        if (use := self.in_use.get(adapter)) is None:
+            use = self.in_use[adapter] = _Use(now)
+        use.count += 1
+        use.last_sent_at = now
+        self.active.pop(adapter, None)
+        self.active[adapter] = None
+        while len(self.active) > max(self.limit, len(self.in_use)):
+            del self.active[next(each for each in self.active if each not in self.in_use)]
+
+    def end(self, adapter: str) -> None:
+        """Counts a request that has ended."""
+        use = self.in_use[adapter]
+        use.count -= 1
+        if not use.count:
+            del self.in_use[adapter]
+
+    def least_recent(self, turn_ns: Duration, now: Instant) -> str | None:
+        """Returns the adapter in use whose last request was sent first, among those that have had their turn."""
+        done = [(use.last_sent_at, name) for name, use in self.in_use.items() if now - use.since >= turn_ns]
+        return min(done)[1] if done else None
+
+    def requests(self, adapter: str) -> int:
+        """Returns the number of requests in flight of an adapter."""
+        use = self.in_use.get(adapter)
+        return 0 if use is None else use.count
+
+    def drain(self, adapter: str, reserved_for: str) -> None:
+        self.draining, self.reserved_for = adapter, reserved_for
+
+    def forget_active(self) -> None:
+        """Drops the loaded adapters of an engine that restarts."""
+        self.active.clear()
