@@ -39,6 +39,18 @@ class FakeEngine:
         """With `tls`, the engine accepts only TLS. With `base_path`, it returns 404 for all other paths."""
         self.models = models
         self.owned_by = "fake"
+        self.adapters: dict[str, str] = {}
+        """LoRA adapters by name, each with its source. They are in the list of models, with a parent."""
+        self.max_lora: int | None = None
+        """Number of adapters in use at the same time, reported as a metric. None reports nothing."""
+        self.allows_loading = True
+        """Whether adapters can be loaded and unloaded (vLLM: `VLLM_ALLOW_RUNTIME_LORA_UPDATING`)."""
+        self.unknown_models_are_rejected = False
+        """Whether a request for a model that is not listed returns 404, as in vLLM."""
+        self.adapters_running: list[str] = []
+        """Adapter of each request in progress that has one."""
+        self.adapters_running_max = 0
+        """Largest number of distinct adapters that had requests in progress at the same time."""
         self.api_key = api_key
         self.port = port
         self.tls = tls
@@ -164,10 +176,13 @@ class FakeEngine:
                 connection.answer(200, b"")
             case "/v1/models":
                 about = {"object": "model", "created": 0, "owned_by": self.owned_by}
-                listed = [{"id": name, **about} for name in self.models]
+                listed = [{"id": name, "parent": None, **about} for name in self.models]
+                listed += [{"id": name, "parent": self.models[0], **about} for name in self.adapters]
                 connection.answer(200, compact({"object": "list", "data": listed}))
             case "/v1/messages/count_tokens" if received.method == "POST":
                 connection.answer(200, b'{"input_tokens":7}')
+            case "/v1/load_lora_adapter" | "/v1/unload_lora_adapter" if self.allows_loading:
+                self._change_adapter(connection, received)
             case "/version" if self.version is not None:
                 connection.answer(200, compact({"version": self.version}))
             case "/props" if self.props is not None:
@@ -178,20 +193,61 @@ class FakeEngine:
             case _:
                 connection.answer(404, b'{"detail":"Not Found"}')
 
+    def _change_adapter(self, connection: Connection, received: Received) -> None:
+        name = str(received.json["lora_name"])
+        if received.path.endswith("/load_lora_adapter"):
+            if name in self.adapters:
+                connection.answer(400, error(400, f"The lora adapter '{name}' has already been loaded."))
+                return
+            if str(received.json["lora_path"]).startswith("/missing"):
+                connection.answer(404, error(404, f"LoRA adapter {name} does not exist"))
+                return
+            self.adapters[name] = str(received.json["lora_path"])
+        elif self.adapters.pop(name, None) is None:
+            connection.answer(404, error(404, f"The lora adapter '{name}' cannot be found."))
+            return
+        connection.answer(200, b"Success", content_type="text/plain")
+
     def _metrics_page(self) -> bytes:
+        lora = ""
+        if self.max_lora is not None:
+            running = ",".join(dict.fromkeys(self.adapters_running))
+            lora = (
+                f'vllm:lora_requests_info{{max_lora="{self.max_lora}",running_lora_adapters="{running}",'
+                'waiting_lora_adapters=""} 1.7e+09\n'
+            )
         return (
-            "# TYPE vllm:num_requests_running gauge\n"
-            f'vllm:num_requests_running{{engine="0",model_name="fake"}} {self.running}.0\n'
-            'vllm:num_requests_waiting{engine="0",model_name="fake"} 0.0\n'
-            'vllm:kv_cache_usage_perc{engine="0",model_name="fake"} 0.25\n'
-            'vllm:num_preemptions_total{engine="0",model_name="fake"} 0.0\n'
-        ).encode()
+            lora.encode()
+            + (
+                "# TYPE vllm:num_requests_running gauge\n"
+                f'vllm:num_requests_running{{engine="0",model_name="fake"}} {self.running}.0\n'
+                'vllm:num_requests_waiting{engine="0",model_name="fake"} 0.0\n'
+                'vllm:kv_cache_usage_perc{engine="0",model_name="fake"} 0.25\n'
+                'vllm:num_preemptions_total{engine="0",model_name="fake"} 0.0\n'
+            ).encode()
+        )
 
     async def _generate(self, connection: Connection, received: Received) -> None:
+        if self.unknown_models_are_rejected and received.json["model"] not in (*self.models, *self.adapters):
+            connection.answer(404, error(404, f"The model `{received.json['model']}` does not exist."))
+            return
         behaviour = self.script.popleft() if self.script else self.behaviour
         self.running += 1
         self.running_max = max(self.running_max, self.running)
+        adapter = self._adapter_of(received)
+        if adapter is not None:
+            self.adapters_running.append(adapter)
+            self.adapters_running_max = max(self.adapters_running_max, len(set(self.adapters_running)))
         try:
             await Generation(connection, received, behaviour).run()
         finally:
             self.running -= 1
+            if adapter is not None:
+                self.adapters_running.remove(adapter)
+
+    def _adapter_of(self, received: Received) -> str | None:
+        try:
+            model = received.json.get("model")
+        except ValueError:
+            return None
+        return model if isinstance(model, str) and model in self.adapters else None

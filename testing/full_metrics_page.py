@@ -81,7 +81,8 @@ def full_metrics_page() -> str:
         extra_families=_more(),
     )
     signals = EngineReadings({("small/a", "running"): False}, {"small/a": 1.0}, {"small/a": TELEMETRY})
-    endpoint = EndpointSummary("small/a", "small", EndpointState.READY, leaving=False, in_flight=0, in_flight_max=1)
+    adapters = (("lora", 1),)
+    endpoint = EndpointSummary("small/a", "small", EndpointState.READY, False, 1, in_flight_max=1, adapters=adapters)
     waiting = {("chat", "acme"): 1}
     summary = Summary("h", queued={"chat": 1}, requests=0, endpoints=(endpoint,), queued_tenants=waiting)
     page, _ = render(_meters(), Histogram(), summary, {"tasks": 1}, signals, optional=beside)

@@ -69,9 +69,18 @@ def llamacpp_command(port: int, *, parallel: int = 4, ctx: int = 8192, batch: in
 
 @contextmanager
 def vllm(
-    *, max_num_seqs: int = 8, max_model_len: int = 2048, port: int | None = None, tiny: bool = False
+    *,
+    max_num_seqs: int = 8,
+    max_model_len: int = 2048,
+    port: int | None = None,
+    tiny: bool = False,
+    adapters: Mapping[str, Path] | None = None,
+    max_loras: int = 2,
 ) -> Generator[RealEngine]:
-    """vLLM on CPU with at most `max_num_seqs` concurrent requests. `tiny` is fast but produces meaningless text."""
+    """vLLM on CPU with at most `max_num_seqs` concurrent requests. `tiny` is fast but produces meaningless text.
+
+    With `adapters`, it has these LoRA adapters by name, and others can be loaded.
+    """
     folder = environment_of("vllm")
     port = port or free_port()
     with model_folder(folder / MODEL, tiny=tiny) as model:
@@ -82,7 +91,12 @@ def vllm(
             *("--scheduling-policy", "priority", "--enable-prefix-caching", "--enforce-eager"),
             *("--enable-auto-tool-choice", "--tool-call-parser", "hermes"),
         ]
-        with run_engine("vllm", command, vllm_variables(folder), port, VLLM_START_SECONDS_MAX) as engine:
+        variables = vllm_variables(folder)
+        if adapters is not None:
+            modules = [f"{name}={path}" for name, path in adapters.items()]
+            command += ["--enable-lora", "--max-loras", max_loras, "--max-lora-rank", 8, "--lora-modules", *modules]
+            variables["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] = "True"
+        with run_engine("vllm", command, variables, port, VLLM_START_SECONDS_MAX) as engine:
             yield engine
 
 

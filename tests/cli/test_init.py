@@ -165,6 +165,25 @@ async def test_vllm_is_detected_by_its_metrics(headgate: Headgate, file: Path) -
     assert [model.name for model in settings_of(file).policy.models] == ["Qwen/Qwen3-32B"]
 
 
+@pytest.mark.parametrize(("reported", "slots"), [(2, 2), (None, 1)])
+async def test_lora_adapters_are_written_as_models(
+    headgate: Headgate, file: Path, reported: int | None, slots: int
+) -> None:
+    async with FakeEngine(models=("base",)) as engine:
+        engine.adapters, engine.max_lora = {"sql-lora": "/sql", "chat-lora": "/chat"}, reported
+        said = await asked(headgate, "--from", engine.url)
+
+    assert f"{engine.url}: vllm 0.0-fake with model base; adapters: sql-lora, chat-lora\n" in said.err
+    settings = settings_of(file)
+    assert [(each.name, each.adapter) for each in settings.policy.models] == [
+        ("base", ""),
+        ("sql-lora", "sql-lora"),
+        ("chat-lora", "chat-lora"),
+    ]
+    assert settings.policy.pools[0].max_lora == slots
+    assert max(map(len, (text_of(file) or "").splitlines())) <= 120
+
+
 async def test_llamacpp_slots_set_in_flight_max(headgate: Headgate, file: Path) -> None:
     async with FakeEngine(models=("/models/smol.gguf",)) as engine:
         engine.metrics = (RECORDED / "llamacpp-2026.10.txt").read_bytes()

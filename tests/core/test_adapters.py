@@ -9,7 +9,7 @@ from headgate.core.events import EndpointJoined, RequestArrived
 from headgate.core.scheduler import Scheduler
 from headgate.model.endpoint import Endpoint
 from headgate.model.outcome import Outcome
-from headgate.model.policy import Model, Policy, RoutingRules
+from headgate.model.policy import Model, Policy, Pool, RoutingRules
 from headgate.model.prefix import pack_hashes
 from headgate.model.units import ModelName, PoolName
 from testing.builders import (
@@ -177,6 +177,45 @@ def test_waiting_adapter_does_not_block_others() -> None:
 
     assert dispatched(scheduler, "r4", "a", 0.1) is not None
     assert dispatched(scheduler, "r5", "m", 0.1) is not None
+
+
+def discovering_policy() -> Policy:
+    policy = adapter_policy("a")
+    return replace(policy, pools=(replace(policy.pools[0], discovers_adapters=True),))
+
+
+def test_discovered_adapter_is_a_model_and_stays_one_after_a_policy_change() -> None:
+    scheduler = a_scheduler(an_endpoint("e1", places=8), policy=discovering_policy())
+    assert only_end(scheduler.handle(arrived("r0", model="x-lora"), at(0))).outcome is Outcome.MODEL_NOT_FOUND
+    commands_for(scheduler, at(1), EndpointJoined(replace(an_endpoint("e1", places=8), adapters=("a-lora", "x-lora"))))
+
+    found = dispatched(scheduler, "r1", "x-lora", 1)
+    assert found is not None
+    assert found.adapter == "x-lora"
+    # A declared adapter has only the declared name.
+    assert only_end(scheduler.handle(arrived("r2", model="a-lora"), at(1))).outcome is Outcome.MODEL_NOT_FOUND
+
+    commands_for(scheduler, at(2), policy_changed(discovering_policy(), "h2"))
+    assert dispatched(scheduler, "r3", "x-lora", 2) is not None
+    commands_for(scheduler, at(3), policy_changed(adapter_policy("a"), "h3"))
+    assert only_end(scheduler.handle(arrived("r4", model="x-lora"), at(3))).outcome is Outcome.MODEL_NOT_FOUND
+
+
+def test_adapter_discovered_in_two_pools_is_one_model() -> None:
+    pools = tuple(Pool(PoolName(name), discovers_adapters=True, max_lora=1) for name in "pq")
+    scheduler = a_scheduler(
+        *(replace(an_endpoint(f"{name}1", pool=name), adapters=("x",)) for name in "pq"),
+        policy=replace(a_policy(), pools=pools),
+    )
+
+    endpoints = {found.endpoint_id for each in ("r1", "r2") if (found := dispatched(scheduler, each, "x")) is not None}
+    assert endpoints == {"p1", "q1"}
+
+
+def test_adapters_of_a_pool_that_does_not_discover_them_are_no_models() -> None:
+    scheduler = a_scheduler(holding("e1", "a", "x"), policy=adapter_policy("a"))
+
+    assert only_end(scheduler.handle(arrived("r1", model="x-lora"), at(0))).outcome is Outcome.MODEL_NOT_FOUND
 
 
 def a_contended_endpoint() -> Scheduler:

@@ -29,7 +29,7 @@ from headgate.model.endpoint import Endpoint, EndpointState
 from headgate.model.outcome import Outcome
 from headgate.model.policy import Policy, Pool, ServiceClass
 from headgate.model.ticket import Api, Ticket
-from headgate.model.units import MILLISECOND, SECOND
+from headgate.model.units import MILLISECOND, SECOND, EndpointId, PoolName
 from headgate.model.usage import Usage, UsageSource
 from headgate.ports.fleet import Phase
 from headgate.telemetry.histogram import Histogram
@@ -159,6 +159,38 @@ def test_ejections_are_counted_by_pool() -> None:
         "headgate_endpoint_ejections_total{pool=small}": 1,
         "headgate_endpoint_ejections_total{pool=other}": 1,
     }
+
+
+def test_attempts_in_flight_are_counted_for_a_limited_number_of_adapters() -> None:
+    many = tuple((f"lora-{number:03}", 1) for number in range(100))
+    endpoints = [("small/a", (("sql", 1), ("chat", 2))), ("small/b", (("chat", 3),)), ("large/c", (*many, ("sql", 4)))]
+    summary = Summary(
+        policy_hash="abc",
+        queued={},
+        requests=0,
+        endpoints=tuple(
+            EndpointSummary(
+                EndpointId(name),
+                PoolName(name.split("/")[0]),
+                EndpointState.READY,
+                leaving=False,
+                in_flight=8,
+                in_flight_max=8,
+                adapters=adapters,
+            )
+            for name, adapters in endpoints
+        ),
+    )
+
+    found = {
+        key.removeprefix("headgate_adapter_attempts_in_flight"): value
+        for key, value in samples(an_observer(), summary).items()
+        if key.startswith("headgate_adapter_")
+    }
+
+    assert len(found) == 2 + 101
+    assert (found["{adapter=sql,pool=small}"], found["{adapter=chat,pool=small}"]) == (1, 5)
+    assert (found["{adapter=lora-099,pool=large}"], found["{adapter=other,pool=large}"]) == (1, 4)
 
 
 def test_scrape_reports_queue_depth_and_endpoint_states() -> None:

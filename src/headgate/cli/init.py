@@ -125,13 +125,23 @@ def _pool(found: "DetectedEngine", url: str, variable: str | None) -> "StarterPo
         places = _IN_FLIGHT_BATCHING if Signal.KV_USED_FRACTION in dialect.metrics else _IN_FLIGHT_UNKNOWN
         why = dialect.concurrency_hint or "the engine does not report how many requests it runs concurrently"
         reason = f"{why[0].upper()}{why[1:]}; {places} is a first guess."
-    return StarterPool(dialect.name, url, found.models[0], places, reason, variable)
+    return StarterPool(
+        dialect.name,
+        url,
+        found.models[0],
+        places,
+        reason,
+        variable,
+        adapters=found.adapters,
+        max_lora=found.max_lora,
+    )
 
 
 def _description(found: "DetectedEngine", url: str) -> str:
     version = "" if found.version is None else f" {found.version}"
     others = f"; other models: {', '.join(found.models[1:])}" if found.models[1:] else ""
-    return f"{url}: {found.dialect.name}{version} with model {found.models[0]}{others}"
+    adapters = f"; adapters: {', '.join(found.adapters)}" if found.adapters else ""
+    return f"{url}: {found.dialect.name}{version} with model {found.models[0]}{others}{adapters}"
 
 
 def _check(text: str, name: str) -> None:

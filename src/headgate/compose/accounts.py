@@ -234,9 +234,10 @@ class TenantAccounts:
         settings: Settings,
         limits_left: Callable[[TenantId], LimitsLeft | None],
         budgets_left: Callable[[TenantId | None], Sequence[BudgetStatus] | None],
+        discovered: Callable[[], Iterable[ModelName]],
     ) -> Access:
         tenants = tenant_table(settings.policy.tenants).by_id
-        names = tuple(model.name for model in settings.policy.models)
+        configured = tuple(model.name for model in settings.policy.models)
         directory, secret = self._directory, settings.key_secret or b""
 
         def tenant(tenant_id: TenantId) -> Tenant | None:
@@ -244,7 +245,7 @@ class TenantAccounts:
             return found if found is not None or directory is None else directory.tenant(tenant_id)
 
         def models(tenant_id: TenantId) -> tuple[ModelName, ...]:
-            found = tenant(tenant_id)
+            found, names = tenant(tenant_id), (*configured, *discovered())
             # There is no await between the key lookup and this call, so the tenant is rarely missing.
             allowed = () if found is None else found.models
             return tuple(name for name in names if name in allowed) if allowed else names

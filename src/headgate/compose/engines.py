@@ -6,7 +6,7 @@ endpoint that has not started is probed only by its fleet; the scheduler already
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -14,18 +14,19 @@ from headgate.compose.pool_tls import PoolEndpoint
 from headgate.config.pools import engine_address
 from headgate.config.settings import PoolSettings
 from headgate.core.commands import Command, Eject
-from headgate.core.events import EndpointNotReady, Event
+from headgate.core.events import EndpointJoined, EndpointNotReady, Event
 from headgate.core.summary import Summary
 from headgate.engines.connect_times import ConnectTimes
 from headgate.engines.dialects import DIALECTS
 from headgate.engines.dns_cache import DnsCache
+from headgate.engines.endpoint_adapters import AdapterApi, AdapterOptions, EndpointAdapters
 from headgate.engines.engine_tls import EngineTls
 from headgate.engines.engine_watch import EngineWatch
 from headgate.engines.gpu_watch import GpuWatch, exporter_url
 from headgate.engines.http_engine import HttpEngine, turn_budget
 from headgate.fleets.static import membership_changes
 from headgate.model.endpoint import Endpoint
-from headgate.model.units import EndpointId, Instant, PoolName
+from headgate.model.units import EndpointId, Instant, ModelName, PoolName
 from headgate.ports.fleet import FleetEndpoint
 from headgate.telemetry.engine_metrics import EngineReadings, with_gpus
 from headgate.telemetry.log import log_event
@@ -71,6 +72,10 @@ class Engines:
         self._budget = turn_budget()
         self._addresses: dict[EndpointId, _EngineTarget] = {}
         self._endpoints: tuple[Endpoint, ...] = ()
+        self._session = session
+        self._adapters: dict[EndpointId, EndpointAdapters] = {}
+        self._held: dict[EndpointId, tuple[tuple[str, ...], int | None]] = {}
+        """Adapters that each engine holds, and their maximum number in use."""
 
     @property
     def connections(self) -> int:
@@ -91,15 +96,19 @@ class Engines:
         """Updates the scheduler, engine clients and probes to match the fleets' endpoints."""
         old, new = self._addresses, {each.endpoint.id: _engine_target(each) for each in found if each.endpoint.started}
         shared = _shared_engines(found)
-        endpoints = tuple(_endpoint(each.pool, each.endpoint, shared) for each in found)
+        endpoints = tuple(self._endpoint(each.pool, each.endpoint, shared) for each in found)
         for event in membership_changes(self._endpoints, endpoints):
             self._report(event)
         for endpoint_id in old:
             if old[endpoint_id] != new.get(endpoint_id):
                 self.watch.unwatch(endpoint_id)
+                self._adapters.pop(endpoint_id, None)
+                self._held.pop(endpoint_id, None)
         for endpoint_id, address in new.items():
             if old.get(endpoint_id) != address:
                 self._replace(endpoint_id, address)
+        for pool, endpoint, _ in found:
+            self._change_adapters(endpoint.id, _adapter_options(pool))
         # Requests may still be sent to a leaving endpoint. It is also possible that the host temporarily does not know
         # an endpoint: an island may have no share of it, or the scheduler may not have seen it yet.
         known = {each.id for each in self._summary().endpoints}
@@ -120,7 +129,23 @@ class Engines:
             self._report(EndpointNotReady(endpoint_id))
             self.by_endpoint[endpoint_id].close()
         dialect, model, key = DIALECTS[address.engine], address.served_model, address.api_key
-        self.watch.watch(endpoint_id, address.url, dialect=dialect, served_model=model, api_key=key, tls=address.tls)
+        adapters = None
+        if dialect.adapters_metric is not None:
+            adapters = self._adapters[endpoint_id] = EndpointAdapters(
+                AdapterApi(self._session, address.url, api_key=key, tls=address.tls),
+                partial(self._adapters_reported, endpoint_id),
+                partial(self._adapters_in_use, endpoint_id),
+                partial(_log_adapter, endpoint_id),
+            )
+        self.watch.watch(
+            endpoint_id,
+            address.url,
+            dialect=dialect,
+            served_model=model,
+            api_key=key,
+            tls=address.tls,
+            adapters=adapters,
+        )
         self.by_endpoint[endpoint_id] = HttpEngine(
             address.url,
             served_model=model,
@@ -133,6 +158,53 @@ class Engines:
             dns=self._names,
             tls=address.tls,
         )
+
+    # LoRA adapters
+
+    def _endpoint(self, pool: PoolSettings, endpoint: FleetEndpoint, shared: Mapping[str, str]) -> Endpoint:
+        held, max_lora = self._held.get(endpoint.id, (None, None)) if _adapter_options(pool) else (None, None)
+        return Endpoint(
+            endpoint.id,
+            pool.name,
+            endpoint.in_flight_max,
+            device=endpoint.device,
+            zone=endpoint.zone,
+            engine=shared.get(endpoint.url, ""),
+            adapters=held,
+            max_lora=max_lora,
+        )
+
+    def _change_adapters(self, endpoint_id: EndpointId, options: AdapterOptions) -> None:
+        adapters = self._adapters.get(endpoint_id)
+        if adapters is not None and adapters.options != options:
+            adapters.change(options)
+            self.watch.probe_now(endpoint_id, models=True)
+
+    def _adapters_reported(self, endpoint_id: EndpointId, held: tuple[str, ...], max_lora: int | None) -> None:
+        self._held[endpoint_id] = (held, max_lora)
+        self._endpoints = tuple(
+            replace(each, adapters=held, max_lora=max_lora) if each.id == endpoint_id else each
+            for each in self._endpoints
+        )
+        for each in self._endpoints:
+            if each.id == endpoint_id:
+                self._report(EndpointJoined(each))
+
+    def discovered_models(self) -> tuple[ModelName, ...]:
+        """Returns the adapters that make a model without being configured, according to this process's probes."""
+        names = {
+            name
+            for endpoint_id, (held, _) in self._held.items()
+            for options in (self._adapters[endpoint_id].options,)
+            if options.discover
+            for name in held
+            if name not in options.sources
+        }
+        return tuple(ModelName(each) for each in sorted(names))
+
+    def _adapters_in_use(self, endpoint_id: EndpointId) -> tuple[str, ...]:
+        found = [each.adapters for each in self._summary().endpoints if each.id == endpoint_id]
+        return tuple(name for counts in found for name, _ in counts)
 
     def renew_connections(self, tls: EngineTls) -> None:
         """Called when a TLS context has been replaced: from now on, requests to its engines use new connections."""
@@ -182,11 +254,12 @@ def _shared_engines(found: Sequence[PoolEndpoint]) -> dict[str, str]:
     return {url: address for url, address in addresses.items() if len(pools[address]) > 1}
 
 
-def _endpoint(pool: PoolSettings, endpoint: FleetEndpoint, shared: Mapping[str, str]) -> Endpoint:
-    engine = shared.get(endpoint.url, "")
-    return Endpoint(
-        endpoint.id, pool.name, endpoint.in_flight_max, device=endpoint.device, zone=endpoint.zone, engine=engine
-    )
+def _adapter_options(pool: PoolSettings) -> AdapterOptions:
+    return AdapterOptions({each.name: each.source for each in pool.adapters}, discover=pool.discover_adapters)
+
+
+def _log_adapter(endpoint_id: EndpointId, adapter: str, problem: str) -> None:
+    log_event(logging.WARNING, "adapter could not be changed", endpoint=endpoint_id, adapter=adapter, problem=problem)
 
 
 def _log_signals(endpoint_id: EndpointId, missing: str | None) -> None:

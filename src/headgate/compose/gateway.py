@@ -154,7 +154,7 @@ class Gateway:
             host=self._host,
             engines=self._batchers,
             attempts=self._attempts,
-            access=open_access(self._accounts, self._host, settings),
+            access=open_access(self._accounts, self._host, settings, self._engines),
             limits=settings.limits,
             replies=ErrorReplies(settings.error_docs_url, settings.quote_engine_errors),
             on_rejected=self._meters.count_rejected,

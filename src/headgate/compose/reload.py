@@ -15,6 +15,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from headgate.compose.accounts import TenantAccounts
+from headgate.compose.engines import Engines
 from headgate.compose.operators import console_login, operator_auth
 from headgate.compose.parts import Configuration, GatewayParts
 from headgate.compose.restart import restart_needed
@@ -193,7 +194,7 @@ class Reloader:
     def _apply_policy(self, settings: Settings) -> None:
         parts = self._parts
         policy = parts.accounts.apply_policy(settings)
-        parts.app.access = open_access(parts.accounts, parts.host, settings)
+        parts.app.access = open_access(parts.accounts, parts.host, settings, parts.engines)
         parts.host.report(PolicyChanged(policy, parts.accounts.policy_hash(settings)))
 
 
@@ -203,8 +204,8 @@ def _login_host(settings: Settings) -> tuple[str, ...]:
     return () if login is None else (urlsplit(login.redirect_url).hostname or "",)
 
 
-def open_access(accounts: TenantAccounts, host: LocalHost | CellHost, settings: Settings) -> Access:
-    return accounts.access(settings, host.limits_left, host.budgets_left)
+def open_access(accounts: TenantAccounts, host: LocalHost | CellHost, settings: Settings, engines: Engines) -> Access:
+    return accounts.access(settings, host.limits_left, host.budgets_left, engines.discovered_models)
 
 
 def open_admin_api(

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from textwrap import indent, wrap
 
+from headgate.config.references import is_model_name
 from headgate.config.traffic_shapes import SHAPES
 from headgate.config.yaml_document import quoted
 from headgate.ports.tls import ClientTlsOptions
@@ -27,6 +28,10 @@ class StarterPool:
     api_key_variable: str | None = None
     """Environment variable that contains the engine's API key."""
     tls: ClientTlsOptions | None = None
+    adapters: tuple[str, ...] = ()
+    """LoRA adapters of the engine. Those whose names cannot be those of models are left out."""
+    max_lora: int | None = None
+    """Maximum number of adapters in use at the same time, if the engine reports it."""
 
 
 EXAMPLE_POOL = StarterPool(
@@ -107,8 +112,23 @@ def _pool(pool: StarterPool, directory: Path) -> str:
         lines += ["# The engine's API key, from the environment.", f"api_key: ${{{pool.api_key_variable}}}"]
     if tls := _tls(pool.tls or ClientTlsOptions(), directory):
         lines += ["# Verification of the engine's certificate, and this gateway's client certificate.", "tls:", *tls]
+    lines += _adapters(pool)
     lines += ["endpoints:", f"  - {pool.url}"]
     return "\n".join(lines) + "\n"
+
+
+def _adapters(pool: StarterPool) -> list[str]:
+    names = [each for each in pool.adapters if is_model_name(each) and each != public_name(pool.served_model)]
+    if not names:
+        return []
+    reported = "reported by the engine" if pool.max_lora is not None else "the value of vLLM's --max-loras"
+    return [
+        "# The engine's LoRA adapters. Each is a model of its own. With `discover_adapters: true`, no list is needed.",
+        "adapters:",
+        *(f"  - {quoted(each)}" for each in names),
+        f"# Number of distinct adapters in use at the same time: {reported}.",
+        f"max_lora: {pool.max_lora or 1}",
+    ]
 
 
 def _tls(tls: ClientTlsOptions, directory: Path) -> list[str]:

@@ -8,7 +8,7 @@ from headgate.core.attempts import abort
 from headgate.core.commands import Command, Dispatch
 from headgate.core.request_state import Attempt, Request
 from headgate.core.routing.reserved_places import closed_bands
-from headgate.core.routing.router import Candidate, dispatch_reason, reservation
+from headgate.core.routing.router import Candidate, adapter_reason, dispatch_reason, reservation
 from headgate.core.scheduler_state import SchedulerState
 from headgate.model.units import Duration, Instant, PoolName, RequestId
 
@@ -126,11 +126,9 @@ class Dispatcher:
             promised = reservation(request, cached_tokens)
         # Compute the costs before the attempt opens: the reason counts the request as in flight, but the costs do not.
         costs = state.router.cost_breakdown(request, endpoint, cached_tokens)
-        loads_adapter = bool(request.adapter) and request.adapter not in endpoint.adapters.active
+        adapter = request.adapter
+        about_adapter = adapter_reason(endpoint, adapter) if adapter else ""
         attempt = state.attempts.open(request, endpoint, promised, now)
-        reason = dispatch_reason(endpoint, promised)
-        if request.adapter:
-            reason += f'; adapter "{request.adapter}" {"has to be loaded" if loads_adapter else "is active"}'
         if ticket.gateway:
             state.fleet.health.record_sent(endpoint, ticket.gateway, now)
         out.append(
@@ -145,7 +143,7 @@ class Dispatcher:
                 service_class.idle_ns_max,
                 service_class.total_ns_max,
                 service_class.caps,
-                reason,
+                dispatch_reason(endpoint, promised) + about_adapter,
                 # By position, because keywords take longer: the level, the flag, the limits, the model, the hold time,
                 # the costs, the adapter.
                 request.level,
@@ -154,7 +152,7 @@ class Dispatcher:
                 None if request.model == ticket.model else request.model,
                 request.held_ns,
                 costs,
-                request.adapter,
+                adapter,
             )
         )
         return attempt

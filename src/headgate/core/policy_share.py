@@ -35,7 +35,10 @@ def share_of(policy: Policy, members: int) -> Policy:
             replace(each, budgets=split_budgets(each.budgets, 1, members)) if each.budgets else each
             for each in policy.classes
         ),
-        pools=tuple(replace(each, kv_tokens=_split(each.kv_tokens, members)) for each in policy.pools),
+        pools=tuple(
+            replace(each, kv_tokens=_split(each.kv_tokens, members), max_lora=_split(each.max_lora, members))
+            for each in policy.pools
+        ),
         retry=replace(policy.retry, pool_retries_min=_split_min_one(policy.retry.pool_retries_min, members)),
         overrides=tuple(
             replace(each, limits=_split_limits(each.limits, members)) if isinstance(each, Throttle) else each

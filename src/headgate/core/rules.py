@@ -1,7 +1,8 @@
 """The current policy, indexed by name."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from typing import Final
 
 from headgate.core.queues.fair_queue import DEFAULT_WEIGHT
 from headgate.core.routing.endpoints import EndpointSettings
@@ -12,14 +13,16 @@ from headgate.model.tenant import Tenant, tenant_table
 from headgate.model.ticket import Ticket
 from headgate.model.units import SECOND, ClassName, Duration, ModelName, PoolName, TenantId
 
+DISCOVERED_MAX: Final = 10_000
+"""Maximum number of discovered models. Further adapters are ignored."""
 _WARM_UP_UNKNOWN = Duration(30 * SECOND)
 _SPEED_UNKNOWN = EngineSpeed()
 
 
 class Rules:
     __slots__ = (
-        *("_accounts", "adapters", "classes", "hash", "min_shares", "models", "policy", "pools", "service_tiers"),
-        "tenants",
+        *("_accounts", "_discovered", "adapters", "classes", "hash", "min_shares", "models", "policy", "pools"),
+        *("service_tiers", "tenants"),
     )
 
     def __init__(self, policy: Policy, policy_hash: str) -> None:
@@ -36,6 +39,8 @@ class Rules:
         """LoRA adapter of each model that has one, by its name in the engines."""
         self.pools: dict[PoolName, Pool] = {each.name: each for each in policy.pools}
         self.min_shares = _min_shares(policy)
+        self._discovered: dict[ModelName, None] = {}
+        """Models that are adapters and are not in the policy."""
         self._accounts: dict[TenantId, TenantId] = {}
         """Fairness account of each tenant. Only tenants in the policy are admitted, so this cache is bounded."""
 
@@ -48,6 +53,25 @@ class Rules:
             if tenant is None:
                 self._accounts.pop(name, None)
         return changes
+
+    def discover_adapters(self, pool: PoolName, adapters: Iterable[str]) -> None:
+        """Makes each of these adapters a model of the pool, if the pool discovers adapters.
+
+        A discovered model stays until the policy changes, even if no endpoint holds the adapter any more.
+        """
+        known = self.pools.get(pool)
+        if known is None or not known.discovers_adapters:
+            return
+        declared = {each.adapter for each in self.policy.models if pool in each.pools}
+        for adapter in adapters:
+            name = ModelName(adapter)
+            model = self.models.get(name)
+            if model is None and adapter not in declared and len(self._discovered) < DISCOVERED_MAX:
+                self._discovered[name] = None
+                self.adapters[name] = adapter
+                self.models[name] = Model(name, (pool,), adapter=adapter)
+            elif model is not None and name in self._discovered and pool not in model.pools:
+                self.models[name] = replace(model, pools=(*model.pools, pool))
 
     def warm_up_ns(self, pool: PoolName) -> Duration:
         return self.pools[pool].warm_up_ns if pool in self.pools else _WARM_UP_UNKNOWN

@@ -13,6 +13,9 @@ has capacity (late binding), so its position can change while it waits. Three in
 - Every occupied slot belongs to an attempt that the host has not yet reported as ended. The slot stays occupied even if
   its request ends earlier.
 
+An endpoint serves a limited number of distinct LoRA adapters at the same time. If a request's adapter has no slot, the
+least recently used adapter gives up its slot after its turn (`routing/adapter_turns`).
+
 If no endpoint accepts requests but the pool starts one on demand, a request can be put on hold (`queues/holds`). Held
 requests have separate limits on queue length and wait. In all other respects they are ordinary queued requests.
 

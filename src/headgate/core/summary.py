@@ -39,6 +39,8 @@ class EndpointSummary:
     """Engine that the endpoint shares with other pools. Its slots are counted in the rows of all its endpoints."""
     kv_full: bool = False
     """Whether the KV cache has no room for another average request, allowing for the growth of running requests."""
+    adapters: tuple[tuple[str, int], ...] = ()
+    """LoRA adapters with requests in flight, each with their number."""
 
 
 @dataclass(frozen=True, slots=True)

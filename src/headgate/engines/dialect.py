@@ -163,6 +163,11 @@ class Dialect:
     """Optional metrics that are only displayed, by the gateway's name for them. No decision depends on them."""
     scrape_s_min: float = 0.0
     """Minimum interval between scrapes in seconds, for engines that slow down if scraped more often."""
+    adapters_metric: str | None = None
+    """Metric whose label `max_lora` is the number of LoRA adapters in use at the same time.
+
+    None if the gateway does not support this engine's adapters.
+    """
     version: VersionSource | None = None
     limits_paths: tuple[str, ...] = ()
     """Paths of the pages that `read_limits` needs, with `{model}` for the model name."""

@@ -31,6 +31,10 @@ class DetectedEngine:
     version: str | None
     concurrency: int | None
     """Maximum number of concurrent requests that the engine accepts. None if the engine does not report it."""
+    adapters: tuple[str, ...] = ()
+    """Names of the engine's LoRA adapters. They are not in `models`."""
+    max_lora: int | None = None
+    """Maximum number of adapters in use at the same time. None if the engine does not report it."""
 
 
 class DetectionError(Exception):
@@ -40,6 +44,8 @@ class DetectionError(Exception):
 class _Model(msgspec.Struct):
     id: str
     owned_by: str = ""
+    parent: object = None
+    """Base model, if the model is a LoRA adapter."""
 
 
 class _Models(msgspec.Struct):
@@ -92,7 +98,7 @@ async def detect_engine(
 ) -> DetectedEngine:
     """Detects the engine at `url`. Raises `DetectionError`."""
     pages = _Pages(session, url, api_key, timeout_s, tls)
-    dialect, models = await _detect_kserve(pages) or await _detect_openai(pages)
+    dialect, models, adapters = await _detect_kserve(pages) or await _detect_openai(pages)
     probe = Probe(
         session,
         url,
@@ -104,16 +110,21 @@ async def detect_engine(
         tls=tls,
     )
     version, places = await asyncio.gather(probe.version(), probe.concurrency())
-    return DetectedEngine(dialect, models, version, places)
+    max_lora = (await probe.scrape()).max_lora if adapters else None
+    return DetectedEngine(dialect, models, version, places, adapters, max_lora)
 
 
-async def _detect_openai(pages: _Pages) -> tuple[Dialect, tuple[str, ...]]:
+async def _detect_openai(pages: _Pages) -> tuple[Dialect, tuple[str, ...], tuple[str, ...]]:
+    """Returns the engine's dialect, its models and its LoRA adapters."""
     models = await _models(pages)
     dialect = await _detect_by_metrics(pages) or DIALECTS.get(models[0].owned_by.lower(), OPENAI_COMPATIBLE)
-    return dialect, tuple(model.id for model in models)
+    adapters: tuple[str, ...] = ()
+    if dialect.adapters_metric is not None and any(not model.parent for model in models):
+        adapters = tuple(model.id for model in models if model.parent)
+    return dialect, tuple(model.id for model in models if model.id not in adapters), adapters
 
 
-async def _detect_kserve(pages: _Pages) -> tuple[Dialect, tuple[str, ...]] | None:
+async def _detect_kserve(pages: _Pages) -> tuple[Dialect, tuple[str, ...], tuple[str, ...]] | None:
     """Returns the KServe server at the address and its models, or None if the server is of another type."""
     try:
         server = msgspec.json.decode(await pages.get_or_empty(SERVER_PATH), type=_Server)
@@ -126,7 +137,7 @@ async def _detect_kserve(pages: _Pages) -> tuple[Dialect, tuple[str, ...]] | Non
     if not models:
         raise DetectionError(f"the address is a Triton server, but its metrics name no model; {TRITON.metrics_hint}")
     names = [name for aliases in TRITON_TRTLLM.metrics.values() for name in aliases]
-    return (TRITON_TRTLLM if read_metrics(page, names) else TRITON), models
+    return (TRITON_TRTLLM if read_metrics(page, names) else TRITON), models, ()
 
 
 async def _models(pages: _Pages) -> list[_Model]:

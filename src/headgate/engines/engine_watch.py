@@ -22,19 +22,19 @@ If several processes share their engines, only one of them probes. In the others
 import asyncio
 import random
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
 from typing import Final
 
 import aiohttp
 
-from headgate.core.events import EndpointMetricsReported, EndpointNotReady, EndpointProbed, EndpointReady, Event
+from headgate.core.events import EndpointNotReady, EndpointProbed, EndpointReady, Event
 from headgate.engines.dialect import Dialect, Signal
+from headgate.engines.endpoint_adapters import EndpointAdapters
 from headgate.engines.engine_tls import EngineTls
 from headgate.engines.page import PAGE_BYTES_MAX
-from headgate.engines.probe import Health, Probe, ProbeVerdict, Scrape
-from headgate.model.endpoint import EndpointProblem
+from headgate.engines.probe import Health, Probe, ProbeVerdict
+from headgate.engines.watched_engine import EngineKey, WatchedEndpoint, WatchedEngine, capabilities_of, load_report
 from headgate.model.units import EndpointId
-from headgate.ports.engine import Capabilities, EngineLimits, ProbeState, Telemetry
+from headgate.ports.engine import Capabilities, EngineLimits, Telemetry
 
 INTERVAL_S: Final = 5.0
 UNREADY_INTERVAL_S: Final = 0.5
@@ -64,71 +64,6 @@ OnSignalsMissing = Callable[[EndpointId, str | None], None]
 
 # Steps of the golden ratio distribute any number of points evenly over a circle.
 _GOLDEN_STEP: Final = 0.6180339887498949
-_VERDICTS: Final = list(ProbeVerdict)
-"""Verdicts, best first."""
-_STATES: Final = {
-    ProbeVerdict.SERVING: ProbeState.READY,
-    ProbeVerdict.NOT_SERVING: ProbeState.LOADING,
-    ProbeVerdict.UNCLEAR: ProbeState.LOADING,
-    ProbeVerdict.NO_RESPONSE: ProbeState.UNREACHABLE,
-}
-
-
-@dataclass(eq=False, slots=True)
-class _Watched:
-    """State of one endpoint."""
-
-    endpoint_id: EndpointId
-    dialect: Dialect
-    probe: Probe
-    reported_ready: bool = False
-    reported_passing: bool = False
-    """Whether the last report to the scheduler was that probes pass."""
-    reported_trouble: EndpointProblem | None = None
-    failed_probes: int = 0
-    """Number of consecutive failed probes."""
-    version_reads: int = 0
-    """Number of times the version has been read since the engine became ready."""
-    limits: EngineLimits = field(default_factory=EngineLimits)
-    limits_reads: int = 0
-    """Number of times the limits have been read since the engine became ready."""
-    health: Health = field(default_factory=lambda: Health(ProbeVerdict.NO_RESPONSE, problem="not probed yet"))
-    version: str | None = None
-    scrape: Scrape = field(default_factory=Scrape)
-    """Result of the last scrape, successful or not."""
-    signals: dict[Signal, str] = field(default_factory=dict[Signal, str])
-    """The metric that supplied each signal in the last successful scrape."""
-    telemetry: Telemetry = field(default_factory=Telemetry)
-    telemetry_at: float | None = None
-    signals_warned: frozenset[Signal] = frozenset()
-    """Missing signals that have already been logged."""
-
-    @property
-    def expected_signals(self) -> frozenset[Signal]:
-        """Signals that this engine type reports."""
-        return frozenset(self.dialect.metrics)
-
-
-_EngineKey = tuple[str, str, EngineTls | None, str | None]
-"""URL, engine type, TLS and API key. Endpoints with the same key are on the same engine."""
-
-
-@dataclass(eq=False, slots=True)
-class _WatchedEngine:
-    """An engine and its endpoints. Usually there is only one."""
-
-    key: _EngineKey = field(repr=False)
-    endpoints: list[_Watched]
-    start_after_s: float
-    phase: float
-    """Offset of the engine's probes within the interval, between 0 and 1."""
-    probe_requested: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set to trigger a probe immediately instead of at the next interval."""
-
-    @property
-    def verdict(self) -> ProbeVerdict:
-        """The best verdict on any endpoint: SERVING if any of the models is served."""
-        return min((each.health.verdict for each in self.endpoints), key=_VERDICTS.index)
 
 
 class _ProbeSlots:
@@ -168,10 +103,10 @@ class EngineWatch:
         self._stale_after_s = stale_after_s
         self._probe_slots = _ProbeSlots(concurrent_max)
         self._scrape_slots = _ProbeSlots(concurrent_max)
-        self._watched: dict[EndpointId, _Watched] = {}
-        self._engines: dict[_EngineKey, _WatchedEngine] = {}
-        self._engine_of: dict[EndpointId, _WatchedEngine] = {}
-        self._tasks: dict[_EngineKey, asyncio.Task[None]] = {}
+        self._watched: dict[EndpointId, WatchedEndpoint] = {}
+        self._engines: dict[EngineKey, WatchedEngine] = {}
+        self._engine_of: dict[EndpointId, WatchedEngine] = {}
+        self._tasks: dict[EngineKey, asyncio.Task[None]] = {}
         self._ending: set[asyncio.Task[None]] = set()
         self._count = 0
         self._paused = False
@@ -185,6 +120,7 @@ class EngineWatch:
         served_model: str,
         api_key: str | None,
         tls: EngineTls | None = None,
+        adapters: EndpointAdapters | None = None,
     ) -> None:
         assert endpoint_id not in self._watched, f"{endpoint_id} is watched already"
         probe = Probe(
@@ -198,14 +134,14 @@ class EngineWatch:
             tls=tls,
         )
         key = (url, dialect.name, tls, api_key)
-        watched = self._watched[endpoint_id] = _Watched(endpoint_id, dialect, probe)
+        watched = self._watched[endpoint_id] = WatchedEndpoint(endpoint_id, dialect, probe, adapters)
         if (engine := self._engines.get(key)) is not None:
             engine.endpoints.append(watched)
             engine.probe_requested.set()
             self._engine_of[endpoint_id] = engine
             return
         start_after_s = min((len(self._watched) - 1) * START_STEP_S, self._interval_s)
-        engine = _WatchedEngine(key, [watched], start_after_s, phase=self._count * _GOLDEN_STEP % 1.0)
+        engine = WatchedEngine(key, [watched], start_after_s, phase=self._count * _GOLDEN_STEP % 1.0)
         self._engines[key] = self._engine_of[endpoint_id] = engine
         self._count += 1
         if not self._paused:
@@ -219,9 +155,14 @@ class EngineWatch:
             del self._engines[engine.key]
             self._end(engine.key)
 
-    def probe_now(self, endpoint_id: EndpointId) -> None:
-        """Probes an endpoint's engine immediately, after a change such as an ejection."""
+    def probe_now(self, endpoint_id: EndpointId, *, models: bool = False) -> None:
+        """Probes an endpoint's engine immediately, after a change such as an ejection.
+
+        With `models`, the models of the endpoint are read again.
+        """
         if (engine := self._engine_of.get(endpoint_id)) is not None:
+            if models:
+                engine.endpoints[0].probe.forget_models()
             engine.probe_requested.set()
 
     def pause(self) -> None:
@@ -230,11 +171,7 @@ class EngineWatch:
         for key in self._engines:
             self._end(key)
         for watched in self._watched.values():
-            watched.health, watched.scrape = (
-                Health(ProbeVerdict.NO_RESPONSE, problem="not probed by this process"),
-                Scrape(),
-            )
-            watched.telemetry, watched.telemetry_at, watched.signals_warned = Telemetry(), None, frozenset()
+            watched.forget_readings()
 
     def resume(self, ready: Collection[EndpointId]) -> None:
         """Resumes probing. The given endpoints are the ones that the scheduler considers ready."""
@@ -243,18 +180,17 @@ class EngineWatch:
         self._paused = False
         begin_s = random.uniform(0, RESUME_JITTER_S_MAX)  # noqa: S311  Not used for security.
         for watched in self._watched.values():
-            watched.reported_ready = watched.endpoint_id in ready
-            watched.reported_passing, watched.reported_trouble, watched.failed_probes = False, None, 0
+            watched.report_again(ready=watched.endpoint_id in ready)
         for number, engine in enumerate(self._engines.values()):
             engine.start_after_s = min(begin_s + number * START_STEP_S, self._interval_s)
             self._start(engine)
 
-    def _start(self, engine: _WatchedEngine) -> None:
+    def _start(self, engine: WatchedEngine) -> None:
         task = asyncio.create_task(self._probe_forever(engine), name=f"watch {engine.endpoints[0].endpoint_id}")
         task.add_done_callback(self._ended)
         self._tasks[engine.key] = task
 
-    def _end(self, key: _EngineKey) -> None:
+    def _end(self, key: EngineKey) -> None:
         if (task := self._tasks.pop(key, None)) is not None:
             self._ending.add(task)
             task.cancel()
@@ -270,7 +206,7 @@ class EngineWatch:
         now = asyncio.get_running_loop().time()
         talking = sum(self._is_fresh(watched, now) for watched in self._watched.values())
         return tuple(
-            _capabilities(
+            capabilities_of(
                 watched, now, talking, fresh=self._is_fresh(watched, now), missing=self._missing(watched, now)
             )
             for watched in self._watched.values()
@@ -313,7 +249,7 @@ class EngineWatch:
             message = f"the task {task.get_name()!r} failed with an internal error"
             task.get_loop().call_exception_handler({"message": message, "exception": mistake, "task": task})
 
-    async def _probe_forever(self, engine: _WatchedEngine) -> None:
+    async def _probe_forever(self, engine: WatchedEngine) -> None:
         await asyncio.sleep(engine.start_after_s)
         pause_s = self._unready_interval_s
         spread = False
@@ -324,6 +260,10 @@ class EngineWatch:
             if serving:
                 async with self._scrape_slots.slots(responsive=serving[0].scrape.telemetry is not None):
                     await self._scrape(serving)
+            for watched in serving:
+                if watched.adapters is not None and await watched.adapters.sync():
+                    engine.endpoints[0].probe.forget_models()
+                    engine.probe_requested.set()
             for watched in engine.endpoints:
                 self._report_missing(watched)
             if not serving:
@@ -337,7 +277,7 @@ class EngineWatch:
             spread = True
             await _wait_for_next(engine, max(self._interval_s, serving[0].dialect.scrape_s_min) + extra_s)
 
-    async def _probe(self, engine: _WatchedEngine) -> None:
+    async def _probe(self, engine: WatchedEngine) -> None:
         """Probes the engine. The other endpoints use the response unless it concerns only the first one's model."""
         first, *others = engine.endpoints
         found = await first.probe.health()
@@ -348,11 +288,17 @@ class EngineWatch:
             if self._watched.get(watched.endpoint_id) is watched:
                 self._record_health(watched, health)
 
-    def _record_health(self, watched: _Watched, health: Health) -> None:
+    def _record_health(self, watched: WatchedEndpoint, health: Health) -> None:
         watched.health = health
         if health.verdict is ProbeVerdict.NOT_SERVING and watched.reported_ready:
             watched.reported_ready = False
             self._report(EndpointNotReady(watched.endpoint_id))
+        adapters = watched.adapters if health.verdict is ProbeVerdict.SERVING else None
+        if adapters is not None and not watched.reported_ready:
+            adapters.forget()
+        if adapters is not None:
+            # Before the endpoint is ready, so that it gets no requests of adapters that it does not hold.
+            adapters.observe_models(health.models, health.adapters)
         if health.verdict is ProbeVerdict.SERVING and not watched.reported_ready:
             watched.reported_ready = True
             self._report(EndpointReady(watched.endpoint_id))
@@ -361,7 +307,7 @@ class EngineWatch:
             watched.limits, watched.limits_reads = EngineLimits(), 0
         self._report_probe(watched)
 
-    def _report_probe(self, watched: _Watched) -> None:
+    def _report_probe(self, watched: WatchedEndpoint) -> None:
         """If probes have started to fail or to pass, or fail for a new reason, reports this to the scheduler."""
         health = watched.health
         if health.verdict is ProbeVerdict.SERVING:
@@ -376,22 +322,26 @@ class EngineWatch:
         watched.reported_passing, watched.reported_trouble = False, health.trouble
         self._report(EndpointProbed(watched.endpoint_id, health.trouble, health.problem or ""))
 
-    async def _scrape(self, serving: list[_Watched]) -> None:
+    async def _scrape(self, serving: list[WatchedEndpoint]) -> None:
         """Reads a ready engine's version, limits and metrics, and reports them for each of its serving endpoints."""
         first, *others = serving
         await self._read(first)
         for watched in others:
             watched.version, watched.limits, watched.scrape = first.version, first.limits, first.scrape
         scrape, telemetry = first.scrape, first.scrape.telemetry
+        for watched in serving:
+            if watched.adapters is not None:
+                watched.adapters.observe_limit(scrape.max_lora)
         if telemetry is None:
             return
         for watched in serving:
             if self._watched.get(watched.endpoint_id) is watched:
                 watched.telemetry, watched.signals = telemetry, scrape.signals or {}
                 watched.telemetry_at = asyncio.get_running_loop().time()
-                self._report_load(watched, telemetry)
+                if (load := load_report(watched, telemetry)) is not None:
+                    self._report(load)
 
-    async def _read(self, watched: _Watched) -> None:
+    async def _read(self, watched: WatchedEndpoint) -> None:
         if watched.version is None and watched.version_reads < READS_MAX:
             watched.version_reads += 1
             watched.version = await watched.probe.version()
@@ -400,26 +350,12 @@ class EngineWatch:
             watched.limits = await watched.probe.limits()
         watched.scrape = await watched.probe.scrape()
 
-    def _report_load(self, watched: _Watched, telemetry: Telemetry) -> None:
-        running = telemetry.running
-        if running is None and Signal.RUNNING not in watched.dialect.metrics:
-            # Engines of this type report only waiting requests, which are a lower bound on the load.
-            running = 0 if telemetry.waiting is not None else None
-        if running is None:
-            return
-        fraction = telemetry.kv_used_fraction
-        kv_percent = None if fraction is None else round(100 * fraction)
-        kv_tokens = watched.limits.kv_tokens
-        self._report(
-            EndpointMetricsReported(watched.endpoint_id, running, telemetry.waiting or 0, kv_percent, kv_tokens)
-        )
-
     # Missing signals
 
-    def _is_fresh(self, watched: _Watched, now: float) -> bool:
+    def _is_fresh(self, watched: WatchedEndpoint, now: float) -> bool:
         return watched.telemetry_at is not None and now - watched.telemetry_at <= self._stale_after_s
 
-    def _missing(self, watched: _Watched, now: float) -> frozenset[Signal]:
+    def _missing(self, watched: WatchedEndpoint, now: float) -> frozenset[Signal]:
         """Returns the expected signals that were missing from the last scrape, or all of them if there is no recent
         one.
         """
@@ -429,7 +365,7 @@ class EngineWatch:
             else watched.expected_signals
         )
 
-    def _report_missing(self, watched: _Watched) -> None:
+    def _report_missing(self, watched: WatchedEndpoint) -> None:
         """Reports each set of missing signals once, however many scrapes lack them."""
         missing = self._missing(watched, asyncio.get_running_loop().time())
         if missing == watched.signals_warned or (not watched.reported_ready and not watched.signals_warned):
@@ -442,7 +378,7 @@ class EngineWatch:
             self._on_signals_missing(watched.endpoint_id, f"{names}; {why}" if missing else None)
 
 
-async def _wait_for_next(engine: _WatchedEngine, pause_s: float) -> None:
+async def _wait_for_next(engine: WatchedEngine, pause_s: float) -> None:
     """Waits until the next probe is due or one is requested."""
     try:
         async with asyncio.timeout(pause_s):
@@ -450,42 +386,3 @@ async def _wait_for_next(engine: _WatchedEngine, pause_s: float) -> None:
     except TimeoutError:
         pass
     engine.probe_requested.clear()
-
-
-def _capabilities(
-    watched: _Watched, now: float, talking: int, *, fresh: bool, missing: frozenset[Signal]
-) -> Capabilities:
-    health, scrape = watched.health, watched.scrape
-    signals = {signal: name for signal, name in watched.signals.items() if signal not in missing}
-    problems = (health.problem, scrape.problem, _silence_problem(watched, now, talking, fresh=fresh))
-    return Capabilities(
-        endpoint_id=watched.endpoint_id,
-        dialect=watched.dialect.name,
-        state=_STATES[health.verdict],
-        version=watched.version,
-        models=health.models,
-        signals={signal.value: name for signal, name in signals.items()},
-        signals_missing=tuple(signal.value for signal in Signal if signal not in signals),
-        problems=tuple(problem for problem in problems if problem is not None),
-        telemetry=watched.telemetry if fresh else Telemetry(),
-        telemetry_age_s=None if watched.telemetry_at is None else now - watched.telemetry_at,
-    )
-
-
-def _silence_problem(watched: _Watched, now: float, talking: int, *, fresh: bool) -> str | None:
-    """Describes the problem with a ready endpoint that does not report its load although its engine type does."""
-    at, path = watched.telemetry_at, watched.dialect.metrics_path
-    if not watched.reported_ready or not watched.expected_signals or fresh:
-        return None
-    if at is None and (not talking or watched.scrape.problem is None):
-        # Either the engine has just started, or no endpoint reports its load and the scrape problem gives the
-        # reason.
-        return None
-    last = "has never reported its load" if at is None else f"has reported no load for {now - at:.0f} s"
-    others = f"other endpoints that report theirs: {talking}"
-    problem = f"the endpoint {last} ({others}); routing uses the gateway's own in-flight counts"
-    if watched.health.verdict is ProbeVerdict.NO_RESPONSE:
-        # The probe's own problem comes first.
-        return problem
-    hint = f"request {path} from this host" if talking else f"check that {path} is reachable from this host"
-    return f"{problem}; {hint}"

@@ -47,6 +47,8 @@ class Health:
     problem: str | None = None
     trouble: EndpointProblem | None = None
     """Reason why the engine is not ready. None if it is ready, or if this process could not send the probe."""
+    adapters: tuple[str, ...] = ()
+    """Models that have a parent: LoRA adapters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +58,13 @@ class Scrape:
     signals: dict[Signal, str] | None = None
     """The metric that supplied each signal."""
     problem: str | None = None
+    max_lora: int | None = None
+    """Maximum number of LoRA adapters in use at the same time. None if not reported."""
 
 
 class _Model(msgspec.Struct):
     id: str
+    parent: object = None
 
 
 class _Models(msgspec.Struct):
@@ -70,6 +75,7 @@ _MODELS: Final = msgspec.json.Decoder(_Models)
 PROBES_PER_MODEL_LIST: Final = 6
 """Number of probes of a ready engine per request for its list of models. The others check only its health: an engine
 changes its model only by a restart, which usually makes a probe fail."""
+_DIGITS_MAX: Final = 4
 _NOT_READY_STATUSES: Final = (400, 404, 503)
 """Statuses that a server returns if a model is missing or not ready."""
 _FIELDS: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
@@ -121,7 +127,7 @@ class Probe:
         if other.verdict is not ProbeVerdict.SERVING and other.trouble is not EndpointProblem.MODEL_UNKNOWN:
             return other
         if self._served_model in other.models:
-            return Health(ProbeVerdict.SERVING, other.models)
+            return Health(ProbeVerdict.SERVING, other.models, adapters=other.adapters)
         return self._wrong_model(other.models)
 
     async def _health(self) -> Health:
@@ -162,7 +168,7 @@ class Probe:
         if models and self._served_model not in models:
             return self._wrong_model(models)
         problem = f"GET {path} returned {status}: {read_error(body)}"
-        return Health(ProbeVerdict.NOT_SERVING, models, problem, EndpointProblem.LOADING)
+        return Health(ProbeVerdict.NOT_SERVING, models, problem, trouble=EndpointProblem.LOADING)
 
     async def _models_in_metrics(self) -> tuple[str, ...]:
         """Returns the models on the metrics page, or nothing if there is no page."""
@@ -181,13 +187,19 @@ class Probe:
             problem = f"GET {path} lists more than {OBJECTS_MAX} objects"
             return Health(ProbeVerdict.UNCLEAR, problem=problem, trouble=EndpointProblem.ERRORS)
         try:
-            models = tuple(model.id for model in _MODELS.decode(body).data)
+            listed = _MODELS.decode(body).data
         except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
             problem = f"GET {path} returned no list of models: {error}"
             return Health(ProbeVerdict.UNCLEAR, problem=problem, trouble=EndpointProblem.ERRORS)
+        models = tuple(model.id for model in listed)
         if self._served_model in models:
-            return Health(ProbeVerdict.SERVING, models)
+            adapters = tuple(model.id for model in listed if model.parent)
+            return Health(ProbeVerdict.SERVING, models, adapters=adapters)
         return self._wrong_model(models)
+
+    def forget_models(self) -> None:
+        """Makes the next probe read the list of models."""
+        self._last_health = None
 
     def _wrong_model(self, models: tuple[str, ...]) -> Health:
         shown = ", ".join(models[:MODELS_SHOWN_MAX]) + (", …" if len(models) > MODELS_SHOWN_MAX else "")
@@ -195,7 +207,7 @@ class Probe:
             ProbeVerdict.NOT_SERVING,
             models,
             f'the engine serves {shown or "no model"}, not "{self._served_model}"; correct served_model',
-            EndpointProblem.MODEL_UNKNOWN,
+            trouble=EndpointProblem.MODEL_UNKNOWN,
         )
 
     async def version(self) -> str | None:
@@ -220,7 +232,16 @@ class Probe:
             if (name := next((alias for alias in aliases if alias in found), None)) is not None
         }
         telemetry = _telemetry(found, signals, _extra_metrics(found, dialect)) if signals else None
-        return Scrape(telemetry, signals, _missing_problem(dialect, signals))
+        return Scrape(telemetry, signals, _missing_problem(dialect, signals), await self._max_lora(page))
+
+    async def _max_lora(self, page: bytes) -> int | None:
+        """Returns the largest reported number of adapters: the page has one series for each state since the start."""
+        metric = self._dialect.adapters_metric
+        if metric is None or metric.encode() not in page:
+            return None
+        found = await run_in_turns(label_steps(page, metric, "max_lora"))
+        numbers = [int(each) for each in found if each.isascii() and each.isdigit() and len(each) <= _DIGITS_MAX]
+        return max(numbers, default=0) or None
 
     async def concurrency(self) -> int | None:
         """Returns the engine's maximum number of concurrent requests, or None if the engine does not report it."""

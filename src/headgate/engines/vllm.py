@@ -2,7 +2,7 @@
 
 Verified with version 0.32. vLLM listens only after loading its weights, so a probe never sees it loading. /health
 returns 503 if the engine process has died. The HTTP server (uvicorn) closes connections after they have been idle for
-five seconds.
+five seconds. LoRA adapters are in the list of models, with the base model as `parent`.
 
 The gateway requests non-streaming responses as streams (`joined_response.py`), so that it sees each token. A stream
 lacks fields that are null in a non-streaming response, so the gateway adds them (`_CHAT`, `_COMPLETIONS`). vLLM parses
@@ -73,6 +73,7 @@ VLLM: Final = Dialect(
     extra_metrics=MappingProxyType(
         {"prefix_queries": "vllm:prefix_cache_queries_total", "prefix_hits": "vllm:prefix_cache_hits_total"}
     ),
+    adapters_metric="vllm:lora_requests_info",
     version=VersionSource("/version", "version"),
     limits_paths=("/metrics", "/v1/models"),
     read_limits=vllm_limits,

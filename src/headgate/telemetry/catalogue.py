@@ -257,6 +257,12 @@ _QUEUES: Final = (
     ),
     gauge("headgate_attempts_in_flight", "pool endpoint", "Attempts in flight.", exposed_when=_SCHEDULER_ONLY),
     gauge(
+        "headgate_adapter_attempts_in_flight",
+        "pool adapter",
+        "Attempts in flight by LoRA adapter. Adapters beyond the first 100 of a pool that have some count as `other`.",
+        exposed_when=_SCHEDULER_ONLY,
+    ),
+    gauge(
         "headgate_prefix_index_entries",
         "pool",
         "Hashes in the prefix index, which tracks the prompt prefixes cached on each endpoint.",

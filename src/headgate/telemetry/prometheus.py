@@ -31,6 +31,8 @@ _LEAVING: Final = "leaving"
 _SUSPECTED: Final = "suspected"
 _STATES: Final = (*(state.value for state in EndpointState), _SUSPECTED, _LEAVING)
 _PPM: Final = 1_000_000
+_ADAPTERS_MAX: Final = 100
+"""Maximum number of adapters per pool that have a series of their own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +110,7 @@ def _scheduler_metrics(
     yield from _hold_metrics(meters, summary)
     yield from _degradation_metrics(summary, pools)
     yield from _endpoint_metrics(summary, pools)
+    yield _adapter_metrics(summary)
     yield _by_pool("headgate_prefix_index_entries", summary.prefix_hashes, pools)
     yield _by_pool("headgate_prefix_index_bytes", summary.prefix_bytes, pools)
     yield _quarantined(summary)
@@ -139,6 +142,21 @@ def _degradation_metrics(summary: Summary, pools: Sequence[tuple[str, PoolMeter]
             levels.add((name,), given.level if given else 0)
             shed.add((name,), given.shed_ppm / _PPM if given else 0)
     return iter((levels, shed))
+
+
+def _adapter_metrics(summary: Summary) -> MetricFamily:
+    """Attempts in flight by pool and LoRA adapter, with a limited number of adapters per pool."""
+    counts: dict[str, dict[str, int]] = {}
+    for endpoint in summary.endpoints:
+        for adapter, count in endpoint.adapters:
+            of_pool = counts.setdefault(endpoint.pool, {})
+            name = adapter if adapter in of_pool or len(of_pool) < _ADAPTERS_MAX else OTHER
+            of_pool[name] = of_pool.get(name, 0) + count
+    in_flight = family("headgate_adapter_attempts_in_flight")
+    for pool, of_pool in counts.items():
+        for adapter, count in of_pool.items():
+            in_flight.add((pool, adapter), count)
+    return in_flight
 
 
 def _endpoint_metrics(summary: Summary, pools: Sequence[tuple[str, PoolMeter]]) -> Iterator[MetricFamily]:

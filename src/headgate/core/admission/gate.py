@@ -20,6 +20,7 @@ from headgate.core.routing.fleet import FleetState
 from headgate.core.routing.model_tiers import TierCriteria, allowed_pools, tier_names, tier_pools
 from headgate.core.routing.router import LeastTimeRouter
 from headgate.core.rules import Rules
+from headgate.model.endpoint import EndpointState
 from headgate.model.outcome import Outcome
 from headgate.model.policy import AUTO_SERVICE_TIERS, Model, ServiceClass
 from headgate.model.tenant import Tenant
@@ -164,11 +165,21 @@ def hold_rejection(
 
 def missing_adapter_rejection(request: Request, fleet: FleetState) -> Rejection | None:
     """Returns a rejection if no live or starting endpoint holds the request's LoRA adapter."""
-    if fleet.may_hold_adapter(request.pools, request.adapter):
+    if _may_hold_adapter(request.pools, request.adapter, fleet):
         return None
     reason = f'no endpoint in pool {", ".join(request.pools)} holds adapter "{request.adapter}"; '
     reason += "load it into an engine, or set its source"
     return Rejection(Outcome.NO_ENDPOINTS, reason, request.service_class, _ADAPTER_RETRY_NS)
+
+
+def _may_hold_adapter(pools: tuple[PoolName, ...], adapter: str, fleet: FleetState) -> bool:
+    """Returns whether a live or starting endpoint of these pools holds the adapter, or may hold it."""
+    return any(
+        endpoint.adapters.holds(adapter) and (endpoint.live or endpoint.state is EndpointState.WARMING)
+        for name in pools
+        if (pool := fleet.pools.get(name)) is not None
+        for endpoint in pool.endpoints.values()
+    )
 
 
 def no_endpoint_rejection(

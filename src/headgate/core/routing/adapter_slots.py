@@ -30,10 +30,12 @@ class _Use:
 class AdapterSlots:
     """Adapter slots of one endpoint."""
 
-    __slots__ = ("_held", "_reported_max", "active", "configured_max", "draining", "in_use", "reserved_for")
+    __slots__ = ("_held", "_reported_max", "active", "configured_max", "draining", "held", "in_use", "reserved_for")
 
     def __init__(self) -> None:
-        self._held: frozenset[str] | None = None
+        self.held: tuple[str, ...] | None = None
+        """Adapters that the engine holds. None if unknown."""
+        self._held: frozenset[str] = frozenset()
         self._reported_max: int | None = None
         self.configured_max: int | None = None
         self.in_use: dict[str, _Use] = {}
@@ -47,7 +49,7 @@ class AdapterSlots:
 
     def change(self, held: tuple[str, ...] | None, reported_max: int | None) -> None:
         """Applies what the engine reports. None if unknown."""
-        self._held = None if held is None else frozenset(held)
+        self.held, self._held = held, frozenset(held or ())
         self._reported_max = reported_max
 
     @property
@@ -57,7 +59,7 @@ class AdapterSlots:
 
     def holds(self, adapter: str) -> bool:
         """Returns whether the engine holds the adapter. True if unknown."""
-        return self._held is None or adapter in self._held
+        return self.held is None or adapter in self._held
 
     def accepts(self, adapter: str) -> bool:
         """Returns whether the engine holds the adapter and it has a slot or can get one."""
@@ -98,6 +100,10 @@ class AdapterSlots:
         """Returns the number of requests in flight of an adapter."""
         use = self.in_use.get(adapter)
         return 0 if use is None else use.count
+
+    def counts(self) -> tuple[tuple[str, int], ...]:
+        """Returns each adapter in use with its number of requests in flight."""
+        return tuple((name, use.count) for name, use in self.in_use.items())
 
     def drain(self, adapter: str, reserved_for: str) -> None:
         self.draining, self.reserved_for = adapter, reserved_for

@@ -239,6 +239,7 @@ class EndpointRecord(InFlightLoad):
             sequences_max=self.sequence_limit.learned,
             engine=self.engine,
             kv_full=self._kv_full,
+            adapters=self.adapters.counts(),
         )
 
     def mark_unready(self, now: Instant) -> None:

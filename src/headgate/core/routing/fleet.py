@@ -102,15 +102,6 @@ class FleetState:
         known = self.pools.get(pool)
         return self._rules.speed(pool) if known is None else known.speed.estimate
 
-    def may_hold_adapter(self, pools: tuple[PoolName, ...], adapter: str) -> bool:
-        """Returns whether a live or starting endpoint of these pools holds the adapter, or may hold it."""
-        return any(
-            endpoint.adapters.holds(adapter) and (endpoint.live or endpoint.state is EndpointState.WARMING)
-            for name in pools
-            if (pool := self.pools.get(name)) is not None
-            for endpoint in pool.endpoints.values()
-        )
-
     def is_learning(self, pools: tuple[PoolName, ...]) -> bool:
         """Whether the speed of any of these pools is still a guess, which must not cause rejections."""
         for name in pools:
@@ -212,6 +203,8 @@ class FleetState:
         assert record.pool == endpoint.pool, f"endpoint {endpoint.id} changed its pool; give it a new id instead"
         record.in_flight_max, record.zone = endpoint.in_flight_max, endpoint.zone
         record.adapters.change(endpoint.adapters, endpoint.max_lora)
+        if endpoint.adapters:
+            self._rules.discover_adapters(endpoint.pool, endpoint.adapters)
         record.leaving = False
         record.update_limit()
         self._placement.move(record, endpoint, now)
@@ -320,6 +313,8 @@ class FleetState:
         for name, pool in self.pools.items():
             pool.apply_settings(rules.endpoint_settings(name))
         for endpoint in self.endpoints.values():
+            if endpoint.adapters.held:
+                rules.discover_adapters(endpoint.pool, endpoint.adapters.held)
             endpoint.apply_settings(self.pools[endpoint.pool].settings)
             endpoint.engine_time.change_speed(endpoint.settings.speed, now)
             self._placement.place(endpoint)

@@ -206,3 +206,8 @@ def dispatch_reason(endpoint: EndpointRecord, promised: Reservation) -> str:
     if not promised.cached_tokens:
         return least
     return f"{least}; about {promised.cached_tokens} of {promised.prompt_tokens} prompt tokens cached"
+
+
+def adapter_reason(endpoint: EndpointRecord, adapter: str) -> str:
+    """Returns the part of the reason that concerns the LoRA adapter. The request must not be in flight yet."""
+    return f'; adapter "{adapter}" {"is active" if adapter in endpoint.adapters.active else "has to be loaded"}'

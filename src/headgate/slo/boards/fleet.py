@@ -28,6 +28,7 @@ FLEET: Final = Dashboard(
             description="A value far from 1 means that the pool's configured speed is wrong.",
         ),
         Panel("Attempts in flight", (gauge("headgate_attempts_in_flight", "pool", "endpoint"),)),
+        Panel("Attempts in flight by adapter", (gauge("headgate_adapter_attempts_in_flight", "pool", "adapter"),)),
         Panel(
             "Engine requests (running, waiting)",
             (

@@ -31,7 +31,10 @@ def engine_name(endpoint: Endpoint) -> str:
 def island_endpoint(share: Share, endpoint: Endpoint) -> Endpoint | None:
     """Returns the endpoint, with the slots that an island may use, or None if there are none."""
     places = places_of(share, engine_name(endpoint), endpoint.in_flight_max)
-    return replace(endpoint, in_flight_max=places) if places else None
+    if not places:
+        return None
+    max_lora = None if endpoint.max_lora is None else max(1, endpoint.max_lora // share.total)
+    return replace(endpoint, in_flight_max=places, max_lora=max_lora)
 
 
 def island_policy(share: Share, policy: Policy) -> Policy:

@@ -364,6 +364,7 @@ def check_from_scheduler(age_ns: int, message: FromScheduler) -> None:
             _check_snapshot_id(sent)
         case EndpointUpdate(endpoint):
             _require(_valid_names(endpoint.id, endpoint.pool), "endpoint or pool name is empty or too long")
+            _require(_valid_names(*(endpoint.adapters or ())), "adapter name is empty or too long")
             _require(_valid_serials(endpoint.in_flight_max), f"slot count {endpoint.in_flight_max} is out of range")
         case Share():
             _check_share(message)
