@@ -1,4 +1,4 @@
-"""Package of the Helm chart. It depends only on the files of the commit and the version of zlib."""
+"""Packages the Helm chart. The package depends only on the commit's files and the version of zlib."""
 
 import gzip
 import io

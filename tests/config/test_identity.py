@@ -137,7 +137,7 @@ def test_summary_and_difference_show_issuers() -> None:
 
     changes = setting_changes(effective_settings(before), effective_settings(after))
 
-    assert "tokens of https://login.example.com are accepted for tenant demo" in list(summary_lines(before))
+    assert "tokens from https://login.example.com are accepted for tenant demo" in list(summary_lines(before))
     assert [each.setting for each in changes] == ["identity.issuers.corp.clock_skew"]
     assert before.hash != after.hash
 
@@ -195,7 +195,7 @@ def test_audience_without_a_tenant_is_reported() -> None:
 def test_summary_shows_the_roles_of_operators_and_the_hash_covers_them() -> None:
     settings, other = settings_of(with_operators()), settings_of(with_operators("name_claim: email"))
 
-    said = "operators with a token of issuer corp, by the claim groups: admin: platform; viewer: staff or interns"
+    said = "operators with a token from corp; roles by the claim groups: admin (platform), viewer (staff or interns)"
     assert said in list(summary_lines(settings))
     assert settings.hash != other.hash
 

@@ -38,7 +38,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = MappingProxyType(
         },
         "Operate": {
             "cells": "Assign tenants to cells and divide their limits.",
-            "audit": "Show operators' changes and their reads of tenants' data.",
+            "audit": "Show the changes that operators made and the tenant data that they read.",
             "operate": "Hold a class, throttle a tenant, drain an endpoint or pin a level.",
             "generate": "Generate alert rules, dashboards or the configuration schema.",
             "ledger": "Prepare the database.",

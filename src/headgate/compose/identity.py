@@ -99,7 +99,7 @@ class Identity:
                 self._running[options] = task
 
     def tokens(self, is_known: Callable[[TenantId], bool]) -> CallerTokens:
-        """Returns the tokens of callers. `is_known` returns whether a tenant exists; it may raise `InvalidToken`."""
+        """Returns callers' tokens. `is_known` returns whether a tenant exists; it may raise `InvalidToken`."""
         self._tokens.is_known = is_known
         return self._tokens
 

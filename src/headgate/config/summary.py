@@ -87,10 +87,10 @@ def _operators(settings: Settings) -> Iterator[str]:
 def _tokens(settings: Settings) -> Iterator[str]:
     for issuer in settings.issuers:
         if issuer.tenant is not None:
-            yield f"tokens of {issuer.issuer} are accepted for tenant {issuer.tenant}"
+            yield f"tokens from {issuer.issuer} are accepted for tenant {issuer.tenant}"
     if (tokens := settings.operators) is not None:
-        roles = "; ".join(f"{role}: {' or '.join(values)}" for role, values in tokens.roles)
-        yield f"operators with a token of issuer {tokens.issuer}, by the claim {tokens.role_claim}: {roles}"
+        roles = ", ".join(f"{role} ({' or '.join(values)})" for role, values in tokens.roles)
+        yield f"operators with a token from {tokens.issuer}; roles by the claim {tokens.role_claim}: {roles}"
         if tokens.login is not None:
             yield f"the admin pages require a login or an operator key; redirect URL {tokens.login.redirect_url}"
 

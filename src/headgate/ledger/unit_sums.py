@@ -22,7 +22,7 @@ log = logging.getLogger("headgate")
 
 UNIT_SUMS_INTERVAL_S: Final = 10.0
 SLICE_ROWS: Final = 4_000
-"""Number of rows of the queue that are moved in one transaction."""
+"""Maximum number of queue rows that are moved in one transaction."""
 STEPS_S_MAX: Final = 2.0
 """Time after which no further slice is begun until the next interval, so that the writer's own rows do not wait."""
 DAY_S_MAX: Final = 600.0
@@ -31,7 +31,7 @@ WARNINGS_KNOWN_MAX: Final = 20
 KEPT_DAYS: Final = 400
 """Shortest retention time of the sums, so that a month can be compared with the same month of the previous year."""
 DELETED_ROWS: Final = 5_000
-"""Number of rows that are deleted in one transaction."""
+"""Maximum number of rows that are deleted in one transaction."""
 
 UNIT_AMOUNTS: Final = (
     *("requests", "unsent", "attempts", "engine_us", "tokens_in", "tokens_cached", "tokens_out"),

@@ -34,7 +34,7 @@ ACCOUNTS: Final = (
     counter(
         "headgate_tokens_accepted_total",
         "issuer",
-        "Requests authenticated by a token of an issuer.",
+        "Requests authenticated by an issuer's token.",
         exposed_when=_ISSUERS,
     ),
     counter(

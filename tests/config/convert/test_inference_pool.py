@@ -1,4 +1,4 @@
-"""Conversion of manifests of the Gateway API inference extension."""
+"""Conversion of Gateway API inference extension manifests."""
 
 from typing import Any
 

@@ -123,7 +123,7 @@ def test_raised_token_share_applies_before_the_lease_of_the_lower_one_expires() 
     old = world.processes["http://b1"]
     old.is_old = True
     old.restart()
-    # Two rounds lower the share of the other cell, and the length of a lease is 15 s.
+    # The other cell's share falls within two rounds, and a lease lasts 15 s.
     world.run(12)
     assert [world.believed_tokens(cell, "acme") for cell in "ab"] == [750_000, 250_000]
 

@@ -251,7 +251,7 @@ def described(place: tuple[int | None, str]) -> str:
 
 
 def base_path(path: str) -> str:
-    """The part of a path before the version of the API, because clients and engines always use /v1."""
+    """Returns the part of a path before the API version, because clients and engines always use /v1."""
     return _API_PATH.sub("", path.rstrip("/"))
 
 

@@ -1,7 +1,7 @@
 """Reads an Envoy configuration: its listeners, and the routes that send requests to clusters.
 
-Settings of a route come before those of its virtual host and its listener, because the first value of a setting applies
-to the whole gateway.
+Routes are read before their virtual hosts and listeners, because the first value of a setting applies to the whole
+gateway.
 """
 
 from collections.abc import Mapping, Sequence

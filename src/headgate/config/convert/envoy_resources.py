@@ -16,7 +16,7 @@ _BOOTSTRAP: Final = (
     ("stats_sinks", "Headgate exports Prometheus metrics"),
     ("tracing", "see docs/guides/tracing.md"),
 )
-# The lists of a dump, with the path of the resource in each item.
+# Lists in a dump, with the path to the resource in each item.
 _DUMPS: Final = (
     ("ClustersConfigDump", "static_clusters", ("cluster",)),
     ("ClustersConfigDump", "dynamic_active_clusters", ("cluster",)),

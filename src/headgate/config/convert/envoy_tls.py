@@ -1,4 +1,4 @@
-"""TLS settings of an Envoy configuration: those of listeners, and those of connections to engines."""
+"""Reads the TLS settings of listeners and engine connections in an Envoy configuration."""
 
 from dataclasses import dataclass
 from typing import Final

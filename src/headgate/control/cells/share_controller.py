@@ -14,9 +14,9 @@ A cell that cannot be reached gets no renewals. Once its leases have expired, it
 other cells get the rest. After a restart, the controller first reads the shares in force. A process that it has not
 reached yet is counted with the whole until leases from an earlier controller must have expired.
 
-Each controller has an epoch. A process ignores epochs lower than the highest one it has seen. A controller that is
-ignored stops. Two controllers of which each reaches only cells that the other does not reach would both count the other
-cells as lost. Only one controller must therefore run at a time, and the epoch only covers the short time in which one
+Each controller has an epoch. A process ignores epochs lower than the highest one it has seen, and a controller that is
+ignored stops. If two controllers each reached only cells that the other could not reach, both would count the other
+cells as lost. Only one controller must therefore run at a time; the epoch only covers the short time in which one
 replaces the other.
 """
 

@@ -112,7 +112,7 @@ class ShareLeases:
         return LimitShare(requests_ppm, tokens_ppm)
 
     def _drop_expired(self, now: Instant) -> None:
-        """Drops expired leases. Visits them only if one of them may have expired since the last visit."""
+        """Drops expired leases. Returns immediately if none can have expired since the last call."""
         if self._ends_at is None or now < self._ends_at:
             return
         expired: dict[TenantId, TenantShare | None] = {

@@ -83,7 +83,7 @@ class ConsoleLogin:
         return self.signer.is_member_token(bearer_token(client.headers.get(b"authorization")))
 
     def member_headers(self) -> Mapping[str, str]:
-        """Returns the headers with which this gateway reads pages of the other gateways of its cell."""
+        """Returns the headers that this gateway sends to read pages of other gateways in its cell."""
         return {"authorization": f"Bearer {self.signer.member_token()}"}
 
     def _check_csrf(self, client: Client, session: BrowserSession) -> None:

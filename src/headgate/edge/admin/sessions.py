@@ -22,7 +22,7 @@ from headgate.ports.admin_roles import Operator, Role, permissions_of
 LOGIN_S_MAX: Final = 600
 """Maximum time between the start and the end of a login."""
 MEMBER_S_MAX: Final = 30
-"""Lifetime of the token with which gateways of a cell authenticate to each other."""
+"""Lifetime of the tokens that gateways in a cell use to authenticate to each other."""
 MEMBER_PREFIX: Final = "hgm."
 _COOKIE_BYTES_MAX: Final = 3_500
 
@@ -108,7 +108,7 @@ class SessionSigner:
     # Other gateways of the cell
 
     def member_token(self) -> str:
-        """Returns a token with which this gateway can read the pages of another one."""
+        """Returns a token that lets this gateway read another gateway's pages."""
         return MEMBER_PREFIX + self._signed(b"member", str(int(self._now_s()) + MEMBER_S_MAX).encode())
 
     def is_member_token(self, token: str) -> bool:

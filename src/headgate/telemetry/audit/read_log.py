@@ -47,7 +47,7 @@ _ANONYMOUS_SUFFIX: Final = ".anonymous-reads.jsonl"
 """Other files of the directory are neither read nor deleted."""
 _DAMAGE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _CLOCK_NS: Final = 1_000_000_000
-"""Maximum difference between the clock of the file system and that of the entries."""
+"""Maximum difference between the file system's clock and the entries' clock."""
 _AT_NS_MAX: Final = 2**63
 _CURSOR: Final = re.compile(r"(\d{1,19})\.(\d{1,19})\.([A-Za-z0-9._-]{0,200})", re.ASCII)
 _SECRET: Final = re.compile(r"(?<![A-Za-z0-9_-])(hg-|eyJ)[A-Za-z0-9._~+/=-]+")
@@ -270,7 +270,7 @@ def _page(entries: list[_Placed], limit: int, skipped: int) -> ReadPage:
 
 def _place_of(cursor: str) -> _Place:
     if (found := _CURSOR.fullmatch(cursor)) is None:
-        raise BadCursor('"before" is not a cursor of this log; use the value of "next" of the previous page')
+        raise BadCursor('"before" is not a cursor from this log; use the value of "next" from the previous page')
     at_ns, number, file = found.groups()
     return _Place(int(at_ns), file, int(number))
 
