@@ -26,6 +26,7 @@ from bench.policy import (
     overload,
     prefix_routing,
     retry_storm,
+    session_affinity,
     wrong_predictions,
 )
 from bench.policy.experiment import (
@@ -51,6 +52,7 @@ EXPERIMENTS = {
         wrong_predictions.EXPERIMENT,
         ablation.EXPERIMENT,
         degradation.EXPERIMENT,
+        session_affinity.EXPERIMENT,
     )
 }
 

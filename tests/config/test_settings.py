@@ -161,7 +161,13 @@ headroom:
   long_prompt_tokens: 4
   long_lane_percent: 5
 admission: {{predicted_wait_percent_max: unlimited}}
-routing: {{adapter_load_penalty: 1ms, cross_zone_penalty: 0s, metrics_stale_after: 1s, prefix_affinity: false}}
+routing:
+  adapter_load_penalty: 1ms
+  cross_zone_penalty: 0s
+  metrics_stale_after: 1s
+  prefix_affinity: false
+  session_preference: 2s
+  session_fields: [user]
 shedding:
   enabled: true
   period: 50ms
@@ -419,6 +425,8 @@ def test_every_setting_is_parsed() -> None:
                 cross_zone_penalty_ns=0,
                 metrics_stale_ns=SECOND,
                 prefix_affinity=False,
+                session_preference_ns=2 * SECOND,
+                session_fields=("user",),
             ),
             shedding=SheddingRules(
                 enabled=True,

@@ -16,6 +16,8 @@ from headgate.model.overrides import DrainEndpoint
 from headgate.model.policy import Policy
 from headgate.model.units import EndpointId, Instant
 from testing.builders import (
+    BATCH,
+    INTERACTIVE,
     a_model,
     a_policy,
     a_pool,
@@ -23,6 +25,7 @@ from testing.builders import (
     an_endpoint,
     arrived,
     at,
+    client_disconnected,
     commands_for,
     completed,
     duration,
@@ -157,6 +160,30 @@ def test_engine_is_counted_once_in_the_time_that_serves_the_queue() -> None:
     assert apart.service_rate(pools, long=False) == 2 * alone.service_rate(pools[:1], long=False)
 
 
+def test_pool_without_live_endpoints_adds_nothing_to_the_time_that_serves_the_queue() -> None:
+    scheduler = two_pools()
+    commands_for(scheduler, at(1), unreadied("e2"))
+    fleet = scheduler._state.fleet
+
+    assert fleet.service_rate((fleet.pools["p"].endpoints["e1"].pool,), long=False) == 1_000
+
+
+def test_engine_on_a_configured_device_shares_both() -> None:
+    """Two engines on one device with three slots; one of them stands in two pools."""
+    shared = [replace(on("x", name, pool=pool, places=3), device="gpu") for name, pool in (("e1", "p"), ("e2", "q"))]
+    alone = replace(an_endpoint("e3", pool="q", places=3), device="gpu")
+    scheduler = a_scheduler(*shared, alone, policy=TWO_POOLS)
+    asked(scheduler, "m", "a", "b")
+    records = scheduler._state.fleet.endpoints
+    assert [each.engine_load.in_flight for each in records.values()] == [2, 2, 0]
+
+    assert asked(scheduler, "n", "c", "d") == ["c"]
+    assert {each.device_load.in_flight for each in records.values()} == {3}
+
+    commands_for(scheduler, at(1), leaving("e2"), completed("a"), completed("b"), completed("c"))
+    assert records[EndpointId("e1")].engine_load.in_flight <= 1
+
+
 # Joining and leaving
 
 
@@ -197,6 +224,17 @@ def test_busy_endpoint_can_join_an_engine_and_leave_it() -> None:
 
     assert sum(each.billed_ns for each in times) <= sum(each.total_ns for each in times)
     assert [endpoint_summary(scheduler, name).in_flight for name in ("e1", "e2")] == [0, 0]
+
+
+def test_idle_time_before_an_endpoint_joins_an_engine_is_kept() -> None:
+    first, second = on("", "e1"), on("", "e2", pool="q")
+    scheduler = a_scheduler(first, second, policy=TWO_POOLS)
+    commands_for(scheduler, at(1), *(EndpointJoined(replace(each, engine="x")) for each in (first, second)))
+
+    assert {each.endpoint_id: each.idle_ns for each in scheduler.pop_endpoint_times(at(3))} == {
+        "e1": duration(3),
+        "e2": duration(1),
+    }
 
 
 # Health and drain
@@ -265,6 +303,40 @@ def test_time_of_an_engine_is_reported_once() -> None:
     assert min(billed["e1"], billed["e2"]) > 0
 
 
+def test_time_of_a_cancelled_request_is_reported_under_its_own_pool() -> None:
+    scheduler = two_pools()
+    asked(scheduler, "n", "b")
+    commands_for(scheduler, at(2), client_disconnected("b"))
+
+    billed = {each.endpoint_id: each.billed_ns for each in scheduler.pop_endpoint_times(at(2))}
+    # The last nanosecond may be a rounding remainder.
+    assert sum(billed.values()) == duration(2)
+    assert billed["e1"] <= 2
+
+
+def test_time_that_was_billed_before_it_was_measured_is_reported_once() -> None:
+    """The engine's time is collected while a request runs, so its own pool gets it later, in parts."""
+    scheduler = two_pools()
+    asked(scheduler, "n", "b")
+    early = scheduler.pop_endpoint_times(at(3))
+    commands_for(scheduler, at(4), completed("b"))
+    asked(scheduler, "m", "a", now=at(4))
+    late = [each for moment in (4, 4, 6, 8) for each in scheduler.pop_endpoint_times(at(moment))]
+
+    assert {each.endpoint_id: each.billed_ns for each in early} == {"e1": duration(3)}
+    assert sum(each.billed_ns for each in late if each.endpoint_id == "e2") == duration(4)
+    assert sum(each.billed_ns for each in (*early, *late)) == sum(each.total_ns for each in (*early, *late))
+    assert sum(each.total_ns for each in (*early, *late)) == duration(8)
+
+
+def test_endpoint_that_joins_an_engine_twice_changes_nothing() -> None:
+    scheduler = two_pools()
+    commands_for(scheduler, at(1), leaving("e2"))
+    commands_for(scheduler, at(1), EndpointJoined(on("y", "e1")), EndpointJoined(on("x", "e1")))
+
+    assert _sums(scheduler.pop_endpoint_times(at(2))) == (duration(2), duration(2), 0)
+
+
 def test_engine_is_not_ready_only_if_none_of_its_pools_is() -> None:
     scheduler = two_pools()
     commands_for(scheduler, at(1), unreadied("e1"))
@@ -305,11 +377,13 @@ arrivals = st.tuples(
 ends = st.tuples(st.just("end"), st.integers(0, 7))
 
 
-@given(st.lists(st.one_of(arrivals, arrivals, ends), min_size=10, max_size=60))
-def test_two_pools_on_one_engine_are_served_like_one_pool(steps: list[Step]) -> None:
+@pytest.mark.parametrize("settings", [{}, {"min_share_percent": 30}, {"reserve_percent": 40}])
+@given(steps=st.lists(st.one_of(arrivals, arrivals, ends), min_size=10, max_size=60))
+def test_two_pools_on_one_engine_are_served_like_one_pool(settings: dict[str, int], steps: list[Step]) -> None:
     """The same requests are sent in the same order, whichever pool they are for."""
-    shared = two_pools(places=3)
-    single = a_scheduler(an_endpoint("e1", places=3), policy=ONE_POOL)
+    classes = (INTERACTIVE, replace(BATCH, **settings))
+    shared = two_pools(places=3, policy=replace(TWO_POOLS, classes=classes))
+    single = a_scheduler(an_endpoint("e1", places=3), policy=replace(ONE_POOL, classes=classes))
 
     assert _run(shared, steps) == _run(single, steps)
 

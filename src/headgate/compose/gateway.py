@@ -162,6 +162,7 @@ class Gateway:
             cap_large=self._large_bodies.cap,
             zone=settings.zone,
             metadata_names=settings.metadata_names,
+            session_fields=settings.session_fields,
             records=self._observability,
             sample_ppm=settings.sample_ppm,
             journal=self._accounts.journal,

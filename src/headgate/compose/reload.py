@@ -170,6 +170,7 @@ class Reloader:
         door.replies = ErrorReplies(settings.error_docs_url, settings.quote_engine_errors)
         door.zone = settings.zone
         door.metadata_names = settings.metadata_names
+        door.session_fields = settings.session_fields
         door.sample_ppm = settings.sample_ppm
         for listener in parts.listeners:
             listener.connections.limits = settings.limits

@@ -12,6 +12,7 @@ from headgate.config.schema import (
 )
 from headgate.config.setting_types import PRESSURE_PER_PERCENT
 from headgate.model.policy import (
+    SESSION_FIELDS,
     AdmissionRules,
     DegradationRules,
     HeadroomRules,
@@ -67,6 +68,8 @@ def routing_rules(routing: RoutingSection) -> RoutingRules:
         cross_zone_penalty_ns=Duration(routing.cross_zone_penalty),
         metrics_stale_ns=Duration(routing.metrics_stale_after),
         prefix_affinity=routing.prefix_affinity,
+        session_preference_ns=Duration(routing.session_preference),
+        session_fields=SESSION_FIELDS if routing.session_fields is None else tuple(routing.session_fields),
     )
 
 

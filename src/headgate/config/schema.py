@@ -169,6 +169,8 @@ class RoutingSection(Section, frozen=True):
     cross_zone_penalty: DurationOrZero = _ROUTING.cross_zone_penalty_ns
     metrics_stale_after: PositiveDuration = _ROUTING.metrics_stale_ns
     prefix_affinity: bool = _ROUTING.prefix_affinity
+    session_preference: DurationOrZero = _ROUTING.session_preference_ns
+    session_fields: list[str] | None = None
 
 
 class SheddingSection(Section, frozen=True):

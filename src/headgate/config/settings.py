@@ -192,5 +192,11 @@ class Settings:
         return tuple(dict.fromkeys((*(() if self.ledger is None else self.ledger.metadata_keys), *of_rules)))
 
     @property
+    def session_fields(self) -> tuple[str, ...] | None:
+        """Body fields that may name a session. None if sessions are not used."""
+        routing = self.policy.routing
+        return routing.session_fields if routing.session_preference_ns else None
+
+    @property
     def sample_ppm(self) -> int | None:
         return None if self.tracing is None else self.tracing.sample_ppm

@@ -131,6 +131,8 @@ class Dispatcher:
         attempt = state.attempts.open(request, endpoint, promised, now)
         if ticket.gateway:
             state.fleet.health.record_sent(endpoint, ticket.gateway, now)
+        if ticket.session:
+            state.fleet.pools[endpoint.pool].sessions.record(ticket.session, endpoint.id, request.prompt_tokens)
         out.append(
             Dispatch(
                 ticket.request_id,

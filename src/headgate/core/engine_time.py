@@ -320,6 +320,11 @@ class EngineTime:
             self._due[key] = self._due.get(key, 0) + stay.input_ns + stay.output_ns + stay.shared_ns
 
     @property
+    def has_run(self) -> bool:
+        """Whether time has passed since the last `pop`."""
+        return self._at > self._popped_at
+
+    @property
     def in_use(self) -> bool:
         """Whether attempts are in flight."""
         return self._in_flight > 0
@@ -399,7 +404,7 @@ class DepartedTimes:
         time.advance(now)
         if time.in_use and len(self._retired) < DEPARTED_MAX:
             self._retired.append(time)
-        else:
+        elif time.has_run:
             self.add(time)
 
     def pop_all(self, present: Iterable[EngineTime], now: Instant) -> tuple[EndpointTime, ...]:

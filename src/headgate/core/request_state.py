@@ -164,6 +164,7 @@ class Request:
         "running",
         "sequence",
         "service_class",
+        "session_visits",
         "shed_rank",
         "sheddability",
         "speed",
@@ -250,6 +251,9 @@ class Request:
         """LoRA adapter that serves the request, by its name in the engines. Empty without one."""
         self.hashes: tuple[int, ...] = ()
         """Rolling hashes of the prompt prefix at increasing lengths. Empty if prefix routing is off."""
+        self.session_visits: tuple[tuple[EndpointRecord, int], ...] = ()
+        """Endpoints that served the request's session last, each with the prompt tokens that it has seen and that the
+        prefix index does not know."""
         self.prompt_tokens = 1
         self.cached_tokens = 0
         """Prompt tokens that an endpoint of the first pool probably has in its prefix cache."""

@@ -109,6 +109,7 @@ class Rules:
             kv_tokens is not None,
             None if known is None else known.max_lora,
             self.policy.routing.adapter_load_penalty_ns,
+            self.policy.routing.session_preference_ns,
         )
 
     def account(self, tenant: TenantId) -> TenantId:

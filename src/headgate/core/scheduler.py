@@ -223,6 +223,7 @@ class Scheduler:
             endpoints=tuple(each.summary() for each in fleet.endpoints.values()),
             degradation=tuple(state.overload.degradation_by_pool()),
             prefix_hashes=tuple((name, size) for name, each in fleet.pools.items() if (size := each.prefixes.size)),
+            sessions=tuple((name, size) for name, each in fleet.pools.items() if (size := each.sessions.size)),
             prefix_bytes=tuple(
                 (name, each.prefixes.memory_bytes) for name, each in fleet.pools.items() if each.prefixes.size
             ),

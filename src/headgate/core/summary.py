@@ -75,6 +75,8 @@ class Summary:
     """Pools that have received requests, including those without degradation."""
     prefix_hashes: tuple[tuple[PoolName, int], ...] = ()
     """Number of hashes in the prefix index of each pool that has one."""
+    sessions: tuple[tuple[PoolName, int], ...] = ()
+    """Number of sessions in the session index of each pool that has any."""
     prefix_bytes: tuple[tuple[PoolName, int], ...] = ()
     """Estimated memory of these indexes."""
     waiting_work: tuple[WaitingWork, ...] = ()

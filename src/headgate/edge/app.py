@@ -99,6 +99,8 @@ class GatewayApp:
     """Zone of this gateway. Empty if not configured."""
     metadata_names: tuple[str, ...] = ()
     """Names of the request metadata fields that are stored in the ledger."""
+    session_fields: tuple[str, ...] | None = None
+    """Body fields that may name a session. None if sessions are not used."""
     records: RecordSink = field(default_factory=NullRecordSink)
     """Receives the record of each request when it ends."""
     sample_ppm: int | None = None
@@ -297,6 +299,7 @@ class GatewayApp:
             self.zone,
             target,
             self.metadata_names,
+            self.session_fields,
         )
         try:
             return await (taken if client.received else self._read_in_time(taken, client, tenant))

@@ -6,7 +6,7 @@ The body stays in the gateway. Only the ticket goes to the scheduler.
 import asyncio
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from headgate.edge.auth import CallerKeys, KeyUnverified
@@ -14,6 +14,7 @@ from headgate.edge.client import BodyTooLarge, Client
 from headgate.edge.large_bodies.client import ReadLarge, read_in_thread
 from headgate.edge.options import FIELD_BYTES_MAX
 from headgate.edge.parse_queue import ParseQueue
+from headgate.edge.session import session_hash, session_name
 from headgate.model.message import message
 from headgate.model.outcome import Outcome
 from headgate.model.ticket import ANTHROPIC_APIS, Api, Ticket
@@ -84,12 +85,16 @@ class ParsedRequest:
     """Headers to forward to the engine."""
     digest: bytes = b""
     """Hash of the body as received."""
+    session: bytes = field(default=b"", repr=False)
+    """Session that the caller named, if sessions are used."""
 
     def for_tenant(self, tenant: TenantId) -> "ParsedRequest":
         """Returns the same request for another tenant."""
         prefix = salt_hashes(self.body.prefix, tenant)
         name = fingerprint(self.digest, tenant, self.ticket.model)
-        return replace(self, ticket=replace(self.ticket, tenant=tenant, prefix_hashes=prefix, fingerprint=name))
+        session = session_hash(self.session, tenant)
+        ticket = replace(self.ticket, tenant=tenant, prefix_hashes=prefix, fingerprint=name, session=session)
+        return replace(self, ticket=ticket)
 
 
 def authenticate(client: Client, keys: CallerKeys) -> TenantId:
@@ -163,11 +168,13 @@ async def read_request(  # noqa: PLR0917 (keyword arguments make the call slower
     zone: str = "",
     target: ModelTarget | None = None,
     metadata_names: tuple[str, ...] = (),
+    session_fields: tuple[str, ...] | None = None,
 ) -> ParsedRequest:
     """Reads the body and returns the parsed request. Raises `EdgeRejection`.
 
     `zone` is the zone of this gateway. `target` is the model and operation in a KServe path. `metadata_names` are the
-    metadata fields to keep.
+    metadata fields to keep. `session_fields` are the body fields that may name a session. None if sessions are not
+    used.
     """
     headers = client.headers
     parser = _BodyParser(tenant, read_large, ParseQueue() if parse_queue is None else parse_queue)
@@ -183,6 +190,7 @@ async def read_request(  # noqa: PLR0917 (keyword arguments make the call slower
     if len(body.model) > field_bytes_max or body.service_tier is not None:
         _check_names(body, field_bytes_max)
     first_token_ns, completion_ns = _time_left(headers, deadline_ns, stream=body.stream)
+    session = b"" if session_fields is None else session_name(headers, body, session_fields)
     length = body.length
     other_bytes = length.preamble + length.extra
     # Positional, because keyword arguments would make this call three times as slow.
@@ -211,8 +219,9 @@ async def read_request(  # noqa: PLR0917 (keyword arguments make the call slower
         length.preamble,
         fingerprint(digest, tenant, body.model),
         length.media,
+        session_hash(session, tenant) if session else "",
     )
-    return ParsedRequest(ticket, body, _forwarded_headers(headers, api), digest)
+    return ParsedRequest(ticket, body, _forwarded_headers(headers, api), digest, session)
 
 
 def _forwarded_headers(headers: Mapping[bytes, bytes], api: Api) -> Mapping[str, str]:
@@ -315,10 +324,10 @@ def _received(client: Client, size_max: int) -> bytes | bytearray:
 
 def _check_names(body: RequestBody, chars_max: int) -> None:
     """Rejects long names, because records and operator pages contain them."""
-    for field, name in (("model", body.model), ("service_tier", body.service_tier)):
+    for param, name in (("model", body.model), ("service_tier", body.service_tier)):
         if name is not None and len(name) > chars_max:
             raise EdgeRejection(
-                Outcome.INVALID_REQUEST, f"{field} has {len(name)} characters; the limit is {chars_max}", field
+                Outcome.INVALID_REQUEST, f"{param} has {len(name)} characters; the limit is {chars_max}", param
             )
 
 

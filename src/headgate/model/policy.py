@@ -284,6 +284,9 @@ class AdmissionRules:
     """Maximum predicted wait, in percent of the time that the request may wait. None admits all requests."""
 
 
+SESSION_FIELDS: Final = ("prompt_cache_key",)
+
+
 @dataclass(frozen=True, slots=True)
 class RoutingRules:
     """Rules for choosing an endpoint."""
@@ -294,6 +297,13 @@ class RoutingRules:
     """Penalty for an endpoint outside the gateway's zone, added to its predicted time."""
     adapter_load_penalty_ns: Duration = Duration(200 * MILLISECOND)
     """Penalty for an endpoint that has to load the request's LoRA adapter first, added to its predicted time."""
+    session_preference_ns: Duration = Duration(0)
+    """Cost of an endpoint other than the one that served the session last, for a prompt that it has seen in full.
+
+    0 if sessions are not used.
+    """
+    session_fields: tuple[str, ...] = SESSION_FIELDS
+    """Body fields that may name a session, in order of precedence. The header `x-session-id` precedes them."""
     metrics_stale_ns: Duration = Duration(30 * SECOND)
     """Time without engine metrics after which the metrics of an endpoint are stale.
 

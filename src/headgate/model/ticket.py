@@ -78,6 +78,8 @@ class Ticket:
     """Hash of the tenant, the model and the body. Empty if not computed."""
     has_media: bool = False
     """Whether the prompt contains images, audio, video or files. Only the engine knows how many tokens they take."""
+    session: str = ""
+    """Hash of the tenant and the session that the caller named. Empty if there is none or sessions are not used."""
 
     @property
     def sequences(self) -> int:

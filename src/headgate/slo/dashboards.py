@@ -19,6 +19,7 @@ NOT_SHOWN: Final[Mapping[str, str]] = MappingProxyType(
         "headgate_cell_epoch": "only increases; the panel `Leader` shows a change of scheduler",
         "headgate_directory_tenants": "not a health signal; `headgate status` shows it",
         "headgate_directory_keys": "not a health signal; `headgate status` shows it",
+        "headgate_sessions": "the index is small and bounded; its effect shows in the prefix cache hits",
         "headgate_prefix_index_entries": "the panel `Prefix index size` shows the memory of the index",
     }
 )

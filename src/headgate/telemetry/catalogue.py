@@ -276,6 +276,13 @@ _QUEUES: Final = (
         exposed_when=_SCHEDULER_ONLY,
     ),
     gauge(
+        "headgate_sessions",
+        "pool",
+        "Sessions whose last endpoint is known. The limit is 16,384 per pool.",
+        "See [session affinity](policy.md#session-affinity).",
+        exposed_when=_SCHEDULER_ONLY,
+    ),
+    gauge(
         "headgate_quarantined_requests",
         "",
         "Quarantined requests.",

@@ -113,6 +113,7 @@ def _scheduler_metrics(
     yield _adapter_metrics(summary)
     yield _by_pool("headgate_prefix_index_entries", summary.prefix_hashes, pools)
     yield _by_pool("headgate_prefix_index_bytes", summary.prefix_bytes, pools)
+    yield _by_pool("headgate_sessions", summary.sessions, pools)
     yield _quarantined(summary)
 
 

@@ -60,6 +60,29 @@ def adapter_load(endpoint: EndpointRecord, request: Request, _cached_tokens: int
     return 0 if request.adapter in endpoint.adapters.active else endpoint.settings.adapter_load_ns
 
 
-COST_TERMS: Final[tuple[CostTerm, ...]] = (pending_prefill, interference, own_prefill, prefix_hit, distance)
+def session_preference(endpoint: EndpointRecord, request: Request, _cached_tokens: int) -> int:
+    """Preference for the endpoint that served the request's session last.
+
+    Other endpoints cost the configured time, in proportion to the part of the prompt that the session's last endpoint
+    has probably seen and the prefix index does not know.
+    """
+    if not request.session_visits:
+        return 0
+    seen_tokens = 0
+    for last, tokens in request.session_visits:
+        if last is endpoint:
+            return 0
+        seen_tokens = max(seen_tokens, tokens)
+    return endpoint.settings.session_ns * seen_tokens // request.prompt_tokens
+
+
+COST_TERMS: Final[tuple[CostTerm, ...]] = (
+    pending_prefill,
+    interference,
+    own_prefill,
+    prefix_hit,
+    distance,
+    session_preference,
+)
 ADAPTER_COST_TERMS: Final[tuple[CostTerm, ...]] = (adapter_load,)
 """Terms that apply only to requests with a LoRA adapter."""

@@ -95,6 +95,8 @@ class EndpointSettings:
     """Configured number of distinct LoRA adapters with requests in flight. None if the engine reports it."""
     adapter_load_ns: Duration = Duration(0)
     """Time to load an adapter that is not active."""
+    session_ns: Duration = Duration(0)
+    """Preference for the endpoint that served a session last. 0 if sessions are not used."""
 
 
 class EndpointRecord(InFlightLoad):

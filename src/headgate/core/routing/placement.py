@@ -37,9 +37,11 @@ class Placement:
         return self.pools[endpoint.pool].endpoints.values()
 
     def forget_prefixes(self, endpoint: EndpointRecord) -> None:
-        """Drops the cached prefixes and active adapters of an endpoint that restarts or no longer accepts requests."""
+        """Drops what is cached on an endpoint that restarts or no longer accepts requests."""
         endpoint.adapters.forget_active()
-        self.pools[endpoint.pool].prefixes.forget(endpoint.slot)
+        pool = self.pools[endpoint.pool]
+        pool.prefixes.forget(endpoint.slot)
+        pool.sessions.forget(endpoint.id)
 
     def move(self, endpoint: EndpointRecord, to: Endpoint, now: Instant) -> None:
         """Moves the endpoint to the device and the engine of `to`."""

@@ -11,6 +11,7 @@ from typing import Final
 from headgate.core.routing.endpoints import EndpointRecord, EndpointSettings
 from headgate.core.routing.pool_speed import PoolSpeed
 from headgate.core.routing.prefix_index import PrefixIndex
+from headgate.core.routing.session_index import SessionIndex
 from headgate.core.routing.turnover import Turnover
 from headgate.model.endpoint import EndpointState
 from headgate.model.units import Duration, EndpointId, Instant
@@ -37,6 +38,7 @@ class PoolRecord:
         "live_count",
         "long_count",
         "prefixes",
+        "sessions",
         "settings",
         "speed",
         "turnover",
@@ -51,7 +53,7 @@ class PoolRecord:
         self._limit = 0
         """Total concurrency limit of the live endpoints."""
         self.turnover = Turnover()
-        self.prefixes = PrefixIndex()
+        self.prefixes, self.sessions = PrefixIndex(), SessionIndex()
         self._slots: dict[int, EndpointRecord] = {}
         self.long_count = 0
         """Number of endpoints that are processing a long prompt."""

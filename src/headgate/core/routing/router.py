@@ -1,8 +1,9 @@
 """Router: chooses the endpoint for a request.
 
 The request goes to the candidate with the shortest predicted time, which is the sum of `terms.COST_TERMS`. Candidates
-are the least loaded endpoint with headroom and the endpoints that have more of the prompt in their prefix cache. All
-candidates must pass `filters.FILTERS`. Other endpoints are rarely better, so they are not considered.
+are the least loaded endpoint with headroom, the endpoints that have more of the prompt in their prefix cache, and the
+endpoint that served the request's session last. All candidates must pass `filters.FILTERS`. Other endpoints are rarely
+better, so they are not considered.
 
 An endpoint with a large part of the prompt in its cache does not need headroom for pending prompts. It is sufficient
 that waiting for the prompts ahead takes less time than computing the whole prompt elsewhere. Otherwise, an almost fully
@@ -52,6 +53,8 @@ class LeastTimeRouter:
         if avoid is not None and fleet.live_count(request.pools) <= avoid.live:
             request.excluded = None
         request.unreachable_endpoints = _out_of_reach(request, fleet) if fleet.health.reach.avoided else ()
+        if request.ticket.session:
+            request.session_visits = _session_visits(request, fleet)
         request.uncached_reservation = promised = reservation(request)
         if len(pools) == 1:
             only = fleet.pools.get(pools[0])
@@ -81,11 +84,14 @@ class LeastTimeRouter:
         known, least_ns = 0, None
         if not lane_full:
             endpoint = self._least_loaded(request, promised, pool)
-            if endpoint is None or not request.hashes:
+            if endpoint is None or not (request.hashes or request.session_visits):
                 return None if endpoint is None else (endpoint, 0)
             known = pool.prefixes.depth(endpoint.slot, request.hashes)
             best = endpoint, _prefix_tokens(request, known)
-        for holder in islice(_prefix_holders(request, pool, known, lane_full=lane_full), _CANDIDATES_MAX):
+        holders = islice(_prefix_holders(request, pool, known, lane_full=lane_full), _CANDIDATES_MAX)
+        # The long lane is not passed because of a session, whose endpoint may have lost the prompt.
+        visited = () if lane_full or not request.session_visits else _visited(request, pool)
+        for holder in (*visited, *holders) if visited else holders:
             if holder[0].accepts_queued() and self._passes(holder[0], request, promised):
                 score_ns = self._score_ns(request, *holder)
                 if best is not None and least_ns is None:
@@ -164,6 +170,31 @@ def _prefix_holders(request: Request, pool: PoolRecord, known: int, *, lane_full
             return
         for slot in iter_slots(found, request.sequence % len(pool.endpoints)):
             yield pool.endpoint_at(slot), cached_tokens
+
+
+def _session_visits(request: Request, fleet: FleetState) -> tuple[tuple[EndpointRecord, int], ...]:
+    """Returns the endpoints of the request's pools that served its session last.
+
+    Each has the number of prompt tokens that it has seen, not counting those that the prefix index knows: they are
+    already counted as a prefix-cache hit.
+    """
+    found: list[tuple[EndpointRecord, int]] = []
+    for name in request.pools:
+        pool = fleet.pools.get(name)
+        visit = None if pool is None else pool.sessions.last(request.ticket.session)
+        if pool is not None and visit is not None and (endpoint := pool.endpoints.get(visit[0])) is not None:
+            known_tokens = _prefix_tokens(request, pool.prefixes.depth(endpoint.slot, request.hashes))
+            found.append((endpoint, max(0, min(visit[1], request.prompt_tokens) - known_tokens)))
+    return tuple(found)
+
+
+def _visited(request: Request, pool: PoolRecord) -> tuple[Candidate, ...]:
+    """Returns the endpoint of this pool that served the request's session last."""
+    return tuple(
+        (endpoint, _prefix_tokens(request, pool.prefixes.depth(endpoint.slot, request.hashes)))
+        for endpoint, _ in request.session_visits
+        if pool.endpoints.get(endpoint.id) is endpoint
+    )
 
 
 # Cached prefixes and reservations

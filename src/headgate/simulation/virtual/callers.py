@@ -132,6 +132,7 @@ class SimulatedCallers:
                     client_retries=arrival.previous_tries + story.tries - 1,
                     output_tokens_max=arrival.output_tokens if caller.behaviour.sends_max_tokens else None,
                     prefix_hashes=packed_prefix_hashes(arrival),
+                    session=arrival.session,
                 )
             )
         )

@@ -24,6 +24,8 @@ class Arrival:
     """Chained names of the prompt's blocks. Equal names mean equal prompts up to that block."""
     previous_tries: int = 0
     """Number of earlier tries, as reported by the client."""
+    session: str = ""
+    """Session that the client names. Empty if it names none."""
 
 
 Arrivals = Iterator[Arrival]

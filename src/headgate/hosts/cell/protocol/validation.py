@@ -264,7 +264,7 @@ def check_ticket(ticket: Ticket) -> None:
         len(ticket.prefix_hashes) % 8 == 0 and len(ticket.prefix_hashes) <= 512, "prefix is not a sequence of hashes"
     )
     _require(_valid_durations(ticket.first_token_ns_left, ticket.completion_ns_left), "a deadline is out of range")
-    _require(len(ticket.fingerprint) <= NAME_MAX, "fingerprint is too long")
+    _require(max(len(ticket.fingerprint), len(ticket.session)) <= NAME_MAX, "fingerprint or session is too long")
 
 
 def _texts_length(ticket: Ticket) -> int:
