@@ -4,6 +4,8 @@ from dataclasses import replace
 
 import pytest
 
+from headgate.core.events import EndpointJoined
+from headgate.hosts.cell.protocol.known_endpoints import KnownEndpoints
 from headgate.hosts.cell.protocol.messages import Share
 from headgate.hosts.cell.protocol.shares import island_endpoint, island_policy, places_of, remaining_policy
 from headgate.model.limits import Limits
@@ -28,6 +30,26 @@ def test_every_member_gets_a_slot_if_endpoints_have_fewer_slots_than_members() -
 
     for rank in range(4):
         assert any(places_of(Share(rank, 4), name, 1) for name in names)
+
+
+@pytest.mark.parametrize("members", [2, 3, 5])
+def test_islands_have_the_same_slots_on_all_endpoints_of_a_shared_engine(members: int) -> None:
+    endpoints = [replace(an_endpoint(name, places=7), engine="host:1") for name in ("a/e", "b/e", "c/e")]
+    shares = [[island_endpoint(Share(rank, members), each) for each in endpoints] for rank in range(members)]
+    slots = [{0 if each is None else each.in_flight_max for each in share} for share in shares]
+
+    assert all(len(each) == 1 for each in slots)
+    assert sum(each.pop() for each in slots) == 7
+
+
+def test_endpoints_of_a_shared_engine_are_found_together() -> None:
+    known = KnownEndpoints()
+    for name, engine in (("a/e", "x"), ("b/e", "x"), ("c/e", "y"), ("d/e", "")):
+        known.apply_event(EndpointJoined(replace(an_endpoint(name), engine=engine)))
+
+    assert known.sharing(EndpointId("b/e")) == ("a/e", "b/e")
+    assert known.sharing(EndpointId("d/e")) == ("d/e",)
+    assert known.sharing(EndpointId("unknown")) == ("unknown",)
 
 
 def test_island_does_not_use_an_endpoint_without_a_slot_of_its_own() -> None:
