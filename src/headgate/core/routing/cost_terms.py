@@ -4,7 +4,7 @@ Each cost term is a function that returns predicted time in nanoseconds. The ter
 candidate with the lowest sum gets the request. `headgate explain` shows the value of each term. Costs that are the same
 for all endpoints are omitted. To add a term, define it here and add it to `COST_TERMS`.
 
-Terms only rank the candidates that `router` selects.
+Terms only rank the candidates that `router` selects. It adds `session_preference` itself, because few requests need it.
 """
 
 from collections.abc import Callable
@@ -76,13 +76,6 @@ def session_preference(endpoint: EndpointRecord, request: Request, _cached_token
     return endpoint.settings.session_ns * seen_tokens // request.prompt_tokens
 
 
-COST_TERMS: Final[tuple[CostTerm, ...]] = (
-    pending_prefill,
-    interference,
-    own_prefill,
-    prefix_hit,
-    distance,
-    session_preference,
-)
+COST_TERMS: Final[tuple[CostTerm, ...]] = (pending_prefill, interference, own_prefill, prefix_hit, distance)
 ADAPTER_COST_TERMS: Final[tuple[CostTerm, ...]] = (adapter_load,)
 """Terms that apply only to requests with a LoRA adapter."""

@@ -23,7 +23,7 @@ from itertools import islice
 from typing import Final
 
 from headgate.core.request_state import Request
-from headgate.core.routing.cost_terms import ADAPTER_COST_TERMS, COST_TERMS, CostTerm
+from headgate.core.routing.cost_terms import ADAPTER_COST_TERMS, COST_TERMS, CostTerm, session_preference
 from headgate.core.routing.endpoints import EndpointRecord, Reservation
 from headgate.core.routing.filters import FILTERS, RoutingFilter
 from headgate.core.routing.fleet import FleetState
@@ -75,6 +75,8 @@ class LeastTimeRouter:
         for term in self.terms + self.adapter_terms if request.adapter else self.terms:
             if cost_ns := term(endpoint, request, cached_tokens):
                 shares += ((term.__name__, cost_ns),)
+        if request.session_visits and (cost_ns := session_preference(endpoint, request, cached_tokens)):
+            shares += ((session_preference.__name__, cost_ns),)
         return shares
 
     def _best(self, request: Request, promised: Reservation, pool: PoolRecord) -> Candidate | None:
@@ -146,6 +148,8 @@ class LeastTimeRouter:
         score_ns = 0
         for term in self.terms + self.adapter_terms if request.adapter else self.terms:
             score_ns += term(endpoint, request, cached_tokens)
+        if request.session_visits:
+            score_ns += session_preference(endpoint, request, cached_tokens)
         return score_ns
 
 
