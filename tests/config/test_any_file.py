@@ -8,7 +8,14 @@ from hypothesis import strategies as st
 from headgate.config.class_schema import DegradationStepSection
 from headgate.config.pool_schema import CalendarEventSection, FleetSection, ScalingSection, SpeedSection
 from headgate.config.problems import ConfigErrors
-from headgate.config.schema import CellSection, ConfigFile, TenantLimitsSection, TierSection
+from headgate.config.schema import (
+    CellSection,
+    ConfigFile,
+    RouteMatchSection,
+    RouteSection,
+    TenantLimitsSection,
+    TierSection,
+)
 from tests.config.builders import settings_of
 
 WORDS = (
@@ -58,6 +65,10 @@ NAMES = (
     "reasoning_effort",
     *SpeedSection.__struct_fields__,
     *TierSection.__struct_fields__,
+    *RouteSection.__struct_fields__,
+    *RouteMatchSection.__struct_fields__,
+    "routes",
+    "sticky",
     *DegradationStepSection.__struct_fields__,
     *TenantLimitsSection.__struct_fields__,
     *CellSection.__struct_fields__,

@@ -2,6 +2,7 @@
 
 import pytest
 
+from headgate.config.references import TENANT_PATH_RULE
 from tests.config.builders import (
     SMALL,
     problems_of,
@@ -382,6 +383,38 @@ def test_invalid_device_and_zone_names_are_reported() -> None:
             "tiers: [{pools: small, name: a b}]",
             "tiers[0].name: a name must have 1 to 64 characters: letters, digits, and . _ -",
         ),
+        ("routes: [{weight: 1}]", "routes[0]: needs exactly one of pools, tier and model"),
+        ("routes: [{pools: small, tier: t}]", "routes[0]: needs exactly one of pools, tier and model"),
+        ("routes: smal", 'routes[0].pools[0]: pool "smal" does not exist; did you mean "small"?'),
+        ("routes: [{tier: big}]", 'routes[0].tier: tier "big" does not exist; none is defined'),
+        ("routes: [{model: smollm2}]", 'routes[0].model: other model "smollm2" does not exist; none is defined'),
+        (
+            "routes: [{pools: small, match: {classes: bath}}]",
+            'routes[0].match.classes[0]: class "bath" does not exist; did you mean "batch"?',
+        ),
+        (
+            "routes: [{pools: small, match: {plans: gold}}]",
+            'routes[0].match.plans[0]: "gold" is not a valid value; available: free, standard, critical',
+        ),
+        (
+            "routes: [{pools: small, match: {tenants: a b}}]",
+            f"routes[0].match.tenants[0]: {TENANT_PATH_RULE}",
+        ),
+        (
+            "routes: [{pools: small, match: {headers: {x-beta: []}}}]",
+            "routes[0].match.headers.x-beta: has no values; list the values to match",
+        ),
+        ("routes: [{pools: small, weight: 1000001}]", "routes[0].weight: is 1,000,001; the maximum is 1,000,000"),
+        (
+            "routes: [{pools: small, name: a b}]",
+            "routes[0].name: a name must have 1 to 64 characters: letters, digits, and . _ -",
+        ),
+        ("routes: [small, small]", 'routes[1]: two routes are called "small"; set name to tell them apart'),
+        (
+            f"routes: [{', '.join(f'{{pools: small, name: r{n}}}' for n in range(33))}]",
+            "routes: has 33 routes; at most 32",
+        ),
+        ("sticky: usr", 'sticky: "usr" is not a valid value; did you mean "user"?'),
         ("fallbacks: smollm3", 'fallbacks[0]: model "smollm3" does not exist; did you mean "smollm2"?'),
         ("fallbacks: smollm2", "fallbacks[0]: is the model itself; remove it"),
     ],
@@ -659,3 +692,28 @@ def test_error_docs_url_must_be_plain(address: str) -> None:
     assert problems_of(small_with(f"error_docs_url: {address}")) == [
         "8: error_docs_url: is not a valid base URL; write it as https://HOST/PATH, without ? or #"
     ]
+
+
+def test_routes_may_match_a_limited_number_of_headers() -> None:
+    headers = ", ".join(f"x-{number}: a" for number in range(9))
+    text = SMALL.replace(
+        "smollm2: small", f"smollm2: {{pools: small, routes: [{{pools: small, match: {{headers: {{{headers}}}}}}}]}}"
+    )
+
+    assert problems_of(text) == ["3: models: have routes that match 9 headers; at most 8 are allowed"]
+
+
+@pytest.mark.parametrize(
+    ("routes", "said"),
+    [
+        (
+            "[small, {pools: small, name: b, match: {plans: free}}]",
+            "routes[0]: matches every request, so later groups are never used; move it to the end",
+        ),
+        ("[{pools: small, weight: 0}]", "routes[0]: gets no traffic, because all routes with this match have weight 0"),
+    ],
+)
+def test_routes_without_traffic_cause_a_warning(routes: str, said: str) -> None:
+    text = SMALL.replace("smollm2: small", f"smollm2: {{pools: small, routes: {routes}}}")
+
+    assert warnings_of(text) == [f"4: models.smollm2.{said}"]

@@ -35,6 +35,7 @@ from headgate.model.policy import (
     ServiceClass,
     SheddingRules,
 )
+from headgate.model.routes import ModelRoute, RouteMatch, Sticky
 from headgate.model.scaling import ScalingRules
 from headgate.model.speed import EngineSpeed
 from headgate.model.tenant import Plan, Tenant, tenant_table
@@ -94,6 +95,8 @@ models:
       - {{pools: large, classes: chat, plans: [critical, standard], prompt_tokens_max: 1000, name: quick}}
       - spare
     fallbacks: [other]
+    routes: [{{pools: large, weight: 2, name: new, match: {{plans: free}}}}]
+    sticky: user
   other: spare
 classes:
   chat:
@@ -394,6 +397,8 @@ def test_every_setting_is_parsed() -> None:
                         ModelTierRule(("spare",)),
                     ),
                     fallbacks=("other",),
+                    routes=(ModelRoute("new", ("large",), 2, RouteMatch(plans=(Plan.FREE,))),),
+                    sticky=Sticky.USER,
                 ),
                 Model("other", ("spare",)),
                 Model("tuned", ("large",), adapter="lora"),
@@ -546,6 +551,7 @@ def test_every_policy_field_can_be_set() -> None:
         (large.speed, EngineSpeed()),
         (big, Model("usual", ())),
         (big.tiers[0], ModelTierRule(())),
+        (big.routes[0], ModelRoute("usual", ())),
         (chat, ServiceClass("usual", band=1, accepts_unclassified=False)),
         (policy.headroom, HeadroomRules()),
         (policy.admission, AdmissionRules()),

@@ -4,9 +4,9 @@ import pytest
 
 from headgate.control.operator_overrides import OVERRIDES_MAX, MemoryOverrides, overrides_status
 from headgate.model.limits import Limits
-from headgate.model.overrides import DrainEndpoint, HoldClass, PinDegradation, Throttle
+from headgate.model.overrides import DrainEndpoint, HoldClass, PinDegradation, SetRouteWeights, Throttle
 from headgate.model.policy import Policy
-from headgate.model.units import SECOND, ClassName, EndpointId, Instant, PoolName, TenantId
+from headgate.model.units import SECOND, ClassName, EndpointId, Instant, ModelName, PoolName, TenantId
 from headgate.ports.directory import Actor, ChangeRejected, NotFound
 
 ALICE = Actor("alice", "192.0.2.7")
@@ -34,6 +34,7 @@ async def test_overrides_are_merged_into_the_policy() -> None:
     await kept.place("hold", "batch")
     await kept.place("drain", "small/1")
     await kept.place("pin", "small", level=2)
+    await kept.place("weights", "chat", old=95, new=5)
 
     until = Instant(1_060 * SECOND)
     assert kept.book.apply(Policy()).overrides == (
@@ -41,14 +42,16 @@ async def test_overrides_are_merged_into_the_policy() -> None:
         HoldClass(ClassName("batch"), until),
         DrainEndpoint(EndpointId("small/1"), until),
         PinDegradation(PoolName("small"), 2, until),
+        SetRouteWeights(ModelName("chat"), (("old", 95), ("new", 5)), until),
     )
-    assert kept.changes == 4
+    assert kept.changes == 5
     shown = overrides_status(kept.book.apply(Policy()).overrides, kept.now)
     assert [(each["verb"], each["target"], each["remaining_s"]) for each in shown] == [
         ("throttle", "acme", 60),
         ("hold", "batch", 60),
         ("drain", "small/1", 60),
         ("pin", "small", 60),
+        ("weights", "chat", 60),
     ]
     assert overrides_status(kept.book.apply(Policy()).overrides, until) == []
 

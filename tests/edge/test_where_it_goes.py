@@ -151,3 +151,33 @@ async def test_response_header_names_the_fallback_model(tmp_path: Path) -> None:
     assert answer.headers["x-headgate-model"] == "n"
     assert answer.headers["x-headgate-degraded"] == "model=n"
     assert len(large.requests) == 1
+
+
+async def test_routes_follow_headers_weights_and_the_sticky_user_even_after_a_reload(tmp_path: Path) -> None:
+    def config(*weights: int) -> dict[str, Any]:
+        routes = [
+            {"name": "testers", "pools": ["large"], "match": {"headers": {"X-Beta": ["1"]}}},
+            {"pools": ["small"], "weight": weights[0]},
+            {"pools": ["large"], "weight": weights[1]},
+        ]
+        return of_two_pools(small.url, large.url, m={"pools": ["small"], "routes": routes, "sticky": "user"})
+
+    async with FakeEngine() as small, FakeEngine(models=("fake-large",)) as large:
+        async with gateway_in_loop(config(1, 1), tmp_path) as gateway:
+
+            async def served_by(user: str | None = None, **headers: str) -> str:
+                before = len(large.requests)
+                fields = {} if user is None else {"user": user}
+                async with gateway.post(chat(model="m", **fields), headers=headers) as answer:
+                    assert answer.status == 200, await answer.text()
+                return "large" if len(large.requests) > before else "small"
+
+            users = [f"user{number}" for number in range(12)]
+            first = {user: await served_by(user) for user in users}
+            assert set(first.values()) == {"small", "large"}
+            assert {user: await served_by(user) for user in users} == first
+            assert await served_by(**{"x-beta": "1"}) == "large"
+
+            await gateway.rewrite(config(1, 0))
+            assert {await served_by(user) for user in users} == {"small"}
+            assert await served_by(**{"x-beta": "1"}) == "large"

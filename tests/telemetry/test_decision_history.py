@@ -489,3 +489,11 @@ def test_all_requests_sent_during_the_wait_are_counted() -> None:
 
     assert data["steps"][1]["waited_ms"] == 30 * SECOND / 1e6
     assert "300 other requests were sent to pool main (300 from bolt)" in data["summary"]
+
+
+def test_explanation_names_the_route() -> None:
+    explanation = told((0, arrived(), (replace(sent(), route="candidate"),)))
+
+    assert 'took route "candidate"' in explanation["summary"]
+    assert [step["route"] for step in explanation["steps"] if step["kind"] == "dispatched"] == ["candidate"]
+    assert explanation["steps"][1]["reason"].startswith("route candidate; ")

@@ -27,7 +27,8 @@ from headgate.core.summary import EndpointSummary, PoolDegradation, Summary
 from headgate.model.caps import Caps
 from headgate.model.endpoint import Endpoint, EndpointState
 from headgate.model.outcome import Outcome
-from headgate.model.policy import Policy, Pool, ServiceClass
+from headgate.model.policy import Model, Policy, Pool, ServiceClass
+from headgate.model.routes import ModelRoute
 from headgate.model.ticket import Api, Ticket
 from headgate.model.units import MILLISECOND, SECOND, EndpointId, PoolName
 from headgate.model.usage import Usage, UsageSource
@@ -35,6 +36,7 @@ from headgate.ports.fleet import Phase
 from headgate.telemetry.histogram import Histogram
 from headgate.telemetry.meters import Meters
 from headgate.telemetry.prometheus import render
+from headgate.telemetry.route_meters import RouteMeters
 
 EMPTY = Summary(policy_hash="", queued={}, requests=0, endpoints=())
 POLICY = Policy(classes=(ServiceClass("chat", 0), ServiceClass("batch", 1)), pools=(Pool("small"), Pool("large")))
@@ -422,3 +424,40 @@ def test_endpoint_warming_start_and_drain_times_are_reported() -> None:
     assert "headgate_endpoint_drain_seconds_sum{pool=large}" not in found, (
         "this process does not start endpoints of pool large"
     )
+
+
+def test_requests_of_routed_models_are_counted_by_their_last_route() -> None:
+    model = Model("m", ("small",), routes=(ModelRoute("old", ("small",)), ModelRoute("new", ("large",))))
+    observer = an_observer(replace(POLICY, models=(model,)))
+
+    saw(observer, replace(dispatch(), route="old"), event=arrived())
+    saw(observer, replace(dispatch(attempt=2), route="new"))
+    saw(observer, end(Outcome.COMPLETED), event=ended(attempt=2))
+    saw(observer, event=arrived())
+    saw(observer, end(Outcome.QUEUE_FULL))
+    saw(observer, replace(dispatch("s"), route="gone"), event=arrived("s"))
+    saw(observer, replace(end(Outcome.COMPLETED), request_id="s"))
+
+    def routed() -> dict[str, float]:
+        return {key: value for key, value in samples(observer).items() if "route=" in key and value}
+
+    assert routed() == {"headgate_route_requests_total{model=m,result=completed,route=new}": 1}
+    saw(observer, event=PolicyChanged(replace(POLICY, models=(replace(model, routes=model.routes[1:]),)), "h2"))
+    assert routed() == {"headgate_route_requests_total{model=m,result=completed,route=new}": 1}
+    saw(observer, event=PolicyChanged(POLICY, "h3"))
+    assert routed() == {}
+
+
+def test_number_of_open_requests_counted_by_route_is_bounded() -> None:
+    meters = RouteMeters(open_max=1)
+    meters.change_models((Model("m", ("small",), routes=(ModelRoute("old", ("small",)),)),))
+    for name in ("a", "b"):
+        meters.arrived(arrived(name).ticket)
+        meters.dispatched(replace(dispatch(name), route="old"))
+        meters.ended(replace(end(Outcome.COMPLETED), request_id=name))
+    meters.arrived(arrived("c").ticket)
+    meters.arrived(arrived("d").ticket)
+    meters.dispatched(replace(dispatch("d"), route="old"))
+    meters.ended(replace(end(Outcome.COMPLETED), request_id="d"))
+
+    assert sum(meters.requests["m", "old"].values()) == 2

@@ -163,6 +163,7 @@ class Gateway:
             zone=settings.zone,
             metadata_names=settings.metadata_names,
             session_fields=settings.session_fields,
+            route_inputs=settings.route_inputs,
             records=self._observability,
             sample_ppm=settings.sample_ppm,
             journal=self._accounts.journal,

@@ -171,6 +171,7 @@ class Reloader:
         door.zone = settings.zone
         door.metadata_names = settings.metadata_names
         door.session_fields = settings.session_fields
+        door.route_inputs = settings.route_inputs
         door.sample_ppm = settings.sample_ppm
         for listener in parts.listeners:
             listener.connections.limits = settings.limits

@@ -62,7 +62,7 @@ _Setting = tuple[str, Effective]
 _PRESENT: Final = Effective("present", "")
 _UNSET: Final = "not set"
 _OPTIONAL_SECTIONS: Final = ("tls", "scaling", "batching")
-_LISTS_OF_SECTIONS: Final = ("adapters", "endpoints", "prices", "tiers", "degradation_steps", "calendar")
+_LISTS_OF_SECTIONS: Final = ("adapters", "endpoints", "prices", "tiers", "routes", "degradation_steps", "calendar")
 _MICRO_USD: Final = NANO_USD_PER_USD // 1_000_000
 
 _DERIVED: Final = frozenset(

@@ -1,4 +1,4 @@
-"""Models: their pools, tiers and fallbacks.
+"""Models: their pools, tiers, fallbacks and routes.
 
 A model's tiers are rules, and the first one that matches a request applies. Fallbacks are other models.
 """
@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping
 from headgate.config.enum_values import parse_enum
 from headgate.config.problems import ConfigReport, SettingPath
 from headgate.config.references import NAME_RULE, ReferenceChecker, is_name
+from headgate.config.routes import check_header_count, check_routes, model_routes
 from headgate.config.schema import ModelSection, TierSection
 from headgate.model.policy import Model, ModelTierRule
 from headgate.model.tenant import Plan
@@ -15,16 +16,23 @@ from headgate.model.units import ClassName, ModelName, PoolName
 
 
 def models(sections: Mapping[str, ModelSection], report: ConfigReport) -> tuple[Model, ...]:
-    return tuple(
-        Model(
-            ModelName(name),
-            tuple(PoolName(each) for each in section.pools),
-            tiers=tuple(
-                _tier(tier, ("models", name, "tiers", number), report) for number, tier in enumerate(section.tiers)
-            ),
-            fallbacks=tuple(ModelName(each) for each in section.fallbacks),
-        )
-        for name, section in sections.items()
+    found = tuple(_model(name, sections, report) for name in sections)
+    check_header_count(found, report)
+    return found
+
+
+def _model(name: str, sections: Mapping[str, ModelSection], report: ConfigReport) -> Model:
+    section = sections[name]
+    routes, sticky = model_routes(name, sections, report)
+    return Model(
+        ModelName(name),
+        tuple(PoolName(each) for each in section.pools),
+        tiers=tuple(
+            _tier(tier, ("models", name, "tiers", number), report) for number, tier in enumerate(section.tiers)
+        ),
+        fallbacks=tuple(ModelName(each) for each in section.fallbacks),
+        routes=routes,
+        sticky=sticky,
     )
 
 
@@ -56,6 +64,7 @@ def check_models(
             problem = "is the model itself; remove it"
             report.add_problem((*place, "fallbacks", section.fallbacks.index(name)), problem)
         _check_tiers(section, classes, (*place, "tiers"), report)
+        check_routes(name, sections, pools, classes, report)
 
 
 def _check_tiers(section: ModelSection, classes: Collection[str], place: SettingPath, report: ConfigReport) -> None:

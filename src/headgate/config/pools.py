@@ -121,7 +121,11 @@ class _PoolReader:
 
     def _served_model(self, name: str, section: PoolSection) -> str:
         """The configured name, or the name of the only model that uses the pool."""
-        models = [model for model, its in self.file.models.items() if name in its.pools]
+        models = [
+            model
+            for model, its in self.file.models.items()
+            if name in its.pools or any(name in route.pools for route in its.routes)
+        ]
         if not models and not has_adapters(section):
             self.report.add_warning(("pools", name), "no model uses this pool; add it to a model, or remove it")
         elif len(models) > 1 and section.served_model is None:

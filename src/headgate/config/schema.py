@@ -108,12 +108,32 @@ class TierSection(Section, frozen=True):
     name: str | None = None
 
 
+class RouteMatchSection(Section, frozen=True):
+    tenants: list[str] = []
+    plans: list[str] = []
+    classes: list[str] = []
+    headers: dict[str, list[str]] = {}
+
+
+class RouteSection(Section, frozen=True):
+    SHORTHAND: ClassVar[str | None] = "pools"
+
+    pools: list[str] = []
+    tier: str | None = None
+    model: str | None = None
+    weight: Count = 1
+    match: RouteMatchSection = RouteMatchSection()
+    name: str | None = None
+
+
 class ModelSection(Section, frozen=True):
     SHORTHAND: ClassVar[str | None] = "pools"
 
     pools: Annotated[list[str], Meta(extra={"next": "list the pools that serve this model"})]
     tiers: list[TierSection] = []
     fallbacks: list[str] = []
+    routes: list[RouteSection] = []
+    sticky: str = "request"
 
 
 class TenantLimitsSection(Section, frozen=True):

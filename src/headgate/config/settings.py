@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from headgate.config.routes import route_inputs
 from headgate.control.options import FileStamp, NotificationOptions, ReloadTrigger
 from headgate.edge.options import EdgeLimits
 from headgate.fleets.dns.options import DnsOptions
@@ -17,6 +18,7 @@ from headgate.hosts.cell.options import CellOptions
 from headgate.identity.options import IssuerOptions, OperatorTokenOptions
 from headgate.ledger.options import DatabaseOptions, LedgerOptions
 from headgate.model.policy import BatchRules, Policy
+from headgate.model.routes import RouteInputs
 from headgate.model.scaling import ScalingRules
 from headgate.model.stage import Stage
 from headgate.model.units import ClassName, Duration, PoolName, TenantId
@@ -196,6 +198,11 @@ class Settings:
         """Body fields that may name a session. None if sessions are not used."""
         routing = self.policy.routing
         return routing.session_fields if routing.session_preference_ns else None
+
+    @property
+    def route_inputs(self) -> RouteInputs | None:
+        """Parts of requests that the routes of models need. None if they need nothing."""
+        return route_inputs(self.policy.models)
 
     @property
     def sample_ppm(self) -> int | None:

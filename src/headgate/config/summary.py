@@ -309,6 +309,7 @@ def _range(what: str, least: int, most: int | None) -> str:
 
 def _tiers(model: Model) -> str:
     tiers = f", {_count(model.tiers, 'tier')}" if model.tiers else ""
+    tiers += f", {_count(model.routes, 'route')} by {model.sticky}" if model.routes else ""
     return tiers + (f", fallbacks {_names(model.fallbacks)}" if model.fallbacks else "")
 
 

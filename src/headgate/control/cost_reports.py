@@ -40,7 +40,7 @@ def _idle_weights(policy: Policy) -> Mapping[str, Mapping[str, int]]:
     it.
     """
     weights = {tenant.id: tenant.weight for tenant in policy.tenants}
-    serves = {model.name: model.pools for model in policy.models}
+    serves = {model.name: model.all_pools for model in policy.models}
     every = frozenset(pool for pools in serves.values() for pool in pools)
     pools: dict[str, dict[str, int]] = {pool.name: {} for pool in policy.pools}
     for tenant in policy.tenants:

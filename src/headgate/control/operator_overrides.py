@@ -13,9 +13,16 @@ from dataclasses import replace
 from typing import Final
 
 from headgate.model.limits import Limits
-from headgate.model.overrides import DrainEndpoint, HoldClass, OperatorOverride, PinDegradation, Throttle
+from headgate.model.overrides import (
+    DrainEndpoint,
+    HoldClass,
+    OperatorOverride,
+    PinDegradation,
+    SetRouteWeights,
+    Throttle,
+)
 from headgate.model.policy import Policy
-from headgate.model.units import SECOND, ClassName, EndpointId, Instant, PoolName, TenantId
+from headgate.model.units import SECOND, ClassName, EndpointId, Instant, ModelName, PoolName, TenantId
 from headgate.ports.directory import Actor, AuditRow, ChangeRejected, NotFound, OverrideRow
 from headgate.telemetry.log import log_event
 
@@ -47,6 +54,8 @@ def override_of(row: OverrideRow) -> OperatorOverride | None:
             return DrainEndpoint(EndpointId(row.target), until)
         case "pin":
             return PinDegradation(PoolName(row.target), terms.get("level", 0), until)
+        case "weights":
+            return SetRouteWeights(ModelName(row.target), tuple(terms.items()), until)
         case _:
             return None
 
@@ -71,6 +80,8 @@ def _verb_and_target(order: OperatorOverride) -> tuple[str, str]:
             return "drain", order.endpoint_id
         case PinDegradation():
             return "pin", order.pool
+        case SetRouteWeights():
+            return "weights", order.model
 
 
 class MemoryOverrides:

@@ -46,12 +46,13 @@ def adopt_running(report: AttemptReported, rules: Rules, *, sequence: int, now: 
 
     Its length and cost are not yet estimated.
     """
-    verdict = check_policy(rules.without_unknown_names(report.ticket), rules)
+    verdict = check_policy(rules.without_unknown_names(report.ticket), rules, report.route)
     admitted = verdict if isinstance(verdict, Admitted) else None
     service_class = _class_of(report, admitted, rules)
     pools = admitted.pools if admitted is not None and report.pool in admitted.pools else (report.pool,)
     request = Request(report.ticket, service_class, pools, sequence, _arrival_time(report, now))
     request.waited_ns, request.held_ns, request.level = report.waited_ns, report.held_ns, report.level
+    request.route = report.route
     if report.model is not None:
         request.model, request.fell_back = report.model, not report.level
     _shift_target(request)

@@ -47,6 +47,8 @@ class Dispatch:
     are ignored when commands are compared."""
     adapter: str = ""
     """LoRA adapter that serves the request, by its name in the engine. Empty without one."""
+    route: str = ""
+    """Route of the requested model. Empty if the model has no routes, none matches or a fallback model serves."""
 
 
 @message

@@ -147,7 +147,7 @@ class Dispatcher:
                 service_class.caps,
                 dispatch_reason(endpoint, promised) + about_adapter,
                 # By position, because keywords take longer: the level, the flag, the limits, the model, the hold time,
-                # the costs, the adapter.
+                # the costs, the adapter, the route.
                 request.level,
                 hedge,
                 state.limits.left(ticket.tenant, now) if state.limits.paths else None,
@@ -155,6 +155,7 @@ class Dispatcher:
                 request.held_ns,
                 costs,
                 adapter,
+                request.route,
             )
         )
         return attempt

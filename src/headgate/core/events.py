@@ -146,6 +146,8 @@ class RequestReported:
     failed_at: EndpointId | None = None
     """Endpoint of the last failed attempt."""
     counted: CountedUpTo = CountedUpTo.ARRIVAL
+    route: str = ""
+    """Route of the last attempt, which the request keeps."""
 
 
 @message
@@ -187,6 +189,7 @@ class AttemptReported:
     counted: CountedUpTo = CountedUpTo.SENT
     cost: NanoUsd | None = NanoUsd(0)
     """Cost of a request that has ended, as in `RequestSettled`."""
+    route: str = ""
 
 
 @message

@@ -23,6 +23,7 @@ from headgate.core.queues.min_shares import MinShares
 from headgate.core.request_state import Request
 from headgate.core.retry_budget import RetryBudget
 from headgate.core.routing.fleet import FleetState
+from headgate.core.routing.model_routes import route_pools
 from headgate.core.routing.model_tiers import allowed_pools, next_lower_tier
 from headgate.core.rules import Rules
 from headgate.core.summary import PoolDegradation
@@ -235,6 +236,9 @@ class Overload:
         elif lowers_tier(request.service_class, level) and self._is_easy(request):
             model = self._rules.models[request.model]
             pools = allowed_pools(next_lower_tier(request.pools, model), request.service_class)
+            if request.route:
+                routed = route_pools(model, request.route)
+                pools = tuple(each for each in pools if each in routed)
         return pools or request.pools
 
     def _is_easy(self, request: Request) -> bool:

@@ -74,7 +74,9 @@ class PolicyUpdate:
         if request.fell_back:
             verdict = readmission(request, state.fleet, state.rules, holds=state.queue.holds, now=now)
         else:
-            verdict = check_policy(state.rules.without_unknown_names(request.ticket), state.rules)
+            # A request that has not been sent yet follows the new weights.
+            route = request.route if request.attempts_made else ""
+            verdict = check_policy(state.rules.without_unknown_names(request.ticket), state.rules, route)
         if isinstance(verdict, Rejection):
             state.queue.dequeue(request, now)
             self._termination.end(
@@ -100,6 +102,7 @@ class PolicyUpdate:
         """Applies the active overrides and the tenant limits that result from them."""
         state, orders = self._state, self._overrides
         self._apply_limits(now)
+        state.rules.set_route_weights(orders.active)
         state.fleet.drain(orders.drained_endpoints())
         state.overload.pin(orders.pinned_levels(), state.fleet, state.queue.min_shares)
         state.queue.backlog.held_classes = orders.held_classes()

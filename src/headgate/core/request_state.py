@@ -161,6 +161,7 @@ class Request:
         "prompt_tokens",
         "queued_since",
         "reserved",
+        "route",
         "running",
         "sequence",
         "service_class",
@@ -243,6 +244,8 @@ class Request:
         """Initialises the values that are estimated once the class and the pools are known."""
         self.account = self.ticket.tenant
         """Fairness account: the tenant, or the level of the tenant's path at which fair shares are counted."""
+        self.route = ""
+        """Route of the requested model that selected the pools. Empty if none did."""
         self.long_prompt = False
         """Whether the prompt counts as long (`HeadroomRules.long_prompt_tokens`)."""
         self.work_key: WorkKey = (self.pools, self.service_class.band, False)

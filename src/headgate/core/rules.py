@@ -6,7 +6,9 @@ from typing import Final
 
 from headgate.core.queues.fair_queue import DEFAULT_WEIGHT
 from headgate.core.routing.endpoints import EndpointSettings
+from headgate.core.routing.model_routes import with_route_weights
 from headgate.core.routing.model_tiers import tier_names
+from headgate.model.overrides import OperatorOverride
 from headgate.model.policy import AUTO_SERVICE_TIERS, Model, Policy, Pool, ServiceClass
 from headgate.model.speed import EngineSpeed
 from headgate.model.tenant import Tenant, tenant_table
@@ -34,7 +36,8 @@ class Rules:
         }
         """Class selected by each value of `service_tier`. The first class that lists a value applies."""
         self.tenants = tenant_table(policy.tenants).by_id
-        self.models: dict[ModelName, Model] = {each.name: each for each in policy.models}
+        self.models: dict[ModelName, Model] = with_route_weights(policy.models, policy.overrides)
+        """Models, with the weights that operators have set for routes."""
         self.adapters: dict[ModelName, str] = {each.name: each.adapter for each in policy.models if each.adapter}
         """LoRA adapter of each model that has one, by its name in the engines."""
         self.pools: dict[PoolName, Pool] = {each.name: each for each in policy.pools}
@@ -43,6 +46,10 @@ class Rules:
         """Models that are adapters and are not in the policy."""
         self._accounts: dict[TenantId, TenantId] = {}
         """Fairness account of each tenant. Only tenants in the policy are admitted, so this cache is bounded."""
+
+    def set_route_weights(self, overrides: Iterable[OperatorOverride]) -> None:
+        """Applies the weights that operators have set and that have not expired."""
+        self.models = with_route_weights(self.policy.models, overrides)
 
     def change_tenants(self, policy: Policy, policy_hash: str) -> Mapping[TenantId, Tenant | None]:
         """Applies a policy that differs only in its tenants. Returns the tenants that differ; None if removed."""

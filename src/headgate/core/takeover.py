@@ -67,7 +67,7 @@ class Takeover:
         """Queues a request that another scheduler admitted."""
         state, ticket = self._state, event.ticket
         assert ticket.request_id not in state.requests.by_id, f"request {ticket.request_id} was reported twice"
-        verdict = check_policy(state.rules.without_unknown_names(ticket), state.rules)
+        verdict = check_policy(state.rules.without_unknown_names(ticket), state.rules, event.route)
         if isinstance(verdict, Rejection):
             waited, held = event.waited_ns, event.held_ns
             end = self._admission.rejected_end(

@@ -61,7 +61,7 @@ class Termination:
         Returns False if none of those is live. The caller then ends the request.
         """
         state = self._state
-        verdict = check_policy(state.rules.without_unknown_names(request.ticket), state.rules)
+        verdict = check_policy(state.rules.without_unknown_names(request.ticket), state.rules, request.route)
         if isinstance(verdict, Rejection) or request.fell_back or not state.budgets.is_cost_capped(request):
             return False
         self._admission.assign(request, verdict, now)

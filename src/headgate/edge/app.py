@@ -39,6 +39,7 @@ from headgate.edge.parsed_request import (
 from headgate.edge.tenant_shares import TenantShares
 from headgate.model.endpoint import EndpointState
 from headgate.model.outcome import Outcome
+from headgate.model.routes import RouteInputs
 from headgate.model.ticket import Api
 from headgate.model.units import SECOND, EndpointId, ModelName, RequestId, TenantId
 from headgate.ports.engine import Engine
@@ -101,6 +102,8 @@ class GatewayApp:
     """Names of the request metadata fields that are stored in the ledger."""
     session_fields: tuple[str, ...] | None = None
     """Body fields that may name a session. None if sessions are not used."""
+    route_inputs: RouteInputs | None = None
+    """Parts of requests that the routes of models need. None if they need nothing."""
     records: RecordSink = field(default_factory=NullRecordSink)
     """Receives the record of each request when it ends."""
     sample_ppm: int | None = None
@@ -300,6 +303,7 @@ class GatewayApp:
             target,
             self.metadata_names,
             self.session_fields,
+            self.route_inputs,
         )
         try:
             return await (taken if client.received else self._read_in_time(taken, client, tenant))

@@ -14,9 +14,11 @@ from headgate.edge.client import BodyTooLarge, Client
 from headgate.edge.large_bodies.client import ReadLarge, read_in_thread
 from headgate.edge.options import FIELD_BYTES_MAX
 from headgate.edge.parse_queue import ParseQueue
+from headgate.edge.route_inputs import with_route_inputs
 from headgate.edge.session import session_hash, session_name
 from headgate.model.message import message
 from headgate.model.outcome import Outcome
+from headgate.model.routes import RouteInputs
 from headgate.model.ticket import ANTHROPIC_APIS, Api, Ticket
 from headgate.model.units import MILLISECOND, SECOND, Duration, ModelName, RequestId, TenantId
 from headgate.ports.identity import InvalidToken, TokenFault, UnknownTokenKey
@@ -169,12 +171,13 @@ async def read_request(  # noqa: PLR0917 (keyword arguments make the call slower
     target: ModelTarget | None = None,
     metadata_names: tuple[str, ...] = (),
     session_fields: tuple[str, ...] | None = None,
+    route_inputs: RouteInputs | None = None,
 ) -> ParsedRequest:
     """Reads the body and returns the parsed request. Raises `EdgeRejection`.
 
     `zone` is the zone of this gateway. `target` is the model and operation in a KServe path. `metadata_names` are the
     metadata fields to keep. `session_fields` are the body fields that may name a session. None if sessions are not
-    used.
+    used. `route_inputs` are the parts that the routes of models need.
     """
     headers = client.headers
     parser = _BodyParser(tenant, read_large, ParseQueue() if parse_queue is None else parse_queue)
@@ -221,6 +224,8 @@ async def read_request(  # noqa: PLR0917 (keyword arguments make the call slower
         length.media,
         session_hash(session, tenant) if session else "",
     )
+    if route_inputs is not None:
+        ticket = with_route_inputs(ticket, body, headers, route_inputs)
     return ParsedRequest(ticket, body, _forwarded_headers(headers, api), digest, session)
 
 

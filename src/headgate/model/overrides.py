@@ -7,7 +7,7 @@ measure cannot remain in force unnoticed.
 from dataclasses import dataclass
 
 from headgate.model.limits import Limits
-from headgate.model.units import ClassName, EndpointId, Instant, PoolName, TenantId
+from headgate.model.units import ClassName, EndpointId, Instant, ModelName, PoolName, TenantId
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,4 +44,14 @@ class PinDegradation:
     until: Instant
 
 
-OperatorOverride = Throttle | HoldClass | DrainEndpoint | PinDegradation
+@dataclass(frozen=True, slots=True)
+class SetRouteWeights:
+    """Replaces the weights of some routes of a model. The other routes keep theirs."""
+
+    model: ModelName
+    weights: tuple[tuple[str, int], ...]
+    """Names of routes, each with its weight."""
+    until: Instant
+
+
+OperatorOverride = Throttle | HoldClass | DrainEndpoint | PinDegradation | SetRouteWeights

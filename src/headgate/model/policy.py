@@ -12,6 +12,7 @@ from typing import Final
 from headgate.model.caps import Caps
 from headgate.model.money import Budget, NanoUsd, Price
 from headgate.model.overrides import OperatorOverride
+from headgate.model.routes import ModelRoute, Sticky
 from headgate.model.speed import EngineSpeed
 from headgate.model.tenant import Plan, Tenant
 from headgate.model.ticket import Api
@@ -214,6 +215,15 @@ class Model:
     """Models whose pools are tried, in this order, if no endpoint of this model's own pools is ready."""
     adapter: str = ""
     """LoRA adapter that serves the model, by its name in the engines. Empty if the pools serve the model itself."""
+    routes: tuple[ModelRoute, ...] = ()
+    """Routes. The first group of routes that matches chooses the pools. If none matches, all pools may serve."""
+    sticky: Sticky = Sticky.REQUEST
+    """Property that keeps requests on the same route."""
+
+    @property
+    def all_pools(self) -> tuple[PoolName, ...]:
+        """The model's own pools and those of its routes."""
+        return tuple(dict.fromkeys((*self.pools, *(pool for route in self.routes for pool in route.pools))))
 
 
 @dataclass(frozen=True, slots=True)

@@ -80,6 +80,10 @@ class Ticket:
     """Whether the prompt contains images, audio, video or files. Only the engine knows how many tokens they take."""
     session: str = ""
     """Hash of the tenant and the session that the caller named. Empty if there is none or sessions are not used."""
+    route_headers: tuple[tuple[str, str], ...] = ()
+    """Request headers that the routes of a model match: names in lower case, and values."""
+    sticky_keys: tuple[tuple[str, str], ...] = ()
+    """Hashed sticky keys, by the name of their kind. Only for kinds that a model uses."""
 
     @property
     def sequences(self) -> int:

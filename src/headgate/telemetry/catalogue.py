@@ -41,6 +41,12 @@ _TRAFFIC: Final = (
         "See [degradation levels](policy.md#degradation-levels).",
     ),
     counter(
+        "headgate_route_requests_total",
+        "model route result",
+        "Finished requests that were sent on a [route](configuration.md#modelsnameroutes) of their model.",
+        "`result` is `completed`, `rejected`, `failed` or `cancelled`. A request that is retried counts once.",
+    ),
+    counter(
         "headgate_tokens_total",
         "class direction",
         "Tokens used by all attempts.",

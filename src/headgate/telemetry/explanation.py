@@ -174,6 +174,9 @@ class _ExplanationBuilder:
             what = f"sent to {endpoint}"
             at_once = "" if held or waited or dispatch.attempt > 1 else " immediately"
             self.clauses.append(f"was sent{at_once} to {endpoint}{reason}")
+        by_route = f"route {dispatch.route}" if dispatch.route else ""
+        if by_route and dispatch.attempt == 1:
+            self.clauses.append(f'took route "{dispatch.route}"')
         if dispatch.level:
             self.clauses.append(f"was degraded to level {dispatch.level}{f' ({allowed})' if allowed else ''}")
             allowed = f"degraded to level {dispatch.level}{f', {allowed}' if allowed else ''}"
@@ -181,7 +184,7 @@ class _ExplanationBuilder:
             at,
             "dispatched",
             what if dispatch.attempt == 1 else f"{what}, attempt {dispatch.attempt}",
-            _join_nonempty(dispatch.reason, _score_text(dispatch), allowed),
+            _join_nonempty(by_route, dispatch.reason, _score_text(dispatch), allowed),
             endpoint=endpoint,
             pool=dispatch.pool,
             attempt=dispatch.attempt,
@@ -190,6 +193,7 @@ class _ExplanationBuilder:
             caps=at_most,
             **({"adapter": dispatch.adapter} if dispatch.adapter else {}),
             costs_ms={name: round(cost_ns / MILLISECOND, 3) for name, cost_ns in dispatch.costs},
+            **({"route": dispatch.route} if dispatch.route else {}),
         )
 
     def _first_token(self, attempt: int, at: Instant, *, delivered: bool) -> None:

@@ -46,6 +46,7 @@ from headgate.telemetry.meter_types import (
     prompt_size,
 )
 from headgate.telemetry.options import Objectives
+from headgate.telemetry.route_meters import RouteMeters
 from headgate.telemetry.tenant_activity import TENANTS_MAX as ACTIVE_TENANTS_MAX
 from headgate.telemetry.tenant_activity import TenantActivities
 
@@ -136,6 +137,8 @@ class Meters:
         """Objectives by class, for classes that have any."""
         self.held_requests: dict[tuple[str, str], int] = {}
         """Number of requests held for a cold start, by class and pool."""
+        self.routes = RouteMeters()
+        """Requests of models with routes."""
         self._heaviest = HeaviestTenants()
         self._rules: Rules | None = None
         """Rules of the current policy, used to classify new requests."""
@@ -244,6 +247,8 @@ class Meters:
 
     def _arrived(self, ticket: Ticket, commands: Sequence[Command], now: Instant) -> None:
         self.of_class(self._class_on_arrival(ticket, commands)).arrived += 1
+        if self.routes.models and ticket.model in self.routes.models:
+            self.routes.arrived(ticket)
         if len(self._open) < self._requests_max:
             self._open[ticket.request_id] = _OpenRequest(ticket, now, self)
 
@@ -259,6 +264,8 @@ class Meters:
 
     def _dispatched(self, command: Dispatch) -> None:
         class_meter, pool_meter = self.of_class(command.service_class), self.of_pool(command.pool)
+        if command.route:
+            self.routes.dispatched(command)
         if command.hedge:
             pool_meter.hedges += 1
         elif command.attempt == 1:
@@ -321,6 +328,8 @@ class Meters:
     def _ended(self, command: End, now: Instant) -> None:
         meter, outcome = self.of_class(command.service_class), command.outcome
         meter.requests[outcome] += 1
+        if self.routes.models:
+            self.routes.ended(command)
         if not command.attempts and command.waited_ns:
             # The request was admitted but never sent.
             meter.admitted += 1
@@ -378,6 +387,7 @@ class Meters:
             self.classes[each.name].targets = ClassTargets(each.ttft_ns, each.tpot_ns)
         self.set_objectives(self.objectives)
         self.held_requests = _held_counters(self.held_requests, policy)
+        self.routes.change_models(policy.models)
 
 
 def _count_attempt(

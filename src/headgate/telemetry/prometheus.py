@@ -24,6 +24,7 @@ from headgate.telemetry.meters import OTHER, Meters
 from headgate.telemetry.pool_metrics import pool_metrics
 from headgate.telemetry.process_metrics import ProcessStats, process_metrics
 from headgate.telemetry.request_metrics import class_metrics, objective_metrics, tenant_metrics, tenant_queue_depth
+from headgate.telemetry.route_meters import route_metrics
 from headgate.telemetry.scaling_metrics import PoolScaling, scaling_metrics
 from headgate.telemetry.verdict_metrics import CurrentVerdict, verdict_metrics
 
@@ -79,6 +80,7 @@ def _families(
     yield from tenant_metrics(tuple(meters.tenants.items()))
     yield from objective_metrics(classes, meters.objectives)
     yield from pool_metrics(pools)
+    yield from route_metrics(meters.routes)
     cell = beside.cell
     if cell is None or cell.is_leader or cell.mode == "island":
         yield from _scheduler_metrics(meters, summary, pools)

@@ -161,6 +161,18 @@ class RequestBody:
                     return text
         return ""
 
+    def short_text(self, name: str, chars_max: int) -> str:
+        """Returns the value of a top-level field. Empty if it is missing, not a string or longer than `chars_max`."""
+        raw = self._fields.get(name, _NULL)
+        # A character takes at most 12 bytes in JSON.
+        if not 2 < len(memoryview(raw)) <= 12 * chars_max + 2:
+            return ""
+        try:
+            text = STRING.decode(raw)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            return ""
+        return text if len(text) <= chars_max else ""
+
     # Caps
 
     def capped(self, caps: Caps) -> tuple[Self, tuple[str, ...]]:

@@ -194,6 +194,7 @@ class Admission:
         state = self._state
         fleet, budgets, predictions, rules = state.fleet, state.budgets, state.predictions, state.rules
         request.service_class, request.pools, request.model = admitted.service_class, admitted.pools, admitted.model
+        request.route = admitted.route
         request.fell_back = admitted.model != request.ticket.model
         estimate(request, predictions, fleet, rules)
         state.overload.degrade(request, fleet, budgets.degradation_level(request))

@@ -17,6 +17,7 @@ from headgate.core.queues.holds import Holds
 from headgate.core.request_state import Request
 from headgate.core.retry_budget import RetryBudget
 from headgate.core.routing.fleet import FleetState
+from headgate.core.routing.model_routes import choose_route
 from headgate.core.routing.model_tiers import TierCriteria, allowed_pools, tier_names, tier_pools
 from headgate.core.routing.router import LeastTimeRouter
 from headgate.core.rules import Rules
@@ -52,17 +53,24 @@ class Admitted:
     """The class of a request that the policy allows, and the pools that may serve it."""
 
     # A named tuple takes longer to create.
-    __slots__ = ("model", "pools", "service_class")
+    __slots__ = ("model", "pools", "route", "service_class")
 
-    def __init__(self, service_class: ServiceClass, pools: tuple[PoolName, ...], model: ModelName) -> None:
+    def __init__(
+        self, service_class: ServiceClass, pools: tuple[PoolName, ...], model: ModelName, route: str = ""
+    ) -> None:
         self.service_class = service_class
         self.pools = pools
         self.model = model
         """Model that the pools serve."""
+        self.route = route
+        """Route that selected the pools. Empty if none did."""
 
 
-def check_policy(ticket: Ticket, rules: Rules) -> Admitted | Rejection:
-    """Checks a ticket against the policy alone: its tenant, class and model, and the pools that may serve it."""
+def check_policy(ticket: Ticket, rules: Rules, kept_route: str = "") -> Admitted | Rejection:
+    """Checks a ticket against the policy alone: its tenant, class and model, and the pools that may serve it.
+
+    `kept_route` is the route of an earlier attempt, which the request keeps if possible.
+    """
     tenant = rules.tenants.get(ticket.tenant)
     if tenant is None and not rules.policy.tenants_loaded:
         reason = f'tenant "{ticket.tenant}" cannot be verified until all tenants are loaded; retry in 1 s'
@@ -86,9 +94,11 @@ def check_policy(ticket: Ticket, rules: Rules) -> Admitted | Rejection:
         known = ", ".join(tier_names(model)) or "none"
         reason = f'model "{model.name}" has no tier "{ticket.model_tier}"; available tiers: {known}'
         return Rejection(Outcome.INVALID_REQUEST, reason, service_class)
-    pools = model.pools
+    pools, route = model.pools, ""
+    if model.routes and (chosen := choose_route(model, ticket, tenant, service_class, kept_route)) is not None:
+        pools, route = chosen.pools, chosen.name
     if model.tiers:
-        pools = tier_pools(model, _tier_criteria(ticket, service_class, tenant))
+        pools = tier_pools(model, _tier_criteria(ticket, service_class, tenant), pools)
     elif service_class.pools:
         pools = allowed_pools(pools, service_class)
     if not pools:
@@ -97,7 +107,7 @@ def check_policy(ticket: Ticket, rules: Rules) -> Admitted | Rejection:
     refusal = None if service_class.caps.prompt_tokens is None else _prompt_length_rejection(ticket, service_class)
     if refusal is None and ticket.prompts != 1:
         refusal = _prompt_count_rejection(ticket, service_class)
-    return refusal or Admitted(service_class, pools, model.name)
+    return refusal or Admitted(service_class, pools, model.name, route)
 
 
 def fallback_for(ticket: Ticket, service_class: ServiceClass, fleet: FleetState, rules: Rules) -> Admitted | None:
@@ -215,7 +225,7 @@ def readmission(
 ) -> Admitted | Rejection:
     """Returns the pools for another attempt: the request's own or, if none of them is live, a fallback model's."""
     ticket = rules.without_unknown_names(request.ticket)
-    verdict = check_policy(ticket, rules)
+    verdict = check_policy(ticket, rules, request.route)
     if isinstance(verdict, Rejection):
         return verdict
     pools = suitable_pools(request, verdict.pools, fleet, rules)

@@ -458,5 +458,5 @@ def _homes(policy: Policy, pools: dict[PoolName, PoolStats]) -> dict[ModelName, 
     return {
         model.name: pools[home]
         for model in policy.models
-        if (home := next((each for each in model.pools if each in pools), None)) is not None
+        if (home := next((each for each in model.all_pools if each in pools), None)) is not None
     }

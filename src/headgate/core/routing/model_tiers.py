@@ -29,13 +29,16 @@ def tier_names(model: Model) -> tuple[str, ...]:
     return tuple(dict.fromkeys(rule.name for rule in model.tiers if rule.name is not None))
 
 
-def tier_pools(model: Model, criteria: TierCriteria) -> tuple[PoolName, ...]:
+def tier_pools(
+    model: Model, criteria: TierCriteria, routed: tuple[PoolName, ...] | None = None
+) -> tuple[PoolName, ...]:
     """Returns the pools that the rules select, from small to large. Empty if the class may not use any pool of the
     model.
 
-    A rule does not match if the class may use none of its pools.
+    A rule does not match if the class may use none of its pools. `routed` are the pools of the request's route, which
+    replace those of the model.
     """
-    allowed = allowed_pools(model.pools, criteria.service_class)
+    allowed = allowed_pools(model.pools if routed is None else routed, criteria.service_class)
     for rule in model.tiers:
         if _matches(rule, criteria) and (pools := tuple(pool for pool in allowed if pool in rule.pools)):
             return pools

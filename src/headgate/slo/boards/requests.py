@@ -98,6 +98,7 @@ QUEUES: Final = Dashboard(
             "reqps",
         ),
         Panel("Requests by tenant", (rate("headgate_tenant_requests_total", "tenant", "result"),), "reqps"),
+        Panel("Requests by route", (rate("headgate_route_requests_total", "model", "route", "result"),), "reqps"),
         Panel("Tokens by tenant", (rate("headgate_tenant_tokens_total", "tenant", "direction"),)),
         Panel(
             "Degradation level",

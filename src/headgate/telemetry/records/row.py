@@ -73,6 +73,7 @@ class _DispatchStep(Struct, array_like=True, frozen=True, tag="d"):
     hedge: bool
     caps: Caps | None
     costs: tuple[tuple[str, int], ...] = ()
+    route: str = ""
 
 
 class _HoldStep(Struct, array_like=True, frozen=True, tag="h"):
@@ -281,6 +282,7 @@ def _recorded_step(step: Step, at: Instant) -> RecordedStep:
                 step.hedge,
                 caps,
                 step.costs,
+                step.route,
             )
         case Hold():
             return _HoldStep(at, step.pool, step.service_class, step.reason)
@@ -374,6 +376,7 @@ def _dispatch(kept: _DispatchStep, request_id: RequestId) -> Dispatch:
         hedge=kept.hedge,
         held_ns=Duration(kept.held_ns),
         costs=kept.costs,
+        route=kept.route,
     )
 
 

@@ -115,6 +115,7 @@ class HeldRequest:
             age_ns=Duration(now - self.opened_at),
             held_ns=self.held_ns,
             failed_at=self.failed_endpoint_id,
+            route="" if self.last_attempt is None else self.last_attempt.dispatch.route,
         )
         return QueuedRequest(report, self.arrival_serial)
 
@@ -138,6 +139,7 @@ class HeldRequest:
             request_age_ns=Duration(now - self.opened_at),
             request_ended=self.over,
             superseded=self.responding_attempt is not None and self.responding_attempt != order.attempt,
+            route=order.route,
         )
         cost = self._cost() if self.over else NanoUsd(0)
         return RunningAttempt(

@@ -273,14 +273,14 @@ def _texts_length(ticket: Ticket) -> int:
     for text in (ticket.requested_class, ticket.service_tier, ticket.model_tier, ticket.idempotency_key):
         if text is not None:
             length += len(text)
-    for name, value in ticket.metadata:
+    for name, value in (*ticket.metadata, *ticket.route_headers, *ticket.sticky_keys):
         length += len(name) + len(value)
     return length
 
 
 def _check_waiting(report: RequestReported) -> None:
     check_ticket(report.ticket)
-    _require(_valid_names(report.failed_at), "endpoint name is empty or too long")
+    _require(_valid_names(report.failed_at, report.route or None), "endpoint name is empty or too long")
     _require(0 <= report.attempts <= ATTEMPTS_MAX, f"attempt count {report.attempts} is out of range")
     _require(_valid_durations(report.waited_ns, report.age_ns, report.held_ns), "a duration is out of range")
 
@@ -291,7 +291,7 @@ def _check_running(said: RunningAttempt) -> None:
     _check_caps(report.caps)
     _check_attempt(report.ticket.request_id, report.attempt)
     _require(
-        _valid_names(report.endpoint_id, report.pool, report.service_class, report.model),
+        _valid_names(report.endpoint_id, report.pool, report.service_class, report.model, report.route or None),
         "a name in the attempt is empty or too long",
     )
     _require(
@@ -352,7 +352,7 @@ def check_from_scheduler(age_ns: int, message: FromScheduler) -> None:
         case Grant(order, start_within_ns, sent):
             _check_attempt(order.request_id, order.attempt)
             _require(
-                _valid_names(order.endpoint_id, order.pool, order.service_class, order.model),
+                _valid_names(order.endpoint_id, order.pool, order.service_class, order.model, order.route or None),
                 "a name in the grant is empty or too long",
             )
             limits = (order.first_token_ns_max, order.idle_ns_max, order.total_ns_max)

@@ -1,0 +1,141 @@
+"""Routes of a model: weighted alternatives, the requests that they match, and what the gateway reads for them."""
+
+from collections.abc import Collection, Mapping
+from typing import Final
+
+from headgate.config.enum_values import parse_enum
+from headgate.config.problems import ConfigReport, SettingPath
+from headgate.config.references import NAME_RULE, TENANT_PATH_RULE, ReferenceChecker, is_name, is_tenant_path
+from headgate.config.schema import ModelSection, RouteMatchSection, RouteSection
+from headgate.config.schema_reader import available, suggestion
+from headgate.model.policy import Model
+from headgate.model.routes import ROUTES_MAX, WEIGHT_MAX, ModelRoute, RouteInputs, RouteMatch, Sticky
+from headgate.model.tenant import Plan
+from headgate.model.units import ClassName, PoolName, TenantId
+
+HEADERS_MAX: Final = 8
+"""Maximum number of header names in the routes of all models. Each one is looked up in every request."""
+
+
+def model_routes(
+    name: str, sections: Mapping[str, ModelSection], report: ConfigReport
+) -> tuple[tuple[ModelRoute, ...], Sticky]:
+    section, place = sections[name], ("models", name)
+    routes = tuple(
+        ModelRoute(
+            _route_name(each),
+            tuple(PoolName(pool) for pool in _pools(each, section, sections)),
+            weight=each.weight,
+            match=_match(each.match, (*place, "routes", number, "match"), report),
+        )
+        for number, each in enumerate(section.routes)
+    )
+    return routes, parse_enum(Sticky, section.sticky, Sticky.REQUEST, (*place, "sticky"), report)
+
+
+def _route_name(section: RouteSection) -> str:
+    """Returns the configured name or the name of the target."""
+    return section.name or section.tier or section.model or "+".join(section.pools)
+
+
+def _pools(section: RouteSection, model: ModelSection, models: Mapping[str, ModelSection]) -> list[str]:
+    if section.tier is not None:
+        found = dict.fromkeys(pool for tier in model.tiers if tier.name == section.tier for pool in tier.pools)
+        return [each for each in model.pools if each in found]
+    if section.model is not None:
+        return models[section.model].pools if section.model in models else []
+    return section.pools
+
+
+def _match(section: RouteMatchSection, place: SettingPath, report: ConfigReport) -> RouteMatch:
+    return RouteMatch(
+        tenants=tuple(TenantId(each) for each in section.tenants),
+        plans=tuple(
+            parse_enum(Plan, each, Plan.STANDARD, (*place, "plans", number), report)
+            for number, each in enumerate(section.plans)
+        ),
+        classes=tuple(ClassName(each) for each in section.classes),
+        headers=tuple((name.lower(), tuple(values)) for name, values in section.headers.items()),
+    )
+
+
+def check_routes(
+    name: str,
+    sections: Mapping[str, ModelSection],
+    pools: Collection[str],
+    classes: Collection[str],
+    report: ConfigReport,
+) -> None:
+    """Reports routes whose targets or names are wrong."""
+    section, check = sections[name], ReferenceChecker(report)
+    if len(section.routes) > ROUTES_MAX:
+        report.add_problem(("models", name, "routes"), f"has {len(section.routes)} routes; at most {ROUTES_MAX}")
+    names: list[str] = []
+    for number, route in enumerate(section.routes):
+        here: SettingPath = ("models", name, "routes", number)
+        if sum((bool(route.pools), route.tier is not None, route.model is not None)) != 1:
+            report.add_problem(here, "needs exactly one of pools, tier and model")
+        check.check_all_known(route.pools, pools, "pool", (*here, "pools"))
+        tiers = [each.name for each in section.tiers if each.name is not None]
+        _check_name(route.tier, tiers, "tier", (*here, "tier"), report)
+        others = [each for each in sections if each != name]
+        _check_name(route.model, others, "other model", (*here, "model"), report)
+        check.check_all_known(route.match.classes, classes, "class", (*here, "match", "classes"))
+        _check_match(route.match, (*here, "match"), report)
+        if route.weight > WEIGHT_MAX:
+            report.add_problem((*here, "weight"), f"is {route.weight:,}; the maximum is {WEIGHT_MAX:,}")
+        own = _route_name(route)
+        if route.name is not None and not is_name(route.name):
+            report.add_problem((*here, "name"), NAME_RULE)
+        elif own in names:
+            report.add_problem(here, f'two routes are called "{own}"; set name to tell them apart')
+        names.append(own)
+    _check_groups(section, ("models", name, "routes"), report)
+
+
+def _check_name(name: str | None, known: Collection[str], kind: str, place: SettingPath, report: ConfigReport) -> None:
+    if name is not None and name not in known:
+        hint = suggestion(name, known, otherwise=available(known))
+        report.add_problem(place, f'{kind} "{name}" does not exist{hint}')
+
+
+def _check_match(section: RouteMatchSection, place: SettingPath, report: ConfigReport) -> None:
+    for number, tenant in enumerate(section.tenants):
+        if not is_tenant_path(tenant):
+            report.add_problem((*place, "tenants", number), TENANT_PATH_RULE)
+    for header, values in section.headers.items():
+        if not values:
+            report.add_problem((*place, "headers", header), "has no values; list the values to match")
+
+
+def _check_groups(section: ModelSection, place: SettingPath, report: ConfigReport) -> None:
+    """Warns about groups without traffic, and about groups that are never reached."""
+    matches = list(dict.fromkeys(_key(each) for each in section.routes))
+    for match in matches:
+        group = [number for number, each in enumerate(section.routes) if _key(each) == match]
+        if not any(section.routes[number].weight for number in group):
+            report.add_warning((*place, group[0]), "gets no traffic, because all routes with this match have weight 0")
+        if match == _key(RouteSection()) and match != matches[-1]:
+            report.add_warning(
+                (*place, group[0]), "matches every request, so later groups are never used; move it to the end"
+            )
+
+
+def _key(section: RouteSection) -> str:
+    """Identifies the group of a route."""
+    return repr(section.match)
+
+
+def route_inputs(models: Collection[Model]) -> RouteInputs | None:
+    """Returns what the routes need in tickets. None if they need nothing, which is the usual case."""
+    routed = [each for each in models if each.routes]
+    headers = dict.fromkeys(name for model in routed for route in model.routes for name, _ in route.match.headers)
+    read = frozenset(each.sticky for each in routed) & {Sticky.USER, Sticky.SESSION}
+    return RouteInputs(tuple(headers), read) if headers or read else None
+
+
+def check_header_count(models: Collection[Model], report: ConfigReport) -> None:
+    inputs = route_inputs(models)
+    if inputs is not None and len(inputs.headers) > HEADERS_MAX:
+        problem = f"have routes that match {len(inputs.headers)} headers; at most {HEADERS_MAX} are allowed"
+        report.add_problem(("models",), problem)
