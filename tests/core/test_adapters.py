@@ -28,6 +28,7 @@ from testing.builders import (
     policy_changed,
     readied,
 )
+from testing.takeover_reports import a_successor, running_report
 
 LOAD = 0.2
 TURN = 5 * LOAD
@@ -177,6 +178,41 @@ def test_waiting_adapter_does_not_block_others() -> None:
 
     assert dispatched(scheduler, "r4", "a", 0.1) is not None
     assert dispatched(scheduler, "r5", "m", 0.1) is not None
+
+
+def test_adapter_with_the_fewest_requests_drains_on_the_least_loaded_endpoint() -> None:
+    scheduler = a_scheduler(holding("e1"), holding("e2"), holding("e3"), policy=adapter_policy("a", "b", max_lora=1))
+    for number in range(6):
+        assert dispatched(scheduler, f"a{number}", "a") is not None
+    places = {each.id: each.in_flight for each in scheduler.summary().endpoints}
+    assert places["e1"] == 6, "an active adapter must attract requests"
+
+    scheduler = a_scheduler(
+        *(holding(name, adapter) for name, adapter in (("e1", "a"), ("e2", "c"), ("e3", "d"))),
+        policy=adapter_policy("a", "b", "c", "d", max_lora=1),
+    )
+    for request in ("a1", "a2", "c1", "d1", "d2"):
+        assert dispatched(scheduler, request, request[0]) is not None
+    for name, adapter in (("e1", "a"), ("e2", "c"), ("e3", "d")):
+        commands_for(scheduler, at(0), EndpointJoined(holding(name, adapter, "b")))
+    assert dispatched(scheduler, "b1", "b", TURN + 0.1) is None
+
+    assert sent(commands_for(scheduler, at(TURN + 0.2), completed("c1"))) == [("b1", "e2")]
+    assert {each.id: each.adapters for each in scheduler.summary().endpoints} == {
+        "e1": (("a-lora", 2),),
+        "e2": (("b-lora", 1),),
+        "e3": (("d-lora", 2),),
+    }
+
+
+def test_slots_of_adopted_attempts_are_occupied() -> None:
+    scheduler = a_successor(policy=adapter_policy(max_lora=1))
+    commands_for(scheduler, at(1), EndpointJoined(holding("e1")), running_report("r1", model="a"), readied("e1"))
+
+    assert dispatched(scheduler, "r2", "b", 1) is None
+    assert dispatched(scheduler, "r3", "a", 1) is not None
+    commands_for(scheduler, at(2), completed("r1"))
+    assert sent(commands_for(scheduler, at(3), completed("r3"))) == [("r2", "e1")]
 
 
 def discovering_policy() -> Policy:

@@ -97,9 +97,8 @@ class AdapterSlots:
         return min(done)[1] if done else None
 
     def requests(self, adapter: str) -> int:
-        """Returns the number of requests in flight of an adapter."""
-        use = self.in_use.get(adapter)
-        return 0 if use is None else use.count
+        """Returns the number of requests in flight of an adapter in use."""
+        return self.in_use[adapter].count
 
     def counts(self) -> tuple[tuple[str, int], ...]:
         """Returns each adapter in use with its number of requests in flight."""
