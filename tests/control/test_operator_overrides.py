@@ -3,6 +3,7 @@
 import pytest
 
 from headgate.control.operator_overrides import OVERRIDES_MAX, MemoryOverrides, overrides_status
+from headgate.control.rollouts.plan import Rollout
 from headgate.model.limits import Limits
 from headgate.model.overrides import DrainEndpoint, HoldClass, PinDegradation, SetRouteWeights, Throttle
 from headgate.model.policy import Policy
@@ -34,7 +35,7 @@ async def test_overrides_are_merged_into_the_policy() -> None:
     await kept.place("hold", "batch")
     await kept.place("drain", "small/1")
     await kept.place("pin", "small", level=2)
-    await kept.place("weights", "chat", old=95, new=5)
+    await kept.place("rollout", "chat", **Rollout(ModelName("chat"), "old", "new", 1, percent=5).terms())
 
     until = Instant(1_060 * SECOND)
     assert kept.book.apply(Policy()).overrides == (
@@ -51,7 +52,7 @@ async def test_overrides_are_merged_into_the_policy() -> None:
         ("hold", "batch", 60),
         ("drain", "small/1", 60),
         ("pin", "small", 60),
-        ("weights", "chat", 60),
+        ("rollout", "chat", 60),
     ]
     assert overrides_status(kept.book.apply(Policy()).overrides, until) == []
 

@@ -83,3 +83,39 @@ async def test_errors_for_unknown_targets_and_missing_database_suggest_the_next_
         status, keys = await admin(gateway, "keys/create", key="acme/search/web")
         assert status == 404
         assert "require a database: add database.url" in keys["error"]["message"]
+
+
+async def test_rollout_moves_traffic_and_aborts(tmp_path: Path) -> None:
+    async with FakeEngine() as old, FakeEngine(models=("fake-new",)) as new:
+        routes = [{"pools": ["small"], "weight": 1}, {"pools": ["new"], "weight": 0}]
+        config = config_of(old.url) | {"models": {"m": {"pools": ["small"], "routes": routes}}}
+        config["pools"]["new"] = config["pools"]["small"] | {"served_model": "fake-new", "endpoints": [new.url]}
+        async with gateway_in_loop(config, tmp_path) as gateway:
+            assert await served(gateway, (old, new)) == (4, 0)
+            status, started = await admin(gateway, "rollouts/start", model="m", candidate="new")
+            assert (status, started["phase"], started["percent"], started["base"]) == (200, "running", 1, "small")
+            for percent in (5, 25, 50, 100):
+                assert (await admin(gateway, "rollouts/step", model="m"))[1]["percent"] == percent
+            assert await served(gateway, (old, new)) == (0, 4)
+            assert [each["verb"] for each in (await gateway.status())["overrides"]] == ["rollout"]
+
+            status, _ = await admin(gateway, "rollouts/abort", model="m")
+            assert (status, await served(gateway, (old, new))) == (200, (4, 0))
+            _, listed = await admin(gateway, "rollouts/status")
+            assert [(each["model"], each["phase"]) for each in listed["data"]] == [("m", "reverted")]
+            assert listed["data"][0]["since"].endswith("Z")
+
+            status, again = await admin(gateway, "rollouts/abort", model="m")
+            assert (status, again["error"]["code"]) == (409, "conflict")
+            status, unknown = await admin(gateway, "rollouts/start", model="gone", candidate="new")
+            assert (status, unknown["error"]["message"]) == (404, 'no model "gone"')
+            status, _ = await admin(gateway, "rollouts/start", model="m", candidate="new", step_s=0)
+            assert status == 400
+
+
+async def test_rollout_without_routes_is_rejected(tmp_path: Path) -> None:
+    async with running(tmp_path) as (gateway, _, _):
+        status, answer = await admin(gateway, "rollouts/start", model="m", candidate="new")
+
+    assert status == 409
+    assert answer["error"]["message"].startswith("no model had routes when the gateway started; restart it")

@@ -16,6 +16,7 @@ from headgate.edge.admin.api import BODY_BYTES_MAX, AdminApi, AdminBody
 from headgate.edge.admin.budgets import budget_routes
 from headgate.edge.admin.cost import cost_routes
 from headgate.edge.admin.operator_auth import OperatorAuth
+from headgate.edge.admin.rollouts import rollout_routes
 from headgate.edge.admin.route_permissions import ADMIN_API, API_PERMISSIONS
 from headgate.edge.admin.shares import share_routes
 from headgate.edge.admin.tenants import EXPIRES_S_MAX, tenant_routes
@@ -53,6 +54,10 @@ NEEDS = {
     "overrides/list": "read",
     "overrides/create": "operate",
     "overrides/end": "operate",
+    "rollouts/status": "read",
+    "rollouts/start": "operate",
+    "rollouts/step": "operate",
+    "rollouts/abort": "operate",
     "audit/list": "read",
     "audit/reads": "audit",
     "shares/assign": "shares",
@@ -91,11 +96,15 @@ WHOLE = {
     "overrides/list": {},
     "overrides/create": {"verb": "hold", "target": "batch", "duration_s": 60, "reason": "a test"},
     "overrides/end": {"override": "ovr_1"},
+    "rollouts/status": {"model": "m"},
+    "rollouts/start": {"model": "m", "candidate": "new", "base": "old"},
+    "rollouts/step": {"model": "m"},
+    "rollouts/abort": {"model": "m"},
     "audit/list": {},
     "audit/reads": {"before": "1.1.", "tenant": "acme"},
 }  # fmt: skip
 """Body for each route, with all of its text fields. `test_admin_shares.py` tests the bodies of the other routes."""
-FREE = {"after", "classes", "models", "class", "model", "target", "reason", "override"}
+FREE = {"after", "classes", "models", "class", "model", "target", "reason", "override", "candidate", "base"}
 """Free-text fields, which may span several lines. In a report, `key` is one of them."""
 OPERATORS = {
     **{digest(SECRET, f"hg-{each}"): Operator(each, granted((each,))) for each in PERMISSIONS},
@@ -155,6 +164,7 @@ def api(directory: FakeDirectory, reads: ReadAudit | None = None, targets: Colle
         **tenant_routes(directory, SECRET),  # type: ignore[arg-type]
         **budget_routes(directory, lambda _: ()),  # type: ignore[arg-type]
         **cost_routes(directory),  # type: ignore[arg-type]
+        **rollout_routes(directory),  # type: ignore[arg-type]
         **share_routes(lambda _: {}, dict),
     }
     return AdminApi(directory, AUTH, taken_over, lambda _: targets, reads or ReadLog(None, ""), more_routes=others)  # type: ignore[arg-type]

@@ -40,6 +40,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "cells": "Assign tenants to cells and divide their limits.",
             "audit": "Show the changes that operators made and the tenant data that they read.",
             "operate": "Hold a class, throttle a tenant, drain an endpoint or pin a level.",
+            "rollout": "Shift the traffic of a model to another route in steps.",
             "generate": "Generate alert rules, dashboards or the configuration schema.",
             "ledger": "Prepare the database.",
             "completion": "Print a shell completion script.",

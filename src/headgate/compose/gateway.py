@@ -18,6 +18,7 @@ from headgate.compose.listener_tls import ListenerCertificates
 from headgate.compose.observability import Observability
 from headgate.compose.parts import Configuration, GatewayParts
 from headgate.compose.reload import Reloader, open_access
+from headgate.compose.rollouts import open_rollouts
 from headgate.compose.status import GatewayStatus
 from headgate.compose.supervised_tasks import SupervisedTasks
 from headgate.config.settings import Settings
@@ -87,6 +88,7 @@ class Gateway:
         self._session = open_session(names)
         self._accounts.open_clients(self._session)
         self._scaling = AutoscalingService(settings.scaling_rules)
+        self._rollouts = open_rollouts(settings, self._clock)
         self._cell: CellHost | None = None
         self._ejections = EjectionObserver()
         self._host = self._open_host((*self._observability.request_observers, *observers), worker)
@@ -136,6 +138,7 @@ class Gateway:
             observability=self._observability,
             accounts=self._accounts,
             scaling=self._scaling,
+            rollouts=self._rollouts,
             host=self._host,
             engines=self._engines,
             batchers=self._batchers,
@@ -184,7 +187,13 @@ class Gateway:
 
     def _open_host(self, observers: Sequence[Observer], worker: int | None) -> LocalHost | CellHost:
         cell, accounts, observability = self._settings.cell, self._accounts, self._observability
-        deciding = (self._scaling, *accounts.scheduler_observers, *observability.scheduler_observers, self._ejections)
+        deciding = (
+            self._scaling,
+            *self._rollouts.observers,
+            *accounts.scheduler_observers,
+            *observability.scheduler_observers,
+            self._ejections,
+        )
         billing = (*accounts.request_observers, *observability.billing_observers)
         if cell is None:
             return LocalHost(Scheduler(), self._clock, (*observers, *billing, *deciding), self._tasks.on_fault)

@@ -16,6 +16,7 @@ from headgate.config.settings import Settings
 from headgate.control.autoscaling import AutoscalingService
 from headgate.control.learned_speeds import LearnedSpeeds
 from headgate.control.options import FileStamp
+from headgate.control.rollouts.service import RolloutService
 from headgate.edge.app import GatewayApp
 from headgate.edge.large_bodies.client import LargeBodyReader
 from headgate.edge.listener import Listener
@@ -66,6 +67,7 @@ class GatewayParts:
     observability: Observability
     accounts: TenantAccounts
     scaling: AutoscalingService
+    rollouts: RolloutService
     host: LocalHost | CellHost
     engines: Engines
     batchers: Batchers
@@ -90,6 +92,7 @@ class GatewayParts:
     def start_services(self) -> Iterator[asyncio.Task[None]]:
         """Starts watching the TLS files, and starts this process's optional services."""
         yield asyncio.create_task(self.fleets.tls.run(self.engines.renew_connections))
+        yield asyncio.create_task(self.rollouts.run(lambda: self.is_deciding))
         for service in (self.certificates, self.registry, self.speeds):
             if service is not None:
                 yield asyncio.create_task(service.run())

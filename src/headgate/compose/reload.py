@@ -19,6 +19,7 @@ from headgate.compose.engines import Engines
 from headgate.compose.operators import console_login, operator_auth
 from headgate.compose.parts import Configuration, GatewayParts
 from headgate.compose.restart import restart_needed
+from headgate.compose.rollouts import connect
 from headgate.config.problems import ConfigErrors
 from headgate.config.settings import Settings
 from headgate.control.file_watch import FileWatch
@@ -187,6 +188,7 @@ class Reloader:
         auth = self._admin.auth = operator_auth(settings, parts.accounts.identity, login)
         parts.certificates.member_headers = dict if login is None else login.member_headers
         self._admin.api = open_admin_api(parts.accounts, parts.host, settings, parts.observability.reads, auth)
+        connect(parts.rollouts, self._admin.api)
         self._apply_policy(settings)
         parts.scaling.change_rules(settings.scaling_rules)
         parts.batchers.set_rules(settings.batch_rules, settings.ttft_targets_ns)
@@ -195,7 +197,7 @@ class Reloader:
 
     def _apply_policy(self, settings: Settings) -> None:
         parts = self._parts
-        policy = parts.accounts.apply_policy(settings)
+        policy = parts.rollouts.policy = parts.accounts.apply_policy(settings)
         parts.app.access = open_access(parts.accounts, parts.host, settings, parts.engines)
         parts.host.report(PolicyChanged(policy, parts.accounts.policy_hash(settings)))
 

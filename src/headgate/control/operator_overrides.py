@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
+from headgate.control.rollouts.plan import rollout_of
 from headgate.model.limits import Limits
 from headgate.model.overrides import (
     DrainEndpoint,
@@ -22,7 +23,7 @@ from headgate.model.overrides import (
     Throttle,
 )
 from headgate.model.policy import Policy
-from headgate.model.units import SECOND, ClassName, EndpointId, Instant, ModelName, PoolName, TenantId
+from headgate.model.units import SECOND, ClassName, EndpointId, Instant, PoolName, TenantId
 from headgate.ports.directory import Actor, AuditRow, ChangeRejected, NotFound, OverrideRow
 from headgate.telemetry.log import log_event
 
@@ -54,8 +55,9 @@ def override_of(row: OverrideRow) -> OperatorOverride | None:
             return DrainEndpoint(EndpointId(row.target), until)
         case "pin":
             return PinDegradation(PoolName(row.target), terms.get("level", 0), until)
-        case "weights":
-            return SetRouteWeights(ModelName(row.target), tuple(terms.items()), until)
+        case "rollout":
+            rollout = rollout_of(row.target, terms)
+            return None if rollout is None else SetRouteWeights(rollout.model, rollout.weights(), until)
         case _:
             return None
 
@@ -81,7 +83,7 @@ def _verb_and_target(order: OperatorOverride) -> tuple[str, str]:
         case PinDegradation():
             return "pin", order.pool
         case SetRouteWeights():
-            return "weights", order.model
+            return "rollout", order.model
 
 
 class MemoryOverrides:

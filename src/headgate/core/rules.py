@@ -49,7 +49,8 @@ class Rules:
 
     def set_route_weights(self, overrides: Iterable[OperatorOverride]) -> None:
         """Applies the weights that operators have set and that have not expired."""
-        self.models = with_route_weights(self.policy.models, overrides)
+        discovered = {name: self.models[name] for name in self._discovered}
+        self.models = with_route_weights(self.policy.models, overrides) | discovered
 
     def change_tenants(self, policy: Policy, policy_hash: str) -> Mapping[TenantId, Tenant | None]:
         """Applies a policy that differs only in its tenants. Returns the tenants that differ; None if removed."""

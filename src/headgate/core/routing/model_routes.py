@@ -33,12 +33,7 @@ def choose_route(
     `kept` is the route of an earlier attempt. It stays unless it is gone or gets no more traffic. A group does not
     match if the class may use none of its pools, or if only routes with weight 0 remain.
     """
-    tried: list[RouteMatch] = []
-    for route in model.routes:
-        match = route.match
-        if match in tried:
-            continue
-        tried.append(match)
+    for match in dict.fromkeys(route.match for route in model.routes):
         if not _matches(match, ticket, tenant, service_class):
             continue
         group = [
@@ -72,11 +67,11 @@ def sticky_point(model: Model, ticket: Ticket) -> int:
 
 def _by_weight(group: list[ModelRoute], point: int) -> ModelRoute:
     left = point * sum(each.weight for each in group) >> _HASH_BITS
-    for route in group:
+    for route in group[:-1]:
         left -= route.weight
         if left < 0:
             return route
-    raise AssertionError("the point is below the sum of the weights")
+    return group[-1]
 
 
 def _matches(match: RouteMatch, ticket: Ticket, tenant: Tenant, service_class: ServiceClass) -> bool:

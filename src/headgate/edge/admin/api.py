@@ -138,7 +138,15 @@ class AdminApi:
             b"/admin/v1/audit/reads": AdminRoute(ListReads, self._list_reads, writes=False),
             **(more_routes or {}),
         }
-        assert self.routes.keys() <= API_PERMISSIONS.keys(), "every route needs an entry in route_permissions.py"
+        _check_permissions(self.routes)
+
+    @property
+    def overrides(self) -> OverrideStore:
+        return self._overrides
+
+    def add_routes(self, routes: Mapping[bytes, AdminRoute]) -> None:
+        _check_permissions(routes)
+        self.routes = {**self.routes, **routes}
 
     async def __call__(self, client: Client) -> None:
         try:
@@ -243,6 +251,10 @@ class AdminApi:
             "next": page.next,
             "skipped": page.skipped,
         }
+
+
+def _check_permissions(routes: Mapping[bytes, AdminRoute]) -> None:
+    assert routes.keys() <= API_PERMISSIONS.keys(), "every route needs an entry in route_permissions.py"
 
 
 def _override_terms(asked: NewOverride) -> dict[str, int]:
