@@ -21,6 +21,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--batch", required=True, type=int, help="maximum number of tokens per step")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--embeddings", action="store_true", help="also serve embeddings")
+    parser.add_argument("--reranking", action="store_true", help="serve reranking instead of texts")
     return parser.parse_args()
 
 
@@ -41,6 +42,12 @@ def parameters(given: argparse.Namespace) -> xllamacpp.CommonParams:
     return params
 
 
+def serve_reranking(params: xllamacpp.CommonParams) -> None:
+    """Enable reranking. The scores of a model that was not trained for it are meaningless."""
+    serve_embeddings(params)
+    params.pooling_type = xllamacpp.llama_pooling_type.LLAMA_POOLING_TYPE_RANK
+
+
 def serve_embeddings(params: xllamacpp.CommonParams) -> None:
     """Enable embeddings. Text models do not configure pooling, and without it clients would get one vector per token.
 
@@ -59,6 +66,8 @@ def main() -> None:
     params = parameters(given)
     if given.embeddings:
         serve_embeddings(params)
+    if given.reranking:
+        serve_reranking(params)
     server = xllamacpp.Server(params)
     print("listening on", server.listening_address, flush=True)
     while True:

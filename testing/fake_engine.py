@@ -18,12 +18,19 @@ from collections import deque
 from typing import Self
 
 from testing.fake_http import Connection, Received
-from testing.fake_responses import Behaviour, Generation, compact, error, token_text
+from testing.fake_responses import WITHOUT_OUTPUT, Behaviour, Generation, compact, error, token_text
 from testing.ports import reserve_port
 
 __all__ = ["Behaviour", "FakeEngine", "Received", "token_text"]
 
-_GENERATING = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses", "/v1/messages")
+_GENERATING = (
+    "/v1/chat/completions",
+    "/v1/completions",
+    "/v1/embeddings",
+    "/v1/responses",
+    "/v1/messages",
+    *WITHOUT_OUTPUT,
+)
 
 
 class FakeEngine:

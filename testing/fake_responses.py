@@ -11,6 +11,17 @@ from testing.fake_http import Connection, Received
 _OUTPUT_FIELDS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
 
 
+WITHOUT_OUTPUT: dict[str, dict[str, object]] = {
+    "/v1/rerank": {"results": [{"index": 0, "relevance_score": 0.5}]},
+    "/v1/score": {"data": [{"index": 0, "object": "score", "score": 0.5}]},
+    "/classify": {"data": [{"index": 0, "label": "a", "probs": [1.0]}]},
+    "/pooling": {"data": [{"index": 0, "object": "pooling", "data": [0.5]}]},
+    "/tokenize": {"tokens": [1, 2], "count": 2},
+    "/detokenize": {"prompt": "word"},
+}
+"""Responses without generated tokens, by path. All but those of the tokenizer have usage."""
+
+
 @dataclass(frozen=True, slots=True)
 class Behaviour:
     """Scripted behaviour for one request. By default the response is successful."""
@@ -208,6 +219,11 @@ class Generation:
             vectors = [{"object": "embedding", "index": at, "embedding": [0.5, -0.5]} for at in range(count)]
             usage = {"prompt_tokens": 7 * count, "total_tokens": 7 * count}
             return compact({"object": "list", "data": vectors, "model": self._asked.get("model"), "usage": usage})
+        if (fixed := WITHOUT_OUTPUT.get(self._received.path)) is not None:
+            usage = (
+                {} if self._received.path.endswith("tokenize") else {"usage": {"prompt_tokens": 7, "total_tokens": 7}}
+            )
+            return compact({"model": self._asked.get("model")} | fixed | usage)
         if self._is_response:
             return compact(self._response("completed"))
         if self._is_message:

@@ -44,15 +44,22 @@ class RealEngine:
 
 @contextmanager
 def llamacpp(
-    *, parallel: int = 4, ctx: int = 8192, batch: int = 64, port: int | None = None, embeddings: bool = False
+    *,
+    parallel: int = 4,
+    ctx: int = 8192,
+    batch: int = 64,
+    port: int | None = None,
+    embeddings: bool = False,
+    reranking: bool = False,
 ) -> Generator[RealEngine]:
-    """llama.cpp with `parallel` slots of `ctx / parallel` tokens, for text and optionally for embeddings.
+    """llama.cpp with `parallel` slots of `ctx / parallel` tokens, for text and optionally for embeddings, or for
+    reranking, with meaningless scores.
 
     llama.cpp notices a disconnected client only between batches. A small batch keeps a long prompt cancellable.
     """
     port = port or free_port()
     command = llamacpp_command(port, parallel=parallel, ctx=ctx, batch=batch)
-    command += ["--embeddings"] if embeddings else []
+    command += ["--embeddings"] if embeddings else ["--reranking"] if reranking else []
     with run_engine("llamacpp", command, {}, port, LLAMACPP_START_SECONDS_MAX) as engine:
         yield engine
 
@@ -76,10 +83,12 @@ def vllm(
     tiny: bool = False,
     adapters: Mapping[str, Path] | None = None,
     max_loras: int = 2,
+    convert: str | None = None,
 ) -> Generator[RealEngine]:
     """vLLM on CPU with at most `max_num_seqs` concurrent requests. `tiny` is fast but produces meaningless text.
 
-    With `adapters`, it has these LoRA adapters by name, and others can be loaded.
+    With `adapters`, it has these LoRA adapters by name, and others can be loaded. With `convert`, the model is
+    converted to a pooling model of this kind, for instance `embed`.
     """
     folder = environment_of("vllm")
     port = port or free_port()
@@ -89,7 +98,8 @@ def vllm(
             *("--model", model, "--served-model-name", MODEL, "--load-format", "dummy" if tiny else "auto"),
             *("--dtype", "bfloat16", "--max-model-len", max_model_len, "--max-num-seqs", max_num_seqs),
             *("--scheduling-policy", "priority", "--enable-prefix-caching", "--enforce-eager"),
-            *("--enable-auto-tool-choice", "--tool-call-parser", "hermes"),
+            *(("--runner", "pooling", "--convert", convert) if convert else ()),
+            *(() if convert else ("--enable-auto-tool-choice", "--tool-call-parser", "hermes")),
         ]
         variables = vllm_variables(folder)
         if adapters is not None:

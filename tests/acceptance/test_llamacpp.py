@@ -8,7 +8,7 @@ import pytest
 
 from testing.real_engines import RealEngine, llamacpp
 from testing.stalls import rerun_if_stalled
-from tests.acceptance import messages_scenarios, scenarios
+from tests.acceptance import doors_scenarios, messages_scenarios, scenarios
 
 pytestmark = [pytest.mark.llamacpp, pytest.mark.timeout(900)]
 
@@ -42,6 +42,10 @@ async def test_anthropic_sdk_uses_messages(engine: RealEngine, tmp_path: Path) -
 
 async def test_faults_reach_the_anthropic_sdk(engine: RealEngine, tmp_path: Path) -> None:
     await messages_scenarios.faults_reach_the_sdk(engine, DIALECT, tmp_path)
+
+
+async def test_tokenizer_is_reached(engine: RealEngine, tmp_path: Path) -> None:
+    await doors_scenarios.the_tokenizer_is_reached(engine, DIALECT, tmp_path)
 
 
 async def test_class_caps_are_applied_and_reported(engine: RealEngine, tmp_path: Path) -> None:
@@ -95,3 +99,8 @@ async def test_unsupported_image_causes_a_client_error(engine: RealEngine, tmp_p
 async def test_embeddings_pass_through(tmp_path: Path) -> None:
     with llamacpp(embeddings=True) as engine:
         await scenarios.embeddings_pass_through(engine, DIALECT, tmp_path)
+
+
+async def test_documents_are_ranked(tmp_path: Path) -> None:
+    with llamacpp(reranking=True) as engine:
+        await doors_scenarios.documents_are_ranked(engine, DIALECT, tmp_path)

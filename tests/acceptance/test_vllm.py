@@ -7,7 +7,7 @@ import pytest
 
 from testing.real_engines import RealEngine, vllm
 from testing.stalls import rerun_if_stalled
-from tests.acceptance import messages_scenarios, scenarios
+from tests.acceptance import doors_scenarios, messages_scenarios, scenarios
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(1500)]
 
@@ -42,6 +42,10 @@ async def test_faults_reach_the_anthropic_sdk(engine: RealEngine, tmp_path: Path
     await messages_scenarios.faults_reach_the_sdk(engine, DIALECT, tmp_path)
 
 
+async def test_tokenizer_is_reached(engine: RealEngine, tmp_path: Path) -> None:
+    await doors_scenarios.the_tokenizer_is_reached(engine, DIALECT, tmp_path)
+
+
 async def test_class_caps_are_applied_and_reported(engine: RealEngine, tmp_path: Path) -> None:
     await scenarios.a_class_caps_what_is_asked_and_says_so(engine, DIALECT, tmp_path)
 
@@ -69,3 +73,17 @@ async def test_killing_an_engine_interrupts_only_its_started_streams(engine: Rea
 
 async def test_unsupported_image_causes_a_client_error(engine: RealEngine, tmp_path: Path) -> None:
     await scenarios.an_image_for_a_model_without_eyes_is_refused(engine, DIALECT, tmp_path)
+
+
+# A second and a third start of vLLM are too slow for CI, which ranks with llama.cpp.
+@pytest.mark.nightly
+async def test_pooling_models_rank_score_and_pool(tmp_path: Path) -> None:
+    with vllm(max_num_seqs=4, convert="embed") as engine:
+        await doors_scenarios.documents_are_ranked(engine, DIALECT, tmp_path)
+        await doors_scenarios.texts_are_scored_and_pooled(engine, DIALECT, tmp_path)
+
+
+@pytest.mark.nightly
+async def test_classifier_classifies(tmp_path: Path) -> None:
+    with vllm(max_num_seqs=4, convert="classify") as engine:
+        await doors_scenarios.texts_are_classified(engine, DIALECT, tmp_path)

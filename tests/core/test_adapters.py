@@ -5,10 +5,11 @@ from dataclasses import replace
 import pytest
 
 from headgate.core.commands import Command, Dispatch
-from headgate.core.events import EndpointJoined, RequestArrived
+from headgate.core.events import EndpointJoined, RequestArrived, TimerFired
 from headgate.core.scheduler import Scheduler
 from headgate.model.endpoint import Endpoint
 from headgate.model.outcome import Outcome
+from headgate.model.overrides import SetRouteWeights
 from headgate.model.policy import Model, Policy, Pool, RoutingRules
 from headgate.model.prefix import pack_hashes
 from headgate.model.units import ModelName, PoolName
@@ -235,6 +236,16 @@ def test_discovered_adapter_is_a_model_and_stays_one_after_a_policy_change() -> 
     assert dispatched(scheduler, "r3", "x-lora", 2) is not None
     commands_for(scheduler, at(3), policy_changed(adapter_policy("a"), "h3"))
     assert only_end(scheduler.handle(arrived("r4", model="x-lora"), at(3))).outcome is Outcome.MODEL_NOT_FOUND
+
+
+def test_discovered_adapter_stays_a_model_when_route_weights_end() -> None:
+    weights = SetRouteWeights(ModelName("m"), (("new", 1),), at(5))
+    policy = replace(discovering_policy(), overrides=(weights,))
+    scheduler = a_scheduler(an_endpoint("e1", places=8), policy=policy)
+    commands_for(scheduler, at(1), EndpointJoined(replace(an_endpoint("e1", places=8), adapters=("x-lora",))))
+
+    scheduler.handle(TimerFired(), at(5))
+    assert dispatched(scheduler, "r1", "x-lora", 5) is not None
 
 
 def test_adapter_discovered_in_two_pools_is_one_model() -> None:

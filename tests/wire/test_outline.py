@@ -31,6 +31,12 @@ PROMPTS: dict[Api, dict[str, Any]] = {
     Api.INFER: {"inputs": [{"name": "x", "shape": [2], "datatype": "FP32", "data": [1.5, 2]}]},
     Api.MESSAGES: {"system": "be brief", "messages": [{"role": "user", "content": 'a"[\\é'}]},
     Api.COUNT_TOKENS: {"messages": [{"role": "user", "content": "hi"}]},
+    Api.RERANK: {"query": "hi", "documents": ["a", "b"]},
+    Api.SCORE: {"text_1": "hi", "text_2": ["a", "b"]},
+    Api.CLASSIFY: {"input": "hi"},
+    Api.POOLING: {"input": ["hi", "ho"]},
+    Api.TOKENIZE: {"prompt": "hi"},
+    Api.DETOKENIZE: {"tokens": [1, 2]},
 }
 LONG = "x" * (NAMES_CHARS_MAX + 1)
 

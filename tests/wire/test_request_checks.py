@@ -18,6 +18,12 @@ PROMPTS: dict[Api, dict[str, object]] = {
     Api.INFER: {"inputs": [{"name": "x", "shape": [1], "datatype": "INT32", "data": [1]}]},
     Api.MESSAGES: {"messages": [{"role": "user", "content": "hi"}]},
     Api.COUNT_TOKENS: {"messages": [{"role": "user", "content": "hi"}]},
+    Api.RERANK: {"query": "hi", "documents": ["a", "b"]},
+    Api.SCORE: {"text_1": "hi", "text_2": ["a", "b"]},
+    Api.CLASSIFY: {"input": "hi"},
+    Api.POOLING: {"input": ["hi", "ho"]},
+    Api.TOKENIZE: {"prompt": "hi"},
+    Api.DETOKENIZE: {"tokens": [1, 2]},
 }
 GENERATING = [Api.CHAT, Api.COMPLETIONS, Api.RESPONSES, Api.MESSAGES]
 

@@ -47,6 +47,7 @@ from headgate.ports.host import Host
 from headgate.ports.identity import UnknownTokenKey
 from headgate.ports.ledger import AttemptJournal
 from headgate.ports.records import NullRecordSink, RecordSink, RequestRecord
+from headgate.wire.doors import DOORS
 from headgate.wire.openai_bodies import json_body, models_body
 from headgate.wire.turn_budget import SLICE_BYTES
 
@@ -55,6 +56,7 @@ ROUTES: Mapping[bytes, Api] = {
     b"/v1/completions": Api.COMPLETIONS,
     b"/v1/embeddings": Api.EMBEDDINGS,
     b"/v1/responses": Api.RESPONSES,
+    **{path.encode(): api for api, door in DOORS.items() for path in door.paths},
 }
 MODELS_ROUTE = b"/v1/models"
 USAGE_ROUTE = b"/v1/usage"
@@ -408,7 +410,7 @@ def _body_memory_rejection(total_bytes: int) -> EdgeRejection:
 
 def _replies_for(client: Client, ours: ErrorReplies) -> ErrorReplies:
     """Returns the error responses in the format that the client expects."""
-    if is_kserve(client.path):
+    if is_kserve(client.path) and client.path not in ROUTES:
         return KserveReplies.of(ours)
     if client.path in MESSAGES_ROUTES or (client.path == MODELS_ROUTE and VERSION_HEADER in client.headers):
         # The first header is the request ID.

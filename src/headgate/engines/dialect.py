@@ -15,6 +15,7 @@ from typing import Final, Protocol
 from headgate.model.ticket import Api
 from headgate.model.units import RequestId
 from headgate.ports.engine import Call, EngineLimits, EngineResponse, FramedResponse
+from headgate.wire.doors import DOORS
 from headgate.wire.response_shape import ResponseShape
 
 OPENAI_PATHS: Final[Mapping[Api, str]] = MappingProxyType(
@@ -25,9 +26,10 @@ OPENAI_PATHS: Final[Mapping[Api, str]] = MappingProxyType(
         Api.RESPONSES: "/v1/responses",
         Api.MESSAGES: "/v1/messages",
         Api.COUNT_TOKENS: "/v1/messages/count_tokens",
+        **{api: door.paths[0] for api, door in DOORS.items()},
     }
 )
-OPTIONAL_APIS: Final = frozenset({Api.MESSAGES, Api.COUNT_TOKENS})
+OPTIONAL_APIS: Final = frozenset({Api.MESSAGES, Api.COUNT_TOKENS, *DOORS})
 """APIs that an engine may lack, depending on its version, its options and its model."""
 
 # Client errors that are not caused by the request itself but by the gateway's key, address, proxy, rate or model name.

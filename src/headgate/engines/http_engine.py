@@ -30,6 +30,7 @@ from headgate.model.units import SECOND, Duration, RequestId
 from headgate.ports.engine import Call, EngineFault, EngineResponse
 from headgate.ports.tls import ClientTlsOptions, InvalidTlsFile
 from headgate.wire.kserve.infer import error_body
+from headgate.wire.openai_bodies import error_body as openai_error
 from headgate.wire.stream_joiner import StreamDiffers
 from headgate.wire.turn_budget import TurnBudget
 
@@ -158,7 +159,8 @@ class HttpEngine:
         if answer.status in _MISSING_STATUSES and call.api in OPTIONAL_APIS:
             answer.close()
             said = f"the engine does not offer {self._dialect.paths[call.api]} for this model; use another API"
-            return BufferedResponse(404, error_body(said), blames=True)
+            body = openai_error(message=said, type="invalid_request_error", code="engine_rejected")
+            return BufferedResponse(404, body, blames=True)
         return answer
 
     async def _ask_joined(self, call: Call) -> EngineResponse | None:

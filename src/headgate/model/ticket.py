@@ -21,11 +21,27 @@ class Api(StrEnum):
     """Anthropic's Messages API."""
     COUNT_TOKENS = "count_tokens"
     """Token counts of Anthropic's Messages API."""
+    RERANK = "rerank"
+    SCORE = "score"
+    CLASSIFY = "classify"
+    POOLING = "pooling"
+    TOKENIZE = "tokenize"
+    DETOKENIZE = "detokenize"
 
 
-APIS_WITHOUT_OUTPUT: Final = (Api.EMBEDDINGS, Api.INFER, Api.COUNT_TOKENS)
+APIS_WITHOUT_OUTPUT: Final = (
+    Api.EMBEDDINGS,
+    Api.INFER,
+    Api.COUNT_TOKENS,
+    Api.RERANK,
+    Api.SCORE,
+    Api.CLASSIFY,
+    Api.POOLING,
+    Api.TOKENIZE,
+    Api.DETOKENIZE,
+)
 """APIs whose responses contain no generated tokens. Only the size of the input counts."""
-TOKENIZER_APIS: Final = (Api.COUNT_TOKENS,)
+TOKENIZER_APIS: Final = (Api.COUNT_TOKENS, Api.TOKENIZE, Api.DETOKENIZE)
 """APIs that only need the engine's tokenizer. Whatever the size of its input, a request counts as one prompt token."""
 ANTHROPIC_APIS: Final = (Api.MESSAGES, Api.COUNT_TOKENS)
 """APIs with Anthropic's error format and headers."""

@@ -19,6 +19,7 @@ from headgate.model.ticket import ANTHROPIC_APIS, TOKENIZER_APIS, Api
 from headgate.model.units import BYTES_PER_TOKEN
 from headgate.wire.conversation import measure as measure_messages
 from headgate.wire.conversation import text_bytes
+from headgate.wire.doors import DOORS, DoorPrompt, measure_door
 from headgate.wire.fields import BadRequest, Fields, wrong_type
 from headgate.wire.media import has_media
 from headgate.wire.messages_length import measure_blocks
@@ -94,6 +95,8 @@ def measure_prompt(fields: Fields, api: Api) -> PromptLength:
         return _measure_chat(fields)
     if api in ANTHROPIC_APIS:
         return _measure_messages(fields, api)
+    if api in DOORS:
+        return _measure_door(fields, api)
     name = PROMPT_FIELD[api]
     raw = bytes(fields.get(name, b"null"))
     prompts = 1
@@ -137,6 +140,22 @@ def _measure_chat(fields: Fields) -> PromptLength:
         before = _bytes_of(fields, PREAMBLE_FIELDS[_CHAT])
         beside = _bytes_of(fields, _OTHER_FIELDS[_CHAT])
     return PromptLength(length, kept, before, beside, 1, media)
+
+
+def _measure_door(fields: Fields, api: Api) -> PromptLength:
+    measured = measure_door(fields, api)
+    if api in TOKENIZER_APIS:
+        return _ONE_TOKEN
+    if isinstance(measured, DoorPrompt):
+        return PromptLength(measured.text_bytes, measured.text_bytes, 0, 0, measured.sequences, measured.media)
+    if measured.startswith(b'"'):
+        return PromptLength(len(measured), len(measured))
+    if not measured.startswith(b"["):
+        raise wrong_type("input", "a string or an array", measured)
+    if measured[1:].lstrip()[:1] == b"]":
+        raise _empty("input")
+    length, prompts = _measure_array(measured)
+    return PromptLength(length, length, 0, 0, prompts, b"{" in measured and has_media(measured))
 
 
 def _measure_messages(fields: Fields, api: Api) -> PromptLength:

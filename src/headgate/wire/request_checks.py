@@ -11,6 +11,7 @@ from typing import Annotated, Final
 import msgspec
 
 from headgate.model.ticket import Api
+from headgate.wire.doors import DOORS
 from headgate.wire.fields import BOOL, FIELDS, INTEGER, STRING, BadRequest, Fields, is_given, read_field
 from headgate.wire.kserve.tensor_checks import check_parameters, check_tensors
 
@@ -81,6 +82,11 @@ def _output_config(fields: Fields, name: str) -> None:
         read_field(inner, "effort", STRING, "a string", inside=name)
 
 
+def _json_encoding(fields: Fields, name: str) -> None:
+    if (read_field(fields, name, STRING, "a string") or "").startswith("bytes"):
+        raise BadRequest(f'"{name}" must be "float" or "base64", because responses are JSON', name)
+
+
 def _reject_engine_internal(fields: Fields, name: str) -> None:
     if is_given(fields, name):
         raise BadRequest(f'"{name}" is reserved for traffic between engines; remove it', name)
@@ -147,6 +153,8 @@ _CHECKS: Final[dict[Api, dict[str, _Check]]] = {
         "output_config": _output_config,
     },
     Api.COUNT_TOKENS: _COMMON_CHECKS,
+    **dict.fromkeys(DOORS, _COMMON_CHECKS),
+    Api.POOLING: {**_COMMON_CHECKS, "encoding_format": _json_encoding},
 }
 
 

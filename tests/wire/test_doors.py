@@ -1,0 +1,129 @@
+"""Tests for measuring the requests of the APIs in the table of doors."""
+
+import json
+
+import pytest
+
+from headgate.model.ticket import APIS_WITHOUT_OUTPUT, TOKENIZER_APIS, Api
+from headgate.model.units import BYTES_PER_TOKEN
+from headgate.wire.doors import DOORS
+from headgate.wire.request_body import BadRequest, RequestBody
+
+
+def a_body(api: Api, **fields: object) -> RequestBody:
+    return RequestBody.parse(json.dumps({"model": "m", **fields}).encode(), api)
+
+
+def test_no_door_has_output() -> None:
+    assert set(DOORS) <= set(APIS_WITHOUT_OUTPUT)
+    paths = [path for door in DOORS.values() for path in door.paths]
+    assert len(paths) == len(set(paths))
+
+
+@pytest.mark.parametrize(
+    ("fields", "pairs", "length"),
+    [
+        ({"query": "ab", "documents": ["c", "d", "e"]}, 3, 3 * len('"ab"') + len('["c", "d", "e"]')),
+        ({"query": "ab", "documents": "c"}, 1, len('"ab"') + len('"c"')),
+        ({"query": "ab", "documents": [{"text": "c"}]}, 1, len('"ab"') + len('[{"text": "c"}]')),
+    ],
+)
+def test_query_is_repeated_for_each_document(fields: dict[str, object], pairs: int, length: int) -> None:
+    body = a_body(Api.RERANK, **fields)
+
+    assert (body.length.prompts, body.length.text, body.length.text_min) == (pairs, length, length)
+    assert body.prefix == b""
+
+
+@pytest.mark.parametrize(
+    ("left", "right"), [("text_1", "text_2"), ("queries", "documents"), ("queries", "items"), ("data_1", "data_2")]
+)
+def test_sides_of_a_score_are_paired(left: str, right: str) -> None:
+    one = a_body(Api.SCORE, **{left: ["aa", "bb"], right: ["c", "d"]})
+    other = a_body(Api.SCORE, **{left: ["aa", "bb"], right: "c"})
+
+    assert (one.length.prompts, one.length.text) == (2, len('["aa", "bb"]') + len('["c", "d"]'))
+    assert (other.length.prompts, other.length.text) == (2, len('["aa", "bb"]') + 2 * len('"c"'))
+
+
+@pytest.mark.parametrize(
+    ("api", "fields", "prompts", "length"),
+    [
+        (Api.CLASSIFY, {"input": "hello"}, 1, len('"hello"')),
+        (Api.CLASSIFY, {"input": ["a", "b"]}, 2, len('["a", "b"]')),
+        (Api.POOLING, {"input": [[1, 2], [3]]}, 2, 3 * BYTES_PER_TOKEN),
+        (Api.POOLING, {"messages": [{"role": "user", "content": "hi"}]}, 1, 35),
+        (Api.POOLING, {"data": {"x": 1}}, 1, len('{"x": 1}')),
+    ],
+)
+def test_input_is_measured_as_for_embeddings(api: Api, fields: dict[str, object], prompts: int, length: int) -> None:
+    body = a_body(api, **fields)
+
+    assert (body.length.prompts, body.length.text) == (prompts, length)
+
+
+@pytest.mark.parametrize(
+    ("api", "fields"),
+    [
+        (Api.TOKENIZE, {"prompt": "word " * 1_000}),
+        (Api.TOKENIZE, {"content": "word " * 1_000}),
+        (Api.TOKENIZE, {"messages": [{"role": "user", "content": "word " * 1_000}]}),
+        (Api.DETOKENIZE, {"tokens": list(range(1_000))}),
+    ],
+)
+def test_work_of_the_tokenizer_counts_as_one_token(api: Api, fields: dict[str, object]) -> None:
+    assert api in TOKENIZER_APIS
+    assert a_body(api, **fields).prompt_bytes == BYTES_PER_TOKEN
+
+
+@pytest.mark.parametrize(
+    ("api", "fields", "param"),
+    [
+        (Api.RERANK, {"query": "a"}, "documents"),
+        (Api.RERANK, {"documents": ["a"]}, "documents"),
+        (Api.RERANK, {"query": "a", "documents": []}, "documents"),
+        (Api.RERANK, {"query": None, "documents": ["a"]}, "documents"),
+        (Api.SCORE, {"text_1": "a"}, "text_2"),
+        (Api.SCORE, {"text_1": "a", "documents": ["a"]}, "text_2"),
+        (Api.CLASSIFY, {}, "input"),
+        (Api.CLASSIFY, {"input": []}, "input"),
+        (Api.CLASSIFY, {"input": 5}, "input"),
+        (Api.POOLING, {"input": "a", "encoding_format": "bytes"}, "encoding_format"),
+        (Api.POOLING, {"input": "a", "encoding_format": "bytes_only"}, "encoding_format"),
+        (Api.TOKENIZE, {}, "prompt"),
+        (Api.DETOKENIZE, {"tokens": None}, "tokens"),
+    ],
+)
+def test_request_without_a_prompt_is_rejected(api: Api, fields: dict[str, object], param: str) -> None:
+    with pytest.raises(BadRequest) as caught:
+        a_body(api, **fields)
+
+    assert caught.value.param == param
+
+
+def test_media_in_a_pair_is_known() -> None:
+    document = {"content": [{"type": "image_url", "image_url": {"url": "x"}}]}
+
+    assert a_body(Api.RERANK, query="a", documents=[document]).length.media
+    assert not a_body(Api.RERANK, query="an image_url", documents=["a"]).length.media
+
+
+@pytest.mark.parametrize("api", DOORS)
+def test_fields_reach_the_engine_as_they_are(api: Api) -> None:
+    fields = {
+        "query": "a",
+        "documents": ["b"],
+        "text_1": "a",
+        "text_2": "b",
+        "input": "a",
+        "prompt": "a",
+        "tokens": [1],
+    }
+    body = a_body(api, **fields, stream=True, top_n=1, cache_salt="mine")
+
+    assert not body.stream
+    assert json.loads(body.encode(served_model="x", cache_salt="s")) == fields | {
+        "model": "x",
+        "stream": True,
+        "top_n": 1,
+    }
