@@ -6,10 +6,11 @@ from typing import Final
 from headgate.config.enum_values import parse_enum
 from headgate.config.problems import ConfigReport, SettingPath
 from headgate.config.references import NAME_RULE, TENANT_PATH_RULE, ReferenceChecker, is_name, is_tenant_path
+from headgate.config.route_inputs import route_inputs
 from headgate.config.schema import ModelSection, RouteMatchSection, RouteSection
 from headgate.config.schema_reader import available, suggestion
 from headgate.model.policy import Model
-from headgate.model.routes import ROUTES_MAX, WEIGHT_MAX, ModelRoute, RouteInputs, RouteMatch, Sticky
+from headgate.model.routes import ROUTES_MAX, WEIGHT_MAX, ModelRoute, RouteMatch, Sticky
 from headgate.model.tenant import Plan
 from headgate.model.units import ClassName, PoolName, TenantId
 
@@ -124,14 +125,6 @@ def _check_groups(section: ModelSection, place: SettingPath, report: ConfigRepor
 def _key(section: RouteSection) -> str:
     """Identifies the group of a route."""
     return repr(section.match)
-
-
-def route_inputs(models: Collection[Model]) -> RouteInputs | None:
-    """Returns what the routes need in tickets. None if they need nothing, which is the usual case."""
-    routed = [each for each in models if each.routes]
-    headers = dict.fromkeys(name for model in routed for route in model.routes for name, _ in route.match.headers)
-    read = frozenset(each.sticky for each in routed) & {Sticky.USER, Sticky.SESSION}
-    return RouteInputs(tuple(headers), read) if headers or read else None
 
 
 def check_header_count(models: Collection[Model], report: ConfigReport) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from headgate.config.routes import route_inputs
+from headgate.config.route_inputs import route_inputs
 from headgate.control.options import FileStamp, NotificationOptions, ReloadTrigger
 from headgate.edge.options import EdgeLimits
 from headgate.fleets.dns.options import DnsOptions
