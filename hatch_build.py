@@ -61,8 +61,6 @@ COMPILED = (
     "hosts/cell/node.py",
     "hosts/cell/protocol/link.py",
     "hosts/cell/protocol/validation.py",
-    "hosts/cell/redis/connection.py",
-    "hosts/cell/redis/stream_reader.py",
     "hosts/command_channel.py",
     "hosts/decision_time.py",
     "hosts/local/clock.py",

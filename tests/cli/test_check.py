@@ -259,7 +259,16 @@ def test_json_output_of_valid_file_is_one_object(
                 **as_json(Pool("small", speed_assumed=True)),
             }
         },
-        "models": {"smollm2": {"pools": ["small"], "tiers": [], "fallbacks": []}},
+        "models": {
+            "smollm2": {
+                "pools": ["small"],
+                "tiers": [],
+                "fallbacks": [],
+                "adapter": "",
+                "routes": [],
+                "sticky": "request",
+            }
+        },
         "classes": {name: as_json(each) for name, each in DEFAULT_CLASSES.items()},
         "class_rules": [as_json(each) for each in DEFAULT_RULES],
         "rules": {

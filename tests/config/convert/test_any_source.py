@@ -5,7 +5,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.config.convert import test_inference_pool
@@ -136,6 +136,7 @@ NGINX_UPSTREAM = block(
 NGINX = block("http", st.just(""), NGINX_UPSTREAM | block("server", st.just(""), NGINX_LOCATION | SIMPLE) | SIMPLE)
 
 
+@example("http { server { location vllm { proxy_pass http://vllm; } limit_conn; } limit_conn_zone; }")
 @given(NGINX)
 def test_any_nginx_configuration_is_valid_or_an_error(text: str) -> None:
     is_valid_or_an_error(text, "nginx")

@@ -161,7 +161,7 @@ class NginxSettings:
 
 def _limit_of(directive: Directive, zone: Directive) -> tuple[str, int] | None:
     if directive.name == "limit_conn":
-        number = directive.arguments[-1]
+        number = directive.arguments[-1] if directive.arguments else ""
         return ("concurrency", int(number)) if is_number(number) else None
     rate = next((each[5:] for each in zone.arguments if each.startswith("rate=")), "")
     per_minute = requests_per_minute(rate)

@@ -17,11 +17,12 @@ import pytest
 
 from headgate.hosts.cell.member.scheduler_connection import SchedulerConnection
 from headgate.hosts.cell.protocol import codec
-from headgate.hosts.cell.protocol.compatibility import KINDS_SINCE, is_readable
-from headgate.hosts.cell.protocol.messages import VERSION, CellVersion, Epoch, ReportDone, Share
+from headgate.hosts.cell.protocol.compatibility import APIS_SINCE, KINDS_SINCE, is_readable, with_known_api
+from headgate.hosts.cell.protocol.messages import VERSION, CellVersion, Epoch, NewRequest, ReportDone, Share
 from headgate.hosts.cell.protocol.views import MemberMode
 from headgate.hosts.cell.timing import DEFAULT_BOUNDS, DEFAULT_TIMING
-from testing.builders import at
+from headgate.model.ticket import APIS_WITHOUT_OUTPUT, Api
+from testing.builders import at, duration
 from testing.cell_samples import (
     ENUMERATIONS,
     FROM_MEMBER,
@@ -74,6 +75,33 @@ def test_entry_contains_everything_that_the_earlier_version_reads(kind: str) -> 
     assert missing(earlier, now) == [f"version: {EARLIER} became {VERSION}"]
 
 
+@pytest.mark.parametrize("message", FROM_MEMBER, ids=lambda each: type(each).__name__)
+def test_tickets_for_the_earlier_version_name_an_api_that_it_knows(message: Any) -> None:
+    report = getattr(message, "report", message)
+    if not hasattr(report, "ticket"):
+        assert with_known_api(message, EARLIER) is message
+        return
+    for api in Api:
+        told = replace(report, ticket=replace(report.ticket, api=api))
+        sent = with_known_api(told if report is message else replace(message, report=told), EARLIER)
+        ticket = getattr(sent, "report", sent).ticket
+
+        assert ticket.api.value in RECORDED["values"]["Api"]
+        assert (ticket.api in APIS_WITHOUT_OUTPUT) is (api in APIS_WITHOUT_OUTPUT)
+        assert replace(ticket, api=api) == replace(report.ticket, api=api)
+
+
+@pytest.mark.parametrize(("version", "api"), [(EARLIER, Api.CHAT), (VERSION, Api.MESSAGES)])
+def test_member_replaces_an_api_only_for_a_scheduler_of_the_earlier_version(version: int, api: Api) -> None:
+    connection = SchedulerConnection(at(0), timing=DEFAULT_TIMING, bounds=DEFAULT_BOUNDS)
+    connection.follow(Epoch(1, "one"), version)
+    connection.send(NewRequest(replace(a_ticket("r1"), api=Api.MESSAGES), duration(0)), at(0))
+
+    _, ((_, sent),) = connection.outbound.pop_unsent(1, at(0))
+    assert isinstance(sent, NewRequest)
+    assert sent.ticket.api is api
+
+
 def test_new_kinds_of_message_are_not_sent_to_the_earlier_version() -> None:
     new = {*codec._FROM_MEMBER, *codec._FROM_SCHEDULER} - set(RECORDED["entries"])
 
@@ -85,8 +113,11 @@ def test_new_kinds_of_message_are_not_sent_to_the_earlier_version() -> None:
 @pytest.mark.parametrize("values", ENUMERATIONS)
 def test_earlier_version_knows_all_values_of_an_enumeration(values: type) -> None:
     new = {str(each.value) for each in values} - set(RECORDED["values"][values.__name__])
+    replaced: set[str] = (
+        {api.value for api, (since, _) in APIS_SINCE.items() if since > EARLIER} if values is Api else set()
+    )
 
-    assert new == set(), "send another value to earlier versions (protocol/compatibility.py)"
+    assert new == replaced, "send another value to earlier versions (protocol/compatibility.py)"
 
 
 @pytest.mark.process

@@ -12,9 +12,9 @@ from typing import Final
 
 from headgate.core.events import AttemptsProgressed, FirstToken
 from headgate.hosts.cell.member.pending_progress import PendingProgress
-from headgate.hosts.cell.protocol.compatibility import is_readable
+from headgate.hosts.cell.protocol.compatibility import is_readable, with_known_api
 from headgate.hosts.cell.protocol.link import Inbound, Outbound, Stamps
-from headgate.hosts.cell.protocol.messages import Echo, Epoch, FromMember, FromScheduler, SchedulerHead
+from headgate.hosts.cell.protocol.messages import VERSION, Echo, Epoch, FromMember, FromScheduler, SchedulerHead
 from headgate.hosts.cell.timing import CellBounds, Timing
 from headgate.model.units import Duration, Instant, after
 
@@ -105,6 +105,8 @@ class SchedulerConnection:
         """Queues a message and returns its serial. Drops a message that the scheduler does not know and returns 0."""
         if not is_readable(message, self._version):
             return 0
+        if self._version < VERSION:
+            message = with_known_api(message, self._version)
         if isinstance(message, FirstToken | AttemptsProgressed):
             self.send_within(self.timing.ack_ns, now)
         else:
