@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from headgate.model.caps import Caps, ReasoningEffort
 from headgate.model.ticket import Api
-from headgate.wire.request_body import RequestBody
+from headgate.wire.request_body import BadRequest, RequestBody
 
 OPEN = Caps(n=None, best_of=None, logprobs=None, prompt_logprobs=None)
 TURNS = [{"role": role, "content": text} for text in "123" for role in ("user", "assistant")]
@@ -259,6 +259,19 @@ def test_thinking_budget_stays_below_the_output_cap(most: int, asked: object, se
 
     assert changed == {"max_tokens": most, "thinking": sent}
     assert told == (f"output_tokens={most}",)
+
+
+def test_thinking_budget_is_capped_even_if_nothing_else_exceeds_a_cap() -> None:
+    asked = {"type": "enabled", "budget_tokens": 2**31 - 1}
+    changed, told = shaped(Caps(output_tokens=2000), Api.MESSAGES, max_tokens=1900, thinking=asked)
+
+    assert (changed, told) == ({"thinking": {"type": "enabled", "budget_tokens": 1999}}, ())
+
+
+@pytest.mark.parametrize("budget", [-1, 2**31, 10**400, "many"])
+def test_thinking_budget_out_of_range_is_rejected(budget: object) -> None:
+    with pytest.raises(BadRequest, match="budget_tokens"):
+        a_body(Api.MESSAGES, max_tokens=9, thinking={"type": "enabled", "budget_tokens": budget})
 
 
 @pytest.mark.parametrize("thinking", [{"type": "adaptive"}, {"type": "enabled", "budget_tokens": 1999}, None])

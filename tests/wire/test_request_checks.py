@@ -49,6 +49,7 @@ def refusal(api: Api, **fields: object) -> tuple[str, str | None]:
         (Api.RESPONSES, "max_output_tokens", [1], [0, None, {}], "an integer from 1 to 2147483647"),
         (Api.MESSAGES, "max_tokens", [1, 2**31 - 1], [0, -1, 2**31, "9"], "an integer from 1 to 2147483647"),
         (Api.MESSAGES, "n_predict", [-1, 0, 5], [-2, "a"], "an integer from -1 to 2147483647"),
+        (Api.MESSAGES, "prompt_logprobs", [-1, 0, 5], [-2, "text"], "an integer from -1 to 2147483647"),
         (Api.MESSAGES, "thinking", [{"type": "enabled", "budget_tokens": 1024}, {}], [True, "yes"], "an object"),
         (Api.MESSAGES, "output_config", [{"effort": "max"}, {}], [5, "high"], "an object"),
         (Api.COMPLETIONS, "max_tokens", [1], [-1, 2**31], "an integer from 0 to 2147483647"),

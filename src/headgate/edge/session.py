@@ -21,7 +21,8 @@ def session_name(headers: Mapping[bytes, bytes], body: RequestBody, fields: tupl
     """Returns the session in the header or in the first of these body fields that names one. Empty if there is none."""
     name = headers.get(SESSION_HEADER)
     if name is None:
-        name = body.first_text(fields).encode()
+        texts = (body.short_text(each, SESSION_BYTES_MAX) for each in fields)
+        name = next(filter(None, texts), "").encode()
     return name if len(name) <= SESSION_BYTES_MAX else b""
 
 

@@ -37,7 +37,6 @@ METADATA_KEYS_MAX: Final = 16
 METADATA_VALUE_BYTES_MAX: Final = 128
 """Maximum size of a metadata value that is kept."""
 
-_TEXT: Final = msgspec.json.Decoder(str)
 _METADATA: Final = msgspec.json.Decoder(dict[str, object])
 _PIECE_BYTES_MIN: Final = 64 * 1024
 _ENCODER: Final = msgspec.json.Encoder()
@@ -149,18 +148,6 @@ class RequestBody:
         kept = [(name, value) for name, value in values if isinstance(value, str) and "\0" not in value]
         return tuple(each for each in kept if len(each[1].encode()) <= METADATA_VALUE_BYTES_MAX)[:METADATA_KEYS_MAX]
 
-    def first_text(self, names: Iterable[str]) -> str:
-        """Returns the first of these fields that is a text with at least one character, or an empty text."""
-        for name in names:
-            if name in self._fields:
-                try:
-                    text = _TEXT.decode(self._fields[name])
-                except (msgspec.DecodeError, UnicodeDecodeError):
-                    continue
-                if text:
-                    return text
-        return ""
-
     def short_text(self, name: str, chars_max: int) -> str:
         """Returns the value of a top-level field. Empty if it is missing, not a string or longer than `chars_max`."""
         raw = self._fields.get(name, _NULL)
@@ -205,7 +192,7 @@ class RequestBody:
         fields, told = apply_caps(fields, self.api, caps)
         if dropped:
             told.append(f"turns_dropped={dropped}")
-        if not told:
+        if not told and fields is self._fields:
             return self, ()
         shaped = type(self)(
             api=self.api,

@@ -12,7 +12,7 @@ import msgspec
 
 from headgate.model.ticket import Api
 from headgate.wire.doors import DOORS
-from headgate.wire.fields import BOOL, FIELDS, INTEGER, STRING, BadRequest, Fields, is_given, read_field
+from headgate.wire.fields import BOOL, FIELDS, STRING, BadRequest, Fields, is_given, read_field
 from headgate.wire.kserve.tensor_checks import check_parameters, check_tensors
 
 CHOICES_MAX: Final = 128
@@ -73,7 +73,7 @@ def _previous_response(fields: Fields, name: str) -> None:
 def _thinking(fields: Fields, name: str) -> None:
     inner = read_field(fields, name, FIELDS, "an object")
     if inner is not None:
-        read_field(inner, "budget_tokens", INTEGER, "an integer", inside=name)
+        _integer(0)(inner, "budget_tokens")
 
 
 def _output_config(fields: Fields, name: str) -> None:
@@ -149,6 +149,7 @@ _CHECKS: Final[dict[Api, dict[str, _Check]]] = {
     Api.MESSAGES: {
         **_GENERATION_CHECKS,
         "max_tokens": _integer(1),
+        "prompt_logprobs": _integer(-1),
         "thinking": _thinking,
         "output_config": _output_config,
     },

@@ -66,8 +66,6 @@ def session_preference(endpoint: EndpointRecord, request: Request, _cached_token
     Other endpoints cost the configured time, in proportion to the part of the prompt that the session's last endpoint
     has probably seen and the prefix index does not know.
     """
-    if not request.session_visits:
-        return 0
     seen_tokens = 0
     for last, tokens in request.session_visits:
         if last is endpoint:
