@@ -305,6 +305,14 @@ def test_pool_on_a_shared_engine_cannot_be_scaled() -> None:
     assert problems_of(text) == [f"3: pools.b.endpoints[0]: {problem}; {next_step}"]
 
 
+def test_adapters_of_a_shared_engine_are_listed_in_one_pool() -> None:
+    assert problems_of(_two_pools("adapters: [{name: sql}], ", "")) == []
+
+    problem = "gpu:80 stands in several pools with adapters; list all adapters of an engine in one pool"
+    text = _two_pools("adapters: [{name: sql}], ", "discover_adapters: true, ")
+    assert problems_of(text) == [f"3: pools.b.endpoints[0]: {problem}, because its adapter slots are counted per pool"]
+
+
 def test_duplicate_endpoint_name_is_reported() -> None:
     endpoints = "{url: http://a, name: gpu}, {url: http://b, name: gpu}"
 

@@ -108,6 +108,22 @@ def test_request_that_no_endpoint_of_its_route_serves_is_an_error() -> None:
     assert watched.route("new").errors.hits == 1
 
 
+def test_request_that_a_fallback_model_serves_is_an_error_of_its_route() -> None:
+    fallback = replace(sent(route=""), model="n")
+    watched = Watched((0, arrived("r"), [fallback]), (1, first_token("r"), []), (2, completed("r", tokens=9), [over()]))
+
+    assert (watched.route("new").errors.hits, watched.route("new").ttft_ns.count) == (1, 0)
+    assert watched.route("old").errors.count == 0
+
+
+def test_latencies_of_a_smaller_model_under_overload_are_left_out() -> None:
+    smaller = replace(sent(), model="n")
+    watched = Watched((0, arrived("r"), [smaller]), (1, first_token("r"), []), (2, completed("r", tokens=9), [over()]))
+
+    errors = watched.route("new").errors
+    assert (errors.count, errors.hits, watched.route("new").ttft_ns.count) == (1, 0, 0)
+
+
 @pytest.mark.parametrize("outcome", [Outcome.CANCELLED, Outcome.RATE_LIMITED, Outcome.SHED])
 def test_outcomes_that_the_route_does_not_cause_are_left_out(outcome: Outcome) -> None:
     watched = Watched((0, arrived("r"), [sent()]), (1, TimerFired(), [over(outcome)]))

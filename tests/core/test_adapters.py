@@ -7,7 +7,8 @@ import pytest
 from headgate.core.commands import Command, Dispatch
 from headgate.core.events import EndpointJoined, RequestArrived, TimerFired
 from headgate.core.scheduler import Scheduler
-from headgate.model.endpoint import Endpoint
+from headgate.model.endpoint import Endpoint, EndpointState
+from headgate.model.fault import Fault
 from headgate.model.outcome import Outcome
 from headgate.model.overrides import SetRouteWeights
 from headgate.model.policy import Model, Policy, Pool, RoutingRules
@@ -23,6 +24,7 @@ from testing.builders import (
     commands_for,
     completed,
     duration,
+    failed,
     first_token,
     leaving,
     only_end,
@@ -90,6 +92,25 @@ def test_number_of_distinct_adapters_on_an_endpoint_is_limited(
     assert taken == list(names[:slots])
     assert dispatched(scheduler, "again", "a") is not None
     assert dispatched(scheduler, "base", "m") is not None
+
+
+def test_retry_returns_to_the_only_endpoint_that_holds_the_adapter() -> None:
+    policy = adapter_policy()
+    scheduler = a_scheduler(holding("e1", "a"), holding("e2", "b"), policy=policy)
+    assert dispatched(scheduler, "r1", "a") is not None
+
+    assert sent(commands_for(scheduler, at(0.1), failed("r1", fault=Fault.CONNECTION))) == [("r1", "e1")]
+
+
+def test_request_waits_for_the_ejected_holder_of_its_adapter() -> None:
+    scheduler = a_scheduler(holding("e1", "a"), holding("e2", "b"), policy=adapter_policy())
+    for number in range(3):
+        name = f"r{number}"
+        assert dispatched(scheduler, name, "a", number) is not None
+        commands_for(scheduler, at(number), failed(name, fault=Fault.CONNECTION), client_disconnected(name))
+    assert [each.state for each in scheduler.summary().endpoints] == [EndpointState.EJECTED, EndpointState.READY]
+
+    assert commands_for(scheduler, at(3), arrived("late", model="a")) == []
 
 
 def test_adapter_gets_the_slot_of_the_last_request_that_ends() -> None:

@@ -3,13 +3,14 @@
 from dataclasses import replace
 
 from headgate.core.commands import Command, Dispatch, Eject, End
-from headgate.core.events import TimerFired
+from headgate.core.events import EndpointJoined, TimerFired
 from headgate.core.scheduler import Scheduler
 from headgate.model.fault import Fault
 from headgate.model.outcome import Outcome
 from headgate.model.policy import HealthRules, RetryRules
 from headgate.model.units import SECOND, Duration, Instant
 from testing.builders import (
+    a_model,
     a_policy,
     a_scheduler,
     an_endpoint,
@@ -204,6 +205,18 @@ def test_requests_waiting_for_reachable_endpoint_do_not_block_other_members() ->
     assert len(names) == 3
     assert names[-1].startswith("g1"), "the last free slot must go to a member that can reach the endpoint"
     assert all(name.startswith("runs") for name, _ in in_flight(scheduler, "e2"))
+
+
+def test_member_uses_an_unreachable_endpoint_if_no_other_holds_the_adapter() -> None:
+    scheduler = a_cell("e1", "e2")
+    keep_away(scheduler, at(0), "e1")
+    models = (*a_policy().models, *(replace(a_model(name, "p"), adapter=name) for name in "ab"))
+    commands_for(scheduler, at(1), policy_changed(a_policy(models=models, health=HEALTH), "h2"))
+    for name, held in (("e1", ("a", "b")), ("e2", ("b",))):
+        commands_for(scheduler, at(1), EndpointJoined(replace(an_endpoint(name, places=100), adapters=held)))
+
+    for model, where in (("a", "e1"), ("b", "e2")):
+        assert dispatches(scheduler.handle(arrived(model, model=model, gateway="g3"), at(1))) == [where]
 
 
 def test_exclusion_ends_when_endpoint_is_ejected_or_leaves() -> None:

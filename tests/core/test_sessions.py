@@ -6,7 +6,7 @@ from headgate.core.commands import Command, Dispatch
 from headgate.core.routing.session_index import SESSIONS_MAX, SessionIndex
 from headgate.core.scheduler import Scheduler
 from headgate.model.policy import Policy, RoutingRules
-from headgate.model.units import SECOND, Duration, EndpointId
+from headgate.model.units import SECOND, Duration, EndpointId, PoolName
 from testing.builders import (
     a_model,
     a_policy,
@@ -26,6 +26,21 @@ from testing.builders import (
 def policy(seconds: float = 5.0, *, prefix: bool = True) -> Policy:
     rules = RoutingRules(session_preference_ns=Duration(int(seconds * SECOND)), prefix_affinity=prefix)
     return replace(a_policy(), routing=rules)
+
+
+def test_session_with_another_adapter_has_another_cache() -> None:
+    rules = policy(prefix=False)
+    models = (*rules.models, *(replace(a_model(name, "p"), adapter=name) for name in "ab"))
+    scheduler = two_endpoints(replace(rules, models=models, pools=(replace(rules.pools[0], max_lora=4),)))
+    ask(scheduler, "r1", "chat", model="a")
+    ask(scheduler, "r2", "chat", model="b")
+
+    visits = {
+        each: scheduler._state.fleet.pools[PoolName("p")].sessions.last(each) for each in ("chat a", "chat b", "chat")
+    }
+    assert visits["chat a"] is not None
+    assert visits["chat b"] is not None
+    assert visits["chat"] is None
 
 
 def two_endpoints(rules: Policy | None = None, *, places: int = 4) -> Scheduler:

@@ -196,6 +196,12 @@ class _PoolReader:
                 f'{address} stands in several pools, and the pool of endpoint "{scaled[0].endpoint.id}" has scaling; '
                 "remove scaling, because the size of a pool with shared engines cannot be planned",
             )
+        if has_adapters(claim.section) and any(has_adapters(each.section) for each in others.values()):
+            self.report.add_problem(
+                place,
+                f"{address} stands in several pools with adapters; list all adapters of an engine in one pool, because "
+                "its adapter slots are counted per pool",
+            )
         others[pool] = claim
         return True
 

@@ -8,7 +8,7 @@ from headgate.core.attempts import abort
 from headgate.core.commands import Command, Dispatch
 from headgate.core.request_state import Attempt, Request
 from headgate.core.routing.reserved_places import closed_bands
-from headgate.core.routing.router import Candidate, adapter_reason, dispatch_reason, reservation
+from headgate.core.routing.router import Candidate, adapter_reason, dispatch_reason, reservation, session_of
 from headgate.core.scheduler_state import SchedulerState
 from headgate.model.units import Duration, Instant, PoolName, RequestId
 
@@ -56,7 +56,12 @@ class Dispatcher:
         pool = fleet.pools.get(name)
         if pool is None or not pool.headroom_count or pool.settings.reserves or len(pools) > 1:
             return False
-        if backlog.held_classes or min_shares.limited_bands or fleet.health.reach.avoided or fleet.engines.groups:
+        if (
+            backlog.held_classes
+            or min_shares.limited_bands
+            or fleet.health.reach.avoided
+            or name in fleet.engines.groups
+        ):
             return False
         band = request.service_class.band
         turns = backlog.fair_queue(band, name)
@@ -81,7 +86,8 @@ class Dispatcher:
             chosen = router.choose(request, pools, fleet)
             if chosen is None:
                 if request.adapter:
-                    fleet.adapter_turns.reserve(request, fleet.pools[pool], now)
+                    for each in pools:
+                        fleet.adapter_turns.reserve(request, fleet.pools[each], now)
                 return None
             state.queue.dequeue(request, now)
             return self._start(request, chosen, now, out)
@@ -132,7 +138,7 @@ class Dispatcher:
         if ticket.gateway:
             state.fleet.health.record_sent(endpoint, ticket.gateway, now)
         if ticket.session:
-            state.fleet.pools[endpoint.pool].sessions.record(ticket.session, endpoint.id, request.prompt_tokens)
+            state.fleet.pools[endpoint.pool].sessions.record(session_of(request), endpoint.id, request.prompt_tokens)
         out.append(
             Dispatch(
                 ticket.request_id,

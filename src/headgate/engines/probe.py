@@ -128,7 +128,7 @@ class Probe:
             return other
         if self._served_model in other.models:
             return Health(ProbeVerdict.SERVING, other.models, adapters=other.adapters)
-        return self._wrong_model(other.models)
+        return self._wrong_model(other.models, other.adapters)
 
     async def _health(self) -> Health:
         try:
@@ -192,22 +192,23 @@ class Probe:
             problem = f"GET {path} returned no list of models: {error}"
             return Health(ProbeVerdict.UNCLEAR, problem=problem, trouble=EndpointProblem.ERRORS)
         models = tuple(model.id for model in listed)
+        adapters = tuple(model.id for model in listed if model.parent)
         if self._served_model in models:
-            adapters = tuple(model.id for model in listed if model.parent)
             return Health(ProbeVerdict.SERVING, models, adapters=adapters)
-        return self._wrong_model(models)
+        return self._wrong_model(models, adapters)
 
     def forget_models(self) -> None:
         """Makes the next probe read the list of models."""
         self._last_health = None
 
-    def _wrong_model(self, models: tuple[str, ...]) -> Health:
+    def _wrong_model(self, models: tuple[str, ...], adapters: tuple[str, ...] = ()) -> Health:
         shown = ", ".join(models[:MODELS_SHOWN_MAX]) + (", …" if len(models) > MODELS_SHOWN_MAX else "")
         return Health(
             ProbeVerdict.NOT_SERVING,
             models,
             f'the engine serves {shown or "no model"}, not "{self._served_model}"; correct served_model',
             trouble=EndpointProblem.MODEL_UNKNOWN,
+            adapters=adapters,
         )
 
     async def version(self) -> str | None:

@@ -1,8 +1,9 @@
 """Observer that measures the two sides of each rollout, from the scheduler's events.
 
 A request counts for the route on which it was last sent. A request that no endpoint of its route could serve counts as
-an error of that route, and so does one of which an attempt failed. Memory is bounded: only open requests of models with
-a rollout are kept.
+an error of that route, even if a fallback model served it, and so does one of which an attempt failed. The latencies of
+requests that another model served are left out. Memory is bounded: only open requests of models with a rollout are
+kept.
 """
 
 from collections.abc import Mapping, Sequence
@@ -51,6 +52,8 @@ class _OpenRequest:
     first_token_at: Instant | None = None
     tokens: int = 0
     failed: bool = False
+    other_model: bool = False
+    """Whether another model served the request, as a fallback or because of overload."""
 
 
 class RolloutSamples:
@@ -96,7 +99,11 @@ class RolloutSamples:
 
     def _dispatched(self, command: Dispatch) -> None:
         if (found := self._open.get(command.request_id)) is not None:
-            found.route, found.service_class = command.route, command.service_class
+            found.service_class, found.other_model = command.service_class, command.model is not None
+            found.route = command.route or found.route
+            if found.other_model and not command.route:
+                # A fallback: no endpoint of the route could serve the request.
+                found.failed = True
 
     def _first_token(self, request_id: RequestId, now: Instant) -> None:
         found = self._open.get(request_id)
@@ -117,7 +124,7 @@ class RolloutSamples:
         if (found := self._open.pop(end.request_id, None)) is None:
             return
         route = found.route
-        if not route and end.outcome in _FAILURES:
+        if not route and (end.outcome in _FAILURES or found.failed):
             route = self._route_of(found.ticket)
         side = self._watched.get(found.ticket.model, {}).get(route)
         if side is None or (end.outcome not in _FAILURES and end.outcome is not Outcome.COMPLETED):
@@ -126,7 +133,8 @@ class RolloutSamples:
         if end.outcome is Outcome.COMPLETED:
             cost = sum(each.input_nano_usd + each.output_nano_usd + each.overhead_nano_usd for each in end.bills)
             side.cost_nano_usd.add(cost)
-            self._add_latencies(side, found, now)
+            if not found.other_model:
+                self._add_latencies(side, found, now)
 
     def _add_latencies(self, side: RouteSamples, found: _OpenRequest, now: Instant) -> None:
         first_at = found.first_token_at

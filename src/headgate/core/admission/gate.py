@@ -21,7 +21,6 @@ from headgate.core.routing.model_routes import choose_route
 from headgate.core.routing.model_tiers import TierCriteria, allowed_pools, tier_names, tier_pools
 from headgate.core.routing.router import LeastTimeRouter
 from headgate.core.rules import Rules
-from headgate.model.endpoint import EndpointState
 from headgate.model.outcome import Outcome
 from headgate.model.policy import AUTO_SERVICE_TIERS, Model, ServiceClass
 from headgate.model.tenant import Tenant
@@ -174,7 +173,7 @@ def hold_rejection(
 
 
 def missing_adapter_rejection(request: Request, fleet: FleetState) -> Rejection | None:
-    """Returns a rejection if no live or starting endpoint holds the request's LoRA adapter."""
+    """Returns a rejection if no endpoint holds the request's LoRA adapter, including those that are ejected."""
     if _may_hold_adapter(request.pools, request.adapter, fleet):
         return None
     reason = f'no endpoint in pool {", ".join(request.pools)} holds adapter "{request.adapter}"; '
@@ -183,9 +182,9 @@ def missing_adapter_rejection(request: Request, fleet: FleetState) -> Rejection 
 
 
 def _may_hold_adapter(pools: tuple[PoolName, ...], adapter: str, fleet: FleetState) -> bool:
-    """Returns whether a live or starting endpoint of these pools holds the adapter, or may hold it."""
+    """Returns whether an endpoint of these pools holds the adapter, or may hold it."""
     return any(
-        endpoint.adapters.holds(adapter) and (endpoint.live or endpoint.state is EndpointState.WARMING)
+        endpoint.adapters.holds(adapter) and not endpoint.leaving and not endpoint.drained
         for name in pools
         if (pool := fleet.pools.get(name)) is not None
         for endpoint in pool.endpoints.values()

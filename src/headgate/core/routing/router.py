@@ -50,7 +50,7 @@ class LeastTimeRouter:
     def choose(self, request: Request, pools: tuple[PoolName, ...], fleet: FleetState) -> Candidate | None:
         """Returns the best endpoint in these pools, or None if no endpoint has capacity for the request."""
         request.excluded = avoid = request.avoid
-        if avoid is not None and fleet.live_count(request.pools) <= avoid.live:
+        if avoid is not None and _live_count(request, fleet) <= avoid.live:
             request.excluded = None
         request.unreachable_endpoints = _out_of_reach(request, fleet) if fleet.health.reach.avoided else ()
         if request.ticket.session:
@@ -153,6 +153,15 @@ class LeastTimeRouter:
         return score_ns
 
 
+def _live_count(request: Request, fleet: FleetState) -> int:
+    """Returns the number of live endpoints that may serve the request."""
+    adapter = request.adapter
+    if not adapter:
+        return fleet.live_count(request.pools)
+    pools = (fleet.pools[each] for each in request.pools if each in fleet.pools)
+    return sum(each.live and each.adapters.holds(adapter) for pool in pools for each in pool.endpoints.values())
+
+
 def _out_of_reach(request: Request, fleet: FleetState) -> tuple[EndpointRecord, ...]:
     """Returns the endpoints that the request's member avoids. Empty if no other endpoint is live."""
     away = fleet.health.reach.avoided.get(request.ticket.gateway)
@@ -160,7 +169,9 @@ def _out_of_reach(request: Request, fleet: FleetState) -> tuple[EndpointRecord, 
         return ()
     pools, excluded = request.pools, request.excluded
     kept = tuple(each for each in away.values() if each.live and each.pool in pools)
-    left = fleet.live_count(pools) - len(kept)
+    if request.adapter:
+        kept = tuple(each for each in kept if each.adapters.holds(request.adapter))
+    left = _live_count(request, fleet) - len(kept)
     if excluded is not None and excluded.live and excluded.pool in pools and excluded not in kept:
         left -= 1
     return kept if left > 0 else ()
@@ -176,6 +187,12 @@ def _prefix_holders(request: Request, pool: PoolRecord, known: int, *, lane_full
             yield pool.endpoint_at(slot), cached_tokens
 
 
+def session_of(request: Request) -> str:
+    """Returns the session within which requests share a cached prompt. An adapter has a cache of its own."""
+    session = request.ticket.session
+    return f"{session} {request.adapter}" if request.adapter else session
+
+
 def _session_visits(request: Request, fleet: FleetState) -> tuple[tuple[EndpointRecord, int], ...]:
     """Returns the endpoints of the request's pools that served its session last.
 
@@ -185,7 +202,7 @@ def _session_visits(request: Request, fleet: FleetState) -> tuple[tuple[Endpoint
     found: list[tuple[EndpointRecord, int]] = []
     for name in request.pools:
         pool = fleet.pools.get(name)
-        visit = None if pool is None else pool.sessions.last(request.ticket.session)
+        visit = None if pool is None else pool.sessions.last(session_of(request))
         if pool is not None and visit is not None and (endpoint := pool.endpoints.get(visit[0])) is not None:
             known_tokens = _prefix_tokens(request, pool.prefixes.depth(endpoint.slot, request.hashes))
             found.append((endpoint, max(0, min(visit[1], request.prompt_tokens) - known_tokens)))

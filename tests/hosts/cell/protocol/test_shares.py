@@ -7,7 +7,13 @@ import pytest
 from headgate.core.events import EndpointJoined
 from headgate.hosts.cell.protocol.known_endpoints import KnownEndpoints
 from headgate.hosts.cell.protocol.messages import Share
-from headgate.hosts.cell.protocol.shares import island_endpoint, island_policy, places_of, remaining_policy
+from headgate.hosts.cell.protocol.shares import (
+    island_endpoint,
+    island_policy,
+    places_of,
+    remaining_adapters,
+    remaining_policy,
+)
 from headgate.model.limits import Limits
 from headgate.model.overrides import DrainEndpoint, Throttle
 from headgate.model.policy import Pool
@@ -62,7 +68,7 @@ def test_shares_of_absent_members_and_the_rest_add_up_to_the_total() -> None:
     limited = replace(
         a_policy(),
         tenants=(Tenant(TenantId("acme"), limits=Limits(requests_per_minute=10, concurrency=4)),),
-        pools=(Pool(PoolName("p"), kv_tokens=1_000),),
+        pools=(Pool(PoolName("p"), kv_tokens=1_000, max_lora=8),),
         overrides=(
             Throttle(TenantId("acme"), Limits(requests_per_minute=6), at(9)),
             DrainEndpoint(EndpointId("e1"), at(9)),
@@ -71,9 +77,15 @@ def test_shares_of_absent_members_and_the_rest_add_up_to_the_total() -> None:
     own, rest = island_policy(Share(0, 4), limited), remaining_policy(limited, taken=3, of=4)
 
     assert 3 * (own.pools[0].kv_tokens or 0) + (rest.pools[0].kv_tokens or 0) == 1_000
+    assert 3 * (own.pools[0].max_lora or 0) + (rest.pools[0].max_lora or 0) == 8
     assert 3 * (own.tenants[0].limits.requests_per_minute or 0) + 4 == 10
     assert rest.tenants[0].limits == Limits(requests_per_minute=4, concurrency=1, total_concurrency=4)
     assert rest.overrides == (replace(limited.overrides[0], limits=Limits(requests_per_minute=3)), limited.overrides[1])
+
+
+@pytest.mark.parametrize(("max_lora", "taken", "rest"), [(None, 1, None), (4, 0, 4), (4, 1, 3), (2, 1, 1), (1, 1, 1)])
+def test_adapter_slots_of_absent_members_are_reserved(max_lora: int | None, taken: int, rest: int | None) -> None:
+    assert remaining_adapters(max_lora, taken=taken, of=2 if max_lora == 2 else 4) == rest
 
 
 def test_policy_is_unchanged_without_absent_members() -> None:

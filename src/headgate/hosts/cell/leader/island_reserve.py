@@ -13,7 +13,7 @@ from headgate.hosts.cell.leader.peers import Peer
 from headgate.hosts.cell.leader.roster import AbsentUsage, MemberRoster
 from headgate.hosts.cell.protocol.known_endpoints import KnownEndpoints
 from headgate.hosts.cell.protocol.messages import Share
-from headgate.hosts.cell.protocol.shares import remaining_policy
+from headgate.hosts.cell.protocol.shares import remaining_adapters, remaining_policy
 from headgate.model.units import EndpointId, Instant
 
 
@@ -82,7 +82,9 @@ class IslandReserve:
         places = 0 if endpoint_id in self._frozen else self._roster.places_left(endpoint, absent, sharing)
         if force or self._places.get(endpoint_id) != places:
             self._places[endpoint_id] = places
-            self._book.handle(EndpointJoined(replace(endpoint, in_flight_max=places)), now)
+            members = max(1, self._roster.share_count)
+            max_lora = remaining_adapters(endpoint.max_lora, taken=self._roster.reserved_shares, of=members)
+            self._book.handle(EndpointJoined(replace(endpoint, in_flight_max=places, max_lora=max_lora)), now)
 
     def freeze(self, endpoint_ids: Iterable[EndpointId], now: Instant) -> None:
         """Stops dispatching to these endpoints, and resumes it for all others."""

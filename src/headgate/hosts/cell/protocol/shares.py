@@ -53,7 +53,14 @@ def remaining_policy(policy: Policy, *, taken: int, of: int) -> Policy:
     kept = max(0, of - taken)
     return replace(
         policy,
-        pools=tuple(replace(each, kv_tokens=_remaining(each.kv_tokens, own.kv_tokens, taken)) for each, own in pools),
+        pools=tuple(
+            replace(
+                each,
+                kv_tokens=_remaining(each.kv_tokens, own.kv_tokens, taken),
+                max_lora=remaining_adapters(each.max_lora, taken=taken, of=of),
+            )
+            for each, own in pools
+        ),
         tenants=tuple(
             replace(
                 each,
@@ -73,6 +80,13 @@ def remaining_policy(policy: Policy, *, taken: int, of: int) -> Policy:
             for each, own in orders
         ),
     )
+
+
+def remaining_adapters(max_lora: int | None, *, taken: int, of: int) -> int | None:
+    """Returns the distinct adapters per endpoint that remain while `taken` of `of` members may be islands."""
+    if max_lora is None or not taken:
+        return max_lora
+    return max(1, max_lora - taken * max(1, max_lora // of))
 
 
 def _remaining_limits(limits: Limits, own: Limits, taken: int) -> Limits:
