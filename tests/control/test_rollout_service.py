@@ -23,6 +23,14 @@ ROUTES = (ModelRoute("old", ("a",), 1), ModelRoute("new", ("b",), 0))
 POLICY = Policy(models=(Model("m", ("a",), routes=ROUTES), Model("n", ("a",))))
 
 
+class DatabaseOverrides(MemoryOverrides):
+    """Overrides that are not written at once."""
+
+    async def create_override(self, *args: Any, **more: Any) -> OverrideRow:
+        await asyncio.sleep(0)
+        return await super().create_override(*args, **more)
+
+
 class Gateway:
     """A rollout service with its store, as the gateway composes them."""
 
@@ -235,3 +243,13 @@ async def test_failure_of_the_store_is_logged_and_retried(caplog: pytest.LogCapt
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
     assert "rollout could not be updated; retrying" in caplog.text
+
+
+async def test_two_operators_cannot_start_a_rollout_at_the_same_time() -> None:
+    gateway = Gateway()
+    gateway.service.store = gateway.store = DatabaseOverrides(gateway.apply, lambda: gateway.now)
+
+    results = await asyncio.gather(gateway.start(), gateway.start(), return_exceptions=True)
+
+    assert [type(each) for each in results] == [dict, ChangeRejected]
+    assert len(await gateway.store.overrides(limit=10)) == 1

@@ -101,6 +101,29 @@ def test_request_without_a_prompt_is_rejected(api: Api, fields: dict[str, object
     assert caught.value.param == param
 
 
+@pytest.mark.parametrize(
+    ("api", "fields", "param"),
+    [
+        (Api.SCORE, {"text_1": "a", "text_2": "b", "queries": "q", "documents": ["d"]}, "queries"),
+        (Api.SCORE, {"text_1": "a", "text_2": "b", "query": "q"}, "query"),
+        (Api.RERANK, {"query": "a", "documents": "b", "texts": ["c"]}, "texts"),
+        (Api.CLASSIFY, {"input": "a", "messages": [{"role": "user", "content": "b"}]}, "messages"),
+        (Api.CLASSIFY, {"input": "a", "text": "b"}, "text"),
+        (Api.POOLING, {"input": "a", "data": {"x": 1}}, "data"),
+        (Api.TOKENIZE, {"prompt": "a", "content": "b"}, "content"),
+    ],
+)
+def test_second_prompt_is_rejected(api: Api, fields: dict[str, object], param: str) -> None:
+    with pytest.raises(BadRequest, match="remove one of them") as caught:
+        a_body(api, **fields)
+
+    assert caught.value.param == param
+
+
+def test_second_prompt_that_is_null_is_ignored() -> None:
+    assert a_body(Api.CLASSIFY, input="a", messages=None).length.prompts == 1
+
+
 def test_media_in_a_pair_is_known() -> None:
     document = {"content": [{"type": "image_url", "image_url": {"url": "x"}}]}
 
@@ -108,17 +131,18 @@ def test_media_in_a_pair_is_known() -> None:
     assert not a_body(Api.RERANK, query="an image_url", documents=["a"]).length.media
 
 
-@pytest.mark.parametrize("api", DOORS)
-def test_fields_reach_the_engine_as_they_are(api: Api) -> None:
-    fields = {
-        "query": "a",
-        "documents": ["b"],
-        "text_1": "a",
-        "text_2": "b",
-        "input": "a",
-        "prompt": "a",
-        "tokens": [1],
-    }
+@pytest.mark.parametrize(
+    ("api", "fields"),
+    [
+        (Api.RERANK, {"query": "a", "documents": ["b"]}),
+        (Api.SCORE, {"text_1": "a", "text_2": "b"}),
+        (Api.CLASSIFY, {"input": "a"}),
+        (Api.POOLING, {"input": "a"}),
+        (Api.TOKENIZE, {"prompt": "a"}),
+        (Api.DETOKENIZE, {"tokens": [1]}),
+    ],
+)
+def test_fields_reach_the_engine_as_they_are(api: Api, fields: dict[str, object]) -> None:
     body = a_body(api, **fields, stream=True, top_n=1, cache_salt="mine")
 
     assert not body.stream

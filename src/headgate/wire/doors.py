@@ -30,16 +30,26 @@ class Door:
     """Fields that may contain the prompt or the prompts. A request has one of them."""
     pairs: tuple[tuple[str, str], ...] = ()
     """Fields that may contain the two sides of each pair. A request has both fields of one element."""
+    unmeasured: tuple[str, ...] = ()
+    """Further fields that some engine takes a prompt from. Requests with them are rejected."""
+
+    def prompt_fields(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys((*(name for pair in self.pairs for name in pair), *self.prompts, *self.unmeasured)))
 
 
 DOORS: Final[Mapping[Api, Door]] = MappingProxyType(
     {
-        Api.RERANK: Door(("/v1/rerank", "/rerank", "/v2/rerank"), pairs=(("query", "documents"),)),
+        Api.RERANK: Door(
+            ("/v1/rerank", "/rerank", "/v2/rerank"), pairs=(("query", "documents"),), unmeasured=("texts",)
+        ),
         Api.SCORE: Door(
             ("/v1/score", "/score"),
             pairs=(("text_1", "text_2"), ("queries", "documents"), ("queries", "items"), ("data_1", "data_2")),
+            unmeasured=("query",),
         ),
-        Api.CLASSIFY: Door(("/classify", "/v1/classify"), prompts=("input", "messages")),
+        Api.CLASSIFY: Door(
+            ("/classify", "/v1/classify"), prompts=("input", "messages"), unmeasured=("text", "input_ids")
+        ),
         Api.POOLING: Door(("/pooling",), prompts=("input", "messages", "data")),
         Api.TOKENIZE: Door(("/tokenize",), prompts=("prompt", "messages", "content")),
         Api.DETOKENIZE: Door(("/detokenize",), prompts=("tokens",)),
@@ -60,15 +70,25 @@ def measure_door(fields: Fields, api: Api) -> DoorPrompt | bytes:
     door = DOORS[api]
     for left, right in door.pairs:
         if is_given(fields, left) and is_given(fields, right):
+            _require_only(fields, door, (left, right))
             return _measure_pairs(bytes(fields[left]), bytes(fields[right]), right)
     for name in door.prompts:
         if is_given(fields, name):
+            _require_only(fields, door, (name,))
             value = bytes(fields[name])
             if api in TOKENIZER_APIS or name in ("input", "prompt"):
                 return value
             return DoorPrompt(len(value), 1, has_media(value))
     first = " and ".join(f'"{name}"' for name in (door.pairs[0] if door.pairs else door.prompts[:1]))
     raise BadRequest(f"{first} must be given", door.pairs[0][1] if door.pairs else door.prompts[0])
+
+
+def _require_only(fields: Fields, door: Door, measured: tuple[str, ...]) -> None:
+    """Rejects a request with a second prompt, because the engine might take that one instead of the measured one."""
+    for name in door.prompt_fields():
+        if name not in measured and is_given(fields, name):
+            prompt = " and ".join(f'"{each}"' for each in measured)
+            raise BadRequest(f'"{name}" cannot be combined with {prompt}; remove one of them', name)
 
 
 def _measure_pairs(left: bytes, right: bytes, name: str) -> DoorPrompt:

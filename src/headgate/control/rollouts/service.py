@@ -65,6 +65,8 @@ class RolloutService:
         self.store: OverrideStore | None = None
         """Store of the overrides. None if no operator can authenticate."""
         self._steps: dict[ModelName, _Step] = {}
+        self._changing = asyncio.Lock()
+        """Held while a rollout is read and changed. Otherwise two operators could each start one."""
 
     @property
     def observers(self) -> tuple[Observer, ...]:
@@ -88,6 +90,10 @@ class RolloutService:
         has_weights = any(isinstance(each, SetRouteWeights) for each in self.policy.overrides)
         if self.store is None or not (has_weights or self._steps):
             return
+        async with self._changing:
+            await self._look(decides=decides)
+
+    async def _look(self, *, decides: bool) -> None:
         rollouts = await self._rollouts() if decides else []
         running = [(row, each) for row, each in rollouts if each.phase is RolloutPhase.RUNNING]
         for gone in self._steps.keys() - {each.model for _, each in running}:
@@ -160,33 +166,36 @@ class RolloutService:
         declared = next((each for each in self.policy.models if each.name == model), None)
         if declared is None:
             raise NotFound(f'no model "{model}"')
-        earlier = await self._find(model)
-        if earlier is not None and earlier[1].phase is RolloutPhase.RUNNING:
-            raise ChangeRejected(f'a rollout of "{model}" is running; abort it first')
-        try:
-            rollout = new_rollout(declared, candidate, base, step_s=step_s, tolerance_percent=tolerance_percent)
-        except InvalidRollout as problem:
-            raise ChangeRejected(str(problem)) from None
-        row = await self._write(rollout, actor, "started")
-        if earlier is not None:
-            await self._store.end_override(earlier[0].id, actor)
+        async with self._changing:
+            earlier = await self._find(model)
+            if earlier is not None and earlier[1].phase is RolloutPhase.RUNNING:
+                raise ChangeRejected(f'a rollout of "{model}" is running; abort it first')
+            try:
+                rollout = new_rollout(declared, candidate, base, step_s=step_s, tolerance_percent=tolerance_percent)
+            except InvalidRollout as problem:
+                raise ChangeRejected(str(problem)) from None
+            row = await self._write(rollout, actor, "started")
+            if earlier is not None:
+                await self._store.end_override(earlier[0].id, actor)
         return self._json(row, rollout)
 
     async def step(self, model: str, actor: Actor) -> Mapping[str, object]:
         """Moves to the next step without waiting for evidence."""
-        row, rollout = await self._known(model)
-        if rollout.phase is not RolloutPhase.RUNNING:
-            raise ChangeRejected(f'the rollout of "{model}" is {rollout.phase.value}; start a new one')
-        later = rollout.next_step()
-        return self._json(await self._replace(row, later, actor, f"step by {actor.name}"), later)
+        async with self._changing:
+            row, rollout = await self._known(model)
+            if rollout.phase is not RolloutPhase.RUNNING:
+                raise ChangeRejected(f'the rollout of "{model}" is {rollout.phase.value}; start a new one')
+            later = rollout.next_step()
+            return self._json(await self._replace(row, later, actor, f"step by {actor.name}"), later)
 
     async def abort(self, model: str, actor: Actor) -> Mapping[str, object]:
         """Sends all traffic of both routes to the base."""
-        row, rollout = await self._known(model)
-        if rollout.phase is RolloutPhase.REVERTED:
-            raise ChangeRejected(f'the rollout of "{model}" is already reverted')
-        undone = rollout.reverted()
-        return self._json(await self._replace(row, undone, actor, f"aborted by {actor.name}"), undone)
+        async with self._changing:
+            row, rollout = await self._known(model)
+            if rollout.phase is RolloutPhase.REVERTED:
+                raise ChangeRejected(f'the rollout of "{model}" is already reverted')
+            undone = rollout.reverted()
+            return self._json(await self._replace(row, undone, actor, f"aborted by {actor.name}"), undone)
 
     async def status(self, model: str | None) -> Sequence[Mapping[str, object]]:
         return [self._json(row, each) for row, each in await self._rollouts() if model in (None, row.target)]
