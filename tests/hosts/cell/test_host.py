@@ -5,6 +5,7 @@ import gc
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -299,7 +300,8 @@ async def test_internal_error_while_receiving_is_reported_as_a_fault() -> None:
     def wrong(*_: object) -> None:
         raise AssertionError("simulated bug")
 
-    member.host._node.handle_read_snapshot = wrong
+    # The receiver's own reference is replaced, because methods of compiled classes cannot be.
+    member.host.receiver._node = SimpleNamespace(handle_read_snapshot=wrong)
     with pytest.raises(AssertionError, match="simulated bug"):
         member.host.receiver.snapshot_read(None)
     assert len(member.faults) == 1
