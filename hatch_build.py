@@ -59,6 +59,7 @@ COMPILED = (
     "hosts/cell/leader",
     "hosts/cell/member",
     "hosts/cell/node.py",
+    "hosts/cell/protocol/counter_validation.py",
     "hosts/cell/protocol/link.py",
     "hosts/cell/protocol/validation.py",
     "hosts/command_channel.py",

@@ -300,7 +300,7 @@ def test_pools_with_one_address_must_agree_about_the_engine(first: str, second: 
 def test_pool_on_a_shared_engine_cannot_be_scaled() -> None:
     text = _two_pools("scaling: {endpoints_max: 2}, ", "")
 
-    problem = 'gpu:80 stands in several pools, and the pool of endpoint "a/gpu:80" has scaling'
+    problem = 'gpu:80 belongs to several pools, and the pool of endpoint "a/gpu:80" has scaling'
     next_step = "remove scaling, because the size of a pool with shared engines cannot be planned"
     assert problems_of(text) == [f"3: pools.b.endpoints[0]: {problem}; {next_step}"]
 
@@ -308,7 +308,7 @@ def test_pool_on_a_shared_engine_cannot_be_scaled() -> None:
 def test_adapters_of_a_shared_engine_are_listed_in_one_pool() -> None:
     assert problems_of(_two_pools("adapters: [{name: sql}], ", "")) == []
 
-    problem = "gpu:80 stands in several pools with adapters; list all adapters of an engine in one pool"
+    problem = "gpu:80 belongs to several pools with adapters; list all adapters of an engine in one pool"
     text = _two_pools("adapters: [{name: sql}], ", "discover_adapters: true, ")
     assert problems_of(text) == [f"3: pools.b.endpoints[0]: {problem}, because its adapter slots are counted per pool"]
 

@@ -151,7 +151,7 @@ def test_oldest_sessions_are_dropped_when_the_index_is_full() -> None:
     assert (index.last("s0"), index.last("s1")) == ((endpoint, 20), None)
 
 
-def test_index_forgets_all_sessions_rather_than_growing_with_restarts() -> None:
+def test_session_index_is_cleared_when_restarts_fill_it() -> None:
     index = SessionIndex()
     index.forget(EndpointId("unused"))
     index.record("s", EndpointId("e"), 10)

@@ -1,4 +1,4 @@
-"""Tests for engines whose address stands in several pools."""
+"""Tests for engines whose address belongs to several pools."""
 
 from dataclasses import replace
 

@@ -246,7 +246,7 @@ def _engine_target(found: PoolEndpoint) -> _EngineTarget:
 
 
 def _shared_engines(found: Sequence[PoolEndpoint]) -> dict[str, str]:
-    """Returns the address of each engine that stands in several pools, by URL."""
+    """Returns the address of each engine that belongs to several pools, by URL."""
     pools: dict[str, set[PoolName]] = {}
     addresses = {each.endpoint.url: engine_address(each.endpoint.url) for each in found}
     for each in found:

@@ -176,7 +176,7 @@ class _PoolReader:
         return options if self._claim_address(_address(url), pool, _Claim(options, section), place) else None
 
     def _claim_address(self, address: str, pool: str, claim: "_Claim", place: SettingPath) -> bool:
-        """Records the endpoint's address. An address may stand in several pools if they agree about the engine."""
+        """Records the endpoint's address. An address may belong to several pools if they agree about the engine."""
         others = self.claimed_addresses.setdefault(address, {})
         if (same := others.get(pool)) is not None:
             problem = f'{address} is already endpoint "{same.endpoint.id}"; remove one of the two'
@@ -193,13 +193,13 @@ class _PoolReader:
         if others and (scaled := [each for each in (claim, *others.values()) if each.section.scaling is not None]):
             self.report.add_problem(
                 place,
-                f'{address} stands in several pools, and the pool of endpoint "{scaled[0].endpoint.id}" has scaling; '
+                f'{address} belongs to several pools, and the pool of endpoint "{scaled[0].endpoint.id}" has scaling; '
                 "remove scaling, because the size of a pool with shared engines cannot be planned",
             )
         if has_adapters(claim.section) and any(has_adapters(each.section) for each in others.values()):
             self.report.add_problem(
                 place,
-                f"{address} stands in several pools with adapters; list all adapters of an engine in one pool, because "
+                f"{address} belongs to several pools with adapters; list all adapters of an engine in one pool, because "
                 "its adapter slots are counted per pool",
             )
         others[pool] = claim

@@ -236,7 +236,10 @@ class Probe:
         return Scrape(telemetry, signals, _missing_problem(dialect, signals), await self._max_lora(page))
 
     async def _max_lora(self, page: bytes) -> int | None:
-        """Returns the largest reported number of adapters: the page has one series for each state since the start."""
+        """Returns the number of adapters that the engine can hold.
+
+        The page has one series for each state since the start. All of them report the same limit.
+        """
         metric = self._dialect.adapters_metric
         if metric is None or metric.encode() not in page:
             return None

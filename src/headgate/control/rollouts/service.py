@@ -189,7 +189,7 @@ class RolloutService:
             return self._json(await self._replace(row, later, actor, f"step by {actor.name}"), later)
 
     async def abort(self, model: str, actor: Actor) -> Mapping[str, object]:
-        """Sends all traffic of both routes to the base."""
+        """Returns the traffic of the candidate to the base route."""
         async with self._changing:
             row, rollout = await self._known(model)
             if rollout.phase is RolloutPhase.REVERTED:

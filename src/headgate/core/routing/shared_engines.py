@@ -1,6 +1,6 @@
 """Engines that several pools share.
 
-The address of an engine may stand in several pools, for example if the engine serves several models. Each pool has its
+The address of an engine may belong to several pools, for example if the engine serves several models. Each pool has its
 own endpoint for the address, with its own prompts in flight. These endpoints share what belongs to the engine: its
 slots, its KV cache, its pending prompts, the limits and the foreign load that its metrics reveal, and its time.
 

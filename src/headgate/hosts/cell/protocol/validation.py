@@ -7,10 +7,8 @@ another process must not bring down this one.
 These checks are stateless. `leader/member_report.py` checks whether a report contradicts itself or the assignments.
 """
 
-from collections.abc import Sequence
 from typing import Final
 
-from headgate.core.counters import MILLION, Counters, LengthsCounter, PromptCounter
 from headgate.core.events import (
     AttemptEnded,
     AttemptProgress,
@@ -21,8 +19,6 @@ from headgate.core.events import (
     RequestSettled,
     RequestWithdrawn,
 )
-from headgate.core.hedging import FIRST_TOKEN_BUCKETS
-from headgate.core.prediction import LENGTH_BOUNDS, LENGTH_BUCKETS, RATE_MAX
 from headgate.hosts.cell.protocol.messages import (
     CellVersion,
     Echo,
@@ -73,15 +69,6 @@ TEXTS_MAX: Final = 1 << 17
 
 The edge's default limits are lower. Encoded as UTF-8, the texts take at most half an entry.
 """
-LEARNED_ANSWERS_MAX: Final = 1 << 20
-"""Maximum number of responses in one length bucket.
-
-Like the next limit, this is far more than a scheduler keeps, because another version may keep more.
-"""
-LEARNED_BYTES_MAX: Final = 1 << 30
-"""Maximum number of prompt bytes counted for one tenant."""
-_SUM_MAX: Final = 1 << 40
-"""Largest sum used to compute the speed of an endpoint, in millionths."""
 _LEVEL_MAX: Final = 64
 _MONEY_MAX: Final = 1 << 62
 
@@ -90,25 +77,29 @@ class InvalidMessage(Exception):
     """Data that no correct process would send. The message describes the problem."""
 
 
-def _require(condition: bool, what: str) -> None:  # noqa: FBT001  The condition is the argument.
+def require(condition: bool, what: str) -> None:  # noqa: FBT001  The condition is the argument.
     """Raises if the condition is false. Checks of frequent messages format their text only if they fail."""
     if not condition:
         raise InvalidMessage(what)
 
 
-def _valid_durations(*lengths: int | None) -> bool:
-    # This and the next functions are loops, because generators take twice as long.
+def valid_durations(*lengths: int | None) -> bool:
+    # This function and the next ones are loops, because generators take twice as long.
     for length in lengths:  # noqa: SIM110
         if length is not None and not 0 <= length <= DURATION_MAX:
             return False
     return True
 
 
-def _valid_names(*names: str | None) -> bool:
+def valid_names(*names: str | None) -> bool:
     for name in names:  # noqa: SIM110
         if name is not None and not 0 < len(name) <= NAME_MAX:
             return False
     return True
+
+
+def non_negative(*numbers: int) -> bool:
+    return all(0 <= number <= TIMESTAMP_MAX for number in numbers)
 
 
 def _valid_serials(*numbers: int) -> bool:
@@ -122,11 +113,11 @@ def _valid_serials(*numbers: int) -> bool:
 
 
 def check_member_head(head: MemberHead) -> None:
-    _require(_valid_names(head.member), "member name is empty or too long")
+    require(valid_names(head.member), "member name is empty or too long")
     if not 0 <= head.incarnation < TIMESTAMP_MAX:
         raise InvalidMessage(f"incarnation {head.incarnation} is out of range")
     kept = (head.session_first_serial, head.oldest_kept_serial, head.first_serial)
-    _require(_valid_serials(head.session, *kept, head.received_serial), "a serial is out of range")
+    require(_valid_serials(head.session, *kept, head.received_serial), "a serial is out of range")
     if not 1 <= head.session_first_serial <= head.oldest_kept_serial <= head.first_serial:
         raise InvalidMessage(
             f"serials {head.session_first_serial}, {head.oldest_kept_serial}, {head.first_serial} are out of order"
@@ -139,7 +130,7 @@ def check_member_head(head: MemberHead) -> None:
 def check_scheduler_head(head: SchedulerHead) -> None:
     if not 0 <= head.incarnation < TIMESTAMP_MAX:
         raise InvalidMessage(f"incarnation {head.incarnation} is out of range")
-    _require(
+    require(
         _valid_serials(
             head.session, head.rejected_session, head.first_serial, head.received_serial, head.decided_serial or 0
         ),
@@ -150,14 +141,14 @@ def check_scheduler_head(head: SchedulerHead) -> None:
 
 
 def _check_epoch(epoch: Epoch | None) -> None:
-    if epoch is not None and not (_valid_serials(epoch.number) and _valid_names(epoch.id)):
+    if epoch is not None and not (_valid_serials(epoch.number) and valid_names(epoch.id)):
         raise InvalidMessage(f"epoch {epoch.number} is invalid")
 
 
 def _check_stamps(stamp: int, echo: Echo | None) -> None:
     if not -TIMESTAMP_MAX < stamp < TIMESTAMP_MAX:
         raise InvalidMessage(f"timestamp {stamp} is out of range")
-    if echo is not None and not (-TIMESTAMP_MAX < echo.stamp < TIMESTAMP_MAX and _valid_durations(echo.held_ns)):
+    if echo is not None and not (-TIMESTAMP_MAX < echo.stamp < TIMESTAMP_MAX and valid_durations(echo.held_ns)):
         raise InvalidMessage(f"echo {echo.stamp}, {echo.held_ns} is out of range")
 
 
@@ -170,7 +161,7 @@ def _check_share(share: Share) -> None:
 
 
 def check_from_member(age_ns: int, message: FromMember) -> None:
-    if not _valid_durations(age_ns):
+    if not valid_durations(age_ns):
         raise InvalidMessage(f"message age of {age_ns} ns is out of range")
     match message:
         # Frequent messages come first.
@@ -185,7 +176,7 @@ def check_from_member(age_ns: int, message: FromMember) -> None:
             _check_wait(waited_ns)
         case QueuedRequest(report, arrived):
             _check_waiting(report)
-            _require(_valid_serials(arrived), "a serial is out of range")
+            require(_valid_serials(arrived), "a serial is out of range")
         case RunningAttempt():
             _check_running(message)
         case SettledRequest():
@@ -193,9 +184,9 @@ def check_from_member(age_ns: int, message: FromMember) -> None:
         case GrantDeclined():
             _check_attempt(message.request_id, message.attempt)
             _check_wait(message.waited_ns)
-            _require(len(message.reason) <= TEXTS_MAX, "reason is too long")
+            require(len(message.reason) <= TEXTS_MAX, "reason is too long")
         case RequestWithdrawn(request_id):
-            _require(_valid_names(request_id), "request id is empty or too long")
+            require(valid_names(request_id), "request id is empty or too long")
         case _:
             pass
 
@@ -208,7 +199,7 @@ def _check_progress(attempts: tuple[AttemptProgress, ...]) -> None:
 
 
 def _check_wait(waited_ns: int) -> None:
-    if not _valid_durations(waited_ns):
+    if not valid_durations(waited_ns):
         raise InvalidMessage(f"wait of {waited_ns} ns is out of range")
 
 
@@ -224,11 +215,11 @@ def check_holder(member: str, said: FromMember) -> None:
             holder = report.ticket.gateway
         case _:
             return
-    _require(holder in ("", member), f'the request belongs to member "{holder}"')
+    require(holder in ("", member), f'the request belongs to member "{holder}"')
 
 
 def _check_attempt(request_id: str, attempt: int) -> None:
-    if not (_valid_names(request_id) and 0 < attempt <= ATTEMPTS_MAX):
+    if not (valid_names(request_id) and 0 < attempt <= ATTEMPTS_MAX):
         raise InvalidMessage(f"attempt {attempt} or its request id is invalid")
 
 
@@ -238,8 +229,8 @@ def check_ticket(ticket: Ticket) -> None:
     Members also call this before they send a ticket, so that values from a caller cannot get a member fenced. The model
     is limited as a text, not as a name, because callers may send names of models that do not exist.
     """
-    _require(
-        _valid_names(ticket.request_id, ticket.tenant) and ticket.model != "",
+    require(
+        valid_names(ticket.request_id, ticket.tenant) and ticket.model != "",
         "request id, tenant or model is empty or too long",
     )
     if _texts_length(ticket) > TEXTS_MAX:
@@ -248,7 +239,7 @@ def check_ticket(ticket: Ticket) -> None:
         raise InvalidMessage(f"prompt size of {ticket.prompt_bytes} bytes is out of range")
     if not 0 <= ticket.untrimmable_bytes <= BYTES_MAX:
         raise InvalidMessage(f"{ticket.untrimmable_bytes} prompt bytes to keep are out of range")
-    _require(
+    require(
         0 <= ticket.prompt_bytes_before_prefix <= ticket.prompt_bytes,
         "the part before the hashed prefix exceeds the prompt",
     )
@@ -260,11 +251,11 @@ def check_ticket(ticket: Ticket) -> None:
         raise InvalidMessage(f"limit of {ticket.output_tokens_max} output tokens is out of range")
     if not _valid_serials(ticket.client_retries):
         raise InvalidMessage(f"retry count {ticket.client_retries} is out of range")
-    _require(
+    require(
         len(ticket.prefix_hashes) % 8 == 0 and len(ticket.prefix_hashes) <= 512, "prefix is not a sequence of hashes"
     )
-    _require(_valid_durations(ticket.first_token_ns_left, ticket.completion_ns_left), "a deadline is out of range")
-    _require(max(len(ticket.fingerprint), len(ticket.session)) <= NAME_MAX, "fingerprint or session is too long")
+    require(valid_durations(ticket.first_token_ns_left, ticket.completion_ns_left), "a deadline is out of range")
+    require(max(len(ticket.fingerprint), len(ticket.session)) <= NAME_MAX, "fingerprint or session is too long")
 
 
 def _texts_length(ticket: Ticket) -> int:
@@ -280,9 +271,9 @@ def _texts_length(ticket: Ticket) -> int:
 
 def _check_waiting(report: RequestReported) -> None:
     check_ticket(report.ticket)
-    _require(_valid_names(report.failed_at, report.route or None), "endpoint name is empty or too long")
-    _require(0 <= report.attempts <= ATTEMPTS_MAX, f"attempt count {report.attempts} is out of range")
-    _require(_valid_durations(report.waited_ns, report.age_ns, report.held_ns), "a duration is out of range")
+    require(valid_names(report.failed_at, report.route or None), "endpoint name is empty or too long")
+    require(0 <= report.attempts <= ATTEMPTS_MAX, f"attempt count {report.attempts} is out of range")
+    require(valid_durations(report.waited_ns, report.age_ns, report.held_ns), "a duration is out of range")
 
 
 def _check_running(said: RunningAttempt) -> None:
@@ -290,86 +281,86 @@ def _check_running(said: RunningAttempt) -> None:
     check_ticket(report.ticket)
     _check_caps(report.caps)
     _check_attempt(report.ticket.request_id, report.attempt)
-    _require(
-        _valid_names(report.endpoint_id, report.pool, report.service_class, report.model, report.route or None),
+    require(
+        valid_names(report.endpoint_id, report.pool, report.service_class, report.model, report.route or None),
         "a name in the attempt is empty or too long",
     )
-    _require(
+    require(
         0 <= report.tokens <= TOKENS_MAX and 0 <= report.level <= _LEVEL_MAX, "a token count or level is out of range"
     )
-    _require(
-        _valid_durations(report.age_ns, report.waited_ns, report.held_ns, report.request_age_ns),
+    require(
+        valid_durations(report.age_ns, report.waited_ns, report.held_ns, report.request_age_ns),
         "a duration is out of range",
     )
-    _require(_valid_serials(said.arrival_serial, said.report_serial, said.end_serial), "a serial is out of range")
+    require(_valid_serials(said.arrival_serial, said.report_serial, said.end_serial), "a serial is out of range")
     _check_snapshot_id(said.dispatch_snapshot)
-    _require(all(0 <= (cost or 0) <= _MONEY_MAX for cost in (said.cost, report.cost)), "a cost is out of range")
+    require(all(0 <= (cost or 0) <= _MONEY_MAX for cost in (said.cost, report.cost)), "a cost is out of range")
 
 
 def _check_caps(caps: Caps) -> None:
     """Checks caps. Zero responses or prompts would cause a division by zero."""
     at_least_one = (caps.n, caps.best_of, caps.prompts, caps.inputs)
-    _require(all(each is None or 0 < each <= TIMESTAMP_MAX for each in at_least_one), "a cap is out of range")
+    require(all(each is None or 0 < each <= TIMESTAMP_MAX for each in at_least_one), "a cap is out of range")
     others = (caps.prompt_tokens, caps.output_tokens, caps.logprobs, caps.prompt_logprobs)
-    _require(_non_negative(*(each or 0 for each in others)), "a cap is out of range")
+    require(non_negative(*(each or 0 for each in others)), "a cap is out of range")
 
 
 def _check_settled(said: SettledRequest) -> None:
     report: RequestSettled = said.report
     check_ticket(report.ticket)
-    _require(0 <= report.attempts <= ATTEMPTS_MAX, f"attempt count {report.attempts} is out of range")
-    _require(_valid_names(report.pool, report.service_class, report.model), "a name in the result is empty or too long")
-    _require(_valid_durations(report.age_ns), "a duration is out of range")
-    _require(_valid_serials(said.serial, said.arrival_serial, said.end_serial), "a serial is out of range")
+    require(0 <= report.attempts <= ATTEMPTS_MAX, f"attempt count {report.attempts} is out of range")
+    require(valid_names(report.pool, report.service_class, report.model), "a name in the result is empty or too long")
+    require(valid_durations(report.age_ns), "a duration is out of range")
+    require(_valid_serials(said.serial, said.arrival_serial, said.end_serial), "a serial is out of range")
     _check_usage(report.usage)
     _check_snapshot_id(said.dispatch_snapshot)
-    _require(0 <= (report.cost or 0) <= _MONEY_MAX, "a cost is out of range")
+    require(0 <= (report.cost or 0) <= _MONEY_MAX, "a cost is out of range")
 
 
 def _check_ended(event: AttemptEnded) -> None:
     _check_attempt(event.request_id, event.attempt)
     _check_usage(event.usage)
-    _require(len(event.detail) <= TEXTS_MAX, "detail is too long")
+    require(len(event.detail) <= TEXTS_MAX, "detail is too long")
 
 
 def _check_usage(usage: Usage | None) -> None:
     if usage is not None:
         for count in (usage.prompt_tokens, usage.output_tokens, usage.cached_tokens, usage.reasoning_tokens):
-            _require(0 <= count <= TOKENS_MAX, "token usage is out of range")
+            require(0 <= count <= TOKENS_MAX, "token usage is out of range")
 
 
 def _check_snapshot_id(sent: SnapshotId | None) -> None:
     if sent is not None:
-        _require(_valid_serials(sent.epoch, sent.number), "a snapshot number is out of range")
+        require(_valid_serials(sent.epoch, sent.number), "a snapshot number is out of range")
 
 
 # Messages from schedulers
 
 
 def check_from_scheduler(age_ns: int, message: FromScheduler) -> None:
-    _require(_valid_durations(age_ns), f"message age of {age_ns} ns is out of range")
+    require(valid_durations(age_ns), f"message age of {age_ns} ns is out of range")
     match message:
         case Grant(order, start_within_ns, sent):
             _check_attempt(order.request_id, order.attempt)
-            _require(
-                _valid_names(order.endpoint_id, order.pool, order.service_class, order.model, order.route or None),
+            require(
+                valid_names(order.endpoint_id, order.pool, order.service_class, order.model, order.route or None),
                 "a name in the grant is empty or too long",
             )
             limits = (order.first_token_ns_max, order.idle_ns_max, order.total_ns_max)
-            _require(
-                _valid_durations(order.waited_ns, order.held_ns, start_within_ns, *limits), "a duration is out of range"
+            require(
+                valid_durations(order.waited_ns, order.held_ns, start_within_ns, *limits), "a duration is out of range"
             )
-            _require(0 <= order.level <= _LEVEL_MAX, f"level {order.level} is out of range")
+            require(0 <= order.level <= _LEVEL_MAX, f"level {order.level} is out of range")
             _check_caps(order.caps)
             _check_snapshot_id(sent)
         case EndpointUpdate(endpoint):
-            _require(_valid_names(endpoint.id, endpoint.pool), "endpoint or pool name is empty or too long")
-            _require(_valid_names(*(endpoint.adapters or ())), "adapter name is empty or too long")
-            _require(_valid_serials(endpoint.in_flight_max), f"slot count {endpoint.in_flight_max} is out of range")
+            require(valid_names(endpoint.id, endpoint.pool), "endpoint or pool name is empty or too long")
+            require(valid_names(*(endpoint.adapters or ())), "adapter name is empty or too long")
+            require(_valid_serials(endpoint.in_flight_max), f"slot count {endpoint.in_flight_max} is out of range")
         case Share():
             _check_share(message)
         case SnapshotCoverage(number) | CellVersion(number):
-            _require(_valid_serials(number), "a serial or version is out of range")
+            require(_valid_serials(number), "a serial or version is out of range")
         case _:
             pass
 
@@ -378,123 +369,21 @@ def check_from_scheduler(age_ns: int, message: FromScheduler) -> None:
 
 
 def check_snapshot(snapshot: Snapshot) -> None:
-    """Checks everything except the counters, which the scheduler that starts from the snapshot checks."""
-    _require(_valid_serials(snapshot.at.epoch, snapshot.at.number), "a snapshot number is out of range")
-    _require(len(snapshot.members) <= MEMBERS_MAX, f"member count {len(snapshot.members)} is out of range")
+    """Checks everything except the counters, which the scheduler checks when it starts from the snapshot.
+
+    `counter_validation.py` has those checks.
+    """
+    require(_valid_serials(snapshot.at.epoch, snapshot.at.number), "a snapshot number is out of range")
+    require(len(snapshot.members) <= MEMBERS_MAX, f"member count {len(snapshot.members)} is out of range")
     for each in snapshot.members:
-        _require(
-            _valid_names(each.member) and 0 <= each.incarnation < TIMESTAMP_MAX,
+        require(
+            valid_names(each.member) and 0 <= each.incarnation < TIMESTAMP_MAX,
             "a member's name or incarnation is invalid",
         )
-        _require(_valid_serials(each.covered_serial), "a serial is out of range")
-        _require(
+        require(_valid_serials(each.covered_serial), "a serial is out of range")
+        require(
             len(each.earlier_shares) <= SHARES_MAX,
             f"number of earlier shares {len(each.earlier_shares)} is out of range",
         )
         for share in (each.share, *each.earlier_shares):
             _check_share(share)
-
-
-def check_counters(counters: Counters) -> None:
-    """Checks counters. Counts must not be negative, but turns, credits and minimum-share credits may be."""
-    for turns in counters.fair_queues:
-        _require(
-            _in_range(turns.level, *(charged for _, charged in (*turns.waiting, *turns.others))),
-            "turns are out of range",
-        )
-    _require(
-        _in_range(*(each.credit for each in counters.min_shares), *(each for _, each in counters.retry_credits)),
-        "credits are out of range",
-    )
-    for limit in counters.limits:
-        _require(
-            _non_negative(limit.requests, limit.tokens, limit.duration_ns),
-            f'limits of "{limit.tenant}" are out of range',
-        )
-    for window in counters.attempt_windows:
-        attempts = (*window.firsts, *window.extras)
-        _require(
-            _non_negative(*(number for each in attempts for number in each)),
-            f'attempts at "{window.pool}" are out of range',
-        )
-    _require(_unique([(each.tenant, each.model) for each in counters.lengths]), "duplicate lengths")
-    for lengths in counters.lengths:
-        _check_buckets(lengths.buckets, f'lengths of "{lengths.model}" are invalid', LENGTH_BUCKETS)
-        _require(_possible_lengths(lengths), f'lengths of "{lengths.model}" are invalid')
-    _require(_unique([(each.tenant, each.model) for each in counters.prompts]), "duplicate prompts")
-    for prompts in counters.prompts:
-        _require(_non_negative(prompts.prompt_bytes, prompts.tokens), f'prompts of "{prompts.model}" are invalid')
-        _require(_possible_prompts(prompts), f'prompts of "{prompts.model}" are invalid')
-    _require(
-        _unique([(each.service_class, each.pool) for each in counters.first_tokens]), "duplicate first-token times"
-    )
-    for waits in counters.first_tokens:
-        _check_buckets(waits.buckets, f'first-token times at "{waits.pool}" are invalid', FIRST_TOKEN_BUCKETS)
-        _require(_valid_durations(waits.wait_ns), f'first-token times at "{waits.pool}" are invalid')
-    for route in counters.pool_groups:
-        _require(0 <= route.fraction < MILLION and _in_range(route.pressure, *route.ranks), "a route is out of range")
-        for ladder in route.degradations:
-            _require(
-                _non_negative(ladder.step, ladder.above_ns or 0, ladder.below_ns or 0),
-                "a degradation level is out of range",
-            )
-    for endpoint in counters.endpoints:
-        _require(_non_negative(endpoint.ejections), f'ejections of "{endpoint.endpoint_id}" are out of range')
-        _require(
-            _in_range(*endpoint.factors) and _possible_sums(*endpoint.sums),
-            f'speed of "{endpoint.endpoint_id}" is invalid',
-        )
-    for start in counters.cold_starts:
-        _require(_valid_durations(start.took_ns), f'start time of "{start.pool}" is out of range')
-    quarantined = counters.quarantine
-    _require(
-        all(_valid_names(each.identity) and _valid_durations(each.left_ns) for each in quarantined),
-        "a quarantined request is invalid",
-    )
-    for budget in counters.budgets:
-        _require(_in_range(budget.spent, budget.began or 0), f'budget of "{budget.scope}" is out of range')
-
-
-def _check_buckets(buckets: tuple[tuple[int, ...], ...], what: str, length: int) -> None:
-    """Checks buckets. Each may occur only once, or responses would count twice. `length` is the number of buckets."""
-    _require(_unique([each[0] for each in buckets]) and all(each[0] < length for each in buckets), what)
-    _require(_non_negative(*(number for each in buckets for number in each)), what)
-
-
-def _possible_lengths(lengths: LengthsCounter) -> bool:
-    """Returns whether no response in a bucket is longer than the upper bound of the bucket."""
-    return all(
-        answers <= LEARNED_ANSWERS_MAX and tokens <= answers * LENGTH_BOUNDS[bucket]
-        for bucket, answers, tokens in lengths.buckets
-    )
-
-
-def _possible_prompts(prompts: PromptCounter) -> bool:
-    """Returns whether a prompt of this many bytes can have this many tokens.
-
-    Bytes and tokens are halved from time to time and rounded down, so one more byte is allowed.
-    """
-    if not prompts.prompt_bytes:
-        return not prompts.tokens
-    most = (prompts.prompt_bytes + 1) * RATE_MAX
-    return prompts.prompt_bytes <= LEARNED_BYTES_MAX and prompts.tokens <= most
-
-
-def _possible_sums(dd: int, dp: int, pp: int, dy: int, py: int) -> bool:
-    """Returns whether these values can be sums of squares and products.
-
-    Otherwise the equations have no valid solution.
-    """
-    return all(0 <= each <= _SUM_MAX for each in (dd, dp, pp, dy, py)) and dp * dp <= (dd + 2) * (pp + 2)
-
-
-def _unique(keys: Sequence[object]) -> bool:
-    return len(set(keys)) == len(keys)
-
-
-def _non_negative(*numbers: int) -> bool:
-    return all(0 <= number <= TIMESTAMP_MAX for number in numbers)
-
-
-def _in_range(*numbers: int) -> bool:
-    return all(-TIMESTAMP_MAX <= number <= TIMESTAMP_MAX for number in numbers)
