@@ -199,8 +199,8 @@ class _PoolReader:
         if has_adapters(claim.section) and any(has_adapters(each.section) for each in others.values()):
             self.report.add_problem(
                 place,
-                f"{address} belongs to several pools with adapters; list all adapters of an engine in one pool, because "
-                "its adapter slots are counted per pool",
+                f"{address} belongs to several pools with adapters; list all adapters of an engine in one pool, "
+                "because its adapter slots are counted per pool",
             )
         others[pool] = claim
         return True

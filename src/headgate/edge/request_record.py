@@ -72,7 +72,7 @@ def describe(record: RequestRecord, ticket: Ticket) -> None:
 
 
 def trace_headers(record: RequestRecord, number: int, forwarded: Mapping[str, str]) -> Mapping[str, str]:
-    """Returns the headers that are sent to the engine, with the trace context of the attempt instead of the client's."""
+    """Returns the headers for the engine, with the trace context of the attempt instead of the client's."""
     sent = {name: value for name, value in forwarded.items() if name not in _CONTEXT}
     sent[TRACEPARENT] = write_traceparent(record.trace_id, record.span_id(number), sampled=record.trace_sampled)
     if record.trace_state:

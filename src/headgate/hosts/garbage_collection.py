@@ -17,8 +17,12 @@ from typing import Final
 
 log = logging.getLogger("headgate")
 
-_NEW_OBJECTS_MAX: Final = 2_000
-"""Number of new objects that one small collection visits, approximately."""
+_SURPLUS_OBJECTS_MAX: Final = 300
+"""Surplus of new objects over freed ones at which a small collection begins.
+
+In a steady state, streams that end free about as many objects as new streams create. The surplus then grows slowly, and
+a collection visits many times this number of objects.
+"""
 _NEVER: Final = 1_000_000_000
 _CHECK_S: Final = 1.0
 _GROWTH_PERCENT: Final = 50
@@ -30,7 +34,7 @@ def tune_garbage_collector() -> None:
     """Exempts the objects created at startup from collections, and limits automatic collections to new objects."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(_NEW_OBJECTS_MAX, _NEVER, _NEVER)
+    gc.set_threshold(_SURPLUS_OBJECTS_MAX, _NEVER, _NEVER)
 
 
 class FullCollections:

@@ -103,7 +103,7 @@ class RemoteCase(Case):
 
     def __init__(self) -> None:
         super().__init__()
-        self.conversation = SchedulerConnection(at(0), timing=self.timing, bounds=self.bounds)
+        self.conversation = SchedulerConnection(self.holdings, at(0), timing=self.timing, bounds=self.bounds)
         self._remote = RemoteAuthority(self.conversation, self.holdings, self.rules, self.endpoints, share=SHARE)
         self.leader = a_leader(places=1)
         self.conversation.follow(FIRST, VERSION)

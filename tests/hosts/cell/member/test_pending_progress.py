@@ -3,19 +3,38 @@
 import pytest
 
 from headgate.core.events import AttemptProgress, AttemptsProgressed
-from headgate.hosts.cell.member.pending_progress import PendingProgress
+from headgate.hosts.cell.member.held_requests import HeldRequest, HeldRequests
+from headgate.hosts.cell.member.pending_progress import PendingProgress, pop_progress
 from headgate.hosts.cell.protocol.messages import FinishedAttempt
-from headgate.model.units import EndpointId, Instant, RequestId
-from testing.builders import at, client_disconnected, completed, failed, progressed
+from headgate.model.units import Instant, RequestId
+from testing.builders import at, client_disconnected, completed, dispatch, failed, progressed
+from tests.hosts.cell.builders import a_ticket
 from tests.hosts.cell.member.test_member import with_one_running
 
 SWEEP_S = 0.25
 
 
-def sweep(progress: PendingProgress, streams: int, now: Instant, *, endpoints: int = 10, late: bool = False) -> None:
-    for number in range(streams):
-        report = AttemptProgress(RequestId(f"r{number}"), 1, 7)
-        progress.add(report, EndpointId(f"e{number % endpoints}"), late=late)
+class Streams:
+    """Running streams of a member, and their unreported progress."""
+
+    def __init__(self, count: int) -> None:
+        self.held = HeldRequests(unsettled_max=1)
+        self._progress = PendingProgress(self.held)
+        for number in range(count):
+            request = HeldRequest(a_ticket(f"r{number}"), at(0))
+            request.start_attempt(dispatch(f"r{number}"), None, at(0))
+            self.held.requests[request.id] = request
+
+    def add(self, *names: str, tokens: int = 7, late: bool = False) -> None:
+        chosen = [RequestId(name) for name in names] or list(self.held.requests)
+        self.held.add_progress(AttemptsProgressed(tuple(AttemptProgress(each, 1, tokens) for each in chosen), late))
+        self._progress.note_added()
+
+    def pop_due(self, now: Instant) -> list[AttemptsProgressed]:
+        return self._progress.pop_due(now)
+
+    def clear(self) -> None:
+        self._progress.clear()
 
 
 def tokens(reports: list[AttemptsProgressed]) -> dict[str, int]:
@@ -23,19 +42,19 @@ def tokens(reports: list[AttemptsProgressed]) -> dict[str, int]:
 
 
 def test_few_streams_are_reported_after_every_measurement() -> None:
-    progress = PendingProgress()
+    streams = Streams(60)
     for number in range(1, 5):
-        sweep(progress, 60, at(number * SWEEP_S))
-        assert tokens(progress.pop_due(at(number * SWEEP_S))) == {f"r{each}": 7 for each in range(60)}
+        streams.add()
+        assert tokens(streams.pop_due(at(number * SWEEP_S))) == {f"r{each}": 7 for each in range(60)}
 
 
-@pytest.mark.parametrize("streams", [250, 940, 3_000])
-def test_many_streams_are_reported_once_per_second(streams: int) -> None:
-    progress, counts = PendingProgress(), dict[str, int]()
+@pytest.mark.parametrize("count", [250, 940, 3_000])
+def test_many_streams_are_reported_once_per_second(count: int) -> None:
+    streams, counts = Streams(count), dict[str, int]()
     total = 0
     for number in range(1, 41):
-        sweep(progress, streams, at(number * SWEEP_S))
-        for report in progress.pop_due(at(number * SWEEP_S)):
+        streams.add()
+        for report in streams.pop_due(at(number * SWEEP_S)):
             assert len(report.attempts) <= 1_000
             for each in report.attempts:
                 counts[each.request_id] = counts.get(each.request_id, 0) + 1
@@ -43,42 +62,57 @@ def test_many_streams_are_reported_once_per_second(streams: int) -> None:
 
     # Ten seconds contain at most eleven reports of each stream, and no tokens are lost.
     assert set(counts.values()) <= {10, 11}
-    left = sum(tokens(progress.pop_due(at(100))).values())
-    assert total + left == 40 * 7 * streams
+    left = sum(tokens(streams.pop_due(at(100))).values())
+    assert total + left == 40 * 7 * count
 
 
-def test_report_about_an_endpoint_includes_all_its_streams() -> None:
-    progress = PendingProgress()
-    sweep(progress, 250, at(1))
-    progress.pop_due(at(1))
-    progress.add(AttemptProgress(RequestId("r1"), 1, 3), EndpointId("e1"), late=False)
-    assert progress.pop_due(at(1.001)) == []
-    sweep(progress, 250, at(2.5))
+def test_report_includes_all_streams() -> None:
+    streams = Streams(250)
+    streams.add()
+    streams.pop_due(at(1))
+    streams.add("r1", tokens=3)
+    assert streams.pop_due(at(1.999)) == []
+    streams.add()
 
-    reports = progress.pop_due(at(2.5))
+    reports = streams.pop_due(at(2))
 
     assert tokens(reports)["r1"] == 10
     assert len(tokens(reports)) == 250
 
 
 def test_pending_progress_is_reported_even_if_none_is_added() -> None:
-    progress = PendingProgress()
-    sweep(progress, 250, at(1))
-    progress.pop_due(at(1))
-    sweep(progress, 250, at(1.1))
-    assert progress.pop_due(at(1.1)) == []
+    streams = Streams(250)
+    streams.add()
+    streams.pop_due(at(1))
+    streams.add()
+    assert streams.pop_due(at(1.1)) == []
 
-    assert len(tokens(progress.pop_due(at(2.1)))) == 250
-    assert progress.pop_due(at(3)) == []
+    assert len(tokens(streams.pop_due(at(2.1)))) == 250
+    assert streams.pop_due(at(3)) == []
 
 
 def test_report_is_late_if_any_part_of_it_is_late() -> None:
-    progress = PendingProgress()
-    sweep(progress, 2, at(1), late=True)
-    sweep(progress, 2, at(1))
-    assert [report.late for report in progress.pop_due(at(1))] == [True]
-    sweep(progress, 2, at(2))
-    assert [report.late for report in progress.pop_due(at(2))] == [False]
+    streams = Streams(2)
+    streams.add(late=True)
+    streams.add()
+    assert [report.late for report in streams.pop_due(at(1))] == [True]
+    streams.add()
+    assert [report.late for report in streams.pop_due(at(2))] == [False]
+
+
+def test_progress_that_a_full_report_included_is_not_reported_again() -> None:
+    streams = Streams(2)
+    streams.add(late=True)
+    attempt = streams.held.requests[RequestId("r0")].running[1]
+    streams.clear()
+
+    assert attempt.request.running_report(attempt, at(1)).report.tokens == 7
+    assert streams.pop_due(at(1)) == []
+    assert pop_progress(attempt) is None
+
+    streams.add("r0", tokens=2)
+    assert pop_progress(attempt) == AttemptsProgressed((AttemptProgress(RequestId("r0"), 1, 2),))
+    assert pop_progress(attempt) is None
 
 
 def test_remaining_progress_is_reported_before_a_request_is_withdrawn() -> None:

@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from headgate.hosts.cell.member.held_requests import HeldRequests
 from headgate.hosts.cell.member.scheduler_connection import SchedulerConnection
 from headgate.hosts.cell.protocol import codec
 from headgate.hosts.cell.protocol.compatibility import APIS_SINCE, KINDS_SINCE, is_readable, with_known_api
@@ -93,7 +94,7 @@ def test_tickets_for_the_earlier_version_name_an_api_that_it_knows(message: Any)
 
 @pytest.mark.parametrize(("version", "api"), [(EARLIER, Api.CHAT), (VERSION, Api.MESSAGES)])
 def test_member_replaces_an_api_only_for_a_scheduler_of_the_earlier_version(version: int, api: Api) -> None:
-    connection = SchedulerConnection(at(0), timing=DEFAULT_TIMING, bounds=DEFAULT_BOUNDS)
+    connection = SchedulerConnection(HeldRequests(unsettled_max=1), at(0), timing=DEFAULT_TIMING, bounds=DEFAULT_BOUNDS)
     connection.follow(Epoch(1, "one"), version)
     connection.send(NewRequest(replace(a_ticket("r1"), api=Api.MESSAGES), duration(0)), at(0))
 
@@ -184,7 +185,7 @@ def test_member_follows_a_scheduler_of_the_earlier_version() -> None:
 
 
 def test_member_does_not_queue_a_message_that_the_scheduler_cannot_read() -> None:
-    connection = SchedulerConnection(at(0), timing=DEFAULT_TIMING, bounds=DEFAULT_BOUNDS)
+    connection = SchedulerConnection(HeldRequests(unsettled_max=1), at(0), timing=DEFAULT_TIMING, bounds=DEFAULT_BOUNDS)
     connection.follow(Epoch(1, "one"), EARLIER)
     new: Any = CellVersion(VERSION)
 

@@ -18,7 +18,7 @@ from headgate.core.events import (
     SharesAssigned,
 )
 from headgate.core.summary import Summary
-from headgate.hosts.cell.member.held_requests import HeldRequest
+from headgate.hosts.cell.member.held_requests import HeldAttempt, HeldRequest
 from headgate.hosts.cell.protocol.messages import FinishedAttempt, FromScheduler, GrantDeclined, SchedulerEntry, Share
 from headgate.model.money import EndpointTime
 from headgate.model.units import Duration, Instant
@@ -61,6 +61,10 @@ class Authority(Protocol):
 
     def handle(self, update: RequestUpdate, now: Instant) -> list[Decision]:
         """Reports an update about a request."""
+        ...
+
+    def report_last_progress(self, attempt: HeldAttempt, now: Instant) -> None:
+        """Reports the tokens of an attempt that is about to end, unless they were reported."""
         ...
 
     def decline(self, declined: GrantDeclined, now: Instant) -> list[Decision]:

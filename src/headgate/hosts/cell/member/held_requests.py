@@ -5,10 +5,8 @@ a new scheduler: its age and queue time, its running attempts and their progress
 scheduler has counted.
 """
 
-from dataclasses import replace
-
 from headgate.core.commands import Dispatch
-from headgate.core.events import AttemptReported, CountedUpTo, RequestReported, RequestSettled
+from headgate.core.events import AttemptReported, AttemptsProgressed, CountedUpTo, RequestReported, RequestSettled
 from headgate.hosts.cell.protocol.deadlines import with_elapsed
 from headgate.hosts.cell.protocol.messages import QueuedRequest, RunningAttempt, SettledRequest, SnapshotId
 from headgate.model.money import NanoUsd
@@ -20,7 +18,17 @@ from headgate.model.usage import Usage
 class HeldAttempt:
     """One attempt, from dispatch until it ends."""
 
-    __slots__ = ("dispatch", "dispatch_snapshot", "first_token", "report_serial", "request", "started_at", "tokens")
+    __slots__ = (
+        "dispatch",
+        "dispatch_snapshot",
+        "first_token",
+        "late",
+        "report_serial",
+        "reported_tokens",
+        "request",
+        "started_at",
+        "tokens",
+    )
 
     def __init__(self, order: Dispatch, request: "HeldRequest", sent: SnapshotId | None, now: Instant) -> None:
         self.dispatch = order
@@ -31,7 +39,9 @@ class HeldAttempt:
         """Serial of the last message that reported this attempt."""
         self.started_at = now
         self.first_token = False
-        self.tokens = 0
+        self.tokens = self.reported_tokens = 0
+        self.late = False
+        """Whether any of the unreported tokens were counted late by this process."""
 
 
 class HeldRequest:
@@ -141,6 +151,7 @@ class HeldRequest:
             superseded=self.responding_attempt is not None and self.responding_attempt != order.attempt,
             route=order.route,
         )
+        attempt.reported_tokens, attempt.late = attempt.tokens, False
         cost = self._cost() if self.over else NanoUsd(0)
         return RunningAttempt(
             report, self.arrival_serial, attempt.dispatch_snapshot, attempt.report_serial, self.end_serial, cost
@@ -168,6 +179,21 @@ class HeldRequest:
         return SettledRequest(report, serial, self.arrival_serial, sent, self.end_serial)
 
 
+class UnsettledRequest:
+    """An ended request whose result no confirmed snapshot includes."""
+
+    __slots__ = ("_ended_at", "request", "serial")
+
+    def __init__(self, request: HeldRequest, serial: int, now: Instant) -> None:
+        self.request = request
+        self.serial = serial
+        """Serial of the message that reported the result. 0 if no scheduler was informed."""
+        self._ended_at = now
+
+    def report(self) -> SettledRequest:
+        return self.request.settled_report(self.serial, self._ended_at)
+
+
 class HeldRequests:
     """Requests that a member holds, and results that no confirmed snapshot includes."""
 
@@ -175,7 +201,7 @@ class HeldRequests:
 
     def __init__(self, *, unsettled_max: int) -> None:
         self.requests: dict[RequestId, HeldRequest] = {}
-        self.unsettled: dict[RequestId, SettledRequest] = {}
+        self.unsettled: dict[RequestId, UnsettledRequest] = {}
         self._unsettled_max = unsettled_max
         self._covered = 0
         """Serial up to which all messages are included in a stored snapshot."""
@@ -184,6 +210,23 @@ class HeldRequests:
         """Returns a running attempt."""
         request = self.requests.get(request_id)
         return None if request is None else request.running.get(number)
+
+    def add_progress(self, event: AttemptsProgressed) -> None:
+        for each in event.attempts:
+            attempt = self.attempt(each.request_id, each.attempt)
+            if attempt is not None:
+                attempt.tokens += each.tokens
+                if event.late:
+                    attempt.late = True
+
+    def unreported_attempts(self) -> list[HeldAttempt]:
+        """Returns the running attempts that have produced tokens since their last report."""
+        return [
+            attempt
+            for request in self.requests.values()
+            for attempt in request.running.values()
+            if attempt.tokens != attempt.reported_tokens
+        ]
 
     def release(self, request: HeldRequest, serial: int, now: Instant) -> None:
         """Drops a request that has ended without running attempts. Its result is kept until a snapshot includes it.
@@ -195,21 +238,21 @@ class HeldRequests:
         # An attempt may end after a snapshot has included the message that reported its request as ended.
         is_covered = 0 < serial <= self._covered
         if request.admitted and request.arrival_serial and not is_covered:
-            self.unsettled[request.id] = request.settled_report(serial, now)
+            self.unsettled[request.id] = UnsettledRequest(request, serial, now)
             if len(self.unsettled) > self._unsettled_max:
                 del self.unsettled[next(iter(self.unsettled))]
 
     def record_cost(self, request_id: RequestId, cost: NanoUsd) -> None:
         """Stores the cost of a request, for a scheduler that does not know it."""
-        request, settled = self.requests.get(request_id), self.unsettled.get(request_id)
+        request = self.requests.get(request_id)
+        if request is None and (unsettled := self.unsettled.get(request_id)) is not None:
+            request = unsettled.request
         if request is not None:
             request.cost = cost
-        elif settled is not None:
-            self.unsettled[request_id] = replace(settled, report=replace(settled.report, cost=cost))
 
     def mark_covered(self, serial: int) -> None:
         """Drops results that a stored snapshot includes, up to this serial."""
         self._covered = max(self._covered, serial)
-        covered = [name for name, settled in self.unsettled.items() if settled.serial <= serial]
+        covered = [name for name, each in self.unsettled.items() if each.serial <= serial]
         for name in covered:
             del self.unsettled[name]

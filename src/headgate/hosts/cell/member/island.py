@@ -28,7 +28,7 @@ from headgate.core.events import (
 from headgate.core.scheduler import Scheduler
 from headgate.core.summary import Summary
 from headgate.hosts.cell.member.authority import Decision, RequestUpdate, SettingsUpdate
-from headgate.hosts.cell.member.held_requests import HeldRequest
+from headgate.hosts.cell.member.held_requests import HeldAttempt, HeldRequest
 from headgate.hosts.cell.member.rules import MemberRules
 from headgate.hosts.cell.protocol.known_endpoints import KnownEndpoints
 from headgate.hosts.cell.protocol.messages import FinishedAttempt, FromScheduler, GrantDeclined, SchedulerEntry, Share
@@ -92,6 +92,9 @@ class IslandAuthority:
 
     def handle(self, update: RequestUpdate, now: Instant) -> list[Decision]:
         return self._decide(update.event if isinstance(update, FinishedAttempt) else update, now)
+
+    def report_last_progress(self, attempt: HeldAttempt, now: Instant) -> None:
+        """Does nothing, because this scheduler has been told about all tokens."""
 
     def decline(self, declined: GrantDeclined, now: Instant) -> list[Decision]:
         ended = AttemptEnded(declined.request_id, declined.attempt, AttemptEnding.ABORTED, declined.reason)

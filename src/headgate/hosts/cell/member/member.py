@@ -118,8 +118,8 @@ class Member:
         self._serves, self._version = serves, version
         self.lowest_version = version
         """Lowest protocol version in the cell, as far as this process knows."""
-        self._connection = SchedulerConnection(now, timing=timing, bounds=bounds)
         self._held = HeldRequests(unsettled_max=bounds.unsettled_max)
+        self._connection = SchedulerConnection(self._held, now, timing=timing, bounds=bounds)
         self._remote = RemoteAuthority(self._connection, self._held, self.rules, self.endpoints, share=share)
         self._authority: Authority = self._remote
         self._requests = MemberRequests(self._held, self._authority, held_max=bounds.held_max)

@@ -71,10 +71,7 @@ class MemberRequests:
         return self._report(event, now)
 
     def progressed(self, event: AttemptsProgressed, now: Instant) -> list[MemberCommand]:
-        for each in event.attempts:
-            attempt = self._held.attempt(each.request_id, each.attempt)
-            if attempt is not None:
-                attempt.tokens += each.tokens
+        self._held.add_progress(event)
         return self._report(event, now)
 
     def attempt_ended(self, event: AttemptEnded, now: Instant) -> list[MemberCommand]:
@@ -89,6 +86,9 @@ class MemberRequests:
         if not ended_before:
             request.usage = event.usage
             out += self._end_if_final(request, attempt, event, now)
+        if event.usage is None:
+            # The usage includes all tokens.
+            self.authority.report_last_progress(attempt, now)
         out += self._report(FinishedAttempt(event, request_over=request.over), now)
         if request.over and not ended_before:
             request.end_serial = self.authority.serial
@@ -131,6 +131,8 @@ class MemberRequests:
             reason = "the gateway is shutting down and its grace period has ended"
         wait, waited = None if left else SECOND, request.waited(now)
         out = self._end(request, request.last_attempt, outcome, reason, retry_after_ns=wait, waited=waited)
+        for attempt in request.running.values():
+            self.authority.report_last_progress(attempt, now)
         out += self._report(event, now)
         request.end_serial = self.authority.serial
         self._held.release(request, self.authority.serial, now)

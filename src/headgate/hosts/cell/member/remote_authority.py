@@ -5,20 +5,19 @@ Until the member follows an epoch, requests wait. They are included in the repor
 """
 
 from collections import deque
-from dataclasses import replace
 
-from headgate.core.events import AttemptsProgressed, FirstToken, RequestWithdrawn
+from headgate.core.events import AttemptsProgressed
 from headgate.core.rules import Rules
 from headgate.core.summary import Summary
 from headgate.hosts.cell.member.authority import Decision, RequestUpdate, SettingsUpdate
-from headgate.hosts.cell.member.held_requests import HeldRequest, HeldRequests
+from headgate.hosts.cell.member.held_requests import HeldAttempt, HeldRequest, HeldRequests
+from headgate.hosts.cell.member.pending_progress import pop_progress
 from headgate.hosts.cell.member.rules import MemberRules
 from headgate.hosts.cell.member.scheduler_connection import SchedulerConnection
 from headgate.hosts.cell.member.summary import summary_of
 from headgate.hosts.cell.protocol.known_endpoints import KnownEndpoints
 from headgate.hosts.cell.protocol.link import max_age
 from headgate.hosts.cell.protocol.messages import (
-    FinishedAttempt,
     FromScheduler,
     GrantDeclined,
     MemberLeaving,
@@ -69,32 +68,15 @@ class RemoteAuthority:
         return []
 
     def handle(self, update: RequestUpdate, now: Instant) -> list[Decision]:
-        talk = self._connection
         if isinstance(update, AttemptsProgressed):
-            for each in update.attempts:
-                if (attempt := self._held.attempt(each.request_id, each.attempt)) is not None:
-                    talk.progress.add(each, attempt.dispatch.endpoint_id, late=update.late)
-            return []
-        if talk.followed_epoch is not None:
-            self._send_last_progress(update, now)
-            talk.send(update, now)
+            self._connection.progress.note_added()
+        elif self._connection.followed_epoch is not None:
+            self._connection.send(update, now)
         return []
 
-    def _send_last_progress(self, update: FirstToken | FinishedAttempt | RequestWithdrawn, now: Instant) -> None:
-        """Reports the remaining progress of attempts that end, unless the end includes their usage."""
-        match update:
-            case FirstToken():
-                return
-            case FinishedAttempt(event):
-                request_id, attempts = event.request_id, [event.attempt]
-                if event.usage is not None:
-                    self._connection.progress.forget(request_id, event.attempt)
-            case RequestWithdrawn(request_id):
-                request = self._held.requests.get(request_id)
-                attempts = [] if request is None else list(request.running)
-        for attempt in attempts:
-            if (report := self._connection.progress.pop(request_id, attempt)) is not None:
-                self._connection.send(report, now)
+    def report_last_progress(self, attempt: HeldAttempt, now: Instant) -> None:
+        if self._connection.followed_epoch is not None and (report := pop_progress(attempt)) is not None:
+            self._connection.send(report, now)
 
     def decline(self, declined: GrantDeclined, now: Instant) -> list[Decision]:
         self._connection.send(declined, now)
@@ -143,11 +125,10 @@ class RemoteAuthority:
             self._leave_serial = self._connection.send(MemberLeaving(), now)
 
     def _report_ends(self, now: Instant) -> None:
-        unsettled = self._held.unsettled
-        for name, settled in unsettled.items():
-            if not settled.serial:
-                unsettled[name] = replace(settled, serial=self._connection.outbound.next_serial)
-            self._connection.send(unsettled[name], now)
+        for unsettled in self._held.unsettled.values():
+            if not unsettled.serial:
+                unsettled.serial = self._connection.outbound.next_serial
+            self._connection.send(unsettled.report(), now)
 
     def _report_request(self, request: HeldRequest, now: Instant) -> None:
         talk = self._connection

@@ -11,6 +11,7 @@ Only an answer proves that a scheduler is alive: an entry that returns one of th
 from typing import Final
 
 from headgate.core.events import AttemptsProgressed, FirstToken
+from headgate.hosts.cell.member.held_requests import HeldRequests
 from headgate.hosts.cell.member.pending_progress import PendingProgress
 from headgate.hosts.cell.protocol.compatibility import is_readable, with_known_api
 from headgate.hosts.cell.protocol.link import Inbound, Outbound, Stamps
@@ -26,7 +27,7 @@ EntryMessages = tuple[int, tuple[tuple[Duration, FromMember], ...]]
 
 
 class SchedulerConnection:
-    def __init__(self, now: Instant, *, timing: Timing, bounds: CellBounds) -> None:
+    def __init__(self, holdings: HeldRequests, now: Instant, *, timing: Timing, bounds: CellBounds) -> None:
         self.timing, self.bounds = timing, bounds
         self.followed_epoch: Epoch | None = None
         """Epoch that the member follows."""
@@ -35,7 +36,7 @@ class SchedulerConnection:
         self.session = 0
         self.outbound: Outbound[FromMember] = Outbound(1, resend_ns=timing.resend_ns)
         self.inbound: Inbound[FromScheduler] = Inbound(1)
-        self.progress = PendingProgress()
+        self.progress = PendingProgress(holdings)
         """Progress that has not been reported to the scheduler."""
         self._stamps = Stamps()
         self.answered_at = now
