@@ -63,6 +63,17 @@ async def test_engine_without_this_api_gets_one_request(tmp_path: Path, api: Api
     assert endpoint["state"] == "ready"
 
 
+@pytest.mark.parametrize(("api", "path"), PATHS)
+async def test_missing_model_is_a_failure_of_the_engine(tmp_path: Path, api: Api, path: str) -> None:
+    async with FakeEngine() as engine, gateway_in_loop(a_config(engine.url), tmp_path) as gateway:
+        engine.behaviour = Behaviour(status=404, error="The model `m` does not exist.")
+        async with gateway.post(ask(api), path) as answer:
+            error = (await answer.json())["error"]
+
+    assert (answer.status, error["code"]) == (502, "engine_error")
+    assert int(answer.headers["x-headgate-attempts"]) == len(engine.requests) > 1
+
+
 @pytest.mark.parametrize("api", [Api.RERANK, Api.SCORE, Api.CLASSIFY, Api.POOLING])
 async def test_number_of_inputs_is_capped(tmp_path: Path, api: Api) -> None:
     async with FakeEngine() as engine:

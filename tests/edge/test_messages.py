@@ -190,17 +190,25 @@ async def test_failed_engines_are_retried_and_reported(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", [MESSAGES, COUNT])
-@pytest.mark.parametrize("status", [404, 405, 501])
-async def test_engine_without_this_api_gets_one_request(tmp_path: Path, path: str, status: int) -> None:
+@pytest.mark.parametrize(
+    ("status", "body"),
+    [
+        (404, b'{"error":{"code":404,"message":"File Not Found","type":"not_found_error"}}'),
+        (404, b'{"detail":"Not Found"}'),
+        (405, b'{"detail":"Method Not Allowed"}'),
+        (501, b'{"error":{"code":501,"message":"not supported","type":"not_supported_error"}}'),
+    ],
+)
+async def test_engine_without_this_api_gets_one_request(tmp_path: Path, path: str, status: int, body: bytes) -> None:
     class Old(FakeEngine):
         def _answer_probe(self, connection: Any, received: Any) -> None:
             if received.path == COUNT:
-                connection.answer(status, b'{"error":{"message":"File Not Found"}}')
+                connection.answer(status, body)
             else:
                 super()._answer_probe(connection, received)
 
     async with Old() as engine, gateway_in_loop(a_config(engine.url), tmp_path) as gateway:
-        engine.behaviour = Behaviour(status=status)
+        engine.behaviour = Behaviour(status=status, body=body)
         for _ in range(5):
             async with gateway.post(ask(), path) as answer:
                 said = await answer.json()
@@ -214,6 +222,23 @@ async def test_engine_without_this_api_gets_one_request(tmp_path: Path, path: st
     assert said["error"]["message"] == f"the engine does not offer {path} for this model; use another API"
     assert answer.headers["x-should-retry"] == "false"
     assert endpoint["state"] == "ready"
+
+
+async def test_engine_without_the_model_loses_its_traffic(tmp_path: Path) -> None:
+    """Check that a fast 404 for the model counts against the endpoint, and that the request is retried elsewhere."""
+    unknown = b'{"error":{"message":"The model `m` does not exist.","type":"NotFoundError","param":"model","code":404}}'
+    async with FakeEngine() as broken, FakeEngine() as sound:
+        broken.behaviour = Behaviour(status=404, body=unknown)
+        async with gateway_in_loop(a_config(broken.url, sound.url), tmp_path) as gateway:
+            statuses: set[int] = set()
+            for _ in range(40):
+                async with gateway.post(ask(), MESSAGES) as answer:
+                    statuses.add(answer.status)
+            states = {each["id"]: each["state"] for each in (await gateway.status())["endpoints"]}
+
+    assert statuses == {200}
+    assert 0 < len(broken.requests) < 20
+    assert sorted(states.values()) == ["ejected", "ready"]
 
 
 async def test_overload_is_reported_as_overload(tmp_path: Path) -> None:

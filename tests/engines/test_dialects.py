@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from headgate.engines.dialect import Signal
+from headgate.engines.dialect import Signal, is_unknown_path
 from headgate.engines.dialects import DIALECTS
 from headgate.engines.metrics_page import Metric, read_metrics
 from headgate.model.ticket import Api
@@ -106,6 +106,27 @@ def test_dialect_blames_the_request_only_for_request_errors(
     dialect: str, status: int, body: bytes, blamed: bool
 ) -> None:
     assert DIALECTS[dialect].is_request_error(status, body) is blamed
+
+
+@pytest.mark.parametrize(
+    ("body", "unknown"),
+    [
+        (b'{"detail":"Not Found"}', True),
+        (b' {"detail": "Not Found"}\n', True),
+        (b'{"error":{"code":404,"message":"File Not Found","type":"not_found_error"}}', True),
+        (b'{"error":{"message":"The model `m` does not exist.","type":"NotFoundError","code":404}}', False),
+        (b'{"object":"error","message":"The model `m` does not exist.","type":"NotFoundError","code":404}', False),
+        (b'{"error":"model \'m\' not found"}', False),
+        (b'{"detail":"Model Not Found"}', False),
+        (b'{"detail":["Not Found"]}', False),
+        (b"<html>404 Not Found</html>", False),
+        (b'{"detail":"Not F', False),
+        (b"[" * 10_000, False),
+        (b"", False),
+    ],
+)
+def test_only_the_text_of_the_web_framework_means_an_unknown_path(body: bytes, unknown: bool) -> None:
+    assert is_unknown_path(body) is unknown
 
 
 IMAGE_REFUSED = (

@@ -12,6 +12,8 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Final, Protocol
 
+import msgspec
+
 from headgate.model.ticket import Api
 from headgate.model.units import RequestId
 from headgate.ports.engine import Call, EngineLimits, EngineResponse, FramedResponse
@@ -75,6 +77,32 @@ def is_request_error(status: int, body: bytes) -> bool:
     if status == 404:
         return body.strip() == b'{"detail":"Not Found"}'
     return 400 <= status < 500 and status not in _GATEWAY_STATUSES
+
+
+class _PathError(msgspec.Struct):
+    message: str = ""
+
+
+class _PathErrorBody(msgspec.Struct):
+    detail: str = ""
+    error: _PathError = msgspec.field(default_factory=_PathError)
+
+
+_PATH_ERROR_BODY: Final = msgspec.json.Decoder(_PathErrorBody)
+_PATH_ERRORS: Final = ("Not Found", "File Not Found")
+
+
+def is_unknown_path(body: bytes) -> bool:
+    """Returns whether the body of a 404 means that the engine has no such path.
+
+    Such a body comes from the web framework, which is FastAPI in vLLM and SGLang, and has a fixed text. A 404 for an
+    unknown model has a text of its own, which names the model.
+    """
+    try:
+        said = _PATH_ERROR_BODY.decode(body)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+        return False
+    return said.detail in _PATH_ERRORS or said.error.message in _PATH_ERRORS
 
 
 class EngineTransport(Protocol):

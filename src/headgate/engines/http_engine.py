@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 from aiohappyeyeballs import start_connection  # pyright: ignore[reportUnknownVariableType]  (its addresses are bare tuples)
 
 from headgate.engines.buffered_response import BufferedResponse
-from headgate.engines.dialect import OPTIONAL_APIS, Dialect
+from headgate.engines.dialect import OPTIONAL_APIS, Dialect, is_unknown_path
 from headgate.engines.dns_cache import DnsCache
 from headgate.engines.engine_connection import EngineConnection
 from headgate.engines.engine_tls import EngineTls
@@ -52,8 +52,10 @@ _RESERVED_HEADERS: Final = frozenset(
 )
 """Headers that callers cannot override."""
 
-_MISSING_STATUSES: Final = (404, 405, 501)
-"""Statuses of an engine that does not offer an API. A retry would not help."""
+_MISSING_STATUSES: Final = (405, 501)
+"""Statuses of an engine that does not offer an API, besides 404 for an unknown path. A retry would not help."""
+_ERROR_BODY_BYTES_MAX: Final = 16 * 1024
+"""Maximum bytes of a 404 that are read to find out whether the path or the model is unknown."""
 
 # In Python 3.11, access to a member through its enum takes as long as several function calls.
 _GENERATION_APIS: Final = frozenset({Api.CHAT, Api.COMPLETIONS})
@@ -156,12 +158,28 @@ class HttpEngine:
             answer.reports_progress = True
             return answer
         answer = await self._ask(call)
-        if answer.status in _MISSING_STATUSES and call.api in OPTIONAL_APIS:
+        if answer.status < 404 or call.api not in OPTIONAL_APIS:
+            return answer
+        return await self._optional_api_error(answer, call.api)
+
+    async def _optional_api_error(self, answer: HttpResponse, api: Api) -> EngineResponse:
+        """Returns the response of an engine that may not offer this API.
+
+        Without the API, the request is to blame. With it, a 404 means that the engine lacks the model. That is a
+        failure of the engine, as in all other APIs, so that it does not attract further requests.
+        """
+        body = b""
+        if answer.status == 404:
+            body = await _read_start(answer)
+        elif answer.status in _MISSING_STATUSES:
             answer.close()
-            said = f"the engine does not offer {self._dialect.paths[call.api]} for this model; use another API"
-            body = openai_error(message=said, type="invalid_request_error", code="engine_rejected")
-            return BufferedResponse(404, body, blames=True)
-        return answer
+        else:
+            return answer
+        if answer.status == 404 and not is_unknown_path(body):
+            return BufferedResponse(404, body)
+        said = f"the engine does not offer {self._dialect.paths[api]} for this model; use another API"
+        body = openai_error(message=said, type="invalid_request_error", code="engine_rejected")
+        return BufferedResponse(404, body, blames=True)
 
     async def _ask_joined(self, call: Call) -> EngineResponse | None:
         """Joins a stream into a non-streaming response. Returns None if the request must be made without streaming."""
@@ -347,3 +365,13 @@ def _header_lines(host: str, api_key: str | None) -> str:
         "user-agent": "headgate",
     } | authorization(api_key)
     return "".join(f"{name}: {value}\r\n" for name, value in lines.items())
+
+
+async def _read_start(answer: HttpResponse) -> bytes:
+    body = bytearray()
+    try:
+        while len(body) < _ERROR_BODY_BYTES_MAX and (data := await answer.read()):
+            body += data
+    finally:
+        answer.close()
+    return bytes(body[:_ERROR_BODY_BYTES_MAX])
