@@ -86,6 +86,26 @@ async def test_number_of_inputs_is_capped(tmp_path: Path, api: Api) -> None:
     assert engine.requests == []
 
 
+@pytest.mark.parametrize(
+    "fields",
+    [
+        # Each document repeats the query.
+        {"query": "x" * 80_000, "documents": ["a"] * 30_000},
+        {"query": "a", "documents": ["a"] * 30_000, "instruction": "x" * 80_000},
+        {"query": "a", "documents": ["a"] * 70_000, "padding": "max_length"},
+    ],
+    ids=["query", "instruction", "padding"],
+)
+async def test_pairs_with_too_many_tokens_are_rejected(tmp_path: Path, fields: dict[str, Any]) -> None:
+    async with FakeEngine() as engine, gateway_in_loop(a_config(engine.url), tmp_path) as gateway:
+        async with gateway.post({"model": "m", **fields}, "/v1/rerank") as answer:
+            error = (await answer.json())["error"]
+
+    assert (answer.status, error["code"]) == (413, "request_too_large")
+    assert "the limit is 16777216 prompts and 536870912 tokens; send fewer or shorter prompts" in error["message"]
+    assert engine.requests == []
+
+
 async def test_rejections_have_the_format_of_openai(tmp_path: Path) -> None:
     async with FakeEngine() as engine, gateway_in_loop(a_config(engine.url), tmp_path) as gateway:
         for path in ("/v2/rerank", "/v1/rerank"):

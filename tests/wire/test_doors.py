@@ -6,7 +6,8 @@ import pytest
 
 from headgate.model.ticket import APIS_WITHOUT_OUTPUT, TOKENIZER_APIS, Api
 from headgate.model.units import BYTES_PER_TOKEN
-from headgate.wire.doors import DOORS
+from headgate.wire.doors import DOORS, PADDED_TOKENS
+from headgate.wire.media import IMAGE_TOKENS
 from headgate.wire.request_body import BadRequest, RequestBody
 
 
@@ -129,6 +130,88 @@ def test_media_in_a_pair_is_known() -> None:
 
     assert a_body(Api.RERANK, query="a", documents=[document]).length.media
     assert not a_body(Api.RERANK, query="an image_url", documents=["a"]).length.media
+
+
+IMAGE = {"type": "image_url", "image_url": {"url": "x"}}
+
+
+@pytest.mark.parametrize(
+    ("api", "fields", "prompts", "images"),
+    [
+        (Api.RERANK, {"query": "a", "documents": [{"content": [IMAGE, IMAGE]}, "b"]}, 2, 2),
+        (Api.RERANK, {"query": {"content": [IMAGE]}, "documents": ["a", "b", "c"]}, 3, 3),
+        # The parts of a query are one text.
+        (Api.RERANK, {"query": [{"type": "text", "text": "a"}, IMAGE], "documents": [[IMAGE], "b"]}, 2, 3),
+        (Api.RERANK, {"query": "a", "documents": {"content": [IMAGE]}}, 1, 1),
+        (Api.SCORE, {"data_1": [IMAGE], "data_2": ["a", "b"]}, 2, 2),
+        (Api.CLASSIFY, {"messages": [{"role": "user", "content": [IMAGE]}]}, 1, 1),
+        (Api.POOLING, {"messages": [{"role": "user", "content": [IMAGE, IMAGE]}]}, 1, 2),
+    ],
+)
+def test_images_count_by_type_in_every_pair(api: Api, fields: dict[str, object], prompts: int, images: int) -> None:
+    body = a_body(api, **fields)
+    tokens = images * IMAGE_TOKENS * BYTES_PER_TOKEN
+
+    assert body.length.media
+    assert body.length.prompts == prompts
+    assert tokens <= body.prompt_bytes <= tokens + 200
+
+
+@pytest.mark.parametrize("text", ["image_url", '"image_url"', 'a "file" b'])
+def test_name_of_media_in_a_text_counts_as_text(text: str) -> None:
+    fields = {"query": text, "documents": [text]}
+
+    assert a_body(Api.RERANK, **fields).length.text == len(json.dumps(text)) + len(json.dumps([text]))
+
+
+def test_malformed_parts_are_rejected() -> None:
+    with pytest.raises(BadRequest, match='"documents" must contain texts or arrays of content parts'):
+        a_body(Api.RERANK, query="a", documents=[{"content": [[IMAGE]]}])
+
+
+PAIRS = {"query": "a", "documents": ["b", "c", "d"]}
+SCORED = {"text_1": "a", "text_2": ["b", "c", "d"]}
+CHATTED = {"messages": [{"role": "user", "content": "hi"}]}
+
+
+@pytest.mark.parametrize(
+    ("api", "fields", "name", "value", "times"),
+    [
+        (Api.RERANK, PAIRS, "instruction", "x" * 1_000, 3),
+        (Api.RERANK, PAIRS, "instruct", "x" * 1_000, 3),
+        (Api.SCORE, SCORED, "instruction", "x" * 1_000, 3),
+        (Api.SCORE, SCORED, "chat_template_kwargs", {"instruction": "x" * 1_000}, 3),
+        (Api.CLASSIFY, CHATTED, "chat_template", "x" * 1_000, 1),
+        (Api.POOLING, CHATTED, "chat_template_kwargs", {"a": "x" * 1_000}, 1),
+        (Api.POOLING, {"input": ["a", "b"]}, "chat_template_kwargs", {"a": "x" * 1_000}, 2),
+    ],
+)
+def test_shared_fields_count_for_every_sequence(
+    api: Api, fields: dict[str, object], name: str, value: object, times: int
+) -> None:
+    alone = a_body(api, **fields).prompt_bytes
+
+    assert a_body(api, **fields, **{name: None}).prompt_bytes == alone
+    assert a_body(api, **fields, **{name: value}).prompt_bytes == alone + times * len(json.dumps(value))
+
+
+@pytest.mark.parametrize(
+    ("api", "fields", "sequences"),
+    [
+        (Api.RERANK, PAIRS, 3),
+        (Api.SCORE, SCORED, 3),
+        (Api.CLASSIFY, {"input": ["a", "b"]}, 2),
+        (Api.POOLING, CHATTED, 1),
+        (Api.EMBEDDINGS, {"input": ["a", "b"]}, 2),
+    ],
+)
+def test_padding_counts_for_every_sequence(api: Api, fields: dict[str, object], sequences: int) -> None:
+    alone = a_body(api, **fields).prompt_bytes
+    padded = a_body(api, **fields, padding="max_length").prompt_bytes
+
+    assert padded == alone + sequences * PADDED_TOKENS * BYTES_PER_TOKEN
+    for value in ("do_not_pad", None):
+        assert a_body(api, **fields, padding=value).prompt_bytes == alone
 
 
 @pytest.mark.parametrize(

@@ -19,8 +19,8 @@ from headgate.edge.session import session_hash, session_name
 from headgate.model.message import message
 from headgate.model.outcome import Outcome
 from headgate.model.routes import RouteInputs
-from headgate.model.ticket import ANTHROPIC_APIS, Api, Ticket
-from headgate.model.units import MILLISECOND, SECOND, Duration, ModelName, RequestId, TenantId
+from headgate.model.ticket import ANTHROPIC_APIS, PROMPT_BYTES_MAX, PROMPTS_MAX, Api, Ticket
+from headgate.model.units import BYTES_PER_TOKEN, MILLISECOND, SECOND, Duration, ModelName, RequestId, TenantId
 from headgate.ports.identity import InvalidToken, TokenFault, UnknownTokenKey
 from headgate.wire.fingerprint import HASHED_AT_ONCE_BYTES, body_digest, fingerprint
 from headgate.wire.kserve.infer import JSON_LENGTH_HEADER, InferBody, ModelOperation, json_length
@@ -196,6 +196,9 @@ async def read_request(  # noqa: PLR0917 (keyword arguments make the call slower
     session = b"" if session_fields is None else session_name(headers, body, session_fields)
     length = body.length
     other_bytes = length.preamble + length.extra
+    prompt_bytes = length.text + other_bytes
+    if prompt_bytes > PROMPT_BYTES_MAX or length.prompts > PROMPTS_MAX:
+        raise _prompt_rejection(prompt_bytes, length.prompts)
     # Positional, because keyword arguments would make this call three times as slow.
     ticket = Ticket(
         request_id,
@@ -203,7 +206,7 @@ async def read_request(  # noqa: PLR0917 (keyword arguments make the call slower
         ModelName(body.model),
         tenant,
         body.stream,
-        length.text + other_bytes,
+        prompt_bytes,
         headers[_CLASS_HEADER].decode("latin-1") if _CLASS_HEADER in headers else None,
         body.service_tier,
         _client_retries(headers[_RETRY_COUNT_HEADER]) if _RETRY_COUNT_HEADER in headers else 0,
@@ -342,6 +345,12 @@ def _invalid_rejection(bad: BadRequest) -> EdgeRejection:
 
 def _too_large_rejection(size_max: int) -> EdgeRejection:
     return EdgeRejection(Outcome.REQUEST_TOO_LARGE, f"the request body exceeds the limit of {size_max} bytes")
+
+
+def _prompt_rejection(prompt_bytes: int, prompts: int) -> EdgeRejection:
+    length = f"the request has {prompts} prompts of about {prompt_bytes // BYTES_PER_TOKEN} tokens in total"
+    limit = f"the limit is {PROMPTS_MAX} prompts and {PROMPT_BYTES_MAX // BYTES_PER_TOKEN} tokens"
+    return EdgeRejection(Outcome.REQUEST_TOO_LARGE, f"{length}; {limit}; send fewer or shorter prompts")
 
 
 def _client_retries(value: bytes) -> int:

@@ -45,6 +45,12 @@ TOKENIZER_APIS: Final = (Api.COUNT_TOKENS, Api.TOKENIZE, Api.DETOKENIZE)
 """APIs that only need the engine's tokenizer. Whatever the size of its input, a request counts as one prompt token."""
 ANTHROPIC_APIS: Final = (Api.MESSAGES, Api.COUNT_TOKENS)
 """APIs with Anthropic's error format and headers."""
+PROMPT_BYTES_MAX: Final = 1 << 31
+"""Maximum length of all prompts of a request, in bytes. Texts that an engine repeats and media count as often as they
+are computed, so the length may far exceed that of the body.
+"""
+PROMPTS_MAX: Final = 1 << 24
+"""Maximum number of prompts in one request."""
 
 
 @message

@@ -86,6 +86,23 @@ def text_bytes(raw: bytes, name: str) -> int:
     return sum(_text_bytes(each, name) + 1 for each in _decode(_MESSAGES, raw, name)) + 1
 
 
+def element_bytes(raw: bytes, name: str) -> int:
+    """Returns the length of a text, an object with content parts, a single part, or an array of parts."""
+    if raw[:1] not in (b"[", b"{") or not has_media(raw):
+        return len(raw)
+    try:
+        if raw.startswith(b"["):
+            return _parts_bytes(raw)
+        fields = _OBJECT.decode(raw)
+        if _CONTENT.isdisjoint(fields):
+            return part_bytes(fields)
+        return sum(
+            _parts_bytes(bytes(value)) if key in _CONTENT else len(bytes(value)) for key, value in fields.items()
+        )
+    except msgspec.DecodeError:
+        raise BadRequest(f'"{name}" must contain texts or arrays of content parts', name) from None
+
+
 @dataclass(frozen=True, slots=True)
 class _Outline:
     """Division of a conversation into turns."""
@@ -160,12 +177,19 @@ def _text_bytes(message: bytes | msgspec.Raw, name: str) -> int:
 
 
 def _content_bytes(content: msgspec.Raw, name: str) -> int:
-    raw = bytes(content)
+    try:
+        return _parts_bytes(bytes(content))
+    except msgspec.DecodeError:
+        raise _not_messages(name) from None
+
+
+def _parts_bytes(raw: bytes) -> int:
+    """Returns the length of a text, a content part or an array of content parts."""
     if raw.startswith(b"{"):
         raw = b"[%b]" % raw
     if not raw.startswith(b"["):
         return len(raw)
-    return sum(part_bytes(part) for part in _decode(_OBJECTS, raw, name))
+    return sum(part_bytes(part) for part in _OBJECTS.decode(raw))
 
 
 def _decode(decoder: msgspec.json.Decoder[_T], raw: bytes, name: str) -> _T:

@@ -1,10 +1,12 @@
 """APIs that differ from each other only in their paths and in the fields with their prompts.
 
 Their requests are JSON objects with a model, and their responses are JSON objects that are never streamed. This table
-is all that the gateway knows about them. A request is measured in the same way as embeddings are, with two exceptions:
+is all that the gateway knows about them. A request is measured in the same way as embeddings are, with three
+exceptions:
 
 - A request with two sides, such as a query and its documents, is a sequence for each pair. A side with one text is
   repeated for every text of the other side.
+- Fields such as an instruction are repeated for every sequence.
 - A request that only needs the engine's tokenizer counts as one token.
 """
 
@@ -15,11 +17,22 @@ from typing import Final
 
 import msgspec
 
-from headgate.model.ticket import TOKENIZER_APIS, Api
+from headgate.model.ticket import Api
+from headgate.model.units import BYTES_PER_TOKEN
+from headgate.wire.conversation import element_bytes
 from headgate.wire.fields import BadRequest, Fields, is_given
 from headgate.wire.media import has_media
 
+PADDED_TOKENS: Final = 8_192
+"""Number of tokens that a sequence padded to the model's maximum length counts as, besides its own.
+
+The gateway does not know this length when it parses a request. This is the length of common embedding models.
+"""
+
 _ELEMENTS: Final = msgspec.json.Decoder(list[msgspec.Raw])
+_NOT_PADDED: Final = (b"null", b'"do_not_pad"')
+_TEMPLATE_FIELDS: Final = ("chat_template", "chat_template_kwargs")
+_PAIR_FIELDS: Final = ("instruction", "instruct", *_TEMPLATE_FIELDS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +45,11 @@ class Door:
     """Fields that may contain the two sides of each pair. A request has both fields of one element."""
     unmeasured: tuple[str, ...] = ()
     """Further fields that some engine takes a prompt from. Requests with them are rejected."""
+    shared: tuple[str, ...] = ()
+    """Further fields that may become tokens of every sequence."""
+    one_query: bool = False
+    """Whether the first side of a pair is always one text. If it is an array, its elements are the parts of the text.
+    """
 
     def prompt_fields(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys((*(name for pair in self.pairs for name in pair), *self.prompts, *self.unmeasured)))
@@ -40,45 +58,42 @@ class Door:
 DOORS: Final[Mapping[Api, Door]] = MappingProxyType(
     {
         Api.RERANK: Door(
-            ("/v1/rerank", "/rerank", "/v2/rerank"), pairs=(("query", "documents"),), unmeasured=("texts",)
+            ("/v1/rerank", "/rerank", "/v2/rerank"),
+            pairs=(("query", "documents"),),
+            unmeasured=("texts",),
+            shared=_PAIR_FIELDS,
+            one_query=True,
         ),
         Api.SCORE: Door(
             ("/v1/score", "/score"),
             pairs=(("text_1", "text_2"), ("queries", "documents"), ("queries", "items"), ("data_1", "data_2")),
             unmeasured=("query",),
+            shared=_PAIR_FIELDS,
         ),
         Api.CLASSIFY: Door(
-            ("/classify", "/v1/classify"), prompts=("input", "messages"), unmeasured=("text", "input_ids")
+            ("/classify", "/v1/classify"),
+            prompts=("input", "messages"),
+            unmeasured=("text", "input_ids"),
+            shared=_TEMPLATE_FIELDS,
         ),
-        Api.POOLING: Door(("/pooling",), prompts=("input", "messages", "data")),
+        Api.POOLING: Door(("/pooling",), prompts=("input", "messages", "data"), shared=_TEMPLATE_FIELDS),
         Api.TOKENIZE: Door(("/tokenize",), prompts=("prompt", "messages", "content")),
         Api.DETOKENIZE: Door(("/detokenize",), prompts=("tokens",)),
     }
 )
 
 
-@dataclass(frozen=True, slots=True)
-class DoorPrompt:
-    text_bytes: int
-    """Bytes of all sequences."""
-    sequences: int
-    media: bool
-
-
-def measure_door(fields: Fields, api: Api) -> DoorPrompt | bytes:
-    """Returns the measured prompt of a request with pairs, and the value of the prompt field of any other request."""
+def find_prompt(fields: Fields, api: Api) -> tuple[str, ...]:
+    """Returns the names of the fields with the prompt: both sides of the pairs, or one field."""
     door = DOORS[api]
-    for left, right in door.pairs:
-        if is_given(fields, left) and is_given(fields, right):
-            _require_only(fields, door, (left, right))
-            return _measure_pairs(bytes(fields[left]), bytes(fields[right]), right)
+    for pair in door.pairs:
+        if is_given(fields, pair[0]) and is_given(fields, pair[1]):
+            _require_only(fields, door, pair)
+            return pair
     for name in door.prompts:
         if is_given(fields, name):
             _require_only(fields, door, (name,))
-            value = bytes(fields[name])
-            if api in TOKENIZER_APIS or name in ("input", "prompt"):
-                return value
-            return DoorPrompt(len(value), 1, has_media(value))
+            return (name,)
     first = " and ".join(f'"{name}"' for name in (door.pairs[0] if door.pairs else door.prompts[:1]))
     raise BadRequest(f"{first} must be given", door.pairs[0][1] if door.pairs else door.prompts[0])
 
@@ -91,15 +106,31 @@ def _require_only(fields: Fields, door: Door, measured: tuple[str, ...]) -> None
             raise BadRequest(f'"{name}" cannot be combined with {prompt}; remove one of them', name)
 
 
-def _measure_pairs(left: bytes, right: bytes, name: str) -> DoorPrompt:
-    lefts, rights = _texts(left), _texts(right)
+def measure_pairs(fields: Fields, api: Api, pair: tuple[str, ...]) -> tuple[int, int, bool]:
+    """Returns the length of all pairs, their number, and whether they may contain media."""
+    left_name, right_name = pair
+    left, right = bytes(fields[left_name]), bytes(fields[right_name])
+    left_bytes, lefts = _measure_side(left, left_name, one_text=DOORS[api].one_query)
+    right_bytes, rights = _measure_side(right, right_name)
     if not lefts or not rights:
-        raise BadRequest(f'"{name}" is empty; it must have at least one element', name)
+        empty = right_name if not rights else left_name
+        raise BadRequest(f'"{empty}" is empty; it must have at least one element', empty)
     pairs = max(lefts, rights)
     # The shorter side is repeated only if it is a single text. Otherwise the engine rejects the request.
-    length = len(left) * (pairs if lefts == 1 else 1) + len(right) * (pairs if rights == 1 else 1)
-    return DoorPrompt(length, pairs, has_media(left) or has_media(right))
+    length = left_bytes * (pairs if lefts == 1 else 1) + right_bytes * (pairs if rights == 1 else 1)
+    return length, pairs, has_media(left) or has_media(right)
 
 
-def _texts(raw: bytes) -> int:
-    return len(_ELEMENTS.decode(raw)) if raw.startswith(b"[") else 1
+def _measure_side(raw: bytes, name: str, *, one_text: bool = False) -> tuple[int, int]:
+    """Returns the length of one side of the pairs, and its number of texts."""
+    if one_text or not raw.startswith(b"["):
+        return element_bytes(raw, name), 1
+    texts = _ELEMENTS.decode(raw)
+    length = sum(element_bytes(bytes(text), name) + 1 for text in texts) + 1 if has_media(raw) else len(raw)
+    return length, len(texts)
+
+
+def padding_bytes(fields: Fields) -> int:
+    """Returns the length by which the engine pads each sequence."""
+    padded = "padding" in fields and bytes(fields["padding"]) not in _NOT_PADDED
+    return PADDED_TOKENS * BYTES_PER_TOKEN if padded else 0

@@ -19,7 +19,7 @@ from headgate.model.ticket import ANTHROPIC_APIS, TOKENIZER_APIS, Api
 from headgate.model.units import BYTES_PER_TOKEN
 from headgate.wire.conversation import measure as measure_messages
 from headgate.wire.conversation import text_bytes
-from headgate.wire.doors import DOORS, DoorPrompt, measure_door
+from headgate.wire.doors import DOORS, find_prompt, measure_pairs, padding_bytes
 from headgate.wire.fields import BadRequest, Fields, wrong_type
 from headgate.wire.media import has_media
 from headgate.wire.messages_length import measure_blocks
@@ -125,6 +125,8 @@ def measure_prompt(fields: Fields, api: Api) -> PromptLength:
         beside += embeds_bytes
         # A client that sends only tensors must still send a prompt. An empty prompt does not count as a sequence.
         prompts = max(1, prompts + embeds - (raw == b'""'))
+    if api is Api.EMBEDDINGS:
+        beside += prompts * padding_bytes(fields)
     return PromptLength(length, length, before, beside, prompts, media)
 
 
@@ -143,19 +145,33 @@ def _measure_chat(fields: Fields) -> PromptLength:
 
 
 def _measure_door(fields: Fields, api: Api) -> PromptLength:
-    measured = measure_door(fields, api)
+    names = find_prompt(fields, api)
     if api in TOKENIZER_APIS:
         return _ONE_TOKEN
-    if isinstance(measured, DoorPrompt):
-        return PromptLength(measured.text_bytes, measured.text_bytes, 0, 0, measured.sequences, measured.media)
-    if measured.startswith(b'"'):
-        return PromptLength(len(measured), len(measured))
-    if not measured.startswith(b"["):
-        raise wrong_type("input", "a string or an array", measured)
-    if measured[1:].lstrip()[:1] == b"]":
-        raise _empty("input")
-    length, prompts = _measure_array(measured)
-    return PromptLength(length, length, 0, 0, prompts, b"{" in measured and has_media(measured))
+    if len(names) == 2:
+        length, prompts, media = measure_pairs(fields, api, names)
+    elif names[0] == "input":
+        length, prompts, media = _measure_input(bytes(fields[names[0]]), names[0])
+    else:
+        raw = bytes(fields[names[0]])
+        media = has_media(raw)
+        # The data of a plug-in has no known structure.
+        length = text_bytes(raw, names[0]) if media and names[0] == "messages" else len(raw)
+        prompts = 1
+    each = _bytes_of(fields, DOORS[api].shared) + padding_bytes(fields)
+    return PromptLength(length, length, 0, each * prompts, prompts, media)
+
+
+def _measure_input(raw: bytes, name: str) -> tuple[int, int, bool]:
+    """Returns the length of one or more prompts, their number, and whether they may contain media."""
+    if raw.startswith(b'"'):
+        return len(raw), 1, False
+    if not raw.startswith(b"["):
+        raise wrong_type(name, "a string or an array", raw)
+    if raw[1:].lstrip()[:1] == b"]":
+        raise _empty(name)
+    length, prompts = _measure_array(raw)
+    return length, prompts, b"{" in raw and has_media(raw)
 
 
 def _measure_messages(fields: Fields, api: Api) -> PromptLength:

@@ -31,11 +31,11 @@ from headgate.hosts.cell.protocol.messages import (
     SnapshotCoverage,
     SnapshotId,
 )
-from headgate.hosts.cell.protocol.validation import BYTES_MAX, PROMPTS_MAX, TEXTS_MAX
+from headgate.hosts.cell.protocol.validation import TEXTS_MAX
 from headgate.hosts.cell.protocol.views import MemberMode
 from headgate.hosts.cell.timing import CellBounds
 from headgate.model.outcome import Outcome
-from headgate.model.ticket import Ticket
+from headgate.model.ticket import PROMPTS_MAX, PROMPT_BYTES_MAX, Ticket
 from headgate.model.units import Duration, EndpointId, Instant, RequestId
 from testing.builders import (
     aborted,
@@ -627,7 +627,7 @@ def test_new_requests_are_rejected_while_the_window_is_full() -> None:
     ("ticket", "why"),
     [
         (a_ticket("r1", model="m" * (TEXTS_MAX + 1)), "names and texts exceed 131072 characters"),
-        (a_ticket("r1", prompt_bytes=BYTES_MAX + 1), "prompt size of 2147483649 bytes is out of range"),
+        (a_ticket("r1", prompt_bytes=PROMPT_BYTES_MAX + 1), "prompt size of 2147483649 bytes is out of range"),
         (replace(a_ticket("r1"), prompts=PROMPTS_MAX + 1), "prompt count 16777217 is out of range"),
     ],
     ids=["model", "prompt", "prompts"],

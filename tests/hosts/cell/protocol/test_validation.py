@@ -48,13 +48,13 @@ from headgate.hosts.cell.protocol.messages import (
 from headgate.hosts.cell.protocol.validation import (
     ATTEMPTS_MAX,
     MEMBERS_MAX,
-    PROMPTS_MAX,
     SERIAL_MAX,
     TEXTS_MAX,
     TIMESTAMP_MAX,
 )
 from headgate.model.caps import Caps
 from headgate.model.money import NanoUsd
+from headgate.model.ticket import PROMPTS_MAX
 from headgate.model.units import Duration, EndpointId, ModelName, PoolName, RequestId
 from headgate.model.usage import Usage, UsageSource
 from headgate.wire.fields import NAMES_CHARS_MAX

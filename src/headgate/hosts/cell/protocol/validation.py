@@ -41,7 +41,7 @@ from headgate.hosts.cell.protocol.messages import (
     SnapshotId,
 )
 from headgate.model.caps import Caps
-from headgate.model.ticket import Ticket
+from headgate.model.ticket import PROMPT_BYTES_MAX, PROMPTS_MAX, Ticket
 from headgate.model.usage import TOKENS_MAX, Usage
 
 SERIAL_MAX: Final = 1 << 52
@@ -58,10 +58,6 @@ ATTEMPTS_MAX: Final = 1_000
 """Maximum number of attempts of one request."""
 SEQUENCES_MAX: Final = 1 << 16
 """Maximum number of choices that one request may ask for."""
-BYTES_MAX: Final = 1 << 31
-"""Maximum size of one prompt, in bytes."""
-PROMPTS_MAX: Final = 1 << 24
-"""Maximum number of prompts in one request."""
 NAME_MAX: Final = 1_024
 """Maximum length of an id or of a name from the configuration, in characters."""
 TEXTS_MAX: Final = 1 << 17
@@ -235,9 +231,9 @@ def check_ticket(ticket: Ticket) -> None:
     )
     if _texts_length(ticket) > TEXTS_MAX:
         raise InvalidMessage(f"names and texts exceed {TEXTS_MAX} characters")
-    if not 0 <= ticket.prompt_bytes <= BYTES_MAX:
+    if not 0 <= ticket.prompt_bytes <= PROMPT_BYTES_MAX:
         raise InvalidMessage(f"prompt size of {ticket.prompt_bytes} bytes is out of range")
-    if not 0 <= ticket.untrimmable_bytes <= BYTES_MAX:
+    if not 0 <= ticket.untrimmable_bytes <= PROMPT_BYTES_MAX:
         raise InvalidMessage(f"{ticket.untrimmable_bytes} prompt bytes to keep are out of range")
     require(
         0 <= ticket.prompt_bytes_before_prefix <= ticket.prompt_bytes,
