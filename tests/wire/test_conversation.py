@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headgate.model.units import BYTES_PER_TOKEN
 from headgate.wire.conversation import measure as measure_messages
 from headgate.wire.conversation import trim
 from headgate.wire.media import IMAGE_TOKENS, MEDIA_KINDS, has_media
@@ -186,3 +187,34 @@ def test_trimming_is_idempotent(messages: list[Message], length_max: int) -> Non
 def test_media_kind_is_matched_only_as_a_complete_name(kind: str) -> None:
     assert has_media(b'[{"%b":1}]' % kind.encode())
     assert not has_media(b'[{"%b_":1},{"x%b":1}]' % (kind.encode(), kind.encode()))
+
+
+@pytest.mark.parametrize("kind", MEDIA_KINDS)
+def test_media_kind_is_matched_with_escaped_letters(kind: str) -> None:
+    for index, letter in enumerate(kind):
+        for code in (f"{ord(letter):04x}", f"{ord(letter):04X}"):
+            escaped = kind[:index] + f"\\u{code}" + kind[index + 1 :]
+            assert json.loads(f'"{escaped}"') == kind
+            assert has_media(f'[{{"{escaped}":1}}]'.encode())
+            assert not has_media(f'[{{"{escaped}_":1}},{{"x{escaped}":1}}]'.encode())
+    everything = "".join(f"\\u{ord(letter):04x}" for letter in kind)
+    assert has_media(f'[{{"{everything}":1}}]'.encode())
+
+
+@pytest.mark.parametrize("text", [r"im\\u0061ge_url", r"caf\u00e9", r"\u00e9 image_url", r"\"im\u0061ge_url\""])
+def test_escapes_in_texts_are_not_media(text: str) -> None:
+    assert not has_media(f'[{{"role":"user","content":["{text}"]}}]'.encode())
+
+
+@pytest.mark.parametrize("name", ["image_url", "content", "type"])
+def test_escaped_names_do_not_hide_an_image(name: str) -> None:
+    messages = raw([user("one"), {"role": "user", "content": [IMAGE, {"type": "text", "text": "?"}]}])
+    hidden = messages.replace(f'"{name}"'.encode(), f'"\\u{ord(name[0]):04x}{name[1:]}"'.encode())
+
+    assert hidden != messages
+    # The names of fields count only in messages without an image.
+    assert 0 <= measure(hidden)[0] - measure(messages)[0] <= 5
+    assert measure(hidden)[0] < IMAGE_TOKENS * BYTES_PER_TOKEN + 200
+    left, length, dropped = trim(hidden, 1)
+    assert (length, dropped) == (trim(messages, 1)[1], 1)
+    assert hidden.endswith(left[1:])

@@ -72,6 +72,17 @@ def test_body_without_images_to_lower_is_returned_as_the_same_object(messages: l
     assert body.capped(LOW)[0] is body
 
 
+@pytest.mark.parametrize("name", ["image_url", "content", "type", "detail"])
+def test_detail_of_an_image_with_escaped_names_is_lowered(name: str) -> None:
+    plain = json.dumps(asking(image("high")))
+    hidden = plain.replace(f'"{name}"', f'"\\u{ord(name[0]):04x}{name[1:]}"')
+    lowered = lower_detail(hidden.encode(), ImageDetail.LOW)
+
+    assert hidden != plain
+    assert lowered is not None
+    assert json.loads(lowered) == asking(image("low"))
+
+
 def test_malformed_messages_are_left_to_the_engine() -> None:
     assert lower_detail(b'"image_url"', ImageDetail.LOW) is None
     assert lower_detail(b'["image_url"]', ImageDetail.LOW) is None

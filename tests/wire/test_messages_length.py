@@ -1,13 +1,16 @@
 """Tests for measuring and hashing the prompts of Anthropic's Messages API."""
 
 import json
+import re
 
 import pytest
 
 from headgate.model.ticket import Api
 from headgate.model.units import BYTES_PER_TOKEN
 from headgate.wire.media import FILE_TOKENS, IMAGE_TOKENS
+from headgate.wire.messages_length import BLOCK_DEPTH_MAX, measure_blocks
 from headgate.wire.request_body import BadRequest, RequestBody
+from testing.executed_lines import count_executed_lines
 
 USER = {"role": "user", "content": "hi"}
 IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "x" * 50_000}}
@@ -52,6 +55,70 @@ def test_text_in_a_document_counts_in_full(source: object) -> None:
     body = a_body(messages=[{"role": "user", "content": [{"type": "document", "source": source}]}])
 
     assert body.prompt_bytes > 50_000
+
+
+def escaped(body: bytes, *names: str) -> bytes:
+    """The same JSON with the first letter of these names or values escaped."""
+    for name in names:
+        body = body.replace(f'"{name}"'.encode(), f'"\\u{ord(name[0]):04x}{name[1:]}"'.encode())
+    return body
+
+
+@pytest.mark.parametrize(
+    "blocks",
+    [
+        [IMAGE],
+        [DOCUMENT],
+        [{"type": "tool_result", "tool_use_id": "t", "content": [IMAGE]}],
+        [{"type": "document", "source": {"type": "text", "data": "x" * 50_000}}],
+        [{"type": "document", "source": {"type": "content", "content": [IMAGE]}}],
+    ],
+)
+@pytest.mark.parametrize(
+    "names", [("source",), ("content",), ("type",), ("text", "image"), ("source", "content", "type")]
+)
+def test_escaped_names_do_not_change_the_estimate(blocks: object, names: tuple[str, ...]) -> None:
+    plain = json.dumps({"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": blocks}]}).encode()
+    hidden = escaped(plain, *names)
+    expected = RequestBody.parse(plain, Api.MESSAGES)
+    found = RequestBody.parse(hidden, Api.MESSAGES)
+
+    assert (b"\\u00" in hidden) == (re.search(rb'"(%s)"' % "|".join(names).encode(), plain) is not None)
+    assert json.loads(hidden) == json.loads(plain)
+    assert found.length.media == expected.length.media
+    # Names of a block's fields are not counted, but the values of `type` are.
+    assert 0 <= found.prompt_bytes - expected.prompt_bytes <= 6 * 5
+
+
+def test_image_in_a_document_in_a_tool_result_counts_by_type() -> None:
+    document = {"type": "document", "source": {"type": "content", "content": [IMAGE, IMAGE]}}
+    content = [{"type": "tool_result", "tool_use_id": "t", "content": [document]}]
+    body = a_body(messages=[{"role": "user", "content": content}])
+
+    assert 2 * IMAGE_TOKENS * BYTES_PER_TOKEN <= body.prompt_bytes <= 2 * IMAGE_TOKENS * BYTES_PER_TOKEN + 200
+
+
+def nested(depth: int) -> bytes:
+    """Messages with an image inside this number of tool results."""
+    block: object = {"type": "image", "source": {"type": "url", "url": "x"}}
+    for _ in range(depth):
+        block = {"type": "tool_result", "content": [block]}
+    return json.dumps([{"role": "user", "content": [block]}]).encode()
+
+
+def test_deeper_blocks_are_never_underestimated() -> None:
+    for depth in range(26):
+        assert measure_blocks(nested(depth), "messages")[0] >= IMAGE_TOKENS * BYTES_PER_TOKEN
+    hidden = escaped(nested(25), "source")
+    assert measure_blocks(hidden, "messages")[0] >= FILE_TOKENS * BYTES_PER_TOKEN
+
+
+def test_deeper_blocks_are_not_parsed() -> None:
+    def work(depth: int) -> int:
+        return count_executed_lines(lambda: measure_blocks(nested(depth), "messages"), "headgate.wire.messages_length")
+
+    assert work(BLOCK_DEPTH_MAX) > work(1)
+    assert work(BLOCK_DEPTH_MAX + 1) == work(25)
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,11 @@ import msgspec
 
 from headgate.model.caps import ImageDetail
 from headgate.wire.fields import FIELDS, Fields
+from headgate.wire.media import escaped_names, may_escape_names
 
 _T = TypeVar("_T")
 _IMAGES: Final = re.compile(rb'"(?:image_url|input_image)"')
+_ESCAPED_IMAGES: Final = escaped_names("image_url", "input_image")
 _ITEMS: Final = msgspec.json.Decoder(list[msgspec.Raw])
 _STRING: Final = msgspec.json.Decoder(str)
 _ENCODER: Final = msgspec.json.Encoder()
@@ -24,15 +26,21 @@ _CONTENT: Final = ("content", "output")
 
 def lower_detail(raw: bytes, most: ImageDetail) -> bytes | None:
     """Lowers the detail of each image to at most `most`. Returns None if nothing changed."""
-    if _IMAGES.search(raw) is None:
+    if not _has_images(raw):
         return None
     items = _decoded(_ITEMS, raw)
     changed = [_lower_item(each, most) for each in items or ()]
     return _joined(items or [], changed)
 
 
+def _has_images(raw: bytes) -> bool:
+    if _IMAGES.search(raw) is not None:
+        return True
+    return may_escape_names(raw) and _ESCAPED_IMAGES.search(raw) is not None
+
+
 def _lower_item(item: msgspec.Raw, most: ImageDetail) -> bytes | None:
-    if _IMAGES.search(bytes(item)) is None or (fields := _decoded(FIELDS, item)) is None:
+    if not _has_images(bytes(item)) or (fields := _decoded(FIELDS, item)) is None:
         return None
     found = False
     for name in _CONTENT:

@@ -39,9 +39,34 @@ _MEDIA: Final = re.compile(
 _KIND: Final = "type"
 
 
+def escaped_names(*names: str) -> re.Pattern[bytes]:
+    """Returns a pattern that finds these names in JSON even if some of their letters are escaped, as in `im\\u0061ge`.
+
+    JSON encoders do not write letters in this way, so search only JSON that `may_escape_names`.
+    """
+
+    def spelling(letter: str) -> str:
+        code = "".join(f"[{digit}{digit.upper()}]" if digit.isalpha() else digit for digit in f"{ord(letter):04x}")
+        return rf"(?:{letter}|\\u{code})"
+
+    spelled = ("".join(map(spelling, name)) for name in names)
+    return re.compile(f'"(?:{"|".join(spelled)})"'.encode())
+
+
+def may_escape_names(raw: bytes) -> bool:
+    """Returns whether this JSON contains an escaped character below U+0100. All letters of names are among them."""
+    return raw.find(b"\\u00") >= 0
+
+
+_ESCAPED_MEDIA: Final = escaped_names(*MEDIA_KINDS)
+
+
 def has_media(raw: bytes | memoryview) -> bool:
     """Returns whether this JSON may contain media parts."""
-    return _MEDIA.search(raw) is not None
+    if _MEDIA.search(raw) is not None:
+        return True
+    text = bytes(raw)
+    return may_escape_names(text) and _ESCAPED_MEDIA.search(text) is not None
 
 
 def part_bytes(part: Mapping[str, msgspec.Raw]) -> int:
