@@ -106,6 +106,26 @@ async def test_pairs_with_too_many_tokens_are_rejected(tmp_path: Path, fields: d
     assert engine.requests == []
 
 
+@pytest.mark.parametrize(
+    ("path", "fields"),
+    [
+        ("/tokenize", {"prompt": "word " * 1_000}),
+        ("/detokenize", {"tokens": [1] * 1_000}),
+        ("/v1/messages/count_tokens", {"messages": [{"role": "user", "content": "word " * 1_000}]}),
+    ],
+)
+async def test_prompt_of_the_tokenizer_is_capped(tmp_path: Path, path: str, fields: dict[str, Any]) -> None:
+    async with FakeEngine() as engine:
+        classes = {"interactive": {**NO_TARGETS, "caps": {"prompt_tokens": 500}}}
+        async with gateway_in_loop(a_config(engine.url, classes=classes), tmp_path) as gateway:
+            async with gateway.post({"model": "m", **fields}, path) as answer:
+                message = (await answer.json())["error"]["message"]
+
+    assert answer.status == 413
+    assert 'but class "interactive" allows at most 500' in message
+    assert path not in [each.path for each in (*engine.requests, *engine.probes)]
+
+
 async def test_rejections_have_the_format_of_openai(tmp_path: Path) -> None:
     async with FakeEngine() as engine, gateway_in_loop(a_config(engine.url), tmp_path) as gateway:
         for path in ("/v2/rerank", "/v1/rerank"):

@@ -64,17 +64,25 @@ def test_input_is_measured_as_for_embeddings(api: Api, fields: dict[str, object]
 
 
 @pytest.mark.parametrize(
-    ("api", "fields"),
+    ("api", "fields", "length"),
     [
-        (Api.TOKENIZE, {"prompt": "word " * 1_000}),
-        (Api.TOKENIZE, {"content": "word " * 1_000}),
-        (Api.TOKENIZE, {"messages": [{"role": "user", "content": "word " * 1_000}]}),
-        (Api.DETOKENIZE, {"tokens": list(range(1_000))}),
+        (Api.TOKENIZE, {"prompt": "word " * 1_000}, 5_002),
+        (Api.TOKENIZE, {"content": "word " * 1_000}, 5_002),
+        (Api.TOKENIZE, {"content": [1, "word", 2]}, len('[1, "word", 2]')),
+        (Api.TOKENIZE, {"messages": [{"role": "user", "content": "word " * 1_000}]}, 5_033),
+        (Api.TOKENIZE, {"prompt": "hi", "tools": [{"name": "f"}]}, 4 + len('[{"name": "f"}]')),
+        (Api.DETOKENIZE, {"tokens": list(range(1_000))}, 1_000 * BYTES_PER_TOKEN),
+        (Api.TOKENIZE, {"content": ""}, 2),
+        (Api.DETOKENIZE, {"tokens": []}, 2),
     ],
 )
-def test_work_of_the_tokenizer_counts_as_one_token(api: Api, fields: dict[str, object]) -> None:
+def test_prompt_of_the_tokenizer_is_estimated_as_one_sequence(
+    api: Api, fields: dict[str, object], length: int
+) -> None:
+    body = a_body(api, **fields)
+
     assert api in TOKENIZER_APIS
-    assert a_body(api, **fields).prompt_bytes == BYTES_PER_TOKEN
+    assert (body.prompt_bytes, body.length.prompts) == (length, 1)
 
 
 @pytest.mark.parametrize(
@@ -146,6 +154,7 @@ IMAGE = {"type": "image_url", "image_url": {"url": "x"}}
         (Api.SCORE, {"data_1": [IMAGE], "data_2": ["a", "b"]}, 2, 2),
         (Api.CLASSIFY, {"messages": [{"role": "user", "content": [IMAGE]}]}, 1, 1),
         (Api.POOLING, {"messages": [{"role": "user", "content": [IMAGE, IMAGE]}]}, 1, 2),
+        (Api.TOKENIZE, {"messages": [{"role": "user", "content": [IMAGE]}]}, 1, 1),
     ],
 )
 def test_images_count_by_type_in_every_pair(api: Api, fields: dict[str, object], prompts: int, images: int) -> None:

@@ -141,10 +141,16 @@ def test_malformed_prompts_are_rejected(fields: dict[str, object], param: str) -
     assert caught.value.param == param
 
 
-def test_token_counts_are_cheap() -> None:
-    body = a_body(Api.COUNT_TOKENS, messages=[{"role": "user", "content": "word " * 10_000}])
+def test_token_counts_are_estimated_like_messages() -> None:
+    fields: dict[str, object] = {
+        "messages": [{"role": "user", "content": ["word " * 10_000, IMAGE]}],
+        "system": "Be brief.",
+        "tools": [{"name": "f", "input_schema": {}}],
+    }
+    body = a_body(Api.COUNT_TOKENS, **fields)
 
-    assert body.prompt_bytes == BYTES_PER_TOKEN
+    assert body.prompt_bytes == a_body(**fields).prompt_bytes > 50_000
+    assert body.length.media
     assert body.prefix == b""
     assert body.output_tokens_max is None
 

@@ -42,7 +42,7 @@ APIS_WITHOUT_OUTPUT: Final = (
 )
 """APIs whose responses contain no generated tokens. Only the size of the input counts."""
 TOKENIZER_APIS: Final = (Api.COUNT_TOKENS, Api.TOKENIZE, Api.DETOKENIZE)
-"""APIs that only need the engine's tokenizer. Whatever the size of its input, a request counts as one prompt token."""
+"""APIs that only need the engine's tokenizer. The prompt of a request is always one sequence."""
 ANTHROPIC_APIS: Final = (Api.MESSAGES, Api.COUNT_TOKENS)
 """APIs with Anthropic's error format and headers."""
 PROMPT_BYTES_MAX: Final = 1 << 31

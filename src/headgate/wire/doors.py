@@ -7,7 +7,7 @@ exceptions:
 - A request with two sides, such as a query and its documents, is a sequence for each pair. A side with one text is
   repeated for every text of the other side.
 - Fields such as an instruction are repeated for every sequence.
-- A request that only needs the engine's tokenizer counts as one token.
+- The prompt of a request that only needs the engine's tokenizer is always one sequence.
 """
 
 from collections.abc import Mapping
@@ -77,7 +77,9 @@ DOORS: Final[Mapping[Api, Door]] = MappingProxyType(
             shared=_TEMPLATE_FIELDS,
         ),
         Api.POOLING: Door(("/pooling",), prompts=("input", "messages", "data"), shared=_TEMPLATE_FIELDS),
-        Api.TOKENIZE: Door(("/tokenize",), prompts=("prompt", "messages", "content")),
+        Api.TOKENIZE: Door(
+            ("/tokenize",), prompts=("prompt", "messages", "content"), shared=("tools", *_TEMPLATE_FIELDS)
+        ),
         Api.DETOKENIZE: Door(("/detokenize",), prompts=("tokens",)),
     }
 )

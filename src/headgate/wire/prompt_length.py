@@ -37,6 +37,7 @@ PREAMBLE_FIELDS: Final = {
     Api.CHAT: ("tools", "functions", "documents", "chat_template", "chat_template_kwargs"),
     Api.RESPONSES: ("tools",),
     Api.MESSAGES: ("tools", "chat_template_kwargs"),
+    Api.COUNT_TOKENS: ("tools", "chat_template_kwargs"),
 }
 """Fields that chat templates put before the conversation. Two prompts share a prefix only if these fields are equal."""
 _OTHER_FIELDS: Final = {
@@ -44,6 +45,7 @@ _OTHER_FIELDS: Final = {
     Api.COMPLETIONS: ("suffix", "response_format"),
     Api.RESPONSES: ("text",),
     Api.MESSAGES: ("output_config",),
+    Api.COUNT_TOKENS: ("output_config",),
 }
 """Other fields that may become tokens."""
 _CHAT: Final = Api.CHAT
@@ -85,9 +87,6 @@ class PromptLength(NamedTuple):
     @property
     def other(self) -> int:
         return self.preamble + self.extra
-
-
-_ONE_TOKEN: Final = PromptLength(BYTES_PER_TOKEN, BYTES_PER_TOKEN)
 
 
 def measure_prompt(fields: Fields, api: Api) -> PromptLength:
@@ -146,20 +145,26 @@ def _measure_chat(fields: Fields) -> PromptLength:
 
 def _measure_door(fields: Fields, api: Api) -> PromptLength:
     names = find_prompt(fields, api)
-    if api in TOKENIZER_APIS:
-        return _ONE_TOKEN
+    name = names[0]
+    raw = bytes(fields[name])
     if len(names) == 2:
         length, prompts, media = measure_pairs(fields, api, names)
-    elif names[0] == "input":
-        length, prompts, media = _measure_input(bytes(fields[names[0]]), names[0])
+    elif api in TOKENIZER_APIS and name != "messages":
+        length, prompts, media = _tokenizer_bytes(raw), 1, False
+    elif name == "input":
+        length, prompts, media = _measure_input(raw, name)
     else:
-        raw = bytes(fields[names[0]])
         media = has_media(raw)
         # The data of a plug-in has no known structure.
-        length = text_bytes(raw, names[0]) if media and names[0] == "messages" else len(raw)
+        length = text_bytes(raw, name) if media and name == "messages" else len(raw)
         prompts = 1
     each = _bytes_of(fields, DOORS[api].shared) + padding_bytes(fields)
     return PromptLength(length, length, 0, each * prompts, prompts, media)
+
+
+def _tokenizer_bytes(raw: bytes) -> int:
+    """Returns the length of a text, or of an array of token IDs that may contain texts. Either may be empty."""
+    return _measure_array(raw)[0] if raw.startswith(b"[") else len(raw)
 
 
 def _measure_input(raw: bytes, name: str) -> tuple[int, int, bool]:
@@ -180,8 +185,6 @@ def _measure_messages(fields: Fields, api: Api) -> PromptLength:
         raise _missing("messages") if raw.startswith(b"n") else wrong_type("messages", "an array of messages", raw)
     if raw[1:].lstrip()[:1] == b"]":
         raise _empty("messages")
-    if api in TOKENIZER_APIS:
-        return _ONE_TOKEN
     length, media = measure_blocks(raw, "messages")
     if "system" in fields:
         system = bytes(fields["system"])
