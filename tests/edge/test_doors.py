@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from headgate.model.ticket import Api
+from headgate.model.ticket import TOKENIZER_APIS, Api
 from headgate.wire.doors import DOORS
 from testing.fake_engine import Behaviour, FakeEngine
 from testing.fake_responses import WITHOUT_OUTPUT
@@ -42,7 +42,9 @@ async def test_request_is_forwarded_billed_and_explained(tmp_path: Path, api: Ap
 
     assert answer.status == 200
     assert body.items() >= WITHOUT_OUTPUT[DOORS[api].paths[0]].items()
-    assert (received.path, received.json) == (DOORS[api].paths[0], ask(api) | {"model": "fake"})
+    sent = received.json
+    assert len(str(sent.pop("cache_salt", ""))) == (0 if api in TOKENIZER_APIS else 64)
+    assert (received.path, sent) == (DOORS[api].paths[0], ask(api) | {"model": "fake"})
     [booked] = [
         line for line in metrics if line.startswith('headgate_tokens_total{class="interactive",direction="prompt"}')
     ]

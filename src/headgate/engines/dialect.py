@@ -174,7 +174,7 @@ class Dialect:
     """Differences between non-streaming responses and joined chunks, by API. APIs without an entry have no differences.
     """
     supports_cache_salt: bool = False
-    """Whether requests other than embeddings may carry a salt that isolates their cached prefixes."""
+    """Whether requests may carry a salt that isolates their cached prefixes, if their API has one."""
     models_path: str = "/v1/models"
     health_path: str | None = None
     """Path of the health check. None if the model list serves as the health check."""

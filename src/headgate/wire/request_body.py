@@ -13,7 +13,7 @@ import msgspec
 
 from headgate.model.caps import Caps
 from headgate.model.message import message
-from headgate.model.ticket import APIS_WITHOUT_OUTPUT, Api
+from headgate.model.ticket import TOKENIZER_APIS, Api
 from headgate.model.units import BYTES_PER_TOKEN
 from headgate.wire.body_fields import LARGE_BYTES, is_large, parse_fields
 from headgate.wire.cache_salts import engine_salt
@@ -45,6 +45,10 @@ _NULL: Final = msgspec.Raw(b"null")
 _NOTHING: Final = (b"null", b"false", b"[]")
 # Python 3.11 looks up members of an enumeration slowly.
 _CHAT: Final = Api.CHAT
+_UNSALTED_APIS: Final = (Api.EMBEDDINGS, Api.INFER, *TOKENIZER_APIS)
+"""APIs whose requests never carry a cache salt: those that use no prefix cache, and embeddings, which may be batched
+across tenants.
+"""
 _NO_STREAM_OPTIONS: Final = (Api.RESPONSES, Api.MESSAGES)
 """Streaming APIs that always report usage."""
 
@@ -263,7 +267,7 @@ class RequestBody:
             fields["stream_options"] = self._stream_options | {"include_usage": _TRUE}
         if not passes_priority and "priority" in callers:
             del fields["priority"]
-        if cache_salt is None or self.api in APIS_WITHOUT_OUTPUT:
+        if cache_salt is None or self.api in _UNSALTED_APIS:
             fields.pop("cache_salt", None)
         else:
             salt = read_field(callers, "cache_salt", STRING, "a string") if "cache_salt" in callers else None
