@@ -313,6 +313,13 @@ async def test_key_may_be_in_x_api_key(tmp_path: Path, path: str) -> None:
             # `Authorization` takes precedence.
             (bearer("hg-acme") | {"x-api-key": "hg-nobody"}, 200),
             (bearer("hg-nobody") | {"x-api-key": "hg-acme"}, 401),
+            # Except if it has no key.
+            ({"authorization": "Basic aGk6aGk=", "x-api-key": "hg-acme"}, 200),
+            ({"authorization": "Basic aGk6aGk=", "x-api-key": "hg-nobody"}, 401),
+            ({"authorization": "Basic aGk6aGk="}, 401),
+            ({"authorization": "hg-acme", "x-api-key": "hg-nobody"}, 401),
+            (bearer("") | {"x-api-key": "hg-acme"}, 200),
+            ({"authorization": "", "x-api-key": "hg-acme"}, 200),
         ):
             async with gateway.post(ask(), path, headers=headers) as answer:
                 said = await answer.json()
@@ -324,6 +331,14 @@ async def test_key_may_be_in_x_api_key(tmp_path: Path, path: str) -> None:
             assert answer.status == 400
 
     assert all("x-api-key" not in request.headers for request in engine.requests)
+
+
+async def test_bearer_key_takes_precedence_over_another_valid_key(tmp_path: Path) -> None:
+    async with FakeEngine() as engine, gateway_in_loop(config_with_keys(engine.url), tmp_path) as gateway:
+        for first, second, models in (("hg-limited", "hg-acme", ["other"]), ("hg-acme", "hg-limited", ["m", "other"])):
+            headers = bearer(first) | {"x-api-key": second}
+            async with gateway.http.get(gateway.url + "/v1/models", headers=headers) as answer:
+                assert [model["id"] for model in (await answer.json())["data"]] == models
 
 
 async def test_models_are_listed_in_the_clients_format(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from headgate.edge.auth import CallerKeys, KeyUnverified
+from headgate.edge.auth import CallerKeys, KeyUnverified, bearer_token
 from headgate.edge.client import BodyTooLarge, Client
 from headgate.edge.large_bodies.client import ReadLarge, read_in_thread
 from headgate.edge.options import FIELD_BYTES_MAX
@@ -35,7 +35,7 @@ _TRACESTATE = b"tracestate"
 
 _ANTHROPIC_HEADERS = (b"anthropic-version", b"anthropic-beta")
 API_KEY_HEADER = b"x-api-key"
-"""Header with the key of a caller that sends no `Authorization`."""
+"""Header with the key of a caller that sends no `Authorization: Bearer`."""
 DEADLINE_HEADER = b"x-headgate-deadline-ms"
 _PROXY_TIMEOUT_HEADER = b"x-envoy-expected-rq-timeout-ms"
 _SDK_TIMEOUT_HEADER = b"x-stainless-read-timeout"
@@ -101,8 +101,12 @@ class ParsedRequest:
 
 def authenticate(client: Client, keys: CallerKeys) -> TenantId:
     """Returns the caller's tenant. Raises `EdgeRejection`, and `UnknownTokenKey` for `authenticate_again`."""
+    headers = client.headers
     try:
-        tenant = keys.tenant(client.headers.get(b"authorization") or _api_key(client))
+        # Most requests have no `x-api-key`.
+        tenant = keys.tenant(
+            _authorization(headers) if API_KEY_HEADER in headers else headers.get(b"authorization")
+        )
     except KeyUnverified as why:
         raise EdgeRejection(Outcome.KEY_UNVERIFIED, str(why), retry_after_ns=_UNVERIFIED_RETRY_AFTER) from None
     except UnknownTokenKey:
@@ -120,7 +124,7 @@ def authenticate(client: Client, keys: CallerKeys) -> TenantId:
 async def authenticate_again(client: Client, keys: CallerKeys, unknown: UnknownTokenKey) -> TenantId:
     """Like `authenticate`, after the keys of the token's issuer have been read again."""
     try:
-        tenant = await keys.reread_tenant(client.headers.get(b"authorization") or _api_key(client), unknown)
+        tenant = await keys.reread_tenant(_authorization(client.headers), unknown)
     except InvalidToken as invalid:
         raise _token_rejection(invalid) from None
     if not client.mark_authenticated(tenant):
@@ -128,10 +132,14 @@ async def authenticate_again(client: Client, keys: CallerKeys, unknown: UnknownT
     return tenant
 
 
-def _api_key(client: Client) -> bytes | None:
-    """Returns the key in `x-api-key`, in the form of an `Authorization` header. None if there is no such key."""
-    key = client.headers.get(API_KEY_HEADER)
-    return None if key is None else b"Bearer " + key
+def _authorization(headers: Mapping[bytes, bytes]) -> bytes | None:
+    """Returns the caller's credential, in the form of an `Authorization` header. None if there is none.
+
+    A key or token in `Authorization: Bearer` takes precedence, even if it is not valid. Otherwise it is the key in
+    `x-api-key`, because an `Authorization` header with another scheme may be meant for a proxy in front of the gateway.
+    """
+    authorization, key = headers.get(b"authorization"), headers.get(API_KEY_HEADER)
+    return authorization if key is None or bearer_token(authorization) else b"Bearer " + key
 
 
 def _token_rejection(invalid: InvalidToken) -> EdgeRejection:
