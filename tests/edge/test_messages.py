@@ -2,17 +2,30 @@
 
 import asyncio
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from headgate.model.units import TenantId
+from headgate.ports.identity import UnknownTokenKey
 from testing.fake_engine import Behaviour, FakeEngine
 from testing.gateway import CHAT, NO_TARGETS, RunningGateway, a_config, chat, gateway_in_loop
 from tests.edge.test_the_door import bearer, config_with_keys
 
 MESSAGES = "/v1/messages"
 COUNT = "/v1/messages/count_tokens"
+
+
+class BrokenKeys:
+    """Keys that cause an internal error."""
+
+    def tenant(self, authorization: bytes | None) -> TenantId | None:
+        raise AssertionError("broken keys")
+
+    async def reread_tenant(self, authorization: bytes | None, unknown: UnknownTokenKey) -> TenantId:
+        raise AssertionError("broken keys")
 
 
 def ask(**fields: Any) -> dict[str, Any]:
@@ -155,12 +168,80 @@ async def test_rejections_have_anthropics_format(
     assert engine.requests == []
 
 
-async def test_wrong_method_and_path_have_anthropics_format(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("method", "path", "status", "kind"),
+    [
+        ("GET", MESSAGES, 405, "invalid_request_error"),
+        ("GET", COUNT, 405, "invalid_request_error"),
+        ("DELETE", MESSAGES + "?beta=true", 405, "invalid_request_error"),
+        ("POST", MESSAGES + "/", 404, "not_found_error"),
+        ("POST", MESSAGES + "/batches?limit=1", 404, "not_found_error"),
+        ("GET", MESSAGES + "/batches/b_1", 404, "not_found_error"),
+    ],
+)
+async def test_wrong_method_and_path_have_anthropics_format(
+    tmp_path: Path, method: str, path: str, status: int, kind: str
+) -> None:
     async with FakeEngine() as engine, gateway_in_loop(a_config(engine.url), tmp_path) as gateway:
-        async with gateway.http.get(gateway.url + MESSAGES) as answer:
+        async with gateway.http.request(method, gateway.url + path) as answer:
             said = await answer.json()
 
-    assert (answer.status, answer.headers["allow"], said["type"]) == (405, "POST", "error")
+    assert (answer.status, answer.headers.get("allow")) == (status, "POST" if status == 405 else None)
+    assert (said["type"], said["error"]["type"]) == ("error", kind)
+    assert said["request_id"] == answer.headers["request-id"] == answer.headers["x-request-id"]
+
+
+async def test_only_paths_below_messages_have_anthropics_format(tmp_path: Path) -> None:
+    async with FakeEngine() as engine, gateway_in_loop(a_config(engine.url), tmp_path) as gateway:
+        async with gateway.http.get(gateway.url + "/v1/messages2") as answer:
+            error = (await answer.json())["error"]
+
+    assert (answer.status, error["code"], answer.headers.get("request-id")) == (404, "unknown_url", None)
+
+
+@pytest.mark.parametrize(
+    ("headers", "data", "status", "kind"),
+    [
+        ({}, b'{"model": "m", "messages": [', 400, "invalid_request_error"),
+        ({}, b"[]", 400, "invalid_request_error"),
+        ({"content-encoding": "gzip"}, b"{}", 400, "invalid_request_error"),
+        ([("x-api-key", "a"), ("x-api-key", "b")], b"{}", 400, "invalid_request_error"),
+        ({"x-long": "x" * 20_000}, b"{}", 431, "invalid_request_error"),
+    ],
+    ids=["no JSON", "no object", "compressed", "two keys", "long header"],
+)
+async def test_malformed_requests_get_anthropics_format(
+    tmp_path: Path, headers: Any, data: bytes, status: int, kind: str
+) -> None:
+    async with FakeEngine() as engine, gateway_in_loop(a_config(engine.url), tmp_path) as gateway:
+        for path in (MESSAGES, COUNT + "?beta=true"):
+            async with gateway.http.post(gateway.url + path, data=data, headers=headers) as answer:
+                said = await answer.json()
+
+            assert (answer.status, said["type"], said["error"]["type"]) == (status, "error", kind)
+            assert said["request_id"] == answer.headers["request-id"] == answer.headers["x-request-id"]
+
+
+async def test_draining_gateway_is_reported_in_anthropics_format(tmp_path: Path) -> None:
+    async with FakeEngine() as engine, gateway_in_loop(a_config(engine.url), tmp_path) as gateway:
+        gateway.gateway._app.draining = True
+        for path in (MESSAGES, COUNT):
+            async with gateway.post(ask(), path) as answer:
+                said = await answer.json()
+            assert (answer.status, said["error"]["type"]) == (503, "overloaded_error")
+            assert said["request_id"] == answer.headers["request-id"]
+        gateway.gateway._app.draining = False
+
+
+async def test_internal_error_is_reported_in_anthropics_format(tmp_path: Path) -> None:
+    async with FakeEngine() as engine, gateway_in_loop(a_config(engine.url), tmp_path) as gateway:
+        app = gateway.gateway._app
+        app.access = replace(app.access, keys=BrokenKeys())
+        async with gateway.post(ask(), MESSAGES) as answer:
+            said = await answer.json()
+
+    assert (answer.status, said["error"]["type"]) == (500, "api_error")
+    assert said["request_id"] == answer.headers["request-id"] == answer.headers["x-request-id"]
 
 
 @pytest.mark.parametrize("stream", [True, False])

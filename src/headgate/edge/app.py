@@ -15,7 +15,7 @@ from functools import partial
 
 from headgate.core.events import RequestRejected, RequestWithdrawn, WithdrawalCause
 from headgate.edge import request_record
-from headgate.edge.anthropic import MESSAGES_ROUTES, REQUEST_ID_HEADER, VERSION_HEADER, AnthropicReplies, model_list
+from headgate.edge.anthropic import MESSAGES_ROUTES, VERSION_HEADER, AnthropicReplies
 from headgate.edge.auth import CallerKeys
 from headgate.edge.body_bytes import BodyBytes, BodyClaim
 from headgate.edge.client import BodyMemoryExceeded, Client, ClientDisconnected
@@ -47,6 +47,7 @@ from headgate.ports.host import Host
 from headgate.ports.identity import UnknownTokenKey
 from headgate.ports.ledger import AttemptJournal
 from headgate.ports.records import NullRecordSink, RecordSink, RequestRecord
+from headgate.wire.anthropic_bodies import REQUEST_ID_HEADER, is_messages, model_list
 from headgate.wire.doors import DOORS
 from headgate.wire.openai_bodies import json_body, models_body
 from headgate.wire.turn_budget import SLICE_BYTES
@@ -166,6 +167,8 @@ class GatewayApp:
 
     async def _route(self, client: Client, record: RequestRecord) -> None:
         """Handles everything except requests for the inference routes."""
+        if is_messages(client.path):
+            client.common_headers.append((REQUEST_ID_HEADER, record.request_id.encode()))
         if client.path == MODELS_ROUTE and client.method == "GET":
             tenant = await self._authenticate(client)
             listed = model_list if VERSION_HEADER in client.headers else models_body
@@ -174,7 +177,6 @@ class GatewayApp:
             tenant = await self._authenticate(client)
             client.reply(200, [JSON_HEADER, (b"cache-control", b"no-store")], json_body(self.access.usage(tenant)))
         elif (api := MESSAGES_ROUTES.get(client.path)) is not None and client.method == "POST":
-            client.common_headers.append((REQUEST_ID_HEADER, record.request_id.encode()))
             await self._handle(api, client, record, replies=_replies_for(client, self.replies))
         elif is_kserve(client.path):
             await self._route_kserve(client, record)
@@ -412,7 +414,7 @@ def _replies_for(client: Client, ours: ErrorReplies) -> ErrorReplies:
     """Returns the error responses in the format that the client expects."""
     if is_kserve(client.path) and client.path not in ROUTES:
         return KserveReplies.of(ours)
-    if client.path in MESSAGES_ROUTES or (client.path == MODELS_ROUTE and VERSION_HEADER in client.headers):
+    if is_messages(client.path) or (client.path == MODELS_ROUTE and VERSION_HEADER in client.headers):
         # The first header is the request ID.
         return AnthropicReplies(ours.error_docs, ours.quotes_engines, client.common_headers[0][1].decode())
     return ours

@@ -77,7 +77,7 @@ class ListenerContext(Protocol):
 
     def head(self, status: int, headers: Headers) -> bytes: ...
 
-    def rejection_reply(self, refused: HttpRejection, client: Client | None) -> bytes: ...
+    def rejection_reply(self, refused: HttpRejection, client: Client | None, path: bytes) -> bytes: ...
 
 
 class Connection(RequestReader):
@@ -338,7 +338,8 @@ class Connection(RequestReader):
         self._keep_alive = False
         client = self._client
         if client is None or not (client.started or self._in_head or self._pipelined):
-            self._transport.write(self._listener.rejection_reply(refused, client))
+            path = self._head.target.partition(b"?")[0] if client is None else client.path
+            self._transport.write(self._listener.rejection_reply(refused, client, path))
             self._close()
         else:
             # The current exchange has its own response, and a second one must not be mixed into it.

@@ -22,6 +22,7 @@ from headgate.edge.tenant_shares import TenantShares
 from headgate.edge.tls_handshake import HandshakeFailure
 from headgate.model.units import TenantId
 from headgate.ports.file_descriptors import is_scarce
+from headgate.wire.anthropic_bodies import API, INVALID, OVERLOADED, REQUEST_ID_HEADER, is_messages, messages_error
 from headgate.wire.openai_bodies import error_body
 from headgate.wire.turn_budget import TurnBudget
 
@@ -148,22 +149,26 @@ class Connections:
                 self.tasks.discard(client.task)
                 client.task = None
             if not client.started and not client.disconnected:
-                message = "internal error in this gateway; retry, another gateway may succeed"
-                body = error_body(message=message, type="server_error", code="internal_error")
-                client.reply(500, [(b"content-type", b"application/json")], body)
+                client.reply(500, [(b"content-type", b"application/json")], _internal_error(client))
             elif not client.finished:
                 # Only an aborted connection shows the client that the response is incomplete.
                 connection.abort()
 
-    def rejection_reply(self, refused: HttpRejection, client: Client | None) -> bytes:
-        named = () if client is None else (value for name, value in client.common_headers if name == b"x-request-id")
-        request_id = next(iter(named), b"") or b"req_%b" % secrets.token_hex(12).encode()
+    def rejection_reply(self, refused: HttpRejection, client: Client | None, path: bytes) -> bytes:
+        request_id = b"" if client is None else _request_id(client)
+        request_id = request_id or b"req_%b" % secrets.token_hex(12).encode()
         if client is None:
             # If there is a client, the request is counted as a disconnect.
             self.on_rejected(request_id.decode(), refused)
-        body = error_body(message=str(refused), type="invalid_request_error", code="invalid_request_error")
+        named: Headers = []
+        if is_messages(path):
+            body = messages_error(OVERLOADED if refused.status == 503 else INVALID, str(refused), request_id.decode())
+            named.append((REQUEST_ID_HEADER, request_id))
+        else:
+            body = error_body(message=str(refused), type="invalid_request_error", code="invalid_request_error")
         headers = [
             (b"x-request-id", request_id),
+            *named,
             (b"content-type", b"application/json"),
             (b"content-length", b"%d" % len(body)),
             (b"connection", b"close"),
@@ -182,3 +187,15 @@ class Connections:
         if self._date_line[0] != now:
             self._date_line = (now, b"date: %b\r\n" % formatdate(now, usegmt=True).encode())
         return self._date_line[1]
+
+
+def _request_id(client: Client) -> bytes:
+    """Returns the request ID in the headers of the response. Empty if there is none yet."""
+    return next((value for name, value in client.common_headers if name == b"x-request-id"), b"")
+
+
+def _internal_error(client: Client) -> bytes:
+    message = "internal error in this gateway; retry, another gateway may succeed"
+    if is_messages(client.path):
+        return messages_error(API, message, _request_id(client).decode())
+    return error_body(message=message, type="server_error", code="internal_error")
