@@ -77,6 +77,7 @@ COMPILED = (
     "wire/conversation.py",
     "wire/fields.py",
     "wire/fingerprint.py",
+    "wire/holding_scanner.py",
     "wire/keys.py",
     "wire/media.py",
     "wire/messages_scanner.py",

@@ -115,6 +115,7 @@ def test_dialect_blames_the_request_only_for_request_errors(
         (b' {"detail": "Not Found"}\n', True),
         (b'{"error":{"code":404,"message":"File Not Found","type":"not_found_error"}}', True),
         (b'{"error":{"message":"The model `m` does not exist.","type":"NotFoundError","code":404}}', False),
+        (b'{"object":"error","message":"Not Found","type":"404","param":null,"code":404}', True),
         (b'{"object":"error","message":"The model `m` does not exist.","type":"NotFoundError","code":404}', False),
         (b'{"error":"model \'m\' not found"}', False),
         (b'{"detail":"Model Not Found"}', False),

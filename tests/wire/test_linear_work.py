@@ -29,6 +29,7 @@ MODULES = tuple(
     f"headgate.wire.{name}"
     for name in (
         "event_splitter",
+        "holding_scanner",
         "kserve.generate_stream",
         "messages_scanner",
         "responses_scanner",

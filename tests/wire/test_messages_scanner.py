@@ -2,6 +2,7 @@
 
 import itertools
 import json
+from collections.abc import Iterable
 
 import pytest
 from hypothesis import example, given
@@ -223,6 +224,79 @@ def test_gateway_error_event_is_recognized() -> None:
     assert scanner.error == "cut off"
 
 
+def a_strange_delta(fields: str) -> bytes:
+    """A delta with these fields after its type."""
+    return b'event: content_block_delta\ndata: {"type":"content_block_delta",%b}\n\n' % fields.encode()
+
+
+_TEXT = '"delta":{"type":"text_delta","text":"hi"}'
+STRANGE = {
+    "vllm": a_strange_delta(f'{_TEXT},"index":0'),
+    "spaces": a_delta().replace(b":", b": ").replace(b",", b", ").replace(b":  ", b": "),
+    "type again": a_strange_delta(f'"index":0,{_TEXT},"type":"message_stop"'),
+    "ping": a_strange_delta(f'"type":"ping","index":0,{_TEXT}'),
+    "escaped type": a_strange_delta(f'"index":0,{_TEXT},"t\\u0079pe":"message_stop"'),
+    "type with escapes": a_strange_delta(f'"index":0,{_TEXT},"type":"message\\u005fstop"'),
+    "escaped error": a_strange_delta(f'"index":0,{_TEXT},"\\u0065rror":{{"message":"no"}}'),
+    "error": a_strange_delta(f'"index":0,{_TEXT},"error":{{"message":"no"}}'),
+    "error in the delta": a_strange_delta('"index":0,"delta":{"type":"text_delta","text":"error"}'),
+    "end in the text": a_delta('","type":"message_stop","x":"'),
+    "backslash at the end": a_delta("\\"),
+    "open text": a_strange_delta('"index":0,"delta":{"type":"text_delta","text":"hi\\"}'),
+    "no text": a_strange_delta('"index":0,"delta":{"type":"text_delta","text":""}'),
+    "two texts": a_strange_delta('"index":0,"delta":{"type":"text_delta","text":"a","text":"b"}'),
+    "no JSON": a_strange_delta(f'"index":00,{_TEXT}'),
+    "carriage return": a_delta().replace(b"\n", b"\r\n"),
+    "end": STOP,
+    "ping event": PING,
+}
+
+
+def outcome(reads: Iterable[bytes]) -> tuple[object, ...]:
+    scanner = MessagesScanner()
+    return (b"".join([scanner.feed(read) for read in reads]), *facts(scanner))
+
+
+@pytest.mark.parametrize("strange", STRANGE)
+def test_every_split_between_events_gives_the_same_result(strange: str) -> None:
+    for other in STRANGE.values():
+        events = [a_delta("one"), STRANGE[strange], a_delta("two"), other, a_delta("three")]
+        expected = outcome([b"".join(events)])
+        for joined in itertools.product([True, False], repeat=len(events) - 1):
+            reads = [events[0]]
+            for event, joins in zip(events[1:], joined, strict=True):
+                reads[-1:] = [reads[-1] + event] if joins else [reads[-1], event]
+            assert outcome(reads) == expected, reads
+
+
+@pytest.mark.parametrize("strange", STRANGE)
+def test_every_split_inside_events_gives_the_same_result(strange: str) -> None:
+    stream = a_delta("one") + STRANGE[strange] + a_delta("two")
+    expected = outcome([stream])
+    for first in range(len(stream) + 1):
+        for second in (first, first + 1, first + 2, first + len(STRANGE[strange])):
+            assert outcome([stream[:first], stream[first:second], stream[second:]]) == expected, (first, second)
+
+
+@pytest.mark.parametrize("strange", ["vllm", "spaces", "error in the delta", "end in the text", "no text"])
+def test_delta_of_another_engine_is_returned_as_the_same_object(strange: str) -> None:
+    scanner = MessagesScanner()
+    scanner.feed(a_delta())
+
+    assert scanner.feed(STRANGE[strange]) is STRANGE[strange]
+    assert scanner.events == 2
+
+
+@pytest.mark.parametrize("split", [True, False])
+def test_tokens_between_keep_alives_reset_their_count(split: bool) -> None:
+    events = [a_delta(), *([b": ping\n\n"] * 6_000 + [a_delta("x")]) * 2]
+    scanner = MessagesScanner()
+    for read in events if split else [b"".join(events)]:
+        scanner.feed(read)
+
+    assert (scanner.events, scanner.overlong) == (3, False)
+
+
 _KINDS = st.sampled_from(
     ["message_start", "content_block_start", "content_block_delta", "message_delta", "message_stop", "ping", "error"]
 )
@@ -244,6 +318,7 @@ _EVENTS = st.builds(
 )
 _BLOCKS = (
     _EVENTS
+    | st.sampled_from(list(STRANGE.values()))
     | _EVENTS.map(lambda event: event.replace(b"\n", b"\r\n"))
     | st.text(max_size=5).map(a_delta)
     | st.sampled_from([DONE, b": ping\n\n", b"\n", b"data: {\n\n", b"event: x\n\n", b"event: x\ndata: 1\ndata: 2\n\n"])

@@ -176,6 +176,20 @@ def test_deeply_nested_event_is_passed_through() -> None:
     assert scanner.feed(bomb) == bomb
 
 
+@pytest.mark.parametrize("split", [True, False])
+def test_tokens_between_comments_reset_their_count(split: bool) -> None:
+    events = [a_chunk(), *([b": ping\n\n"] * 6_000 + [a_chunk("x")]) * 2]
+    scanner = a_scanner()
+    for read in events if split else [b"".join(events)]:
+        scanner.feed(read)
+    assert (scanner.events, scanner.overlong) == (3, False)
+
+    scanner.feed(b": ping\n\n" * 10_000)
+    assert not scanner.overlong
+    scanner.feed(b": ping\n\n")
+    assert scanner.overlong
+
+
 @pytest.mark.parametrize("comment", [b": ping\n\n", b":\n\n", b": ping\r\n\r\n", b"retry: 5\n\n"])
 def test_comment_is_passed_through_and_not_counted_as_an_event(comment: bytes) -> None:
     scanner = a_scanner()

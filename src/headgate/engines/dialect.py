@@ -85,6 +85,7 @@ class _PathError(msgspec.Struct):
 
 class _PathErrorBody(msgspec.Struct):
     detail: str = ""
+    message: str = ""
     error: _PathError = msgspec.field(default_factory=_PathError)
 
 
@@ -102,7 +103,7 @@ def is_unknown_path(body: bytes) -> bool:
         said = _PATH_ERROR_BODY.decode(body)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
         return False
-    return said.detail in _PATH_ERRORS or said.error.message in _PATH_ERRORS
+    return any(text in _PATH_ERRORS for text in (said.detail, said.message, said.error.message))
 
 
 class EngineTransport(Protocol):

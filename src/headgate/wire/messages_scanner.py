@@ -10,8 +10,7 @@ Each event has a name and the same `type` in its object:
 - `ping` keeps a connection open. It does not count as progress, so that a stream of pings counts as silent.
 - `error`, and any object with a top-level `error`, is an engine error.
 
-All events before the first delta are held back. An attempt that fails before it can be retried elsewhere without the
-client seeing two announcements.
+All events before the first delta are held back (`holding_scanner.py`).
 """
 
 import re
@@ -19,61 +18,54 @@ from typing import Final
 
 import msgspec
 
-from headgate.wire.event_objects import MessagesEvent, read_message_usage, read_messages_event
+from headgate.wire.event_objects import read_message_usage, read_messages_event
+from headgate.wire.holding_scanner import HoldingScanner, event_name
 from headgate.wire.openai_bodies import read_error
-from headgate.wire.sse import EVENT_BYTES_MAX, StreamScanner, is_overlong, payload_of
+from headgate.wire.sse import EVENT_BYTES_MAX
 
-_DELTAS: Final = re.compile(rb'(?:event: content_block_delta\ndata: \{"type": ?"content_block_delta"[^\n]*\n\n)+')
+_INDEX: Final = rb'"index": ?\d+'
+_TEXT: Final = rb'"[^"\\\n]*(?:\\[^\n][^"\\\n]*)*"'
+_TEXT_DELTA: Final = rb'"delta": ?\{"type": ?"[a-z_]+", ?"(?:text|thinking|partial_json|signature)": ?' + _TEXT + rb"\}"
+# The order is that of llama.cpp or that of vLLM. The whole event is matched, because an object may repeat the key `type`
+# or contain the key `error` with escaped letters. A reader of the object would take such a key.
+_DELTAS: Final = re.compile(
+    rb'(?:event: content_block_delta\ndata: \{"type": ?"content_block_delta", ?'
+    rb"(?:%b, ?%b|%b, ?%b)\}\n\n)+" % (_INDEX, _TEXT_DELTA, _TEXT_DELTA, _INDEX)
+)
 _DELTA: Final = b"content_block_delta"
 _LEARNED_BYTES_MAX: Final = 4096
 """Maximum size of an event whose surroundings of the text are stored."""
 _NULL: Final = msgspec.Raw(b"null")
 
 
-class MessagesScanner(StreamScanner):
+class MessagesScanner(HoldingScanner):
     """Scans one /v1/messages stream. `events` is the number of forwarded deltas."""
 
-    __slots__ = ("_held_bytes", "_held_events", "_message")
+    __slots__ = ("_message",)
 
     def __init__(self, *, event_bytes_max: int = EVENT_BYTES_MAX) -> None:
-        super().__init__(keep_usage_chunk=True, event_bytes_max=event_bytes_max)
-        self._held_events: list[bytes] = []
-        self._held_bytes = 0
+        super().__init__(event_bytes_max=event_bytes_max, last_event="message_stop")
         self._message = _NULL
         """The message in the `message_start` event."""
 
     def _search(self, data: bytes) -> bytes:
         """Forwards complete deltas without parsing them, once the response has begun."""
-        if not self.events or _DELTAS.fullmatch(data) is None or data.find(b'"error"') >= 0:
+        if not self.events or _DELTAS.fullmatch(data) is None:
             return self._split(data)
         events = data.count(b"\n\n")
         if events == 1 and self._shapes_learned <= self.events >> 2 and len(data) <= _LEARNED_BYTES_MAX:
             self._learn_shape(data)
         self.events += events
-        self._comments = 0
         return data
 
-    def _forward(self, event: bytes) -> bytes:
-        if is_overlong(event, self._event_bytes_max):
-            self.overlong = self.closed = True
-            return b""
-        payload = payload_of(event)
-        if payload is None:
-            # A comment must not become the first byte of the response.
-            return event if self._allows_comment() and self.events else b""
-        if payload.strip() == b"[DONE]":
-            self._fail("the stream ended without message_stop")
-            return b""
-        return self._forward_object(event, payload)
-
-    def _forward_object(self, event: bytes, payload: bytes) -> bytes:
+    def _forward_data(self, event: bytes, payload: bytes) -> bytes:
         said = read_messages_event(payload)
-        kind = _kind(event, said)
+        kind = event_name(event, said.type)
         if kind == b"error" or bytes(said.error) != b"null":
             self._fail(read_error(payload))
             return b""
         if kind == b"ping":
-            return self._hold_or_forward(event) if self._allows_comment() else b""
+            return self._forward_or_hold(event) if self._allows_comment() else b""
         self._comments = 0
         if kind == _DELTA:
             self.events += 1
@@ -85,30 +77,7 @@ class MessagesScanner(StreamScanner):
             self._message = said.message
         elif kind == b"message_delta" and bytes(said.usage) != b"null":
             self.usage = read_message_usage(self._message, said.usage) or self.usage
-        return self._hold_or_forward(event)
+        return self._forward_or_hold(event)
 
-    def _release(self, event: bytes) -> bytes:
-        if not self._held_events:
-            return event
-        held, self._held_events = self._held_events, []
-        return b"".join([*held, event])
-
-    def _hold_or_forward(self, event: bytes) -> bytes:
-        if self.events:
-            return event
-        self._held_events.append(event)
-        self._held_bytes += len(event)
-        if self._held_bytes > self._event_bytes_max:
-            self.overlong = self.closed = True
-            self._held_events.clear()
-        return b""
-
-
-def _kind(event: bytes, said: MessagesEvent) -> bytes:
-    """Returns the type from the event's object, or the event's name if there is no type."""
-    if (kind := bytes(said.type)) != b"null":
-        return kind.strip(b'"')
-    for line in event.split(b"\n"):
-        if line.startswith(b"event:"):
-            return line.removeprefix(b"event:").strip()
-    return b""
+    def _forward_or_hold(self, event: bytes) -> bytes:
+        return event if self.events else self._hold(event)

@@ -20,8 +20,8 @@ are resolved by parsing the top level.
 An incomplete event is held until its end has arrived. Forwarded bytes therefore always end between two events, and an
 error can be sent as a separate event. The result does not depend on how the stream is split into reads.
 
-/v1/responses and /v1/messages streams have different events and their own scanners (`responses_scanner.py`,
-`messages_scanner.py`).
+/v1/responses and /v1/messages streams have different events and their own scanners (`holding_scanner.py`,
+`responses_scanner.py`, `messages_scanner.py`).
 """
 
 import re
@@ -86,6 +86,7 @@ class StreamScanner:
         "_chunk_end",
         "_chunk_start",
         "_comments",
+        "_comments_counted_at",
         "_comments_max",
         "_drop_progress",
         "_event_bytes_max",
@@ -124,6 +125,10 @@ class StreamScanner:
         """Whether the stream was ended because an event was too long or there were too many comments."""
         self._comments = 0
         """Number of events without data since the last one with data."""
+        self._comments_counted_at = 0
+        """Value of `events` when the last comment was counted. Forwarding an event does not reset `_comments`, because
+        it happens much more often.
+        """
         self._comments_max = comments_max
         self._keep_usage_chunk = keep_usage_chunk
         self._drop_progress = drop_progress
@@ -211,7 +216,7 @@ class StreamScanner:
             passed.append(self._forward(event))
         del buffer[:start]
         if not self.closed and len(buffer) >= self._event_bytes_max:
-            self.overlong = self.closed = True
+            self._end_overlong()
         if self.closed:
             buffer.clear()
         self._holds_bytes = bool(buffer)
@@ -220,7 +225,7 @@ class StreamScanner:
     def _forward(self, event: bytes) -> bytes:
         """Returns the event if it should be forwarded, otherwise empty bytes."""
         if is_overlong(event, self._event_bytes_max):
-            self.overlong = self.closed = True
+            self._end_overlong()
             return b""
         payload = payload_of(event)
         if payload is None:
@@ -236,10 +241,16 @@ class StreamScanner:
 
     def _allows_comment(self) -> bool:
         """Counts an event without data and returns whether to forward it. Too many of them end the stream."""
+        if self.events != self._comments_counted_at:
+            self._comments_counted_at = self.events
+            self._comments = 0
         self._comments += 1
         if self._comments > self._comments_max:
-            self.overlong = self.closed = True
+            self._end_overlong()
         return not self.closed
+
+    def _end_overlong(self) -> None:
+        self.overlong = self.closed = True
 
     def _forwards_chunk(self, payload: bytes) -> bool:
         chunk = read_stream_object(payload)
