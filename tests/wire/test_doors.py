@@ -77,9 +77,7 @@ def test_input_is_measured_as_for_embeddings(api: Api, fields: dict[str, object]
         (Api.DETOKENIZE, {"tokens": []}, 2),
     ],
 )
-def test_prompt_of_the_tokenizer_is_estimated_as_one_sequence(
-    api: Api, fields: dict[str, object], length: int
-) -> None:
+def test_prompt_of_the_tokenizer_is_estimated_as_one_sequence(api: Api, fields: dict[str, object], length: int) -> None:
     body = a_body(api, **fields)
 
     assert api in TOKENIZER_APIS

@@ -5,8 +5,8 @@
 
 An error has Anthropic's format, and the HTTP status that the outcome has on every other path. Anthropic reports
 overload with status 529, which proxies and load balancers do not know. Here such an error has the type
-`overloaded_error` and the status 429 or 503. All paths below `/v1/messages` have this format, even if they do not exist.
-Clients that send `anthropic-version` get the model list in Anthropic's format as well.
+`overloaded_error` and the status 429 or 503. All paths below `/v1/messages` have this format, even if they do not
+exist. Clients that send `anthropic-version` get the model list in Anthropic's format as well.
 """
 
 from collections.abc import Mapping

@@ -104,9 +104,7 @@ def authenticate(client: Client, keys: CallerKeys) -> TenantId:
     headers = client.headers
     try:
         # Most requests have no `x-api-key`.
-        tenant = keys.tenant(
-            _authorization(headers) if API_KEY_HEADER in headers else headers.get(b"authorization")
-        )
+        tenant = keys.tenant(_authorization(headers) if API_KEY_HEADER in headers else headers.get(b"authorization"))
     except KeyUnverified as why:
         raise EdgeRejection(Outcome.KEY_UNVERIFIED, str(why), retry_after_ns=_UNVERIFIED_RETRY_AFTER) from None
     except UnknownTokenKey:
@@ -204,11 +202,9 @@ async def read_request(  # noqa: PLR0917 (keyword arguments make the call slower
     session = b"" if session_fields is None else session_name(headers, body, session_fields)
     length = body.length
     other_bytes = length.preamble + length.extra
-    prompt_bytes = length.text + other_bytes
-    if prompt_bytes > PROMPT_BYTES_MAX or length.prompts > PROMPTS_MAX:
+    if (prompt_bytes := length.text + other_bytes) > PROMPT_BYTES_MAX or length.prompts > PROMPTS_MAX:
         raise _prompt_rejection(prompt_bytes, length.prompts)
-    # Positional, because keyword arguments would make this call three times as slow.
-    ticket = Ticket(
+    ticket = Ticket(  # Positional, because keyword arguments would make this call three times as slow.
         request_id,
         api,
         ModelName(body.model),

@@ -26,8 +26,8 @@ from headgate.wire.sse import EVENT_BYTES_MAX
 _INDEX: Final = rb'"index": ?\d+'
 _TEXT: Final = rb'"[^"\\\n]*(?:\\[^\n][^"\\\n]*)*"'
 _TEXT_DELTA: Final = rb'"delta": ?\{"type": ?"[a-z_]+", ?"(?:text|thinking|partial_json|signature)": ?' + _TEXT + rb"\}"
-# The order is that of llama.cpp or that of vLLM. The whole event is matched, because an object may repeat the key `type`
-# or contain the key `error` with escaped letters. A reader of the object would take such a key.
+# The order is that of llama.cpp or that of vLLM. The pattern covers the whole object, because an object may repeat the
+# key `type` or contain the key `error` with escaped letters.
 _DELTAS: Final = re.compile(
     rb'(?:event: content_block_delta\ndata: \{"type": ?"content_block_delta", ?'
     rb"(?:%b, ?%b|%b, ?%b)\}\n\n)+" % (_INDEX, _TEXT_DELTA, _TEXT_DELTA, _INDEX)

@@ -35,7 +35,7 @@ from headgate.hosts.cell.protocol.validation import TEXTS_MAX
 from headgate.hosts.cell.protocol.views import MemberMode
 from headgate.hosts.cell.timing import CellBounds
 from headgate.model.outcome import Outcome
-from headgate.model.ticket import PROMPTS_MAX, PROMPT_BYTES_MAX, Ticket
+from headgate.model.ticket import PROMPT_BYTES_MAX, PROMPTS_MAX, Ticket
 from headgate.model.units import Duration, EndpointId, Instant, RequestId
 from testing.builders import (
     aborted,
