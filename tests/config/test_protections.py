@@ -59,6 +59,27 @@ def test_each_protection_is_listed_once_per_scope() -> None:
             "classes.interactive.ttft",
         ),
         (
+            with_pool(small_with_classes("quick: {priority_band: 0, e2e: 300ms}"), "speed: tiny"),
+            "deadline admission",
+            "class quick",
+            ProtectionState.ON,
+            "classes.quick.e2e",
+        ),
+        (
+            small_with_classes("quick: {priority_band: 0, ttft: 100ms, e2e: 300ms}"),
+            "deadline admission",
+            "class quick",
+            ProtectionState.LEARNING,
+            "classes.quick.ttft, classes.quick.e2e",
+        ),
+        (
+            small_with_classes("quick: {priority_band: 0, e2e: 300ms}"),
+            "degradation",
+            "",
+            ProtectionState.ON,
+            "degradation",
+        ),
+        (
             small_with_classes("quick: {priority_band: 0}"),
             "deadline admission",
             "class quick",

@@ -86,6 +86,17 @@ def test_class_without_targets_misses_none() -> None:
     assert watched.route("new").tpot_ns.count == 0
 
 
+@pytest.mark.parametrize(("ends_at", "missed"), [(2, 0), (2.1, 1)])
+def test_whole_response_is_compared_with_the_e2e_target(ends_at: float, missed: int) -> None:
+    watched = Watched(
+        (0, arrived("r", stream=False), [sent()]),
+        (ends_at, completed("r", tokens=9, first_token=True), [over()]),
+        policy=replace(POLICY, classes=(replace(a_class("interactive"), e2e_ns=duration(2)),)),
+    )
+
+    assert (watched.route("new").missed.count, watched.route("new").missed.hits) == (1, missed)
+
+
 def test_whole_response_has_no_latency() -> None:
     watched = Watched(
         (0, arrived("r", stream=False), [sent()]), (1, first_token("r"), []), (2, completed("r", tokens=9), [over()])

@@ -162,6 +162,16 @@ POLICIES = (
         classes=(PATIENT, CODE, BATCH, replace(KEPT, cold_start_wait_ns_max=duration(9))),
         pools=(P, replace(Q, hold_max=3)),
     ),
+    # Targets for complete responses.
+    policy(
+        classes=(
+            replace(INTERACTIVE, e2e_ns=duration(6)),
+            CODE,
+            replace(BATCH, e2e_ns=duration(3), hedging=True, cold_start_wait_ns_max=duration(9)),
+            replace(URGENT, e2e_ns=duration(0.3)),
+        ),
+        pools=(P, replace(Q, hold_max=3)),
+    ),
     # Engine metrics become stale quickly.
     policy(routing=RoutingRules(metrics_stale_ns=duration(1))),
     # Degradation and shedding under overload.

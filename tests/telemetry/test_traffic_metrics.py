@@ -115,6 +115,19 @@ def test_stream_missing_a_target_is_not_counted_as_goodput(first_ms: int, end_ms
     assert told.told(GOOD) == {}
 
 
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize(("end_ms", "good"), [(300, {"ranking": 1}), (301, {})])
+def test_response_later_than_the_e2e_target_is_not_counted_as_goodput(
+    end_ms: int, good: dict[str, float], *, stream: bool
+) -> None:
+    told = Told(replace(POLICY, classes=(ServiceClass("ranking", 0, e2e_ns=300 * MILLISECOND),)))
+
+    told.at(0, arrived(stream=stream), dispatch(service_class="ranking"))
+    told.at(end_ms, ended(), end(service_class="ranking"))
+
+    assert told.told(GOOD) == good
+
+
 def test_stream_without_a_first_token_is_not_counted_as_goodput() -> None:
     told = Told()
 

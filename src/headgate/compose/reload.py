@@ -191,7 +191,7 @@ class Reloader:
         connect(parts.rollouts, self._admin.api)
         self._apply_policy(settings)
         parts.scaling.change_rules(settings.scaling_rules)
-        parts.batchers.set_rules(settings.batch_rules, settings.ttft_targets_ns)
+        parts.batchers.set_rules(settings.batch_rules, settings.latency_targets_ns)
         parts.fleets.change_to(settings.pools)
         parts.engines.follow(tuple(parts.fleets.endpoints()))
 

@@ -98,6 +98,7 @@ class ClassSection(Section, frozen=True):
     caps: CapsSection = CapsSection()
     ttft: DurationTarget | None = None
     tpot: DurationTarget | None = None
+    e2e: DurationTarget | None = None
     min_share_percent: Percent | None = None
     reserve_percent: Percent | None = None
     optimize_for: str | None = None

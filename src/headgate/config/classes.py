@@ -20,6 +20,7 @@ from headgate.config.degradation_steps import degradation_steps
 from headgate.config.enum_values import parse_enum
 from headgate.config.money import budgets
 from headgate.config.problems import ConfigReport
+from headgate.config.quantities import duration_text
 from headgate.config.schema_reader import suggestion
 from headgate.model.money import NanoUsd
 from headgate.model.policy import AUTO_SERVICE_TIERS, OptimizationGoal, ServiceClass
@@ -113,6 +114,7 @@ def _service_class(name: str, section: ClassSection, report: ConfigReport) -> Se
         caps=caps(section.caps, base.caps, ("classes", name, "caps"), report),
         ttft_ns=_target(section.ttft, _default_ttft(base, wait_ns)),
         tpot_ns=_target(section.tpot, base.tpot_ns),
+        e2e_ns=_target(section.e2e, base.e2e_ns),
         ttft_assumed=base.ttft_assumed and section.ttft is None,
         tpot_assumed=base.tpot_assumed and section.tpot is None,
         min_share_percent=_or_default(section.min_share_percent, base.min_share_percent),
@@ -129,6 +131,7 @@ def _service_class(name: str, section: ClassSection, report: ConfigReport) -> Se
         cost_per_request_max=None if section.cost_per_request_max is None else NanoUsd(section.cost_per_request_max),
         cost_per_unit_max=None if section.cost_per_unit_max is None else NanoUsd(section.cost_per_unit_max),
     )
+    _check_e2e(service_class, section, report)
     _check_prompt_cap(service_class, report)
     _check_degradation_steps(service_class, report)
     return service_class
@@ -140,6 +143,18 @@ def _default_ttft(base: ServiceClass, wait_ns: Duration) -> Duration | None:
         return None
     # By default, a batch request must start before its queue timeout.
     return wait_ns if wait_ns > base.queue_wait_ns_max or base.ttft_ns == base.queue_wait_ns_max else base.ttft_ns
+
+
+def _check_e2e(service_class: ServiceClass, section: ClassSection, report: ConfigReport) -> None:
+    e2e_ns, ttft_ns, place = service_class.e2e_ns, service_class.ttft_ns, ("classes", service_class.name)
+    if e2e_ns is None:
+        return
+    if section.ttft is not None and ttft_ns is not None and ttft_ns > e2e_ns:
+        both = f"{duration_text(ttft_ns)} is longer than e2e {duration_text(e2e_ns)}"
+        report.add_warning((*place, "ttft"), f"{both} and has no effect; lower ttft, or raise e2e")
+    if e2e_ns > service_class.total_ns_max:
+        both = f"{duration_text(e2e_ns)} is longer than attempt_timeout {duration_text(service_class.total_ns_max)}"
+        report.add_warning((*place, "e2e"), f"{both}, after which attempts are aborted; lower e2e")
 
 
 def _check_prompt_cap(service_class: ServiceClass, report: ConfigReport) -> None:

@@ -273,10 +273,11 @@ def _classes(settings: Settings) -> Iterator[_Setting]:
     yield "classes", Effective(names, ", ".join(names))
     for each in settings.policy.classes:
         path = f"classes.{each.name}"
-        yield from _object(path, each, skipped=("ttft_ns", "tpot_ns"))
+        yield from _object(path, each, skipped=("ttft_ns", "tpot_ns", "e2e_ns"))
         for name, target, assumed in (
             ("ttft", each.ttft_ns, each.ttft_assumed),
             ("tpot", each.tpot_ns, each.tpot_assumed),
+            ("e2e", each.e2e_ns, False),
         ):
             text = "unlimited" if target is None else duration_text(target)
             yield f"{path}.{name}", Effective((target, assumed), f"{text} (default)" if assumed else text)

@@ -122,13 +122,17 @@ def objectives(
     file: ConfigFile, classes: tuple[ServiceClass, ...], report: ConfigReport
 ) -> dict[ClassName, Objectives]:
     ttfts = {each.name: each.ttft_ns for each in classes}
+    e2es = {each.name: each.e2e_ns for each in classes}
     found: dict[ClassName, Objectives] = {}
     for name, section in (file.classes or {}).items():
         promised, place = section.objectives, ("classes", name, "objectives")
         if promised.ttft_percent is not None and ttfts.get(ClassName(name)) is None:
             report.add_problem((*place, "ttft_percent"), "requires a ttft target; set the class's ttft")
-        if (promised.duration is None) != (promised.duration_percent is None):
+        settings, e2e_ns = given_settings(promised), e2es.get(ClassName(name))
+        if promised.duration is None and e2e_ns is not None:
+            settings |= {"duration": e2e_ns}
+        elif (promised.duration is None) != (promised.duration_percent is None):
             report.add_problem(place, "needs both duration and duration_percent, or neither")
-        if settings := given_settings(promised):
+        if settings:
             found[ClassName(name)] = fill(Objectives, settings)
     return found

@@ -180,15 +180,21 @@ def _deadline(service_class: ServiceClass, settings: Settings, scope: str, at: s
     if settings.policy.admission.predicted_wait_percent_max is None:
         reason = "requests are never rejected because of their expected wait"
         return Protection(name, scope, ProtectionState.OFF, reason, "admission.predicted_wait_percent_max")
-    if service_class.ttft_ns is None:
+    if service_class.latency_target_ns is None:
         wait = duration_text(service_class.queue_wait_ns_max)
-        reason = f"no ttft, so only requests that would wait longer than {wait} are rejected on arrival"
+        reason = f"no ttft and no e2e, so only requests that would wait longer than {wait} are rejected on arrival"
         return Protection(name, scope, ProtectionState.OFF, reason, f"{at}.ttft")
-    reason = f"requests that cannot start within {duration_text(service_class.ttft_ns)} are rejected on arrival"
+    limits, setting = list[str](), f"{at}.ttft"
+    if service_class.ttft_ns is not None:
+        limits.append(f"start within {duration_text(service_class.ttft_ns)}")
+    if service_class.e2e_ns is not None:
+        limits.append(f"complete within {duration_text(service_class.e2e_ns)}")
+        setting = f"{at}.e2e" if service_class.ttft_ns is None else f"{at}.ttft, {at}.e2e"
+    reason = f"requests that cannot {' and '.join(limits)} are rejected on arrival"
     if any(each.speed_assumed for each in _pools_of(service_class, settings.policy)):
         reason += ", once the engines' speed has been learned"
-        return Protection(name, scope, ProtectionState.LEARNING, reason, f"{at}.ttft")
-    return Protection(name, scope, ProtectionState.ON, reason, f"{at}.ttft")
+        return Protection(name, scope, ProtectionState.LEARNING, reason, setting)
+    return Protection(name, scope, ProtectionState.ON, reason, setting)
 
 
 def _pools_of(service_class: ServiceClass, policy: Policy) -> list[Pool]:
@@ -218,11 +224,12 @@ def _degradation(policy: Policy) -> Protection:
     name = "degradation"
     if not policy.degradation.enabled:
         return Protection(name, "", ProtectionState.OFF, "switched off", "degradation.enabled")
-    measured = [each.name for each in policy.classes if each.ttft_ns and each.optimize_for is not OptimizationGoal.COST]
+    latency = (each for each in policy.classes if each.optimize_for is not OptimizationGoal.COST)
+    measured = [each.name for each in latency if each.latency_target_ns]
     if not measured:
-        reason = "no class has a ttft, so overload is not measured and degradation never starts"
+        reason = "no class has a ttft or e2e, so overload is not measured and degradation never starts"
         return Protection(name, "", ProtectionState.OFF, reason, "classes.NAME.ttft")
-    reason = f"starts when classes {', '.join(measured)} are about to miss their ttft"
+    reason = f"starts when classes {', '.join(measured)} are about to miss their ttft or e2e"
     return Protection(name, "", ProtectionState.ON, reason, "degradation")
 
 

@@ -184,8 +184,10 @@ class Settings:
         return {pool.name: pool.scaling for pool in self.pools if pool.scaling is not None}
 
     @property
-    def ttft_targets_ns(self) -> dict[ClassName, Duration]:
-        return {each.name: each.ttft_ns for each in self.policy.classes if each.ttft_ns is not None}
+    def latency_targets_ns(self) -> dict[ClassName, Duration]:
+        """Stricter of the TTFT and e2e targets of each class that has one, which limits its batch wait."""
+        targets = ((each.name, each.latency_target_ns) for each in self.policy.classes)
+        return {name: target_ns for name, target_ns in targets if target_ns is not None}
 
     @property
     def metadata_names(self) -> tuple[str, ...]:

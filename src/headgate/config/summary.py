@@ -327,6 +327,8 @@ def _targets_text(each: ServiceClass) -> str:
         said.append(f"ttft {duration_text(each.ttft_ns)}")
     if each.tpot_ns is not None:
         said.append(f"tpot {duration_text(each.tpot_ns)}")
+    if each.e2e_ns is not None:
+        said.append(f"e2e {duration_text(each.e2e_ns)}")
     if each.min_share_percent:
         said.append(f"at least {each.min_share_percent} % of engine time")
     if each.reserve_percent:

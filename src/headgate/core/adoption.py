@@ -37,7 +37,7 @@ def adopt_queued(report: RequestReported, admitted: Admitted, *, sequence: int, 
     arrived = _arrival_time(report, now)
     request = Request(report.ticket, admitted.service_class, admitted.pools, sequence, arrived)
     request.waited_ns, request.held_ns, request.attempts_made = report.waited_ns, report.held_ns, report.attempts
-    _shift_target(request)
+    _shift_targets(request, arrived)
     return request
 
 
@@ -50,12 +50,13 @@ def adopt_running(report: AttemptReported, rules: Rules, *, sequence: int, now: 
     admitted = verdict if isinstance(verdict, Admitted) else None
     service_class = _class_of(report, admitted, rules)
     pools = admitted.pools if admitted is not None and report.pool in admitted.pools else (report.pool,)
-    request = Request(report.ticket, service_class, pools, sequence, _arrival_time(report, now))
+    arrived = _arrival_time(report, now)
+    request = Request(report.ticket, service_class, pools, sequence, arrived)
     request.waited_ns, request.held_ns, request.level = report.waited_ns, report.held_ns, report.level
     request.route = report.route
     if report.model is not None:
         request.model, request.fell_back = report.model, not report.level
-    _shift_target(request)
+    _shift_targets(request, arrived)
     return request
 
 
@@ -79,10 +80,12 @@ def _class_of(report: AttemptReported, admitted: Admitted | None, rules: Rules) 
     return service_class if service_class.caps == report.caps else replace(service_class, caps=report.caps)
 
 
-def _shift_target(request: Request) -> None:
-    """Extends the latency target by the hold time, which does not count against the class objective."""
+def _shift_targets(request: Request, arrived: Instant) -> None:
+    """Extends the latency targets by the hold time, which does not count against the class objective."""
     if request.target is not None:
         request.target = after(request.target, request.held_ns)
+    if request.e2e_target is not None:
+        request.set_e2e_target(after(arrived, request.held_ns))
 
 
 class CounterBackfill:

@@ -261,6 +261,8 @@ class Attempts:
             endpoint.service_log.record_served(attempt.ticket, attempt.model, now)
         if request is not None:
             request.finished_attempts = (*request.finished_attempts, attempt)
+            if served and request.e2e_ns is not None:
+                attempt.record_response_time(now)
         stay = attempt.engine_time
         stay.clock.end(stay, now)
         if endpoint.engine and not stay.request_ended:

@@ -37,3 +37,8 @@ def first_token_ns(
     steps = -(-(pending_tokens + prompt_tokens - cached) // speed.chunk_tokens)
     work = speed.prefill_token_ps * pending_tokens + speed.prefill_ps(prompt_tokens, cached=cached) + steps * decode_ps
     return Duration(work // _PS_PER_NS)
+
+
+def first_token_on_busy_endpoint_ns(speed: EngineSpeed, prompt_tokens: int, cached: int) -> Duration:
+    """Returns the time to first token on a busy endpoint that has headroom."""
+    return first_token_ns(speed, speed.chunk_tokens // 2, prompt_tokens, cached=cached, decode_ps=5 * speed.step_ps)

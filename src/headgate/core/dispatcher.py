@@ -6,11 +6,12 @@ the router chooses the endpoint. The dispatcher puts the two together and sends 
 
 from headgate.core.attempts import abort
 from headgate.core.commands import Command, Dispatch
+from headgate.core.queues.queue import decisive_target
 from headgate.core.request_state import Attempt, Request
 from headgate.core.routing.reserved_places import closed_bands
 from headgate.core.routing.router import Candidate, adapter_reason, dispatch_reason, reservation, session_of
 from headgate.core.scheduler_state import SchedulerState
-from headgate.model.units import Duration, Instant, PoolName, RequestId
+from headgate.model.units import Instant, PoolName, RequestId
 
 
 class Dispatcher:
@@ -133,7 +134,9 @@ class Dispatcher:
         # Compute the costs before the attempt opens: the reason counts the request as in flight, but the costs do not.
         costs = state.router.cost_breakdown(request, endpoint, cached_tokens)
         adapter = request.adapter
-        about_adapter = adapter_reason(endpoint, adapter) if adapter else ""
+        further = adapter_reason(endpoint, adapter) if adapter else ""
+        if request.e2e_ns is not None:
+            further += f"; decisive: {decisive_target(request)}"
         attempt = state.attempts.open(request, endpoint, promised, now)
         if ticket.gateway:
             state.fleet.health.record_sent(endpoint, ticket.gateway, now)
@@ -151,7 +154,7 @@ class Dispatcher:
                 service_class.idle_ns_max,
                 service_class.total_ns_max,
                 service_class.caps,
-                dispatch_reason(endpoint, promised) + about_adapter,
+                dispatch_reason(endpoint, promised) + further,
                 # By position, because keywords take longer: the level, the flag, the limits, the model, the hold time,
                 # the costs, the adapter, the route.
                 request.level,
@@ -222,7 +225,7 @@ class Dispatcher:
         request = state.requests.by_id.get(request_id)
         if request is not None and not attempt.superseded and not request.first_token:
             if request.service_class.hedging:
-                state.hedging.learn(request, attempt.endpoint.pool, Duration(now - attempt.last_progress_at))
+                state.hedging.learn(request, attempt, now)
                 state.hedging.unwatch(request)
             if request.hedge is not None or request.running is not attempt:
                 self.responded_first(request, attempt, now, out)

@@ -5,6 +5,10 @@ percentile comes from a histogram of the time between dispatch and first token f
 bounds differ by at most an eighth, and the counts are halved from time to time. There are no hedges until the histogram
 has enough samples.
 
+A caller that does not stream waits for the end of the response. Such a request is hedged only if its class has an e2e
+target, by a separate histogram of the time between dispatch and response. Snapshots do not include that histogram, so a
+new scheduler has to learn it again.
+
 The time to first token of an attempt that loses to its hedge is unknown. If such attempts were excluded, slow attempts
 would disappear from the histogram and hedges would be sent earlier and earlier. A losing attempt is therefore recorded
 with the time for which it was silent. That time is above the 95th percentile, so the attempt still counts as slow.
@@ -41,7 +45,7 @@ _RECOMPUTE_EVERY: Final = 16
 
 
 class TtftHistogram:
-    """Histogram of the time to first token for one class in one pool."""
+    """Histogram of the time to first token, or to the complete response, for one class in one pool."""
 
     __slots__ = ("_count", "_counts", "wait_ns")
 
@@ -81,31 +85,38 @@ class TtftHistogram:
 
 
 class Hedging:
-    """Histograms of the time to first token, and the timers of attempts that can be hedged."""
+    """Histograms of the times to the first token and to the complete response, and the timers of hedgeable attempts."""
 
-    __slots__ = ("_first_tokens", "silence_timers")
+    __slots__ = ("_first_tokens", "_responses", "silence_timers")
 
     def __init__(self, timer_heap: TimerHeap) -> None:
         self._first_tokens: dict[tuple[ClassName, PoolName], TtftHistogram] = {}
+        self._responses: dict[tuple[ClassName, PoolName], TtftHistogram] = {}
+        """Histograms of the time to the complete response, for requests that are not streamed."""
         self.silence_timers: Timers[RequestId] = Timers(timer_heap)
         """Timers of requests with one running attempt. A timer is due when the silence becomes unusual."""
 
-    def learn(self, request: Request, pool: PoolName, took_ns: Duration) -> None:
-        """Records how long an attempt in this pool was silent. Non-streaming requests are ignored."""
+    def learn(self, request: Request, attempt: Attempt, now: Instant) -> None:
+        """Records how long an attempt was silent. Requests that cannot be hedged are ignored."""
         if not _is_hedgeable(request):
             return
-        key = (request.service_class.name, pool)
-        if (first_tokens := self._first_tokens.get(key)) is None:
-            first_tokens = self._first_tokens[key] = TtftHistogram()
-        first_tokens.learn(took_ns)
+        histograms, began = self._first_tokens, attempt.last_progress_at
+        if not request.ticket.stream:
+            # Progress is reported if the engine streams the response, but the caller receives only the whole.
+            histograms, began = self._responses, attempt.sent_at
+        key = (request.service_class.name, attempt.endpoint.pool)
+        if (known := histograms.get(key)) is None:
+            known = histograms[key] = TtftHistogram()
+        known.learn(Duration(now - began))
 
     def watch(self, request: Request, pool: PoolName, now: Instant) -> None:
         """Sets the hedge timer for a request whose only attempt in this pool is silent."""
         if not _is_hedgeable(request):
             return
-        first_tokens = self._first_tokens.get((request.service_class.name, pool))
-        if first_tokens is not None and first_tokens.wait_ns is not None:
-            self.silence_timers.set(request.ticket.request_id, after(now, first_tokens.wait_ns))
+        histograms = self._first_tokens if request.ticket.stream else self._responses
+        known = histograms.get((request.service_class.name, pool))
+        if known is not None and known.wait_ns is not None:
+            self.silence_timers.set(request.ticket.request_id, after(now, known.wait_ns))
 
     def unwatch(self, request: Request) -> None:
         """Clears the hedge timer because the request has responded or ended."""
@@ -118,7 +129,7 @@ class Hedging:
         other = request.other_attempt(attempt)
         if other is not None:
             if other is request.running:
-                self.learn(request, other.endpoint.pool, Duration(now - other.last_progress_at))
+                self.learn(request, other, now)
             other.superseded = True
         request.running, request.hedge = attempt, None
         return other
@@ -127,11 +138,10 @@ class Hedging:
         """Drops classes and pools that are no longer in the policy. Running attempts are no longer hedged."""
         self.silence_timers.clear_all()
         classes, pools = [each.name for each in policy.classes if each.hedging], [each.name for each in policy.pools]
-        self._first_tokens = {
-            (name, pool): known
-            for (name, pool), known in self._first_tokens.items()
-            if name in classes and pool in pools
-        }
+        for histograms in (self._first_tokens, self._responses):
+            for name, pool in tuple(histograms):
+                if name not in classes or pool not in pools:
+                    del histograms[name, pool]
 
     def counters(self) -> tuple[TtftCounter, ...]:
         return tuple(
@@ -148,6 +158,6 @@ class Hedging:
 def _is_hedgeable(request: Request) -> bool:
     """Returns whether a hedge can help the request.
 
-    A hedge cannot help a non-streaming request, because its caller waits for the last token.
+    The usual time of a response that is not streamed is measured only if the class has an e2e target.
     """
-    return request.service_class.hedging and request.ticket.stream
+    return request.service_class.hedging and (request.ticket.stream or request.e2e_ns is not None)

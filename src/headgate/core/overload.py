@@ -308,6 +308,8 @@ class Overload:
         service_class = request.service_class
         floor = self._rules.min_shares.get(service_class.band, 0)
         in_time = service_class.ttft_ns or service_class.queue_wait_ns_max
+        if request.e2e_ns is not None:
+            in_time = request.overload_ttft_ns or in_time
         waiting = backlog.work.in_band(request.pools, service_class.band)
         return 100 * waiting < floor * in_time * fleet.live_count(request.pools)
 

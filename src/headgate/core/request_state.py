@@ -3,6 +3,7 @@
 The classes are slotted for speed and never leave the core.
 """
 
+from headgate.core.cost import first_token_on_busy_endpoint_ns
 from headgate.core.deadlines import Deadline, deadlines
 from headgate.core.engine_time import AttemptTime
 from headgate.core.events import AttemptEnding
@@ -11,7 +12,7 @@ from headgate.model.fault import FaultOrigin
 from headgate.model.money import NanoUsd
 from headgate.model.policy import ServiceClass
 from headgate.model.speed import EngineSpeed
-from headgate.model.ticket import Ticket
+from headgate.model.ticket import APIS_WITHOUT_OUTPUT, Ticket
 from headgate.model.units import Duration, Instant, PoolName, RequestId, after
 
 WorkKey = tuple[tuple[PoolName, ...], int, bool]
@@ -48,6 +49,7 @@ class Attempt:
         "prefilled_at",
         "reports_tokens",
         "reservation",
+        "sent_at",
         "streaming",
         "superseded",
         "ticket",
@@ -71,7 +73,7 @@ class Attempt:
         """Whether the first token has arrived."""
         self.prefilled = False
         """Whether the prefill has ended, or should have ended if the first token is not reported."""
-        self.prefilled_at = now
+        self.sent_at = self.prefilled_at = now
         self.usage_at_cancel: tuple[int, int, int] | None = None
         """Values for `tokens_used` if the client disconnected or the deadline passed. None for all other attempts."""
         self.streaming = False
@@ -114,6 +116,14 @@ class Attempt:
             (promised.prompt_tokens, promised.cached_tokens, self.tokens) if self.first_token else (0, 0, self.tokens)
         )
 
+    def record_response_time(self, now: Instant) -> None:
+        """Measures how long a response without generated tokens took, compared with the prediction."""
+        if self.ticket.api in APIS_WITHOUT_OUTPUT:
+            endpoint, promised = self.endpoint, self.reservation
+            speed = endpoint.settings.speed
+            predicted_ns = first_token_on_busy_endpoint_ns(speed, promised.prompt_tokens, promised.cached_tokens)
+            endpoint.response_times.learn(measured_ns=now - self.sent_at, predicted_ns=predicted_ns)
+
     def add_tokens(self, tokens: int, now: Instant) -> int:
         """Records new tokens and returns how many more KV-cache tokens to reserve."""
         self.tokens += tokens
@@ -142,6 +152,8 @@ class Request:
         "cost_ns",
         "deadline",
         "due",
+        "e2e_ns",
+        "e2e_target",
         "excluded",
         "fell_back",
         "finished_attempts",
@@ -151,6 +163,7 @@ class Request:
         "held_for",
         "held_ns",
         "isolated_member",
+        "later_tokens_ns",
         "level",
         "long_prompt",
         "model",
@@ -165,6 +178,7 @@ class Request:
         "running",
         "sequence",
         "service_class",
+        "service_ns",
         "session_visits",
         "shed_rank",
         "sheddability",
@@ -238,9 +252,27 @@ class Request:
         if self.deadline is not None and self.deadline.at < self.due:
             self.due = self.deadline.at
         """Earlier of the class target and the caller's deadline. It determines the order of a tenant's requests."""
-        self._reset_estimates()
+        self._reset_estimates(now)
 
-    def _reset_estimates(self) -> None:
+    def set_e2e_target(self, start: Instant) -> None:
+        """Sets the e2e target of the class, counted from this time. The caller's deadline does not move."""
+        self.e2e_ns, self.e2e_target, deadline = self.service_class.e2e_ns, None, self.completion_deadline
+        if self.e2e_ns is None:
+            return
+        self.e2e_target = after(start, self.e2e_ns)
+        if deadline is not None and deadline.at < self.e2e_target:
+            self.e2e_ns, self.e2e_target = deadline.allowed_ns, deadline.at
+
+    def set_service_time(self, service_ns: Duration, later_tokens_ns: Duration) -> None:
+        """Sets the predicted time on an endpoint, and the part of it after the first token. Updates the due time."""
+        self.service_ns, self.later_tokens_ns = service_ns, later_tokens_ns
+        self.due = NEVER if self.target is None else self.target
+        if self.deadline is not None and self.deadline.at < self.due:
+            self.due = self.deadline.at
+        if self.e2e_target is not None and self.e2e_target - later_tokens_ns < self.due:
+            self.due = Instant(self.e2e_target - later_tokens_ns)
+
+    def _reset_estimates(self, now: Instant) -> None:
         """Initialises the values that are estimated once the class and the pools are known."""
         self.account = self.ticket.tenant
         """Fairness account: the tenant, or the level of the tenant's path at which fair shares are counted."""
@@ -274,10 +306,16 @@ class Request:
         """Engine speed that `cost_ns` is based on."""
         self.uncached_reservation: Reservation | None = None
         """Reservation without a prefix-cache hit, when routing last ran."""
-        self.ttft_ns_min = _NO_TIME
-        """Time to first token on a busy endpoint that has headroom. 0 if the request has no target."""
+        self.ttft_ns_min = self.service_ns = self.later_tokens_ns = _NO_TIME
+        """Time to first token on a busy endpoint that has headroom, or 0 if the request has no TTFT target. Predicted
+        time from dispatch to the end of the response and the part of it after the first token, or 0 if the request has
+        no e2e target."""
         self.target_infeasible = False
         """Whether no engine of the pool could meet the class's default target, even without queueing."""
+        self.e2e_ns: Duration | None = None
+        """Time from arrival to the end of the response according to the class, or according to the caller if that is
+        shorter, and `e2e_target`, the resulting time. None if the class has no e2e target."""
+        self.e2e_target: Instant | None = None
         self.level = 0
         """Degradation level applied to the request."""
         self.shed_rank: int | None = None
@@ -286,15 +324,22 @@ class Request:
         """Sheddability by plan and fair share. The higher the value, the earlier degradation rejects the request."""
         self.added_pressure = 0
         """The request's contribution to the pressure while it is queued, in millionths."""
+        if self.service_class.e2e_ns is not None:
+            self.set_e2e_target(now)
 
     @property
     def overload_ttft_ns(self) -> Duration | None:
         """Time to first token used to measure overload.
 
-        The maximum queue wait applies if the class target cannot be met.
+        The maximum queue wait applies if the class target cannot be met. An e2e target leaves the time for the first
+        token that the rest of the response does not need.
         """
         service_class = self.service_class
-        return service_class.queue_wait_ns_max if self.target_infeasible else service_class.ttft_ns
+        ttft_ns = service_class.queue_wait_ns_max if self.target_infeasible else service_class.ttft_ns
+        if self.e2e_ns is None:
+            return ttft_ns
+        in_time = Duration(self.e2e_ns - self.later_tokens_ns)
+        return in_time if ttft_ns is None or in_time < ttft_ns else ttft_ns
 
     def in_flight(self) -> tuple[Attempt, ...]:
         """Returns the running attempts, excluding superseded ones."""

@@ -9,7 +9,7 @@ from headgate.core.routing.endpoints import EndpointSettings
 from headgate.core.routing.model_routes import with_route_weights
 from headgate.core.routing.model_tiers import tier_names
 from headgate.model.overrides import OperatorOverride
-from headgate.model.policy import AUTO_SERVICE_TIERS, Model, Policy, Pool, ServiceClass
+from headgate.model.policy import AUTO_SERVICE_TIERS, HeadroomRules, Model, Policy, Pool, ServiceClass
 from headgate.model.speed import EngineSpeed
 from headgate.model.tenant import Tenant, tenant_table
 from headgate.model.ticket import Ticket
@@ -17,14 +17,17 @@ from headgate.model.units import SECOND, ClassName, Duration, ModelName, PoolNam
 
 DISCOVERED_MAX: Final = 10_000
 """Maximum number of discovered models. Further adapters are ignored."""
+_LONG_PERCENT: Final = 50
+"""Prefill time from which on a prompt counts as long, in percent of the strictest e2e target of its pool."""
+_PS_PER_NS: Final = 1_000
 _WARM_UP_UNKNOWN = Duration(30 * SECOND)
 _SPEED_UNKNOWN = EngineSpeed()
 
 
 class Rules:
     __slots__ = (
-        *("_accounts", "_discovered", "adapters", "classes", "hash", "min_shares", "models", "policy", "pools"),
-        *("service_tiers", "tenants"),
+        *("_accounts", "_discovered", "adapters", "classes", "hash", "long_prompts", "min_shares", "models", "policy"),
+        *("pools", "service_tiers", "tenants"),
     )
 
     def __init__(self, policy: Policy, policy_hash: str) -> None:
@@ -42,6 +45,8 @@ class Rules:
         """LoRA adapter of each model that has one, by its name in the engines."""
         self.pools: dict[PoolName, Pool] = {each.name: each for each in policy.pools}
         self.min_shares = _min_shares(policy)
+        self.long_prompts = _long_prompts(policy)
+        """Minimum length of a prompt that counts as long, in tokens, for pools in which an e2e target lowers it."""
         self._discovered: dict[ModelName, None] = {}
         """Models that are adapters and are not in the policy."""
         self._accounts: dict[TenantId, TenantId] = {}
@@ -109,7 +114,7 @@ class Rules:
             self.speed(pool),
             kv_tokens,
             min((tpot_ns for tpot_ns, _ in promised), default=None),
-            self.policy.headroom,
+            self._headroom(pool),
             reserves,
             self.policy.routing.cross_zone_penalty_ns,
             min((tpot_ns for tpot_ns, is_default in promised if not is_default), default=None),
@@ -119,6 +124,10 @@ class Rules:
             self.policy.routing.adapter_load_penalty_ns,
             self.policy.routing.session_preference_ns,
         )
+
+    def _headroom(self, pool: PoolName) -> HeadroomRules:
+        rules = self.policy.headroom
+        return replace(rules, long_prompt_tokens=self.long_prompts[pool]) if pool in self.long_prompts else rules
 
     def account(self, tenant: TenantId) -> TenantId:
         """Returns the fairness account that a tenant's requests are charged to."""
@@ -153,3 +162,23 @@ def _min_shares(policy: Policy) -> dict[int, int]:
         if each.min_share_percent:
             floors[each.band] = max(floors.get(each.band, 0), each.min_share_percent)
     return floors
+
+
+def _long_prompts(policy: Policy) -> dict[PoolName, int]:
+    """Returns the minimum length of a long prompt for each pool in which an e2e target lowers it.
+
+    A prompt whose computation takes a large part of the target would make requests behind it miss the target, so such
+    prompts use only the long lane. A prompt that fits into one step is never long. An assumed speed sets no limit.
+    """
+    found: dict[PoolName, int] = {}
+    for service_class in policy.classes:
+        if service_class.e2e_ns is None:
+            continue
+        for pool in policy.pools:
+            if pool.speed_assumed or (service_class.pools and pool.name not in service_class.pools):
+                continue
+            prefill_ps = _LONG_PERCENT * service_class.e2e_ns * _PS_PER_NS // 100
+            tokens = max(pool.speed.chunk_tokens, prefill_ps // max(1, pool.speed.prefill_token_ps))
+            if tokens < found.get(pool.name, policy.headroom.long_prompt_tokens):
+                found[pool.name] = tokens
+    return found

@@ -111,6 +111,18 @@ class ServiceClass:
     A default does not apply while engine speeds are being learned, or if the engines cannot meet it even for a single
     request.
     """
+    e2e_ns: Duration | None = None
+    """Target for the time from the arrival of a request to the end of its response.
+
+    Requests that can no longer meet it are not sent to an engine.
+    """
+
+    @property
+    def latency_target_ns(self) -> Duration | None:
+        """Stricter of the TTFT and e2e targets. None if the class has neither."""
+        if self.ttft_ns is None or self.e2e_ns is None:
+            return self.e2e_ns if self.ttft_ns is None else self.ttft_ns
+        return min(self.ttft_ns, self.e2e_ns)
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,7 +62,7 @@ _TRAFFIC: Final = (
         "headgate_goodput_requests_total",
         "class",
         "Requests completed within all latency targets of their class.",
-        "The targets are `ttft` and `tpot`, which apply only to streams. All completed non-streaming requests count.",
+        "The targets are `ttft` and `tpot`, which apply only to streams, and `e2e`.",
     ),
     counter(
         "headgate_cost_usd_total",
@@ -111,14 +111,14 @@ _OBJECTIVES: Final = (
         "`ttft` counts streams, including those that were rejected or failed before their first token. `duration` "
         "counts completed requests. `availability` counts all requests except those that ended because of a caller "
         "error, a cancellation or a limit.",
-        exposed_when="the class has a `ttft` or [objectives](configuration.md#classesnameobjectives)",
+        exposed_when="the class has a `ttft`, an `e2e` or [objectives](configuration.md#classesnameobjectives)",
     ),
     counter(
         "headgate_objective_good_requests_total",
         "class objective",
         "Requests that met an objective of their class.",
         "Each request is compared with the exact target rather than with histogram buckets.",
-        exposed_when="the class has a `ttft` or objectives",
+        exposed_when="the class has a `ttft`, an `e2e` or objectives",
     ),
     gauge(
         "headgate_objective_target_ratio",

@@ -74,6 +74,8 @@ class ClassTargets:
     ttft_ns: Duration | None = None
     tpot_ns: Duration | None = None
     duration_ns: Duration | None = None
+    """Limit of the objective for the total time, which does not affect goodput."""
+    e2e_ns: Duration | None = None
 
 
 class ClassMeter:

@@ -156,7 +156,8 @@ class Meters:
         self.objectives = dict(objectives)
         for name, meter in self.classes.items():
             duration_ns = self.objectives.get(name, Objectives()).duration_ns
-            meter.targets = ClassTargets(meter.targets.ttft_ns, meter.targets.tpot_ns, duration_ns)
+            targets = meter.targets
+            meter.targets = ClassTargets(targets.ttft_ns, targets.tpot_ns, duration_ns, targets.e2e_ns)
 
     def count_rejected(self, outcome: Outcome) -> None:
         """Counts a request that was rejected before it reached the scheduler."""
@@ -384,7 +385,7 @@ class Meters:
         self._heaviest.change(policy.tenants)
         _replace_keys(self.tenants, (OTHER, *self._heaviest.first(TENANTS_MAX)), TenantMeter)
         for each in policy.classes:
-            self.classes[each.name].targets = ClassTargets(each.ttft_ns, each.tpot_ns)
+            self.classes[each.name].targets = ClassTargets(each.ttft_ns, each.tpot_ns, e2e_ns=each.e2e_ns)
         self.set_objectives(self.objectives)
         self.held_requests = _held_counters(self.held_requests, policy)
         self.routes.change_models(policy.models)
@@ -418,7 +419,10 @@ def _count_completed(found: _OpenRequest, meter: ClassMeter, now: Instant) -> No
         if usage.output_tokens > 0:
             meter.useful_output_tokens += usage.output_tokens
             found.activity.request_completed(usage.output_tokens)
-    if not found.stream or _within_targets(found, meter.targets, now):
+    targets = meter.targets
+    if targets.e2e_ns is not None and now - found.arrived_at > targets.e2e_ns:
+        return
+    if not found.stream or _within_targets(found, targets, now):
         meter.goodput += 1
 
 

@@ -515,6 +515,20 @@ def test_requests_without_a_target_and_non_streaming_requests_are_not_evaluated(
     assert attainment(whole, 10) == (0, 0)
 
 
+def test_response_that_is_not_streamed_is_compared_with_the_e2e_target() -> None:
+    classes = (replace(a_class(queue_length_max=1), e2e_ns=duration(2)),)
+    watched = Watched(*ready("e1"), policy=a_policy(classes=classes))
+    watched.tell(1, arrived("a", stream=False))
+    watched.tell(2, first_token("a", delivered=False))
+    watched.tell(2.5, completed("a", tokens=5))
+    watched.tell(3, arrived("b", stream=False))
+    watched.tell(6, completed("b", first_token=True))
+    assert attainment(watched, 10) == (2, 1)
+
+    watched.tell(11, *(arrived(name, stream=False) for name in names(5)))
+    assert attainment(watched, 20) == (3, 3), "one request runs and one is queued"
+
+
 def test_request_rejected_for_lack_of_capacity_is_counted_as_a_missed_target() -> None:
     watched = Watched(*ready("e1", places=1), policy=WITH_TARGET)
     watched.tell(1, *(arrived(name) for name in names(5)))

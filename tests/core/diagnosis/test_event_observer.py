@@ -93,6 +93,29 @@ def test_first_token_without_a_target_is_late_if_it_takes_much_longer_than_usual
     assert (now_of(watch).judged, now_of(watch).late) == (2, 1)
 
 
+def test_response_of_a_class_with_only_an_e2e_target_is_judged_when_it_is_complete() -> None:
+    watch = a_watch(a_policy(classes=(replace(INTERACTIVE, e2e_ns=duration(1)), BATCH)))
+    for request, seconds, stream in (("a", 0.9, False), ("b", 1.1, False), ("c", 1.1, True)):
+        sent(watch, request, stream=stream)
+        if stream:
+            saw(watch, first_token(request), now=at(1.05))
+        ended = end(request, Outcome.COMPLETED, attempts=1)
+        saw(watch, completed(request, first_token=not stream), ended, now=at(seconds))
+
+    seen = now_of(watch)
+    assert (seen.judged, seen.late, seen.unjudged) == (3, 2, 0)
+    assert seen.bad_by.by_name == {"interactive acme": 2}
+
+
+def test_deadline_shorter_than_the_e2e_target_is_not_the_fault_of_the_pool() -> None:
+    watch = a_watch(a_policy(classes=(replace(INTERACTIVE, e2e_ns=duration(1)), BATCH)))
+    for request, allowed in (("a", 0.5), ("b", 2)):
+        saw(watch, arrived(request, stream=False, complete_within=allowed))
+        saw(watch, TimerFired(), end(request, Outcome.DEADLINE_EXCEEDED))
+
+    assert (now_of(watch).gave_up, now_of(watch).rejected) == (1, 1)
+
+
 def test_first_token_in_a_cost_class_or_unknown_class_is_not_evaluated() -> None:
     watch = a_watch()
     saw(watch, arrived("a"), dispatch("a", service_class="batch"))

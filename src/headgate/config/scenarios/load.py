@@ -158,13 +158,14 @@ def _with_targets(each: ServiceClass, asked: CallerBehaviour | None) -> ServiceC
 
 def _warn_of_late_targets(file: ScenarioFile, report: ConfigReport) -> None:
     for name, section in (file.classes or {}).items():
-        wanted = file.callers[name].ttft if name in file.callers else None
-        if isinstance(section.ttft, int) and wanted is not None and section.ttft > wanted:
-            warning = (
-                f"is longer than the callers' ttft of {duration_text(wanted)}, so responses that are too late for the "
-                "callers are still computed; lower it, or remove it"
-            )
-            report.add_warning(("classes", name, "ttft"), warning)
+        callers = file.callers.get(name, CallersSection())
+        for setting, own, wanted in (("ttft", section.ttft, callers.ttft), ("e2e", section.e2e, callers.e2e)):
+            if isinstance(own, int) and wanted is not None and own > wanted:
+                warning = (
+                    f"is longer than the callers' {setting} of {duration_text(wanted)}, so responses that are too late "
+                    "for the callers are still computed; lower it, or remove it"
+                )
+                report.add_warning(("classes", name, setting), warning)
 
 
 def _policy(

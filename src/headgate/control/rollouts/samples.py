@@ -137,19 +137,23 @@ class RolloutSamples:
                 self._add_latencies(side, found, now)
 
     def _add_latencies(self, side: RouteSamples, found: _OpenRequest, now: Instant) -> None:
-        first_at = found.first_token_at
-        if first_at is None:
-            return
-        ttft_ns, tpot_ns = first_at - found.arrived_at, 0.0
-        side.ttft_ns.add(ttft_ns)
-        if found.tokens > 1:
-            tpot_ns = (now - first_at) / (found.tokens - 1)
-            side.tpot_ns.add(tpot_ns)
-        rules = self._rules
+        rules, first_at = self._rules, found.first_token_at
         of_class = None if rules is None or found.service_class is None else rules.classes.get(found.service_class)
-        if of_class is not None and (of_class.ttft_ns is not None or of_class.tpot_ns is not None):
-            too_late = of_class.ttft_ns is not None and ttft_ns > of_class.ttft_ns
-            side.missed.add(hit=too_late or (of_class.tpot_ns is not None and tpot_ns > of_class.tpot_ns))
+        late: list[bool] = []
+        if of_class is not None and of_class.e2e_ns is not None:
+            late.append(now - found.arrived_at > of_class.e2e_ns)
+        if first_at is not None:
+            ttft_ns, tpot_ns = first_at - found.arrived_at, 0.0
+            side.ttft_ns.add(ttft_ns)
+            if found.tokens > 1:
+                tpot_ns = (now - first_at) / (found.tokens - 1)
+                side.tpot_ns.add(tpot_ns)
+            if of_class is not None and of_class.ttft_ns is not None:
+                late.append(ttft_ns > of_class.ttft_ns)
+            if of_class is not None and of_class.tpot_ns is not None:
+                late.append(tpot_ns > of_class.tpot_ns)
+        if late:
+            side.missed.add(hit=any(late))
 
     def _route_of(self, ticket: Ticket) -> str:
         """Returns the route of a request that was never sent."""

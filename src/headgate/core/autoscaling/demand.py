@@ -12,9 +12,10 @@ another model's pools is counted both there and in its own pools.
 Response lengths and cached prompt tokens are learned from engine reports, as in the scheduler. Engine time is computed
 from the pool's declared speed, corrected by the learned speed of its endpoints.
 
-Attainment is counted as well: the streaming requests of classes with a time-to-first-token target, and how many of them
-missed it or were rejected for lack of capacity. Requests that were held for a cold start or needed another attempt are
-excluded, because more endpoints would not have helped them.
+Attainment is counted as well: the streaming requests of classes with a time-to-first-token or e2e target, the other
+requests of classes with an e2e target, and how many of them missed it or were rejected for lack of capacity. Requests
+that were held for a cold start or needed another attempt are excluded, because more endpoints would not have helped
+them.
 
 If the result is used only for observation, the caller may sample: it can skip some requests and give others a higher
 weight.
@@ -100,14 +101,14 @@ class _CacheHits:
 class _OpenRequest:
     """An open request."""
 
-    __slots__ = ("answers", "arrived_at", "model", "output_limit", "pool", "ticket", "ttft_ns", "unjudged", "weight")
+    __slots__ = ("answers", "arrived_at", "model", "output_limit", "pool", "target_ns", "ticket", "unjudged", "weight")
 
     def __init__(self, ticket: Ticket, weight: int, now: Instant) -> None:
         self.ticket = ticket
         self.arrived_at = now
-        self.unjudged = ticket.stream
-        """Whether the first token has yet to be compared with the target."""
-        self.ttft_ns: Duration | None = None
+        self.unjudged = True
+        """Whether the first token or, without streaming, the response has yet to be compared with the target."""
+        self.target_ns: Duration | None = None
         """Target of the class that the request was sent with."""
         self.weight = weight
         """Number of requests that this one represents."""
@@ -237,17 +238,19 @@ class DemandObserver:
             self._weight = found.weight
             self._count(found.ticket, command.pool, command.caps, command.model)
         found.pool, found.model = command.pool, command.model or found.ticket.model
-        found.ttft_ns = self._ttft_ns(command.service_class)
+        found.target_ns = self._class_target_ns(command.service_class, found.ticket)
         found.answers = found.ticket.answers(command.caps.n)
         found.output_limit = found.ticket.output_limit(command.caps.output_tokens)
 
     def _first_token(self, request_id: RequestId, now: Instant) -> None:
         found = self._open.get(request_id)
-        if found is None or not found.unjudged:
-            return
+        if found is not None and found.unjudged and found.ticket.stream:
+            self._judge(found, now)
+
+    def _judge(self, found: _OpenRequest, now: Instant) -> None:
         found.unjudged = False
-        if found.ttft_ns is not None:
-            in_time = now - found.arrived_at <= found.ttft_ns
+        if found.target_ns is not None:
+            in_time = now - found.arrived_at <= found.target_ns
             self._attainment.first_token(found.pool, found.weight, in_time=in_time)
 
     def _ended(self, command: End) -> None:
@@ -261,7 +264,11 @@ class DemandObserver:
         if event.first_token:
             self._first_token(event.request_id, now)
         usage, found = event.usage, self._open.get(event.request_id)
-        if found is None or usage is None or event.ending is not _COMPLETED:
+        if found is None or event.ending is not _COMPLETED:
+            return
+        if found.unjudged and not found.ticket.stream:
+            self._judge(found, now)
+        if usage is None:
             return
         if usage.source is _ENGINE:
             ticket, answers, most = found.ticket, found.answers, found.output_limit
@@ -302,16 +309,18 @@ class DemandObserver:
         """Counts a request that could have been served in time with more capacity."""
         if (
             command.outcome not in MISSED_TARGET_OUTCOMES
-            or not ticket.stream
-            or self._ttft_ns(command.service_class) is None
+            or self._class_target_ns(command.service_class, ticket) is None
         ):
             return
         if isinstance(verdict := check_policy(ticket, self._rules), Admitted):
             self._attainment.reject(verdict.pools, self._weight)
 
-    def _ttft_ns(self, name: ClassName | None) -> Duration | None:
+    def _class_target_ns(self, name: ClassName | None, ticket: Ticket) -> Duration | None:
+        """Returns the target of a request in this class. Only an e2e target applies without streaming."""
         service_class = None if name is None else self._rules.classes.get(name)
-        return None if service_class is None else service_class.ttft_ns
+        if service_class is None:
+            return None
+        return service_class.latency_target_ns if ticket.stream else service_class.e2e_ns
 
     def _add(self, work: _Work, pool: PoolName, prompt_tokens: int, output_tokens: int, prompts: int) -> None:
         speed, cached = self._rules.speed(pool), self._cached.get(pool)
@@ -423,8 +432,9 @@ class DemandObserver:
 
 
 def _target_ns(service_class: ServiceClass) -> Duration:
-    """Returns the time-to-first-token target, or the maximum queue wait if the class has no target."""
-    return max(Duration(1), service_class.queue_wait_ns_max if service_class.ttft_ns is None else service_class.ttft_ns)
+    """Returns the stricter of the TTFT and e2e targets, or the maximum queue wait if the class has no target."""
+    target_ns = service_class.latency_target_ns
+    return max(Duration(1), service_class.queue_wait_ns_max if target_ns is None else target_ns)
 
 
 def _endpoints_by_pool(summary: Summary) -> dict[PoolName, _PoolEndpoints]:

@@ -5,7 +5,7 @@ pool of its model, and also in another pool if it is sent there. An attempt's me
 pool.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, cast
 
@@ -265,7 +265,7 @@ class EventObserver:
         took = now - request.arrived
         seen.record_ttft(request.service_class, took)
         patience = self._ttft_limit_ns(request)
-        if patience is not None:
+        if patience is not None and not _has_only_e2e(self.classes[request.service_class]):
             request.judged = True
             seen.judged += 1
             if took > patience:
@@ -275,16 +275,7 @@ class EventObserver:
     def _ttft_limit_ns(self, request: _OpenRequest) -> Duration | None:
         """Returns the time limit for the first token, or None if the class is not latency-sensitive."""
         service_class = self.classes.get(cast("ClassName", request.service_class))
-        if service_class is None:
-            return None
-        if service_class.ttft_ns is not None:
-            return service_class.ttft_ns
-        if service_class.optimize_for is not OptimizationGoal.LATENCY:
-            return None
-        count, total_ns = request.pool.history.baseline.ttft_by.get(service_class.name, (0, 0))
-        if not count:
-            return _TTFT_LIMIT_DEFAULT_NS
-        return Duration(max(_TTFT_LIMIT_NS_MIN, _TTFT_LIMIT_TIMES * total_ns // count))
+        return None if service_class is None else _time_limit_ns(service_class, request.pool)
 
     def _progressed(self, event: AttemptsProgressed, now: Instant) -> None:
         attempts = self._attempts
@@ -358,7 +349,8 @@ class EventObserver:
             for bill in end.bills:
                 lengths.cost += bill.input_nano_usd + bill.output_nano_usd + bill.overhead_nano_usd
         if end.outcome is _REQUEST_COMPLETED:
-            seen.unjudged += not request.judged
+            if not request.judged:
+                _judge_response(request, self.classes, now)
             return
         if end.outcome is _RATE_LIMITED:
             self._rate_limited(request, now)
@@ -460,3 +452,34 @@ def _homes(policy: Policy, pools: dict[PoolName, PoolStats]) -> dict[ModelName, 
         for model in policy.models
         if (home := next((each for each in model.all_pools if each in pools), None)) is not None
     }
+
+
+def _time_limit_ns(service_class: ServiceClass, pool: PoolStats) -> Duration | None:
+    """Returns the time limit for the first token or, if the class has only an e2e target, for the response."""
+    if service_class.ttft_ns is not None:
+        return service_class.ttft_ns
+    if service_class.e2e_ns is not None:
+        return service_class.e2e_ns
+    if service_class.optimize_for is not OptimizationGoal.LATENCY:
+        return None
+    count, total_ns = pool.history.baseline.ttft_by.get(service_class.name, (0, 0))
+    if not count:
+        return _TTFT_LIMIT_DEFAULT_NS
+    return Duration(max(_TTFT_LIMIT_NS_MIN, _TTFT_LIMIT_TIMES * total_ns // count))
+
+
+def _has_only_e2e(service_class: ServiceClass) -> bool:
+    return service_class.ttft_ns is None and service_class.e2e_ns is not None
+
+
+def _judge_response(request: _OpenRequest, classes: Mapping[ClassName, ServiceClass], now: Instant) -> None:
+    """Compares a complete response with the e2e target of its class."""
+    seen, name = request.pool.history.current, request.service_class
+    service_class = None if name is None else classes.get(name)
+    if service_class is None or service_class.e2e_ns is None:
+        seen.unjudged += 1
+        return
+    seen.judged += 1
+    if now - request.arrived > service_class.e2e_ns:
+        seen.late += 1
+        seen.count_bad(name, request.tenant)

@@ -13,7 +13,7 @@ from headgate.core.overload import Overload
 from headgate.core.queues.backlog import Backlog
 from headgate.core.queues.holds import Holds
 from headgate.core.queues.min_shares import MinShares
-from headgate.core.request_state import Request
+from headgate.core.request_state import NEVER, Request
 from headgate.core.routing.fleet import FleetState
 from headgate.core.rules import Rules
 from headgate.core.timers import TimerHeap, Timers
@@ -140,6 +140,8 @@ class Queue:
         if request.target is not None and not request.target_infeasible:
             # A response that cannot start in time even on the fastest endpoint is not worth computing.
             wait_ns = min(wait_ns, request.target - request.ttft_ns_min - now)
+        if request.e2e_target is not None:
+            wait_ns = min(wait_ns, request.e2e_target - request.service_ns - now)
         return Duration(wait_ns if wait_ns > 0 else 0)
 
 
@@ -148,12 +150,25 @@ def queue_timeout_reason(request: Request) -> str:
     service_class, held = request.service_class, ""
     if request.held_ns:
         held = f" ({format_seconds(request.held_ns)} of it for an endpoint to start)"
-    if request.waited_ns - request.held_ns < service_class.queue_wait_ns_max and service_class.ttft_ns is not None:
-        target = f'TTFT target of class "{service_class.name}" ({format_seconds(service_class.ttft_ns)})'
-        why = f" and can no longer meet the {target}"
+    target = decisive_target(request)
+    if request.waited_ns - request.held_ns < service_class.queue_wait_ns_max and target:
+        why = f" and can no longer meet {target}"
     else:
         why = f', the maximum in class "{service_class.name}"'
     return f"waited {format_seconds(request.waited_ns)}{held}{why}"
+
+
+def decisive_target(request: Request) -> str:
+    """Returns the target that determines how long the request may wait. Empty if only the maximum wait does."""
+    service_class = request.service_class
+    ttft_ns, e2e_ns, e2e_target = service_class.ttft_ns, request.e2e_ns, request.e2e_target
+    start_by = NEVER if request.target is None or request.target_infeasible else request.target - request.ttft_ns_min
+    if e2e_ns is not None and e2e_target is not None and e2e_target - request.service_ns < start_by:
+        if request.completion_deadline is not None and request.completion_deadline.at == e2e_target:
+            return f"the caller's deadline for the complete response ({format_seconds(e2e_ns)})"
+        needs = f"of which the response needs about {format_seconds(request.service_ns)}"
+        return f'the e2e target of class "{service_class.name}" ({format_seconds(e2e_ns)}, {needs})'
+    return "" if ttft_ns is None else f'the TTFT target of class "{service_class.name}" ({format_seconds(ttft_ns)})'
 
 
 def _end_hold(request: Request, now: Instant) -> None:
@@ -164,3 +179,5 @@ def _end_hold(request: Request, now: Instant) -> None:
     if request.target is not None:
         ttft_ns = request.service_class.ttft_ns
         request.target = None if ttft_ns is None else after(now, ttft_ns)
+    if request.e2e_target is not None:
+        request.set_e2e_target(now)

@@ -10,8 +10,10 @@ Terms only rank the candidates that `router` selects. It adds `session_preferenc
 from collections.abc import Callable
 from typing import Final
 
+from headgate.core.cost import first_token_on_busy_endpoint_ns
 from headgate.core.request_state import Request
 from headgate.core.routing.endpoints import EndpointRecord
+from headgate.model.ticket import APIS_WITHOUT_OUTPUT
 
 CostTerm = Callable[[EndpointRecord, Request, int], int]
 """Cost of an endpoint for a request, given the number of prompt tokens that the endpoint probably has cached."""
@@ -60,6 +62,26 @@ def adapter_load(endpoint: EndpointRecord, request: Request, _cached_tokens: int
     return 0 if request.adapter in endpoint.adapters.active else endpoint.settings.adapter_load_ns
 
 
+def later_tokens(endpoint: EndpointRecord, request: Request, _cached_tokens: int) -> int:
+    """Decode time of the tokens after the first, for a request with an e2e target."""
+    steps = request.output_tokens // request.answers - 1
+    if steps < 1:
+        return 0
+    shared, speed = endpoint.device_load, endpoint.settings.speed
+    sequences = shared.in_flight + shared.foreign + request.answers
+    step_ps = speed.decode_ps(sequences, shared.kv_used + shared.kv_foreign + request.prompt_tokens)
+    return endpoint.speed_estimator.decode_percent * steps * step_ps // _PERCENT_PS_PER_NS
+
+
+def measured_response(endpoint: EndpointRecord, request: Request, cached_tokens: int) -> int:
+    """Measured time of responses without generated tokens, relative to the other endpoints of the pool."""
+    percent = endpoint.response_times.relative_percent()
+    if not percent or request.ticket.api not in APIS_WITHOUT_OUTPUT:
+        return 0
+    own_ns = first_token_on_busy_endpoint_ns(endpoint.settings.speed, request.prompt_tokens, cached_tokens)
+    return percent * own_ns // 100
+
+
 def session_preference(endpoint: EndpointRecord, request: Request, _cached_tokens: int) -> int:
     """Preference for the endpoint that served the request's session last.
 
@@ -77,3 +99,5 @@ def session_preference(endpoint: EndpointRecord, request: Request, _cached_token
 COST_TERMS: Final[tuple[CostTerm, ...]] = (pending_prefill, interference, own_prefill, prefix_hit, distance)
 ADAPTER_COST_TERMS: Final[tuple[CostTerm, ...]] = (adapter_load,)
 """Terms that apply only to requests with a LoRA adapter."""
+E2E_COST_TERMS: Final[tuple[CostTerm, ...]] = (later_tokens, measured_response)
+"""Terms that apply only to requests with an e2e target."""

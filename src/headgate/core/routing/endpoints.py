@@ -13,6 +13,7 @@ from headgate.core.cost import first_token_ns
 from headgate.core.engine_time import EngineTime
 from headgate.core.routing.adapter_slots import AdapterSlots
 from headgate.core.routing.devices import InFlightLoad
+from headgate.core.routing.response_times import ResponseTimes
 from headgate.core.routing.sequence_limit import SequenceLimit
 from headgate.core.routing.service_log import ServiceLog
 from headgate.core.routing.speed_estimator import SpeedEstimator
@@ -133,6 +134,7 @@ class EndpointRecord(InFlightLoad):
         "probe_trouble",
         "ready_at",
         "reports_metrics",
+        "response_times",
         "sequence_limit",
         "service_log",
         "settings",
@@ -183,7 +185,7 @@ class EndpointRecord(InFlightLoad):
         """Expected prefill time of the prompts computed since the last progress report, in picoseconds."""
         self.failures = self.ejections = 0
         """Consecutive failures that are the endpoint's fault, and consecutive ejections."""
-        self.service_log = ServiceLog()
+        self.service_log, self.response_times = ServiceLog(), ResponseTimes()
         self.ejected_until = now
         self.probe_passes = False
         """Whether the last probe passed. False if the endpoint has not been probed."""

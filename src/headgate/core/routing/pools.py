@@ -11,6 +11,7 @@ from typing import Final
 from headgate.core.routing.endpoints import EndpointRecord, EndpointSettings
 from headgate.core.routing.pool_speed import PoolSpeed
 from headgate.core.routing.prefix_index import PrefixIndex
+from headgate.core.routing.response_times import ResponseTimes
 from headgate.core.routing.session_index import SessionIndex
 from headgate.core.routing.turnover import Turnover
 from headgate.model.endpoint import EndpointState
@@ -38,6 +39,7 @@ class PoolRecord:
         "live_count",
         "long_count",
         "prefixes",
+        "response_times",
         "sessions",
         "settings",
         "speed",
@@ -53,7 +55,7 @@ class PoolRecord:
         self._limit = 0
         """Total concurrency limit of the live endpoints."""
         self.turnover = Turnover()
-        self.prefixes, self.sessions = PrefixIndex(), SessionIndex()
+        self.prefixes, self.sessions, self.response_times = PrefixIndex(), SessionIndex(), ResponseTimes()
         self._slots: dict[int, EndpointRecord] = {}
         self.long_count = 0
         """Number of endpoints that are processing a long prompt."""
@@ -67,6 +69,7 @@ class PoolRecord:
         while endpoint.slot in self._slots:
             endpoint.slot += 1
         self._slots[endpoint.slot] = self.endpoints[endpoint.id] = endpoint
+        endpoint.response_times.pool = self.response_times
 
     def endpoint_at(self, slot: int) -> EndpointRecord:
         return self._slots[slot]

@@ -13,6 +13,9 @@ hits. For the same reason a long prompt does not wait for the long lane if its u
 A request with a LoRA adapter goes only to endpoints that hold the adapter and have a slot for it (`adapter_slots`). For
 these requests all endpoints with headroom are candidates, and the time to load an inactive adapter is one more cost.
 
+For a request with an e2e target, the few least loaded endpoints are candidates, and the time of the tokens after the
+first is one more cost.
+
 The endpoint of the last failed attempt is excluded as long as another endpoint is live, even if that one is full at the
 moment. The same applies to endpoints that the request's cell member cannot reach (`reach`).
 """
@@ -23,7 +26,13 @@ from itertools import islice
 from typing import Final
 
 from headgate.core.request_state import Request
-from headgate.core.routing.cost_terms import ADAPTER_COST_TERMS, COST_TERMS, CostTerm, session_preference
+from headgate.core.routing.cost_terms import (
+    ADAPTER_COST_TERMS,
+    COST_TERMS,
+    E2E_COST_TERMS,
+    CostTerm,
+    session_preference,
+)
 from headgate.core.routing.endpoints import EndpointRecord, Reservation
 from headgate.core.routing.filters import FILTERS, RoutingFilter
 from headgate.core.routing.fleet import FleetState
@@ -46,6 +55,8 @@ class LeastTimeRouter:
     terms: tuple[CostTerm, ...] = COST_TERMS
     adapter_terms: tuple[CostTerm, ...] = ADAPTER_COST_TERMS
     """Additional cost terms of requests with a LoRA adapter."""
+    e2e_terms: tuple[CostTerm, ...] = E2E_COST_TERMS
+    """Additional cost terms of requests with an e2e target."""
 
     def choose(self, request: Request, pools: tuple[PoolName, ...], fleet: FleetState) -> Candidate | None:
         """Returns the best endpoint in these pools, or None if no endpoint has capacity for the request."""
@@ -75,6 +86,10 @@ class LeastTimeRouter:
         for term in self.terms + self.adapter_terms if request.adapter else self.terms:
             if cost_ns := term(endpoint, request, cached_tokens):
                 shares += ((term.__name__, cost_ns),)
+        if request.e2e_ns is not None:
+            for term in self.e2e_terms:
+                if cost_ns := term(endpoint, request, cached_tokens):
+                    shares += ((term.__name__, cost_ns),)
         if request.session_visits and (cost_ns := session_preference(endpoint, request, cached_tokens)):
             shares += ((session_preference.__name__, cost_ns),)
         return shares
@@ -106,6 +121,8 @@ class LeastTimeRouter:
         """Returns the least loaded endpoint that passes the filters. Usually that is the first one."""
         if request.adapter:
             return self._cheapest_with_adapter(request, promised, pool)
+        if request.e2e_ns is not None:
+            return self._first_to_finish(request, promised, pool)
         zone = request.ticket.zone
         first = pool.least_loaded(zone)
         if first is None or self._passes(first, request, promised):
@@ -135,6 +152,28 @@ class LeastTimeRouter:
                     best, least = endpoint, rank
         return best
 
+    def _first_to_finish(self, request: Request, promised: Reservation, pool: PoolRecord) -> EndpointRecord | None:
+        """Returns the endpoint that is expected to complete the response first, among the least loaded ones.
+
+        The least loaded endpoint computes the prompt first, but may take longer for the rest of the response.
+        """
+        found: list[EndpointRecord] = []
+
+        def collect(endpoint: EndpointRecord) -> bool:
+            if self._passes(endpoint, request, promised):
+                found.append(endpoint)
+            return False
+
+        zone, unreachable = request.ticket.zone, request.unreachable_endpoints
+        pool.first_by_load(collect, scanned_max=_CANDIDATES_MAX, zone=zone, uncounted=unreachable)
+        best: EndpointRecord | None = None
+        least_ns = 0
+        for endpoint in found:
+            score_ns = self._score_ns(request, endpoint, 0)
+            if best is None or score_ns < least_ns:
+                best, least_ns = endpoint, score_ns
+        return best
+
     def _passes(self, endpoint: EndpointRecord, request: Request, promised: Reservation) -> bool:
         if request.adapter and not endpoint.adapters.accepts(request.adapter):
             return False
@@ -148,6 +187,9 @@ class LeastTimeRouter:
         score_ns = 0
         for term in self.terms + self.adapter_terms if request.adapter else self.terms:
             score_ns += term(endpoint, request, cached_tokens)
+        if request.e2e_ns is not None:
+            for term in self.e2e_terms:
+                score_ns += term(endpoint, request, cached_tokens)
         if request.session_visits:
             score_ns += session_preference(endpoint, request, cached_tokens)
         return score_ns
