@@ -38,6 +38,7 @@ from headgate.model.policy import (
     SheddingRules,
 )
 from headgate.model.prefix import pack_hashes, prefix_tokens
+from headgate.model.provider_limits import ProviderLimits
 from headgate.model.speed import EngineSpeed
 from headgate.model.tenant import Plan, Tenant
 from headgate.model.units import (
@@ -103,6 +104,8 @@ class EventMix:
     """Fraction of events that report engine metrics."""
     faults: tuple[Fault, ...] = ()
     """Possible faults for failed attempts. If empty, the fault is unknown."""
+    limited: tuple[str, ...] = ()
+    """Endpoints that report rate limits with some of their responses."""
     bodies: int = 0
     """Number of distinct bodies that each tenant sends. If 0, each request has its own body."""
 
@@ -162,7 +165,7 @@ class EventGenerator:
             return self._arrival()
         if kind < 0.56:
             attempt = self.chance.choice(self.open)
-            return first_token(attempt.request_id, attempt.attempt)
+            return replace(first_token(attempt.request_id, attempt.attempt), limits=self._limits(attempt))
         if kind < 0.61:
             chosen = self.chance.sample(talking, min(5, len(talking)))
             tokens = self.chance.choice((0, 9, 9, 70, 500))
@@ -236,7 +239,22 @@ class EventGenerator:
         fault = None
         if self.world.faults and ending is AttemptEnding.FAILED:
             fault = self.chance.choice(self.world.faults)
-        return AttemptEnded(RequestId(attempt.request_id), attempt.attempt, ending, "as it happened", usage, fault)
+        return AttemptEnded(
+            RequestId(attempt.request_id),
+            attempt.attempt,
+            ending,
+            "as it happened",
+            usage,
+            fault,
+            limits=self._limits(attempt),
+        )
+
+    def _limits(self, attempt: Dispatch) -> ProviderLimits | None:
+        if attempt.endpoint_id not in self.world.limited or self.chance.random() < 0.5:
+            return None
+        left, reset = self.chance.choice((None, 0, 2, 5)), duration(self.chance.choice((0.1, 0.5, 2)))
+        tokens, wait = self.chance.choice((None, 0, 100, 5_000)), duration(self.chance.choice((0, 0, 0, 0.5)))
+        return ProviderLimits(left, reset, tokens, reset, wait)
 
     def _fleet(self) -> Event:
         name = self.chance.choice(list(self.world.endpoints))

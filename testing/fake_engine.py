@@ -59,6 +59,8 @@ class FakeEngine:
         self.adapters_running_max = 0
         """Largest number of distinct adapters that had requests in progress at the same time."""
         self.api_key = api_key
+        self.api_key_header: str | None = None
+        """Header that must contain the key alone. None expects `Authorization: Bearer KEY`."""
         self.port = port
         self.tls = tls
         self.base_path = base_path
@@ -165,7 +167,7 @@ class FakeEngine:
 
     async def _serve(self, connection: Connection, received: Received, *, generating: bool) -> None:
         try:
-            if self.api_key is not None and received.headers.get("authorization") != f"Bearer {self.api_key}":
+            if self.api_key is not None and not self._has_key(received):
                 connection.answer(401, error(401, "a valid key is required"))
             elif self.loading:
                 connection.answer(503, error(503, "Loading model"))
@@ -176,6 +178,11 @@ class FakeEngine:
             connection.finished()
         finally:
             received.ended.set()
+
+    def _has_key(self, received: Received) -> bool:
+        if self.api_key_header is None:
+            return received.headers.get("authorization") == f"Bearer {self.api_key}"
+        return received.headers.get(self.api_key_header) == self.api_key
 
     def _answer_probe(self, connection: Connection, received: Received) -> None:
         match received.path:

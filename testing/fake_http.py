@@ -66,6 +66,8 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport
         self._number = 0
         self._client_certificate = 0
+        self.extra_headers: tuple[tuple[str, str], ...] = ()
+        """Additional headers of the next response."""
 
     @property
     def idle(self) -> bool:
@@ -139,7 +141,9 @@ class Connection(asyncio.Protocol):
         if self._is_last:
             framing += "\r\nconnection: close"
         reason = _REASONS.get(status, "Status")
-        self.write(f"HTTP/1.1 {status} {reason}\r\ncontent-type: {content_type}\r\n{framing}\r\n\r\n".encode("latin-1"))
+        extra = "".join(f"\r\n{name}: {value}" for name, value in self.extra_headers)
+        head = f"HTTP/1.1 {status} {reason}\r\ncontent-type: {content_type}{extra}\r\n{framing}\r\n\r\n"
+        self.write(head.encode("latin-1"))
 
     @property
     def _is_last(self) -> bool:

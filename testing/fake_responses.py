@@ -33,6 +33,8 @@ class Behaviour:
     usage: bool = True
     """Whether the response includes usage if the request asks for it."""
     finish_reason: str = "stop"
+    headers: tuple[tuple[str, str], ...] = ()
+    """Additional headers of the response."""
     status: int = 200
     """HTTP status. Any status except 200 comes with a JSON error body."""
     error: str = "the fake engine failed as scripted"
@@ -81,6 +83,7 @@ class Generation:
 
     async def run(self) -> None:
         behaviour, connection = self._behaviour, self._connection
+        connection.extra_headers = behaviour.headers
         if behaviour.hang_before_head:
             await self._hang()
         if behaviour.drop_before_head:

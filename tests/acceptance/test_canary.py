@@ -122,12 +122,16 @@ class Stage:
 
 
 @asynccontextmanager
-async def a_stage(folder: Path) -> AsyncIterator[Stage]:
+async def a_stage(folder: Path, *, hosted: bool = False) -> AsyncIterator[Stage]:
+    """With `hosted`, the engine is a hosted provider, whose key has a header of its own."""
     async with FakeEngine(api_key=ENGINE_KEY) as engine:
         config = config_for(engine) | {"records": {"directory": str(folder / RECORDS)}}
         # One secret is in the configuration file, the other in a file of its own.
         (folder / KEY_FILE).write_text(f"{ENGINE_KEY}\n")
         config["pools"]["small"]["api_key"] = f"${{file:{KEY_FILE}}}"
+        if hosted:
+            engine.api_key_header = "x-api-key"
+            config["pools"]["small"] |= {"engine": "provider", "api_key_header": "x-api-key"}
         async with gateway_process_with_client(config, folder, arguments=TALKATIVE) as (gateway, process):
             yield Stage(engine, gateway, process)
 
@@ -190,6 +194,30 @@ async def test_engine_error_quoting_the_prompt_is_not_logged(tmp_path: Path, str
         await stage.leave()
 
     assert len(stage.engine.requests) > len(ECHOING)
+    assert stage.found == {}
+
+
+async def test_key_and_prompts_at_a_hosted_provider_are_not_logged(tmp_path: Path) -> None:
+    limits = (
+        ("retry-after", ENGINE_KEY),
+        ("x-ratelimit-remaining-requests", PROMPT),
+        ("x-ratelimit-reset-tokens", KEY),
+    )
+    echoing = (
+        *ECHOING,
+        Behaviour(status=401, error=f"wrong key {ENGINE_KEY}"),
+        Behaviour(status=429, error=f"{ENGINE_KEY} asks {PROMPT} too often", headers=limits),
+        Behaviour(body=GOOD, headers=limits),
+    )
+    async with a_stage(tmp_path, hosted=True) as stage:
+        for behaviour in echoing:
+            stage.engine.script.append(behaviour)
+            await stage.ask(chat(PROMPT, user=KEY, metadata={"key": SECRET}))
+        await stage.overhear("after echoes")
+        await stage.leave()
+
+    assert len(stage.engine.requests) >= len(echoing)
+    assert all(KEY not in str(each.headers) + each.body.decode() for each in stage.engine.requests)
     assert stage.found == {}
 
 

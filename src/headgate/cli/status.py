@@ -190,7 +190,8 @@ def _endpoints(status: "StatusPage") -> Iterator[str]:
 
 
 def _row(endpoint: "EndpointStatus", engine: "EngineStatus | None", *, drained: bool) -> tuple[str, ...]:
-    state = endpoint.state + ", suspected" * endpoint.suspected + ", leaving" * endpoint.leaving + ", drained" * drained
+    state = endpoint.state + ", suspected" * endpoint.suspected + ", rate limited" * endpoint.quota_exhausted
+    state += ", leaving" * endpoint.leaving + ", drained" * drained
     if endpoint.engine:
         state += ", shared engine"
     row = (endpoint.id, state, f"{endpoint.in_flight} of {endpoint.in_flight_max}")

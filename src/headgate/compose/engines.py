@@ -6,12 +6,12 @@ endpoint that has not started is probed only by its fleet; the scheduler already
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 from headgate.compose.pool_tls import PoolEndpoint
-from headgate.config.pools import engine_address
+from headgate.config.pools import HOSTED_ENGINE, engine_address
 from headgate.config.settings import PoolSettings
 from headgate.core.commands import Command, Eject
 from headgate.core.events import EndpointJoined, EndpointNotReady, Event
@@ -27,6 +27,7 @@ from headgate.engines.http_engine import HttpEngine, turn_budget
 from headgate.fleets.static import membership_changes
 from headgate.model.endpoint import Endpoint
 from headgate.model.units import EndpointId, Instant, ModelName, PoolName
+from headgate.ports.api_key import ApiKey
 from headgate.ports.fleet import FleetEndpoint
 from headgate.telemetry.engine_metrics import EngineReadings, with_gpus
 from headgate.telemetry.log import log_event
@@ -227,7 +228,7 @@ class _EngineTarget:
     served_model: str
     passes_priority: bool
     watches_whole_answers: bool
-    api_key: str | None = field(repr=False)
+    api_key: ApiKey | None
     tls: EngineTls | None
 
 
@@ -240,7 +241,7 @@ def _engine_target(found: PoolEndpoint) -> _EngineTarget:
         pool.served_model,
         pool.forward_priority,
         pool.always_stream_upstream,
-        pool.api_key,
+        pool.engine_key,
         found.tls,
     )
 
@@ -250,8 +251,10 @@ def _shared_engines(found: Sequence[PoolEndpoint]) -> dict[str, str]:
     pools: dict[str, set[PoolName]] = {}
     addresses = {each.endpoint.url: engine_address(each.endpoint.url) for each in found}
     for each in found:
-        pools.setdefault(addresses[each.endpoint.url], set()).add(each.pool.name)
-    return {url: address for url, address in addresses.items() if len(pools[address]) > 1}
+        # The pools of a hosted provider have limits of their own.
+        if each.pool.engine != HOSTED_ENGINE:
+            pools.setdefault(addresses[each.endpoint.url], set()).add(each.pool.name)
+    return {url: address for url, address in addresses.items() if len(pools.get(address, ())) > 1}
 
 
 def _adapter_options(pool: PoolSettings) -> AdapterOptions:

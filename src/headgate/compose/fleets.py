@@ -232,7 +232,7 @@ class Fleets:
                 url,
                 dialect=DIALECTS[pool.engine],
                 served_model=pool.served_model,
-                api_key=pool.api_key,
+                api_key=pool.engine_key,
                 timeout_s=TIMEOUT_S,
                 page_bytes_max=PAGE_BYTES_MAX,
                 tls=tls,
@@ -246,7 +246,7 @@ class Fleets:
         tls = self.tls.of(pool)
 
         async def first_request(url: str) -> str | None:
-            dialect, model, key = DIALECTS[pool.engine], pool.served_model, pool.api_key
+            dialect, model, key = DIALECTS[pool.engine], pool.served_model, pool.engine_key
             return await warm_up(self._session, url, dialect=dialect, served_model=model, api_key=key, tls=tls)
 
         return first_request

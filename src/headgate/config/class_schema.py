@@ -105,6 +105,7 @@ class ClassSection(Section, frozen=True):
     degradation_steps: list[DegradationStepSection] | None = None
     hedging: bool | None = None
     cold_start_wait_max: PositiveDuration | None = None
+    data_residency: str | None = None
     budgets: BudgetsSection = BudgetsSection()
     cost_per_request_max: Usd | None = None
     cost_per_unit_max: Usd | None = None

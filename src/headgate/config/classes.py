@@ -24,6 +24,7 @@ from headgate.config.quantities import duration_text
 from headgate.config.schema_reader import suggestion
 from headgate.model.money import NanoUsd
 from headgate.model.policy import AUTO_SERVICE_TIERS, OptimizationGoal, ServiceClass
+from headgate.model.tenant import DataResidency
 from headgate.model.units import MILLISECOND, MINUTE, SECOND, ClassName, Duration, PoolName
 
 _INTERACTIVE = ServiceClass(
@@ -128,6 +129,9 @@ def _service_class(name: str, section: ClassSection, report: ConfigReport) -> Se
         hedging=_or_default(section.hedging, base.hedging),
         cold_start_wait_ns_max=_duration_or(section.cold_start_wait_max, base.cold_start_wait_ns_max),
         budgets=budgets(section.budgets, ("classes", name), report),
+        data_residency=parse_enum(
+            DataResidency, section.data_residency, base.data_residency, ("classes", name, "data_residency"), report
+        ),
         cost_per_request_max=None if section.cost_per_request_max is None else NanoUsd(section.cost_per_request_max),
         cost_per_unit_max=None if section.cost_per_unit_max is None else NanoUsd(section.cost_per_unit_max),
     )

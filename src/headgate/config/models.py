@@ -9,10 +9,10 @@ from headgate.config.enum_values import parse_enum
 from headgate.config.problems import ConfigReport, SettingPath
 from headgate.config.references import NAME_RULE, ReferenceChecker, is_name
 from headgate.config.routes import check_header_count, check_routes, model_routes
-from headgate.config.schema import ModelSection, TierSection
-from headgate.model.policy import Model, ModelTierRule
+from headgate.config.schema import ModelSection, OverflowSection, TierSection
+from headgate.model.policy import Model, ModelTierRule, Overflow
 from headgate.model.tenant import Plan
-from headgate.model.units import ClassName, ModelName, PoolName
+from headgate.model.units import ClassName, Duration, ModelName, PoolName
 
 
 def models(sections: Mapping[str, ModelSection], report: ConfigReport) -> tuple[Model, ...]:
@@ -33,7 +33,15 @@ def _model(name: str, sections: Mapping[str, ModelSection], report: ConfigReport
         fallbacks=tuple(ModelName(each) for each in section.fallbacks),
         routes=routes,
         sticky=sticky,
+        overflow=_overflow(section.overflow),
     )
+
+
+def _overflow(section: OverflowSection | None) -> Overflow | None:
+    if section is None:
+        return None
+    pools, classes = (PoolName(each) for each in section.pools), (ClassName(each) for each in section.classes)
+    return Overflow(tuple(pools), Duration(section.after), tuple(classes))
 
 
 def _tier(section: TierSection, place: SettingPath, report: ConfigReport) -> ModelTierRule:
@@ -65,6 +73,19 @@ def check_models(
             report.add_problem((*place, "fallbacks", section.fallbacks.index(name)), problem)
         _check_tiers(section, classes, (*place, "tiers"), report)
         check_routes(name, sections, pools, classes, report)
+        if section.overflow is not None:
+            check.check_all_known(section.overflow.pools, pools, "pool", (*place, "overflow", "pools"))
+            check.check_all_known(section.overflow.classes, classes, "class", (*place, "overflow", "classes"))
+            _check_overflow(section, section.overflow, (*place, "overflow", "pools"), report)
+
+
+def _check_overflow(model: ModelSection, overflow: OverflowSection, place: SettingPath, report: ConfigReport) -> None:
+    if not overflow.pools:
+        report.add_problem(place, "has no pools; list at least one, or remove overflow")
+    for number, name in enumerate(overflow.pools):
+        if name in model.pools:
+            problem = f'pool "{name}" is one of the pools of the model; remove it here or there'
+            report.add_problem((*place, number), problem)
 
 
 def _check_tiers(section: ModelSection, classes: Collection[str], place: SettingPath, report: ConfigReport) -> None:

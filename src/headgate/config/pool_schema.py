@@ -164,6 +164,7 @@ class PoolSection(Section, frozen=True):
     discover_adapters: bool = False
     max_lora: Positive | None = None
     api_key: Secret | None = None
+    api_key_header: str | None = None
     tls: EngineTlsSection | None = None
     warm_up: DurationOrZero = 30 * SECOND
     forward_priority: bool = False

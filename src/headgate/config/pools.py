@@ -21,6 +21,8 @@ from headgate.fleets.options import EndpointOptions
 from headgate.model.policy import Pool
 from headgate.model.units import Duration, EndpointId, PoolName
 
+HOSTED_ENGINE = "provider"
+"""Engine type of hosted providers."""
 _PORTS = {"http": 80, "https": 443}
 _API_PATH = re.compile(
     r"/(v1(/(chat/completions|completions|embeddings|responses|messages(/count_tokens)?|models))?|v2/(models|health)(/.*)?"
@@ -28,6 +30,12 @@ _API_PATH = re.compile(
 )
 """Path of an engine's API at the end of a URL."""
 _BASE_PATH = re.compile(r"(/(?!\.\.?(/|$))[A-Za-z0-9._~-]+)*/?")
+_HEADER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
+_GATEWAY_HEADERS = frozenset(
+    {"accept", "accept-encoding", "authorization", "connection", "content-length", "content-type", "host"}
+    | {"transfer-encoding", "user-agent", "x-request-id"}
+)
+"""Headers that the gateway sets itself. The header `authorization` is the default."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")
 
 
@@ -61,6 +69,7 @@ def policy_pools(
             scales=section.scaling is not None,
             max_lora=section.max_lora,
             discovers_adapters=section.discover_adapters,
+            hosted=section.engine == HOSTED_ENGINE,
         )
         for name, section in sections.items()
     )
@@ -108,6 +117,7 @@ class _PoolReader:
             served_model=self._served_model(name, section),
             endpoints=self._endpoints(name, section),
             api_key=section.api_key,
+            api_key_header=self._key_header(name, section),
             tls=engine_tls(name, section, self.report),
             forward_priority=section.forward_priority,
             always_stream_upstream=section.always_stream_upstream,
@@ -119,12 +129,25 @@ class _PoolReader:
             discover_adapters=section.discover_adapters,
         )
 
+    def _key_header(self, name: str, section: PoolSection) -> str | None:
+        header = section.api_key_header
+        if header is None:
+            return None
+        place = ("pools", name, "api_key_header")
+        if not _HEADER_NAME.fullmatch(header) or header.lower() in _GATEWAY_HEADERS:
+            self.report.add_problem(place, "is not the name of a header for a key; use one such as x-api-key")
+        if section.api_key is None:
+            self.report.add_problem(place, "has no effect without api_key; set api_key, or remove it")
+        return header.lower()
+
     def _served_model(self, name: str, section: PoolSection) -> str:
         """The configured name, or the name of the only model that uses the pool."""
         models = [
             model
             for model, its in self.file.models.items()
-            if name in its.pools or any(name in route.pools for route in its.routes)
+            if name in its.pools
+            or any(name in route.pools for route in its.routes)
+            or (its.overflow is not None and name in its.overflow.pools)
         ]
         if not models and not has_adapters(section):
             self.report.add_warning(("pools", name), "no model uses this pool; add it to a model, or remove it")
@@ -176,8 +199,12 @@ class _PoolReader:
         return options if self._claim_address(_address(url), pool, _Claim(options, section), place) else None
 
     def _claim_address(self, address: str, pool: str, claim: "_Claim", place: SettingPath) -> bool:
-        """Records the endpoint's address. An address may belong to several pools if they agree about the engine."""
-        others = self.claimed_addresses.setdefault(address, {})
+        """Records the endpoint's address. An address may belong to several pools if they agree about the engine.
+
+        The pools of a hosted provider do not share an engine: its models have prices and limits of their own.
+        """
+        key = f"{address} {pool}" if claim.section.engine == HOSTED_ENGINE else address
+        others = self.claimed_addresses.setdefault(key, {})
         if (same := others.get(pool)) is not None:
             problem = f'{address} is already endpoint "{same.endpoint.id}"; remove one of the two'
             self.report.add_problem((*place, "url"), problem)

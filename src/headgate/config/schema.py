@@ -126,6 +126,14 @@ class RouteSection(Section, frozen=True):
     name: str | None = None
 
 
+class OverflowSection(Section, frozen=True):
+    pools: Annotated[list[str], Meta(extra={"next": "list the pools that serve requests that would wait too long"})]
+    after: Annotated[
+        DurationOrZero, Meta(extra={"next": "set the queue wait above which a request overflows, such as 2s"})
+    ]
+    classes: list[str] = []
+
+
 class ModelSection(Section, frozen=True):
     SHORTHAND: ClassVar[str | None] = "pools"
 
@@ -134,6 +142,7 @@ class ModelSection(Section, frozen=True):
     fallbacks: list[str] = []
     routes: list[RouteSection] = []
     sticky: str = "request"
+    overflow: OverflowSection | None = None
 
 
 class TenantLimitsSection(Section, frozen=True):
@@ -150,6 +159,7 @@ class TenantSection(Section, frozen=True):
     plan: str = "standard"
     limits: TenantLimitsSection = TenantLimitsSection()
     budgets: BudgetsSection = BudgetsSection()
+    data_residency: str = "any"
 
 
 class RetrySection(Section, frozen=True):

@@ -23,6 +23,7 @@ from headgate.model.scaling import ScalingRules
 from headgate.model.stage import Stage
 from headgate.model.units import ClassName, Duration, PoolName, TenantId
 from headgate.ports.admin_roles import Role
+from headgate.ports.api_key import ApiKey
 from headgate.ports.tls import ClientTlsOptions, ServerTlsOptions
 from headgate.telemetry.audit.options import AuditOptions
 from headgate.telemetry.options import Objectives
@@ -59,7 +60,9 @@ class PoolSettings:
     endpoints: tuple[EndpointOptions, ...]
     """Static endpoints; empty for other fleets."""
     api_key: str | None = field(default=None, repr=False)
-    """Bearer token sent to the engines."""
+    """Key sent to the engines."""
+    api_key_header: str | None = None
+    """Header that carries the key alone. None for `Authorization: Bearer KEY`."""
     tls: ClientTlsOptions | None = None
     """How engines with an `https` URL are verified. None for the system's authorities, without a client certificate."""
     forward_priority: bool = False
@@ -79,6 +82,11 @@ class PoolSettings:
     """Declared LoRA adapters."""
     discover_adapters: bool = False
     """Whether each adapter that an engine lists is a model."""
+
+    @property
+    def engine_key(self) -> ApiKey | None:
+        """Key for the engines, with its header."""
+        return None if self.api_key is None else ApiKey(self.api_key, self.api_key_header or "")
 
     @property
     def uses_tls(self) -> bool:

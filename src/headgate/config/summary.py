@@ -310,6 +310,9 @@ def _range(what: str, least: int, most: int | None) -> str:
 def _tiers(model: Model) -> str:
     tiers = f", {_count(model.tiers, 'tier')}" if model.tiers else ""
     tiers += f", {_count(model.routes, 'route')} by {model.sticky}" if model.routes else ""
+    if model.overflow is not None:
+        after = duration_text(model.overflow.after_ns)
+        tiers += f", overflow to {_names(model.overflow.pools)} above a wait of {after}"
     return tiers + (f", fallbacks {_names(model.fallbacks)}" if model.fallbacks else "")
 
 

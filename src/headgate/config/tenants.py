@@ -11,7 +11,7 @@ from headgate.config.money import budgets
 from headgate.config.problems import ConfigReport, SettingPath
 from headgate.config.schema import TenantLimitsSection, TenantSection
 from headgate.model.limits import Limits
-from headgate.model.tenant import Plan, Tenant
+from headgate.model.tenant import DataResidency, Plan, Tenant
 from headgate.model.units import ClassName, ModelName, TenantId
 
 
@@ -26,6 +26,9 @@ def tenants(sections: Mapping[str, TenantSection], report: ConfigReport) -> tupl
             plan=plan(section.plan, ("tenants", name), report),
             limits=limits(section.limits),
             budgets=budgets(section.budgets, ("tenants", name), report),
+            data_residency=parse_enum(
+                DataResidency, section.data_residency, DataResidency.ANY, ("tenants", name, "data_residency"), report
+            ),
         )
         for name, section in sections.items()
     )

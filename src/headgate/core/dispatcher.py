@@ -8,10 +8,12 @@ from headgate.core.attempts import abort
 from headgate.core.commands import Command, Dispatch
 from headgate.core.queues.queue import decisive_target
 from headgate.core.request_state import Attempt, Request
+from headgate.core.routing.model_tiers import allowed_pools
 from headgate.core.routing.reserved_places import closed_bands
 from headgate.core.routing.router import Candidate, adapter_reason, dispatch_reason, reservation, session_of
 from headgate.core.scheduler_state import SchedulerState
-from headgate.model.units import Instant, PoolName, RequestId
+from headgate.model.provider_limits import ProviderLimits
+from headgate.model.units import Duration, Instant, PoolName, RequestId
 
 
 class Dispatcher:
@@ -137,6 +139,9 @@ class Dispatcher:
         further = adapter_reason(endpoint, adapter) if adapter else ""
         if request.e2e_ns is not None:
             further += f"; decisive: {decisive_target(request)}"
+        if endpoint.quota is not None:
+            endpoint.quota.spend(promised.kv_tokens)
+            endpoint.quota_exhausted = endpoint.quota.exhausted
         attempt = state.attempts.open(request, endpoint, promised, now)
         if ticket.gateway:
             state.fleet.health.record_sent(endpoint, ticket.gateway, now)
@@ -154,7 +159,7 @@ class Dispatcher:
                 service_class.idle_ns_max,
                 service_class.total_ns_max,
                 service_class.caps,
-                dispatch_reason(endpoint, promised) + further,
+                dispatch_reason(endpoint, promised) + further + request.overflow_note,
                 # By position, because keywords take longer: the level, the flag, the limits, the model, the hold time,
                 # the costs, the adapter, the route.
                 request.level,
@@ -199,7 +204,11 @@ class Dispatcher:
         if not state.overload.allows_hedging(request.pools):
             return None
         request.avoid = silent.endpoint
-        chosen = state.router.choose(request, request.pools, state.fleet)
+        pools = request.pools
+        if state.rules.hosted_pools:
+            # The policy may have changed since the first attempt was sent.
+            pools = allowed_pools(pools, state.rules.class_for(request.service_class, request.ticket.tenant))
+        chosen = state.router.choose(request, pools, state.fleet)
         if chosen is None or chosen[0] is silent.endpoint:
             return None
         allowed = state.retry_budget.allows(request.ticket.tenant, chosen[0].pool, now, after_silence=False)
@@ -208,12 +217,21 @@ class Dispatcher:
     # First token
 
     def first_token(
-        self, request_id: RequestId, number: int, now: Instant, out: list[Command], *, delivered: bool
+        self,
+        request_id: RequestId,
+        number: int,
+        now: Instant,
+        out: list[Command],
+        *,
+        delivered: bool,
+        limits: ProviderLimits | None = None,
     ) -> None:
         state = self._state
         attempt = state.attempts.get(request_id, number)
         if attempt is None:
             return
+        if limits is not None:
+            state.fleet.health.quotas.record(attempt.endpoint, limits, now)
         if not delivered:
             state.attempts.record_undelivered_first_token(attempt, now)
             return

@@ -14,6 +14,7 @@ from headgate.model.message import message
 from headgate.model.money import NanoUsd, Period
 from headgate.model.persistent_map import PersistentMap
 from headgate.model.policy import Policy
+from headgate.model.provider_limits import ProviderLimits
 from headgate.model.ticket import Ticket
 from headgate.model.units import ClassName, Duration, EndpointId, Instant, ModelName, PoolName, RequestId, TenantId
 from headgate.model.usage import Usage
@@ -70,6 +71,9 @@ class FirstToken:
     attempt: int
     delivered: bool = True
     """Whether the caller is starting to receive the response. After that, the request is not retried."""
+    limits: ProviderLimits | None = None
+    """Rate limits that a hosted provider reported with the response. None if it did not, or they are already reported.
+    """
 
 
 @message
@@ -105,6 +109,9 @@ class AttemptEnded:
     first_token: bool = False
     """Whether the first token was delivered just before this event and has not been reported as `FirstToken`. Gateways
     set it only for a completed attempt.
+    """
+    limits: ProviderLimits | None = None
+    """Rate limits that a hosted provider reported with the response. None if it did not, or they are already reported.
     """
 
 

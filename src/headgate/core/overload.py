@@ -167,7 +167,7 @@ class Overload:
     def _apply_rules(self, rules: Rules) -> None:
         self._rules = rules
         self._sheds, self._degrades = rules.policy.shedding.enabled, rules.policy.degradation.enabled
-        self._degraded_classes: dict[tuple[ClassName, int], DegradedClass] = {}
+        self._degraded_classes: dict[tuple[ClassName, tuple[PoolName, ...], int], DegradedClass] = {}
         keeping = {each.band for each in rules.policy.classes if each.optimize_for is not OptimizationGoal.COST}
         self._cost_bands = [band for band in _bands(rules) if band not in keeping]
 
@@ -216,7 +216,8 @@ class Overload:
         level = max(level_min, 0 if route is None else route.level(request.service_class.band))
         if not level:
             return
-        key = (request.service_class.name, level)
+        # The pools of a class depend on the tenant if hosted providers are excluded.
+        key = (request.service_class.name, request.service_class.pools, level)
         if (found := self._degraded_classes.get(key)) is None:
             found = self._degraded_classes[key] = degraded_class(request.service_class, level)
         pools = self._pools(request, found, level)

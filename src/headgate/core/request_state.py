@@ -18,6 +18,7 @@ from headgate.model.units import Duration, Instant, PoolName, RequestId, after
 WorkKey = tuple[tuple[PoolName, ...], int, bool]
 """Pools of a request, its priority band, and whether its prompt is long."""
 NEVER = Instant(2**63)
+NO_CHECK = Instant(0)
 _NO_TIME = Duration(0)
 _NO_COST = NanoUsd(0)
 TRUE_UP_TOKENS = 64
@@ -155,6 +156,7 @@ class Request:
         "e2e_ns",
         "e2e_target",
         "excluded",
+        "expires_at",
         "fell_back",
         "finished_attempts",
         "first_token",
@@ -170,6 +172,8 @@ class Request:
         "output_limit",
         "output_tokens",
         "output_tokens_p90",
+        "overflow_note",
+        "overflowed",
         "pools",
         "prompt_tokens",
         "queued_since",
@@ -201,9 +205,9 @@ class Request:
         self.pools = pools
         self.model = ticket.model
         """Model whose pools serve the request."""
-        self.fell_back = self.first_token = False
-        """Whether the request was moved to a fallback model, which counts as an extra attempt there, and whether its
-        first token has arrived."""
+        self.overflowed = self.fell_back = self.first_token = False
+        """Whether the request uses the overflow pools of its model, whether it was moved to a fallback model, which
+        counts as an extra attempt there, and whether its first token has arrived."""
         self.sequence = sequence
         self.queued_since = now
         self.waited_ns = _NO_TIME
@@ -276,6 +280,10 @@ class Request:
         """Initialises the values that are estimated once the class and the pools are known."""
         self.account = self.ticket.tenant
         """Fairness account: the tenant, or the level of the tenant's path at which fair shares are counted."""
+        self.overflow_note = ""
+        """Part of the dispatch reason about overflow. Empty if the model has no overflow or it did not matter."""
+        self.expires_at = NO_CHECK
+        """End of the maximum queue wait if the expiry timer is set to an earlier check for overflow, otherwise 0."""
         self.route = ""
         """Route of the requested model that selected the pools. Empty if none did."""
         self.long_prompt = False

@@ -11,7 +11,7 @@ from headgate.core.routing.model_tiers import tier_names
 from headgate.model.overrides import OperatorOverride
 from headgate.model.policy import AUTO_SERVICE_TIERS, HeadroomRules, Model, Policy, Pool, ServiceClass
 from headgate.model.speed import EngineSpeed
-from headgate.model.tenant import Tenant, tenant_table
+from headgate.model.tenant import DataResidency, Tenant, levels_of, tenant_table
 from headgate.model.ticket import Ticket
 from headgate.model.units import SECOND, ClassName, Duration, ModelName, PoolName, TenantId
 
@@ -22,12 +22,15 @@ _LONG_PERCENT: Final = 50
 _PS_PER_NS: Final = 1_000
 _WARM_UP_UNKNOWN = Duration(30 * SECOND)
 _SPEED_UNKNOWN = EngineSpeed()
+_UNLIMITED: Final = 1 << 40
+_NO_POOL: Final = PoolName("")
+"""Name that no pool has. A class that may use only this pool may use none."""
 
 
 class Rules:
     __slots__ = (
-        *("_accounts", "_discovered", "adapters", "classes", "hash", "long_prompts", "min_shares", "models", "policy"),
-        *("pools", "service_tiers", "tenants"),
+        *("_accounts", "_discovered", "_local_classes", "adapters", "classes", "hash", "hosted_pools", "long_prompts"),
+        *("min_shares", "models", "overflows", "policy", "pools", "service_tiers", "tenants"),
     )
 
     def __init__(self, policy: Policy, policy_hash: str) -> None:
@@ -44,6 +47,12 @@ class Rules:
         self.adapters: dict[ModelName, str] = {each.name: each.adapter for each in policy.models if each.adapter}
         """LoRA adapter of each model that has one, by its name in the engines."""
         self.pools: dict[PoolName, Pool] = {each.name: each for each in policy.pools}
+        self.overflows = any(each.overflow is not None for each in policy.models)
+        """Whether a model has overflow pools."""
+        self.hosted_pools = frozenset(each.name for each in policy.pools if each.hosted)
+        """Pools of hosted providers."""
+        self._local_classes: dict[ClassName, ServiceClass] = {}
+        """Classes without the pools of hosted providers, by name."""
         self.min_shares = _min_shares(policy)
         self.long_prompts = _long_prompts(policy)
         """Minimum length of a prompt that counts as long, in tokens, for pools in which an e2e target lowers it."""
@@ -56,6 +65,28 @@ class Rules:
         """Applies the weights that operators have set and that have not expired."""
         discovered = {name: self.models[name] for name in self._discovered}
         self.models = with_route_weights(self.policy.models, overrides) | discovered
+
+    def class_for(self, service_class: ServiceClass, tenant: TenantId) -> ServiceClass:
+        """Returns the class as it applies to a tenant.
+
+        If the data of the tenant or the class must stay local, the class may not use the pools of hosted providers.
+        Every choice of pools respects the pools of the class: routes, tiers, fallbacks, overflow, degradation, hedges.
+        """
+        if not self.hosted_pools or not self.stays_local(service_class, tenant):
+            return service_class
+        found = self._local_classes.get(service_class.name)
+        if found is None:
+            allowed = service_class.pools or tuple(self.pools)
+            local = tuple(name for name in allowed if name not in self.hosted_pools) or (_NO_POOL,)
+            found = self._local_classes[service_class.name] = replace(service_class, pools=local)
+        return found
+
+    def stays_local(self, service_class: ServiceClass, tenant: TenantId) -> bool:
+        """Returns whether requests of this class and tenant may not be sent to a hosted provider."""
+        if service_class.data_residency is DataResidency.LOCAL:
+            return True
+        levels = (self.tenants.get(each) for each in levels_of(tenant))
+        return any(each is not None and each.data_residency is DataResidency.LOCAL for each in levels)
 
     def change_tenants(self, policy: Policy, policy_hash: str) -> Mapping[TenantId, Tenant | None]:
         """Applies a policy that differs only in its tenants. Returns the tenants that differ; None if removed."""
@@ -110,11 +141,18 @@ class Rules:
             for each in self.policy.classes
             if each.reserve_percent and (not each.pools or pool in each.pools)
         )
+        headroom = self._headroom(pool)
+        if known is not None and known.hosted:
+            # Many requests of others share a provider's engines, so only its number of requests in flight is limited.
+            promised, headroom = (
+                [],
+                replace(headroom, pending_prefill_percent=_UNLIMITED, long_prompt_tokens=_UNLIMITED),
+            )
         return EndpointSettings(
             self.speed(pool),
             kv_tokens,
             min((tpot_ns for tpot_ns, _ in promised), default=None),
-            self._headroom(pool),
+            headroom,
             reserves,
             self.policy.routing.cross_zone_penalty_ns,
             min((tpot_ns for tpot_ns, is_default in promised if not is_default), default=None),

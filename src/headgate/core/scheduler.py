@@ -104,7 +104,9 @@ class Scheduler:
         elif isinstance(event, AttemptsProgressed):
             state.attempts.record_progress(event, now)
         elif isinstance(event, FirstToken):
-            self._dispatcher.first_token(event.request_id, event.attempt, now, out, delivered=event.delivered)
+            self._dispatcher.first_token(
+                event.request_id, event.attempt, now, out, delivered=event.delivered, limits=event.limits
+            )
         else:
             self._handle_other(event, now, out)
         if fleet.pools_with_losses or fleet.health.timer_heap.due_at <= now:

@@ -41,6 +41,8 @@ class EndpointSummary:
     """Whether the KV cache has no room for another average request, allowing for the growth of running requests."""
     adapters: tuple[tuple[str, int], ...] = ()
     """LoRA adapters with requests in flight, each with their number."""
+    quota_exhausted: bool = False
+    """Whether the hosted provider accepts no requests until a rate limit is reset."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,6 +46,11 @@ class Termination:
         state = self._state
         for request_id in state.queue.expiry_timers.pop_fired():
             request = state.requests.by_id[request_id]
+            if request.running is not None:
+                continue  # It got a slot when another request left for an overflow pool.
+            if now < request.expires_at:
+                self._check_overflow(request, now, out)
+                continue
             state.queue.remove(request, now)
             if state.fleet.live_count(request.pools):
                 self.end_queue_timeout(request, now, out)
@@ -54,6 +59,18 @@ class Termination:
                 reason = f"no endpoint in pool {pools} became ready in {waited}"
                 wait = expected_wait(request.pools, state.fleet, state.rules, state.queue.holds, now)
                 self.end(request, Outcome.NO_ENDPOINTS, reason, now, out, retry_after=wait)
+
+    def _check_overflow(self, request: Request, now: Instant, out: list[Command]) -> None:
+        """Moves a request that has waited too long to its model's overflow pools, if they have a free slot."""
+        if (other := self._admission.overflow_queued(request, now)) is None:
+            return
+        queue = self._state.queue
+        queue.remove(request, now)
+        request.held_for = None
+        self._admission.assign(request, other, now)
+        queue.enqueue(request, now, out)
+        # The next request whose timer has fired must not count on the same slot.
+        self._dispatcher.dispatch(now, out)
 
     def _move_to_live_pools(self, request: Request, now: Instant, out: list[Command]) -> bool:
         """Moves a request that has been waiting for cheap pools to its other pools.

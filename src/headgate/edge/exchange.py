@@ -35,6 +35,7 @@ from headgate.edge.request_record import trace_headers
 from headgate.model.caps import Caps
 from headgate.model.fault import Fault
 from headgate.model.outcome import Outcome
+from headgate.model.provider_limits import ProviderLimits
 from headgate.model.units import SECOND, Duration, EndpointId, Instant
 from headgate.model.usage import Usage, usage_problem
 from headgate.ports.engine import BatchHints, Call, Engine
@@ -211,7 +212,8 @@ class Exchange:
             self._host.report(AttemptsProgressed((last,), self._attempts.lateness.late))
         if result.usage is None and attempt.first_token_seen:
             self._record.output_tokens = attempt.events
-        self._attempt_ended(dispatch, result, attempt.record, first_token=first_token)
+        limits = None if attempt.limits is None else attempt.pop_limits()
+        self._attempt_ended(dispatch, result, attempt.record, first_token=first_token, limits=limits)
 
     def _begin_record(self, dispatch: Dispatch) -> AttemptRecord:
         record = AttemptRecord(
@@ -280,7 +282,16 @@ class Exchange:
         company = self._batch_hints(dispatch) if ticket.api in BATCH_CODECS and not dispatch.adapter else None
         watch = None if ticket.stream else GenerationReporter(attempt, self._on_undelivered_first_token)
         return Call(
-            ticket.request_id, ticket.api, body, headers, self._cache_salt, company, sent, watch, dispatch.adapter
+            ticket.request_id,
+            ticket.api,
+            body,
+            headers,
+            self._cache_salt,
+            company,
+            sent,
+            watch,
+            dispatch.adapter,
+            attempt.record_limits,
         )
 
     def _batch_hints(self, dispatch: Dispatch) -> BatchHints:
@@ -305,14 +316,24 @@ class Exchange:
 
     def _report_first_token(self, attempt: OpenAttempt) -> None:
         attempt.first_token_due, attempt.first_token_timer = False, None
-        self._host.report(FirstToken(attempt.dispatch.request_id, attempt.dispatch.attempt))
+        dispatch = attempt.dispatch
+        if attempt.limits is None:
+            self._host.report(FirstToken(dispatch.request_id, dispatch.attempt))
+        else:
+            self._host.report(FirstToken(dispatch.request_id, dispatch.attempt, limits=attempt.pop_limits()))
 
     def _on_undelivered_first_token(self, dispatch: Dispatch) -> None:
         """Reports a first token that was not delivered. Another attempt may still respond."""
         self._host.report(FirstToken(dispatch.request_id, dispatch.attempt, delivered=False))
 
     def _attempt_ended(
-        self, dispatch: Dispatch, result: AttemptResult, record: AttemptRecord, *, first_token: bool = False
+        self,
+        dispatch: Dispatch,
+        result: AttemptResult,
+        record: AttemptRecord,
+        *,
+        first_token: bool = False,
+        limits: ProviderLimits | None = None,
     ) -> None:
         record.ended_at = time.monotonic_ns()
         record.ending, record.detail = ending, detail = result.ending, result.detail
@@ -322,7 +343,9 @@ class Exchange:
             whole.output_tokens = usage.output_tokens
         number, implausible = dispatch.attempt, result.usage_implausible
         self._host.report(
-            AttemptEnded(dispatch.request_id, number, ending, detail, usage, result.fault, implausible, first_token)
+            AttemptEnded(
+                dispatch.request_id, number, ending, detail, usage, result.fault, implausible, first_token, limits
+            )
         )
 
     # The end

@@ -19,6 +19,7 @@ from headgate.core.events import (
 )
 from headgate.edge.client import Client
 from headgate.model.fault import Fault
+from headgate.model.provider_limits import ProviderLimits
 from headgate.model.units import SECOND, Duration, RequestId, format_seconds
 from headgate.ports.records import AttemptRecord
 
@@ -47,6 +48,8 @@ class OpenAttempt:
         "first_token_timer",
         "key",
         "last_progress_at",
+        "limits",
+        "limits_at",
         "record",
         "reports_tokens",
         "response_arrived",
@@ -90,6 +93,20 @@ class OpenAttempt:
         """Number of events that have been reported to the scheduler."""
         self.stop_cause: tuple[AttemptEnding, str, Fault | None] | None = None
         """Ending, reason and fault if the attempt was stopped. None if it was not."""
+        self.limits: ProviderLimits | None = None
+        """Rate limits that a hosted provider reported with the response, until the scheduler is informed."""
+        self.limits_at = now
+        """Time at which they were reported."""
+
+    def record_limits(self, limits: ProviderLimits) -> None:
+        self.limits, self.limits_at = limits, asyncio.get_running_loop().time()
+
+    def pop_limits(self) -> ProviderLimits | None:
+        """Returns the rate limits that the scheduler does not know yet, as of now."""
+        limits, self.limits = self.limits, None
+        if limits is None:
+            return None
+        return limits.aged(Duration(int((asyncio.get_running_loop().time() - self.limits_at) * SECOND)))
 
     def delay_first_token_report(self, report: "Callable[[OpenAttempt], None]") -> None:
         """Calls `report` a little later, unless it is cancelled first. A response that has arrived ends at once."""

@@ -174,6 +174,12 @@ class Dialect:
     response_shapes: Mapping[Api, ResponseShape] = field(default_factory=dict[Api, ResponseShape])
     """Differences between non-streaming responses and joined chunks, by API. APIs without an entry have no differences.
     """
+    private_fields: frozenset[str] = frozenset()
+    """Request fields that are removed because the engine belongs to a hosted provider."""
+    forwarded_headers: frozenset[str] | None = None
+    """Names of the headers of a call that the engine may receive, in lower case. None forwards all of them."""
+    reports_rate_limits: bool = False
+    """Whether the response headers report rate limits."""
     supports_cache_salt: bool = False
     """Whether requests may carry a salt that isolates their cached prefixes, if their API has one."""
     models_path: str = "/v1/models"
@@ -193,7 +199,8 @@ class Dialect:
     extra_metrics: Mapping[str, str] = field(default_factory=dict[str, str])
     """Optional metrics that are only displayed, by the gateway's name for them. No decision depends on them."""
     scrape_s_min: float = 0.0
-    """Minimum interval between scrapes in seconds, for engines that slow down if scraped more often."""
+    """Minimum interval between probes of a ready engine in seconds, for engines that slow down if scraped more often
+    and for providers that limit their rate."""
     adapters_metric: str | None = None
     """Metric whose label `max_lora` is the number of LoRA adapters in use at the same time.
 

@@ -15,6 +15,7 @@ import aiohttp
 from headgate.engines.engine_tls import EngineTls
 from headgate.engines.http_engine import authorization, url_at
 from headgate.engines.page import failure_reason
+from headgate.ports.api_key import ApiKey
 from headgate.ports.tls import InvalidTlsFile
 from headgate.wire.openai_bodies import read_error
 
@@ -46,7 +47,7 @@ class AdapterApi:
     """Loads and unloads adapters of one engine (vLLM: `VLLM_ALLOW_RUNTIME_LORA_UPDATING=True`)."""
 
     def __init__(
-        self, session: aiohttp.ClientSession, url: str, *, api_key: str | None, tls: EngineTls | None = None
+        self, session: aiohttp.ClientSession, url: str, *, api_key: ApiKey | str | None, tls: EngineTls | None = None
     ) -> None:
         self._session = session
         self._url = url

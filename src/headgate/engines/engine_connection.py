@@ -68,6 +68,7 @@ class EngineConnection(asyncio.Protocol):
         "_waiter",
         "idle_since",
         "is_open",
+        "keeps_headers",
     )
 
     def __init__(
@@ -104,6 +105,8 @@ class EngineConnection(asyncio.Protocol):
         self._paused = False
         self.idle_since = 0.0
         self.is_open = False
+        self.keeps_headers = False
+        """Whether responses keep their headers."""
 
     async def ask(
         self, question: list[bytes | memoryview], dialect: Dialect, sent: Callable[[], None] | None = None
@@ -258,6 +261,8 @@ class EngineConnection(asyncio.Protocol):
         if waiter.done():
             raise EngineFault("the request was cancelled before the response arrived")
         answer = self._response = _response(self, status, self._headers)
+        if self.keeps_headers:
+            answer.headers = self._headers
         waiter.set_result(answer)
 
     def on_body(self, data: bytes) -> None:

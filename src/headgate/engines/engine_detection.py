@@ -20,6 +20,7 @@ from headgate.engines.openai_compatible import OPENAI_COMPATIBLE
 from headgate.engines.page import PAGE_BYTES_MAX, Page, PageUnavailable, get_engine_page
 from headgate.engines.probe import Probe
 from headgate.engines.triton.dialect import SERVER_PATH, TRITON, TRITON_TRTLLM
+from headgate.ports.api_key import ApiKey
 from headgate.wire.openai_bodies import read_error
 
 
@@ -62,7 +63,12 @@ class _Pages:
     """Pages of one server."""
 
     def __init__(
-        self, session: aiohttp.ClientSession, url: str, api_key: str | None, timeout_s: float, tls: EngineTls | None
+        self,
+        session: aiohttp.ClientSession,
+        url: str,
+        api_key: ApiKey | str | None,
+        timeout_s: float,
+        tls: EngineTls | None,
     ) -> None:
         self._session = session
         self._url = url
@@ -92,7 +98,7 @@ async def detect_engine(
     session: aiohttp.ClientSession,
     url: str,
     *,
-    api_key: str | None = None,
+    api_key: ApiKey | str | None = None,
     timeout_s: float = 2.0,
     tls: EngineTls | None = None,
 ) -> DetectedEngine:

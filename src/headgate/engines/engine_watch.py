@@ -34,6 +34,7 @@ from headgate.engines.page import PAGE_BYTES_MAX
 from headgate.engines.probe import Health, Probe, ProbeVerdict
 from headgate.engines.watched_engine import EngineKey, WatchedEndpoint, WatchedEngine, capabilities_of, load_report
 from headgate.model.units import EndpointId
+from headgate.ports.api_key import ApiKey
 from headgate.ports.engine import Capabilities, EngineLimits, Telemetry
 
 INTERVAL_S: Final = 5.0
@@ -118,7 +119,7 @@ class EngineWatch:
         *,
         dialect: Dialect,
         served_model: str,
-        api_key: str | None,
+        api_key: ApiKey | str | None,
         tls: EngineTls | None = None,
         adapters: EndpointAdapters | None = None,
     ) -> None:

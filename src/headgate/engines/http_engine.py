@@ -27,10 +27,12 @@ from headgate.engines.joined_response import join_stream
 from headgate.model.fault import Fault
 from headgate.model.ticket import Api
 from headgate.model.units import SECOND, Duration, RequestId
+from headgate.ports.api_key import ApiKey
 from headgate.ports.engine import Call, EngineFault, EngineResponse
 from headgate.ports.tls import ClientTlsOptions, InvalidTlsFile
 from headgate.wire.kserve.infer import error_body
 from headgate.wire.openai_bodies import error_body as openai_error
+from headgate.wire.rate_limit_headers import read_rate_limits
 from headgate.wire.stream_joiner import StreamDiffers
 from headgate.wire.turn_budget import TurnBudget
 
@@ -90,8 +92,11 @@ def _base_path(url: str) -> str:
     return url_at(urlsplit(url).path, "")
 
 
-def authorization(api_key: str | None) -> dict[str, str]:
-    return {} if api_key is None else {"authorization": f"Bearer {api_key}"}
+def authorization(api_key: ApiKey | str | None) -> dict[str, str]:
+    """Returns the header that carries the key."""
+    if api_key is None:
+        return {}
+    return api_key.as_headers() if isinstance(api_key, ApiKey) else {"authorization": f"Bearer {api_key}"}
 
 
 class HttpEngine:
@@ -102,7 +107,7 @@ class HttpEngine:
         url: str,
         *,
         served_model: str,
-        api_key: str | None,
+        api_key: ApiKey | str | None,
         dialect: Dialect,
         passes_priority: bool = False,
         joins_streams: bool = True,
@@ -144,6 +149,8 @@ class HttpEngine:
         self._outdated: set[EngineConnection] = set()
         """Active connections that use an earlier TLS context. They are closed instead of becoming idle."""
         self._pruning: asyncio.TimerHandle | None = None
+        self._unanswered = 0
+        """Number of requests to a hosted provider whose response has not begun."""
 
     async def ask(self, call: Call) -> EngineResponse:
         if self._adapter is not None:
@@ -196,7 +203,8 @@ class HttpEngine:
         return None
 
     async def _ask(self, call: Call) -> HttpResponse:
-        body = call.body.encode_in_pieces(
+        allowed = call.body.without(self._dialect.private_fields) if self._dialect.private_fields else call.body
+        body = allowed.encode_in_pieces(
             served_model=call.adapter or self.served_model,
             passes_priority=self._passes_priority,
             cache_salt=call.cache_salt if self._dialect.supports_cache_salt else None,
@@ -206,7 +214,27 @@ class HttpEngine:
             self._request_starts[call.api], call.request_id, call.headers, sum(map(len, body)), closes=closes
         )
         connection = self._take_idle() or await self._connect()
+        if self._dialect.reports_rate_limits:
+            return await self._ask_provider(connection, [head, *body], call)
         return await connection.ask([head, *body], self._dialect, call.on_sent)
+
+    async def _ask_provider(
+        self, connection: EngineConnection, question: list[bytes | memoryview], call: Call
+    ) -> HttpResponse:
+        """Asks a hosted provider and reports the rate limits in its response."""
+        connection.keeps_headers = True
+        self._unanswered += 1
+        try:
+            answer = await connection.ask(question, self._dialect, call.on_sent)
+        finally:
+            self._unanswered -= 1
+        limits = read_rate_limits(answer.status, answer.headers, time.time())
+        if limits is not None and call.on_limits is not None:
+            if limits.requests_left is not None:
+                # The provider has probably not counted the requests that it is still reading.
+                limits = replace(limits, requests_left=max(0, limits.requests_left - self._unanswered))
+            call.on_limits(limits)
+        return answer
 
     async def send(
         self,
@@ -271,13 +299,17 @@ class HttpEngine:
     def _head(
         self, start: str, request_id: RequestId, headers: Mapping[str, str], length: int, *, closes: bool = False
     ) -> bytes:
-        lines = start
+        lines, forwarded = start, self._dialect.forwarded_headers
         for name, value in headers.items():
+            if forwarded is not None and name.lower() not in forwarded:
+                continue
             if name.lower() not in _RESERVED_HEADERS and not _INVALID_HEADER_CHARS.search(value):
                 lines += f"{name}: {value}\r\n"
         if closes:
             lines += "connection: close\r\n"
-        return f"{lines}x-request-id: {request_id}\r\ncontent-length: {length}\r\n\r\n".encode("latin-1")
+        if forwarded is None:
+            lines += f"x-request-id: {request_id}\r\n"
+        return f"{lines}content-length: {length}\r\n\r\n".encode("latin-1")
 
     # Connections
 
@@ -354,7 +386,7 @@ class HttpEngine:
             self._pruning = self._loop.call_later(IDLE_S_MAX, self._prune)
 
 
-def _header_lines(host: str, api_key: str | None) -> str:
+def _header_lines(host: str, api_key: ApiKey | str | None) -> str:
     """Returns the headers that every request carries."""
     lines = {
         "host": host,

@@ -5,7 +5,7 @@ A reader either awaits each read, or passes a function that is called with the b
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final, Protocol
 
 from headgate.engines.dialect import Dialect
@@ -50,6 +50,7 @@ class HttpResponse:
         "body_headers",
         "content_type",
         "dialect",
+        "headers",
         "is_framed",
         "reports_progress",
         "status",
@@ -65,6 +66,8 @@ class HttpResponse:
         self.body_headers: tuple[tuple[bytes, bytes], ...] = ()
         self.is_framed = True
         self.dialect: Dialect
+        self.headers: Mapping[bytes, bytes]
+        """Headers with names in lower case. Set only if the connection keeps them."""
         self._connection: ResponseConnection | None = connection
         """Connection for this response.
 

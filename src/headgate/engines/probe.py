@@ -19,6 +19,7 @@ from headgate.engines.http_engine import authorization, metrics_url
 from headgate.engines.metrics_page import Metric, label_steps, metrics_steps, run_in_turns
 from headgate.engines.page import PageUnavailable, get_engine_page
 from headgate.model.endpoint import EndpointProblem
+from headgate.ports.api_key import ApiKey
 from headgate.ports.engine import EngineLimits, Telemetry
 from headgate.wire.openai_bodies import read_error
 
@@ -91,7 +92,7 @@ class Probe:
         *,
         dialect: Dialect,
         served_model: str,
-        api_key: str | None,
+        api_key: ApiKey | str | None,
         timeout_s: float,
         page_bytes_max: int,
         tls: EngineTls | None = None,
@@ -102,6 +103,7 @@ class Probe:
         self._dialect = dialect
         self._served_model = served_model
         self._headers = authorization(api_key)
+        self._key = (api_key.value if isinstance(api_key, ApiKey) else api_key or "").encode("latin-1", "replace")
         self._timeout_s = timeout_s
         self._page_bytes_max = page_bytes_max
         self._tls = tls
@@ -290,7 +292,8 @@ class Probe:
             page_bytes_max=self._page_bytes_max,
             tls=self._tls,
         )
-        return page.status, page.body
+        # Some servers repeat a wrong key in their error messages, which are logged.
+        return page.status, page.body.replace(self._key, b"***") if self._key else page.body
 
 
 def _unhealthy(path: str, status: int, body: bytes) -> Health:

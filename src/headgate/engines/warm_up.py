@@ -17,6 +17,7 @@ from headgate.engines.engine_tls import EngineTls
 from headgate.engines.http_engine import authorization, url_at
 from headgate.engines.page import failure_reason
 from headgate.model.ticket import Api
+from headgate.ports.api_key import ApiKey
 from headgate.ports.tls import InvalidTlsFile
 from headgate.wire.openai_bodies import read_error
 
@@ -38,7 +39,7 @@ async def warm_up(
     *,
     dialect: Dialect,
     served_model: str,
-    api_key: str | None,
+    api_key: ApiKey | str | None,
     tls: EngineTls | None = None,
 ) -> str | None:
     """Returns why the request failed, or None if the engine responded or offers no suitable API."""

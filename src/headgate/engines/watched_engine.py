@@ -11,6 +11,7 @@ from headgate.engines.engine_tls import EngineTls
 from headgate.engines.probe import Health, Probe, ProbeVerdict, Scrape
 from headgate.model.endpoint import EndpointProblem
 from headgate.model.units import EndpointId
+from headgate.ports.api_key import ApiKey
 from headgate.ports.engine import Capabilities, EngineLimits, ProbeState, Telemetry
 
 _VERDICTS: Final = list(ProbeVerdict)
@@ -72,7 +73,7 @@ class WatchedEndpoint:
         return frozenset(self.dialect.metrics)
 
 
-EngineKey = tuple[str, str, EngineTls | None, str | None]
+EngineKey = tuple[str, str, EngineTls | None, ApiKey | str | None]
 """URL, engine type, TLS and API key. Endpoints with the same key are on the same engine."""
 
 

@@ -33,3 +33,5 @@ class FaultOrigin(StrEnum):
     MEMBER = "member"
     """The endpoint serves most other members of the cell that use it. Only this member's requests fail there."""
     GATEWAY = "gateway"
+    RATE_LIMIT = "rate_limit"
+    """A hosted provider rejected the request because a rate limit was reached."""

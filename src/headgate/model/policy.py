@@ -14,7 +14,7 @@ from headgate.model.money import Budget, NanoUsd, Price
 from headgate.model.overrides import OperatorOverride
 from headgate.model.routes import ModelRoute, Sticky
 from headgate.model.speed import EngineSpeed
-from headgate.model.tenant import Plan, Tenant
+from headgate.model.tenant import DataResidency, Plan, Tenant
 from headgate.model.ticket import Api
 from headgate.model.units import MILLISECOND, MINUTE, SECOND, ClassName, Duration, ModelName, PoolName, TenantId
 
@@ -116,6 +116,7 @@ class ServiceClass:
 
     Requests that can no longer meet it are not sent to an engine.
     """
+    data_residency: DataResidency = DataResidency.ANY
 
     @property
     def latency_target_ns(self) -> Duration | None:
@@ -158,6 +159,8 @@ class Pool:
     """Maximum number of distinct LoRA adapters with requests in flight on one endpoint. None if not configured."""
     discovers_adapters: bool = False
     """Whether each adapter that an endpoint reports is a model, even if it is not in the policy."""
+    hosted: bool = False
+    """Whether the endpoints belong to a hosted provider, which receives only requests that may leave the operator."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,6 +219,17 @@ class ClassRule:
 
 
 @dataclass(frozen=True, slots=True)
+class Overflow:
+    """Pools that serve requests for which the model's own pools would take too long."""
+
+    pools: tuple[PoolName, ...]
+    after_ns: Duration
+    """Queue wait above which a request may go to these pools."""
+    classes: tuple[ClassName, ...] = ()
+    """Classes that may overflow. Empty means all classes."""
+
+
+@dataclass(frozen=True, slots=True)
 class Model:
     """Public model name and the pools that serve it, from the smallest tier to the largest."""
 
@@ -231,11 +245,14 @@ class Model:
     """Routes. The first group of routes that matches chooses the pools. If none matches, all pools may serve."""
     sticky: Sticky = Sticky.REQUEST
     """Property that keeps requests on the same route."""
+    overflow: Overflow | None = None
+    """Pools for requests that would wait too long. None if requests wait."""
 
     @property
     def all_pools(self) -> tuple[PoolName, ...]:
-        """The model's own pools and those of its routes."""
-        return tuple(dict.fromkeys((*self.pools, *(pool for route in self.routes for pool in route.pools))))
+        """The model's own pools, those of its routes and those of its overflow."""
+        others = () if self.overflow is None else self.overflow.pools
+        return tuple(dict.fromkeys((*self.pools, *(pool for route in self.routes for pool in route.pools), *others)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,14 @@ class Plan(StrEnum):
     CRITICAL = "critical"
 
 
+class DataResidency(StrEnum):
+    """Where the requests of a tenant or a class may be sent."""
+
+    ANY = "any"
+    LOCAL = "local"
+    """Only to the operator's own engines, never to a hosted provider."""
+
+
 @dataclass(frozen=True, slots=True)
 class Tenant:
     """A tenant's account. Empty tuples mean no restriction.
@@ -40,6 +48,8 @@ class Tenant:
     limits: Limits = _NO_LIMITS
     budgets: tuple[Budget, ...] = ()
     """Budgets. Like limits, they apply at every level of the path."""
+    data_residency: DataResidency = DataResidency.ANY
+    """Where requests may be sent. `LOCAL` applies to all tenants below as well."""
 
 
 class TenantTable:

@@ -11,6 +11,7 @@ from typing import Protocol, runtime_checkable
 
 from headgate.model.fault import Fault
 from headgate.model.message import message
+from headgate.model.provider_limits import ProviderLimits
 from headgate.model.ticket import Api
 from headgate.model.units import ClassName, Duration, EndpointId, RequestId, TenantId
 from headgate.wire.request_body import RequestBody
@@ -63,6 +64,8 @@ class Call:
     """Receiver for the progress of a non-streaming response that the engine streams to the gateway."""
     adapter: str = ""
     """LoRA adapter that serves the call, as the engine's model name. Empty for the engine's own model."""
+    on_limits: Callable[[ProviderLimits], None] | None = None
+    """Called with the rate limits that a hosted provider reports at the start of its response."""
 
 
 class EngineFault(Exception):

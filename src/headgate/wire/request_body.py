@@ -229,6 +229,11 @@ class RequestBody:
         """Returns the same request with other fields."""
         return replace(self, is_large=is_large, _fields=fields)
 
+    def without(self, names: frozenset[str]) -> Self:
+        """Returns the same request without these fields."""
+        kept = {name: value for name, value in self._fields.items() if name not in names}
+        return self if len(kept) == len(self._fields) else replace(self, _fields=kept)
+
     def has_fields(self, names: Iterable[str]) -> bool:
         """Returns whether all these fields are present and not null, false or empty."""
         return all(bytes(memoryview(self._fields.get(name, _NULL))[:8]) not in _NOTHING for name in names)

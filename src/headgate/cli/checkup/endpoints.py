@@ -83,7 +83,7 @@ class _EndpointChecker:
             endpoint.url,
             dialect=self._dialect,
             served_model=pool.served_model,
-            api_key=pool.api_key,
+            api_key=pool.engine_key,
             timeout_s=seconds_max,
             page_bytes_max=PAGE_BYTES_MAX,
             tls=self._tls,
@@ -146,7 +146,7 @@ class _EndpointChecker:
         """Response time for a small page, in milliseconds. Also reads the engine's clock."""
         loop = asyncio.get_running_loop()
         started = loop.time()
-        headers = authorization(self._pool.api_key)
+        headers = authorization(self._pool.engine_key)
         try:
             page = await get_engine_page(
                 self._session,
@@ -164,6 +164,8 @@ class _EndpointChecker:
 
     async def _metrics_finding(self, scrape: Scrape) -> CheckFinding:
         cost = "its load is missing from status and metrics, and dispatch uses the gateway's own counts"
+        if self._dialect.reports_rate_limits:
+            return ok(self._endpoint.id, "a hosted provider, without metrics of its load")
         if self._dialect.metrics_path is None:
             return self._note(f"engine type {self._dialect.name} has no metrics: {cost}", then=self._other_engine())
         if scrape.signals and scrape.problem is None:
@@ -181,7 +183,7 @@ class _EndpointChecker:
     async def _detected_dialect(self) -> str | None:
         """Engine type suggested by the responses, if it differs from the configured one."""
         try:
-            seen = await detect_engine(self._session, self._endpoint.url, api_key=self._pool.api_key, tls=self._tls)
+            seen = await detect_engine(self._session, self._endpoint.url, api_key=self._pool.engine_key, tls=self._tls)
         except DetectionError:
             return None
         return None if seen.dialect in (OPENAI_COMPATIBLE, self._dialect) else seen.dialect.name

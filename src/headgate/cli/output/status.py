@@ -44,6 +44,7 @@ class EndpointStatus(Struct, frozen=True):
     in_flight: int
     in_flight_max: int
     suspected: bool = False
+    quota_exhausted: bool = False
     engine: str = ""
     sequences_max: int | None = None
 

@@ -22,10 +22,12 @@ from headgate.core.admission.gate import (
     limit_rejection,
     missing_adapter_rejection,
     no_endpoint_rejection,
+    overflow_rule,
     quarantine_rejection,
     queue_full_rejection,
     retry_rejection,
 )
+from headgate.core.admission.overflow import next_check, overflow_from_queue, overflow_on_arrival
 from headgate.core.admission.retry_after import clamp_retry_after
 from headgate.core.commands import Command, End
 from headgate.core.estimate import estimate
@@ -85,6 +87,8 @@ class Admission:
             refusal = quarantine_rejection(request, quarantine_ns)
         if refusal is not None:
             return Assessment(ticket, request, refusal)
+        if state.rules.overflows and (spilled := self._overflow(request, verdict, now)) is not None:
+            return spilled
         if state.fleet.live_count(request.pools):
             refusal = missing_adapter_rejection(request, state.fleet) if request.adapter else None
             return Assessment(ticket, request, refusal or self._rejection(request, now))
@@ -96,10 +100,43 @@ class Admission:
         self.assign(request, fallback, now)
         return Assessment(ticket, request, self._rejection(request, now), fallback.pools[0])
 
+    def _overflow(self, request: Request, verdict: Admitted, now: Instant) -> Assessment | None:
+        """Assigns the overflow pools to a request that its own pools would serve too late.
+
+        Returns None, and leaves the request with its own pools, if they are not needed or a limit or budget rejects it
+        there.
+        """
+        state = self._state
+        other = overflow_on_arrival(request, verdict.service_class, state, now)
+        if other is None:
+            return None
+        self.assign(request, other, now)
+        if (refusal := self._rejection(request, now)) is None:
+            return Assessment(request.ticket, request, None)
+        request.shed_rank = None
+        self.assign(request, verdict, now)
+        request.overflow_note = f"; no overflow to pool {', '.join(other.pools)}: {refusal.reason}"
+        return None
+
+    def overflow_queued(self, request: Request, now: Instant) -> Admitted | None:
+        """Returns the overflow pools for a queued request that has waited too long, if one of them has a free slot.
+
+        Otherwise sets the timer for the next check.
+        """
+        state = self._state
+        rule = overflow_rule(request, state.rules)
+        other = None if rule is None else overflow_from_queue(request, rule, state, now)
+        if other is None:
+            due = request.expires_at if rule is None else min(request.expires_at, next_check(rule, now))
+            state.queue.expiry_timers.set(request.ticket.request_id, due)
+        return other
+
     def fallback(self, request: Request, now: Instant) -> Admitted | None:
         """Returns a fallback model's pools that can serve the request, if their budget for extra attempts allows it."""
         state = self._state
         declared = state.rules.classes[request.service_class.name]
+        if state.rules.hosted_pools:
+            declared = state.rules.class_for(declared, request.ticket.tenant)
         other = fallback_for(request.ticket, declared, state.fleet, state.rules)
         return other if other is not None and state.retry_budget.allows_for_pool(other.pools[0], now) else None
 
@@ -196,6 +233,10 @@ class Admission:
         request.service_class, request.pools, request.model = admitted.service_class, admitted.pools, admitted.model
         request.route = admitted.route
         request.fell_back = admitted.model != request.ticket.model
+        if admitted.overflow:
+            request.overflowed, request.overflow_note = True, f"; overflow: {admitted.overflow}"
+        elif request.overflow_note:
+            request.overflowed, request.overflow_note = False, ""
         estimate(request, predictions, fleet, rules)
         state.overload.degrade(request, fleet, budgets.degradation_level(request))
         if request.level:

@@ -163,6 +163,20 @@ class Budgets:
                 return self._budget_shortage(tally, budget, request.reserved, now)
         return None
 
+    def allows_pools(self, request: Request, pools: tuple[PoolName, ...], now: Instant) -> bool:
+        """Returns whether the budgets and the cost limit allow an admitted request to move to these pools."""
+        if not self.enabled:
+            return True
+        before, request.pools = request.pools, pools
+        most = max_cost(request, self._rules, now)
+        request.pools = before
+        if (limit := self._cost_limit(request)) is not None and most > limit:
+            return False
+        claim = self.claims.get(request.ticket.request_id)
+        more = NanoUsd(most - (0 if claim is None else claim.amount))
+        tallies = self._tallies.tallies_for(request.ticket.tenant, request.service_class.name)
+        return more <= 0 or all(tally.exceeded_budget(more) is None for tally in tallies)
+
     def _cost_limit(self, request: Request) -> int | None:
         """Returns the cost limit of the request's class in nano-dollars, or None if the class has no limit."""
         declared = self.cost_capped.get(request.service_class.name)

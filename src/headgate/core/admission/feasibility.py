@@ -50,6 +50,18 @@ def deadline_infeasible_rejection(
     return Rejection(Outcome.DEADLINE_INFEASIBLE, reason, request.service_class, Duration(wait - allowed))
 
 
+def expected_queue_ns(
+    request: Request, backlog: Backlog, fleet: FleetState, rules: Rules, *, threshold_ns: Duration, now: Instant
+) -> Duration:
+    """Returns a lower bound on the request's queue wait. 0 if it is at most `threshold_ns` or cannot be estimated."""
+    if (not backlog.length and fleet.has_places(request.pools)) or fleet.is_learning(request.pools):
+        return Duration(0)
+    wait = wait_ns(request, backlog, fleet, rules, threshold_ns=threshold_ns)
+    if wait is None and not fleet.has_places(request.pools):
+        wait = fleet.free_in_ns(request.pools, _work_ahead(request, backlog, rules), now)
+    return Duration(0) if wait is None or wait <= threshold_ns else wait
+
+
 def wait_ns(
     request: Request, backlog: Backlog, fleet: FleetState, rules: Rules, *, threshold_ns: Duration
 ) -> Duration | None:

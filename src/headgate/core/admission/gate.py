@@ -22,7 +22,7 @@ from headgate.core.routing.model_tiers import TierCriteria, allowed_pools, tier_
 from headgate.core.routing.router import LeastTimeRouter
 from headgate.core.rules import Rules
 from headgate.model.outcome import Outcome
-from headgate.model.policy import AUTO_SERVICE_TIERS, Model, ServiceClass
+from headgate.model.policy import AUTO_SERVICE_TIERS, Model, Overflow, ServiceClass
 from headgate.model.tenant import Tenant
 from headgate.model.ticket import APIS_WITHOUT_OUTPUT, Ticket
 from headgate.model.units import (
@@ -52,10 +52,15 @@ class Admitted:
     """The class of a request that the policy allows, and the pools that may serve it."""
 
     # A named tuple takes longer to create.
-    __slots__ = ("model", "pools", "route", "service_class")
+    __slots__ = ("model", "overflow", "pools", "route", "service_class")
 
     def __init__(
-        self, service_class: ServiceClass, pools: tuple[PoolName, ...], model: ModelName, route: str = ""
+        self,
+        service_class: ServiceClass,
+        pools: tuple[PoolName, ...],
+        model: ModelName,
+        route: str = "",
+        overflow: str = "",
     ) -> None:
         self.service_class = service_class
         self.pools = pools
@@ -63,6 +68,8 @@ class Admitted:
         """Model that the pools serve."""
         self.route = route
         """Route that selected the pools. Empty if none did."""
+        self.overflow = overflow
+        """Why the pools are the model's overflow pools. Empty if they are not."""
 
 
 def check_policy(ticket: Ticket, rules: Rules, kept_route: str = "") -> Admitted | Rejection:
@@ -71,11 +78,8 @@ def check_policy(ticket: Ticket, rules: Rules, kept_route: str = "") -> Admitted
     `kept_route` is the route of an earlier attempt, which the request keeps if possible.
     """
     tenant = rules.tenants.get(ticket.tenant)
-    if tenant is None and not rules.policy.tenants_loaded:
-        reason = f'tenant "{ticket.tenant}" cannot be verified until all tenants are loaded; retry in 1 s'
-        return Rejection(Outcome.KEY_UNVERIFIED, reason, retry_after_ns=SECOND)
     if tenant is None:
-        return Rejection(Outcome.UNAUTHORIZED, f'unknown tenant "{ticket.tenant}"; check the API key')
+        return _unknown_tenant_rejection(ticket, rules)
     service_class = classify(ticket, rules)
     if service_class is None:
         return _unknown_class_rejection(ticket, rules)
@@ -89,6 +93,8 @@ def check_policy(ticket: Ticket, rules: Rules, kept_route: str = "") -> Admitted
         allowed = ", ".join(tenant.classes)
         reason = f'this API key may not use class "{service_class.name}"; allowed classes: {allowed}'
         return Rejection(Outcome.FORBIDDEN, reason, service_class)
+    if rules.hosted_pools:
+        service_class = rules.class_for(service_class, tenant.id)
     if ticket.model_tier is not None and ticket.model_tier not in tier_names(model):
         known = ", ".join(tier_names(model)) or "none"
         reason = f'model "{model.name}" has no tier "{ticket.model_tier}"; available tiers: {known}'
@@ -101,8 +107,7 @@ def check_policy(ticket: Ticket, rules: Rules, kept_route: str = "") -> Admitted
     elif service_class.pools:
         pools = allowed_pools(pools, service_class)
     if not pools:
-        reason = f'no pool serves model "{model.name}" for class "{service_class.name}"; use another class'
-        return Rejection(Outcome.FORBIDDEN, reason, service_class)
+        return _no_pool_rejection(model, service_class, tenant, rules)
     refusal = None if service_class.caps.prompt_tokens is None else _prompt_length_rejection(ticket, service_class)
     if refusal is None and ticket.prompts != 1:
         refusal = _prompt_count_rejection(ticket, service_class)
@@ -121,6 +126,20 @@ def fallback_for(ticket: Ticket, service_class: ServiceClass, fleet: FleetState,
         ):
             return Admitted(service_class, pools, other.name)
     return None
+
+
+def overflow_rule(request: Request, rules: Rules) -> Overflow | None:
+    """Returns the overflow rule for a request that uses its own pools. None if it may not overflow.
+
+    A request whose last attempt failed in an overflow pool waits for its own pools.
+    """
+    model = rules.models.get(request.ticket.model)
+    rule = None if model is None else model.overflow
+    if rule is None or request.overflowed or request.fell_back:
+        return None
+    if request.avoid is not None and request.avoid.pool in rule.pools:
+        return None
+    return rule if not rule.classes or request.service_class.name in rule.classes else None
 
 
 def deadline_exceeded_rejection(request: Request, now: Instant) -> Rejection | None:
@@ -317,6 +336,22 @@ def _next_available_ns(pools: tuple[PoolName, ...], fleet: FleetState, rules: Ru
         and (wait := pool.next_available_ns(now, rules.warm_up_ns(name))) is not None
     ]
     return min(waits, default=None)
+
+
+def _unknown_tenant_rejection(ticket: Ticket, rules: Rules) -> Rejection:
+    if not rules.policy.tenants_loaded:
+        reason = f'tenant "{ticket.tenant}" cannot be verified until all tenants are loaded; retry in 1 s'
+        return Rejection(Outcome.KEY_UNVERIFIED, reason, retry_after_ns=SECOND)
+    return Rejection(Outcome.UNAUTHORIZED, f'unknown tenant "{ticket.tenant}"; check the API key')
+
+
+def _no_pool_rejection(model: Model, service_class: ServiceClass, tenant: Tenant, rules: Rules) -> Rejection:
+    """Returns the rejection of a request whose class may use none of the model's pools."""
+    reason = f'no pool serves model "{model.name}" for class "{service_class.name}"; use another class'
+    if rules.hosted_pools and rules.stays_local(service_class, tenant.id):
+        reason = f'no local pool serves model "{model.name}" for class "{service_class.name}", '
+        reason += "and data_residency: local excludes hosted pools; use another model"
+    return Rejection(Outcome.FORBIDDEN, reason, service_class)
 
 
 def _prompt_length_rejection(ticket: Ticket, service_class: ServiceClass) -> Rejection | None:

@@ -7,7 +7,7 @@ excluded. Retries and hedges count as additional work. Declared client retries t
 A request that is sent immediately is counted in its pool. A queued or rejected request could go to any of its pools, so
 its work is divided among them in proportion to their endpoints, or assigned to the first pool if none has endpoints. If
 none of the pools is ready, only those that can start an endpoint on demand count, if there are any. A request served by
-another model's pools is counted both there and in its own pools.
+another model's pools, or by overflow pools, is counted both there and in its own pools.
 
 Response lengths and cached prompt tokens are learned from engine reports, as in the scheduler. Engine time is computed
 from the pool's declared speed, corrected by the learned speed of its endpoints.
@@ -285,8 +285,13 @@ class DemandObserver:
 
     def _count_sent(self, ticket: Ticket, command: Dispatch) -> None:
         self._count(ticket, command.pool, command.caps, command.model)
-        if command.model is not None:
+        if command.model is not None or (self._rules.overflows and self._overflowed(ticket, command.pool)):
             self._count_unsent(ticket)
+
+    def _overflowed(self, ticket: Ticket, pool: PoolName) -> bool:
+        """Returns whether the request went to an overflow pool, because its own pools lack capacity."""
+        model = self._rules.models.get(ticket.model)
+        return model is not None and model.overflow is not None and pool in model.overflow.pools
 
     def _count(self, ticket: Ticket, pool: PoolName, caps: Caps, model: ModelName | None) -> None:
         if (work := self._sent.get(pool)) is None:

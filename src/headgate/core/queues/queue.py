@@ -7,13 +7,13 @@ has a separate limit. The hold ends when an endpoint of any of its pools is live
 
 from collections.abc import Iterable
 
-from headgate.core.admission.gate import hold_pool, hold_rejection
+from headgate.core.admission.gate import hold_pool, hold_rejection, overflow_rule
 from headgate.core.commands import Command, Hold
 from headgate.core.overload import Overload
 from headgate.core.queues.backlog import Backlog
 from headgate.core.queues.holds import Holds
 from headgate.core.queues.min_shares import MinShares
-from headgate.core.request_state import NEVER, Request
+from headgate.core.request_state import NEVER, NO_CHECK, Request
 from headgate.core.routing.fleet import FleetState
 from headgate.core.rules import Rules
 from headgate.core.timers import TimerHeap, Timers
@@ -61,8 +61,21 @@ class Queue:
 
     def _set_expiry(self, request: Request, wait_ns: Duration, now: Instant) -> None:
         expires, deadline = Instant(now + wait_ns), request.deadline
+        if self._rules.overflows:
+            expires = self._overflow_check(request, expires, now)
         if deadline is None or expires < deadline.at:
             self.expiry_timers.set(request.ticket.request_id, expires)
+
+    def _overflow_check(self, request: Request, expires: Instant, now: Instant) -> Instant:
+        """Returns when to check whether the request overflows, or the end of its maximum wait if that is earlier."""
+        request.expires_at = NO_CHECK
+        if (rule := overflow_rule(request, self._rules)) is None:
+            return expires
+        check = after(now, Duration(max(0, rule.after_ns - request.waited_ns + request.held_ns)))
+        if check >= expires:
+            return expires
+        request.expires_at = expires
+        return check
 
     def push(self, request: Request) -> None:
         if request.ticket.gateway:

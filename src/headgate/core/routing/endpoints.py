@@ -13,6 +13,7 @@ from headgate.core.cost import first_token_ns
 from headgate.core.engine_time import EngineTime
 from headgate.core.routing.adapter_slots import AdapterSlots
 from headgate.core.routing.devices import InFlightLoad
+from headgate.core.routing.provider_quota import ProviderQuota
 from headgate.core.routing.response_times import ResponseTimes
 from headgate.core.routing.sequence_limit import SequenceLimit
 from headgate.core.routing.service_log import ServiceLog
@@ -132,6 +133,8 @@ class EndpointRecord(InFlightLoad):
         "probe_failed_at",
         "probe_passes",
         "probe_trouble",
+        "quota",
+        "quota_exhausted",
         "ready_at",
         "reports_metrics",
         "response_times",
@@ -173,7 +176,10 @@ class EndpointRecord(InFlightLoad):
         self.last_progress_at = now
         self.reports_metrics = self.metrics_stale = False
         """Whether the engine has ever reported metrics, and whether it has stopped."""
-        self.skipped_as_stale = False
+        # The endpoint gets no new requests because its metrics are stale, or because its hosted provider accepts none
+        # until a rate limit is reset. `quota` is what the provider still accepts. None if it reports no rate limits.
+        self.skipped_as_stale = self.quota_exhausted = False
+        self.quota: ProviderQuota | None = None
         self.limit_percent = 100
         """Effect of stale metrics: the endpoint gets no new requests (`skipped_as_stale`) or a lower limit."""
         self.slow_start_percent = 100
@@ -244,6 +250,7 @@ class EndpointRecord(InFlightLoad):
             engine=self.engine,
             kv_full=self._kv_full,
             adapters=self.adapters.counts(),
+            quota_exhausted=self.quota_exhausted,
         )
 
     def mark_unready(self, now: Instant) -> None:
@@ -299,7 +306,9 @@ class EndpointRecord(InFlightLoad):
     def accepts_queued(self) -> bool:
         """Like `has_headroom`, for a request that may wait for the prompts ahead of it."""
         shared, terms = self.device_load, self.settings
-        if self.skipped_as_stale or not self.live or shared.in_flight + shared.foreign >= self.limit:
+        if self.skipped_as_stale or self.quota_exhausted or not self.live:
+            return False
+        if shared.in_flight + shared.foreign >= self.limit:
             return False
         limit = self.limit if self.sequence_limit.learned is None else self.sequence_limit.bound(self.limit)
         if self.engine_load.in_flight >= limit or (self.in_flight and self.state is _TRIAL):

@@ -29,6 +29,9 @@ against the endpoint after all, because the request was valid. The same applies 
 may lack a port or an address for one endpoint only. They are not counted against the endpoint if the gateway has
 recently failed on most endpoints. In a cell, the members must agree here too.
 
+A request that a hosted provider rejected because of a rate limit is no failure of the endpoint, which gets no requests
+until the limit is reset (`provider_quota`).
+
 A successor receives the quarantined requests but not the suspects, because two failures identify a suspect again.
 """
 
@@ -96,6 +99,8 @@ class FaultAttribution:
 
     def attribute(self, attempt: Attempt, event: AttemptEnded, now: Instant) -> FaultOrigin:
         """Returns the origin of a failed or silent attempt."""
+        if event.limits is not None and event.limits.blocked_ns:
+            return FaultOrigin.RATE_LIMIT
         endpoint, ticket = attempt.endpoint, attempt.ticket
         origin = self._attribute(attempt, event, now)
         if origin is FaultOrigin.ENDPOINT and not _members_agree(endpoint, ticket, now):

@@ -41,6 +41,7 @@ from headgate.hosts.cell.protocol.messages import (
     SnapshotId,
 )
 from headgate.model.caps import Caps
+from headgate.model.provider_limits import ProviderLimits
 from headgate.model.ticket import PROMPT_BYTES_MAX, PROMPTS_MAX, Ticket
 from headgate.model.usage import TOKENS_MAX, Usage
 
@@ -163,6 +164,7 @@ def check_from_member(age_ns: int, message: FromMember) -> None:
         # Frequent messages come first.
         case FirstToken(request_id, attempt):
             _check_attempt(request_id, attempt)
+            _check_limits(message.limits)
         case AttemptsProgressed(attempts):
             _check_progress(attempts)
         case FinishedAttempt(event):
@@ -192,6 +194,11 @@ def _check_progress(attempts: tuple[AttemptProgress, ...]) -> None:
         _check_attempt(each.request_id, each.attempt)
         if not 0 <= each.tokens <= TOKENS_MAX:
             raise InvalidMessage(f"token count {each.tokens} is out of range")
+
+
+def _check_limits(limits: ProviderLimits | None) -> None:
+    if limits is not None and not limits.valid:
+        raise InvalidMessage("a rate limit of a provider is out of range")
 
 
 def _check_wait(waited_ns: int) -> None:
@@ -316,6 +323,7 @@ def _check_settled(said: SettledRequest) -> None:
 def _check_ended(event: AttemptEnded) -> None:
     _check_attempt(event.request_id, event.attempt)
     _check_usage(event.usage)
+    _check_limits(event.limits)
     require(len(event.detail) <= TEXTS_MAX, "detail is too long")
 
 

@@ -1,0 +1,15 @@
+"""The gateway's key for an engine."""
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class ApiKey:
+    """The gateway's key for an engine, and the header that carries it."""
+
+    value: str = field(repr=False)
+    header: str = ""
+    """Header that contains only the key. Empty for `Authorization: Bearer KEY`."""
+
+    def as_headers(self) -> dict[str, str]:
+        return {self.header: self.value} if self.header else {"authorization": f"Bearer {self.value}"}

@@ -1,0 +1,212 @@
+"""Overflow: requests that would wait too long for the model's own pools go to a hosted provider."""
+
+from dataclasses import replace
+
+from headgate.core.commands import Command, Dispatch, End
+from headgate.core.events import TimerFired
+from headgate.core.scheduler import Scheduler
+from headgate.model.money import Budget, NanoUsd, Period, Price
+from headgate.model.policy import Model, Overflow, Policy, Pool
+from headgate.model.tenant import DataResidency, Tenant
+from headgate.model.units import ClassName, Instant, ModelName, PoolName, TenantId
+from testing.builders import (
+    a_policy,
+    a_scheduler,
+    an_endpoint,
+    arrived,
+    at,
+    commands_for,
+    completed,
+    duration,
+    failed,
+    policy_changed,
+    unreadied,
+)
+
+OWN, CLOUD = PoolName("own"), PoolName("cloud")
+DOLLAR = 1_000_000_000
+PRICE = Price(Instant(0), input_per_1m_tokens=NanoUsd(DOLLAR), output_per_1m_tokens=NanoUsd(2 * DOLLAR))
+
+
+def an_overflow_policy(
+    after: float = 2, *, classes: tuple[str, ...] = (), tenants: tuple[str | Tenant, ...] = ("acme", "bolt")
+) -> Policy:
+    overflow = Overflow((CLOUD,), duration(after), tuple(ClassName(each) for each in classes))
+    return a_policy(
+        tenants=tenants,
+        pools=(Pool(OWN), Pool(CLOUD, hosted=True, prices=(PRICE,))),
+        models=(Model(ModelName("m"), (OWN,), overflow=overflow),),
+    )
+
+
+def an_overflow_scheduler(policy: Policy | None = None, *, cloud_places: int = 2) -> Scheduler:
+    """One own slot, and some at the provider."""
+    return a_scheduler(
+        an_endpoint("e-own", pool="own"),
+        an_endpoint("e-cloud", pool="cloud", places=cloud_places),
+        policy=policy or an_overflow_policy(),
+    )
+
+
+def endpoints(commands: list[Command]) -> list[str]:
+    return [each.endpoint_id for each in commands if isinstance(each, Dispatch)]
+
+
+def only_dispatch(commands: list[Command]) -> Dispatch:
+    [command] = [each for each in commands if isinstance(each, Dispatch)]
+    return command
+
+
+def fire(scheduler: Scheduler, until: float) -> list[Command]:
+    """Fires all timers that are due by then."""
+    out: list[Command] = []
+    while (due := scheduler.next_wakeup()) is not None and due <= at(until):
+        out += scheduler.handle(TimerFired(), due)
+    return out
+
+
+def test_own_engines_serve_while_they_have_a_slot() -> None:
+    scheduler = an_overflow_scheduler()
+
+    dispatch = only_dispatch(scheduler.handle(arrived("a"), at(0)))
+
+    assert (dispatch.endpoint_id, dispatch.reason) == ("e-own", "least loaded, 1 of 1 requests in flight")
+
+
+def test_request_overflows_once_it_has_waited_for_the_bound() -> None:
+    scheduler = an_overflow_scheduler()
+    commands_for(scheduler, at(0), arrived("a"))
+    assert scheduler.handle(arrived("b"), at(0)) == []
+
+    assert fire(scheduler, 1.9) == []
+    dispatch = only_dispatch(fire(scheduler, 2))
+
+    assert (dispatch.endpoint_id, dispatch.pool, dispatch.model, dispatch.waited_ns) == (
+        "e-cloud",
+        "cloud",
+        None,
+        duration(2),
+    )
+    assert dispatch.reason.endswith("; overflow: the request has waited 2 s")
+
+
+def test_request_overflows_on_arrival_if_its_estimated_wait_exceeds_the_bound() -> None:
+    scheduler = an_overflow_scheduler(cloud_places=9)
+    # Four attempts of 10 s each establish how long a slot stays occupied.
+    for number in range(40):
+        commands_for(scheduler, at(10 * number), arrived(f"a{number}"))
+        commands_for(scheduler, at(10 * number + 9), completed(f"a{number}", tokens=50))
+    commands_for(scheduler, at(400), arrived("runs"))
+    for number in range(9):
+        scheduler.handle(arrived(f"w{number}"), at(401))
+    dispatch = scheduler.handle(arrived("b", "bolt"), at(401))
+
+    reasons = [each.reason for each in dispatch if isinstance(each, Dispatch)]
+    assert scheduler.summary().queued[ClassName("interactive")] < 9
+    assert all("; overflow: the estimated wait of " in each for each in reasons)
+
+
+def test_request_goes_to_the_provider_at_once_if_no_own_endpoint_is_available() -> None:
+    scheduler = an_overflow_scheduler()
+    commands_for(scheduler, at(0), unreadied("e-own"))
+
+    dispatch = only_dispatch(scheduler.handle(arrived("a"), at(1)))
+
+    assert dispatch.endpoint_id == "e-cloud"
+    assert dispatch.reason.endswith("; overflow: no endpoint in pool own is available")
+
+
+def test_request_keeps_waiting_for_its_own_engine_while_the_provider_is_full() -> None:
+    scheduler = an_overflow_scheduler(cloud_places=1)
+    commands_for(scheduler, at(0), arrived("a"), arrived("b"), arrived("c"))
+    assert endpoints(fire(scheduler, 3)) == ["e-cloud"]
+
+    dispatch = only_dispatch(scheduler.handle(completed("a"), at(3)))
+
+    assert dispatch.endpoint_id == "e-own"
+    assert "; no overflow although the request has waited " in dispatch.reason
+    assert dispatch.reason.endswith(": pool cloud has no free slot")
+
+
+def test_full_provider_is_checked_again_until_the_wait_limit_ends() -> None:
+    scheduler = an_overflow_scheduler(cloud_places=1)
+    commands_for(scheduler, at(0), arrived("a"), arrived("b"), arrived("c"))
+    assert endpoints(fire(scheduler, 5)) == ["e-cloud"]
+    commands_for(scheduler, at(5), completed("b"))
+
+    assert endpoints(fire(scheduler, 8)) == ["e-cloud"]
+
+
+def test_queued_request_without_overflow_still_ends_at_its_wait_limit() -> None:
+    scheduler = an_overflow_scheduler(cloud_places=1)
+    commands_for(scheduler, at(0), arrived("a"), arrived("b"), arrived("c"))
+    commands_for(scheduler, at(2), TimerFired())
+
+    outcomes = [(each.request_id, each.outcome.value) for each in fire(scheduler, 40) if isinstance(each, End)]
+
+    assert outcomes == [("c", "queue_timeout")]
+
+
+def test_only_the_listed_classes_overflow() -> None:
+    scheduler = an_overflow_scheduler(an_overflow_policy(classes=("interactive",)))
+    commands_for(scheduler, at(0), arrived("a"), arrived("batch", service_class="batch"), arrived("b"))
+
+    sent = [each.request_id for each in fire(scheduler, 10) if isinstance(each, Dispatch)]
+
+    assert sent == ["b"]
+
+
+def test_local_tenant_does_not_overflow_and_its_explanation_gives_the_reason() -> None:
+    bank = Tenant(TenantId("bank"), data_residency=DataResidency.LOCAL)
+    scheduler = an_overflow_scheduler(an_overflow_policy(tenants=("acme", bank)))
+    commands_for(scheduler, at(0), arrived("a", "bank"), arrived("b", "bank"))
+    assert endpoints(fire(scheduler, 10)) == []
+
+    dispatch = only_dispatch(scheduler.handle(completed("a"), at(10)))
+
+    assert dispatch.endpoint_id == "e-own"
+    assert "; no overflow although the request has waited " in dispatch.reason
+    assert dispatch.reason.endswith(": data_residency: local excludes pool cloud")
+
+
+def test_failed_attempt_at_the_provider_is_retried_on_the_own_engine() -> None:
+    scheduler = an_overflow_scheduler()
+    commands_for(scheduler, at(0), arrived("a"), arrived("b"))
+    assert endpoints(fire(scheduler, 2)) == ["e-cloud"]
+    commands_for(scheduler, at(3), failed("b"))
+
+    dispatch = only_dispatch(scheduler.handle(completed("a"), at(4)))
+
+    assert (dispatch.request_id, dispatch.endpoint_id, dispatch.attempt) == ("b", "e-own", 2)
+    assert "overflow" not in dispatch.reason
+
+
+def test_request_stays_in_the_queue_if_its_budget_does_not_cover_the_provider() -> None:
+    poor = Tenant(TenantId("poor"), budgets=(Budget(Period.DAY, NanoUsd(1), hard=True),))
+    scheduler = an_overflow_scheduler(an_overflow_policy(tenants=("acme", poor)))
+    commands_for(scheduler, at(0), arrived("a"), arrived("b", "poor"))
+
+    assert endpoints(fire(scheduler, 10)) == []
+    assert endpoints(scheduler.handle(completed("a"), at(10))) == ["e-own"]
+
+
+def test_tokens_at_the_provider_are_billed_at_its_price() -> None:
+    scheduler = an_overflow_scheduler()
+    commands_for(scheduler, at(0), arrived("a"), arrived("b"))
+    fire(scheduler, 2)
+
+    [end] = [each for each in scheduler.handle(completed("b", tokens=500), at(4)) if isinstance(each, End)]
+
+    # One prompt token at 1 USD and 500 output tokens at 2 USD per million.
+    [bill] = end.bills
+    assert (bill.input_nano_usd, bill.output_nano_usd, bill.overhead_nano_usd) == (1_000, 1_000_000, 0)
+
+
+def test_policy_without_overflow_keeps_queued_requests() -> None:
+    policy = an_overflow_policy()
+    scheduler = an_overflow_scheduler(policy)
+    commands_for(scheduler, at(0), arrived("a"), arrived("b"))
+    plain = replace(policy, models=(Model(ModelName("m"), (OWN,)),))
+    commands_for(scheduler, at(1), policy_changed(plain, "h2"))
+
+    assert endpoints(fire(scheduler, 10)) == []

@@ -1,0 +1,140 @@
+"""Rate limits of hosted providers: an endpoint with nothing left receives nothing until its reset."""
+
+from dataclasses import replace
+
+from headgate.core.commands import Command, Dispatch, Eject, End
+from headgate.core.events import AttemptEnded, TimerFired
+from headgate.core.scheduler import Scheduler
+from headgate.model.fault import Fault
+from headgate.model.outcome import Outcome
+from headgate.model.policy import Policy, Pool, RetryRules
+from headgate.model.provider_limits import ProviderLimits
+from headgate.model.units import PoolName
+from testing.builders import (
+    a_policy,
+    a_scheduler,
+    an_endpoint,
+    arrived,
+    at,
+    commands_for,
+    completed,
+    duration,
+    endpoint_summary,
+    failed,
+    first_token,
+    leaving,
+)
+
+HOSTED: Policy = a_policy(pools=(Pool(PoolName("p"), hosted=True),), retry=RetryRules(attempts_max=9))
+
+
+def hosted_scheduler(*names: str, places: int = 9) -> Scheduler:
+    return a_scheduler(*(an_endpoint(name, places=places) for name in names or ("e1",)), policy=HOSTED)
+
+
+def rejected(request: str, *, wait: float = 5, attempt: int = 1) -> AttemptEnded:
+    """The end of an attempt that the provider has rejected because of its rate."""
+    limits = ProviderLimits(blocked_ns=duration(wait))
+    return replace(failed(request, attempt, "status 429", fault=Fault.UNAVAILABLE), limits=limits)
+
+
+def sent(commands: list[Command]) -> list[tuple[str, str]]:
+    return [(each.request_id, each.endpoint_id) for each in commands if isinstance(each, Dispatch)]
+
+
+def fire(scheduler: Scheduler, until: float) -> list[Command]:
+    out: list[Command] = []
+    while (due := scheduler.next_wakeup()) is not None and due <= at(until):
+        out += scheduler.handle(TimerFired(), due)
+    return out
+
+
+def test_endpoint_receives_no_more_requests_than_the_provider_accepts() -> None:
+    scheduler = hosted_scheduler()
+    commands_for(scheduler, at(0), arrived("a"))
+    limits = ProviderLimits(requests_left=2, requests_reset_ns=duration(10))
+    commands_for(scheduler, at(0), replace(first_token("a"), limits=limits))
+
+    accepted = [sent(scheduler.handle(arrived(name), at(1))) for name in "bcd"]
+
+    assert accepted == [[("b", "e1")], [("c", "e1")], []]
+    assert fire(scheduler, 9.9) == []
+    assert sent(fire(scheduler, 10)) == [("d", "e1")]
+
+
+def test_endpoint_receives_nothing_once_the_tokens_are_spent() -> None:
+    scheduler = hosted_scheduler()
+    commands_for(scheduler, at(0), arrived("a"))
+    limits = ProviderLimits(tokens_left=1, tokens_reset_ns=duration(3))
+    commands_for(scheduler, at(0), replace(completed("a"), limits=limits))
+
+    assert sent(scheduler.handle(arrived("b"), at(1))) == [("b", "e1")]
+    assert sent(scheduler.handle(arrived("c"), at(1))) == []
+    assert sent(fire(scheduler, 3)) == [("c", "e1")]
+
+
+def test_rate_limited_endpoint_is_not_ejected_and_serves_again_after_the_wait() -> None:
+    scheduler = hosted_scheduler()
+    commands: list[Command] = []
+    for number in range(6):
+        commands += scheduler.handle(arrived(f"r{number}"), at(0))
+    for number in range(6):
+        commands += scheduler.handle(rejected(f"r{number}"), at(1))
+
+    assert not [each for each in commands if isinstance(each, Eject | End)]
+    summary = endpoint_summary(scheduler, "e1")
+    assert (summary.quota_exhausted, summary.suspected, summary.state.value) == (True, False, "ready")
+    assert fire(scheduler, 5.9) == []
+    assert len(sent(fire(scheduler, 6))) == 6
+    assert not endpoint_summary(scheduler, "e1").quota_exhausted
+
+
+def test_rate_limited_request_goes_to_another_endpoint_at_once() -> None:
+    scheduler = hosted_scheduler("e1", "e2")
+    [(_, first)] = sent(scheduler.handle(arrived("a"), at(0)))
+
+    [(_, second)] = sent(scheduler.handle(rejected("a"), at(1)))
+
+    assert {first, second} == {"e1", "e2"}
+
+
+def test_failures_without_a_rate_limit_still_eject_the_endpoint() -> None:
+    scheduler = hosted_scheduler()
+    commands = commands_for(scheduler, at(0), *(arrived(f"r{number}") for number in range(3)))
+    for number in range(3):
+        commands += scheduler.handle(failed(f"r{number}", detail="status 500"), at(1))
+
+    assert [each.endpoint_id for each in commands if isinstance(each, Eject)] == ["e1"]
+
+
+def test_request_ends_if_its_wait_limit_comes_before_the_reset() -> None:
+    scheduler = hosted_scheduler()
+    commands_for(scheduler, at(0), arrived("a"))
+    commands_for(scheduler, at(1), rejected("a", wait=300))
+
+    [end] = [each for each in fire(scheduler, 60) if isinstance(each, End)]
+
+    assert end.outcome is Outcome.QUEUE_TIMEOUT
+
+
+def test_limits_of_an_endpoint_that_has_left_are_ignored() -> None:
+    scheduler = hosted_scheduler("e1", "e2")
+    [(_, name)] = sent(scheduler.handle(arrived("a"), at(0)))
+    commands_for(scheduler, at(1), leaving(name))
+    commands_for(scheduler, at(2), rejected("a", wait=5))
+
+    assert [each.id for each in scheduler.summary().endpoints] == [{"e1": "e2", "e2": "e1"}[name]]
+    assert not [each for each in fire(scheduler, 100) if isinstance(each, End)]
+
+
+def test_class_targets_and_prompt_lengths_do_not_limit_a_provider() -> None:
+    """Only the number of requests in flight does: many other customers share the provider's engines."""
+    own = a_scheduler(an_endpoint(places=9))
+    hosted = hosted_scheduler()
+
+    counts: list[int] = []
+    for scheduler in (own, hosted):
+        long = (arrived(f"r{number}", prompt_bytes=200_000) for number in range(5))
+        counts.append(len(sent(commands_for(scheduler, at(0), *long))))
+
+    assert counts == [1, 5]

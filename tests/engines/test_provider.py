@@ -1,0 +1,156 @@
+"""Hosted providers: what they receive, and the rate limits that they report."""
+
+import dataclasses
+from collections.abc import AsyncIterator
+
+import pytest
+
+from headgate.engines.dialects import DIALECTS
+from headgate.engines.http_engine import HttpEngine
+from headgate.engines.provider import PRIVATE_FIELDS
+from headgate.model.provider_limits import ProviderLimits
+from headgate.model.ticket import Api
+from headgate.model.units import SECOND
+from headgate.ports.api_key import ApiKey
+from headgate.ports.engine import Call
+from testing.fake_engine import Behaviour, FakeEngine
+from tests.engines.calls import a_call, read_all
+
+KEY = "canary-provider-key"
+
+
+@pytest.fixture
+async def provider() -> AsyncIterator[FakeEngine]:
+    async with FakeEngine(api_key=KEY) as engine:
+        engine.api_key_header = "api-key"
+        yield engine
+
+
+async def asked(
+    provider: FakeEngine, call: Call, *, key: ApiKey | str | None = None
+) -> tuple[int, list[ProviderLimits]]:
+    """Returns the status of the response and the reported limits."""
+    found: list[ProviderLimits] = []
+    client = HttpEngine(
+        provider.url,
+        served_model="vendor/model",
+        api_key=key or ApiKey(KEY, "api-key"),
+        dialect=DIALECTS["provider"],
+    )
+    answer = await client.ask(dataclasses.replace(call, on_limits=found.append))
+    await read_all(answer)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    answer.close()
+    client.close()
+    return answer.status, found
+
+
+async def test_key_is_sent_in_the_configured_header_only(provider: FakeEngine) -> None:
+    status, _ = await asked(provider, a_call())
+
+    request = await provider.next_request()
+    assert (status, request.headers["api-key"]) == (200, KEY)
+    assert "authorization" not in request.headers
+
+
+async def test_provider_receives_nothing_about_the_caller(provider: FakeEngine) -> None:
+    secret = dict.fromkeys(PRIVATE_FIELDS - {"metadata", "priority"}, "canary-caller")
+    headers = {"traceparent": "00-canary-caller", "tracestate": "canary-caller", "x-session-id": "canary-caller"}
+    call = a_call(
+        request_id="canary-caller",
+        headers=headers,
+        stream=True,
+        temperature=0.5,
+        metadata={"team": "canary-caller"},
+        priority=7,
+        **secret,
+    )
+    await asked(provider, dataclasses.replace(call, cache_salt="canary-caller"))
+
+    request = await provider.next_request()
+    assert "canary-caller" not in str(request.headers) + request.body.decode()
+    assert request.json == {
+        "model": "vendor/model",
+        "messages": request.json["messages"],
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        "temperature": 0.5,
+    }
+
+
+async def test_headers_of_the_anthropic_protocol_reach_the_provider(provider: FakeEngine) -> None:
+    await asked(
+        provider, a_call(headers={"anthropic-version": "2023-06-01", "anthropic-beta": "x", "traceparent": "t"})
+    )
+
+    headers = (await provider.next_request()).headers
+    assert (headers["anthropic-version"], headers["anthropic-beta"]) == ("2023-06-01", "x")
+    assert not {"traceparent", "x-request-id"} & set(headers)
+
+
+async def test_large_bodies_lose_their_private_fields_too(provider: FakeEngine) -> None:
+    content = "x" * 300_000
+    call = a_call(messages=[{"role": "user", "content": content}], user="canary-caller")
+    await asked(provider, call)
+
+    request = await provider.next_request()
+    assert request.json["messages"][0]["content"] == content
+    assert "user" not in request.json
+
+
+async def test_own_engines_still_receive_the_fields_of_the_caller(provider: FakeEngine) -> None:
+    provider.api_key = None
+    client = HttpEngine(provider.url, served_model="fake", api_key=None, dialect=DIALECTS["vllm"])
+    answer = await client.ask(a_call(user="jo", metadata={"a": "b"}))
+    answer.close()
+    client.close()
+
+    request = await provider.next_request()
+    assert (request.json["user"], request.json["metadata"], request.headers["x-request-id"]) == ("jo", {"a": "b"}, "r1")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_rate_limits_are_reported_with_the_response(provider: FakeEngine, *, stream: bool) -> None:
+    headers = (
+        ("X-RateLimit-Remaining-Requests", "5"),
+        ("X-RateLimit-Reset-Requests", "2s"),
+        ("X-RateLimit-Remaining-Tokens", "900"),
+        ("X-RateLimit-Reset-Tokens", "1m0s"),
+    )
+    provider.script.append(Behaviour(headers=headers))
+
+    status, found = await asked(provider, a_call(stream=stream))
+
+    assert (status, found) == (200, [ProviderLimits(5, 2 * SECOND, 900, 60 * SECOND)])
+
+
+async def test_rejection_is_reported_with_its_retry_after(provider: FakeEngine) -> None:
+    provider.script.append(Behaviour(status=429, headers=(("Retry-After", "3"),)))
+
+    assert await asked(provider, a_call()) == (429, [ProviderLimits(blocked_ns=3 * SECOND)])
+
+
+async def test_rate_limits_of_own_engines_are_ignored(provider: FakeEngine) -> None:
+    provider.api_key = None
+    provider.script.append(Behaviour(headers=(("x-ratelimit-remaining-requests", "0"),)))
+    found: list[ProviderLimits] = []
+    client = HttpEngine(provider.url, served_model="fake", api_key=None, dialect=DIALECTS["openai_compatible"])
+    answer = await client.ask(dataclasses.replace(a_call(), on_limits=found.append))
+    answer.close()
+    client.close()
+
+    assert (answer.status, found) == (200, [])
+
+
+@pytest.mark.parametrize(
+    ("status", "request_is_wrong"), [(400, True), (422, True), (402, False), (429, False), (401, False)]
+)
+def test_errors_of_the_account_are_not_errors_of_the_request(status: int, *, request_is_wrong: bool) -> None:
+    assert DIALECTS["provider"].is_request_error(status, b"{}") is request_is_wrong
+
+
+def test_key_is_hidden_in_representations() -> None:
+    assert KEY not in repr(ApiKey(KEY, "api-key"))
+
+
+def test_provider_offers_the_openai_apis() -> None:
+    assert DIALECTS["provider"].paths[Api.CHAT] == "/v1/chat/completions"
