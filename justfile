@@ -158,6 +158,11 @@ compare-speed rev *args:
 bench-whole-answers *args:
     {{ bin }}/python -m bench.non_streaming_overhead "$@"
 
+# Measure the effect of a mirror at 10 % on the latency of the requests that it copies (docs/guides/mirroring.md).
+[positional-arguments]
+mirror *args:
+    {{ bin }}/python -m bench.mirror "$@"
+
 # Compare the tokens/s of a real vLLM through the gateway and without it.
 [positional-arguments]
 bench-engine *args:

@@ -30,6 +30,7 @@ from bench import (
     ledger_faults,
     ledger_reconciliation,
     ledger_speed,
+    mirror,
     scale_live,
     scheduler_speed,
     several_cells,
@@ -127,6 +128,12 @@ PARTS: Final = (
     ),
     Part("tls", _bench("tls"), _at_most(broken=0), _bench("tls", "--quick")),
     Part("whole-answers", _bench("non_streaming_overhead"), (), _bench("non_streaming_overhead", "--quick")),
+    Part(
+        "mirror",
+        _bench("mirror"),
+        (*_at_most(p99_ratio=mirror.RATIO_MAX), *_at_least(mirrored=1)),
+        _bench("mirror", "--pairs 1 --seconds 2 --percent 100"),
+    ),
     Part("engine", _bench("engine_throughput"), _at_least(ratio=engine_throughput.RATIO_MIN)),
     Part(
         "batching",

@@ -9,7 +9,7 @@ from headgate.core.events import EndpointJoined, PolicyChanged
 from headgate.core.summary import EndpointSummary, Summary
 from headgate.model.endpoint import Endpoint, EndpointState
 from headgate.model.policy import Model, Policy, Pool, ServiceClass
-from headgate.model.routes import ModelRoute
+from headgate.model.routes import ModelRoute, RouteMirror
 from headgate.model.stage import Stage
 from headgate.model.tenant import Tenant
 from headgate.model.units import SECOND, Duration
@@ -107,7 +107,7 @@ def _meters() -> Meters:
     meters = Meters()
     meters.set_objectives({"chat": Objectives(990_000, 1, 990_000, 999_000, 1_000_000)})
     patient, empty = ServiceClass("chat", 0, cold_start_wait_ns_max=1, ttft_ns=1), Pool("small", hold_max=1)
-    routed = Model("chat", ("small",), routes=(ModelRoute("small", ("small",)),))
+    routed = Model("chat", ("small",), routes=(ModelRoute("small", ("small",), mirror=RouteMirror(("small",))),))
     policy = Policy(classes=(patient,), pools=(empty,), models=(routed,), tenants=(Tenant("acme"),))
     meters.observe(PolicyChanged(policy, "h"), [], now=0)
     meters.observe(EndpointJoined(Endpoint("small/a", "small", 1)), [], now=0)

@@ -412,6 +412,22 @@ def test_invalid_device_and_zone_names_are_reported() -> None:
             "routes: [{pools: small, match: {headers: {x-beta: []}}}]",
             "routes[0].match.headers.x-beta: has no values; list the values to match",
         ),
+        (
+            "routes: [{pools: small, mirror: {percent: 5}}]",
+            "routes[0].mirror: needs exactly one of pools, tier and model",
+        ),
+        (
+            "routes: [{pools: small, mirror: smal}]",
+            'routes[0].mirror.pools[0]: pool "smal" does not exist; did you mean "small"?',
+        ),
+        (
+            "routes: [{pools: small, mirror: {pools: small, percent: 5, fraction: {numerator: 1}}}]",
+            "routes[0].mirror: has both percent and fraction; remove one",
+        ),
+        (
+            "routes: [{pools: small, mirror: {pools: small, fraction: {numerator: 3, denominator: 2}}}]",
+            "routes[0].mirror.fraction: is 3/2; it must not exceed 1",
+        ),
         ("routes: [{pools: small, weight: 1000001}]", "routes[0].weight: is 1,000,001; the maximum is 1,000,000"),
         (
             "routes: [{pools: small, name: a b}]",

@@ -3,7 +3,7 @@
 from headgate.config.effective import effective_settings
 from headgate.config.settings import Settings
 from headgate.config.summary import summary_lines
-from headgate.model.routes import ModelRoute, RouteInputs, RouteMatch, Sticky
+from headgate.model.routes import ModelRoute, RouteInputs, RouteMatch, RouteMirror, Sticky
 from headgate.model.tenant import Plan
 from tests.config.builders import settings_of
 
@@ -81,3 +81,45 @@ def test_summary_and_differences_include_routes() -> None:
     assert "model m: served by a, 1 tier, 2 routes by user" in "\n".join(summary_lines(settings))
     assert shown["models.m.routes[1].weight"] == "5"
     assert shown["models.m.routes[1].pools"] == "b"
+
+
+# Mirrors
+
+
+def mirrors_of(*mirrors: str) -> list[RouteMirror | None]:
+    text = ", ".join(f"{{pools: a, name: r{number}, mirror: {each}}}" for number, each in enumerate(mirrors))
+    return [each.mirror for each in routes_of(f"[{text}]")]
+
+
+def test_mirror_has_the_targets_of_a_route_and_a_share() -> None:
+    assert mirrors_of("b", "{pools: [b], percent: 10}", "{tier: small, percent: 0}", "{model: spare}") == [
+        RouteMirror(("b",)),
+        RouteMirror(("b",), 100_000),
+        RouteMirror(("a",), 0),
+        RouteMirror(("b",)),
+    ]
+
+
+def test_share_of_a_mirror_may_be_a_fraction() -> None:
+    assert mirrors_of(
+        "{pools: b, fraction: {numerator: 5, denominator: 1000}}", "{pools: b, fraction: {numerator: 5}}"
+    ) == [RouteMirror(("b",), 5_000), RouteMirror(("b",), 50_000)]
+
+
+def test_gateway_looks_for_mirrors_only_in_models_that_have_them() -> None:
+    settings = settings_with("[{pools: a, mirror: b}]")
+
+    assert settings_with("[a, b]").mirrored_models is None
+    assert list(settings.mirrored_models or ()) == ["m"]
+
+
+def test_summary_and_differences_include_mirrors() -> None:
+    settings = settings_with("[{pools: a, mirror: {pools: b, percent: 10}}]")
+    shown = {path: each.text for path, each in effective_settings(settings).items() if "mirror" in path}
+
+    assert "1 route by request, 10 % of route a copied to b" in "\n".join(summary_lines(settings))
+    assert shown["models.m.routes[0].mirror.percent"] == "10"
+
+
+def test_pool_that_only_a_mirror_uses_causes_no_warning() -> None:
+    assert "\n".join(settings_with("[{pools: a, mirror: b}]").warnings) == ""

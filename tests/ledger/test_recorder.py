@@ -7,7 +7,7 @@ from headgate.core.events import AttemptEnded, RequestArrived
 from headgate.ledger.recorder import UsageRecorder
 from headgate.model.money import Bill, BillCause, NanoUsd
 from headgate.model.outcome import Outcome
-from headgate.model.units import Duration, ModelName, RequestId
+from headgate.model.units import ClassName, Duration, ModelName, RequestId
 from headgate.model.usage import Usage, UsageSource
 from headgate.ports.ledger import UsageRow
 from testing.builders import (
@@ -222,3 +222,26 @@ def test_repeated_dispatch_is_counted_as_one_attempt() -> None:
 
     assert [row.attempt for row in rows_of(twin)] == [1]
     assert RequestId("a") not in recorder._open
+
+
+def a_copy() -> RequestArrived:
+    return RequestArrived(replace(arrived("a-mirror", "_mirror").ticket, mirror_route="stable"))
+
+
+def test_row_of_a_copy_says_that_it_is_one() -> None:
+    recorder, twin = a_recorder()
+    recorder.observe(a_copy(), [replace(dispatch("a-mirror"), service_class=ClassName("mirror"))], at(0))
+    bill = a_bill(1, BillCause.MIRROR)
+    recorder.observe(completed("a-mirror"), [ended("a-mirror", Outcome.COMPLETED, bill)], at(1))
+
+    [row] = rows_of(twin)
+    assert (row.request, row.tenant, row.service_class) == ("a-mirror", "_mirror", "mirror")
+    assert (row.cause, row.payer) == ("mirror", "platform")
+
+
+def test_copy_that_was_not_sent_has_no_row() -> None:
+    recorder, twin = a_recorder()
+    recorder.observe(a_copy(), [ended("a-mirror", Outcome.SHED)], at(0))
+
+    assert rows_of(twin) == []
+    assert recorder.open_requests == 0

@@ -28,7 +28,7 @@ from headgate.model.caps import Caps
 from headgate.model.endpoint import Endpoint, EndpointState
 from headgate.model.outcome import Outcome
 from headgate.model.policy import Model, Policy, Pool, ServiceClass
-from headgate.model.routes import ModelRoute
+from headgate.model.routes import MirrorResult, ModelRoute, RouteMirror
 from headgate.model.ticket import Api, Ticket
 from headgate.model.units import MILLISECOND, SECOND, EndpointId, PoolName
 from headgate.model.usage import Usage, UsageSource
@@ -446,6 +446,27 @@ def test_requests_of_routed_models_are_counted_by_their_last_route() -> None:
     assert routed() == {"headgate_route_requests_total{model=m,result=completed,route=new}": 1}
     saw(observer, event=PolicyChanged(POLICY, "h3"))
     assert routed() == {}
+
+
+def test_requests_selected_for_copying_are_counted_by_result() -> None:
+    route = ModelRoute("old", ("small",), mirror=RouteMirror(("large",)))
+    observer = an_observer(replace(POLICY, models=(Model("m", ("small",), routes=(route,)),)))
+    observer.routes.count_mirror("m", "old", MirrorResult.BUSY)
+    observer.routes.count_mirror("m", "gone", MirrorResult.BUSY)
+    found = {key: value for key, value in samples(observer).items() if "mirrored" in key and value}
+
+    assert found == {"headgate_mirrored_requests_total{model=m,result=busy,route=old}": 1}
+
+
+def test_copies_count_in_their_own_class() -> None:
+    route = ModelRoute("old", ("small",), mirror=RouteMirror(("large",)))
+    observer = an_observer(replace(POLICY, models=(Model("m", ("small",), routes=(route,)),)))
+    copy = RequestArrived(replace(arrived().ticket, requested_class="chat", mirror_route="old"))
+    saw(observer, end(Outcome.SHED, "mirror"), event=copy)
+    found = {key: value for key, value in samples(observer).items() if "class=" in key and value}
+
+    assert found["headgate_requests_total{class=mirror,outcome=shed}"] == 1
+    assert {key for key in found if "class=chat" in key} == set()
 
 
 def test_number_of_open_requests_counted_by_route_is_bounded() -> None:

@@ -336,6 +336,8 @@ class Gateway:
             self._cell.step_down()
         grace_s = self._settings.drain_grace_ns / SECOND
         log_event(logging.INFO, "draining", open=self._app.open_requests, grace_s=grace_s)
+        if self._app.mirrors is not None:
+            await self._app.mirrors.stop()
         drained = await self._app.drain(grace_s)
         result = "drained: all requests have ended" if drained else "drain grace period exceeded; aborting requests"
         log_event(logging.INFO, result)

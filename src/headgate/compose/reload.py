@@ -31,6 +31,7 @@ from headgate.edge.admin.app import AdminApp
 from headgate.edge.admin.operator_auth import OperatorAuth
 from headgate.edge.app import Access
 from headgate.edge.error_replies import ErrorReplies
+from headgate.edge.mirroring import Mirrors
 from headgate.hosts.cell.host import CellHost
 from headgate.hosts.local.host import LocalHost
 from headgate.model.tenant import tenant_table
@@ -190,10 +191,19 @@ class Reloader:
         self._admin.api = open_admin_api(parts.accounts, parts.host, settings, parts.observability.reads, auth)
         connect(parts.rollouts, self._admin.api)
         self._apply_policy(settings)
+        self._apply_mirrors(settings)
         parts.scaling.change_rules(settings.scaling_rules)
         parts.batchers.set_rules(settings.batch_rules, settings.latency_targets_ns)
         parts.fleets.change_to(settings.pools)
         parts.engines.follow(tuple(parts.fleets.endpoints()))
+
+    def _apply_mirrors(self, settings: Settings) -> None:
+        door, models = self._parts.app, settings.mirrored_models
+        if door.mirrors is None and models is not None:
+            on_result = self._parts.observability.meters.routes.count_mirror
+            door.mirrors = Mirrors(door.host, door.engines, door.attempts, door.records, on_result, door.journal)
+        if door.mirrors is not None:
+            door.mirrors.models, door.mirrors.open_max = models, settings.limits.mirrors_open_max
 
     def _apply_policy(self, settings: Settings) -> None:
         parts = self._parts

@@ -93,6 +93,7 @@ class GatewayStatus:
             "requests": parts.app.open_requests,
             "body_bytes": parts.app.bodies_bytes,
             "attempts": len(parts.attempts),
+            "mirrors": 0 if parts.app.mirrors is None else len(parts.app.mirrors),
             "command_channels": parts.host.open_channels(),
             "metered_requests": parts.observability.meters.open_requests,
             "tasks": len(asyncio.all_tasks()),

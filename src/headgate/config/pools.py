@@ -13,7 +13,7 @@ from headgate.config.fleets import STATIC, cold_start_ns, fleet_options, held_re
 from headgate.config.money import prices
 from headgate.config.pool_schema import EndpointSection, PoolSection, SpeedSection
 from headgate.config.problems import ConfigReport, SettingPath
-from headgate.config.schema import ConfigFile
+from headgate.config.schema import ConfigFile, RouteSection
 from headgate.config.schema_reader import suggestion
 from headgate.config.settings import PoolSettings
 from headgate.config.speeds import SpeedFigures, engine_speed
@@ -146,7 +146,7 @@ class _PoolReader:
             model
             for model, its in self.file.models.items()
             if name in its.pools
-            or any(name in route.pools for route in its.routes)
+            or any(name in (*route.pools, *_mirror_pools(route)) for route in its.routes)
             or (its.overflow is not None and name in its.overflow.pools)
         ]
         if not models and not has_adapters(section):
@@ -308,3 +308,7 @@ def _address(url: SplitResult) -> str:
 def _host_and_port(url: SplitResult) -> str:
     host = f"[{url.hostname}]" if ":" in (url.hostname or "") else url.hostname
     return f"{host}:{url.port or _PORTS[url.scheme]}"
+
+
+def _mirror_pools(route: RouteSection) -> list[str]:
+    return [] if route.mirror is None else route.mirror.pools

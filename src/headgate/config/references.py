@@ -14,6 +14,7 @@ from headgate.config.problems import ConfigReport, SettingPath
 from headgate.config.schema import ConfigFile
 from headgate.config.schema_reader import available, suggestion
 from headgate.model.policy import ServiceClass
+from headgate.model.routes import MIRROR_CLASS
 from headgate.model.tenant import OTHER_TENANTS
 
 PATH_LENGTH_MAX = 256
@@ -26,7 +27,11 @@ TENANT_PATH_RULE = (
 
 RESERVED_NAMES: Final = {
     "pools": {"other": "values without a known pool", "gateway": "values for the gateway itself"},
-    "classes": {"other": "values without a known class", "none": "requests that ended without a class"},
+    "classes": {
+        "other": "values without a known class",
+        "none": "requests that ended without a class",
+        MIRROR_CLASS: "copies of requests",
+    },
     "tenants": {OTHER_TENANTS: "tenants without their own metrics"},
 }
 """Names that have another meaning in metrics, by section, with that meaning."""

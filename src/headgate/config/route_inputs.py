@@ -4,6 +4,7 @@ from collections.abc import Collection
 
 from headgate.model.policy import Model
 from headgate.model.routes import RouteInputs, Sticky
+from headgate.model.units import ModelName
 
 
 def route_inputs(models: Collection[Model]) -> RouteInputs | None:
@@ -12,3 +13,8 @@ def route_inputs(models: Collection[Model]) -> RouteInputs | None:
     headers = dict.fromkeys(name for model in routed for route in model.routes for name, _ in route.match.headers)
     read = frozenset(each.sticky for each in routed) & {Sticky.USER, Sticky.SESSION}
     return RouteInputs(tuple(headers), read) if headers or read else None
+
+
+def mirrored_models(models: Collection[Model]) -> dict[ModelName, Model] | None:
+    """Returns the models with routes whose requests are copied. None if there are none, which is the usual case."""
+    return {each.name: each for each in models if any(route.mirror is not None for route in each.routes)} or None

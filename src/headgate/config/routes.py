@@ -7,10 +7,18 @@ from headgate.config.enum_values import parse_enum
 from headgate.config.problems import ConfigReport, SettingPath
 from headgate.config.references import NAME_RULE, TENANT_PATH_RULE, ReferenceChecker, is_name, is_tenant_path
 from headgate.config.route_inputs import route_inputs
-from headgate.config.schema import ModelSection, RouteMatchSection, RouteSection
+from headgate.config.schema import MirrorSection, ModelSection, RouteMatchSection, RouteSection
 from headgate.config.schema_reader import available, suggestion
 from headgate.model.policy import Model
-from headgate.model.routes import ROUTES_MAX, WEIGHT_MAX, ModelRoute, RouteMatch, Sticky
+from headgate.model.routes import (
+    ROUTES_MAX,
+    WEIGHT_MAX,
+    WHOLE_SHARE_PPM,
+    ModelRoute,
+    RouteMatch,
+    RouteMirror,
+    Sticky,
+)
 from headgate.model.tenant import Plan
 from headgate.model.units import ClassName, PoolName, TenantId
 
@@ -28,6 +36,7 @@ def model_routes(
             tuple(PoolName(pool) for pool in _pools(each, section, sections)),
             weight=each.weight,
             match=_match(each.match, (*place, "routes", number, "match"), report),
+            mirror=None if each.mirror is None else _mirror(each.mirror, section, sections),
         )
         for number, each in enumerate(section.routes)
     )
@@ -39,7 +48,14 @@ def _route_name(section: RouteSection) -> str:
     return section.name or section.tier or section.model or "+".join(section.pools)
 
 
-def _pools(section: RouteSection, model: ModelSection, models: Mapping[str, ModelSection]) -> list[str]:
+def _mirror(section: MirrorSection, model: ModelSection, models: Mapping[str, ModelSection]) -> RouteMirror:
+    pools = tuple(PoolName(pool) for pool in _pools(section, model, models))
+    if section.fraction is not None:
+        return RouteMirror(pools, section.fraction.numerator * WHOLE_SHARE_PPM // section.fraction.denominator)
+    return RouteMirror(pools, WHOLE_SHARE_PPM * (100 if section.percent is None else section.percent) // 100)
+
+
+def _pools(section: RouteSection | MirrorSection, model: ModelSection, models: Mapping[str, ModelSection]) -> list[str]:
     if section.tier is not None:
         found = dict.fromkeys(pool for tier in model.tiers if tier.name == section.tier for pool in tier.pools)
         return [each for each in model.pools if each in found]
@@ -74,13 +90,10 @@ def check_routes(
     names: list[str] = []
     for number, route in enumerate(section.routes):
         here: SettingPath = ("models", name, "routes", number)
-        if sum((bool(route.pools), route.tier is not None, route.model is not None)) != 1:
-            report.add_problem(here, "needs exactly one of pools, tier and model")
-        check.check_all_known(route.pools, pools, "pool", (*here, "pools"))
-        tiers = [each.name for each in section.tiers if each.name is not None]
-        _check_name(route.tier, tiers, "tier", (*here, "tier"), report)
-        others = [each for each in sections if each != name]
-        _check_name(route.model, others, "other model", (*here, "model"), report)
+        _check_target(route, here, report, model=name, sections=sections, pools=pools)
+        if route.mirror is not None:
+            _check_target(route.mirror, (*here, "mirror"), report, model=name, sections=sections, pools=pools)
+            _check_share(route.mirror, (*here, "mirror"), report)
         check.check_all_known(route.match.classes, classes, "class", (*here, "match", "classes"))
         _check_match(route.match, (*here, "match"), report)
         if route.weight > WEIGHT_MAX:
@@ -92,6 +105,36 @@ def check_routes(
             report.add_problem(here, f'two routes are called "{own}"; set name to tell them apart')
         names.append(own)
     _check_groups(section, ("models", name, "routes"), report)
+
+
+def _check_target(
+    target: RouteSection | MirrorSection,
+    place: SettingPath,
+    report: ConfigReport,
+    *,
+    model: str,
+    sections: Mapping[str, ModelSection],
+    pools: Collection[str],
+) -> None:
+    """Reports the target of a route or mirror of a model if it is wrong."""
+    if sum((bool(target.pools), target.tier is not None, target.model is not None)) != 1:
+        report.add_problem(place, "needs exactly one of pools, tier and model")
+    ReferenceChecker(report).check_all_known(target.pools, pools, "pool", (*place, "pools"))
+    tiers = [each.name for each in sections[model].tiers if each.name is not None]
+    _check_name(target.tier, tiers, "tier", (*place, "tier"), report)
+    others = [each for each in sections if each != model]
+    _check_name(target.model, others, "other model", (*place, "model"), report)
+
+
+def _check_share(mirror: MirrorSection, place: SettingPath, report: ConfigReport) -> None:
+    fraction = mirror.fraction
+    if fraction is None:
+        return
+    if mirror.percent is not None:
+        report.add_problem(place, "has both percent and fraction; remove one")
+    if fraction.numerator > fraction.denominator:
+        problem = f"is {fraction.numerator}/{fraction.denominator}; it must not exceed 1"
+        report.add_problem((*place, "fraction"), problem)
 
 
 def _check_name(name: str | None, known: Collection[str], kind: str, place: SettingPath, report: ConfigReport) -> None:

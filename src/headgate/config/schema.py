@@ -73,6 +73,7 @@ class LimitsSection(Section, frozen=True):
     body_bytes_max: Bytes = _EDGE.body_bytes_max
     total_body_bytes_max: Bytes = _EDGE.total_body_bytes_max
     requests_open_max: Positive = _EDGE.requests_open_max
+    mirrors_open_max: Positive = _EDGE.mirrors_open_max
     connections_open_max: Positive = _EDGE.connections_open_max
     unauthenticated_connections_max: Positive = _EDGE.unauthenticated_connections_max
     header_bytes_max: Bytes = _EDGE.header_bytes_max
@@ -115,6 +116,21 @@ class RouteMatchSection(Section, frozen=True):
     headers: dict[str, list[str]] = {}
 
 
+class MirrorFractionSection(Section, frozen=True):
+    numerator: Annotated[int, Meta(ge=0, extra={"next": "set the number of copied requests, such as 5"})]
+    denominator: Positive = 100
+
+
+class MirrorSection(Section, frozen=True):
+    SHORTHAND: ClassVar[str | None] = "pools"
+
+    pools: list[str] = []
+    tier: str | None = None
+    model: str | None = None
+    percent: Percent | None = None
+    fraction: MirrorFractionSection | None = None
+
+
 class RouteSection(Section, frozen=True):
     SHORTHAND: ClassVar[str | None] = "pools"
 
@@ -124,6 +140,7 @@ class RouteSection(Section, frozen=True):
     weight: Count = 1
     match: RouteMatchSection = RouteMatchSection()
     name: str | None = None
+    mirror: MirrorSection | None = None
 
 
 class OverflowSection(Section, frozen=True):

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from headgate.config.route_inputs import route_inputs
+from headgate.config.route_inputs import mirrored_models, route_inputs
 from headgate.control.options import FileStamp, NotificationOptions, ReloadTrigger
 from headgate.edge.options import EdgeLimits
 from headgate.fleets.dns.options import DnsOptions
@@ -17,11 +17,11 @@ from headgate.fleets.processes.options import ProcessOptions
 from headgate.hosts.cell.options import CellOptions
 from headgate.identity.options import IssuerOptions, OperatorTokenOptions
 from headgate.ledger.options import DatabaseOptions, LedgerOptions
-from headgate.model.policy import BatchRules, Policy
+from headgate.model.policy import BatchRules, Model, Policy
 from headgate.model.routes import RouteInputs
 from headgate.model.scaling import ScalingRules
 from headgate.model.stage import Stage
-from headgate.model.units import ClassName, Duration, PoolName, TenantId
+from headgate.model.units import ClassName, Duration, ModelName, PoolName, TenantId
 from headgate.ports.admin_roles import Role
 from headgate.ports.api_key import ApiKey
 from headgate.ports.tls import ClientTlsOptions, ServerTlsOptions
@@ -213,6 +213,11 @@ class Settings:
     def route_inputs(self) -> RouteInputs | None:
         """Parts of requests that the routes of models need. None if they need nothing."""
         return route_inputs(self.policy.models)
+
+    @property
+    def mirrored_models(self) -> dict[ModelName, Model] | None:
+        """Models with routes whose requests are copied. None if there are none."""
+        return mirrored_models(self.policy.models)
 
     @property
     def sample_ppm(self) -> int | None:

@@ -18,6 +18,7 @@ from headgate.model.caps import Caps
 from headgate.model.limits import WHOLE_PPM, Limits
 from headgate.model.money import Budget, Price
 from headgate.model.policy import Model, OptimizationGoal, Pool, ServiceClass
+from headgate.model.routes import WHOLE_SHARE_PPM, ModelRoute
 from headgate.model.speed import EngineSpeed
 from headgate.model.stage import Stage
 from headgate.model.units import Duration
@@ -310,10 +311,18 @@ def _range(what: str, least: int, most: int | None) -> str:
 def _tiers(model: Model) -> str:
     tiers = f", {_count(model.tiers, 'tier')}" if model.tiers else ""
     tiers += f", {_count(model.routes, 'route')} by {model.sticky}" if model.routes else ""
+    tiers += "".join(_mirror(each) for each in model.routes)
     if model.overflow is not None:
         after = duration_text(model.overflow.after_ns)
         tiers += f", overflow to {_names(model.overflow.pools)} above a wait of {after}"
     return tiers + (f", fallbacks {_names(model.fallbacks)}" if model.fallbacks else "")
+
+
+def _mirror(route: ModelRoute) -> str:
+    if route.mirror is None:
+        return ""
+    percent = 100 * route.mirror.share_ppm / WHOLE_SHARE_PPM
+    return f", {percent:g} % of route {route.name} copied to {_names(route.mirror.pools)}"
 
 
 def _service_class(each: ServiceClass) -> str:

@@ -73,7 +73,8 @@ def _class_of(report: AttemptReported, admitted: Admitted | None, rules: Rules) 
 
     A running attempt continues even if its class is no longer in the policy.
     """
-    service_class = rules.classes.get(report.service_class)
+    service_class = rules.mirror_class(report.ticket) if report.ticket.mirror_route else None
+    service_class = service_class or rules.classes.get(report.service_class)
     if service_class is None:
         last = max((each.band for each in rules.policy.classes), default=0)
         service_class = ServiceClass(report.service_class, last) if admitted is None else admitted.service_class

@@ -5,7 +5,7 @@ an attempt costs its share of endpoint time (`engine_time`). With a token price,
 
 The bill's cause determines who pays (`PAYER_BY_CAUSE`). The cause of a finished attempt follows from how it ended: a
 response, a rejection, or a failure with or without a retry. For an attempt still running when its request ends, the
-cause is the reason the request ended. The tenant never pays for the losing attempt of a hedge.
+cause is the reason the request ended. The tenant never pays for the losing attempt of a hedge or for a mirrored copy.
 """
 
 from typing import Final
@@ -50,6 +50,8 @@ def bills_of(request: Request, outcome: Outcome, attempts: Attempts, rules: Rule
 
 
 def _cause(attempt: Attempt, request: Request, outcome: Outcome) -> BillCause:
+    if attempt.ticket.mirror_route:
+        return BillCause.MIRROR
     if attempt.superseded:
         return BillCause.HEDGE
     if attempt.ending is _COMPLETED:

@@ -13,7 +13,7 @@ from headgate.core.routing.reserved_places import closed_bands
 from headgate.core.routing.router import Candidate, adapter_reason, dispatch_reason, reservation, session_of
 from headgate.core.scheduler_state import SchedulerState
 from headgate.model.provider_limits import ProviderLimits
-from headgate.model.units import Duration, Instant, PoolName, RequestId
+from headgate.model.units import Instant, PoolName, RequestId
 
 
 class Dispatcher:
@@ -75,6 +75,10 @@ class Dispatcher:
         if min_shares.enabled:
             min_shares.record_served(name, band, request.cost_ns, ())
         return True
+
+    def send_copy(self, request: Request, chosen: Candidate, now: Instant, out: list[Command]) -> None:
+        """Sends a copy of a request, without effects on pressure, hedging and retry budgets."""
+        request.running = self._send(request, chosen, now, out)
 
     def _fill_place(self, pool: PoolName, now: Instant, out: list[Command]) -> bool:
         state = self._state

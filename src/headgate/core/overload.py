@@ -195,6 +195,12 @@ class Overload:
         route = self._groups.get(pools)
         return route is None or allows_hedging(route.highest_level)
 
+    def is_under_pressure(self, pools: tuple[PoolName, ...]) -> bool:
+        """Returns whether requests that may use any of these pools are degraded or shed."""
+        return self._is_degraded and any(
+            each.is_degraded and not frozenset(pools).isdisjoint(each.pools) for each in self._groups.values()
+        )
+
     def degradation_by_pool(self) -> Iterator[PoolDegradation]:
         found: dict[PoolName, tuple[int, int]] = {}
         for route in self._groups.values():

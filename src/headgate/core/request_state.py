@@ -324,6 +324,12 @@ class Request:
         """Time from arrival to the end of the response according to the class, or according to the caller if that is
         shorter, and `e2e_target`, the resulting time. None if the class has no e2e target."""
         self.e2e_target: Instant | None = None
+        self._reset_ranks()
+        if self.service_class.e2e_ns is not None:
+            self.set_e2e_target(now)
+
+    def _reset_ranks(self) -> None:
+        """Initialises the values that matter under overload."""
         self.level = 0
         """Degradation level applied to the request."""
         self.shed_rank: int | None = None
@@ -332,8 +338,6 @@ class Request:
         """Sheddability by plan and fair share. The higher the value, the earlier degradation rejects the request."""
         self.added_pressure = 0
         """The request's contribution to the pressure while it is queued, in millionths."""
-        if self.service_class.e2e_ns is not None:
-            self.set_e2e_target(now)
 
     @property
     def overload_ttft_ns(self) -> Duration | None:

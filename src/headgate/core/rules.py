@@ -10,6 +10,7 @@ from headgate.core.routing.model_routes import with_route_weights
 from headgate.core.routing.model_tiers import tier_names
 from headgate.model.overrides import OperatorOverride
 from headgate.model.policy import AUTO_SERVICE_TIERS, HeadroomRules, Model, Policy, Pool, ServiceClass
+from headgate.model.routes import MIRROR_CLASS
 from headgate.model.speed import EngineSpeed
 from headgate.model.tenant import DataResidency, Tenant, levels_of, tenant_table
 from headgate.model.ticket import Ticket
@@ -30,7 +31,7 @@ _NO_POOL: Final = PoolName("")
 class Rules:
     __slots__ = (
         *("_accounts", "_discovered", "_local_classes", "adapters", "classes", "hash", "hosted_pools", "long_prompts"),
-        *("min_shares", "models", "overflows", "policy", "pools", "service_tiers", "tenants"),
+        *("min_shares", "mirror_classes", "models", "overflows", "policy", "pools", "service_tiers", "tenants"),
     )
 
     def __init__(self, policy: Policy, policy_hash: str) -> None:
@@ -56,6 +57,9 @@ class Rules:
         self.min_shares = _min_shares(policy)
         self.long_prompts = _long_prompts(policy)
         """Minimum length of a prompt that counts as long, in tokens, for pools in which an e2e target lowers it."""
+        mirrors = any(route.mirror is not None for model in policy.models for route in model.routes)
+        self.mirror_classes: dict[ClassName, ServiceClass] = _mirror_classes(policy) if mirrors else {}
+        """Class of the copies of each class's requests. Empty if no route has a mirror."""
         self._discovered: dict[ModelName, None] = {}
         """Models that are adapters and are not in the policy."""
         self._accounts: dict[TenantId, TenantId] = {}
@@ -175,6 +179,10 @@ class Rules:
             account = self._accounts[tenant] = TenantId("/".join(steps))
         return account
 
+    def mirror_class(self, ticket: Ticket) -> ServiceClass | None:
+        """Returns the class of a copy. It has the limits of the class of the request that was copied."""
+        return self.mirror_classes.get(ClassName(ticket.requested_class or ""))
+
     def weight(self, account: TenantId) -> int:
         tenant = self.tenants.get(account)
         return DEFAULT_WEIGHT if tenant is None else tenant.weight
@@ -191,6 +199,22 @@ class Rules:
         if ticket.model_tier is not None and model is not None and ticket.model_tier not in tier_names(model):
             ticket = replace(ticket, model_tier=None)
         return ticket
+
+
+def _mirror_classes(policy: Policy) -> dict[ClassName, ServiceClass]:
+    band = max((each.band for each in policy.classes), default=0) + 1
+    return {
+        each.name: ServiceClass(
+            MIRROR_CLASS,
+            band,
+            first_token_ns_max=each.first_token_ns_max,
+            idle_ns_max=each.idle_ns_max,
+            total_ns_max=each.total_ns_max,
+            accepts_unclassified=False,
+            caps=each.caps,
+        )
+        for each in policy.classes
+    }
 
 
 def _min_shares(policy: Policy) -> dict[int, int]:

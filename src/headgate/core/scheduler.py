@@ -27,8 +27,8 @@ Known limitations: a request that does not fit blocks the requests behind it in 
 other tenants can keep overtaking a large request until it reaches its maximum wait.
 
 Related modules: `admission/admission` admits requests, `dispatcher` sends them, `termination` retries and ends them,
-`takeover` continues the work of an earlier scheduler, and `policy_update` applies a new policy. All of them share
-`scheduler_state`.
+`mirrors` sends copies of them, `takeover` continues the work of an earlier scheduler, and `policy_update` applies a new
+policy. All of them share `scheduler_state`.
 """
 
 from collections.abc import Iterable
@@ -56,6 +56,7 @@ from headgate.core.events import (
     TakeoverReport,
     TimerFired,
 )
+from headgate.core.mirrors import Mirrors
 from headgate.core.policy_update import PolicyUpdate
 from headgate.core.routing.router import LeastTimeRouter
 from headgate.core.scheduler_state import SchedulerState
@@ -75,12 +76,13 @@ class Scheduler:
         self._admission = Admission(state)
         self._dispatcher = Dispatcher(state)
         self._termination = Termination(state, self._admission, self._dispatcher)
+        self._mirrors = Mirrors(state, self._admission, self._dispatcher, self._termination)
         self._takeover = Takeover(state, self._admission, self._dispatcher, self._termination)
         self._policy_update = PolicyUpdate(state, self._admission, self._termination)
         self._share_update = ShareUpdate(state)
         self._now = Instant(0)
 
-    def handle(self, event: Event, now: Instant) -> list[Command]:
+    def handle(self, event: Event, now: Instant) -> list[Command]:  # noqa: C901 (another call for each event is slow)
         assert now >= self._now, "time went backwards: the host must stamp events with max(last, clock)"
         self._now = now
         state = self._state
@@ -97,8 +99,11 @@ class Scheduler:
             overload.tick(fleet, state.queue.min_shares, now)
         # The most frequent events first. A `match` would be slower: it looks up the fields of each class.
         if isinstance(event, RequestArrived):
-            self._share_update.apply_to(event.ticket.tenant)
-            self._admission.admit(event.ticket, now, out)
+            if event.ticket.mirror_route:
+                self._mirrors.send(event.ticket, now, out)
+            else:
+                self._share_update.apply_to(event.ticket.tenant)
+                self._admission.admit(event.ticket, now, out)
         elif isinstance(event, AttemptEnded):
             self._termination.attempt_ended(event, now, out)
         elif isinstance(event, AttemptsProgressed):
@@ -117,9 +122,10 @@ class Scheduler:
             self._dispatcher.dispatch(now, out)
         if due:
             self._dispatcher.hedge_silent(now, out)
-        overload.watch(now)
-        if state.budgets.crossings:
+        if state.mirrors or state.budgets.crossings:
+            self._mirrors.stop_waited_for(now, out)
             out += state.budgets.pop_crossings(now)
+        overload.watch(now)
         return out
 
     def _handle_other(

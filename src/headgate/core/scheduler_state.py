@@ -13,6 +13,7 @@ from headgate.core.open_requests import OpenRequests
 from headgate.core.overload import Overload
 from headgate.core.prediction import Predictions
 from headgate.core.queues.queue import Queue
+from headgate.core.request_state import Request
 from headgate.core.retry_budget import RetryBudget
 from headgate.core.routing.fault_attribution import FaultAttribution
 from headgate.core.routing.fleet import FleetState
@@ -20,6 +21,7 @@ from headgate.core.routing.router import LeastTimeRouter
 from headgate.core.rules import Rules
 from headgate.core.timers import TimerHeap
 from headgate.model.policy import Policy
+from headgate.model.units import RequestId
 
 
 class SchedulerState:
@@ -30,6 +32,7 @@ class SchedulerState:
         "fleet",
         "hedging",
         "limits",
+        "mirrors",
         "overload",
         "predictions",
         "queue",
@@ -55,3 +58,5 @@ class SchedulerState:
         self.limits = TenantLimits()
         self.budgets = Budgets(rules)
         self.blame = FaultAttribution()
+        self.mirrors: dict[RequestId, Request] = {}
+        """Running copies of requests."""

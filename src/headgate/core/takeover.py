@@ -6,7 +6,7 @@ or its deadline has passed.
 """
 
 from headgate.core.admission.admission import Admission
-from headgate.core.admission.gate import Rejection, check_policy, hold_pool
+from headgate.core.admission.gate import Admitted, Rejection, check_policy, hold_pool
 from headgate.core.adoption import CounterBackfill, adopt_queued, adopt_running
 from headgate.core.commands import Command
 from headgate.core.counters import Counters
@@ -17,6 +17,7 @@ from headgate.core.request_state import Attempt, Request
 from headgate.core.scheduler_state import SchedulerState
 from headgate.core.snapshot import Snapshotter
 from headgate.core.termination import Termination
+from headgate.model.outcome import Outcome
 from headgate.model.units import Duration, Instant
 
 
@@ -67,7 +68,12 @@ class Takeover:
         """Queues a request that another scheduler admitted."""
         state, ticket = self._state, event.ticket
         assert ticket.request_id not in state.requests.by_id, f"request {ticket.request_id} was reported twice"
-        verdict = check_policy(state.rules.without_unknown_names(ticket), state.rules, event.route)
+        verdict: Admitted | Rejection
+        if ticket.mirror_route:
+            # Copies are sent at once or not at all.
+            verdict = Rejection(Outcome.SHED, "another scheduler took over before the copy was sent")
+        else:
+            verdict = check_policy(state.rules.without_unknown_names(ticket), state.rules, event.route)
         if isinstance(verdict, Rejection):
             waited, held = event.waited_ns, event.held_ns
             end = self._admission.rejected_end(
@@ -157,6 +163,8 @@ class Takeover:
         if not known:
             state.requests.add(request)
             request.running = attempt
+            if event.ticket.mirror_route:
+                state.mirrors[event.ticket.request_id] = request
         else:
             state.hedging.unwatch(request)
             request.running, request.hedge = (request.running, attempt) if event.hedge else (attempt, request.running)

@@ -297,7 +297,7 @@ class Termination:
         """
         state, tenant = self._state, attempt.ticket.tenant
         outcome, silent = otherwise, otherwise is Outcome.ENGINE_TIMEOUT
-        attempts_max = state.rules.policy.retry.attempts_max
+        attempts_max = 1 if attempt.ticket.mirror_route else state.rules.policy.retry.attempts_max
         verdict = readmission(request, state.fleet, state.rules, holds=state.queue.holds, now=now)
         if request.deadline is not None and request.deadline.passed(now):
             self.end_deadline_exceeded(request, f"when attempt {request.attempts_made} ended: {detail}", now, out)
@@ -335,6 +335,8 @@ class Termination:
     ) -> None:
         state = self._state
         state.requests.remove(request)
+        if state.mirrors:
+            state.mirrors.pop(request.ticket.request_id, None)
         if request.service_class.hedging:
             state.hedging.unwatch(request)
         request_id, name = request.ticket.request_id, request.service_class.name

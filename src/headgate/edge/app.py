@@ -23,6 +23,7 @@ from headgate.edge.error_replies import JSON_HEADER, ErrorReplies, rate_limit_he
 from headgate.edge.exchange import Exchange
 from headgate.edge.kserve import SERVER_ROUTES, KserveReplies, ServerOperation, find_route, is_kserve
 from headgate.edge.large_bodies.client import CapLarge, ReadLarge, cap_in_thread, read_in_thread
+from headgate.edge.mirroring import Mirrors
 from headgate.edge.open_attempts import OpenAttempts
 from headgate.edge.options import EdgeLimits
 from headgate.edge.pages.served import HtmlPage, error_pages
@@ -115,6 +116,8 @@ class GatewayApp:
     """Journal to which each attempt is written before it is sent. None without a ledger."""
     pages: Mapping[bytes, HtmlPage] = field(default_factory=error_pages)
     """Error pages by path. They are served without a key and without involving the scheduler."""
+    mirrors: Mirrors | None = None
+    """Sends copies of requests. None if no route has had a mirror yet."""
     draining: bool = False
     _bodies: BodyBytes = field(default_factory=BodyBytes)
     _parse_queue: ParseQueue = field(default_factory=ParseQueue)
@@ -258,6 +261,7 @@ class GatewayApp:
                 # Tracing may have been switched on or off since the request began.
                 bool(record.span_seed),
                 self.journal,
+                None if self.mirrors is None else self.mirrors.copy,
             ).run()
         finally:
             self._open.discard(request_id)

@@ -11,7 +11,7 @@ may take a network round trip.
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from headgate.core.commands import Abort, Dispatch, End
@@ -45,6 +45,8 @@ from headgate.ports.records import AttemptRecord, RequestRecord
 from headgate.wire.batch_codecs import BATCH_CODECS
 from headgate.wire.request_body import RequestBody
 
+OnDispatch = Callable[[ParsedRequest, Dispatch, str | None], None]
+"""Called with the request, the command and the salt of the tenant's prefix caches."""
 _SUPERSEDED = "another attempt responded first"
 # Python 3.11 takes about 1,000 instructions to look up an enum member.
 _CANCELLED = Outcome.CANCELLED
@@ -67,23 +69,22 @@ class Exchange:
         record: RequestRecord | None = None,
         traced: bool = False,  # noqa: FBT001, FBT002 (as above)
         journal: AttemptJournal | None = None,
+        on_dispatch: OnDispatch | None = None,
     ) -> None:
         """Writes the result to `record`. If `traced` is set, engines receive the trace context.
 
-        Each attempt is written to `journal` before it is sent.
+        Each attempt is written to `journal` before it is sent, and `on_dispatch` is called unless it is a hedge.
         """
         self._client = client
         ticket = self._ticket = intake.ticket
         self._record = record or RequestRecord(ticket.request_id, Instant(0), 0)
         self._traced = traced
-        self._journal = journal
+        self._journal, self._on_dispatch = journal, on_dispatch
         self._intake = intake
         self._cache_salt = cache_salt
         self._cap_large = cap_large
-        self._host = host
-        self._engines = engines
-        self._attempts = attempts
-        self._replies = replies
+        self._host, self._engines = host, engines
+        self._attempts, self._replies = attempts, replies
         self._model = ticket.model
         """Model of the current or last attempt."""
         self._engine_rejection: EngineReply | None = None
@@ -109,6 +110,8 @@ class Exchange:
         failure: BaseException | None = None
         try:
             while isinstance(order := await line.next(), Dispatch):
+                if self._on_dispatch is not None:
+                    self._on_dispatch(self._intake, order, self._cache_salt)
                 await self._attempt(order, self._client.task)
             ended = True
             self._finish(order)

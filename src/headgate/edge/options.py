@@ -15,6 +15,8 @@ class EdgeLimits:
     total_body_bytes_max: int = 1024 * MIB
     """Maximum total size of the bodies of all open requests, in bytes."""
     requests_open_max: int = 20_000
+    mirrors_open_max: int = 64
+    """Maximum number of copies of requests in progress. When it is reached, further requests are not copied."""
     connections_open_max: int = 25_000
     """Maximum number of open connections. When it is reached, new connections are closed immediately."""
     unauthenticated_connections_max: int = 4_096

@@ -218,7 +218,9 @@ class UsageRecorder:
 
     def _write(self, request_id: RequestId) -> None:
         request = self._open.pop(request_id)
-        self._ledger.add(_rows(request))
+        if request.attempts or not request.ticket.mirror_route:
+            # A copy that was not sent used nothing, and it is no request of a caller.
+            self._ledger.add(_rows(request))
         if self._journal is not None:
             for attempt in request.attempts:
                 if attempt.journal_entry is not None:

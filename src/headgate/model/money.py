@@ -67,6 +67,8 @@ class BillCause(StrEnum):
     """The engine rejected the request as invalid."""
     SHUTDOWN = "shutdown"
     """The process that held the request shut down."""
+    MIRROR = "mirror"
+    """The request is a copy of another one, and its response is discarded."""
 
 
 PAYER_BY_CAUSE: Final = {
@@ -78,6 +80,7 @@ PAYER_BY_CAUSE: Final = {
     BillCause.HEDGE: Payer.PLATFORM,
     BillCause.ENGINE_ERROR: Payer.PLATFORM,
     BillCause.SHUTDOWN: Payer.PLATFORM,
+    BillCause.MIRROR: Payer.PLATFORM,
 }
 
 

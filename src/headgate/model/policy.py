@@ -250,7 +250,10 @@ class Model:
 
     @property
     def all_pools(self) -> tuple[PoolName, ...]:
-        """The model's own pools, those of its routes and those of its overflow."""
+        """The model's own pools, those of its routes and those of its overflow.
+
+        Mirrors do not serve tenants, so theirs are not included.
+        """
         others = () if self.overflow is None else self.overflow.pools
         return tuple(dict.fromkeys((*self.pools, *(pool for route in self.routes for pool in route.pools), *others)))
 

@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import Final
 
 from headgate.model.tenant import Plan
-from headgate.model.units import ClassName, PoolName, TenantId
+from headgate.model.units import ClassName, PoolName, RequestId, TenantId
 
 WEIGHT_MAX: Final = 1_000_000
 ROUTES_MAX: Final = 32
@@ -18,6 +18,12 @@ ROUTES_MAX: Final = 32
 STICKY_CHARS_MAX: Final = 512
 """Maximum length of a sticky key or a header value. Longer ones are ignored."""
 SESSION_HEADER: Final = "x-session-id"
+WHOLE_SHARE_PPM: Final = 1_000_000
+MIRROR_CLASS: Final = ClassName("mirror")
+"""Class of all copies, below the classes of the policy. A configured class cannot have this name."""
+MIRROR_TENANT: Final = TenantId("_mirror")
+"""Tenant of all copies. It has no limits and no budgets, and a configured tenant cannot have this name."""
+_MIRROR_SUFFIX: Final = "-mirror"
 
 
 class Sticky(StrEnum):
@@ -44,6 +50,36 @@ class RouteMatch:
     """Names of request headers in lower case, each with its accepted values."""
 
 
+class MirrorResult(StrEnum):
+    """What became of a request that was selected for copying."""
+
+    COMPLETED = "completed"
+    """The response to the copy was complete."""
+    FAILED = "failed"
+    """The copy was sent, and its engine failed, rejected it or took too long."""
+    STOPPED = "stopped"
+    """The copy was stopped because a request waited for its pool or the gateway shut down."""
+    PRESSURE = "pressure"
+    """The copy was not sent, because requests waited for its pool, or because a pool was overloaded."""
+    BUSY = "busy"
+    """The copy was not sent, because no endpoint of its pool had idle capacity."""
+    NO_ENDPOINTS = "no_endpoints"
+    """The copy was not sent, because no endpoint of its pool was available."""
+    BODY_TOO_LARGE = "body_too_large"
+    """The request was not copied, because its body was too large."""
+    LIMIT = "limit"
+    """The request was not copied, because the gateway had reached `limits.mirrors_open_max`."""
+
+
+@dataclass(frozen=True, slots=True)
+class RouteMirror:
+    """Pools that receive copies of a share of a route's requests. The gateway discards the responses."""
+
+    pools: tuple[PoolName, ...]
+    share_ppm: int = WHOLE_SHARE_PPM
+    """Share of the route's requests that are copied, in parts per million."""
+
+
 @dataclass(frozen=True, slots=True)
 class ModelRoute:
     name: str
@@ -51,6 +87,8 @@ class ModelRoute:
     pools: tuple[PoolName, ...]
     weight: int = 1
     match: RouteMatch = RouteMatch()
+    mirror: RouteMirror | None = None
+    """Pools that receive copies of the route's requests. None if there are none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,3 +97,13 @@ class RouteInputs:
 
     headers: tuple[str, ...] = ()
     sticky: frozenset[Sticky] = frozenset()
+
+
+def mirror_id(request_id: RequestId) -> RequestId:
+    """Returns the request id of a request's copy."""
+    return RequestId(request_id + _MIRROR_SUFFIX)
+
+
+def mirrored_id(request_id: RequestId) -> RequestId | None:
+    """Returns the id of the request that a copy was made of. None if the id is not that of a copy."""
+    return RequestId(request_id.removesuffix(_MIRROR_SUFFIX)) if request_id.endswith(_MIRROR_SUFFIX) else None

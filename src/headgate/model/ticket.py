@@ -106,6 +106,11 @@ class Ticket:
     """Request headers that the routes of a model match: names in lower case, and values."""
     sticky_keys: tuple[tuple[str, str], ...] = ()
     """Hashed sticky keys, by the name of their kind. Only for kinds that a model uses."""
+    mirror_route: str = ""
+    """Route whose mirror serves the request, if the request is a copy of another one. Empty for all other requests.
+
+    The tenant of a copy is `MIRROR_TENANT`, which earlier versions reject as unknown.
+    """
 
     @property
     def sequences(self) -> int:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import Final
 
+from headgate.model.routes import MIRROR_CLASS
 from headgate.slo.alert import Alert, Severity
 from headgate.slo.durations import MINUTE, DurationFormat
 
@@ -58,7 +59,11 @@ def availability_alerts(length: DurationFormat) -> Iterator[Alert]:
 
 def _error_rate_alert(length: DurationFormat) -> Alert:
     over = length(5 * MINUTE)
-    some = f'sum by (class) (increase(headgate_requests_total{{outcome=~"{_ERROR_OUTCOMES}"}}[{over}]))'
+    # No caller receives the response to a copy.
+    some = (
+        f'sum by (class) (increase(headgate_requests_total{{class!="{MIRROR_CLASS}", '
+        f'outcome=~"{_ERROR_OUTCOMES}"}}[{over}]))'
+    )
     every = f"sum by (class) (increase(headgate_requests_total[{over}]))"
     return Alert(
         "HeadgateErrorRateHigh",

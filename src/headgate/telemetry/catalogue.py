@@ -47,6 +47,13 @@ _TRAFFIC: Final = (
         "`result` is `completed`, `rejected`, `failed` or `cancelled`. A request that is retried counts once.",
     ),
     counter(
+        "headgate_mirrored_requests_total",
+        "model route result",
+        "Requests selected for [copying to a mirror](../guides/mirroring.md).",
+        "`completed`, `failed` and `stopped` count copies that were sent. All other values of `result` are reasons for "
+        "which no copy was sent: `pressure`, `busy`, `no_endpoints`, `body_too_large` and `limit`.",
+    ),
+    counter(
         "headgate_tokens_total",
         "class direction",
         "Tokens used by all attempts.",

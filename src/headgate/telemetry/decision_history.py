@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 from headgate.core.commands import Abort, Command, Dispatch, Eject, End, Hold
 from headgate.core.events import AttemptEnded, Event, FirstToken, PolicyChanged, RequestArrived
+from headgate.model.routes import mirror_id
 from headgate.model.ticket import Ticket
 from headgate.model.units import Instant, RequestId
 
@@ -95,6 +96,8 @@ class HistorySnapshot:
     """Time and policy hash of each policy change."""
     evicted_until: Instant
     """Time of the last step in any evicted history. After this time, histories are complete."""
+    mirror: RequestHistory | None = None
+    """History of the request's copy. None if there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +163,7 @@ class DecisionHistory:
         if history is None:
             return None
         around = (*self._long_open.values(), *self._admitted), tuple(self._ejections), tuple(self._policies)
-        return HistorySnapshot(history, *around, self._forgotten_until)
+        return HistorySnapshot(history, *around, self._forgotten_until, self._histories.get(mirror_id(request_id)))
 
     def history(self, request_id: RequestId) -> RequestHistory | None:
         return self._histories.get(request_id)

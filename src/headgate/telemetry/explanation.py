@@ -12,6 +12,7 @@ from headgate.core.commands import Abort, Dispatch, End, Hold
 from headgate.core.events import AttemptEnded, AttemptEnding, FirstToken
 from headgate.model.caps import Caps
 from headgate.model.outcome import Outcome
+from headgate.model.routes import mirrored_id
 from headgate.model.units import (
     BYTES_PER_TOKEN,
     MILLISECOND,
@@ -99,6 +100,8 @@ class _ExplanationBuilder:
         self.rows: list[dict[str, object]] = []
 
     def build(self) -> None:
+        if (original := mirrored_id(self._history.request_id)) is not None:
+            self.clauses.append(f"is a mirrored copy of {original}, and its response was discarded")
         self._add_row(self._history.arrived_at, "arrived", "arrived", ", ".join(_request_facts(self._history)))
         for at, step in self._steps:
             match step:
@@ -115,6 +118,7 @@ class _ExplanationBuilder:
                 case End():
                     self._ended(step, at)
         self._add_policy_changes()
+        self._add_mirror_row()
         if self.end is None:
             self._add_open_clause()
         self.rows.sort(key=_row_time)
@@ -263,6 +267,12 @@ class _ExplanationBuilder:
             self._add_row(
                 self._steps[-1][0], "left_out", "later steps omitted", f"a history has at most {STEPS_MAX} steps"
             )
+
+    def _add_mirror_row(self) -> None:
+        copy = self._picture.mirror
+        if copy is not None:
+            self.clauses.append(f"was copied to a mirror as {copy.request_id}")
+            self._add_row(copy.arrived_at, "mirrored", "copied to a mirror", copy.request_id, copy=copy.request_id)
 
     def _sent_meanwhile(self, since: Instant, until: Instant, pool: PoolName | None) -> Counter[tuple[str, str]]:
         """Requests sent while this one waited: to the pool, or for the model if `pool` is None. By tenant and class."""

@@ -28,6 +28,7 @@ from headgate.core.rules import Rules
 from headgate.model.money import PAYER_BY_CAUSE, Payer
 from headgate.model.outcome import Outcome
 from headgate.model.policy import Policy
+from headgate.model.routes import MIRROR_CLASS
 from headgate.model.ticket import Ticket
 from headgate.model.units import BYTES_PER_TOKEN, Duration, EndpointId, Instant, PoolName, RequestId
 from headgate.model.usage import Usage
@@ -259,6 +260,8 @@ class Meters:
             command = commands[0]
             if type(command) is Dispatch and command.request_id == ticket.request_id:
                 return command.service_class
+        if ticket.mirror_route:
+            return MIRROR_CLASS
         # The scheduler reports the class only when the request is sent or ends, which may be much later.
         service_class = None if self._rules is None else classify(ticket, self._rules)
         return None if service_class is None else service_class.name
@@ -380,7 +383,9 @@ class Meters:
         return self.pools[OTHER] if found is None else found
 
     def _change_policy(self, policy: Policy) -> None:
-        _replace_keys(self.classes, (NO_CLASS, OTHER, *(each.name for each in policy.classes)), ClassMeter)
+        mirrors = any(route.mirror is not None for model in policy.models for route in model.routes)
+        names = (*(each.name for each in policy.classes), *((MIRROR_CLASS,) if mirrors else ()))
+        _replace_keys(self.classes, (NO_CLASS, OTHER, *names), ClassMeter)
         _replace_keys(self.pools, (OTHER, *(each.name for each in policy.pools)), PoolMeter)
         self._heaviest.change(policy.tenants)
         _replace_keys(self.tenants, (OTHER, *self._heaviest.first(TENANTS_MAX)), TenantMeter)

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from headgate.core.commands import Dispatch, End
 from headgate.model.policy import Model
+from headgate.model.routes import MirrorResult
 from headgate.model.ticket import Ticket
 from headgate.model.units import ModelName, RequestId
 from headgate.telemetry.exposition import MetricFamily, family
@@ -21,6 +22,8 @@ class RouteMeters:
         """Models with routes."""
         self.requests: dict[tuple[str, str], dict[OutcomeGroup, int]] = {}
         """Ended requests by model and route."""
+        self.mirrored: dict[tuple[str, str], dict[MirrorResult, int]] = {}
+        """Requests selected for copying, by model and route."""
         self._open: dict[RequestId, tuple[ModelName, str]] = {}
         """Model and latest route of each open request of these models."""
         self._open_max = open_max
@@ -30,6 +33,8 @@ class RouteMeters:
         self.models = frozenset(each.name for each in models if each.routes)
         names = [(each.name, route.name) for each in models for route in each.routes]
         self.requests = {key: self.requests.get(key) or dict.fromkeys(OutcomeGroup, 0) for key in names}
+        mirrors = [(each.name, route.name) for each in models for route in each.routes if route.mirror is not None]
+        self.mirrored = {key: self.mirrored.get(key) or dict.fromkeys(MirrorResult, 0) for key in mirrors}
         self._open = {request_id: kept for request_id, kept in self._open.items() if kept[0] in self.models}
 
     def arrived(self, ticket: Ticket) -> None:
@@ -47,6 +52,11 @@ class RouteMeters:
         if found is not None and (counts := self.requests.get(found)) is not None:
             counts[OUTCOME_GROUPS[command.outcome]] += 1
 
+    def count_mirror(self, model: ModelName, route: str, result: MirrorResult) -> None:
+        """Counts a request that was selected for copying."""
+        if (counts := self.mirrored.get((model, route))) is not None:
+            counts[result] += 1
+
 
 def route_metrics(meters: RouteMeters) -> Iterator[MetricFamily]:
     requests = family("headgate_route_requests_total")
@@ -55,3 +65,9 @@ def route_metrics(meters: RouteMeters) -> Iterator[MetricFamily]:
             requests.add((model, route, group.value), count)
     if meters.requests:
         yield requests
+    if meters.mirrored:
+        mirrored = family("headgate_mirrored_requests_total")
+        for (model, route), results in tuple(meters.mirrored.items()):
+            for result, count in results.items():
+                mirrored.add((model, route, result.value), count)
+        yield mirrored

@@ -21,6 +21,7 @@ _Show = Callable[[Mapping[str, Any]], str]
 _CAUSES = {
     "retry": "failed attempts that were retried",
     "hedge": "attempts superseded by a hedge",
+    "mirror": "mirrored copies of requests",
     "deadline_exceeded": "attempts past their deadline",
     "engine_error": "attempts that failed without a retry",
     "shutdown": "attempts aborted by a gateway shutdown",

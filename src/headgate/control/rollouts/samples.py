@@ -85,8 +85,9 @@ class RolloutSamples:
         if not self._watched:
             return
         if type(event) is RequestArrived:
-            if event.ticket.model in self._watched and len(self._open) < self._open_max:
-                self._open[event.ticket.request_id] = _OpenRequest(event.ticket, now)
+            ticket = event.ticket
+            if ticket.model in self._watched and not ticket.mirror_route and len(self._open) < self._open_max:
+                self._open[ticket.request_id] = _OpenRequest(ticket, now)
         elif type(event) is FirstToken:
             self._first_token(event.request_id, now)
         elif type(event) is AttemptEnded:

@@ -210,6 +210,9 @@ class DemandObserver:
                 found.unjudged = False
 
     def _arrived(self, ticket: Ticket, commands: Sequence[Command], now: Instant) -> None:
+        if ticket.mirror_route:
+            # Copies use only idle capacity, so they need no endpoints of their own.
+            return
         request_id = ticket.request_id
         for command in commands:
             if isinstance(command, Dispatch):

@@ -196,7 +196,7 @@ class EventObserver:
 
     def _arrived(self, event: RequestArrived, now: Instant) -> None:
         ticket = event.ticket
-        if (pool := self._homes.get(ticket.model)) is None:
+        if (pool := self._homes.get(ticket.model)) is None or ticket.mirror_route:
             return
         request = _OpenRequest(
             pool,

@@ -82,6 +82,10 @@ class Backlog:
             self._bands[request.service_class.band].push(request, self.held_classes)
             self.work.add(request)
 
+    def is_waited_for(self, pool: PoolName) -> bool:
+        """Returns whether any request waits for the pool."""
+        return any(band.waiting_for.get(pool) for band in self._bands.values())
+
     def queued_in_class(self, name: ClassName) -> int:
         """Returns the number of requests that count toward the class's queue limit."""
         return self._per_class.get(name, 0)

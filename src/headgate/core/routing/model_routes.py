@@ -14,7 +14,7 @@ from typing import Final
 from headgate.core.routing.model_tiers import allowed_pools
 from headgate.model.overrides import OperatorOverride, SetRouteWeights
 from headgate.model.policy import Model, ServiceClass
-from headgate.model.routes import ModelRoute, RouteMatch, Sticky
+from headgate.model.routes import WHOLE_SHARE_PPM, ModelRoute, RouteMatch, RouteMirror, Sticky
 from headgate.model.tenant import Tenant
 from headgate.model.ticket import Ticket
 from headgate.model.units import ModelName, PoolName
@@ -49,10 +49,25 @@ def choose_route(
     return None
 
 
-def sticky_point(model: Model, ticket: Ticket) -> int:
+def mirror_of(model: Model, ticket: Ticket, route_name: str) -> RouteMirror | None:
+    """Returns the mirror that receives a copy of a request on this route. None if the request is not copied.
+
+    The sticky key decides, so all requests with the same key are copied or none of them. The point is independent of
+    the one that selects the route. If the share grows, no request that was copied before is left out.
+    """
+    mirror = next((each.mirror for each in model.routes if each.name == route_name), None)
+    if mirror is None or sticky_point(model, ticket, f"mirror\0{route_name}\0") * WHOLE_SHARE_PPM >> _HASH_BITS >= (
+        mirror.share_ppm
+    ):
+        return None
+    return mirror
+
+
+def sticky_point(model: Model, ticket: Ticket, purpose: str = "") -> int:
     """Returns the request's point on the scale of the weights, from 0 to 2⁶⁴ - 1.
 
-    A request without the sticky key is decided by its request id. Tenants have separate keys.
+    A request without the sticky key is decided by its request id. Tenants have separate keys, and each purpose has
+    independent points.
     """
     key = f"id:{ticket.request_id}"
     if model.sticky is _TENANT:
@@ -61,7 +76,7 @@ def sticky_point(model: Model, ticket: Ticket) -> int:
         for kind, value in ticket.sticky_keys:
             if kind == model.sticky.value:
                 key = f"{kind}:{value}"
-    text = f"{model.name}\0{ticket.tenant}\0{key}"
+    text = f"{purpose}{model.name}\0{ticket.tenant}\0{key}"
     return int.from_bytes(blake2b(text.encode("utf-8", "surrogatepass"), digest_size=_HASH_BITS // 8).digest())
 
 
@@ -86,6 +101,12 @@ def _matches(match: RouteMatch, ticket: Ticket, tenant: Tenant, service_class: S
 def route_pools(model: Model, name: str) -> tuple[PoolName, ...]:
     """Returns the pools of a route. Empty if the model does not have the route."""
     return next((each.pools for each in model.routes if each.name == name), ())
+
+
+def mirror_pools(model: Model, name: str) -> tuple[PoolName, ...]:
+    """Returns the pools that receive copies of a route's requests. Empty if there are none."""
+    mirror = next((each.mirror for each in model.routes if each.name == name), None)
+    return () if mirror is None else mirror.pools
 
 
 def with_route_weights(models: Iterable[Model], overrides: Iterable[OperatorOverride]) -> dict[ModelName, Model]:

@@ -39,7 +39,8 @@ def summary_of(rules: Rules, held: Iterable[HeldRequest], endpoints: Iterable[En
 def _class_of(request: HeldRequest, rules: Rules) -> ClassName | None:
     if request.last_attempt is not None:
         return request.last_attempt.dispatch.service_class
-    named = classify(request.ticket, rules)
+    # A copy is sent at once or not at all, so it is never queued.
+    named = None if request.ticket.mirror_route else classify(request.ticket, rules)
     return None if named is None else named.name
 
 

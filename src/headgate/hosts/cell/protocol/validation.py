@@ -263,7 +263,7 @@ def check_ticket(ticket: Ticket) -> None:
 
 def _texts_length(ticket: Ticket) -> int:
     """Returns the total length of all texts, in characters."""
-    length = len(ticket.model) + len(ticket.zone) + len(ticket.gateway)
+    length = len(ticket.model) + len(ticket.zone) + len(ticket.gateway) + len(ticket.mirror_route)
     for text in (ticket.requested_class, ticket.service_tier, ticket.model_tier, ticket.idempotency_key):
         if text is not None:
             length += len(text)
