@@ -44,6 +44,20 @@ def read(
     return parse(text, "headgate.yaml", {}, engines=("vllm", "provider"), profiles=PROFILES)
 
 
+def test_mirror_may_not_use_a_hosted_provider() -> None:
+    text = FILE.replace("m: {pools: own,", "m: {pools: own, routes: [{pools: own, mirror: cloud}],")
+    with pytest.raises(ConfigErrors) as caught:
+        parse(
+            text % {"key": "k", "header": "x-api-key", "overflow": "{pools: cloud, after: 2s}", "residency": "any"},
+            "headgate.yaml",
+            {},
+            engines=("vllm", "provider"),
+            profiles=PROFILES,
+        )
+    problem = 'models.m.routes[0].mirror: pool "cloud" is a hosted provider; a mirror needs pools with your own engines'
+    assert problem in str(caught.value)
+
+
 def problems(**values: str) -> list[str]:
     with pytest.raises(ConfigErrors) as caught:
         read(**values)

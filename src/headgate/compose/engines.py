@@ -11,7 +11,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from headgate.compose.pool_tls import PoolEndpoint
-from headgate.config.pools import HOSTED_ENGINE, engine_address
+from headgate.config.pool_schema import HOSTED_ENGINE
+from headgate.config.pools import engine_address
 from headgate.config.settings import PoolSettings
 from headgate.core.commands import Command, Eject
 from headgate.core.events import EndpointJoined, EndpointNotReady, Event

@@ -48,6 +48,7 @@ from headgate.config.policy_rules import (
 from headgate.config.pools import policy_pools, pool_settings
 from headgate.config.problems import ConfigErrors, ConfigProblem, ConfigReport
 from headgate.config.references import check_names, check_references
+from headgate.config.routes import check_mirror_pools
 from headgate.config.schema import ConfigFile
 from headgate.config.settings import Address, Settings
 from headgate.config.speeds import SpeedFigures
@@ -157,6 +158,7 @@ def _settings(
     check_names(file, report)
     classes = service_classes(file.classes, report)
     check_models(file.models, file.pools, [each.name for each in classes], report)
+    check_mirror_pools(file.models, file.pools, report)
     check_references(file, classes, report)
     check_cold_start_waits(file.pools, classes, report)
     check_money(file, classes, report)

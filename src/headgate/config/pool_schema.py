@@ -1,6 +1,6 @@
 """Schema of `pools.NAME` in the configuration file."""
 
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Final
 
 from msgspec import Meta
 
@@ -26,6 +26,9 @@ from headgate.config.setting_types import (
 from headgate.model.policy import BatchRules
 from headgate.model.scaling import ScalingRules
 from headgate.model.units import SECOND
+
+HOSTED_ENGINE: Final = "provider"
+"""Engine type of hosted providers."""
 
 # Sources of the default values.
 _SCALING = ScalingRules()

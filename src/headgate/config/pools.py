@@ -11,7 +11,7 @@ from headgate.config.batching import batch_rules
 from headgate.config.engine_tls import engine_tls
 from headgate.config.fleets import STATIC, cold_start_ns, fleet_options, held_requests_max, scaling_rules
 from headgate.config.money import prices
-from headgate.config.pool_schema import EndpointSection, PoolSection, SpeedSection
+from headgate.config.pool_schema import HOSTED_ENGINE, EndpointSection, PoolSection, SpeedSection
 from headgate.config.problems import ConfigReport, SettingPath
 from headgate.config.schema import ConfigFile, RouteSection
 from headgate.config.schema_reader import suggestion
@@ -21,8 +21,6 @@ from headgate.fleets.options import EndpointOptions
 from headgate.model.policy import Pool
 from headgate.model.units import Duration, EndpointId, PoolName
 
-HOSTED_ENGINE = "provider"
-"""Engine type of hosted providers."""
 _PORTS = {"http": 80, "https": 443}
 _API_PATH = re.compile(
     r"/(v1(/(chat/completions|completions|embeddings|responses|messages(/count_tokens)?|models))?|v2/(models|health)(/.*)?"

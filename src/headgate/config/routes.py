@@ -4,6 +4,7 @@ from collections.abc import Collection, Mapping
 from typing import Final
 
 from headgate.config.enum_values import parse_enum
+from headgate.config.pool_schema import HOSTED_ENGINE, PoolSection
 from headgate.config.problems import ConfigReport, SettingPath
 from headgate.config.references import NAME_RULE, TENANT_PATH_RULE, ReferenceChecker, is_name, is_tenant_path
 from headgate.config.route_inputs import route_inputs
@@ -105,6 +106,21 @@ def check_routes(
             report.add_problem(here, f'two routes are called "{own}"; set name to tell them apart')
         names.append(own)
     _check_groups(section, ("models", name, "routes"), report)
+
+
+def check_mirror_pools(
+    sections: Mapping[str, ModelSection], pools: Mapping[str, PoolSection], report: ConfigReport
+) -> None:
+    """Reports mirrors in pools of hosted providers.
+
+    A copy does not belong to the caller's tenant, so the tenant's `data_residency` would not apply to it.
+    """
+    for name, section in sections.items():
+        for number, route in enumerate(section.routes):
+            for pool in () if route.mirror is None else _pools(route.mirror, section, sections):
+                if pool in pools and pools[pool].engine == HOSTED_ENGINE:
+                    problem = f'pool "{pool}" is a hosted provider; a mirror needs pools with your own engines'
+                    report.add_problem(("models", name, "routes", number, "mirror"), problem)
 
 
 def _check_target(
