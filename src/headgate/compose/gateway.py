@@ -339,8 +339,7 @@ class Gateway:
         if self._app.mirrors is not None:
             await self._app.mirrors.stop()
         drained = await self._app.drain(grace_s)
-        result = "drained: all requests have ended" if drained else "drain grace period exceeded; aborting requests"
-        log_event(logging.INFO, result)
+        log_event(logging.INFO, "drained: all requests ended" if drained else "grace period over: aborting requests")
         if self._cell is not None:
             await self._cell.leave()
 

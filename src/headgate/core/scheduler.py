@@ -56,8 +56,9 @@ from headgate.core.events import (
     TakeoverReport,
     TimerFired,
 )
-from headgate.core.mirrors import Mirrors
+from headgate.core.mirror_dispatch import MirrorDispatch
 from headgate.core.policy_update import PolicyUpdate
+from headgate.core.queue_expiry import QueueExpiry
 from headgate.core.routing.router import LeastTimeRouter
 from headgate.core.scheduler_state import SchedulerState
 from headgate.core.share_update import ShareUpdate
@@ -76,7 +77,8 @@ class Scheduler:
         self._admission = Admission(state)
         self._dispatcher = Dispatcher(state)
         self._termination = Termination(state, self._admission, self._dispatcher)
-        self._mirrors = Mirrors(state, self._admission, self._dispatcher, self._termination)
+        self._queue_expiry = QueueExpiry(state, self._admission, self._dispatcher, self._termination)
+        self._mirrors = MirrorDispatch(state, self._admission, self._dispatcher, self._termination)
         self._takeover = Takeover(state, self._admission, self._dispatcher, self._termination)
         self._policy_update = PolicyUpdate(state, self._admission, self._termination)
         self._share_update = ShareUpdate(state)
@@ -89,7 +91,7 @@ class Scheduler:
         out: list[Command] = []
         if due := state.timer_heap.due_at <= now:
             state.timer_heap.pop_due(now)
-            self._termination.expire(now, out)
+            self._queue_expiry.expire(now, out)
             self._termination.end_past_deadlines(event, now, out)
             state.attempts.fire_prefill_timers(now)
             self._policy_update.expire(now)

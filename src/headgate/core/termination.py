@@ -8,7 +8,7 @@ endpoint. The retry is checked first, and its retry credit is spent only if all 
 from typing import Final, assert_never
 
 from headgate.core.admission.admission import Admission
-from headgate.core.admission.gate import Rejection, check_policy, class_drain_time, expected_wait, readmission
+from headgate.core.admission.gate import Rejection, class_drain_time, readmission
 from headgate.core.admission.retry_after import clamp_retry_after
 from headgate.core.attempts import abort
 from headgate.core.bills import bills_of
@@ -21,7 +21,7 @@ from headgate.core.retry_budget import retry_pool
 from headgate.core.scheduler_state import SchedulerState
 from headgate.model.fault import FaultOrigin
 from headgate.model.outcome import Outcome
-from headgate.model.units import SECOND, Duration, Instant, RequestId, format_seconds
+from headgate.model.units import SECOND, Duration, Instant, RequestId
 
 _REVISABLE_ORIGINS: Final = (FaultOrigin.TENANT, FaultOrigin.MODEL, FaultOrigin.GATEWAY)
 """Fault origins that are revised if the same request succeeds on another endpoint."""
@@ -40,52 +40,6 @@ class Termination:
         self._dispatcher = dispatcher
 
     # Queue
-
-    def expire(self, now: Instant, out: list[Command]) -> None:
-        """Ends requests that have reached their maximum queue time, unless they can move to other live pools."""
-        state = self._state
-        for request_id in state.queue.expiry_timers.pop_fired():
-            request = state.requests.by_id[request_id]
-            if request.running is not None:
-                continue  # It got a slot when another request left for an overflow pool.
-            if now < request.expires_at:
-                self._check_overflow(request, now, out)
-                continue
-            state.queue.remove(request, now)
-            if state.fleet.live_count(request.pools):
-                self.end_queue_timeout(request, now, out)
-            elif not self._move_to_live_pools(request, now, out):
-                pools, waited = ", ".join(request.pools), format_seconds(request.waited_ns)
-                reason = f"no endpoint in pool {pools} became ready in {waited}"
-                wait = expected_wait(request.pools, state.fleet, state.rules, state.queue.holds, now)
-                self.end(request, Outcome.NO_ENDPOINTS, reason, now, out, retry_after=wait)
-
-    def _check_overflow(self, request: Request, now: Instant, out: list[Command]) -> None:
-        """Moves a request that has waited too long to its model's overflow pools, if they have a free slot."""
-        if (other := self._admission.overflow_queued(request, now)) is None:
-            return
-        queue = self._state.queue
-        queue.remove(request, now)
-        request.held_for = None
-        self._admission.assign(request, other, now)
-        queue.enqueue(request, now, out)
-        # The next request whose timer has fired must not count on the same slot.
-        self._dispatcher.dispatch(now, out)
-
-    def _move_to_live_pools(self, request: Request, now: Instant, out: list[Command]) -> bool:
-        """Moves a request that has been waiting for cheap pools to its other pools.
-
-        Returns False if none of those is live. The caller then ends the request.
-        """
-        state = self._state
-        verdict = check_policy(state.rules.without_unknown_names(request.ticket), state.rules, request.route)
-        if isinstance(verdict, Rejection) or request.fell_back or not state.budgets.is_cost_capped(request):
-            return False
-        self._admission.assign(request, verdict, now)
-        if live := state.fleet.live_count(request.pools) > 0:
-            request.held_for = None
-            state.queue.enqueue(request, now, out)
-        return live
 
     def end_queue_timeout(self, request: Request, now: Instant, out: list[Command]) -> None:
         """Ends a request that has waited as long as its class allows, or so long that a response would be useless."""

@@ -144,8 +144,7 @@ class GatewayApp:
                 await self._route(client, record)
         except EdgeRejection as turned:
             self._record_rejection(record, turned.outcome, turned.log_message)
-            replies = _replies_for(client, self.replies)
-            wait = turned.retry_after_ns
+            replies, wait = _replies_for(client, self.replies), turned.retry_after_ns
             client.reply(*replies.error(turned.outcome, turned.message, param=turned.param, retry_after_ns=wait))
         except ClientDisconnected:
             self._record_rejection(record, Outcome.CANCELLED, "the client disconnected before the request was complete")

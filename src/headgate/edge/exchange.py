@@ -24,7 +24,7 @@ from headgate.core.events import (
     RequestWithdrawn,
     WithdrawalCause,
 )
-from headgate.edge.client import Client
+from headgate.edge.client import Client, Headers
 from headgate.edge.error_replies import ErrorReplies, routing_headers
 from headgate.edge.generation_reporter import GenerationReporter
 from headgate.edge.large_bodies.client import CapLarge, cap_in_thread
@@ -36,6 +36,7 @@ from headgate.model.caps import Caps
 from headgate.model.fault import Fault
 from headgate.model.outcome import Outcome
 from headgate.model.provider_limits import ProviderLimits
+from headgate.model.ticket import Ticket
 from headgate.model.units import SECOND, Duration, EndpointId, Instant
 from headgate.model.usage import Usage, usage_problem
 from headgate.ports.engine import BatchHints, Call, Engine
@@ -105,7 +106,11 @@ class Exchange:
         line = self._host.open(self._ticket, self._interrupt)
         self._client.notify_on_disconnect(self._on_disconnect)
         left_ns = self._ticket.completion_ns_left
-        reporting = None if left_ns is None else self._report_before_deadline(left_ns)
+        reporting: asyncio.TimerHandle | None = None
+        if left_ns is not None:
+            # Reports delivered tokens just before the scheduler ends the request at its deadline.
+            seconds_left = max(0.0, left_ns / SECOND - _REPORT_LEAD_S)
+            reporting = asyncio.get_running_loop().call_later(seconds_left, self._report_delivered)
         ended = False
         failure: BaseException | None = None
         try:
@@ -129,11 +134,6 @@ class Exchange:
             await hedge
         if failure is not None:
             raise failure
-
-    def _report_before_deadline(self, left_ns: Duration) -> asyncio.TimerHandle:
-        """Schedules a report of delivered tokens just before the scheduler ends the request at its deadline."""
-        seconds_left = max(0.0, left_ns / SECOND - _REPORT_LEAD_S)
-        return asyncio.get_running_loop().call_later(seconds_left, self._report_delivered)
 
     def _withdraw(self) -> None:
         """Withdraws the request, because this exchange will not carry out any more commands for it."""
@@ -215,7 +215,7 @@ class Exchange:
             self._host.report(AttemptsProgressed((last,), self._attempts.lateness.late))
         if result.usage is None and attempt.first_token_seen:
             self._record.output_tokens = attempt.events
-        limits = None if attempt.limits is None else attempt.pop_limits()
+        limits = attempt.limits and attempt.pop_limits()
         self._attempt_ended(dispatch, result, attempt.record, first_token=first_token, limits=limits)
 
     def _begin_record(self, dispatch: Dispatch) -> AttemptRecord:
@@ -266,23 +266,17 @@ class Exchange:
         relay = Relay(self._client, attempt, told, self._replies.quotes_engines, self._on_first_token)
         result = await relay.run(engine, call)
         self._engine_rejection = relay.rejection or self._engine_rejection
-        return result if result.usage is None else self._check_usage(result, result.usage, dispatch.caps)
-
-    def _check_usage(self, result: AttemptResult, usage: Usage, caps: Caps) -> AttemptResult:
-        """Drops impossible usage from the result, so that delivered tokens are counted instead."""
-        ticket = self._ticket
-        answers, most = ticket.answers(caps.n), ticket.output_limit(caps.output_tokens)
-        flaw = usage_problem(usage, ticket, answers=answers, output_limit=most)
-        if flaw is None:
-            return result
-        detail = f"{result.detail}; {flaw}" if result.detail else flaw
-        return replace(result, detail=detail, usage=None, usage_implausible=True)
+        return result if result.usage is None else _check_usage(result, result.usage, self._ticket, dispatch.caps)
 
     def _call(self, body: RequestBody, dispatch: Dispatch, attempt: OpenAttempt) -> Call:
         ticket, sent = self._ticket, attempt.record.mark_sent
         given = self._intake.forwarded_headers
         headers = trace_headers(self._record, dispatch.attempt, given) if self._traced else given
-        company = self._batch_hints(dispatch) if ticket.api in BATCH_CODECS and not dispatch.adapter else None
+        company = (
+            _batch_hints(ticket, dispatch, self._arrived_s)
+            if ticket.api in BATCH_CODECS and not dispatch.adapter
+            else None
+        )
         watch = None if ticket.stream else GenerationReporter(attempt, self._on_undelivered_first_token)
         return Call(
             ticket.request_id,
@@ -296,14 +290,6 @@ class Exchange:
             dispatch.adapter,
             attempt.record_limits,
         )
-
-    def _batch_hints(self, dispatch: Dispatch) -> BatchHints:
-        """Returns the conditions under which the request may be batched with others."""
-        left_ns = self._ticket.completion_ns_left
-        if left_ns is not None:
-            passed_s = asyncio.get_running_loop().time() - self._arrived_s
-            left_ns = Duration(max(0, left_ns - int(passed_s * SECOND)))
-        return BatchHints(self._ticket.tenant, dispatch.service_class, dispatch.attempt > 1, left_ns)
 
     def _on_first_token(self, attempt: OpenAttempt) -> None:
         """Makes this attempt the one that responds, and stops all others."""
@@ -320,10 +306,8 @@ class Exchange:
     def _report_first_token(self, attempt: OpenAttempt) -> None:
         attempt.first_token_due, attempt.first_token_timer = False, None
         dispatch = attempt.dispatch
-        if attempt.limits is None:
-            self._host.report(FirstToken(dispatch.request_id, dispatch.attempt))
-        else:
-            self._host.report(FirstToken(dispatch.request_id, dispatch.attempt, limits=attempt.pop_limits()))
+        limits = attempt.limits and attempt.pop_limits()
+        self._host.report(FirstToken(dispatch.request_id, dispatch.attempt, limits=limits))
 
     def _on_undelivered_first_token(self, dispatch: Dispatch) -> None:
         """Reports a first token that was not delivered. Another attempt may still respond."""
@@ -370,11 +354,31 @@ class Exchange:
     def _reply(self, end: End) -> None:
         waited_ns, attempts, held_ns = end.waited_ns, end.attempts, end.held_ns
         told = routing_headers(end.service_class, self._model, waited_ns, attempts, limits=end.limits, held_ns=held_ns)
-        if end.outcome is Outcome.ENGINE_REJECTED and self._engine_rejection is not None:
-            refusal = self._engine_rejection
-            kind, body = self._replies.engine_error(refusal.status, refusal.content_type, refusal.body)
-            headers = [*told, (b"content-type", kind.encode()), (b"x-should-retry", b"false")]
-            self._client.reply(refusal.status, headers, body)
-        else:
-            status, headers, body = self._replies.error(end.outcome, end.reason, retry_after_ns=end.retry_after_ns)
-            self._client.reply(status, [*told, *headers], body)
+        status, headers, body = _error_reply(end, self._engine_rejection, self._replies)
+        self._client.reply(status, [*told, *headers], body)
+
+
+def _error_reply(end: End, rejection: EngineReply | None, replies: ErrorReplies) -> tuple[int, Headers, bytes]:
+    if end.outcome is not Outcome.ENGINE_REJECTED or rejection is None:
+        return replies.error(end.outcome, end.reason, retry_after_ns=end.retry_after_ns)
+    kind, body = replies.engine_error(rejection.status, rejection.content_type, rejection.body)
+    return rejection.status, [(b"content-type", kind.encode()), (b"x-should-retry", b"false")], body
+
+
+def _check_usage(result: AttemptResult, usage: Usage, ticket: Ticket, caps: Caps) -> AttemptResult:
+    """Drops impossible usage from the result, so that delivered tokens are counted instead."""
+    answers, most = ticket.answers(caps.n), ticket.output_limit(caps.output_tokens)
+    flaw = usage_problem(usage, ticket, answers=answers, output_limit=most)
+    if flaw is None:
+        return result
+    detail = f"{result.detail}; {flaw}" if result.detail else flaw
+    return replace(result, detail=detail, usage=None, usage_implausible=True)
+
+
+def _batch_hints(ticket: Ticket, dispatch: Dispatch, arrived_s: float) -> BatchHints:
+    """Returns the conditions under which the request may be batched with others."""
+    left_ns = ticket.completion_ns_left
+    if left_ns is not None:
+        passed_s = asyncio.get_running_loop().time() - arrived_s
+        left_ns = Duration(max(0, left_ns - int(passed_s * SECOND)))
+    return BatchHints(ticket.tenant, dispatch.service_class, dispatch.attempt > 1, left_ns)

@@ -1,8 +1,8 @@
 """Sends copies of requests to the mirrors of their routes and discards the responses.
 
 A copy is submitted to the scheduler as a request of its own after the request itself has been sent. The scheduler sends
-it at once or not at all (`core/mirrors.py`). Its exchange is the same as for any request, but its client discards the
-response. The copy continues if the caller disconnects, and is stopped when the gateway drains.
+it at once or not at all (`core/mirror_dispatch.py`). Its exchange is the same as for any request, but its client
+discards the response. The copy continues if the caller disconnects, and is stopped when the gateway drains.
 """
 
 import asyncio

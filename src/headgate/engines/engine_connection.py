@@ -103,8 +103,7 @@ class EngineConnection(asyncio.Protocol):
         self._slices = SlicedReads(budget, self)
         self._interim = 0
         self._paused = False
-        self.idle_since = 0.0
-        self.is_open = False
+        self.idle_since, self.is_open = 0.0, False
         self.keeps_headers = False
         """Whether responses keep their headers."""
 

@@ -176,10 +176,9 @@ class EndpointRecord(InFlightLoad):
         self.last_progress_at = now
         self.reports_metrics = self.metrics_stale = False
         """Whether the engine has ever reported metrics, and whether it has stopped."""
-        # The endpoint gets no new requests because its metrics are stale, or because its hosted provider accepts none
-        # until a rate limit is reset. `quota` is what the provider still accepts. None if it reports no rate limits.
         self.skipped_as_stale = self.quota_exhausted = False
         self.quota: ProviderQuota | None = None
+        # What the hosted provider still accepts. None if it reports no rate limits.
         self.limit_percent = 100
         """Effect of stale metrics: the endpoint gets no new requests (`skipped_as_stale`) or a lower limit."""
         self.slow_start_percent = 100
@@ -299,9 +298,8 @@ class EndpointRecord(InFlightLoad):
     def has_headroom(self) -> bool:
         """Whether the endpoint accepts a request now."""
         terms = self.settings
-        if 100 * self.device_load.pending_tokens >= terms.rules.pending_prefill_percent * terms.speed.chunk_tokens:
-            return False
-        return self.accepts_queued()
+        full = 100 * self.device_load.pending_tokens >= terms.rules.pending_prefill_percent * terms.speed.chunk_tokens
+        return not full and self.accepts_queued()
 
     def accepts_queued(self) -> bool:
         """Like `has_headroom`, for a request that may wait for the prompts ahead of it."""

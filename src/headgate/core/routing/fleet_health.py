@@ -84,7 +84,8 @@ class FleetHealth:
         endpoint.probe_trouble = None
         endpoint.ready_at = now
         endpoint.engine_time.mark_ready(now)
-        endpoint.slow_start_percent = 0 if self._starts_slowly(endpoint, now) else 100
+        starts_slowly = health.starts_slowly(endpoint, self._placement.siblings(endpoint), now, self.rules)
+        endpoint.slow_start_percent = 0 if starts_slowly else 100
         self._advance_slow_start(endpoint, now)
         if not trusted:
             return None
@@ -253,9 +254,6 @@ class FleetHealth:
         self._placement.place(endpoint)
         return [Readmit(endpoint.id, "the probe passes and no request arrived during the trial")]
 
-    def _starts_slowly(self, endpoint: EndpointRecord, now: Instant) -> bool:
-        return health.starts_slowly(endpoint, self._placement.siblings(endpoint), now, self.rules)
-
     def _advance_slow_start(self, endpoint: EndpointRecord, now: Instant) -> None:
         next_in_ns = health.advance_slow_start(endpoint, self.rules)
         if next_in_ns is not None:
@@ -296,14 +294,9 @@ class FleetHealth:
         if health.zone_is_down(zone, self.rules):
             reason = f'most endpoints in zone "{endpoint.zone}" are ejected'
             # An endpoint stays in service if no other zone serves its pool.
-            rest = [each for each in zone if each.live and self._is_served_elsewhere(each)]
+            rest = [each for each in zone if each.live and _is_served_elsewhere(each, self._placement)]
             ejections += [self._eject_one(each, reason, now) for each in rest]
         return ejections
-
-    def _is_served_elsewhere(self, endpoint: EndpointRecord) -> bool:
-        pool = self._placement.siblings(endpoint)
-        # An endpoint on trial accepts only one request and is not yet trusted.
-        return any(each.live and each.state is EndpointState.READY and each.zone != endpoint.zone for each in pool)
 
     def _eject_one(self, endpoint: EndpointRecord, reason: str, now: Instant) -> Eject:
         health.eject(endpoint, now, self.rules)
@@ -352,3 +345,9 @@ def _trouble(event: AttemptEnded) -> Trouble:
     if event.fault is not None and event.ending is AttemptEnding.FAILED:
         kind = _TROUBLE_BY_FAULT.get(event.fault, EndpointProblem.ERRORS)
     return Trouble(kind, event.detail[:DETAIL_CHARS_MAX])
+
+
+def _is_served_elsewhere(endpoint: EndpointRecord, placement: Placement) -> bool:
+    pool = placement.siblings(endpoint)
+    # An endpoint on trial accepts only one request and is not yet trusted.
+    return any(each.live and each.state is EndpointState.READY and each.zone != endpoint.zone for each in pool)

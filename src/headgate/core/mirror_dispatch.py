@@ -1,4 +1,4 @@
-"""Mirrors: when is a copy of a request sent, and when is it stopped?
+"""Copies of requests for mirrors: when is a copy sent, and when is it stopped?
 
 A gateway submits a copy of a request after the request itself has been sent. A copy uses only idle capacity: it is sent
 at once or not at all, it never waits in a queue, and it is stopped as soon as a request waits for its pool. It belongs
@@ -23,7 +23,7 @@ from headgate.model.ticket import Ticket
 from headgate.model.units import Instant, PoolName
 
 
-class Mirrors:
+class MirrorDispatch:
     __slots__ = ("_admission", "_dispatcher", "_state", "_termination")
 
     def __init__(
