@@ -60,7 +60,7 @@ pools:
       calendar: [{name: n, starts_at: 2026-01-01T00:00:00Z, ends_at: 2026-01-02T00:00:00Z, endpoints_min: 2}]
   d:
     {engine: vllm, served_model: x, in_flight_max: 4, fleet: {kind: ray, command: [x, "{port}"], python: /p}}
-models: {m: {pools: [a, b, c, d], tiers: [{pools: [a], classes: [interactive]}], routes: [a]}}
+models: {m: {pools: [a, b, c, d], tiers: [{pools: [a], classes: [interactive]}], routes: [{pools: a, mirror: b}]}}
 tenants: {t: {keys: ["hmac-sha256:ABAB"], budgets: {day: 1}}}
 classes:
   interactive: {degradation_steps: [{level: 1}], stage_budget: {queue: 1s}}
@@ -73,6 +73,10 @@ CELL = small_with('cell: {store: "redis://:${S}@h"}')
 """In a file of its own, because a cell's gateways start no engines."""
 
 ELSEWHERE = {
+    "models.*.routes[].mirror.fraction.denominator": "The percentage is listed.",
+    "models.*.routes[].mirror.fraction.numerator": "The percentage is listed.",
+    "models.*.routes[].mirror.model": "Its pools are listed.",
+    "models.*.routes[].mirror.tier": "Its pools are listed.",
     "models.*.routes[].model": "Its pools are listed.",
     "models.*.routes[].tier": "Its pools are listed.",
     "pools.*.endpoints.*.name": "It is the path.",

@@ -35,7 +35,7 @@ from headgate.model.policy import (
     ServiceClass,
     SheddingRules,
 )
-from headgate.model.routes import ModelRoute, RouteMatch, Sticky
+from headgate.model.routes import ModelRoute, RouteMatch, RouteMirror, Sticky
 from headgate.model.scaling import ScalingRules
 from headgate.model.speed import EngineSpeed
 from headgate.model.tenant import Plan, Tenant, tenant_table
@@ -95,7 +95,7 @@ models:
       - {{pools: large, classes: chat, plans: [critical, standard], prompt_tokens_max: 1000, name: quick}}
       - spare
     fallbacks: [other]
-    routes: [{{pools: large, weight: 2, name: new, match: {{plans: free}}}}]
+    routes: [{{pools: large, weight: 2, name: new, match: {{plans: free}}, mirror: {{pools: spare, percent: 7}}}}]
     sticky: user
   other: spare
 classes:
@@ -397,7 +397,11 @@ def test_every_setting_is_parsed() -> None:
                         ModelTierRule(("spare",)),
                     ),
                     fallbacks=("other",),
-                    routes=(ModelRoute("new", ("large",), 2, RouteMatch(plans=(Plan.FREE,))),),
+                    routes=(
+                        ModelRoute(
+                            "new", ("large",), 2, RouteMatch(plans=(Plan.FREE,)), RouteMirror(("spare",), 70_000)
+                        ),
+                    ),
                     sticky=Sticky.USER,
                 ),
                 Model("other", ("spare",)),

@@ -55,7 +55,8 @@ async def mirrored(
     folder: Path, *, mirror: dict[str, Any] | None = None, places: int = 8, **settings: Any
 ) -> AsyncIterator[Pair]:
     async with AsyncExitStack() as stack:
-        stable, candidate = [await stack.enter_async_context(FakeEngine()) for _ in range(2)]
+        stable = await stack.enter_async_context(FakeEngine())
+        candidate = await stack.enter_async_context(FakeEngine(models=("candidate-model",)))
         route = {"pools": ["small"], "name": ROUTE, "mirror": mirror or {"pools": ["candidate"]}}
         models = {"m": {"pools": ["small"], "routes": [route]}}
         config = a_config(stable.url, models=models, **settings)

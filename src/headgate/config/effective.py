@@ -41,6 +41,7 @@ from headgate.model.policy import (
     ServiceClass,
     SheddingRules,
 )
+from headgate.model.routes import RouteMirror
 from headgate.model.scaling import ScalingRules, ScheduledEvent
 from headgate.model.tenant import Tenant
 from headgate.model.units import SECOND
@@ -61,7 +62,7 @@ EffectiveSettings = Mapping[str, Effective]
 _Setting = tuple[str, Effective]
 _PRESENT: Final = Effective("present", "")
 _UNSET: Final = "not set"
-_OPTIONAL_SECTIONS: Final = ("tls", "scaling", "batching")
+_OPTIONAL_SECTIONS: Final = ("tls", "scaling", "batching", "mirror")
 _LISTS_OF_SECTIONS: Final = ("adapters", "endpoints", "prices", "tiers", "routes", "degradation_steps", "calendar")
 _MICRO_USD: Final = NANO_USD_PER_USD // 1_000_000
 
@@ -120,6 +121,7 @@ _NAMES: Final[Mapping[tuple[type, str], str]] = MappingProxyType(
         (Price, "since"): "from",
         (RetryRules, "credit_burst"): "tenant_budget_burst",
         (RetryRules, "credit_per_first_attempt"): "tenant_budget_percent",
+        (RouteMirror, "share_ppm"): "percent",
         (RoutingRules, "metrics_stale_ns"): "metrics_stale_after",
         (ScalingRules, "endpoint_microdollars_per_hour"): "endpoint_usd_per_hour",
         (ScalingRules, "microdollars_per_hour_max"): "usd_per_hour_max",
