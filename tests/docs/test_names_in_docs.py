@@ -39,7 +39,7 @@ NOT_OURS = {
     *("proxy_ssl_verify", "proxy_ssl_trusted_certificate", "proxy_ssl_name", "tls_config", "UpstreamTlsContext"),
     *("proxy_read_timeout", "allow_connections", "pg_basebackup", "pg_stat_activity", "scheduler_reserve_full_isl"),
     *("dynamic_batching", "stream_interval", "tcp_migrate_req"),
-    *("BackendSecurityPolicy", "InferencePool", "QuotaPolicy"),
+    *("BackendSecurityPolicy", "InferencePool", "QuotaPolicy", "RequestMirror"),
     # A database that the reader creates, a term that the reader writes, a column of a public trace.
     *("headgate_broken", "my_term", "iat_cv"),
 }

@@ -99,6 +99,12 @@ QUEUES: Final = Dashboard(
         ),
         Panel("Requests by tenant", (rate("headgate_tenant_requests_total", "tenant", "result"),), "reqps"),
         Panel("Requests by route", (rate("headgate_route_requests_total", "model", "route", "result"),), "reqps"),
+        Panel(
+            "Requests selected for copying",
+            (rate("headgate_mirrored_requests_total", "model", "route", "result"),),
+            "reqps",
+            description="Completed, failed and stopped copies, and the reasons for which no copy was sent.",
+        ),
         Panel("Tokens by tenant", (rate("headgate_tenant_tokens_total", "tenant", "direction"),)),
         Panel(
             "Degradation level",
