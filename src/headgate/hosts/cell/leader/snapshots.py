@@ -13,8 +13,8 @@ from headgate.hosts.cell.leader.assignment_table import AssignmentTable
 from headgate.hosts.cell.leader.island_reserve import IslandReserve
 from headgate.hosts.cell.leader.peers import Peer
 from headgate.hosts.cell.leader.roster import MemberRoster
-from headgate.hosts.cell.protocol.messages import Share, Snapshot, SnapshotCoverage, SnapshotId
 from headgate.hosts.cell.protocol.counter_validation import check_counters
+from headgate.hosts.cell.protocol.messages import Share, Snapshot, SnapshotCoverage, SnapshotId
 from headgate.model.units import MILLISECOND, Duration, Instant, after
 
 _SNAPSHOTS_KEPT: Final = 64
