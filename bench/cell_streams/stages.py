@@ -195,7 +195,7 @@ def grant_stages(
         )
         for number, name in enumerate(GRANT_STAGES):
             stages[name].append(moments[number + 1] - moments[number])
-    return {name: p50_and_p99_ms(took) for name, took in stages.items()}
+    return {name: p50_and_p99_ms(took) for name, took in stages.items() if took}
 
 
 def p50_and_p99_ms(took_us: Iterable[int]) -> tuple[float, float]:

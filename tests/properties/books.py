@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 from itertools import combinations
 from math import isqrt
 
-from headgate.core.cost import cost_ns
-from headgate.core.estimate import ttft_ns_min
+from headgate.core.cost import cost_ns, first_token_on_busy_endpoint_ns
 from headgate.core.events import EndpointMetricsReported
 from headgate.core.routing.model_tiers import live_pools_for_size
 from headgate.core.routing.turnover import Turnover
@@ -429,7 +428,9 @@ class Books:
         patience = after(now, Duration(max(0, service_class.queue_wait_ns_max - request.waited + request.held)))
         if request.promised is None:
             return patience
-        begins = Instant(request.promised - ttft_ns_min(request, self.rules.speed(request.pools[0])))  # type: ignore[arg-type]
+        speed = self.rules.speed(request.pools[0])
+        needed_ns = first_token_on_busy_endpoint_ns(speed, request.prompt_tokens, request.cached_tokens)
+        begins = Instant(request.promised - needed_ns)
         return min(patience, max(now, begins))
 
     @property
