@@ -25,6 +25,7 @@ from bench.policy import (
     noisy_tenant,
     overload,
     prefix_routing,
+    ranking,
     retry_storm,
     session_affinity,
     wrong_predictions,
@@ -53,6 +54,7 @@ EXPERIMENTS = {
         ablation.EXPERIMENT,
         degradation.EXPERIMENT,
         session_affinity.EXPERIMENT,
+        ranking.EXPERIMENT,
     )
 }
 

@@ -517,7 +517,7 @@ def test_requests_without_a_target_and_non_streaming_requests_are_not_evaluated(
 
 def test_response_that_is_not_streamed_is_compared_with_the_e2e_target() -> None:
     classes = (replace(a_class(queue_length_max=1), e2e_ns=duration(2)),)
-    watched = Watched(*ready("e1"), policy=a_policy(classes=classes))
+    watched = Watched(*ready("e1", places=1), policy=a_policy(classes=classes))
     watched.tell(1, arrived("a", stream=False))
     watched.tell(2, first_token("a", delivered=False))
     watched.tell(2.5, completed("a", tokens=5))
