@@ -60,7 +60,13 @@ pools:
       calendar: [{name: n, starts_at: 2026-01-01T00:00:00Z, ends_at: 2026-01-02T00:00:00Z, endpoints_min: 2}]
   d:
     {engine: vllm, served_model: x, in_flight_max: 4, fleet: {kind: ray, command: [x, "{port}"], python: /p}}
-models: {m: {pools: [a, b, c, d], tiers: [{pools: [a], classes: [interactive]}], routes: [{pools: a, mirror: b}]}}
+  e: {engine: vllm, served_model: x, in_flight_max: 4, endpoints: ["http://e"]}
+models:
+  m:
+    pools: [a, b, c, d]
+    tiers: [{pools: [a], classes: [interactive]}]
+    routes: [{pools: a, mirror: b}]
+    overflow: {pools: [e], after: 1s}
 tenants: {t: {keys: ["hmac-sha256:ABAB"], budgets: {day: 1}}}
 classes:
   interactive: {degradation_steps: [{level: 1}], stage_budget: {queue: 1s}}

@@ -66,8 +66,8 @@ def problems(**values: str) -> list[str]:
 
 def test_overflow_is_read() -> None:
     assert read().policy.models[0].overflow == Overflow(("cloud",), 2 * SECOND)
-    listed = read(overflow="{pools: [cloud], after: 0s, classes: [interactive]}").policy.models[0].overflow
-    assert listed == Overflow(("cloud",), 0, ("interactive",))
+    listed = read(overflow="{pools: [cloud], after: 0s, classes: [batch]}").policy.models[0].overflow
+    assert listed == Overflow(("cloud",), 0, ("batch",))
 
 
 def test_pool_of_a_provider_is_hosted_and_has_its_own_model_name_and_key_header() -> None:
@@ -100,7 +100,7 @@ def test_data_residency_is_read_for_tenants_and_classes() -> None:
 def test_summary_names_the_overflow_and_never_the_key() -> None:
     lines = "\n".join(summary_lines(read()))
 
-    assert "overflow to cloud above a wait of 2 s" in lines
+    assert "overflow to cloud above a wait of 2s" in lines
     assert "canary-key" not in lines
 
 
@@ -119,7 +119,7 @@ def test_key_changes_the_hash_of_the_configuration() -> None:
         ({"overflow": "{pools: [], after: 2s}"}, "has no pools; list at least one, or remove overflow"),
         ({"overflow": "{pools: cloud, after: 2s, classes: chat}"}, 'class "chat" does not exist'),
         ({"overflow": "{pools: cloud}"}, "missing; set the queue wait above which a request overflows, such as 2s"),
-        ({"residency": "europe"}, '"europe" does not exist'),
+        ({"residency": "europe"}, '"europe" is not a valid value; available: any, local'),
         ({"header": "'x key'"}, "is not the name of a header for a key; use one such as x-api-key"),
         ({"header": "Host"}, "is not the name of a header for a key; use one such as x-api-key"),
         ({"key": "null"}, "has no effect without api_key; set api_key, or remove it"),

@@ -28,6 +28,7 @@ from headgate.model.policy import (
     Model,
     ModelTierRule,
     OptimizationGoal,
+    Overflow,
     Policy,
     Pool,
     RetryRules,
@@ -38,7 +39,7 @@ from headgate.model.policy import (
 from headgate.model.routes import ModelRoute, RouteMatch, RouteMirror, Sticky
 from headgate.model.scaling import ScalingRules
 from headgate.model.speed import EngineSpeed
-from headgate.model.tenant import Plan, Tenant, tenant_table
+from headgate.model.tenant import DataResidency, Plan, Tenant, tenant_table
 from headgate.model.units import MILLISECOND, MINUTE, SECOND
 from tests.config.builders import ENGINES, SMALL, settings_of, small_with, small_with_classes
 
@@ -88,6 +89,8 @@ pools:
       - {{per_hour: 2.5, kind: reserved}}
       - {{from: 2026-01-01, input_per_1m_tokens: 0.15, cached_per_1m_tokens: 0.075, output_per_1m_tokens: 0.6}}
   spare: {{engine: openai_compatible, served_model: big, in_flight_max: 1, endpoints: "http://[fd00::1]:80"}}
+  cloud: {{engine: openai_compatible, served_model: big, in_flight_max: 1, endpoints: "http://cloud",
+    api_key: "${{ENGINE_KEY}}", api_key_header: X-API-Key}}
 models:
   big:
     pools: [large, spare]
@@ -97,6 +100,7 @@ models:
     fallbacks: [other]
     routes: [{{pools: large, weight: 2, name: new, match: {{plans: free}}, mirror: {{pools: spare, percent: 7}}}}]
     sticky: user
+    overflow: {{pools: cloud, after: 2s, classes: [chat]}}
   other: spare
 classes:
   chat:
@@ -133,6 +137,7 @@ classes:
     cost_per_unit_max: 0.5
     hedging: true
     cold_start_wait_max: 4s
+    data_residency: local
     degradation_steps:
       - {{level: 4, model: other}}
       - {{level: 2, caps: {{output_tokens: 100, reasoning_effort: none, image_detail: low}}}}
@@ -145,6 +150,7 @@ tenants:
     models: [big]
     weight: 300
     plan: critical
+    data_residency: local
     limits: {{requests_per_minute: 60, tokens_per_minute: 1_000_000, concurrency: 7}}
     budgets: {{month: {{usd: 0.3, kind: hard}}}}
 retry:
@@ -262,6 +268,14 @@ def test_every_setting_is_parsed() -> None:
                 served_model="big",
                 endpoints=(EndpointOptions("spare/[fd00::1]:80", "http://[fd00::1]:80", 1),),
             ),
+            PoolSettings(
+                name="cloud",
+                engine="openai_compatible",
+                served_model="big",
+                endpoints=(EndpointOptions("cloud/cloud:80", "http://cloud", 1),),
+                api_key="e" * 20,
+                api_key_header="x-api-key",
+            ),
         ),
         policy=Policy(
             classes=(
@@ -315,6 +329,7 @@ def test_every_setting_is_parsed() -> None:
                     ),
                     hedging=True,
                     cold_start_wait_ns_max=4 * SECOND,
+                    data_residency=DataResidency.LOCAL,
                     budgets=(
                         Budget(Period.DAY, 100 * NANO_USD_PER_USD),
                         Budget(Period.MONTH, 2_000 * NANO_USD_PER_USD, hard=False),
@@ -349,6 +364,7 @@ def test_every_setting_is_parsed() -> None:
                         models=("big",),
                         weight=300,
                         plan=Plan.CRITICAL,
+                        data_residency=DataResidency.LOCAL,
                         limits=TenantLimits(requests_per_minute=60, tokens_per_minute=1_000_000, concurrency=7),
                         budgets=(Budget(Period.MONTH, 300_000_000),),
                     ),
@@ -387,6 +403,7 @@ def test_every_setting_is_parsed() -> None:
                     ),
                 ),
                 Pool("spare", speed_assumed=True),
+                Pool("cloud", speed_assumed=True),
             ),
             models=(
                 Model(
@@ -403,6 +420,7 @@ def test_every_setting_is_parsed() -> None:
                         ),
                     ),
                     sticky=Sticky.USER,
+                    overflow=Overflow(("cloud",), 2 * SECOND, ("chat",)),
                 ),
                 Model("other", ("spare",)),
                 Model("tuned", ("large",), adapter="lora"),
@@ -572,7 +590,7 @@ def test_every_policy_field_can_be_set() -> None:
     }
     # Shares of a limit are not settings: gateways without a scheduler compute them (core/policy_share.py). The fields
     # of `Policy` come from the database. A value counts as assumed if the file does not set it. Only models that the
-    # file does not list under `models` have an adapter.
+    # file does not list under `models` have an adapter. Only the engine `provider` makes a pool hosted.
     assert same == {
         "Limits.share",
         "Limits.total_concurrency",
@@ -580,6 +598,7 @@ def test_every_policy_field_can_be_set() -> None:
         "Model.adapter",
         "Policy.overrides",
         "Policy.tenants_loaded",
+        "Pool.hosted",
         "Pool.speed_assumed",
         "ServiceClass.ttft_assumed",
         "ServiceClass.tpot_assumed",

@@ -53,7 +53,7 @@ async def test_key_is_sent_in_the_configured_header_only(provider: FakeEngine) -
 
 
 async def test_provider_receives_nothing_about_the_caller(provider: FakeEngine) -> None:
-    secret = dict.fromkeys(PRIVATE_FIELDS - {"metadata", "priority"}, "canary-caller")
+    secret = dict.fromkeys(PRIVATE_FIELDS - {"metadata", "priority", "request_id"}, "canary-caller")
     headers = {"traceparent": "00-canary-caller", "tracestate": "canary-caller", "x-session-id": "canary-caller"}
     call = a_call(
         request_id="canary-caller",

@@ -62,7 +62,7 @@ EffectiveSettings = Mapping[str, Effective]
 _Setting = tuple[str, Effective]
 _PRESENT: Final = Effective("present", "")
 _UNSET: Final = "not set"
-_OPTIONAL_SECTIONS: Final = ("tls", "scaling", "batching", "mirror")
+_OPTIONAL_SECTIONS: Final = ("tls", "scaling", "batching", "mirror", "overflow")
 _LISTS_OF_SECTIONS: Final = ("adapters", "endpoints", "prices", "tiers", "routes", "degradation_steps", "calendar")
 _MICRO_USD: Final = NANO_USD_PER_USD // 1_000_000
 
@@ -78,6 +78,7 @@ _DERIVED: Final = frozenset(
         (Pool, "cold_start_ns"),
         (Pool, "discovers_adapters"),
         (Pool, "hold_max"),
+        (Pool, "hosted"),
         (Pool, "scales"),
         (Pool, "speed_assumed"),
         (PoolSettings, "fleet"),

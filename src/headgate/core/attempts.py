@@ -256,6 +256,8 @@ class Attempts:
         Its request may have ended earlier.
         """
         request_id, attempt.ending, endpoint = event.request_id, event.ending, attempt.endpoint
+        if event.limits is not None:
+            self._fleet.quotas.record(endpoint, event.limits, now)
         served = event.ending is _COMPLETED
         if served:
             endpoint.service_log.record_served(attempt.ticket, attempt.model, now)

@@ -235,7 +235,7 @@ class Dispatcher:
         if attempt is None:
             return
         if limits is not None:
-            state.fleet.health.quotas.record(attempt.endpoint, limits, now)
+            state.fleet.quotas.record(attempt.endpoint, limits, now)
         if not delivered:
             state.attempts.record_undelivered_first_token(attempt, now)
             return

@@ -1,7 +1,8 @@
 """End of the queue wait: requests whose maximum wait or overflow check is due."""
 
 from headgate.core.admission.admission import Admission
-from headgate.core.admission.gate import Rejection, check_policy, expected_wait
+from headgate.core.admission.gate import Rejection, check_policy, expected_wait, overflow_rule
+from headgate.core.admission.overflow import next_check, overflow_from_queue
 from headgate.core.commands import Command
 from headgate.core.dispatcher import Dispatcher
 from headgate.core.request_state import Request
@@ -27,8 +28,7 @@ class QueueExpiry:
             request = state.requests.by_id[request_id]
             if request.running is not None:
                 continue  # It got a slot when another request left for an overflow pool.
-            if now < request.expires_at:
-                self._check_overflow(request, now, out)
+            if self._defers(request, now, out):
                 continue
             state.queue.remove(request, now)
             if state.fleet.live_count(request.pools):
@@ -39,17 +39,27 @@ class QueueExpiry:
                 wait = expected_wait(request.pools, state.fleet, state.rules, state.queue.holds, now)
                 self._termination.end(request, Outcome.NO_ENDPOINTS, reason, now, out, retry_after=wait)
 
-    def _check_overflow(self, request: Request, now: Instant, out: list[Command]) -> None:
-        """Moves a request that has waited too long to its model's overflow pools, if they have a free slot."""
-        if (other := self._admission.overflow_queued(request, now)) is None:
-            return
-        queue = self._state.queue
-        queue.remove(request, now)
+    def _defers(self, request: Request, now: Instant, out: list[Command]) -> bool:
+        """Returns whether the timer of a queued request was set for a check of its overflow, and makes that check.
+
+        If an overflow pool has a free slot, the request goes there at once, so that the next request whose timer has
+        fired does not count on the same slot. Otherwise sets the timer again.
+        """
+        if now >= request.expires_at:
+            return False
+        state = self._state
+        rule = overflow_rule(request, state.rules)
+        other = None if rule is None else overflow_from_queue(request, rule, state, now)
+        if other is None:
+            due = request.expires_at if rule is None else min(request.expires_at, next_check(rule, now))
+            state.queue.expiry_timers.set(request.ticket.request_id, due)
+            return True
+        state.queue.remove(request, now)
         request.held_for = None
         self._admission.assign(request, other, now)
-        queue.enqueue(request, now, out)
-        # The next request whose timer has fired must not count on the same slot.
+        state.queue.enqueue(request, now, out)
         self._dispatcher.dispatch(now, out)
+        return True
 
     def _move_to_live_pools(self, request: Request, now: Instant, out: list[Command]) -> bool:
         """Moves a request that has been waiting for cheap pools to its other pools.

@@ -114,6 +114,7 @@ class Termination:
             health.relax_lost_pools(now)
         if not health.timer_heap.pop_due(now):
             return
+        fleet.quotas.apply_due(now)
         out += health.apply_due(now)
         stalled = health.pop_stalled(now)
         if not stalled:

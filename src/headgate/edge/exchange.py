@@ -16,7 +16,6 @@ from dataclasses import replace
 
 from headgate.core.commands import Abort, Dispatch, End
 from headgate.core.events import (
-    AttemptEnded,
     AttemptEnding,
     AttemptProgress,
     AttemptsProgressed,
@@ -35,7 +34,6 @@ from headgate.edge.request_record import trace_headers
 from headgate.model.caps import Caps
 from headgate.model.fault import Fault
 from headgate.model.outcome import Outcome
-from headgate.model.provider_limits import ProviderLimits
 from headgate.model.ticket import Ticket
 from headgate.model.units import SECOND, Duration, EndpointId, Instant
 from headgate.model.usage import Usage, usage_problem
@@ -215,8 +213,9 @@ class Exchange:
             self._host.report(AttemptsProgressed((last,), self._attempts.lateness.late))
         if result.usage is None and attempt.first_token_seen:
             self._record.output_tokens = attempt.events
-        limits = attempt.limits and attempt.pop_limits()
-        self._attempt_ended(dispatch, result, attempt.record, first_token=first_token, limits=limits)
+        if attempt.limits is not None:
+            result = replace(result, limits=attempt.pop_limits())
+        self._attempt_ended(dispatch, result, attempt.record, first_token=first_token)
 
     def _begin_record(self, dispatch: Dispatch) -> AttemptRecord:
         record = AttemptRecord(
@@ -269,7 +268,7 @@ class Exchange:
         return result if result.usage is None else _check_usage(result, result.usage, self._ticket, dispatch.caps)
 
     def _call(self, body: RequestBody, dispatch: Dispatch, attempt: OpenAttempt) -> Call:
-        ticket, sent = self._ticket, attempt.record.mark_sent
+        ticket, sent, limits, adapter = self._ticket, attempt.record.mark_sent, attempt.record_limits, dispatch.adapter
         given = self._intake.forwarded_headers
         headers = trace_headers(self._record, dispatch.attempt, given) if self._traced else given
         company = (
@@ -279,16 +278,7 @@ class Exchange:
         )
         watch = None if ticket.stream else GenerationReporter(attempt, self._on_undelivered_first_token)
         return Call(
-            ticket.request_id,
-            ticket.api,
-            body,
-            headers,
-            self._cache_salt,
-            company,
-            sent,
-            watch,
-            dispatch.adapter,
-            attempt.record_limits,
+            ticket.request_id, ticket.api, body, headers, self._cache_salt, company, sent, watch, adapter, limits
         )
 
     def _on_first_token(self, attempt: OpenAttempt) -> None:
@@ -304,36 +294,22 @@ class Exchange:
             attempt.delay_first_token_report(self._report_first_token)
 
     def _report_first_token(self, attempt: OpenAttempt) -> None:
-        attempt.first_token_due, attempt.first_token_timer = False, None
-        dispatch = attempt.dispatch
-        limits = attempt.limits and attempt.pop_limits()
-        self._host.report(FirstToken(dispatch.request_id, dispatch.attempt, limits=limits))
+        self._host.report(attempt.first_token_event())
 
     def _on_undelivered_first_token(self, dispatch: Dispatch) -> None:
         """Reports a first token that was not delivered. Another attempt may still respond."""
         self._host.report(FirstToken(dispatch.request_id, dispatch.attempt, delivered=False))
 
     def _attempt_ended(
-        self,
-        dispatch: Dispatch,
-        result: AttemptResult,
-        record: AttemptRecord,
-        *,
-        first_token: bool = False,
-        limits: ProviderLimits | None = None,
+        self, dispatch: Dispatch, result: AttemptResult, record: AttemptRecord, *, first_token: bool = False
     ) -> None:
         record.ended_at = time.monotonic_ns()
-        record.ending, record.detail = ending, detail = result.ending, result.detail
+        record.ending, record.detail = result.ending, result.detail
         if (usage := result.usage) is not None:
             whole = self._record
             whole.prompt_tokens, whole.cached_tokens = usage.prompt_tokens, usage.cached_tokens
             whole.output_tokens = usage.output_tokens
-        number, implausible = dispatch.attempt, result.usage_implausible
-        self._host.report(
-            AttemptEnded(
-                dispatch.request_id, number, ending, detail, usage, result.fault, implausible, first_token, limits
-            )
-        )
+        self._host.report(result.event(dispatch, first_token=first_token))
 
     # The end
 

@@ -14,6 +14,7 @@ from headgate.core.events import (
     AttemptProgress,
     AttemptsProgressed,
     Event,
+    FirstToken,
     RequestWithdrawn,
     WithdrawalCause,
 )
@@ -107,6 +108,14 @@ class OpenAttempt:
         if limits is None:
             return None
         return limits.aged(Duration(int((asyncio.get_running_loop().time() - self.limits_at) * SECOND)))
+
+    def first_token_event(self) -> FirstToken:
+        """Returns the report of the first token, which is due no longer."""
+        self.first_token_due, self.first_token_timer = False, None
+        dispatch = self.dispatch
+        if self.limits is None:
+            return FirstToken(dispatch.request_id, dispatch.attempt)
+        return FirstToken(dispatch.request_id, dispatch.attempt, limits=self.pop_limits())
 
     def delay_first_token_report(self, report: "Callable[[OpenAttempt], None]") -> None:
         """Calls `report` a little later, unless it is cancelled first. A response that has arrived ends at once."""

@@ -12,11 +12,13 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from headgate.core.events import AttemptEnding
+from headgate.core.commands import Dispatch
+from headgate.core.events import AttemptEnded, AttemptEnding
 from headgate.edge.client import Client, Headers
 from headgate.edge.open_attempts import OpenAttempt
 from headgate.model.fault import Fault
 from headgate.model.message import message
+from headgate.model.provider_limits import ProviderLimits
 from headgate.model.ticket import Api
 from headgate.model.usage import Usage, UsageSource
 from headgate.ports.engine import Call, Engine, EngineFault, EngineResponse, FramedResponse
@@ -54,6 +56,22 @@ class AttemptResult:
     """Kind of failure. None if the attempt did not fail."""
     usage_implausible: bool = False
     """Whether the engine reported impossible usage."""
+    limits: ProviderLimits | None = None
+    """Rate limits that a hosted provider reported, if the scheduler does not know them yet."""
+
+    def event(self, dispatch: Dispatch, *, first_token: bool) -> AttemptEnded:
+        """Returns the event for the scheduler. `first_token` is whether it also reports the first token."""
+        return AttemptEnded(
+            dispatch.request_id,
+            dispatch.attempt,
+            self.ending,
+            self.detail,
+            self.usage,
+            self.fault,
+            self.usage_implausible,
+            first_token,
+            self.limits,
+        )
 
 
 @dataclass(frozen=True, slots=True)

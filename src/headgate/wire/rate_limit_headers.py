@@ -87,7 +87,7 @@ def _wait_ns(value: bytes | None, now_s: float, *, unit: Duration = SECOND) -> D
         return _bounded(sum(_scaled(part[1], part[2], _UNITS[part[3]]) for part in parts))
     try:
         # The year and the zone are required, so that a bare number is never taken for a date.
-        at = datetime.fromisoformat(text) if "T" in text else parsedate_to_datetime(text)
+        at = datetime.fromisoformat(text) if text[10:11] == "T" else parsedate_to_datetime(text)
     except (ValueError, OverflowError, TypeError, IndexError):
         return None
     at = at if at.tzinfo is not None else at.replace(tzinfo=UTC)

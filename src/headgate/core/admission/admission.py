@@ -22,12 +22,11 @@ from headgate.core.admission.gate import (
     limit_rejection,
     missing_adapter_rejection,
     no_endpoint_rejection,
-    overflow_rule,
     quarantine_rejection,
     queue_full_rejection,
     retry_rejection,
 )
-from headgate.core.admission.overflow import next_check, overflow_from_queue, overflow_on_arrival
+from headgate.core.admission.overflow import overflow_on_arrival
 from headgate.core.admission.retry_after import clamp_retry_after
 from headgate.core.commands import Command, End
 from headgate.core.estimate import estimate
@@ -117,19 +116,6 @@ class Admission:
         self.assign(request, verdict, now)
         request.overflow_note = f"; no overflow to pool {', '.join(other.pools)}: {refusal.reason}"
         return None
-
-    def overflow_queued(self, request: Request, now: Instant) -> Admitted | None:
-        """Returns the overflow pools for a queued request that has waited too long, if one of them has a free slot.
-
-        Otherwise sets the timer for the next check.
-        """
-        state = self._state
-        rule = overflow_rule(request, state.rules)
-        other = None if rule is None else overflow_from_queue(request, rule, state, now)
-        if other is None:
-            due = request.expires_at if rule is None else min(request.expires_at, next_check(rule, now))
-            state.queue.expiry_timers.set(request.ticket.request_id, due)
-        return other
 
     def fallback(self, request: Request, now: Instant) -> Admitted | None:
         """Returns a fallback model's pools that can serve the request, if their budget for extra attempts allows it."""

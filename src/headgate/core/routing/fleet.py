@@ -24,6 +24,7 @@ from headgate.core.routing.fleet_health import FleetHealth
 from headgate.core.routing.occupancy import Occupancy
 from headgate.core.routing.placement import Placement
 from headgate.core.routing.pools import PoolRecord
+from headgate.core.routing.provider_quotas import ProviderQuotas
 from headgate.core.routing.turnover import MILLE
 from headgate.core.rules import Rules
 from headgate.model.endpoint import Endpoint, EndpointState
@@ -49,6 +50,7 @@ class FleetState:
         "occupancy",
         "pools",
         "pools_with_losses",
+        "quotas",
     )
 
     def __init__(self, rules: Rules, *, scheduler_count: int = 1) -> None:
@@ -65,6 +67,7 @@ class FleetState:
         self.health = FleetHealth(rules, placement)
         self.occupancy = Occupancy(placement, self.health)
         self.adapter_turns = AdapterTurns(placement)
+        self.quotas = ProviderQuotas(placement, self.health.timer_heap)
 
     def live_count(self, pools: tuple[PoolName, ...]) -> int:
         """Returns the number of live endpoints in these pools."""

@@ -14,7 +14,6 @@ from headgate.core.routing.failing_probes import FailingProbes
 from headgate.core.routing.member_reach import MemberReach
 from headgate.core.routing.placement import Placement
 from headgate.core.routing.pools import PoolRecord
-from headgate.core.routing.provider_quotas import ProviderQuotas
 from headgate.core.rules import Rules
 from headgate.core.timers import TimerHeap, Timers
 from headgate.model.endpoint import EndpointProblem, EndpointState
@@ -48,7 +47,6 @@ class FleetHealth:
         "_staleness_timers",
         "_stall_timers",
         "_trial_timers",
-        "quotas",
         "reach",
         "timer_heap",
     )
@@ -64,7 +62,6 @@ class FleetHealth:
         self._trial_timers: Timers[EndpointId] = Timers(agenda)
         self._failing_probes = FailingProbes(agenda)
         self.reach = MemberReach(placement, agenda)
-        self.quotas = ProviderQuotas(placement, agenda)
 
     @property
     def rules(self) -> HealthRules:
@@ -150,7 +147,6 @@ class FleetHealth:
             timers.clear(endpoint.id)
         self._failing_probes.unwatch(endpoint)
         self.reach.forget(endpoint)
-        self.quotas.forget(endpoint)
 
     # Attempts
 
@@ -196,8 +192,6 @@ class FleetHealth:
         self, endpoint: EndpointRecord, event: AttemptEnded, now: Instant, origin: FaultOrigin
     ) -> list[Eject] | list[Readmit]:
         """Updates the endpoint's health when an attempt ends. `origin` is the cause if the attempt failed."""
-        if event.limits is not None:
-            self.quotas.record(endpoint, event.limits, now)
         if event.ending is _COMPLETED:
             return [] if (readmitted := self.record_success(endpoint, now)) is None else [readmitted]
         match event.ending:
@@ -226,7 +220,6 @@ class FleetHealth:
         for endpoint_id in self._return_timers.pop_fired():
             self._put_on_trial(self._placement.endpoints[endpoint_id], now)
         self.reach.apply_due(now, self.rules)
-        self.quotas.apply_due(now)
         untried = [self._placement.endpoints[endpoint_id] for endpoint_id in self._trial_timers.pop_fired()]
         out: list[Eject | Readmit] = [each for endpoint in untried for each in self._end_unused_trial(endpoint, now)]
         # The rest of the zone is not ejected, because each endpoint has its own probe.

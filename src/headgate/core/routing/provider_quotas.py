@@ -30,13 +30,10 @@ class ProviderQuotas:
     def apply_due(self, now: Instant) -> None:
         """Ends the limits whose reset time has come."""
         for endpoint_id in self._timers.pop_fired():
-            endpoint = self._placement.endpoints[endpoint_id]
-            if endpoint.quota is not None:
+            endpoint = self._placement.endpoints.get(endpoint_id)
+            if endpoint is not None and endpoint.quota is not None:
                 endpoint.quota.expire(now)
                 self._update(endpoint, endpoint.quota)
-
-    def forget(self, endpoint: EndpointRecord) -> None:
-        self._timers.clear(endpoint.id)
 
     def _update(self, endpoint: EndpointRecord, quota: ProviderQuota) -> None:
         reset = quota.next_reset
