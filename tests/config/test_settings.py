@@ -129,6 +129,7 @@ classes:
       inputs: 512
     ttft: 2s
     tpot: 100ms
+    e2e: 20s
     min_share_percent: 20
     reserve_percent: 10
     optimize_for: cost
@@ -307,6 +308,7 @@ def test_every_setting_is_parsed() -> None:
                     ),
                     ttft_ns=2 * SECOND,
                     tpot_ns=SECOND // 10,
+                    e2e_ns=20 * SECOND,
                     min_share_percent=20,
                     reserve_percent=10,
                     optimize_for=OptimizationGoal.COST,
