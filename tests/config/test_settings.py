@@ -41,6 +41,7 @@ from headgate.model.scaling import ScalingRules
 from headgate.model.speed import EngineSpeed
 from headgate.model.tenant import DataResidency, Plan, Tenant, tenant_table
 from headgate.model.units import MILLISECOND, MINUTE, SECOND
+from headgate.telemetry.options import Objectives
 from tests.config.builders import ENGINES, SMALL, settings_of, small_with, small_with_classes
 
 DIGEST = "ab" * 32
@@ -490,6 +491,7 @@ def test_every_setting_is_parsed() -> None:
         database=DatabaseOptions("postgresql://db/headgate", "postgresql://db/headgate", 5 * SECOND),
         ledger=LedgerOptions("/var/spool/headgate", 2 * 2**30, 30, ("conversation", "feature"), share_idle_cost=True),
         notifications=NotificationOptions("https://hooks.example.com/T0/secret", "https://hooks.example.com/***"),
+        objectives={"chat": Objectives(duration_ns=20 * SECOND)},
         hash=settings.hash,
         warnings=settings.warnings,
     )
