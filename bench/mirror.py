@@ -30,12 +30,14 @@ from testing.processes import MissingProgram, ProcessFailedError
 from testing.simulated_engines import loadtest_result, simulated_engines, start_loadtest
 
 PAIRS: Final = 10
-SECONDS: Final = 6.0
+SECONDS: Final = 4.0
 PERCENT: Final = 10
 RATIO_MAX: Final = 1.03
-RATE: Final = 40
-"""Requests per second, about half of what the gateway, the engines and the load generator can process on two cores."""
-TOKENS: Final = "20:60"
+RATE: Final = 20
+"""Requests per second, few enough that the engines and the load generator seldom compete for their core."""
+TOKENS: Final = "40:120"
+PROFILE: Final = "h200-llama-8b"
+"""Profile of the simulated engines. A faster one would mostly measure how the simulations compete for their core."""
 _FINISH_S_MAX: Final = 120.0
 _KEY: Final = "HEADGATE_BENCH_KEY"
 _METRIC: Final = "headgate_mirrored_requests_total{"
@@ -58,7 +60,7 @@ def measure(*, pairs: int, seconds: float, percent: int) -> dict[str, float]:
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="headgate-bench-")))
         with started_on(cores.instruments):
-            urls = [stack.enter_context(simulated_engines(1))[0] for _ in range(2)]
+            urls = [stack.enter_context(simulated_engines(1, "--profile", PROFILE))[0] for _ in range(2)]
         on, off = (
             stack.enter_context(gateway(cores.target, urls[0], folder / name, settings=_settings(urls, share)))
             for name, share in (("mirrored", percent), ("plain", None))
