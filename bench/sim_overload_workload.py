@@ -82,6 +82,8 @@ class Overload:
     first_s: float | None = None
     """Length of the run in seconds. None for the full traces."""
     scrape_every_ns: Duration = Duration(150 * MILLISECOND)
+    batch_share: float = 0.3
+    """Share of the conversations that are batch. The others are interactive."""
 
     @property
     def speed_up(self) -> float:
@@ -92,7 +94,7 @@ class Overload:
         return (
             TraceTraffic(
                 path=traces / "azure2023_conv.csv",
-                classes=(("interactive", 0.7), ("batch", 0.3)),
+                classes=(("interactive", 1 - self.batch_share), ("batch", self.batch_share)),
                 tenants=tenant_shares(traces / "lmsys_arena_27clients.csv"),
                 speed_up=self.speed_up,
             ),

@@ -20,6 +20,7 @@ from bench.cli import print_progress, stop_cleanly_on_sigterm
 from bench.policy import (
     ablation,
     degradation,
+    hosted_overflow,
     long_prompts,
     long_streams,
     noisy_tenant,
@@ -55,6 +56,7 @@ EXPERIMENTS = {
         degradation.EXPERIMENT,
         session_affinity.EXPERIMENT,
         ranking.EXPERIMENT,
+        hosted_overflow.EXPERIMENT,
     )
 }
 

@@ -217,7 +217,7 @@ async def test_key_and_prompts_at_a_hosted_provider_are_not_logged(tmp_path: Pat
         await stage.leave()
 
     assert len(stage.engine.requests) >= len(echoing)
-    assert all(KEY not in str(each.headers) + each.body.decode() for each in stage.engine.requests)
+    assert all(KEY not in str(each.headers) + each.raw.decode() for each in stage.engine.requests)
     assert stage.found == {}
 
 

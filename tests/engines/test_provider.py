@@ -67,7 +67,7 @@ async def test_provider_receives_nothing_about_the_caller(provider: FakeEngine) 
     await asked(provider, dataclasses.replace(call, cache_salt="canary-caller"))
 
     request = await provider.next_request()
-    assert "canary-caller" not in str(request.headers) + request.body.decode()
+    assert "canary-caller" not in str(request.headers) + request.raw.decode()
     assert request.json == {
         "model": "vendor/model",
         "messages": request.json["messages"],
