@@ -194,8 +194,8 @@ EXPERIMENT = Experiment(
         "PRO 6000 engines. After 30 seconds, another tenant adds ten prompts of 6,000 to 8,000 tokens per second in a "
         "class of lower priority. Without `e2e`, the ranking class has the higher priority but no target. With it, the "
         "prompts of the other tenant use the long lane of three engines (`headroom.long_lane_percent: 75`) or, in one "
-        "variant, two. Latencies run from arrival to the end of the response, over all requests that arrived in the phase. A request that was "
-        "not completed counts as infinitely late, shown as 10 s."
+        "variant, two. Latencies run from arrival to the end of the response, over all requests that arrived in the "
+        "phase. A request that was not completed counts as infinitely late, shown as 10 s."
     ),
     run=run,
     table=as_table,
