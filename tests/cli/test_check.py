@@ -267,6 +267,7 @@ def test_json_output_of_valid_file_is_one_object(
                 "adapter": "",
                 "routes": [],
                 "sticky": "request",
+                "overflow": None,
             }
         },
         "classes": {name: as_json(each) for name, each in DEFAULT_CLASSES.items()},

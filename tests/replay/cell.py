@@ -149,7 +149,7 @@ async def tell(log: Log) -> list[list[Command]]:
                 # Otherwise the report would wait for the next message, a heartbeat or an earlier report's interval.
                 connection = cell.gateway._node.member._connection
                 connection.urgent = True
-                connection.progress._reported_at.clear()
+                connection.progress._reported_at = None
                 cell.gateway.report(event)
             case PolicyChanged() | BudgetsSynced() | SharesAssigned():
                 cell.scheduler.report(event)

@@ -297,7 +297,7 @@ class Attempts:
             prompt_tokens, cached_tokens, output_tokens = usage.prompt_tokens, usage.cached_tokens, usage.output_tokens
             if cached_tokens > prompt_tokens:
                 cached_tokens = prompt_tokens
-            if event.ending is _COMPLETED:
+            if event.ending is _COMPLETED and not attempt.ticket.mirror_route:
                 answers, limit = attempt.answers, attempt.output_limit
                 self._predictions.learn(attempt.ticket, attempt.model, usage, answers=answers, output_limit=limit)
         elif attempt.usage_at_cancel is not None:

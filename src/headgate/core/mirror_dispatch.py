@@ -90,10 +90,14 @@ class MirrorDispatch:
         state = self._state
         if not state.queue.backlog.length:
             return
+        waited_for: dict[PoolName, bool] = {}
         for request in tuple(state.mirrors.values()):
             attempt = request.running
             assert attempt is not None, f"copy {request.ticket.request_id} is open and has no attempt"
-            if self._is_waited_for((attempt.endpoint.pool,)):
-                reason = f"a request waits for pool {attempt.endpoint.pool}"
+            pool = attempt.endpoint.pool
+            if pool not in waited_for:
+                waited_for[pool] = self._is_waited_for((pool,))
+            if waited_for[pool]:
+                reason = f"a request waits for pool {pool}"
                 abort(request, attempt, reason, out)
                 self._termination.end(request, Outcome.EVICTED, reason, now, out)

@@ -229,8 +229,9 @@ def _min_shares(policy: Policy) -> dict[int, int]:
 def _long_prompts(policy: Policy) -> dict[PoolName, int]:
     """Returns the minimum length of a long prompt for each pool in which an e2e target lowers it.
 
-    A prompt whose computation takes a large part of the target would make requests behind it miss the target, so such
-    prompts use only the long lane. A prompt that fits into one step is never long. An assumed speed sets no limit.
+    A prompt whose computation takes a large part of the target would make requests behind it miss the target. Requests
+    without an e2e target that have such a prompt therefore use only the long lane. A prompt that fits into one step is
+    never long. An assumed speed sets no limit.
     """
     found: dict[PoolName, int] = {}
     for service_class in policy.classes:

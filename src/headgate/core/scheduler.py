@@ -27,8 +27,8 @@ Known limitations: a request that does not fit blocks the requests behind it in 
 other tenants can keep overtaking a large request until it reaches its maximum wait.
 
 Related modules: `admission/admission` admits requests, `dispatcher` sends them, `termination` retries and ends them,
-`mirrors` sends copies of them, `takeover` continues the work of an earlier scheduler, and `policy_update` applies a new
-policy. All of them share `scheduler_state`.
+`queue_expiry` ends their wait, `mirror_dispatch` sends copies of them, `takeover` continues the work of an earlier
+scheduler, and `policy_update` applies a new policy. All of them share `scheduler_state`.
 """
 
 from collections.abc import Iterable

@@ -36,7 +36,7 @@ from headgate.model.fault import Fault
 from headgate.model.outcome import Outcome
 from headgate.model.ticket import Ticket
 from headgate.model.units import SECOND, Duration, EndpointId, Instant
-from headgate.model.usage import Usage, usage_problem
+from headgate.model.usage import Usage, UsageSource, usage_problem
 from headgate.ports.engine import BatchHints, Call, Engine
 from headgate.ports.host import Host
 from headgate.ports.ledger import AttemptJournal
@@ -207,7 +207,9 @@ class Exchange:
             # Withdraw before freeing the slot. Otherwise the scheduler would retry the request elsewhere.
             self._withdraw()
             result = AttemptResult(AttemptEnding.ABORTED, "the exchange was cancelled")
-        if result.usage is None and attempt.events > attempt.events_reported:
+        if attempt.events > attempt.events_reported and (
+            result.usage is None or result.usage.source is not UsageSource.ENGINE
+        ):
             # If the engine does not report usage, the event count is the only measure of the tokens.
             last = AttemptProgress(dispatch.request_id, dispatch.attempt, attempt.events - attempt.events_reported)
             self._host.report(AttemptsProgressed((last,), self._attempts.lateness.late))

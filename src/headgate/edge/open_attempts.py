@@ -110,7 +110,7 @@ class OpenAttempt:
         return limits.aged(Duration(int((asyncio.get_running_loop().time() - self.limits_at) * SECOND)))
 
     def first_token_event(self) -> FirstToken:
-        """Returns the report of the first token, which is due no longer."""
+        """Returns the report of the first token, which is no longer due."""
         self.first_token_due, self.first_token_timer = False, None
         dispatch = self.dispatch
         if self.limits is None:

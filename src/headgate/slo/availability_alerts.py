@@ -60,11 +60,9 @@ def availability_alerts(length: DurationFormat) -> Iterator[Alert]:
 def _error_rate_alert(length: DurationFormat) -> Alert:
     over = length(5 * MINUTE)
     # No caller receives the response to a copy.
-    some = (
-        f'sum by (class) (increase(headgate_requests_total{{class!="{MIRROR_CLASS}", '
-        f'outcome=~"{_ERROR_OUTCOMES}"}}[{over}]))'
-    )
-    every = f"sum by (class) (increase(headgate_requests_total[{over}]))"
+    answered = f'class!="{MIRROR_CLASS}"'
+    some = f'sum by (class) (increase(headgate_requests_total{{{answered}, outcome=~"{_ERROR_OUTCOMES}"}}[{over}]))'
+    every = f"sum by (class) (increase(headgate_requests_total{{{answered}}}[{over}]))"
     return Alert(
         "HeadgateErrorRateHigh",
         f"{some} / {every} > {ERROR_RATIO_MAX:g} and {some} >= {REQUESTS_MIN}",

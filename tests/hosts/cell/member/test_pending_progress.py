@@ -1,5 +1,7 @@
 """Tests for the progress reports that a member sends to the scheduler."""
 
+from dataclasses import replace
+
 import pytest
 
 from headgate.core.events import AttemptProgress, AttemptsProgressed
@@ -7,6 +9,7 @@ from headgate.hosts.cell.member.held_requests import HeldRequest, HeldRequests
 from headgate.hosts.cell.member.pending_progress import PendingProgress, pop_progress
 from headgate.hosts.cell.protocol.messages import FinishedAttempt
 from headgate.model.units import Instant, RequestId
+from headgate.model.usage import Usage, UsageSource
 from testing.builders import at, client_disconnected, completed, dispatch, failed, progressed
 from tests.hosts.cell.builders import a_ticket
 from tests.hosts.cell.member.test_member import with_one_running
@@ -91,6 +94,24 @@ def test_pending_progress_is_reported_even_if_none_is_added() -> None:
     assert streams.pop_due(at(3)) == []
 
 
+def test_progress_without_tokens_is_reported() -> None:
+    streams = Streams(1)
+    streams.add("r0", tokens=0)
+
+    assert tokens(streams.pop_due(at(1))) == {"r0": 0}
+    assert streams.pop_due(at(3)) == []
+
+
+def test_queued_requests_do_not_delay_reports() -> None:
+    streams = Streams(1)
+    for number in range(300):
+        request = HeldRequest(a_ticket(f"q{number}"), at(0))
+        streams.held.requests[request.id] = request
+    for number in range(1, 5):
+        streams.add("r0")
+        assert tokens(streams.pop_due(at(number * SWEEP_S))) == {"r0": 7}
+
+
 def test_report_is_late_if_any_part_of_it_is_late() -> None:
     streams = Streams(2)
     streams.add(late=True)
@@ -128,6 +149,12 @@ def test_remaining_progress_is_reported_only_if_the_usage_is_unknown() -> None:
     member.handle(progressed("r1"), at(0.2))
     member.handle(failed("r1"), at(0.2))
     assert scheduler.listen(at(0.2)) == [progressed("r1"), FinishedAttempt(failed("r1"), request_over=False)]
+
+    member, scheduler = with_one_running()
+    member.handle(progressed("r1"), at(0.2))
+    estimated = replace(completed("r1"), usage=Usage(1, 8, 0, UsageSource.ESTIMATED))
+    member.handle(estimated, at(0.2))
+    assert scheduler.listen(at(0.2)) == [progressed("r1"), FinishedAttempt(estimated, request_over=True)]
 
     member, scheduler = with_one_running()
     member.handle(progressed("r1"), at(0.2))

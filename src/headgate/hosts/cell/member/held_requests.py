@@ -22,6 +22,7 @@ class HeldAttempt:
         "dispatch",
         "dispatch_snapshot",
         "first_token",
+        "has_progress",
         "late",
         "report_serial",
         "reported_tokens",
@@ -40,8 +41,14 @@ class HeldAttempt:
         self.started_at = now
         self.first_token = False
         self.tokens = self.reported_tokens = 0
+        self.has_progress = False
+        """Whether there is unreported progress. It may be without tokens if the client blocks the stream."""
         self.late = False
         """Whether any of the unreported tokens were counted late by this process."""
+
+    def mark_reported(self) -> None:
+        self.reported_tokens = self.tokens
+        self.has_progress = self.late = False
 
 
 class HeldRequest:
@@ -151,7 +158,7 @@ class HeldRequest:
             superseded=self.responding_attempt is not None and self.responding_attempt != order.attempt,
             route=order.route,
         )
-        attempt.reported_tokens, attempt.late = attempt.tokens, False
+        attempt.mark_reported()
         cost = self._cost() if self.over else NanoUsd(0)
         return RunningAttempt(
             report, self.arrival_serial, attempt.dispatch_snapshot, attempt.report_serial, self.end_serial, cost
@@ -216,16 +223,17 @@ class HeldRequests:
             attempt = self.attempt(each.request_id, each.attempt)
             if attempt is not None:
                 attempt.tokens += each.tokens
+                attempt.has_progress = True
                 if event.late:
                     attempt.late = True
 
     def unreported_attempts(self) -> list[HeldAttempt]:
-        """Returns the running attempts that have produced tokens since their last report."""
+        """Returns the running attempts with unreported progress."""
         return [
             attempt
             for request in self.requests.values()
             for attempt in request.running.values()
-            if attempt.tokens != attempt.reported_tokens
+            if attempt.has_progress
         ]
 
     def release(self, request: HeldRequest, serial: int, now: Instant) -> None:

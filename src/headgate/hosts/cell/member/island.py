@@ -94,7 +94,7 @@ class IslandAuthority:
         return self._decide(update.event if isinstance(update, FinishedAttempt) else update, now)
 
     def report_last_progress(self, attempt: HeldAttempt, now: Instant) -> None:
-        """Does nothing, because this scheduler has been told about all tokens."""
+        """Does nothing, because this scheduler already knows all tokens."""
 
     def decline(self, declined: GrantDeclined, now: Instant) -> list[Decision]:
         ended = AttemptEnded(declined.request_id, declined.attempt, AttemptEnding.ABORTED, declined.reason)

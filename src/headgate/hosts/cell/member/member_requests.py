@@ -27,6 +27,7 @@ from headgate.model.fault import Fault
 from headgate.model.outcome import Outcome
 from headgate.model.ticket import Ticket
 from headgate.model.units import SECOND, Duration, Instant
+from headgate.model.usage import UsageSource
 
 _TIMEOUT_ENDINGS = (AttemptEnding.TIMEOUT, AttemptEnding.ABORTED)
 _TENANT_PAID_OUTCOMES = (Outcome.COMPLETED, Outcome.ENGINE_REJECTED, Outcome.CANCELLED, Outcome.DEADLINE_EXCEEDED)
@@ -86,8 +87,8 @@ class MemberRequests:
         if not ended_before:
             request.usage = event.usage
             out += self._end_if_final(request, attempt, event, now)
-        if event.usage is None:
-            # The usage includes all tokens.
+        if event.usage is None or event.usage.source is not UsageSource.ENGINE:
+            # Usage from the engine includes all tokens.
             self.authority.report_last_progress(attempt, now)
         out += self._report(FinishedAttempt(event, request_over=request.over), now)
         if request.over and not ended_before:

@@ -23,7 +23,7 @@ _ATTEMPTS_MAX: Final = 1_000
 
 
 class PendingProgress:
-    __slots__ = ("_held", "_is_pending", "_reported_at")
+    __slots__ = ("_held", "_is_pending", "_reported_at", "_streams")
 
     def __init__(self, holdings: HeldRequests) -> None:
         self._held = holdings
@@ -31,30 +31,33 @@ class PendingProgress:
         """Whether there may be progress that has not been reported."""
         self._reported_at: Instant | None = None
         """Time of the last report. None if there was none in this session."""
+        self._streams = 0
+        """Number of streams in the last report."""
 
     def clear(self) -> None:
         """Starts a session. Its first report includes all tokens of the open attempts."""
         self._is_pending, self._reported_at = False, None
 
     def note_added(self) -> None:
-        """Notes that attempts have produced tokens."""
+        """Notes that attempts have made progress."""
         self._is_pending = True
 
     def pop_due(self, now: Instant) -> list[AttemptsProgressed]:
         """Returns the reports that are due."""
         if not self._is_pending:
             return []
-        interval_ns = Duration(min(_INTERVAL_NS_MAX, len(self._held.requests) * _INTERVAL_NS_PER_STREAM))
+        interval_ns = Duration(min(_INTERVAL_NS_MAX, self._streams * _INTERVAL_NS_PER_STREAM))
         if self._reported_at is not None and now < after(self._reported_at, interval_ns):
             return []
         self._is_pending, self._reported_at = False, now
         pending = self._held.unreported_attempts()
+        self._streams = len(pending)
         return [_report(pending[start : start + _ATTEMPTS_MAX]) for start in range(0, len(pending), _ATTEMPTS_MAX)]
 
 
 def pop_progress(attempt: HeldAttempt) -> AttemptsProgressed | None:
     """Returns the report about one attempt, or None if there is nothing to report."""
-    return _report([attempt]) if attempt.tokens != attempt.reported_tokens else None
+    return _report([attempt]) if attempt.has_progress else None
 
 
 def _report(attempts: list[HeldAttempt]) -> AttemptsProgressed:
@@ -64,5 +67,5 @@ def _report(attempts: list[HeldAttempt]) -> AttemptsProgressed:
         tokens = attempt.tokens - attempt.reported_tokens
         progress.append(AttemptProgress(attempt.dispatch.request_id, attempt.dispatch.attempt, tokens))
         late = late or attempt.late
-        attempt.reported_tokens, attempt.late = attempt.tokens, False
+        attempt.mark_reported()
     return AttemptsProgressed(tuple(progress), late)
