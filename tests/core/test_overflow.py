@@ -6,6 +6,7 @@ from headgate.core.commands import Command, Dispatch, End
 from headgate.core.events import TimerFired
 from headgate.core.scheduler import Scheduler
 from headgate.model.money import Budget, NanoUsd, Period, Price
+from headgate.model.overrides import HoldClass
 from headgate.model.policy import Model, Overflow, Policy, Pool
 from headgate.model.tenant import DataResidency, Tenant
 from headgate.model.units import ClassName, Instant, ModelName, PoolName, TenantId
@@ -20,6 +21,7 @@ from testing.builders import (
     duration,
     failed,
     policy_changed,
+    readied,
     unreadied,
 )
 
@@ -210,3 +212,33 @@ def test_policy_without_overflow_keeps_queued_requests() -> None:
     commands_for(scheduler, at(1), policy_changed(plain, "h2"))
 
     assert endpoints(fire(scheduler, 10)) == []
+
+
+def test_request_of_a_held_class_stays_with_its_own_pool() -> None:
+    policy = an_overflow_policy()
+    scheduler = an_overflow_scheduler(policy)
+    held = replace(policy, overrides=(HoldClass(ClassName("interactive"), at(3)),))
+    commands_for(scheduler, at(0), arrived("a"), policy_changed(held, "h2"), arrived("b"), unreadied("e-own"))
+    commands_for(scheduler, at(0), arrived("c"))
+
+    assert endpoints(fire(scheduler, 2.9)) == []
+    commands_for(scheduler, at(2.9), completed("a"), readied("e-own"))
+
+    sent = [(each.request_id, each.endpoint_id) for each in fire(scheduler, 3) if isinstance(each, Dispatch)]
+    assert sent == [("b", "e-own")]
+    sent = [(each.request_id, each.endpoint_id) for each in fire(scheduler, 5) if isinstance(each, Dispatch)]
+    assert sent == [("c", "e-cloud")]
+
+
+def test_request_returns_to_its_own_pool_if_another_request_is_first_in_the_queue_of_the_provider() -> None:
+    policy = an_overflow_policy()
+    cloud = replace(policy.pools[1], kv_tokens=4_000)
+    policy = replace(policy, pools=(policy.pools[0], cloud), models=(*policy.models, Model(ModelName("n"), (CLOUD,))))
+    scheduler = an_overflow_scheduler(policy)
+    commands_for(scheduler, at(0), arrived("runs", model="n"), arrived("large", model="n", prompt_bytes=14_000))
+    commands_for(scheduler, at(0), arrived("a"), arrived("b"))
+    assert endpoints(fire(scheduler, 10)) == []
+
+    dispatch = only_dispatch(scheduler.handle(completed("a"), at(10)))
+
+    assert (dispatch.request_id, dispatch.endpoint_id) == ("b", "e-own")

@@ -1,7 +1,7 @@
 """End of the queue wait: requests whose maximum wait or overflow check is due."""
 
 from headgate.core.admission.admission import Admission
-from headgate.core.admission.gate import Rejection, check_policy, expected_wait, overflow_rule
+from headgate.core.admission.gate import Admitted, Rejection, check_policy, expected_wait, overflow_rule
 from headgate.core.admission.overflow import next_check, overflow_from_queue
 from headgate.core.commands import Command
 from headgate.core.dispatcher import Dispatcher
@@ -50,16 +50,32 @@ class QueueExpiry:
         state = self._state
         rule = overflow_rule(request, state.rules)
         other = None if rule is None else overflow_from_queue(request, rule, state, now)
-        if other is None:
-            due = request.expires_at if rule is None else min(request.expires_at, next_check(rule, now))
-            state.queue.expiry_timers.set(request.ticket.request_id, due)
+        if other is not None and self._overflow(request, other, now, out):
             return True
-        state.queue.remove(request, now)
+        due = request.expires_at if rule is None else min(request.expires_at, next_check(rule, now))
+        state.queue.expiry_timers.set(request.ticket.request_id, due)
+        return True
+
+    def _overflow(self, request: Request, other: Admitted, now: Instant, out: list[Command]) -> bool:
+        """Sends a queued request to its overflow pools. If another request gets the slot, it returns to its own pools.
+
+        Returns whether the request was sent.
+        """
+        queue, held_for, expires_at = self._state.queue, request.held_for, request.expires_at
+        own = Admitted(other.service_class, request.pools, request.model, request.route)
+        queue.remove(request, now)
         request.held_for = None
         self._admission.assign(request, other, now)
-        state.queue.enqueue(request, now, out)
+        queue.enqueue(request, now, out)
         self._dispatcher.dispatch(now, out)
-        return True
+        if request.running is not None:
+            return True
+        queue.remove(request, now)
+        request.held_for = held_for
+        self._admission.assign(request, own, now)
+        queue.enqueue(request, now, out)
+        request.expires_at = expires_at
+        return False
 
     def _move_to_live_pools(self, request: Request, now: Instant, out: list[Command]) -> bool:
         """Moves a request that has been waiting for cheap pools to its other pools.

@@ -27,7 +27,7 @@ def overflow_on_arrival(
 
     `service_class` is the class without degradation. If the request must stay, the reason is noted for explanations.
     """
-    if (rule := overflow_rule(request, state.rules)) is None:
+    if (rule := overflow_rule(request, state.rules)) is None or _is_held_by_operator(request, state):
         return None
     fleet, rules, pools = state.fleet, state.rules, request.pools
     # A request that would miss its target before the bound is reached would be rejected.
@@ -43,6 +43,8 @@ def overflow_on_arrival(
 
 def overflow_from_queue(request: Request, rule: Overflow, state: SchedulerState, now: Instant) -> Admitted | None:
     """Returns the overflow pools for a request that has been queued for as long as the rule allows."""
+    if _is_held_by_operator(request, state):
+        return None
     rules, name = state.rules, request.service_class.name
     service_class = rules.class_for(rules.classes.get(name, request.service_class), request.ticket.tenant)
     waited = Duration(request.waited_ns + now - request.queued_since)
@@ -53,6 +55,11 @@ def overflow_from_queue(request: Request, rule: Overflow, state: SchedulerState,
 def next_check(rule: Overflow, now: Instant) -> Instant:
     """Returns when to check a queued request again for which the overflow pools had no free slot."""
     return after(now, max(rule.after_ns, CHECK_NS_MIN))
+
+
+def _is_held_by_operator(request: Request, state: SchedulerState) -> bool:
+    """Returns whether an operator holds the request's class, so that the request would not be sent anywhere."""
+    return request.service_class.name in state.queue.backlog.held_classes
 
 
 def _overflow(
