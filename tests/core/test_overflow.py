@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+import pytest
+
 from headgate.core.commands import Command, Dispatch, End
 from headgate.core.events import TimerFired
 from headgate.core.scheduler import Scheduler
@@ -9,7 +11,7 @@ from headgate.model.money import Budget, NanoUsd, Period, Price
 from headgate.model.overrides import HoldClass
 from headgate.model.policy import Model, Overflow, Policy, Pool
 from headgate.model.tenant import DataResidency, Tenant
-from headgate.model.units import ClassName, Instant, ModelName, PoolName, TenantId
+from headgate.model.units import ClassName, Duration, Instant, ModelName, PoolName, TenantId
 from testing.builders import (
     a_policy,
     a_scheduler,
@@ -242,3 +244,20 @@ def test_request_returns_to_its_own_pool_if_another_request_is_first_in_the_queu
     dispatch = only_dispatch(scheduler.handle(completed("a"), at(10)))
 
     assert (dispatch.request_id, dispatch.endpoint_id) == ("b", "e-own")
+
+
+@pytest.mark.parametrize(
+    "targets", [{"queue_wait_ns_max": duration(3)}, {"ttft_ns": duration(3)}, {"e2e_ns": duration(6)}]
+)
+def test_request_that_may_wait_for_less_than_the_bound_overflows_before_it_would_end(
+    targets: dict[str, Duration],
+) -> None:
+    policy = an_overflow_policy(after=60)
+    classes = tuple(replace(each, **targets) for each in policy.classes)
+    scheduler = an_overflow_scheduler(replace(policy, classes=classes))
+    commands_for(scheduler, at(0), arrived("a"), arrived("b"))
+
+    commands = fire(scheduler, 6)
+
+    assert endpoints(commands) == ["e-cloud"]
+    assert not [each for each in commands if isinstance(each, End)]

@@ -5,7 +5,7 @@ from headgate.core.admission.gate import Admitted, Rejection, check_policy, expe
 from headgate.core.admission.overflow import next_check, overflow_from_queue
 from headgate.core.commands import Command
 from headgate.core.dispatcher import Dispatcher
-from headgate.core.request_state import Request
+from headgate.core.request_state import NO_CHECK, Request
 from headgate.core.scheduler_state import SchedulerState
 from headgate.core.termination import Termination
 from headgate.model.outcome import Outcome
@@ -43,15 +43,17 @@ class QueueExpiry:
         """Returns whether the timer of a queued request was set for a check of its overflow, and makes that check.
 
         If an overflow pool has a free slot, the request goes there at once, so that the next request whose timer has
-        fired does not count on the same slot. Otherwise sets the timer again.
+        fired does not count on the same slot. Otherwise sets the timer again, unless the maximum wait has ended.
         """
-        if now >= request.expires_at:
+        if request.expires_at == NO_CHECK:
             return False
         state = self._state
         rule = overflow_rule(request, state.rules)
         other = None if rule is None else overflow_from_queue(request, rule, state, now)
         if other is not None and self._overflow(request, other, now, out):
             return True
+        if now >= request.expires_at:
+            return False
         due = request.expires_at if rule is None else min(request.expires_at, next_check(rule, now))
         state.queue.expiry_timers.set(request.ticket.request_id, due)
         return True

@@ -283,7 +283,7 @@ class Request:
         self.overflow_note = ""
         """Part of the dispatch reason about overflow. Empty if the model has no overflow or it did not matter."""
         self.expires_at = NO_CHECK
-        """End of the maximum queue wait if the expiry timer is set to an earlier check for overflow, otherwise 0."""
+        """End of the maximum queue wait if the request is checked for overflow by then, otherwise 0."""
         self.route = ""
         """Route of the requested model that selected the pools. Empty if none did."""
         self.long_prompt = False

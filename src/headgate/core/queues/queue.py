@@ -67,15 +67,13 @@ class Queue:
             self.expiry_timers.set(request.ticket.request_id, expires)
 
     def _overflow_check(self, request: Request, expires: Instant, now: Instant) -> Instant:
-        """Returns when to check whether the request overflows, or the end of its maximum wait if that is earlier."""
+        """Returns when to check whether the request overflows, at the latest at the end of its maximum wait."""
         request.expires_at = NO_CHECK
         if (rule := overflow_rule(request, self._rules)) is None:
             return expires
         check = after(now, Duration(max(0, rule.after_ns - request.waited_ns + request.held_ns)))
-        if check >= expires:
-            return expires
         request.expires_at = expires
-        return check
+        return min(check, expires)
 
     def push(self, request: Request) -> None:
         if request.ticket.gateway:
