@@ -10,6 +10,7 @@ from headgate.core.scheduler import Scheduler
 from headgate.model.money import Budget, NanoUsd, Period, Price
 from headgate.model.overrides import HoldClass
 from headgate.model.policy import Model, Overflow, Policy, Pool
+from headgate.model.provider_limits import ProviderLimits
 from headgate.model.tenant import DataResidency, Tenant
 from headgate.model.units import ClassName, Duration, Instant, ModelName, PoolName, TenantId
 from testing.builders import (
@@ -261,3 +262,17 @@ def test_request_that_may_wait_for_less_than_the_bound_overflows_before_it_would
 
     assert endpoints(commands) == ["e-cloud"]
     assert not [each for each in commands if isinstance(each, End)]
+
+
+def test_request_overflows_on_arrival_if_its_own_provider_is_rate_limited() -> None:
+    policy = an_overflow_policy()
+    policy = replace(policy, pools=(replace(policy.pools[0], hosted=True), policy.pools[1]))
+    scheduler = an_overflow_scheduler(policy)
+    commands_for(scheduler, at(0), arrived("a"))
+    limits = ProviderLimits(blocked_ns=duration(300))
+    commands_for(scheduler, at(1), replace(completed("a"), limits=limits))
+
+    dispatch = only_dispatch(scheduler.handle(arrived("b"), at(2)))
+
+    assert dispatch.endpoint_id == "e-cloud"
+    assert dispatch.reason.endswith("; overflow: the provider of pool own accepts no requests for another 299 s")

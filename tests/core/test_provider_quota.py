@@ -3,13 +3,13 @@
 from dataclasses import replace
 
 from headgate.core.commands import Command, Dispatch, Eject, End
-from headgate.core.events import AttemptEnded, TimerFired
+from headgate.core.events import AttemptEnded, EndpointJoined, TimerFired
 from headgate.core.scheduler import Scheduler
 from headgate.model.fault import Fault
 from headgate.model.outcome import Outcome
-from headgate.model.policy import Policy, Pool, RetryRules
+from headgate.model.policy import Model, Policy, Pool, RetryRules
 from headgate.model.provider_limits import ProviderLimits
-from headgate.model.units import PoolName
+from headgate.model.units import ModelName, PoolName
 from testing.builders import (
     a_policy,
     a_scheduler,
@@ -23,6 +23,7 @@ from testing.builders import (
     failed,
     first_token,
     leaving,
+    readied,
 )
 
 HOSTED: Policy = a_policy(pools=(Pool(PoolName("p"), hosted=True),), retry=RetryRules(attempts_max=9))
@@ -107,14 +108,61 @@ def test_failures_without_a_rate_limit_still_eject_the_endpoint() -> None:
     assert [each.endpoint_id for each in commands if isinstance(each, Eject)] == ["e1"]
 
 
-def test_request_ends_if_its_wait_limit_comes_before_the_reset() -> None:
+def test_request_that_cannot_wait_for_the_reset_ends_with_the_time_of_the_reset() -> None:
     scheduler = hosted_scheduler()
     commands_for(scheduler, at(0), arrived("a"))
-    commands_for(scheduler, at(1), rejected("a", wait=300))
+    retried = scheduler.handle(rejected("a", wait=50), at(1))
+    new = scheduler.handle(arrived("b"), at(2))
 
-    [end] = [each for each in fire(scheduler, 60) if isinstance(each, End)]
+    ends = [each for each in (*retried, *new) if isinstance(each, End)]
 
-    assert end.outcome is Outcome.QUEUE_TIMEOUT
+    assert [(each.outcome, each.retry_after_ns) for each in ends] == [
+        (Outcome.NO_ENDPOINTS, duration(50)),
+        (Outcome.NO_ENDPOINTS, duration(49)),
+    ]
+    assert ends[1].reason == "the provider of pool p accepts no requests for another 49 s (rate limit)"
+
+
+def test_request_waits_for_a_reset_that_comes_before_its_wait_limit() -> None:
+    scheduler = hosted_scheduler()
+    commands_for(scheduler, at(0), arrived("a"))
+    commands_for(scheduler, at(1), rejected("a", wait=20), arrived("b"))
+
+    assert sorted(sent(fire(scheduler, 21))) == [("a", "e1"), ("b", "e1")]
+
+
+def test_request_goes_to_a_fallback_model_while_the_provider_is_rate_limited() -> None:
+    pools = tuple(Pool(PoolName(name), hosted=True) for name in ("p", "q", "r"))
+    names = [ModelName(each) for each in "mno"]
+    models = (
+        Model(names[0], (pools[0].name,), fallbacks=(names[1], names[2])),
+        Model(names[1], (pools[1].name,)),
+        Model(names[2], (pools[2].name,)),
+    )
+    scheduler = a_scheduler(
+        *(an_endpoint(f"e-{pool.name}", pool=pool.name, places=9) for pool in pools),
+        policy=replace(HOSTED, pools=pools, models=models),
+    )
+    commands_for(scheduler, at(0), arrived("a"), arrived("n", model="n"))
+    # The rest of the tokens is reset before the rest of the requests.
+    limits = ProviderLimits(0, duration(300), 0, duration(10))
+    commands_for(scheduler, at(1), replace(completed("n"), limits=limits))
+
+    assert sent(scheduler.handle(rejected("a", wait=300), at(1))) == [("a", "e-r")]
+    assert sent(scheduler.handle(arrived("b"), at(2))) == [("b", "e-r")]
+
+
+def test_request_waits_for_an_ejected_endpoint_if_the_other_is_rate_limited() -> None:
+    scheduler = hosted_scheduler("e1")
+    commands_for(scheduler, at(0), *(arrived(f"r{number}") for number in range(3)))
+    commands_for(scheduler, at(0), EndpointJoined(an_endpoint("e2")), readied("e2"))
+    commands = [each for number in range(3) for each in scheduler.handle(failed(f"r{number}"), at(1))]
+    assert [each.endpoint_id for each in commands if isinstance(each, Eject)] == ["e1"]
+    [(request, _)] = sent(commands)
+    commands_for(scheduler, at(1), replace(rejected(request, wait=300), attempt=2))
+
+    assert scheduler.handle(arrived("new"), at(1)) == []
+    assert "e1" in [endpoint for _, endpoint in sent(fire(scheduler, 20))]
 
 
 def test_limits_of_an_endpoint_that_has_left_are_ignored() -> None:

@@ -379,7 +379,7 @@ class Check:
         if self.books.live(request.pools):
             return None
         service_class = self.books.rules.classes[request.service_class.name]
-        return fallback_for(request.ticket, service_class, Fleet(self.books), self.books.rules)  # type: ignore[arg-type]
+        return fallback_for(request.ticket, service_class, Fleet(self.books), self.books.rules, self.now)  # type: ignore[arg-type]
 
     def is_refused_rightly(self, request: Asked, outcome: Outcome) -> bool:
         books, policy, ticket = self.books, self.books.rules.policy, request.ticket
@@ -604,7 +604,7 @@ class Check:
         assert not too_long(request.ticket, verdict.service_class)
         if books.live(books.meant(verdict.pools, request)):
             return verdict
-        return fallback_for(ticket, verdict.service_class, Fleet(books), books.rules) or verdict  # type: ignore[arg-type]
+        return fallback_for(ticket, verdict.service_class, Fleet(books), books.rules, self.now) or verdict  # type: ignore[arg-type]
 
     # Policy and fleet
 

@@ -16,7 +16,7 @@ from headgate.core.scheduler_state import SchedulerState
 from headgate.core.termination import Termination
 from headgate.model.policy import Policy
 from headgate.model.tenant import Tenant, levels_of
-from headgate.model.units import Instant, TenantId
+from headgate.model.units import Instant, TenantId, after
 
 
 class PolicyUpdate:
@@ -72,7 +72,8 @@ class PolicyUpdate:
     def _reevaluate(self, request: Request, now: Instant, out: list[Command]) -> None:
         state = self._state
         if request.fell_back:
-            verdict = readmission(request, state.fleet, state.rules, holds=state.queue.holds, now=now)
+            last = after(request.queued_since, state.queue.wait_ns_left(request, request.queued_since))
+            verdict = readmission(request, state.fleet, state.rules, holds=state.queue.holds, last=last, now=now)
         else:
             # A request that has not been sent yet follows the new weights.
             route = request.route if request.attempts_made else ""

@@ -21,7 +21,7 @@ from headgate.core.retry_budget import retry_pool
 from headgate.core.scheduler_state import SchedulerState
 from headgate.model.fault import FaultOrigin
 from headgate.model.outcome import Outcome
-from headgate.model.units import SECOND, Duration, Instant, RequestId
+from headgate.model.units import SECOND, Duration, Instant, RequestId, after
 
 _REVISABLE_ORIGINS: Final = (FaultOrigin.TENANT, FaultOrigin.MODEL, FaultOrigin.GATEWAY)
 """Fault origins that are revised if the same request succeeds on another endpoint."""
@@ -253,7 +253,8 @@ class Termination:
         state, tenant = self._state, attempt.ticket.tenant
         outcome, silent = otherwise, otherwise is Outcome.ENGINE_TIMEOUT
         attempts_max = 1 if attempt.ticket.mirror_route else state.rules.policy.retry.attempts_max
-        verdict = readmission(request, state.fleet, state.rules, holds=state.queue.holds, now=now)
+        last = after(now, state.queue.wait_ns_left(request, now))
+        verdict = readmission(request, state.fleet, state.rules, holds=state.queue.holds, last=last, now=now)
         if request.deadline is not None and request.deadline.passed(now):
             self.end_deadline_exceeded(request, f"when attempt {request.attempts_made} ended: {detail}", now, out)
         elif request.first_token:

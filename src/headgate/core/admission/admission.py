@@ -16,6 +16,7 @@ from headgate.core.admission.gate import (
     check_policy,
     deadline_exceeded_rejection,
     duplicate_rejection,
+    exhausted_beyond,
     fallback_for,
     hold_pool,
     hold_rejection,
@@ -34,7 +35,7 @@ from headgate.core.request_state import Request
 from headgate.core.scheduler_state import SchedulerState
 from headgate.model.outcome import Outcome
 from headgate.model.ticket import Ticket
-from headgate.model.units import Duration, Instant, PoolName
+from headgate.model.units import Duration, Instant, PoolName, after
 
 _LOST_OUTCOMES = (Outcome.QUEUE_FULL, Outcome.DEADLINE_INFEASIBLE)
 """Outcomes of requests that were rejected because they could not be served in time."""
@@ -88,14 +89,14 @@ class Admission:
             return Assessment(ticket, request, refusal)
         if state.rules.overflows and (spilled := self._overflow(request, verdict, now)) is not None:
             return spilled
-        if state.fleet.live_count(request.pools):
+        until = self._exhausted_until(request, now) if state.rules.hosted_pools else None
+        if until is None and state.fleet.live_count(request.pools):
             refusal = missing_adapter_rejection(request, state.fleet) if request.adapter else None
             return Assessment(ticket, request, refusal or self._rejection(request, now))
         fallback = self.fallback(request, now)
         if fallback is None:
-            return Assessment(
-                ticket, request, self._no_endpoint_rejection(request, now) or self._rejection(request, now)
-            )
+            refusal = self._no_endpoint_rejection(request, now, until) or self._rejection(request, now)
+            return Assessment(ticket, request, refusal)
         self.assign(request, fallback, now)
         return Assessment(ticket, request, self._rejection(request, now), fallback.pools[0])
 
@@ -123,10 +124,19 @@ class Admission:
         declared = state.rules.classes[request.service_class.name]
         if state.rules.hosted_pools:
             declared = state.rules.class_for(declared, request.ticket.tenant)
-        other = fallback_for(request.ticket, declared, state.fleet, state.rules)
+        last = after(now, state.queue.wait_ns_left(request, now))
+        other = fallback_for(request.ticket, declared, state.fleet, state.rules, last)
         return other if other is not None and state.retry_budget.allows_for_pool(other.pools[0], now) else None
 
-    def _no_endpoint_rejection(self, request: Request, now: Instant) -> Rejection | None:
+    def _exhausted_until(self, request: Request, now: Instant) -> Instant | None:
+        """Returns when the rate limits of the request's pools end, if the request may not wait for so long."""
+        state = self._state
+        last = after(now, state.queue.wait_ns_left(request, now))
+        return exhausted_beyond(request.pools, state.fleet, state.rules, last)
+
+    def _no_endpoint_rejection(
+        self, request: Request, now: Instant, exhausted_until: Instant | None
+    ) -> Rejection | None:
         """Returns a rejection if no endpoint can serve the request.
 
         A request that may wait for the first endpoint of one of its pools is marked as held.
@@ -134,7 +144,15 @@ class Admission:
         state = self._state
         fleet, rules, queue = state.fleet, state.rules, state.queue
         if (pool := hold_pool(request.service_class, request.pools, fleet, rules)) is None:
-            return no_endpoint_rejection(request.service_class, request.pools, fleet, rules, holds=queue.holds, now=now)
+            return no_endpoint_rejection(
+                request.service_class,
+                request.pools,
+                fleet,
+                rules,
+                holds=queue.holds,
+                now=now,
+                exhausted_until=exhausted_until,
+            )
         refusal = hold_rejection(request, pool, queue.backlog, fleet, rules, holds=queue.holds, now=now)
         if refusal is None:
             request.held_for = pool

@@ -114,8 +114,24 @@ def check_policy(ticket: Ticket, rules: Rules, kept_route: str = "") -> Admitted
     return refusal or Admitted(service_class, pools, model.name, route)
 
 
-def fallback_for(ticket: Ticket, service_class: ServiceClass, fleet: FleetState, rules: Rules) -> Admitted | None:
-    """Returns the first fallback model that the tenant may use and that has live endpoints, with its pools."""
+def exhausted_beyond(pools: tuple[PoolName, ...], fleet: FleetState, rules: Rules, last: Instant) -> Instant | None:
+    """Returns when hosted providers accept requests again, if all live endpoints are rate limited until after `last`.
+
+    Such endpoints do not count as live for a request that may wait until `last`.
+    """
+    if not rules.hosted_pools:
+        return None
+    until = fleet.quotas.exhausted_until(pools)
+    return until if until is not None and until > last else None
+
+
+def fallback_for(
+    ticket: Ticket, service_class: ServiceClass, fleet: FleetState, rules: Rules, last: Instant
+) -> Admitted | None:
+    """Returns the first fallback model that the tenant may use and that has live endpoints, with its pools.
+
+    `last` is the end of the request's maximum wait.
+    """
     asker = _tier_criteria(ticket, service_class, rules.tenants[ticket.tenant])
     for name in rules.models[ticket.model].fallbacks:
         other = rules.models.get(name)
@@ -123,6 +139,7 @@ def fallback_for(ticket: Ticket, service_class: ServiceClass, fleet: FleetState,
             other is not None
             and _may_use_model(asker.tenant, other)
             and fleet.live_count(pools := tier_pools(other, asker))
+            and exhausted_beyond(pools, fleet, rules, last) is None
         ):
             return Admitted(service_class, pools, other.name)
     return None
@@ -218,17 +235,28 @@ def no_endpoint_rejection(
     *,
     holds: Holds,
     now: Instant,
+    exhausted_until: Instant | None = None,
 ) -> Rejection | None:
     """Returns a rejection if no endpoint is live and none is expected within the class's maximum queue wait.
 
-    A starting endpoint can become ready at any time, so requests wait for it.
+    A starting endpoint can become ready at any time, so requests wait for it. `exhausted_until` is the result of
+    `exhausted_beyond`.
     """
-    if fleet.live_count(pools) or fleet.is_warming(pools) or hold_pool(service_class, pools, fleet, rules) is not None:
+    if (
+        (exhausted_until is None and fleet.live_count(pools))
+        or fleet.is_warming(pools)
+        or hold_pool(service_class, pools, fleet, rules) is not None
+    ):
         return None
+    names = ", ".join(pools)
+    if exhausted_until is not None:
+        wait = Duration(exhausted_until - now)
+        reason = f"the provider of pool {names} accepts no requests for another {format_seconds(wait)} (rate limit)"
+        return Rejection(Outcome.NO_ENDPOINTS, reason, service_class, wait)
     coming = _next_available_ns(pools, fleet, rules, now)
     if coming is not None and coming <= service_class.queue_wait_ns_max:
         return None
-    names, wait = ", ".join(pools), expected_wait(pools, fleet, rules, holds, now)
+    wait = expected_wait(pools, fleet, rules, holds, now)
     reason = f"no endpoint in pool {names} is available; "
     if any(rules.scales_to_zero(name) for name in pools):
         starts = f"one starts in about {format_seconds(wait)}"
@@ -239,18 +267,26 @@ def no_endpoint_rejection(
 
 
 def readmission(
-    request: Request, fleet: FleetState, rules: Rules, *, holds: Holds, now: Instant
+    request: Request, fleet: FleetState, rules: Rules, *, holds: Holds, last: Instant, now: Instant
 ) -> Admitted | Rejection:
-    """Returns the pools for another attempt: the request's own or, if none of them is live, a fallback model's."""
+    """Returns the pools for another attempt: the request's own or, if none of them is live, a fallback model's.
+
+    `last` is the end of the request's maximum wait.
+    """
     ticket = rules.without_unknown_names(request.ticket)
     verdict = check_policy(ticket, rules, request.route)
     if isinstance(verdict, Rejection):
         return verdict
     pools = suitable_pools(request, verdict.pools, fleet, rules)
-    if fleet.live_count(pools):
+    until = exhausted_beyond(pools, fleet, rules, last)
+    if until is None and fleet.live_count(pools):
         return verdict
-    other = fallback_for(ticket, verdict.service_class, fleet, rules)
-    return other or no_endpoint_rejection(verdict.service_class, pools, fleet, rules, holds=holds, now=now) or verdict
+    service_class = verdict.service_class
+    return (
+        fallback_for(ticket, service_class, fleet, rules, last)
+        or no_endpoint_rejection(service_class, pools, fleet, rules, holds=holds, now=now, exhausted_until=until)
+        or verdict
+    )
 
 
 def limit_rejection(request: Request, limits: TenantLimits, now: Instant) -> Rejection | None:

@@ -9,7 +9,7 @@ pools.
 from typing import Final
 
 from headgate.core.admission.feasibility import expected_queue_ns
-from headgate.core.admission.gate import Admitted, expected_wait, overflow_rule
+from headgate.core.admission.gate import Admitted, exhausted_beyond, expected_wait, overflow_rule
 from headgate.core.request_state import Request
 from headgate.core.routing.model_tiers import allowed_pools
 from headgate.core.scheduler_state import SchedulerState
@@ -35,6 +35,9 @@ def overflow_on_arrival(
     if not fleet.live_count(pools):
         wait = expected_wait(pools, fleet, rules, state.queue.holds, now)
         why = f"no endpoint in pool {', '.join(pools)} is available"
+    elif (until := exhausted_beyond(pools, fleet, rules, after(now, bound))) is not None:
+        wait = Duration(until - now)
+        why = f"the provider of pool {', '.join(pools)} accepts no requests for another {format_seconds(wait)}"
     else:
         wait = expected_queue_ns(request, state.queue.backlog, fleet, rules, threshold_ns=bound, now=now)
         why = f"the estimated wait of {format_seconds(wait)} exceeds {format_seconds(bound)}"

@@ -12,7 +12,7 @@ from typing import Final
 from headgate.model.provider_limits import ProviderLimits
 from headgate.model.units import Instant, after
 
-_NEVER: Final = Instant(2**62)
+NEVER: Final = Instant(2**62)
 
 
 class ProviderQuota:
@@ -25,7 +25,7 @@ class ProviderQuota:
         self.tokens_left: int | None = None
         self.blocked_until: Instant | None = None
         """End of the time in which the provider accepts nothing. None if it has not rejected a request."""
-        self._requests_until = self._tokens_until = _NEVER
+        self._requests_until = self._tokens_until = NEVER
 
     @property
     def exhausted(self) -> bool:
@@ -51,13 +51,25 @@ class ProviderQuota:
     def expire(self, now: Instant) -> None:
         """Forgets the limits whose reset time has come."""
         if self._requests_until <= now:
-            self.requests_left, self._requests_until = None, _NEVER
+            self.requests_left, self._requests_until = None, NEVER
         if self._tokens_until <= now:
-            self.tokens_left, self._tokens_until = None, _NEVER
+            self.tokens_left, self._tokens_until = None, NEVER
         if self.blocked_until is not None and self.blocked_until <= now:
             self.blocked_until = None
 
     @property
+    def exhausted_until(self) -> Instant | None:
+        """When the provider accepts requests again. None if it accepts them now."""
+        if not self.exhausted:
+            return None
+        until = self.blocked_until or Instant(0)
+        if self.requests_left is not None and self.requests_left <= 0:
+            until = max(until, self._requests_until)
+        if self.tokens_left is not None and self.tokens_left <= 0:
+            until = max(until, self._tokens_until)
+        return until
+
+    @property
     def next_reset(self) -> Instant | None:
-        soonest = min(self._requests_until, self._tokens_until, self.blocked_until or _NEVER)
-        return None if soonest == _NEVER else soonest
+        soonest = min(self._requests_until, self._tokens_until, self.blocked_until or NEVER)
+        return None if soonest == NEVER else soonest

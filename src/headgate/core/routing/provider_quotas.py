@@ -2,10 +2,11 @@
 
 from headgate.core.routing.endpoints import EndpointRecord
 from headgate.core.routing.placement import Placement
-from headgate.core.routing.provider_quota import ProviderQuota
+from headgate.core.routing.provider_quota import NEVER, ProviderQuota
 from headgate.core.timers import TimerHeap, Timers
+from headgate.model.endpoint import EndpointState
 from headgate.model.provider_limits import ProviderLimits
-from headgate.model.units import EndpointId, Instant
+from headgate.model.units import EndpointId, Instant, PoolName
 
 
 class ProviderQuotas:
@@ -26,6 +27,26 @@ class ProviderQuotas:
             quota = endpoint.quota = ProviderQuota()
         quota.record(limits, now)
         self._update(endpoint, quota)
+
+    def exhausted_until(self, pools: tuple[PoolName, ...]) -> Instant | None:
+        """Returns when the first live endpoint of these pools accepts requests again.
+
+        None if one accepts them now or none is live. If an ejected endpoint may serve again before that, returns when.
+        """
+        soonest: Instant | None = None
+        ejected_until = NEVER
+        for name in pools:
+            pool = self._placement.pools.get(name)
+            for endpoint in () if pool is None else pool.endpoints.values():
+                if endpoint.state is EndpointState.EJECTED:
+                    ejected_until = min(ejected_until, endpoint.ejected_until)
+                if not endpoint.live:
+                    continue
+                until = None if endpoint.quota is None else endpoint.quota.exhausted_until
+                if until is None:
+                    return None
+                soonest = until if soonest is None else min(soonest, until)
+        return None if soonest is None else min(soonest, ejected_until)
 
     def apply_due(self, now: Instant) -> None:
         """Ends the limits whose reset time has come."""
