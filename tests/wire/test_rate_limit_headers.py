@@ -137,6 +137,15 @@ def test_any_header_gives_values_within_their_bounds(status: int, headers: dict[
 
 
 def test_limits_age_while_they_wait_to_be_reported() -> None:
-    aged = ProviderLimits(3, 5 * SECOND, 4, SECOND, 2 * SECOND).aged(2 * SECOND)
+    aged = ProviderLimits(3, 5 * SECOND, 4, SECOND, 3 * SECOND).aged(2 * SECOND)
 
-    assert aged == ProviderLimits(3, 3 * SECOND, 4, 0, 0)
+    assert aged == ProviderLimits(3, 3 * SECOND, 4, 0, SECOND)
+
+
+@pytest.mark.parametrize("wait", ["0", "Sat, 28 Feb 2026 12:00:00 GMT"])
+def test_rejection_stays_a_rejection_however_long_it_waits_to_be_reported(wait: str) -> None:
+    found = limits(429, retry_after=wait)
+
+    assert found is not None
+    assert found.aged(9 * SECOND).blocked_ns == MILLISECOND
+    assert ProviderLimits(3, SECOND).aged(9 * SECOND).blocked_ns == 0

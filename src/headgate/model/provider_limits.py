@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Final
 
-from headgate.model.units import MINUTE, Duration
+from headgate.model.units import MILLISECOND, MINUTE, Duration
 
 LEFT_MAX: Final = 1 << 40
 """Maximum number of requests or tokens. Larger reported numbers are lowered to it."""
@@ -30,7 +30,8 @@ class ProviderLimits:
             Duration(max(0, self.requests_reset_ns - passed_ns)),
             self.tokens_left,
             Duration(max(0, self.tokens_reset_ns - passed_ns)),
-            Duration(max(0, self.blocked_ns - passed_ns)),
+            # A rejection stays one after its wait has passed. Otherwise it would count as a failure of the endpoint.
+            Duration(max(MILLISECOND, self.blocked_ns - passed_ns) if self.blocked_ns else 0),
         )
 
     @property
