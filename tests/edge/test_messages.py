@@ -276,6 +276,8 @@ async def test_failed_engines_are_retried_and_reported(tmp_path: Path) -> None:
     [
         (404, b'{"error":{"code":404,"message":"File Not Found","type":"not_found_error"}}'),
         (404, b'{"detail":"Not Found"}'),
+        (404, b"404 page not found"),
+        (404, b"<html><title>404 Not Found</title></html>"),
         (405, b'{"detail":"Method Not Allowed"}'),
         (501, b'{"error":{"code":501,"message":"not supported","type":"not_supported_error"}}'),
     ],

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from headgate.engines.dialect import Signal, is_unknown_path
+from headgate.engines.dialect import Signal, is_unknown_model
 from headgate.engines.dialects import DIALECTS
 from headgate.engines.metrics_page import Metric, read_metrics
 from headgate.model.ticket import Api
@@ -109,25 +109,49 @@ def test_dialect_blames_the_request_only_for_request_errors(
 
 
 @pytest.mark.parametrize(
-    ("body", "unknown"),
+    "body",
     [
-        (b'{"detail":"Not Found"}', True),
-        (b' {"detail": "Not Found"}\n', True),
-        (b'{"error":{"code":404,"message":"File Not Found","type":"not_found_error"}}', True),
-        (b'{"error":{"message":"The model `m` does not exist.","type":"NotFoundError","code":404}}', False),
-        (b'{"object":"error","message":"Not Found","type":"404","param":null,"code":404}', True),
-        (b'{"object":"error","message":"The model `m` does not exist.","type":"NotFoundError","code":404}', False),
-        (b'{"error":"model \'m\' not found"}', False),
-        (b'{"detail":"Model Not Found"}', False),
-        (b'{"detail":["Not Found"]}', False),
-        (b"<html>404 Not Found</html>", False),
-        (b'{"detail":"Not F', False),
-        (b"[" * 10_000, False),
-        (b"", False),
+        b'{"error":{"message":"The model `m` does not exist.","type":"NotFoundError","code":404}}',
+        b'{"object":"error","message":"The model `m` does not exist.","type":"NotFoundError","code":404}',
+        b'{"error":{"message":"The model `other` does not exist.","type":"NotFoundError","code":404}}',
+        b'{"error":{"message":"No access to it.","type":"invalid_request_error","code":"model_not_found"}}',
+        b'{"message":"The model \'other\' does not exist.","type":"invalid_request_error","object":"error"}',
+        b'{"type":"error","error":{"type":"not_found_error","message":"model: other"}}',
+        b'{"error":"model \'m\' not found, try pulling it first"}',
+        b'{"detail":"Unknown model m."}',
     ],
 )
-def test_only_the_text_of_the_web_framework_means_an_unknown_path(body: bytes, unknown: bool) -> None:
-    assert is_unknown_path(body) is unknown
+def test_404_about_the_model_is_a_failure_of_the_engine(body: bytes) -> None:
+    assert is_unknown_model(body, "m")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"detail":"Not Found"}',
+        b' {"detail": "Not Found"}\n',
+        b'{"detail":"Not Found","error":null}',
+        b'{"detail":["Not Found"]}',
+        b'{"error":{"code":404,"message":"File Not Found","type":"not_found_error"}}',
+        b'{"object":"error","message":"Not Found","type":"404","param":null,"code":404}',
+        b'{"error":{"message":"Invalid URL (POST /v1/m)","type":"invalid_request_error","param":null,"code":null}}',
+        b'{"type":"error","error":{"type":"not_found_error","message":"Not found"}}',
+        b'{"type":"error","error":{"type":"not_found_error","message":"File model not found"}}',
+        b'{"error":{"code":"404","message":"Resource not found"}}',
+        b"404 page not found",
+        b"404: Not Found",
+        b"<html><head><title>404 Not Found</title></head></html>",
+        b"<pre>Cannot POST /v1/rerank</pre>",
+        b"Path '/tokenize' not found. Ping http://engine/-/routes for available routes.",
+        b'{"detail":"Not F',
+        b'"m"',
+        b"[" * 10_000,
+        b"\xff",
+        b"",
+    ],
+)
+def test_any_other_404_means_that_the_engine_lacks_the_api(body: bytes) -> None:
+    assert not is_unknown_model(body, "m")
 
 
 IMAGE_REFUSED = (

@@ -6,11 +6,12 @@ differences, and no other module in this package depends on the engine type. An 
 `adapter`, which translates calls and responses.
 """
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Final, Protocol
+from typing import Final, Protocol, cast
 
 import msgspec
 
@@ -36,7 +37,11 @@ OPTIONAL_APIS: Final = frozenset({Api.MESSAGES, Api.COUNT_TOKENS, *DOORS})
 
 # Client errors that are not caused by the request itself but by the gateway's key, address, proxy, rate or model name.
 _GATEWAY_STATUSES: Final = frozenset({401, 403, 404, 407, 408, 425, 429})
-
+_NOT_FOUND_KINDS: Final = ("NotFoundError", "not_found_error")
+"""Codes and types of errors about a missing model, file or path."""
+_ABOUT_A_MODEL: Final = re.compile(r"(?:the |requested )*model\b", re.IGNORECASE)
+"""Start of a message about a model. Later words of a message may repeat values of the request."""
+_IS_MISSING: Final = re.compile("does not exist|not found", re.IGNORECASE)
 
 GPU_UTILISATION: Final = "gpu_utilisation"
 """Name of GPU utilisation in `extra_metrics`, as a fraction."""
@@ -79,31 +84,31 @@ def is_request_error(status: int, body: bytes) -> bool:
     return 400 <= status < 500 and status not in _GATEWAY_STATUSES
 
 
-class _PathError(msgspec.Struct):
-    message: str = ""
+def is_unknown_model(body: bytes, model: str) -> bool:
+    """Returns whether the body of a 404 says that the engine does not serve this model.
 
-
-class _PathErrorBody(msgspec.Struct):
-    detail: str = ""
-    message: str = ""
-    error: _PathError = msgspec.field(default_factory=_PathError)
-
-
-_PATH_ERROR_BODY: Final = msgspec.json.Decoder(_PathErrorBody)
-_PATH_ERRORS: Final = ("Not Found", "File Not Found")
-
-
-def is_unknown_path(body: bytes) -> bool:
-    """Returns whether the body of a 404 means that the engine has no such path.
-
-    Such a body comes from the web framework, which is FastAPI in vLLM and SGLang, and has a fixed text. A 404 for an
-    unknown model has a text of its own, which names the model.
+    All other bodies come from a web framework or a proxy that does not have the path. Each has a text of its own, and
+    many are not JSON.
     """
+    message, kinds = _error_fields(body)
+    if re.search(rf"(?<![\w./-]){re.escape(model)}(?![\w/-])", message) is not None:
+        return True
+    if _ABOUT_A_MODEL.match(message) is None:
+        return "model_not_found" in kinds
+    return not kinds.isdisjoint(_NOT_FOUND_KINDS) or _IS_MISSING.search(message) is not None
+
+
+def _error_fields(body: bytes) -> tuple[str, set[str]]:
+    """Returns the message of a JSON error, with its code and its type."""
     try:
-        said = _PATH_ERROR_BODY.decode(body)
+        found: object = msgspec.json.decode(body)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
-        return False
-    return any(text in _PATH_ERRORS for text in (said.detail, said.message, said.error.message))
+        return "", set()
+    fields = cast("dict[str, object]", found) if isinstance(found, dict) else {}
+    inner = cast("dict[str, object]", fields["error"]) if isinstance(fields.get("error"), dict) else fields
+    texts: tuple[object, ...] = (inner.get("message"), fields.get("error"), inner.get("detail"))
+    message = next((text for text in texts if isinstance(text, str)), "")
+    return message, {kind for kind in (inner.get("code"), inner.get("type")) if isinstance(kind, str)}
 
 
 class EngineTransport(Protocol):

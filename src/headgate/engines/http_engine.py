@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 from aiohappyeyeballs import start_connection  # pyright: ignore[reportUnknownVariableType]  (its addresses are bare tuples)
 
 from headgate.engines.buffered_response import BufferedResponse
-from headgate.engines.dialect import OPTIONAL_APIS, Dialect, is_unknown_path
+from headgate.engines.dialect import OPTIONAL_APIS, Dialect, is_unknown_model
 from headgate.engines.dns_cache import DnsCache
 from headgate.engines.engine_connection import EngineConnection
 from headgate.engines.engine_tls import EngineTls
@@ -57,7 +57,9 @@ _RESERVED_HEADERS: Final = frozenset(
 _MISSING_STATUSES: Final = (405, 501)
 """Statuses of an engine that does not offer an API, besides 404 for an unknown path. A retry would not help."""
 _ERROR_BODY_BYTES_MAX: Final = 16 * 1024
-"""Maximum bytes of a 404 that are read to find out whether the path or the model is unknown."""
+"""Maximum bytes of a 404 that are read to find out whether the path or the model is unknown. A 404 about a model is
+much shorter.
+"""
 
 # In Python 3.11, access to a member through its enum takes as long as several function calls.
 _GENERATION_APIS: Final = frozenset({Api.CHAT, Api.COMPLETIONS})
@@ -167,13 +169,13 @@ class HttpEngine:
         answer = await self._ask(call)
         if answer.status < 404 or call.api not in OPTIONAL_APIS:
             return answer
-        return await self._optional_api_error(answer, call.api)
+        return await self._optional_api_error(answer, call.api, call.adapter or self.served_model)
 
-    async def _optional_api_error(self, answer: HttpResponse, api: Api) -> EngineResponse:
+    async def _optional_api_error(self, answer: HttpResponse, api: Api, model: str) -> EngineResponse:
         """Returns the response of an engine that may not offer this API.
 
-        Without the API, the request is to blame. With it, a 404 means that the engine lacks the model. That is a
-        failure of the engine, as in all other APIs, so that it does not attract further requests.
+        Without the API, the request is to blame. Otherwise any tenant could eject the engine. A 404 about the model is
+        a failure of the engine, as in all other APIs, so that it does not attract further requests.
         """
         body = b""
         if answer.status == 404:
@@ -182,7 +184,7 @@ class HttpEngine:
             answer.close()
         else:
             return answer
-        if answer.status == 404 and not is_unknown_path(body):
+        if answer.status == 404 and is_unknown_model(body, model):
             return BufferedResponse(404, body)
         said = f"the engine does not offer {self._dialect.paths[api]} for this model; use another API"
         body = openai_error(message=said, type="invalid_request_error", code="engine_rejected")
