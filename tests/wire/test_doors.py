@@ -37,6 +37,22 @@ def test_query_is_repeated_for_each_document(fields: dict[str, object], pairs: i
     assert body.prefix == b""
 
 
+def test_query_is_repeated_for_each_content_part_of_the_documents() -> None:
+    parts = {"content": [{"type": "text", "text": "c"}] * 50}
+    query = "q" * 1_000
+
+    reranked = a_body(Api.RERANK, query=query, documents=parts).length
+    scored = a_body(Api.SCORE, text_1=parts, text_2=query).length
+
+    assert (reranked.prompts, scored.prompts) == (50, 50)
+    assert reranked.text == scored.text == 50 * len(json.dumps(query)) + len(json.dumps(parts))
+
+
+def test_object_without_content_parts_is_rejected() -> None:
+    with pytest.raises(BadRequest, match='"documents" is empty'):
+        a_body(Api.RERANK, query="a", documents={"content": []})
+
+
 @pytest.mark.parametrize(
     ("left", "right"), [("text_1", "text_2"), ("queries", "documents"), ("queries", "items"), ("data_1", "data_2")]
 )
@@ -150,6 +166,9 @@ IMAGE = {"type": "image_url", "image_url": {"url": "x"}}
         # The parts of a query are one text.
         (Api.RERANK, {"query": [{"type": "text", "text": "a"}, IMAGE], "documents": [[IMAGE], "b"]}, 2, 3),
         (Api.RERANK, {"query": "a", "documents": {"content": [IMAGE]}}, 1, 1),
+        (Api.RERANK, {"query": {"content": [IMAGE]}, "documents": {"content": [IMAGE, IMAGE]}}, 2, 4),
+        (Api.RERANK, {"query": {"content": [IMAGE, IMAGE]}, "documents": {"content": "a"}}, 1, 2),
+        (Api.SCORE, {"data_1": {"content": [IMAGE, IMAGE]}, "data_2": IMAGE}, 2, 4),
         (Api.SCORE, {"data_1": [IMAGE], "data_2": ["a", "b"]}, 2, 2),
         (Api.CLASSIFY, {"messages": [{"role": "user", "content": [IMAGE]}]}, 1, 1),
         (Api.POOLING, {"messages": [{"role": "user", "content": [IMAGE, IMAGE]}]}, 1, 2),

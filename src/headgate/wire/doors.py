@@ -5,7 +5,7 @@ is all that the gateway knows about them. A request is measured in the same way 
 exceptions:
 
 - A request with two sides, such as a query and its documents, is a sequence for each pair. A side with one text is
-  repeated for every text of the other side.
+  repeated for every text of the other side. A side can also be an object whose content parts are the texts.
 - Fields such as an instruction are repeated for every sequence.
 - The prompt of a request that only needs the engine's tokenizer is always one sequence.
 """
@@ -30,6 +30,7 @@ The gateway does not know this length when it parses a request. This is the leng
 """
 
 _ELEMENTS: Final = msgspec.json.Decoder(list[msgspec.Raw])
+_OBJECT: Final = msgspec.json.Decoder(Fields)
 _NOT_PADDED: Final = (b"null", b'"do_not_pad"')
 _TEMPLATE_FIELDS: Final = ("chat_template", "chat_template_kwargs")
 _PAIR_FIELDS: Final = ("instruction", "instruct", *_TEMPLATE_FIELDS)
@@ -125,11 +126,19 @@ def measure_pairs(fields: Fields, api: Api, pair: tuple[str, ...]) -> tuple[int,
 
 def _measure_side(raw: bytes, name: str, *, one_text: bool = False) -> tuple[int, int]:
     """Returns the length of one side of the pairs, and its number of texts."""
-    if one_text or not raw.startswith(b"["):
+    if one_text or raw[:1] not in (b"[", b"{"):
         return element_bytes(raw, name), 1
+    if raw.startswith(b"{"):
+        return element_bytes(raw, name), _count_parts(raw)
     texts = _ELEMENTS.decode(raw)
     length = sum(element_bytes(bytes(text), name) + 1 for text in texts) + 1 if has_media(raw) else len(raw)
     return length, len(texts)
+
+
+def _count_parts(raw: bytes) -> int:
+    """Returns the number of texts in a side that is an object. vLLM makes a pair of each part of its content."""
+    content = bytes(_OBJECT.decode(raw).get("content", b""))
+    return len(_ELEMENTS.decode(content)) if content.startswith(b"[") else 1
 
 
 def padding_bytes(fields: Fields) -> int:
