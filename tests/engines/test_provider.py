@@ -2,12 +2,14 @@
 
 import dataclasses
 from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from headgate.engines.dialects import DIALECTS
 from headgate.engines.http_engine import HttpEngine
-from headgate.engines.provider import PRIVATE_FIELDS
+from headgate.engines.provider import DISABLED_FIELDS, PRIVATE_FIELDS, PRIVATE_PREFIXES
 from headgate.model.provider_limits import ProviderLimits
 from headgate.model.ticket import Api
 from headgate.model.units import SECOND
@@ -16,6 +18,7 @@ from headgate.ports.engine import Call
 from testing.fake_engine import Behaviour, FakeEngine
 from tests.engines.calls import a_call, read_all
 
+PROJECT = Path(__file__).parents[2]
 KEY = "canary-provider-key"
 
 
@@ -53,7 +56,7 @@ async def test_key_is_sent_in_the_configured_header_only(provider: FakeEngine) -
 
 
 async def test_provider_receives_nothing_about_the_caller(provider: FakeEngine) -> None:
-    secret = dict.fromkeys(PRIVATE_FIELDS - {"metadata", "priority", "request_id"}, "canary-caller")
+    secret = dict.fromkeys(PRIVATE_FIELDS - {"headers", "metadata", "priority", "request_id"}, "canary-caller")
     headers = {"traceparent": "00-canary-caller", "tracestate": "canary-caller", "x-session-id": "canary-caller"}
     call = a_call(
         request_id="canary-caller",
@@ -75,6 +78,37 @@ async def test_provider_receives_nothing_about_the_caller(provider: FakeEngine) 
         "stream_options": {"include_usage": True},
         "temperature": 0.5,
     }
+
+
+async def test_callers_cannot_instruct_a_translating_gateway(provider: FakeEngine) -> None:
+    fields: dict[str, Any] = {
+        "extra_body": {"model": "other", "max_tokens": 1_000_000},
+        "fallbacks": ["other"],
+        "models": ["other"],
+        "api_base": "http://other/",
+        "litellm_params": {"api_key": "x"},
+        "mock_response": "free",
+        "user_api_key_alias": "other",
+        "input_cost_per_token": 0,
+    }
+    await asked(provider, a_call(store=True, temperature=0.5, **fields))
+
+    request = await provider.next_request()
+    assert not fields.keys() & request.json.keys()
+    assert (request.json["model"], request.json["temperature"]) == ("vendor/model", 0.5)
+    assert request.json["store"] is False
+
+
+def test_guide_lists_every_field_that_is_removed() -> None:
+    guide = (PROJECT / "docs/guides/hosted-overflow.md").read_text()
+
+    assert [name for name in (*PRIVATE_FIELDS, *PRIVATE_PREFIXES, *DISABLED_FIELDS) if f"`{name}`" not in guide] == []
+
+
+async def test_requests_without_private_fields_are_not_copied() -> None:
+    body = a_call(temperature=0.5).body
+
+    assert body.without(PRIVATE_FIELDS, prefixes=PRIVATE_PREFIXES, disabled=DISABLED_FIELDS) is body
 
 
 async def test_headers_of_the_anthropic_protocol_reach_the_provider(provider: FakeEngine) -> None:

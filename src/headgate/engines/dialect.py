@@ -181,6 +181,10 @@ class Dialect:
     """
     private_fields: frozenset[str] = frozenset()
     """Request fields that are removed because the engine belongs to a hosted provider."""
+    private_prefixes: tuple[str, ...] = ()
+    """Prefixes of further fields that are removed for this reason."""
+    disabled_fields: frozenset[str] = frozenset()
+    """Request fields that are set to false for this reason, because the provider's default may be true."""
     forwarded_headers: frozenset[str] | None = None
     """Names of the headers of a call that the engine may receive, in lower case. None forwards all of them."""
     reports_rate_limits: bool = False

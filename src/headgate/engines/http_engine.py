@@ -205,7 +205,11 @@ class HttpEngine:
         return None
 
     async def _ask(self, call: Call) -> HttpResponse:
-        allowed = call.body.without(self._dialect.private_fields) if self._dialect.private_fields else call.body
+        dialect, allowed = self._dialect, call.body
+        if dialect.private_fields:
+            allowed = allowed.without(
+                dialect.private_fields, prefixes=dialect.private_prefixes, disabled=dialect.disabled_fields
+            )
         body = allowed.encode_in_pieces(
             served_model=call.adapter or self.served_model,
             passes_priority=self._passes_priority,

@@ -41,6 +41,7 @@ _METADATA: Final = msgspec.json.Decoder(dict[str, object])
 _PIECE_BYTES_MIN: Final = 64 * 1024
 _ENCODER: Final = msgspec.json.Encoder()
 _TRUE: Final = msgspec.Raw(b"true")
+_FALSE: Final = msgspec.Raw(b"false")
 _NULL: Final = msgspec.Raw(b"null")
 _NOTHING: Final = (b"null", b"false", b"[]")
 # Python 3.11 looks up members of an enumeration slowly.
@@ -229,10 +230,19 @@ class RequestBody:
         """Returns the same request with other fields."""
         return replace(self, is_large=is_large, _fields=fields)
 
-    def without(self, names: frozenset[str]) -> Self:
-        """Returns the same request without these fields."""
-        kept = {name: value for name, value in self._fields.items() if name not in names}
-        return self if len(kept) == len(self._fields) else replace(self, _fields=kept)
+    def without(
+        self, names: frozenset[str], *, prefixes: tuple[str, ...] = (), disabled: frozenset[str] = frozenset()
+    ) -> Self:
+        """Returns the same request without the fields that have these names or begin with these prefixes.
+
+        The fields in `disabled` are set to false if they are present.
+        """
+        kept = {
+            name: _FALSE if name in disabled else value
+            for name, value in self._fields.items()
+            if name not in names and not name.startswith(prefixes)
+        }
+        return self if kept == self._fields else replace(self, _fields=kept)
 
     def has_fields(self, names: Iterable[str]) -> bool:
         """Returns whether all these fields are present and not null, false or empty."""
