@@ -1,6 +1,7 @@
 """Hosted providers: what they receive, and the rate limits that they report."""
 
 import dataclasses
+import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -180,6 +181,73 @@ async def test_rate_limits_of_own_engines_are_ignored(provider: FakeEngine) -> N
 )
 def test_errors_of_the_account_are_not_errors_of_the_request(status: int, *, request_is_wrong: bool) -> None:
     assert DIALECTS["provider"].is_request_error(status, b"{}") is request_is_wrong
+
+
+TOO_LARGE = "Request too large for gpt in organization org on tokens per min (TPM): Limit 10000, Requested 20000."
+NO_CREDIT = "Your credit balance is too low to access the Anthropic API."
+
+
+def an_error(message: str, **fields: str) -> bytes:
+    return json.dumps({"error": {"message": message, **fields}}).encode()
+
+
+@pytest.mark.parametrize("prefix", ["", "litellm.RateLimitError: RateLimitError: OpenAIException - "])
+async def test_request_above_the_rate_limit_does_not_block_the_provider(provider: FakeEngine, prefix: str) -> None:
+    body = an_error(prefix + TOO_LARGE, type="tokens", code="rate_limit_exceeded")
+    provider.script.append(Behaviour(status=429, headers=(("Retry-After", "3"),), body=body))
+
+    assert await asked(provider, a_call()) == (429, [])
+    assert DIALECTS["provider"].is_request_error(429, body)
+
+
+@pytest.mark.parametrize(
+    ("status", "body"),
+    [
+        (400, an_error(NO_CREDIT, type="invalid_request_error")),
+        (400, an_error(f"litellm.BadRequestError: AnthropicException - {NO_CREDIT}")),
+        (
+            400,
+            an_error(
+                "litellm.BadRequestError: AnthropicException - "
+                + json.dumps(
+                    {"type": "error", "error": {"type": "invalid_request_error", "message": NO_CREDIT}},
+                    separators=(",", ":"),
+                )
+            ),
+        ),
+        (400, an_error("Billing hard limit has been reached", type="billing_limit", code="billing_hard_limit_reached")),
+        (403, an_error("Pay first", type="billing_error")),
+        (429, an_error("You exceeded your current quota.", type="insufficient_quota", code="insufficient_quota")),
+        (429, an_error("Rate limit reached for gpt", type="tokens", code="rate_limit_exceeded")),
+    ],
+)
+def test_account_without_credit_is_not_an_error_of_the_request(status: int, body: bytes) -> None:
+    assert not DIALECTS["provider"].is_request_error(status, body)
+
+
+def test_texts_of_the_caller_cannot_blame_the_provider() -> None:
+    body = an_error(f"Invalid value: '{NO_CREDIT}'", type="invalid_request_error")
+
+    assert DIALECTS["provider"].is_request_error(400, body)
+
+
+@pytest.mark.parametrize("engine_type", ["provider", "vllm"])
+@pytest.mark.parametrize(("status", "blames"), [(400, True), (401, False), (500, False)])
+async def test_key_is_removed_from_error_bodies(
+    provider: FakeEngine, engine_type: str, status: int, *, blames: bool
+) -> None:
+    provider.script.append(Behaviour(status=status, error=f"wrong key {KEY} for this model"))
+    client = HttpEngine(
+        provider.url, served_model="fake", api_key=ApiKey(KEY, "api-key"), dialect=DIALECTS[engine_type]
+    )
+    answer = await client.ask(a_call())
+    body = bytearray()
+    while data := await answer.read():
+        body += data
+    client.close()
+
+    assert (answer.status, answer.is_request_error(bytes(body))) == (status, blames)
+    assert json.loads(body)["error"]["message"] == "wrong key *** for this model"
 
 
 def test_key_is_hidden_in_representations() -> None:

@@ -90,7 +90,7 @@ def is_unknown_model(body: bytes, model: str) -> bool:
     All other bodies come from a web framework or a proxy that does not have the path. Each has a text of its own, and
     many are not JSON.
     """
-    message, kinds = _error_fields(body)
+    message, kinds = error_fields(body)
     if re.search(rf"(?<![\w./-]){re.escape(model)}(?![\w/-])", message) is not None:
         return True
     if _ABOUT_A_MODEL.match(message) is None:
@@ -98,7 +98,7 @@ def is_unknown_model(body: bytes, model: str) -> bool:
     return not kinds.isdisjoint(_NOT_FOUND_KINDS) or _IS_MISSING.search(message) is not None
 
 
-def _error_fields(body: bytes) -> tuple[str, set[str]]:
+def error_fields(body: bytes) -> tuple[str, set[str]]:
     """Returns the message of a JSON error, with its code and its type."""
     try:
         found: object = msgspec.json.decode(body)

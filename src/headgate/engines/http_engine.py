@@ -56,13 +56,17 @@ _RESERVED_HEADERS: Final = frozenset(
 
 _MISSING_STATUSES: Final = (405, 501)
 """Statuses of an engine that does not offer an API, besides 404 for an unknown path. A retry would not help."""
-_ERROR_BODY_BYTES_MAX: Final = 16 * 1024
+_ERROR_BODY_BYTES_MAX: Final = 64 * 1024
+"""Maximum bytes of an error body from which the key is removed. The relay does not use more of it."""
+_MISSING_BODY_BYTES_MAX: Final = 16 * 1024
 """Maximum bytes of a 404 that are read to find out whether the path or the model is unknown. A 404 about a model is
 much shorter.
 """
 
 # In Python 3.11, access to a member through its enum takes as long as several function calls.
 _GENERATION_APIS: Final = frozenset({Api.CHAT, Api.COMPLETIONS})
+
+_Answer = HttpResponse | BufferedResponse
 
 
 def turn_budget() -> TurnBudget:
@@ -136,6 +140,7 @@ class HttpEngine:
         self._joins_streams = joins_streams and dialect.joins_streams
         self._streams_differ: set[Api] = set()
         """APIs for which this engine's stream differed from its non-streaming response."""
+        self._key = (api_key.value if isinstance(api_key, ApiKey) else api_key or "").encode()
         self._common_headers = _header_lines(parts.netloc, api_key)
         self._base_path = _base_path(url)
         self._request_starts = {
@@ -171,7 +176,7 @@ class HttpEngine:
             return answer
         return await self._optional_api_error(answer, call.api, call.adapter or self.served_model)
 
-    async def _optional_api_error(self, answer: HttpResponse, api: Api, model: str) -> EngineResponse:
+    async def _optional_api_error(self, answer: _Answer, api: Api, model: str) -> EngineResponse:
         """Returns the response of an engine that may not offer this API.
 
         Without the API, the request is to blame. Otherwise any tenant could eject the engine. A 404 about the model is
@@ -179,7 +184,7 @@ class HttpEngine:
         """
         body = b""
         if answer.status == 404:
-            body = await _read_start(answer)
+            body = await _read_start(answer, _MISSING_BODY_BYTES_MAX)
         elif answer.status in _MISSING_STATUSES:
             answer.close()
         else:
@@ -195,7 +200,8 @@ class HttpEngine:
         if call.watch is not None:
             call.watch.begin()
         try:
-            return await join_stream(await self._ask(self._as_stream(call)), call.api, call.watch)
+            answer = await self._ask(self._as_stream(call))
+            return answer if isinstance(answer, BufferedResponse) else await join_stream(answer, call.api, call.watch)
         except StreamDiffers:
             # The server parses its output, for example with a reasoning parser. The first such request needs a second
             # prefill, which the prefix cache shortens. Later requests have no extra cost.
@@ -204,7 +210,7 @@ class HttpEngine:
             call.watch.end()
         return None
 
-    async def _ask(self, call: Call) -> HttpResponse:
+    async def _ask(self, call: Call) -> _Answer:
         dialect, allowed = self._dialect, call.body
         if dialect.private_fields:
             allowed = allowed.without(
@@ -222,11 +228,12 @@ class HttpEngine:
         connection = self._take_idle() or await self._connect()
         if self._dialect.reports_rate_limits:
             return await self._ask_provider(connection, [head, *body], call)
-        return await connection.ask([head, *body], self._dialect, call.on_sent)
+        answer = await connection.ask([head, *body], self._dialect, call.on_sent)
+        return answer if answer.status < 300 or not self._key else await _read_error(answer, self._key)
 
     async def _ask_provider(
         self, connection: EngineConnection, question: list[bytes | memoryview], call: Call
-    ) -> HttpResponse:
+    ) -> _Answer:
         """Asks a hosted provider and reports the rate limits in its response."""
         connection.keeps_headers = True
         self._unanswered += 1
@@ -234,13 +241,16 @@ class HttpEngine:
             answer = await connection.ask(question, self._dialect, call.on_sent)
         finally:
             self._unanswered -= 1
-        limits = read_rate_limits(answer.status, answer.headers, time.time())
+        reply = answer if answer.status < 300 else await _read_error(answer, self._key)
+        # A single request that exceeds the limit does not mean that the provider accepts nothing else.
+        rejects_all = answer.status != 429 or not reply.is_request_error(b"")
+        limits = read_rate_limits(answer.status if rejects_all else 400, answer.headers, time.time())
         if limits is not None and call.on_limits is not None:
             if limits.requests_left is not None:
                 # The provider has probably not counted the requests that it is still reading.
                 limits = replace(limits, requests_left=max(0, limits.requests_left - self._unanswered))
             call.on_limits(limits)
-        return answer
+        return reply
 
     async def send(
         self,
@@ -251,12 +261,13 @@ class HttpEngine:
         body: list[bytes | memoryview],
         *,
         sent: Callable[[], None] | None = None,
-    ) -> HttpResponse:
+    ) -> _Answer:
         """Sends a request on behalf of a protocol adapter."""
         start = f"{method} {self._base_path}{path} HTTP/1.1\r\n{self._common_headers}"
         head = self._head(start, request_id, headers, sum(map(len, body)), closes=False)
         connection = self._take_idle() or await self._connect()
-        return await connection.ask([head, *body], self._dialect, sent)
+        answer = await connection.ask([head, *body], self._dialect, sent)
+        return answer if answer.status < 300 or not self._key else await _read_error(answer, self._key)
 
     @property
     def connections(self) -> int:
@@ -405,11 +416,22 @@ def _header_lines(host: str, api_key: ApiKey | str | None) -> str:
     return "".join(f"{name}: {value}\r\n" for name, value in lines.items())
 
 
-async def _read_start(answer: HttpResponse) -> bytes:
+async def _read_error(answer: HttpResponse, key: bytes) -> BufferedResponse:
+    """Returns an error response without the gateway's key, which some engines repeat in their messages."""
+    body = await _read_start(answer, _ERROR_BODY_BYTES_MAX + len(key))
+    blames = answer.is_request_error(body)
+    if key:
+        body = body.replace(key, b"***")
+    reply = BufferedResponse(answer.status, body[:_ERROR_BODY_BYTES_MAX], blames=blames)
+    reply.content_type, reply.body_headers = answer.content_type, answer.body_headers
+    return reply
+
+
+async def _read_start(answer: _Answer, bytes_max: int) -> bytes:
     body = bytearray()
     try:
-        while len(body) < _ERROR_BODY_BYTES_MAX and (data := await answer.read()):
+        while len(body) < bytes_max and (data := await answer.read()):
             body += data
     finally:
         answer.close()
-    return bytes(body[:_ERROR_BODY_BYTES_MAX])
+    return bytes(body[:bytes_max])

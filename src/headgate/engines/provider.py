@@ -5,9 +5,10 @@ caller. It has no metrics; its list of models serves as the health check, and it
 limits.
 """
 
+import re
 from typing import Final
 
-from headgate.engines.dialect import Dialect, is_request_error
+from headgate.engines.dialect import Dialect, error_fields, is_request_error
 
 _CALLER_FIELDS: Final = (
     *("cache_salt", "metadata", "priority", "prompt_cache_key", "request_id", "safety_identifier"),
@@ -38,11 +39,27 @@ PRIVATE_PREFIXES: Final = (
 DISABLED_FIELDS: Final = frozenset({"store"})
 """Request fields that make the provider keep the request. Some providers do so by default, so false must be sent."""
 _PAYMENT_REQUIRED: Final = 402
+_QUOTA_KINDS: Final = ("insufficient_quota", "billing_")
+"""Starts of the codes and types of errors about the operator's account."""
+# Patterns for the start of a message, because the rest may repeat values of the request. LiteLLM puts the names of its
+# exceptions first, and for some vendors the start of their error bodies.
+_LITELLM: Final = r"(?:litellm\.\w+: )?(?:\w+Error: )?(?:\w+Exception ?- ?)?"
+_ANTHROPIC: Final = r'(?:b?\W?\{"type":"error","error":\{"type":"invalid_request_error","message":")?'
+_NO_CREDIT: Final = re.compile(_LITELLM + _ANTHROPIC + "(?:Your )?credit balance is too low", re.IGNORECASE)
+_TOO_LARGE: Final = re.compile(_LITELLM + "Request too large", re.IGNORECASE)
 
 
 def is_provider_request_error(status: int, body: bytes) -> bool:
-    """Like `is_request_error`. A provider also rejects requests if the operator's account has no credit."""
-    return status != _PAYMENT_REQUIRED and is_request_error(status, body)
+    """Like `is_request_error`. A provider also rejects requests if the operator's account has no credit.
+
+    A 429 for a single request that exceeds the rate limit is an error of this request: waiting would not help.
+    """
+    if status == _PAYMENT_REQUIRED or not 400 <= status < 500:
+        return False
+    message, kinds = error_fields(body)
+    if any(kind.startswith(_QUOTA_KINDS) for kind in kinds) or _NO_CREDIT.match(message) is not None:
+        return False
+    return is_request_error(status, body) or (status == 429 and _TOO_LARGE.match(message) is not None)
 
 
 PROVIDER: Final = Dialect(
