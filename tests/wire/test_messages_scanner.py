@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from headgate.model.ticket import Api
 from headgate.model.usage import Usage, UsageSource
 from headgate.wire.chunk_sizes import END_OF_CHUNK
+from headgate.wire.holding_scanner import HELD_EVENTS_MAX
 from headgate.wire.messages_scanner import MessagesScanner
 from headgate.wire.sse import error_event
 from tests.wire.recorded import (
@@ -212,6 +213,16 @@ def test_held_events_are_limited() -> None:
     assert scanner.feed(LLAMACPP_MESSAGE_START * 2) == b""
     assert facts(scanner) == (0, False, None, None, True, True)
     assert scanner._held_events == []
+
+
+@pytest.mark.parametrize("event", [b"data:\n\n", b'data: {"type":"message_start"}\n\n'])
+def test_number_of_held_events_is_limited(event: bytes) -> None:
+    scanner = MessagesScanner()
+
+    assert scanner.feed(event * HELD_EVENTS_MAX) == b""
+    assert not scanner.closed
+    assert scanner.feed(event) == b""
+    assert (scanner.overlong, scanner.closed) == (True, True)
 
 
 def test_gateway_error_event_is_recognized() -> None:

@@ -50,6 +50,8 @@ class _ErrorBody(msgspec.Struct):
     error: dict[str, str | None]
 
 
+_OBJECT_BYTES_MIN: Final = len(b'{"error":0}')
+"""Size of the shortest object with a field that matters. Shorter data is not decoded, because errors take long."""
 _STREAM_OBJECT: Final = msgspec.json.Decoder(StreamObject)
 _RESPONSES_EVENT: Final = msgspec.json.Decoder(ResponsesEvent)
 _MESSAGES_EVENT: Final = msgspec.json.Decoder(MessagesEvent)
@@ -67,6 +69,8 @@ def read_stream_object(payload: bytes) -> StreamObject:
 
 
 def read_responses_event(payload: bytes) -> ResponsesEvent:
+    if not _may_be_object(payload):
+        return ResponsesEvent()
     try:
         return _RESPONSES_EVENT.decode(payload)
     except _INVALID:
@@ -74,10 +78,16 @@ def read_responses_event(payload: bytes) -> ResponsesEvent:
 
 
 def read_messages_event(payload: bytes) -> MessagesEvent:
+    if not _may_be_object(payload):
+        return MessagesEvent()
     try:
         return _MESSAGES_EVENT.decode(payload)
     except _INVALID:
         return MessagesEvent()
+
+
+def _may_be_object(payload: bytes) -> bool:
+    return len(payload) >= _OBJECT_BYTES_MIN and (payload.startswith(b"{") or payload.lstrip().startswith(b"{"))
 
 
 def read_message_usage(start: msgspec.Raw, end: msgspec.Raw) -> Usage | None:

@@ -4,9 +4,14 @@ The events of such a stream have names. Those before the first content are held 
 an attempt that fails after its announcement can be retried elsewhere without the client seeing two announcements.
 """
 
+from typing import Final
+
 import msgspec
 
 from headgate.wire.sse import StreamScanner, is_overlong, payload_of
+
+HELD_EVENTS_MAX: Final = 1_000
+"""Maximum number of events that are held back. Engines send fewer than ten."""
 
 
 class HoldingScanner(StreamScanner):
@@ -41,7 +46,7 @@ class HoldingScanner(StreamScanner):
     def _hold(self, event: bytes) -> bytes:
         self._held_events.append(event)
         self._held_bytes += len(event)
-        if self._held_bytes > self._event_bytes_max:
+        if self._held_bytes > self._event_bytes_max or len(self._held_events) > HELD_EVENTS_MAX:
             self._end_overlong()
             self._held_events.clear()
         return b""
