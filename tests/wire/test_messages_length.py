@@ -90,6 +90,16 @@ def test_escaped_names_do_not_change_the_estimate(blocks: object, names: tuple[s
     assert 0 <= found.prompt_bytes - expected.prompt_bytes <= 6 * 5
 
 
+@pytest.mark.parametrize("size", [10, 500_000])
+def test_source_that_is_a_string_counts_in_full(size: int) -> None:
+    text = {"type": "text", "text": "found"}
+    block = {"type": "search_result", "source": "x" * size, "title": "t", "content": [text]}
+    for content in ([block], [{"type": "tool_result", "tool_use_id": "t", "content": [block]}]):
+        body = a_body(messages=[{"role": "user", "content": content}])
+
+        assert size <= body.prompt_bytes <= size + 200
+
+
 def test_image_in_a_document_in_a_tool_result_counts_by_type() -> None:
     document = {"type": "document", "source": {"type": "content", "content": [IMAGE, IMAGE]}}
     content = [{"type": "tool_result", "tool_use_id": "t", "content": [document]}]

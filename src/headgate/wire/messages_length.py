@@ -23,6 +23,7 @@ _SOURCE: Final = b'"source"'
 _ESCAPED_SOURCE: Final = escaped_names("source")
 _ELEMENTS: Final = msgspec.json.Decoder(list[msgspec.Raw])
 _OBJECT: Final = msgspec.json.Decoder(Fields)
+_FILE_BLOCKS: Final = ("image", "document")
 _TEXT_SOURCES: Final = ("text", "content")
 
 
@@ -82,7 +83,9 @@ def _content_bytes(raw: bytes, depth: int) -> int:
 
 
 def _source_bytes(raw: bytes, block: Fields, depth: int) -> int:
-    """Returns the length of the source of a block: text, further blocks, or a file. An unknown source is a file."""
+    """Returns the length of the source of a block: text, further blocks, or a file. An unknown object is a file."""
+    if raw.startswith(b'"') and _type(block) not in _FILE_BLOCKS:
+        return len(raw)  # The address of a search result, which becomes part of the prompt.
     if raw.startswith(b"{") and _type(_OBJECT.decode(raw)) in _TEXT_SOURCES:
         return _object_bytes(raw, depth + 1)
     return (IMAGE_TOKENS if _type(block) == "image" else FILE_TOKENS) * BYTES_PER_TOKEN
