@@ -11,6 +11,7 @@ from headgate.model.money import Budget, NanoUsd, Period, Price
 from headgate.model.overrides import HoldClass
 from headgate.model.policy import Model, Overflow, Policy, Pool
 from headgate.model.provider_limits import ProviderLimits
+from headgate.model.routes import ModelRoute
 from headgate.model.tenant import DataResidency, Tenant
 from headgate.model.units import ClassName, Duration, Instant, ModelName, PoolName, TenantId
 from testing.builders import (
@@ -276,3 +277,21 @@ def test_request_overflows_on_arrival_if_its_own_provider_is_rate_limited() -> N
 
     assert dispatch.endpoint_id == "e-cloud"
     assert dispatch.reason.endswith("; overflow: the provider of pool own accepts no requests for another 299 s")
+
+
+def test_only_requests_that_stay_in_their_own_pools_have_a_route() -> None:
+    policy = an_overflow_policy()
+    model = replace(policy.models[0], routes=(ModelRoute("stable", (OWN,)),))
+    scheduler = an_overflow_scheduler(replace(policy, models=(model,)))
+
+    own = only_dispatch(commands_for(scheduler, at(0), arrived("a")))
+    commands_for(scheduler, at(0), arrived("b"))
+    other = only_dispatch(fire(scheduler, 2))
+    commands_for(scheduler, at(3), failed("b"))
+    retried = only_dispatch(scheduler.handle(completed("a"), at(4)))
+
+    assert [(each.endpoint_id, each.route) for each in (own, other, retried)] == [
+        ("e-own", "stable"),
+        ("e-cloud", ""),
+        ("e-own", "stable"),
+    ]

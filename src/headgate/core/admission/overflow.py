@@ -77,4 +77,5 @@ def _overflow(
     if state.router.choose(request, pools, state.fleet) is None:
         request.overflow_note = f"; no overflow although {why}: pool {', '.join(pools)} has no free slot"
         return None
-    return Admitted(service_class, pools, request.ticket.model, request.route, overflow=why)
+    # No route, because its rollout and mirror must not measure the provider.
+    return Admitted(service_class, pools, request.ticket.model, overflow=why)
