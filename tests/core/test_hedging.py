@@ -9,8 +9,9 @@ from headgate.core.events import TimerFired
 from headgate.core.hedging import SAMPLES_MIN, WAIT_NS_MAX, WAIT_NS_MIN, TtftHistogram
 from headgate.core.scheduler import Scheduler
 from headgate.model.outcome import Outcome
-from headgate.model.policy import DegradationRules, HealthRules, Policy, RetryRules, ServiceClass
-from headgate.model.units import MILLISECOND, SECOND, Duration, Instant, PoolName, TenantId
+from headgate.model.policy import DegradationRules, HealthRules, Model, Policy, Pool, RetryRules, ServiceClass
+from headgate.model.tenant import DataResidency
+from headgate.model.units import MILLISECOND, SECOND, Duration, Instant, ModelName, PoolName, TenantId
 from testing.builders import (
     BATCH,
     a_class,
@@ -196,6 +197,21 @@ def test_hedge_does_not_use_the_silent_endpoint() -> None:
     sent(scheduler)
 
     assert wake(scheduler) == (at(NOW + SOON), [])
+
+
+def test_hedge_of_a_request_whose_data_must_stay_local_does_not_use_a_provider() -> None:
+    own, cloud = PoolName("p"), PoolName("cloud")
+    local = replace(HEDGED, data_residency=DataResidency.LOCAL)
+    policy = replace(
+        a_hedging_policy(local, NOT_HEDGED),
+        pools=(Pool(own), Pool(cloud, hosted=True)),
+        models=(Model(ModelName("m"), (own, cloud)),),
+    )
+    endpoints = an_endpoint("e1", places=4), an_endpoint("e2", places=4), an_endpoint("e3", places=4, pool="cloud")
+    scheduler = a_scheduler(*endpoints, policy=policy)
+    teach(scheduler)
+
+    assert set(hedged(scheduler)) == {"e1", "e2"}
 
 
 def test_hedge_does_not_use_a_leaving_endpoint(scheduler: Scheduler) -> None:

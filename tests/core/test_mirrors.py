@@ -200,6 +200,15 @@ def test_copy_gives_up_its_slot_when_a_request_waits_for_the_pool() -> None:
     assert sent(freed).request_id == "r"
 
 
+def test_all_copies_in_a_pool_end_when_a_request_waits_for_it() -> None:
+    scheduler = a_fleet(mirrored(pools=(STABLE,)), places=2)
+    commands_for(scheduler, at(0), a_copy("a"), a_copy("b"))
+
+    ended = [each.request_id for each in scheduler.handle(arrived("r"), at(1)) if isinstance(each, End)]
+
+    assert ended == ["a-mirror", "b-mirror"]
+
+
 def test_copy_keeps_its_slot_while_requests_wait_for_other_pools() -> None:
     scheduler = a_fleet(places=1)
     commands_for(scheduler, at(0), arrived("running"), a_copy())

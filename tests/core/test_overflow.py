@@ -9,7 +9,7 @@ from headgate.core.events import TimerFired
 from headgate.core.scheduler import Scheduler
 from headgate.model.money import Budget, NanoUsd, Period, Price
 from headgate.model.overrides import HoldClass
-from headgate.model.policy import Model, Overflow, Policy, Pool
+from headgate.model.policy import Model, OptimizationGoal, Overflow, Policy, Pool
 from headgate.model.provider_limits import ProviderLimits
 from headgate.model.routes import ModelRoute
 from headgate.model.tenant import DataResidency, Tenant
@@ -24,6 +24,7 @@ from testing.builders import (
     completed,
     duration,
     failed,
+    first_token,
     policy_changed,
     readied,
     unreadied,
@@ -295,3 +296,40 @@ def test_only_requests_that_stay_in_their_own_pools_have_a_route() -> None:
         ("e-cloud", ""),
         ("e-own", "stable"),
     ]
+
+
+def test_request_that_its_budget_keeps_from_the_provider_is_not_sent_there_on_arrival() -> None:
+    poor = Tenant(TenantId("poor"), budgets=(Budget(Period.DAY, NanoUsd(1), hard=True),))
+    scheduler = an_overflow_scheduler(an_overflow_policy(tenants=("acme", poor)))
+    commands_for(scheduler, at(0), unreadied("e-own"))
+
+    assert endpoints(scheduler.handle(arrived("a", "poor"), at(1))) == []
+    assert endpoints(scheduler.handle(arrived("b"), at(1))) == ["e-cloud"]
+
+
+def test_request_stays_in_the_queue_if_the_provider_exceeds_the_cost_limit_of_its_class() -> None:
+    policy = an_overflow_policy()
+    capped = tuple(
+        replace(each, optimize_for=OptimizationGoal.COST, cost_per_request_max=NanoUsd(1)) for each in policy.classes
+    )
+    scheduler = an_overflow_scheduler(replace(policy, classes=capped))
+    commands_for(scheduler, at(0), arrived("a"), arrived("b"))
+
+    assert endpoints(fire(scheduler, 10)) == []
+    assert endpoints(scheduler.handle(completed("a"), at(10))) == ["e-own"]
+
+
+def test_request_gets_an_own_slot_if_the_one_before_it_overflows_at_the_same_moment() -> None:
+    policy = an_overflow_policy()
+    scheduler = a_scheduler(
+        an_endpoint("e-own", pool="own", places=9),
+        an_endpoint("e-cloud", pool="cloud", places=1),
+        policy=replace(policy, pools=(Pool(OWN, kv_tokens=4_000), Pool(CLOUD, hosted=True))),
+    )
+    commands_for(scheduler, at(0), arrived("a", prompt_bytes=8_000), first_token("a"))
+    commands_for(scheduler, at(0), arrived("large", prompt_bytes=8_000))
+    assert scheduler.handle(arrived("small"), at(0)) == []
+
+    found = [(each.request_id, each.endpoint_id) for each in fire(scheduler, 2) if isinstance(each, Dispatch)]
+
+    assert found == [("large", "e-cloud"), ("small", "e-own")]

@@ -186,3 +186,13 @@ def test_class_targets_and_prompt_lengths_do_not_limit_a_provider() -> None:
         counts.append(len(sent(commands_for(scheduler, at(0), *long))))
 
     assert counts == [1, 5]
+
+
+def test_limits_of_an_endpoint_of_an_earlier_policy_are_ignored() -> None:
+    earlier, current = hosted_scheduler(), hosted_scheduler()
+    gone = earlier._state.fleet.endpoints["e1"]
+
+    current._state.fleet.quotas.record(gone, ProviderLimits(blocked_ns=duration(5)), at(0))
+
+    assert gone.quota is None
+    assert sent(current.handle(arrived("a"), at(0))) == [("a", "e1")]

@@ -12,7 +12,8 @@ from headgate.core.summary import EndpointSummary, Summary, WaitingWork
 from headgate.model.caps import Caps
 from headgate.model.endpoint import EndpointState
 from headgate.model.outcome import Outcome
-from headgate.model.policy import Model, Policy, Pool, RetryRules
+from headgate.model.policy import Model, Overflow, Policy, Pool, RetryRules
+from headgate.model.routes import MIRROR_TENANT, ModelRoute, RouteMirror
 from headgate.model.speed import EngineSpeed
 from headgate.model.units import ClassName, EndpointId, Instant, ModelName, PoolName, RequestId
 from headgate.model.usage import Usage, UsageSource
@@ -574,3 +575,26 @@ def test_held_request_is_not_evaluated() -> None:
     watched.tell(101, first_token("a"))
 
     assert attainment(watched, 110) == (0, 0)
+
+
+def test_copies_for_mirrors_are_no_demand() -> None:
+    own, candidate = PoolName("p"), PoolName("candidate")
+    route = ModelRoute("r", (own,), mirror=RouteMirror((candidate,)))
+    model = Model(ModelName("m"), (own,), routes=(route,))
+    watched = Watched(*ready("e1", pool="candidate"), policy=a_policy(pools=(own, candidate), models=(model,)))
+    ticket = arrived("a-mirror", MIRROR_TENANT).ticket
+    copy = replace(ticket, requested_class=ClassName("interactive"), mirror_route="r")
+    watched.tell(1, RequestArrived(copy))
+
+    assert watched.asked_ns(10, "candidate") == 0
+
+
+def test_overflowed_request_is_demand_for_its_own_pool() -> None:
+    own, cloud = PoolName("p"), PoolName("cloud")
+    model = Model(ModelName("m"), (own,), overflow=Overflow((cloud,), duration(1)))
+    policy = a_policy(pools=(Pool(own), Pool(cloud, hosted=True)), models=(model,))
+    watched = Watched(joined("e1"), *ready("e2", pool="cloud"), policy=policy)
+    watched.tell(1, arrived("a"))
+
+    assert [each.in_flight for each in watched.scheduler.summary().endpoints] == [0, 1]
+    assert watched.asked_ns(10) > 0
