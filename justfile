@@ -78,19 +78,19 @@ test-compiled *args: (test-compiled-scheduler args) (test-compiled-gateway args)
 
 [private]
 test-compiled-scheduler *args:
-    PYTHONPATH="$(scripts/compiled_tree)" {{ bin }}/python -m pytest -p no:cacheprovider -n auto --dist worksteal \
+    tree="$(scripts/compiled_tree)" && PYTHONPATH="$tree" {{ bin }}/python -m pytest -p no:cacheprovider -n auto --dist worksteal \
         -m "not timing and not ({{ real }})" tests/core tests/model tests/replay tests/properties {{ args }}
 
 [private]
 test-compiled-gateway *args:
-    PYTHONPATH="$(scripts/compiled_tree)" {{ bin }}/python -m pytest -p no:cacheprovider -n auto --dist worksteal \
+    tree="$(scripts/compiled_tree)" && PYTHONPATH="$tree" {{ bin }}/python -m pytest -p no:cacheprovider -n auto --dist worksteal \
         -m "not process and not timing and not ({{ real }})" tests/contracts tests/control tests/edge tests/engines \
         tests/fleets tests/hosts tests/lessons tests/security tests/telemetry tests/wire {{ args }}
 
 # Streams under churn, large bodies, a reload, a rolling restart, engines that fail during a stream, killed gateways.
 [private]
 test-compiled-processes *args:
-    PYTHONPATH="$(scripts/compiled_tree)" {{ bin }}/python -m pytest -p no:cacheprovider -n auto --dist worksteal \
+    tree="$(scripts/compiled_tree)" && PYTHONPATH="$tree" {{ bin }}/python -m pytest -p no:cacheprovider -n auto --dist worksteal \
         -m "process and not timing and not ({{ real }})" tests/edge/test_churn.py tests/edge/test_reload.py \
         tests/edge/test_kserve.py tests/lessons/test_10_truncated_streams.py \
         tests/lessons/test_25_a_rolling_restart.py tests/hosts/cell/test_gateway.py {{ args }}
@@ -150,7 +150,7 @@ profile-request *args:
 # Compare the CPU cost of the compiled and the pure build with commit REV in one run (docs/project/performance.md).
 [positional-arguments]
 compare-speed rev *args:
-    PYTHONPATH="$(scripts/compiled_tree)" {{ bin }}/python -m bench.compare_speed \
+    tree="$(scripts/compiled_tree)" && PYTHONPATH="$tree" {{ bin }}/python -m bench.compare_speed \
         --pure-command "env PYTHONPATH=$PWD/src $PWD/{{ bin }}/headgate" "$@"
 
 # Measure the CPU cost of streaming from the engine for non-streaming callers (docs/project/performance.md).

@@ -258,24 +258,6 @@ class Request:
         """Earlier of the class target and the caller's deadline. It determines the order of a tenant's requests."""
         self._reset_estimates(now)
 
-    def set_e2e_target(self, start: Instant) -> None:
-        """Sets the e2e target of the class, counted from this time. The caller's deadline does not move."""
-        self.e2e_ns, self.e2e_target, deadline = self.service_class.e2e_ns, None, self.completion_deadline
-        if self.e2e_ns is None:
-            return
-        self.e2e_target = after(start, self.e2e_ns)
-        if deadline is not None and deadline.at < self.e2e_target:
-            self.e2e_ns, self.e2e_target = deadline.allowed_ns, deadline.at
-
-    def set_service_time(self, service_ns: Duration, later_tokens_ns: Duration) -> None:
-        """Sets the predicted time on an endpoint, and the part of it after the first token. Updates the due time."""
-        self.service_ns, self.later_tokens_ns = service_ns, later_tokens_ns
-        self.due = NEVER if self.target is None else self.target
-        if self.deadline is not None and self.deadline.at < self.due:
-            self.due = self.deadline.at
-        if self.e2e_target is not None and self.e2e_target - later_tokens_ns < self.due:
-            self.due = Instant(self.e2e_target - later_tokens_ns)
-
     def _reset_estimates(self, now: Instant) -> None:
         """Initialises the values that are estimated once the class and the pools are known."""
         self.account = self.ticket.tenant
@@ -338,6 +320,24 @@ class Request:
         """Sheddability by plan and fair share. The higher the value, the earlier degradation rejects the request."""
         self.added_pressure = 0
         """The request's contribution to the pressure while it is queued, in millionths."""
+
+    def set_e2e_target(self, start: Instant) -> None:
+        """Sets the e2e target of the class, counted from this time. The caller's deadline does not move."""
+        self.e2e_ns, self.e2e_target, deadline = self.service_class.e2e_ns, None, self.completion_deadline
+        if self.e2e_ns is None:
+            return
+        self.e2e_target = after(start, self.e2e_ns)
+        if deadline is not None and deadline.at < self.e2e_target:
+            self.e2e_ns, self.e2e_target = deadline.allowed_ns, deadline.at
+
+    def set_service_time(self, service_ns: Duration, later_tokens_ns: Duration) -> None:
+        """Sets the predicted time on an endpoint, and the part of it after the first token. Updates the due time."""
+        self.service_ns, self.later_tokens_ns = service_ns, later_tokens_ns
+        self.due = NEVER if self.target is None else self.target
+        if self.deadline is not None and self.deadline.at < self.due:
+            self.due = self.deadline.at
+        if self.e2e_target is not None and self.e2e_target - later_tokens_ns < self.due:
+            self.due = Instant(self.e2e_target - later_tokens_ns)
 
     @property
     def overload_ttft_ns(self) -> Duration | None:
