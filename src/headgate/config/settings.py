@@ -62,7 +62,7 @@ class PoolSettings:
     api_key: str | None = field(default=None, repr=False)
     """Key sent to the engines."""
     api_key_header: str | None = None
-    """Header that carries the key alone. None for `Authorization: Bearer KEY`."""
+    """Header that contains only the key. None for `Authorization: Bearer KEY`."""
     tls: ClientTlsOptions | None = None
     """How engines with an `https` URL are verified. None for the system's authorities, without a client certificate."""
     forward_priority: bool = False

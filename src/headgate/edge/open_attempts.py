@@ -95,7 +95,7 @@ class OpenAttempt:
         self.stop_cause: tuple[AttemptEnding, str, Fault | None] | None = None
         """Ending, reason and fault if the attempt was stopped. None if it was not."""
         self.limits: ProviderLimits | None = None
-        """Rate limits that a hosted provider reported with the response, until the scheduler is informed."""
+        """Rate limits that a hosted provider reported with the response. None once the scheduler knows them."""
         self.limits_at = now
         """Time at which they were reported."""
 

@@ -57,9 +57,9 @@ _RESERVED_HEADERS: Final = frozenset(
 _MISSING_STATUSES: Final = (405, 501)
 """Statuses of an engine that does not offer an API, besides 404 for an unknown path. A retry would not help."""
 _ERROR_BODY_BYTES_MAX: Final = 64 * 1024
-"""Maximum bytes of an error body from which the key is removed. The relay does not use more of it."""
+"""Maximum bytes that are kept of an error body whose key is removed. The relay does not use more."""
 _MISSING_BODY_BYTES_MAX: Final = 16 * 1024
-"""Maximum bytes of a 404 that are read to find out whether the path or the model is unknown. A 404 about a model is
+"""Maximum bytes that are read from a 404 to tell an unknown path from an unknown model. A 404 about a model is
 much shorter.
 """
 
@@ -99,7 +99,7 @@ def _base_path(url: str) -> str:
 
 
 def authorization(api_key: ApiKey | str | None) -> dict[str, str]:
-    """Returns the header that carries the key."""
+    """Returns the header with the key."""
     if api_key is None:
         return {}
     return api_key.as_headers() if isinstance(api_key, ApiKey) else {"authorization": f"Bearer {api_key}"}

@@ -14,7 +14,7 @@ _CALLER_FIELDS: Final = (
     *("cache_salt", "metadata", "priority", "prompt_cache_key", "request_id", "safety_identifier"),
     *("service_tier", "session_id", "user"),
 )
-"""Request fields that identify a caller, or that control Headgate or an engine of one's own."""
+"""Request fields that identify a caller, or that control Headgate or the operator's own engines."""
 _ROUTING_FIELDS: Final = (
     *("api_base", "api_key", "api_version", "base_url", "custom_llm_provider", "deployment_id", "organization"),
     *("extra_body", "extra_headers", "extra_query", "headers", "region_name", "ssl_verify"),

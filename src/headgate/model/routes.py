@@ -51,7 +51,7 @@ class RouteMatch:
 
 
 class MirrorResult(StrEnum):
-    """What became of a request that was selected for copying."""
+    """Result for a request that was selected for copying."""
 
     COMPLETED = "completed"
     """The response to the copy was complete."""
@@ -105,5 +105,5 @@ def mirror_id(request_id: RequestId) -> RequestId:
 
 
 def mirrored_id(request_id: RequestId) -> RequestId | None:
-    """Returns the id of the request that a copy was made of. None if the id is not that of a copy."""
+    """Returns the id of the request that was copied. None if this id does not belong to a copy."""
     return RequestId(request_id.removesuffix(_MIRROR_SUFFIX)) if request_id.endswith(_MIRROR_SUFFIX) else None

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class ApiKey:
-    """The gateway's key for an engine, and the header that carries it."""
+    """The gateway's key for an engine, and its header."""
 
     value: str = field(repr=False)
     header: str = ""

@@ -74,7 +74,7 @@ class ClassTargets:
     ttft_ns: Duration | None = None
     tpot_ns: Duration | None = None
     duration_ns: Duration | None = None
-    """Limit of the objective for the total time, which does not affect goodput."""
+    """Time limit for the whole response in the objective. It does not affect goodput."""
     e2e_ns: Duration | None = None
 
 

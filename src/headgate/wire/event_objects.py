@@ -51,7 +51,7 @@ class _ErrorBody(msgspec.Struct):
 
 
 _OBJECT_BYTES_MIN: Final = len(b'{"error":0}')
-"""Size of the shortest object with a field that matters. Shorter data is not decoded, because errors take long."""
+"""Size of the shortest object with a field that matters. Shorter data is not decoded, because errors are slow."""
 _STREAM_OBJECT: Final = msgspec.json.Decoder(StreamObject)
 _RESPONSES_EVENT: Final = msgspec.json.Decoder(ResponsesEvent)
 _MESSAGES_EVENT: Final = msgspec.json.Decoder(MessagesEvent)

@@ -19,9 +19,9 @@ from headgate.model.units import MILLISECOND, MINUTE, SECOND, Duration
 HEADER_BYTES_MAX: Final = 64
 """Maximum length of a value that is parsed."""
 BLOCKED_NS: Final = Duration(SECOND)
-"""How long a provider that rejects a request because of its rate is left alone if it does not report a time."""
+"""Time without requests to a provider that has rejected one because of its rate and has not reported a time."""
 RESET_NS: Final = Duration(SECOND)
-"""How long a reported rest of 0 applies if the provider does not report when it is reset."""
+"""How long a limit with nothing left applies if the provider does not report when it is reset."""
 _REJECTING: Final = (429, 503, 529)
 """Statuses of a provider that is overloaded or has reached a rate limit. 529 is Anthropic's."""
 _NUMBER: Final = re.compile(rb"[0-9]{1,18}")
@@ -46,7 +46,7 @@ def read_rate_limits(status: int, headers: Mapping[bytes, bytes], now_s: float) 
 
 
 def _left(headers: Mapping[bytes, bytes], kind: bytes, now_s: float) -> tuple[int | None, Duration]:
-    """Returns the rest of one limit and the time until it is reset."""
+    """Returns what is left of one limit, and the time until it is reset."""
     for family in _FAMILIES:
         # OpenAI and Anthropic order the words differently.
         openai = family == _FAMILIES[0]

@@ -43,7 +43,7 @@ class ResponseTimes:
             self._samples //= 2
 
     def relative_percent(self) -> int:
-        """Returns the endpoint's ratio less that of its pool. 0 until both are known."""
+        """Returns the endpoint's ratio minus the ratio of its pool. 0 until both are known."""
         if self.percent is None or self.pool is None or self.pool.percent is None:
             return 0
         return self.percent - self.pool.percent
