@@ -21,6 +21,7 @@ pools:
     served_model: vendor/large
     api_key: %(key)s
     api_key_header: %(header)s
+    anthropic_betas: %(betas)s
     prices: [{input_per_1m_tokens: 2.5, cached_per_1m_tokens: 1.25, output_per_1m_tokens: 10}]
 models:
   m: {pools: own, overflow: %(overflow)s}
@@ -31,29 +32,24 @@ classes:
   batch: {data_residency: local}
 anonymous_tenant: demo
 """
+VALUES = {
+    "key": "canary-key",
+    "header": "x-api-key",
+    "overflow": "{pools: cloud, after: 2s}",
+    "residency": "local",
+    "betas": "[]",
+}
 
 
-def read(
-    *,
-    key: str = "canary-key",
-    header: str = "x-api-key",
-    overflow: str = "{pools: cloud, after: 2s}",
-    residency: str = "local",
-) -> Settings:
-    text = FILE % {"key": key, "header": header, "overflow": overflow, "residency": residency}
+def read(**values: str) -> Settings:
+    text = FILE % (VALUES | values)
     return parse(text, "headgate.yaml", {}, engines=("vllm", "provider"), profiles=PROFILES)
 
 
 def test_mirror_may_not_use_a_hosted_provider() -> None:
-    text = FILE.replace("m: {pools: own,", "m: {pools: own, routes: [{pools: own, mirror: cloud}],")
+    text = (FILE % VALUES).replace("m: {pools: own,", "m: {pools: own, routes: [{pools: own, mirror: cloud}],")
     with pytest.raises(ConfigErrors) as caught:
-        parse(
-            text % {"key": "k", "header": "x-api-key", "overflow": "{pools: cloud, after: 2s}", "residency": "any"},
-            "headgate.yaml",
-            {},
-            engines=("vllm", "provider"),
-            profiles=PROFILES,
-        )
+        parse(text, "headgate.yaml", {}, engines=("vllm", "provider"), profiles=PROFILES)
     problem = 'models.m.routes[0].mirror: pool "cloud" is a hosted provider; a mirror needs pools with your own engines'
     assert problem in str(caught.value)
 
@@ -85,6 +81,17 @@ def test_key_is_a_bearer_token_by_default() -> None:
 
     assert key is not None
     assert key.as_headers() == {"authorization": "Bearer canary-key"}
+
+
+def test_beta_features_of_a_provider_are_read() -> None:
+    assert read().pools[1].anthropic_betas == ()
+    assert read(betas="[thinking-1, tools-2]").pools[1].anthropic_betas == ("thinking-1", "tools-2")
+
+
+def test_beta_features_have_no_effect_on_own_engines() -> None:
+    text = (FILE % VALUES).replace("engine: vllm, in", "engine: vllm, anthropic_betas: [thinking-1], in")
+    with pytest.raises(ConfigErrors, match=r"pools\.own\.anthropic_betas: has no effect on your own engines"):
+        parse(text, "headgate.yaml", {}, engines=("vllm", "provider"), profiles=PROFILES)
 
 
 def test_data_residency_is_read_for_tenants_and_classes() -> None:
@@ -122,6 +129,7 @@ def test_key_changes_the_hash_of_the_configuration() -> None:
         ({"residency": "europe"}, '"europe" is not a valid value; available: any, local'),
         ({"header": "'x key'"}, "is not the name of a header for a key; use one such as x-api-key"),
         ({"header": "Host"}, "is not the name of a header for a key; use one such as x-api-key"),
+        ({"betas": "['a,b']"}, "anthropic_betas[0]: is not the name of a beta feature; use one such as"),
         ({"key": "null"}, "has no effect without api_key; set api_key, or remove it"),
     ],
 )
@@ -130,7 +138,7 @@ def test_wrong_settings_are_reported(values: dict[str, str], problem: str) -> No
 
 
 def test_models_of_a_provider_have_prices_and_limits_of_their_own() -> None:
-    text = FILE % {"key": "k", "header": "null", "overflow": "{pools: cloud, after: 2s}", "residency": "any"}
+    text = FILE % VALUES
     other = """
   small:
     engine: provider

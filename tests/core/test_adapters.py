@@ -5,7 +5,10 @@ from dataclasses import replace
 import pytest
 
 from headgate.core.commands import Command, Dispatch
-from headgate.core.events import EndpointJoined, RequestArrived, TimerFired
+from headgate.core.events import EndpointJoined, Event, RequestArrived, TimerFired
+from headgate.core.request_state import Request
+from headgate.core.routing.fleet import FleetState
+from headgate.core.routing.router import Candidate, LeastTimeRouter
 from headgate.core.scheduler import Scheduler
 from headgate.model.endpoint import Endpoint, EndpointState
 from headgate.model.fault import Fault
@@ -31,6 +34,7 @@ from testing.builders import (
     policy_changed,
     readied,
 )
+from testing.builds import IS_COMPILED
 from testing.takeover_reports import a_successor, running_report
 
 LOAD = 0.2
@@ -227,6 +231,44 @@ def test_adapter_with_the_fewest_requests_drains_on_the_least_loaded_endpoint() 
     }
 
 
+def test_adapter_makes_way_only_on_an_endpoint_that_holds_the_waiting_one() -> None:
+    endpoints = holding("e1", "a", "b"), holding("e2", "c")
+    scheduler = a_scheduler(*endpoints, policy=adapter_policy(max_lora=1))
+    for request in ("a1", "a2", "c1"):
+        assert dispatched(scheduler, request, request[0]) is not None
+    assert dispatched(scheduler, "b1", "b", TURN + 0.1) is None
+
+    assert dispatched(scheduler, "c2", "c", TURN + 0.2) is not None
+    assert dispatched(scheduler, "a3", "a", TURN + 0.2) is None
+    assert sent(commands_for(scheduler, at(TURN + 0.3), completed("a1"), completed("a2"))) == [("b1", "e1")]
+
+
+def test_waiting_adapter_drains_only_one_endpoint() -> None:
+    endpoints = holding("e1", "a", "b"), holding("e2", "c", "b")
+    scheduler = a_scheduler(*endpoints, policy=adapter_policy(max_lora=1))
+    assert [dispatched(scheduler, each, each[0]) is not None for each in ("a1", "c1", "c2")] == [True] * 3
+    # Long prompts have a queue of their own, so the adapter is first in two queues.
+    waiting = (arrived("b1", model="b"), arrived("b2", model="b", prompt_bytes=4 * 10_000))
+    assert sent(commands_for(scheduler, at(TURN / 2), *waiting)) == []
+    assert dispatched(scheduler, "base", "m", TURN + 0.1) is not None
+
+    assert dispatched(scheduler, "a2", "a", TURN + 0.2) is None
+    assert dispatched(scheduler, "c3", "c", TURN + 0.2) is not None
+
+
+def test_adapter_keeps_its_slot_while_its_endpoint_has_no_headroom() -> None:
+    endpoints = holding("e1", "a", "b"), holding("e2", "c")
+    scheduler = a_scheduler(*endpoints, policy=adapter_policy(max_lora=1))
+    commands_for(scheduler, at(0), arrived("a1", model="a", prompt_bytes=4 * 2_000))
+    assert dispatched(scheduler, "a2", "a", TURN + 0.1) is None
+    assert dispatched(scheduler, "b1", "b", TURN + 0.2) is None
+
+    # The first request in order gets the headroom. After it, adapter a makes way.
+    assert sent(commands_for(scheduler, at(TURN + 0.3), first_token("a1"))) == [("a2", "e1")]
+    assert dispatched(scheduler, "a3", "a", TURN + 0.4) is None
+    assert sent(commands_for(scheduler, at(TURN + 0.5), completed("a1"), completed("a2"))) == [("b1", "e1")]
+
+
 def test_slots_of_adopted_attempts_are_occupied() -> None:
     scheduler = a_successor(policy=adapter_policy(max_lora=1))
     commands_for(scheduler, at(1), EndpointJoined(holding("e1")), running_report("r1", model="a"), readied("e1"))
@@ -347,3 +389,31 @@ def test_removed_adapter_ends_queued_requests_and_frees_nothing_twice() -> None:
 
     assert only_end([each for each in commands if not isinstance(each, Dispatch)]).outcome is Outcome.MODEL_NOT_FOUND
     assert sent(commands) == [("a2", "e1")]
+
+
+# Cost of a decision
+
+
+class CountingRouter(LeastTimeRouter):
+    choices = 0
+
+    def choose(self, request: Request, pools: tuple[PoolName, ...], fleet: FleetState) -> Candidate | None:
+        CountingRouter.choices += 1
+        return super().choose(request, pools, fleet)
+
+
+@pytest.mark.skipif(IS_COMPILED, reason="a compiled class cannot have an interpreted subclass")
+@pytest.mark.parametrize("event", [completed("r0"), arrived("new", model="x0"), arrived("base")])
+def test_blocked_adapters_are_not_routed_with_each_event(event: Event) -> None:
+    names = tuple(f"x{number}" for number in range(60))
+    router = CountingRouter()
+    endpoints = (holding(f"e{number}", places=8) for number in range(5))
+    scheduler = a_scheduler(*endpoints, policy=adapter_policy(*names, max_lora=2), router=router)
+    for number, name in enumerate(names):
+        dispatched(scheduler, f"r{number}", name)
+    assert scheduler.summary().queued["interactive"] == 50
+
+    CountingRouter.choices = 0
+    commands_for(scheduler, at(TURN / 2), event)
+
+    assert CountingRouter.choices <= 2

@@ -8,9 +8,12 @@ from headgate.core.commands import Command, Dispatch, End
 from headgate.core.scheduler import Scheduler
 from headgate.model.outcome import Outcome
 from headgate.model.policy import HeadroomRules, Policy
+from headgate.model.units import PoolName
 from testing.builders import (
     a_class,
+    a_model,
     a_policy,
+    a_pool,
     a_scheduler,
     aborted,
     an_endpoint,
@@ -111,3 +114,33 @@ def test_long_prompt_is_rejected_if_long_lane_is_full_for_too_long() -> None:
     refused = [each for each in commands if isinstance(each, End)]
     assert {each.outcome for each in refused} == {Outcome.DEADLINE_INFEASIBLE}
     assert 20 < len(refused) < 36
+
+
+def test_estimated_waits_for_a_hosted_pool_do_not_assume_a_long_lane() -> None:
+    """Long prompts wait in the same queue as others there, and may use all endpoints."""
+
+    def answers(long_prompt_tokens: int) -> list[Command]:
+        policy = a_policy(
+            classes=(a_class("interactive", queue_wait=2),),
+            pools=(replace(a_pool("p"), hosted=True), replace(a_pool("q"), hosted=True)),
+            models=(a_model("m", "p", "q"),),
+        )
+        policy = replace(policy, headroom=HeadroomRules(long_prompt_tokens=long_prompt_tokens))
+        endpoints = [an_endpoint(name, pool=pool) for name, pool in zip(FOUR, "ppqq", strict=True)]
+        scheduler = a_scheduler(*endpoints, policy=policy)
+        sizes = [LONG_BYTES, LONG_BYTES, 100] * 12
+        return commands_for(scheduler, at(0), *(arrived(f"r{i}", prompt_bytes=b) for i, b in enumerate(sizes)))
+
+    with_lane, without_lane = answers(8_000), answers(10**9)
+
+    assert with_lane == without_lane
+    assert {each.outcome for each in with_lane if isinstance(each, End)} == {Outcome.DEADLINE_INFEASIBLE}
+
+
+def test_estimated_waits_for_own_and_hosted_pools_count_every_hosted_endpoint() -> None:
+    policy = a_policy(pools=(a_pool("p"), replace(a_pool("q"), hosted=True)), models=(a_model("m", "p", "q"),))
+    endpoints = [an_endpoint(name, pool=pool) for name, pool in zip(FOUR, "ppqq", strict=True)]
+    fleet = a_scheduler(*endpoints, policy=policy)._state.fleet
+
+    assert fleet.service_rate((PoolName("p"),), long=True) == fleet.service_rate((PoolName("p"),), long=False) // 2
+    assert fleet.service_rate((PoolName("q"),), long=True) == fleet.service_rate((PoolName("q"),), long=False)

@@ -282,6 +282,20 @@ def test_drain_of_one_endpoint_drains_its_engine() -> None:
     assert [endpoint_summary(scheduler, name).drained for name in ("e1", "e2")] == [True, True]
 
 
+@pytest.mark.parametrize(("moved", "drained"), [("e1", [True, False]), ("e2", [True, False])])
+@pytest.mark.parametrize("engine", ["", "y"])
+def test_drain_does_not_follow_an_endpoint_to_another_engine(moved: str, drained: list[bool], engine: str) -> None:
+    scheduler = two_pools()
+    drain = DrainEndpoint(EndpointId("e1"), at(100))
+    commands_for(scheduler, at(1), policy_changed(replace(TWO_POOLS, overrides=(drain,))))
+
+    pool = "p" if moved == "e1" else "q"
+    commands_for(scheduler, at(2), EndpointJoined(on(engine, moved, pool=pool)))
+
+    assert [endpoint_summary(scheduler, name).drained for name in ("e1", "e2")] == drained
+    assert asked(scheduler, "n", "a", now=at(3)) == ["a"]
+
+
 # Time and cost
 
 

@@ -7,15 +7,15 @@ from typing import Any
 import aiohttp
 import pytest
 
-from headgate.core.events import EndpointReady
+from headgate.core.events import EndpointNotReady, EndpointReady
 from headgate.engines.dialects import DIALECTS
-from headgate.engines.endpoint_adapters import AdapterApi, AdapterOptions, EndpointAdapters
+from headgate.engines.endpoint_adapters import AdapterApi, AdapterLoader, AdapterOptions, EndpointAdapters
 from headgate.engines.engine_watch import EngineWatch
 from headgate.model.units import EndpointId
 from testing.fake_engine import Behaviour, FakeEngine
 from testing.gateway import Config, GatewayInLoop, a_config, chat, gateway_in_loop
 
-E1 = EndpointId("e1")
+E1, E2 = EndpointId("e1"), EndpointId("e2")
 QUICK_S = 0.01
 
 
@@ -38,11 +38,19 @@ class Reports:
             await self._changed.wait()
 
 
-def adapters_of(engine: FakeEngine, session: aiohttp.ClientSession, reports: Reports) -> EndpointAdapters:
+def adapters_of(
+    engine: FakeEngine,
+    session: aiohttp.ClientSession,
+    reports: Reports,
+    loader: AdapterLoader,
+    *,
+    endpoint_id: EndpointId = E1,
+) -> EndpointAdapters:
     return EndpointAdapters(
+        endpoint_id,
         AdapterApi(session, engine.url, api_key=None),
+        loader,
         lambda held, limit: reports.add((held, limit)),
-        lambda: reports.in_use,
         lambda name, problem: reports.problems.append((name, problem)),
     )
 
@@ -52,7 +60,7 @@ async def watched(
 ) -> tuple[EngineWatch, EndpointAdapters, Reports]:
     reports = Reports()
     watch = EngineWatch(session, reports.add, interval_s=QUICK_S, unready_interval_s=QUICK_S, timeout_s=30.0)
-    adapters = adapters_of(engine, session, reports)
+    adapters = adapters_of(engine, session, reports, AdapterLoader(lambda _: reports.in_use))
     adapters.change(options)
     watch.watch(E1, engine.url, dialect=DIALECTS["vllm"], served_model="fake", api_key=None, adapters=adapters)
     return watch, adapters, reports
@@ -145,6 +153,81 @@ async def test_adapter_that_cannot_be_loaded_is_logged_with_the_next_step(
     assert "VLLM_ALLOW_RUNTIME_LORA_UPDATING" in problem
 
 
+async def test_engine_is_probed_while_it_loads_an_adapter(engine: FakeEngine, session: aiohttp.ClientSession) -> None:
+    watch, adapters, reports = await watched(engine, session, AdapterOptions({"a": "/slow/a", "b": "/b"}))
+    other = adapters_of(engine, session, reports, adapters.loader, endpoint_id=E2)
+    watch.watch(E2, engine.url, dialect=DIALECTS["vllm"], served_model="fake", api_key=None, adapters=other)
+    await engine.next_probe("/v1/load_lora_adapter")
+    for path in ("/health", "/metrics") * 10:
+        await engine.next_probe(path)
+    assert len([each for each in engine.probes if each.path == "/v1/load_lora_adapter"]) == 1
+    engine.loading = True
+    await reports.until(EndpointNotReady(E1))
+    await reports.until(EndpointNotReady(E2))
+    engine.loading = False
+    engine.slow_loads_end.set()
+    await reports.until((("a", "b"), None))
+    await watch.stop()
+
+    assert reports.problems == []
+
+
+async def test_adapter_is_reported_as_soon_as_it_is_loaded(engine: FakeEngine, session: aiohttp.ClientSession) -> None:
+    watch, _, reports = await watched(engine, session, AdapterOptions({"a": "/a", "b": "/slow/b"}))
+    await reports.until((("a",), None))
+    engine.slow_loads_end.set()
+    await reports.until((("a", "b"), None))
+    await watch.stop()
+
+
+async def test_loading_ends_with_the_watch_of_the_endpoint(engine: FakeEngine, session: aiohttp.ClientSession) -> None:
+    watch, _, _ = await watched(engine, session, AdapterOptions({"a": "/slow/a"}))
+    loading = await engine.next_probe("/v1/load_lora_adapter")
+    watch.pause()
+    await loading.client_left.wait()
+    watch.resume([E1])
+    again = await engine.next_probe("/v1/load_lora_adapter")
+    watch.unwatch(E1)
+    await again.client_left.wait()
+    await watch.stop()
+
+    assert engine.adapters == {}
+
+
+async def test_adapter_is_loaded_once_and_unloaded_when_no_pool_of_the_engine_has_it(
+    engine: FakeEngine, session: aiohttp.ClientSession
+) -> None:
+    watch, adapters, reports = await watched(engine, session, AdapterOptions({"a": "/a"}))
+    other = adapters_of(engine, session, reports, adapters.loader, endpoint_id=E2)
+    other.change(AdapterOptions({"a": "/a", "b": "/b"}))
+    watch.watch(E2, engine.url, dialect=DIALECTS["vllm"], served_model="fake", api_key=None, adapters=other)
+    await reports.until((("a", "b"), None))
+
+    adapters.change(AdapterOptions())
+    for _ in range(10):
+        await engine.next_probe("/metrics")
+    assert engine.adapters == {"a": "/a", "b": "/b"}
+    watch.unwatch(E2)
+    other.close()
+    while engine.adapters:
+        await engine.next_probe()
+    await watch.stop()
+
+    assert len([each for each in engine.probes if each.path == "/v1/load_lora_adapter"]) == 2
+
+
+async def test_adapter_is_loaded_from_a_changed_source(engine: FakeEngine, session: aiohttp.ClientSession) -> None:
+    watch, adapters, reports = await watched(engine, session, AdapterOptions({"a": "/old"}))
+    await reports.until((("a",), None))
+    adapters.change(AdapterOptions({"a": "/new"}))
+    watch.probe_now(E1, models=True)
+    while engine.adapters != {"a": "/new"}:
+        await engine.next_probe()
+    await watch.stop()
+
+    assert reports.problems == []
+
+
 # Through a gateway
 
 
@@ -224,6 +307,31 @@ async def test_reload_loads_new_adapters_and_unloads_removed_ones(engine: FakeEn
             await asyncio.sleep(0)
         assert (await ask(gateway, "old"))[0] == 404
         while "old" in engine.adapters:
+            await engine.next_probe()
+
+    assert engine.adapters == {"new": "/new"}
+
+
+async def test_adapter_stays_loaded_while_another_pool_of_the_engine_has_it(engine: FakeEngine, tmp_path: Path) -> None:
+    engine.models = ("fake", "other")
+    config = config_with(engine.url, adapters=[{"name": "a", "source": "/a"}])
+    other = config["pools"]["small"] | {"served_model": "other", "api_key": "k"}
+    config["pools"]["second"] = other | {"adapters": [{"name": "a", "model": "b", "source": "/a"}, "c"]}
+    config["models"]["n"] = "second"
+    async with gateway_in_loop(config, tmp_path) as gateway:
+        while (await ask(gateway, "a"))[0] != 200 or (await ask(gateway, "b"))[0] != 200:
+            await asyncio.sleep(0)
+        config["pools"]["small"]["adapters"] = [{"name": "new", "source": "/new"}]
+        await gateway.rewrite(config)
+        while (await ask(gateway, "new"))[0] != 200:
+            await asyncio.sleep(0)
+        # The adapter would be unloaded before the other one is loaded.
+        assert engine.adapters == {"a": "/a", "new": "/new"}
+        assert ((await ask(gateway, "a"))[0], (await ask(gateway, "b"))[0]) == (404, 200)
+
+        config["pools"]["second"]["adapters"] = ["c"]
+        await gateway.rewrite(config)
+        while "a" in engine.adapters:
             await engine.next_probe()
 
     assert engine.adapters == {"new": "/new"}

@@ -31,7 +31,7 @@ async def provider() -> AsyncIterator[FakeEngine]:
 
 
 async def asked(
-    provider: FakeEngine, call: Call, *, key: ApiKey | str | None = None
+    provider: FakeEngine, call: Call, *, key: ApiKey | str | None = None, betas: tuple[str, ...] = ()
 ) -> tuple[int, list[ProviderLimits]]:
     """Returns the status of the response and the reported limits."""
     found: list[ProviderLimits] = []
@@ -40,6 +40,7 @@ async def asked(
         served_model="vendor/model",
         api_key=key or ApiKey(KEY, "api-key"),
         dialect=DIALECTS["provider"],
+        anthropic_betas=betas,
     )
     answer = await client.ask(dataclasses.replace(call, on_limits=found.append))
     await read_all(answer)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
@@ -113,13 +114,41 @@ async def test_requests_without_private_fields_are_not_copied() -> None:
 
 
 async def test_headers_of_the_anthropic_protocol_reach_the_provider(provider: FakeEngine) -> None:
-    await asked(
-        provider, a_call(headers={"anthropic-version": "2023-06-01", "anthropic-beta": "x", "traceparent": "t"})
-    )
+    await asked(provider, a_call(headers={"anthropic-version": "2023-06-01", "traceparent": "t"}))
 
     headers = (await provider.next_request()).headers
-    assert (headers["anthropic-version"], headers["anthropic-beta"]) == ("2023-06-01", "x")
+    assert headers["anthropic-version"] == "2023-06-01"
     assert not {"traceparent", "x-request-id"} & set(headers)
+
+
+@pytest.mark.parametrize(
+    ("allowed", "sent", "received"),
+    [
+        ((), "files-api-2025-04-14", None),
+        (("thinking-1",), "files-api-2025-04-14,context-1m", None),
+        (("thinking-1", "tools-2"), "thinking-1, files-api-2025-04-14,tools-2", "thinking-1,tools-2"),
+        (("thinking-1",), "THINKING-1", None),
+    ],
+)
+@pytest.mark.parametrize("name", ["anthropic-beta", "Anthropic-Beta"])
+async def test_provider_receives_only_the_beta_features_in_the_configuration(
+    provider: FakeEngine, name: str, allowed: tuple[str, ...], sent: str, received: str | None
+) -> None:
+    await asked(provider, a_call(headers={name: sent}, anthropic_beta=[sent]), betas=allowed)
+
+    request = await provider.next_request()
+    assert request.headers.get("anthropic-beta") == received
+    assert "anthropic_beta" not in request.json
+
+
+async def test_own_engines_receive_all_beta_features(provider: FakeEngine) -> None:
+    provider.api_key = None
+    client = HttpEngine(provider.url, served_model="fake", api_key=None, dialect=DIALECTS["vllm"])
+    answer = await client.ask(a_call(headers={"anthropic-beta": "a,b"}))
+    answer.close()
+    client.close()
+
+    assert (await provider.next_request()).headers["anthropic-beta"] == "a,b"
 
 
 async def test_large_bodies_lose_their_private_fields_too(provider: FakeEngine) -> None:
@@ -218,6 +247,7 @@ async def test_request_above_the_rate_limit_does_not_block_the_provider(provider
         (400, an_error("Billing hard limit has been reached", type="billing_limit", code="billing_hard_limit_reached")),
         (403, an_error("Pay first", type="billing_error")),
         (429, an_error("You exceeded your current quota.", type="insufficient_quota", code="insufficient_quota")),
+        (400, an_error("No connected db.", type="no_db_connection", code="400")),
         (429, an_error("Rate limit reached for gpt", type="tokens", code="rate_limit_exceeded")),
     ],
 )

@@ -49,6 +49,7 @@ class Run:
     def __init__(self, policy: Policy, endpoints: list[Endpoint], max_lora: int) -> None:
         self.scheduler: Scheduler = a_scheduler(*endpoints, policy=policy)
         self.held = {each.id: each.adapters for each in endpoints}
+        self.engine = {each.id: each.engine or each.id for each in endpoints}
         self.max_lora = max_lora
         self.duration_s: dict[str, float] = {}
         self.arrived_s: dict[str, float] = {}
@@ -94,8 +95,9 @@ class Run:
         request, endpoint = command.request_id, command.endpoint_id
         held = self.held[endpoint]
         assert not command.adapter or held is None or command.adapter in held
-        self.running[request], self.sent_s[request] = (endpoint, command.adapter), seconds
-        distinct = {adapter for where, adapter in self.running.values() if where == endpoint and adapter}
+        engine = self.engine[endpoint]
+        self.running[request], self.sent_s[request] = (engine, command.adapter), seconds
+        distinct = {adapter for where, adapter in self.running.values() if where == engine and adapter}
         assert len(distinct) <= self.max_lora
         self.at(seconds + self.duration_s[request], completed(request))
 
@@ -147,6 +149,25 @@ def test_distinct_adapters_stay_within_the_limit_and_every_request_ends(
             assert run.outcomes[name] is Outcome.NO_ENDPOINTS
         elif not leaves:
             assert run.outcomes[name] is Outcome.COMPLETED
+
+
+@given(st.integers(1, 3), st.integers(1, 4), st.sets(st.sampled_from(ADAPTERS)), REQUESTS)
+def test_limit_holds_and_every_request_ends_if_two_pools_share_the_engine(
+    max_lora: int, places: int, in_p: set[str], requests: list[tuple[str, str, float, float, str, bool]]
+) -> None:
+    policy = adapter_policy(max_lora)
+    pools = tuple(replace(policy.pools[0], name=PoolName(name)) for name in "pq")
+    of_pool = {each: PoolName("p" if each in in_p or each == "m" else "q") for each in (*ADAPTERS, "m")}
+    models = tuple(replace(each, pools=(of_pool[each.name],)) for each in policy.models)
+    endpoints = [replace(an_endpoint(f"{name}1", pool=name, places=places), engine="x") for name in "pq"]
+    run = Run(replace(policy, pools=pools, models=models), endpoints, max_lora)
+    now = 0.0
+    for number, (model, tenant, gap, takes_s, service_class, _) in enumerate(requests):
+        now += gap
+        run.ask(f"r{number}", model, tenant, seconds=now, takes_s=takes_s, service_class=service_class)
+    run.finish()
+
+    assert list(run.outcomes.values()) == [Outcome.COMPLETED] * len(requests)
 
 
 @given(

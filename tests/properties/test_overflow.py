@@ -70,10 +70,21 @@ def test_local_data_never_reaches_a_provider_and_every_request_ends(seed: int) -
                 tenant, service_class = tenants[each.request_id]
                 assert not tenant.startswith("bank"), each
                 assert service_class != "records", each
+        _check_waiting_counts(scheduler)
 
     _end_all(host, scheduler)
     assert not host.unended
     assert scheduler.next_wakeup() is None or not scheduler.summary().requests
+
+
+def _check_waiting_counts(scheduler: Scheduler) -> None:
+    """Checks that each queued request waits for its own pools and for the overflow pools that it may use."""
+    state = scheduler._state
+    queued = [each for each in state.requests.by_id.values() if each.running is None]
+    expected = {pool for each in queued for pool in each.pools + each.overflow_pools}
+    assert {pool for pool in state.rules.pools if state.queue.backlog.is_waited_for(pool)} == expected
+    assert state.queue.backlog.length == len(queued)
+    assert sum(state.queue.backlog.work.by_pools_and_band().values()) == sum(each.cost_ns for each in queued)
 
 
 def _end_all(host: EventGenerator, scheduler: Scheduler) -> None:
@@ -90,7 +101,7 @@ def _end_all(host: EventGenerator, scheduler: Scheduler) -> None:
 
 def test_random_traffic_overflows_and_changes_the_policy() -> None:
     """The property above would hold trivially if nothing overflowed."""
-    host, scheduler = EventGenerator(WORLD, Random(1)), Scheduler()
+    host, scheduler = EventGenerator(WORLD, Random(3)), Scheduler()
     overflowed = changes = 0
     events = [(event, host.now) for event in host.opening()]
     for step in range(3_000):

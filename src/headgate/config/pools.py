@@ -8,15 +8,23 @@ from urllib.parse import SplitResult, urlsplit
 
 from headgate.config.adapters import has_adapters, pool_adapters
 from headgate.config.batching import batch_rules
+from headgate.config.engine_profiles import ProfileFinder
 from headgate.config.engine_tls import engine_tls
-from headgate.config.fleets import STATIC, cold_start_ns, fleet_options, held_requests_max, scaling_rules
+from headgate.config.fleets import (
+    STATIC,
+    check_can_scale,
+    cold_start_ns,
+    fleet_options,
+    held_requests_max,
+    scaling_rules,
+)
 from headgate.config.money import prices
 from headgate.config.pool_schema import HOSTED_ENGINE, EndpointSection, PoolSection, SpeedSection
 from headgate.config.problems import ConfigReport, SettingPath
 from headgate.config.schema import ConfigFile, RouteSection
 from headgate.config.schema_reader import suggestion
 from headgate.config.settings import PoolSettings
-from headgate.config.speeds import SpeedFigures, engine_speed
+from headgate.config.speeds import engine_speed
 from headgate.fleets.options import EndpointOptions
 from headgate.model.policy import Pool
 from headgate.model.units import Duration, EndpointId, PoolName
@@ -29,6 +37,7 @@ _API_PATH = re.compile(
 """Path of an engine's API at the end of a URL."""
 _BASE_PATH = re.compile(r"(/(?!\.\.?(/|$))[A-Za-z0-9._~-]+)*/?")
 _HEADER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
+_BETA = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _GATEWAY_HEADERS = frozenset(
     {"accept", "accept-encoding", "authorization", "connection", "content-length", "content-type", "host"}
     | {"transfer-encoding", "user-agent", "x-request-id"}
@@ -45,7 +54,7 @@ def pool_settings(file: ConfigFile, engines: Collection[str], report: ConfigRepo
 
 
 def policy_pools(
-    sections: Mapping[str, PoolSection], profiles: Mapping[str, SpeedFigures], report: ConfigReport
+    sections: Mapping[str, PoolSection], profiles: ProfileFinder, report: ConfigReport
 ) -> tuple[Pool, ...]:
     """The pools as part of the scheduler's policy."""
     for name, section in sections.items():
@@ -54,7 +63,7 @@ def policy_pools(
         Pool(
             PoolName(name),
             Duration(section.warm_up),
-            speed=engine_speed(section.speed, profiles, ("pools", name, "speed"), report),
+            speed=engine_speed(section.speed, profiles, ("pools", name, "speed")),
             speed_assumed=section.speed == SpeedSection(),
             kv_tokens=section.kv_tokens,
             prompt_tokens_min=section.prompt_tokens_min,
@@ -63,7 +72,7 @@ def policy_pools(
             output_tokens_max=section.output_tokens_max,
             hold_max=held_requests_max(section.scaling),
             cold_start_ns=cold_start_ns(section.scaling),
-            prices=prices(section, ("pools", name), report),
+            prices=prices(section.prices, ("pools", name), report),
             scales=section.scaling is not None,
             max_lora=section.max_lora,
             discovers_adapters=section.discover_adapters,
@@ -106,6 +115,7 @@ class _PoolReader:
 
     def pool(self, name: str, section: PoolSection) -> PoolSettings:
         place = ("pools", name)
+        check_can_scale(name, section, self.report)
         if section.engine not in self.engines:
             hint = suggestion(section.engine, self.engines, otherwise=f"; the engines are {', '.join(self.engines)}")
             self.report.add_problem((*place, "engine"), f'engine "{section.engine}" does not exist{hint}')
@@ -116,12 +126,13 @@ class _PoolReader:
             endpoints=self._endpoints(name, section),
             api_key=section.api_key,
             api_key_header=self._key_header(name, section),
+            anthropic_betas=self._betas(name, section),
             tls=engine_tls(name, section, self.report),
             forward_priority=section.forward_priority,
             always_stream_upstream=section.always_stream_upstream,
             gpu_metrics_port=section.gpu_metrics_port,
             fleet=fleet_options(name, section, self.report),
-            scaling=scaling_rules(name, section, self.file.classes or {}, self.report),
+            scaling=scaling_rules(name, section.scaling, self.file.classes or {}, self.report),
             batching=batch_rules(name, section, self.report),
             adapters=pool_adapters(name, section, self.report),
             discover_adapters=section.discover_adapters,
@@ -137,6 +148,16 @@ class _PoolReader:
         if section.api_key is None:
             self.report.add_problem(place, "has no effect without api_key; set api_key, or remove it")
         return header.lower()
+
+    def _betas(self, name: str, section: PoolSection) -> tuple[str, ...]:
+        place = ("pools", name, "anthropic_betas")
+        if section.anthropic_betas and section.engine != HOSTED_ENGINE:
+            self.report.add_problem(place, "has no effect on your own engines, only with engine provider; remove it")
+        for number, beta in enumerate(section.anthropic_betas):
+            if not _BETA.fullmatch(beta):
+                problem = "is not the name of a beta feature; use one such as interleaved-thinking-2025-05-14"
+                self.report.add_problem((*place, number), problem)
+        return tuple(section.anthropic_betas)
 
     def _served_model(self, name: str, section: PoolSection) -> str:
         """The configured name, or the name of the only model that uses the pool."""
@@ -207,25 +228,20 @@ class _PoolReader:
             problem = f'{address} is already endpoint "{same.endpoint.id}"; remove one of the two'
             self.report.add_problem((*place, "url"), problem)
             return False
-        for other in others.values():
-            for setting, ours, theirs in claim.differences(other):
-                self.report.add_problem(
-                    place,
-                    f'{setting} is {ours}, but {theirs} for endpoint "{other.endpoint.id}" on the same engine; '
-                    "set the same value, because the pools share the engine",
-                )
-            break
+        with_adapters = [each for each in others.values() if has_adapters(each.section)]
+        differences = [(other, each) for other in list(others.values())[:1] for each in claim.differences(other)]
+        differences += [(other, each) for other in with_adapters[:1] for each in claim.adapter_differences(other)]
+        for other, (setting, ours, theirs) in differences:
+            self.report.add_problem(
+                place,
+                f'{setting} is {ours}, but {theirs} for endpoint "{other.endpoint.id}" on the same engine; '
+                "set the same value, because the pools share the engine",
+            )
         if others and (scaled := [each for each in (claim, *others.values()) if each.section.scaling is not None]):
             self.report.add_problem(
                 place,
                 f'{address} belongs to several pools, and the pool of endpoint "{scaled[0].endpoint.id}" has scaling; '
                 "remove scaling, because the size of a pool with shared engines cannot be planned",
-            )
-        if has_adapters(claim.section) and any(has_adapters(each.section) for each in others.values()):
-            self.report.add_problem(
-                place,
-                f"{address} belongs to several pools with adapters; list all adapters of an engine in one pool, "
-                "because its adapter slots are counted per pool",
             )
         others[pool] = claim
         return True
@@ -262,6 +278,19 @@ class _Claim:
                 yield setting, ours, theirs
         if self.section.prices != other.section.prices:
             yield "the price (prices)", "different", "set otherwise"
+
+    def adapter_differences(self, other: "_Claim") -> Iterator[tuple[str, object, object]]:
+        """Yields the settings of the engine's adapters that are not the same, if both pools have adapters."""
+        if not has_adapters(self.section):
+            return
+        ours, theirs = self.section, other.section
+        if ours.max_lora != theirs.max_lora:
+            yield "max_lora", ours.max_lora or "not set", theirs.max_lora or "not set"
+        known = {each.name: each.source for each in theirs.adapters}
+        for each in ours.adapters:
+            source = known.get(each.name)
+            if source is not None and each.source not in (None, source):
+                yield f'the source of adapter "{each.name}"', each.source, source
 
 
 class InvalidEngineUrl(Exception):

@@ -11,16 +11,13 @@ cause is the reason the request ended. The tenant never pays for the losing atte
 from typing import Final
 
 from headgate.core.attempts import Attempts
-from headgate.core.engine_time import AttemptTime
 from headgate.core.events import AttemptEnding
 from headgate.core.request_state import Attempt, Request
 from headgate.core.rules import Rules
 from headgate.model.money import Bill, BillCause, NanoUsd, Price, price_at
 from headgate.model.outcome import Outcome
-from headgate.model.units import MINUTE, Instant
+from headgate.model.units import Instant
 
-_HOUR: Final = 60 * MINUTE
-_HALF_AN_HOUR: Final = _HOUR // 2
 _MILLION: Final = 1_000_000
 _ABORT_CAUSES: Final = {
     Outcome.CANCELLED: BillCause.CLIENT_DISCONNECTED,
@@ -70,19 +67,12 @@ def _bill(attempt: Attempt, cause: BillCause, rules: Rules, now: Instant) -> Bil
     price = None if pool is None or not pool.prices else price_at(pool.prices, now)
     if price is None:
         amounts = _FREE
-    elif price.input_per_1m_tokens or price.cached_per_1m_tokens or price.output_per_1m_tokens:
+    elif price.is_per_token:
         amounts = _token_cost(price, attempt.tokens_so_far() if attempt.ending is None else attempt.tokens_used)
     else:
-        amounts = _time_cost(price.per_hour, stay)
+        amounts = price.of_time(stay.input_ns), price.of_time(stay.output_ns), price.of_time(stay.shared_ns)
     for_input, for_output, overhead = amounts
     return Bill(attempt.number, cause, stay.input_ns, stay.output_ns, stay.shared_ns, for_input, for_output, overhead)
-
-
-def _time_cost(hour: NanoUsd, stay: AttemptTime) -> tuple[NanoUsd, NanoUsd, NanoUsd]:
-    for_input = (stay.input_ns * hour + _HALF_AN_HOUR) // _HOUR
-    for_output = (stay.output_ns * hour + _HALF_AN_HOUR) // _HOUR
-    overhead = (stay.shared_ns * hour + _HALF_AN_HOUR) // _HOUR
-    return NanoUsd(for_input), NanoUsd(for_output), NanoUsd(overhead)
 
 
 def _token_cost(price: Price, used: tuple[int, int, int]) -> tuple[NanoUsd, NanoUsd, NanoUsd]:

@@ -4,30 +4,48 @@ A request is bound to an endpoint only when that endpoint has capacity (late bin
 the router chooses the endpoint. The dispatcher puts the two together and sends the attempt.
 """
 
+from headgate.core.admission.admission import Admission
+from headgate.core.admission.gate import overflow_rule
+from headgate.core.admission.overflow import (
+    check_budget_later,
+    is_over_budget,
+    overflow_admission,
+    overflow_candidate,
+    overflow_reason,
+)
 from headgate.core.attempts import abort
 from headgate.core.commands import Command, Dispatch
 from headgate.core.queues.queue import decisive_target
 from headgate.core.request_state import Attempt, Request
+from headgate.core.routing.adapter_turns import NO_OPENINGS
 from headgate.core.routing.model_tiers import allowed_pools
 from headgate.core.routing.reserved_places import closed_bands
-from headgate.core.routing.router import Candidate, adapter_reason, dispatch_reason, reservation, session_of
+from headgate.core.routing.router import (
+    Candidate,
+    adapter_reason,
+    dispatch_reason,
+    reservation,
+    reservation_at,
+    session_of,
+)
 from headgate.core.scheduler_state import SchedulerState
 from headgate.model.provider_limits import ProviderLimits
 from headgate.model.units import Instant, PoolName, RequestId
 
 
 class Dispatcher:
-    __slots__ = ("_state",)
+    __slots__ = ("_admission", "_state")
 
-    def __init__(self, state: SchedulerState) -> None:
+    def __init__(self, state: SchedulerState, admission: Admission) -> None:
         self._state = state
+        self._admission = admission
 
     def dispatch(self, now: Instant, out: list[Command]) -> None:
         """Sends requests to every endpoint that has capacity. Visits only the pools that changed.
 
         A free slot goes to the first request in the queue of its own pool, so priority bands and fair shares apply to
         each pool separately, except that pools which share engines have one queue. Pools are visited in order of load,
-        so a request that may use several pools goes to the least loaded endpoint.
+        so a request that may use several pools goes to the least loaded endpoint. Overflow pools come last.
         """
         fleet, queue = self._state.fleet, self._state.queue
         if (arrival := queue.arrival) is not None:
@@ -84,27 +102,60 @@ class Dispatcher:
         state = self._state
         fleet, router, backlog = state.fleet, state.router, state.queue.backlog
         group = fleet.engines.groups.get(pool, ())
+        turns = fleet.adapter_turns
+        openings = turns.openings(group or (pool,), now) if backlog.waiting_adapters else NO_OPENINGS
 
         def start(request: Request) -> int | None:
             # These classes are held by an operator override.
             if request.service_class.name in backlog.held_classes:
                 return None
-            pools = tuple(each for each in request.pools if each in group) if group else (pool,)
-            chosen = router.choose(request, pools, fleet)
-            if chosen is None:
-                if request.adapter:
-                    for each in pools:
-                        fleet.adapter_turns.reserve(request, fleet.pools[each], now)
+            # When the overflow timers fire, requests whose deadline has passed have not been ended yet.
+            if request.deadline is not None and request.deadline.passed(now):
                 return None
+            pools = tuple(each for each in request.pools if each in group) if group else (pool,)
+            if request.overflow_pools and not group and pool not in request.pools:
+                pools = ()
+            chosen = router.choose(request, pools, fleet) if pools else None
+            if chosen is None:
+                charged = self._overflow(request, group or (pool,), now, out) if request.overflow_pools else None
+                if charged is None and request.adapter:
+                    turns.reserve(request, openings)
+                return charged
+            backlog.uncount(request)
             state.queue.dequeue(request, now)
             return self._start(request, chosen, now, out)
 
         if group:
-            return backlog.offer_to_group(group, start, self._closed_in_all(group))
+            return backlog.offer_to_group(group, start, openings.is_blocked, self._closed_in_all(group))
         closed: tuple[int, ...] = ()
         if fleet.pools[pool].settings.reserves:
             closed = closed_bands(fleet.pools[pool], state.rules.policy.classes, backlog.waiting_in_class)
-        return backlog.offer(pool, start, closed)
+        return backlog.offer(pool, start, openings.is_blocked, closed)
+
+    def _overflow(self, request: Request, places: tuple[PoolName, ...], now: Instant, out: list[Command]) -> int | None:
+        """Sends a request to one of its overflow pools in `places`, and returns its fairness charge.
+
+        Returns None if none of them has a slot for the request, or its budget does not cover them. The budget is then
+        checked again later.
+        """
+        state, pools = self._state, tuple(each for each in request.overflow_pools if each in places)
+        chosen = overflow_candidate(request, pools, state) if pools else None
+        if chosen is None:
+            return None
+        endpoint, why = chosen[0], overflow_reason(request, now)
+        pools = (endpoint.pool,)
+        if is_over_budget(request, pools, why, state, now):
+            rule = overflow_rule(request, state.rules)
+            assert rule is not None, f"request {request.ticket.request_id} has overflow pools, but no overflow rule"
+            check_budget_later(request, rule, state, now)
+            return None
+        state.queue.backlog.uncount(request)
+        state.queue.dequeue(request, now)
+        self._admission.assign(request, overflow_admission(request, pools, why, state), now)
+        # The model and the limits may differ from those with which the endpoint was chosen.
+        request.uncached_reservation = None
+        cached_tokens = reservation_at(request, endpoint, state.fleet).cached_tokens
+        return self._start(request, (endpoint, cached_tokens), now, out)
 
     def _closed_in_all(self, pools: tuple[PoolName, ...]) -> set[int]:
         """Returns the bands in which no queued request can use a free slot of any of these pools."""

@@ -53,7 +53,8 @@ def estimate(request: Request, predictions: Predictions, fleet: FleetState, rule
     long_tokens = rules.policy.headroom.long_prompt_tokens
     if rules.long_prompts and request.e2e_ns is None:
         long_tokens = rules.long_prompts.get(pools[0], long_tokens)
-    request.long_prompt = prompt_tokens >= long_tokens
+    # Providers have no long lane.
+    request.long_prompt = prompt_tokens >= long_tokens and not rules.hosted_pools.issuperset(pools)
     request.speed = speed = fleet.speed(pools[0])
     request.cost_ns = cost_ns(speed, prompt_tokens, output_tokens, request.cached_tokens, ticket.prompts)
     request.ttft_ns_min, request.target_infeasible = _NO_TIME, False

@@ -1,8 +1,8 @@
 """Copies of requests for mirrors: when is a copy sent, and when is it stopped?
 
-A gateway submits a copy of a request after the request itself has been sent. A copy uses only idle capacity: it is sent
-at once or not at all, it never waits in a queue, and it is stopped as soon as a request waits for its pool. It belongs
-to a separate class and a separate tenant, so it does not count toward the caller's limits, budgets, fair share,
+A gateway submits a copy of a request when the response to the request itself begins. A copy uses only idle capacity: it
+is sent at once or not at all, it never waits in a queue, and it is stopped as soon as a request waits for its pool. It
+belongs to a separate class and a separate tenant, so it does not count toward the caller's limits, budgets, fair share,
 predictions or objectives. It has one attempt, which is neither retried nor hedged, and no fallback. The platform pays
 for it.
 """

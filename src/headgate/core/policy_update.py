@@ -85,12 +85,12 @@ class PolicyUpdate:
             )
         elif request.held_for is None:
             self._admission.assign(request, verdict, now)
-            state.queue.push(request)
+            state.queue.push(request, now)
         else:
             held = state.queue.holds.remove(request)
             self._admission.assign(request, verdict, now)
             state.queue.update_hold(request, now, held=held)
-            state.queue.push(request)
+            state.queue.push(request, now)
 
     # Operator overrides
 

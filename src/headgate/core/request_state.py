@@ -8,6 +8,7 @@ from headgate.core.deadlines import Deadline, deadlines
 from headgate.core.engine_time import AttemptTime
 from headgate.core.events import AttemptEnding
 from headgate.core.routing.endpoints import EndpointRecord, Reservation
+from headgate.core.timers import NEVER
 from headgate.model.fault import FaultOrigin
 from headgate.model.money import NanoUsd
 from headgate.model.policy import ServiceClass
@@ -17,8 +18,6 @@ from headgate.model.units import Duration, Instant, PoolName, RequestId, after
 
 WorkKey = tuple[tuple[PoolName, ...], int, bool]
 """Pools of a request, its priority band, and whether its prompt is long."""
-NEVER = Instant(2**63)
-NO_CHECK = Instant(0)
 _NO_TIME = Duration(0)
 _NO_COST = NanoUsd(0)
 TRUE_UP_TOKENS = 64
@@ -156,7 +155,6 @@ class Request:
         "e2e_ns",
         "e2e_target",
         "excluded",
-        "expires_at",
         "fell_back",
         "finished_attempts",
         "first_token",
@@ -173,7 +171,8 @@ class Request:
         "output_tokens",
         "output_tokens_p90",
         "overflow_note",
-        "overflowed",
+        "overflow_pools",
+        "overflow_reason",
         "pools",
         "prompt_tokens",
         "queued_since",
@@ -205,9 +204,9 @@ class Request:
         self.pools = pools
         self.model = ticket.model
         """Model whose pools serve the request."""
-        self.overflowed = self.fell_back = self.first_token = False
-        """Whether the request uses the overflow pools of its model, whether it was moved to a fallback model, which
-        counts as an extra attempt there, and whether its first token has arrived."""
+        self.fell_back = self.first_token = False
+        """Whether the request was moved to a fallback model, which counts as an extra attempt there, and whether its
+        first token has arrived."""
         self.sequence = sequence
         self.queued_since = now
         self.waited_ns = _NO_TIME
@@ -264,8 +263,10 @@ class Request:
         """Fairness account: the tenant, or the level of the tenant's path at which fair shares are counted."""
         self.overflow_note = ""
         """Part of the dispatch reason about overflow. Empty if the model has no overflow or it did not matter."""
-        self.expires_at = NO_CHECK
-        """End of the maximum queue wait if the request is checked for overflow by then, otherwise 0."""
+        self.overflow_pools: tuple[PoolName, ...] = ()
+        """Overflow pools for which the request waits as well as for its own pools. Empty if it may not overflow yet."""
+        self.overflow_reason = ""
+        """Why the request could overflow on arrival. Empty if it could not, or may overflow because it has waited."""
         self.route = ""
         """Route of the requested model that selected the pools. Empty if none did."""
         self.long_prompt = False

@@ -31,7 +31,7 @@ _NO_POOL: Final = PoolName("")
 class Rules:
     __slots__ = (
         *("_accounts", "_discovered", "_local_classes", "adapters", "classes", "hash", "hosted_pools", "long_prompts"),
-        *("min_shares", "mirror_classes", "models", "overflows", "policy", "pools", "service_tiers", "tenants"),
+        *("min_shares", "mirror_classes", "models", "overflow_pools", "policy", "pools", "service_tiers", "tenants"),
     )
 
     def __init__(self, policy: Policy, policy_hash: str) -> None:
@@ -48,8 +48,10 @@ class Rules:
         self.adapters: dict[ModelName, str] = {each.name: each.adapter for each in policy.models if each.adapter}
         """LoRA adapter of each model that has one, by its name in the engines."""
         self.pools: dict[PoolName, Pool] = {each.name: each for each in policy.pools}
-        self.overflows = any(each.overflow is not None for each in policy.models)
-        """Whether a model has overflow pools."""
+        self.overflow_pools = frozenset(
+            name for each in policy.models if each.overflow is not None for name in each.overflow.pools
+        )
+        """Overflow pools of all models."""
         self.hosted_pools = frozenset(each.name for each in policy.pools if each.hosted)
         """Pools of hosted providers."""
         self._local_classes: dict[ClassName, ServiceClass] = {}
@@ -148,9 +150,9 @@ class Rules:
         headroom = self._headroom(pool)
         if known is not None and known.hosted:
             # Many requests of others share a provider's engines, so only its number of requests in flight is limited.
-            promised, headroom = (
-                [],
-                replace(headroom, pending_prefill_percent=_UNLIMITED, long_prompt_tokens=_UNLIMITED),
+            promised = []
+            headroom = replace(
+                headroom, pending_prefill_percent=_UNLIMITED, long_prompt_tokens=_UNLIMITED, long_lane_percent=100
             )
         return EndpointSettings(
             self.speed(pool),

@@ -75,7 +75,7 @@ class Scheduler:
         """`scheduler_count` is the number of schedulers that share the endpoints and their time."""
         self._state = state = SchedulerState(scheduler_count=scheduler_count, router=router or LeastTimeRouter())
         self._admission = Admission(state)
-        self._dispatcher = Dispatcher(state)
+        self._dispatcher = Dispatcher(state, self._admission)
         self._termination = Termination(state, self._admission, self._dispatcher)
         self._queue_expiry = QueueExpiry(state, self._admission, self._dispatcher, self._termination)
         self._mirrors = MirrorDispatch(state, self._admission, self._dispatcher, self._termination)

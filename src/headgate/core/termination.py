@@ -61,9 +61,8 @@ class Termination:
             request = state.requests.by_id[request_id]
             if request.running is None:
                 state.queue.remove(request, now)
-                self.end_deadline_exceeded(
-                    request, f'while the request waited in class "{request.service_class.name}"', now, out
-                )
+                how = f'while the request waited in class "{request.service_class.name}"{request.overflow_note}'
+                self.end_deadline_exceeded(request, how, now, out)
             elif not (
                 isinstance(event, AttemptEnded) and request.has_attempt_in_flight(event.request_id, event.attempt)
             ):

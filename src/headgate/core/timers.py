@@ -15,7 +15,8 @@ from headgate.model.units import Instant
 
 _Key = TypeVar("_Key", bound=str | tuple[str, str])
 _STALE_ENTRIES_MAX = 64
-_NEVER = Instant(2**63)
+NEVER = Instant(2**63)
+"""Time after all others."""
 
 
 class TimerHeap:
@@ -29,7 +30,7 @@ class TimerHeap:
         self._sequence = 0
         self.live_count = 0
         """Number of live timers."""
-        self.due_at = _NEVER
+        self.due_at = NEVER
         """Due time of the first entry, which may be stale. `pop_due` does nothing before this time."""
 
     def __len__(self) -> int:
@@ -52,7 +53,7 @@ class TimerHeap:
             if kind.live.get(key) == sequence:
                 return moment
             heappop(heap)
-            self.due_at = heap[0][0] if heap else _NEVER
+            self.due_at = heap[0][0] if heap else NEVER
         return None
 
     def pop_due(self, now: Instant) -> bool:
@@ -66,7 +67,7 @@ class TimerHeap:
         while heap and heap[0][0] <= now:
             _, sequence, kind, key = heappop(heap)
             kind.fire(key, sequence)
-        self.due_at = heap[0][0] if heap else _NEVER
+        self.due_at = heap[0][0] if heap else NEVER
         return True
 
 

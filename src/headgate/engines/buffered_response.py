@@ -27,6 +27,7 @@ class BufferedResponse:
         "status",
     )
     usage_estimated = False
+    secret = ""
 
     def __init__(self, status: int, body: bytes, *, blames: bool = False) -> None:
         self.status = status

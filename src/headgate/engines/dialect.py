@@ -15,7 +15,7 @@ from typing import Final, Protocol, cast
 
 import msgspec
 
-from headgate.model.ticket import Api
+from headgate.model.ticket import FORM_APIS, Api
 from headgate.model.units import RequestId
 from headgate.ports.engine import Call, EngineLimits, EngineResponse, FramedResponse
 from headgate.wire.doors import DOORS
@@ -29,10 +29,12 @@ OPENAI_PATHS: Final[Mapping[Api, str]] = MappingProxyType(
         Api.RESPONSES: "/v1/responses",
         Api.MESSAGES: "/v1/messages",
         Api.COUNT_TOKENS: "/v1/messages/count_tokens",
+        Api.TRANSCRIPTIONS: "/v1/audio/transcriptions",
+        Api.TRANSLATIONS: "/v1/audio/translations",
         **{api: door.paths[0] for api, door in DOORS.items()},
     }
 )
-OPTIONAL_APIS: Final = frozenset({Api.MESSAGES, Api.COUNT_TOKENS, *DOORS})
+OPTIONAL_APIS: Final = frozenset({Api.MESSAGES, Api.COUNT_TOKENS, *FORM_APIS, *DOORS})
 """APIs that an engine may lack, depending on its version, its options and its model."""
 
 # Client errors that are not caused by the request itself but by the gateway's key, address, proxy, rate or model name.
@@ -166,6 +168,8 @@ class Dialect:
     The gateway sets it to true in every streaming request, because an engine notices a disconnect when it writes.
     Progress events that the caller did not request are removed.
     """
+    transcript_usage_field: str | None = None
+    """Form field that makes the engine report usage at the end of a streamed transcript."""
     unstreamable_fields: frozenset[str] = frozenset()
     """Fields that, in combination, this engine accepts only in non-streaming requests."""
     joins_streams: bool = False

@@ -1,12 +1,12 @@
 """LoRA adapters of one engine: observed, reported, loaded and unloaded.
 
 The engine's list of models shows which adapters it holds, and its metrics show how many it computes at the same time.
-Adapters with a source are loaded if the engine lacks them. An adapter that this process has loaded is unloaded when the
-configuration no longer has it and no request in flight uses it.
+Adapters with a source are loaded if the engine lacks them. An adapter that this process has loaded is unloaded when no
+pool of the engine has it any more and no request in flight uses it.
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -15,12 +15,13 @@ import aiohttp
 from headgate.engines.engine_tls import EngineTls
 from headgate.engines.http_engine import authorization, url_at
 from headgate.engines.page import failure_reason
+from headgate.model.units import EndpointId
 from headgate.ports.api_key import ApiKey
 from headgate.ports.tls import InvalidTlsFile
 from headgate.wire.openai_bodies import read_error
 
 LOAD_S_MAX: Final = 60.0
-"""Maximum time to load or unload an adapter, in seconds. The engine is not probed in the meantime."""
+"""Maximum time to load or unload an adapter, in seconds."""
 HELD_MAX: Final = 1_000
 """Maximum number of adapters of one engine. Further ones are ignored."""
 NAME_CHARS_MAX: Final = 256
@@ -85,39 +86,120 @@ class AdapterApi:
         return f"POST {path} returned {answer.status}: {read_error(said)}{hint}"
 
 
+class AdapterLoader:
+    """Loads and unloads the adapters of one engine, for its endpoints in all pools.
+
+    An adapter is loaded if any pool has it with a source. It is unloaded once no pool has it.
+    """
+
+    def __init__(self, in_use: Callable[[Collection[EndpointId]], Collection[str]]) -> None:
+        """`in_use` returns the adapters with requests in flight on these endpoints."""
+        self._in_use = in_use
+        self.members: dict[EndpointAdapters, None] = {}
+        """Endpoints on the engine, as an ordered set."""
+        self._known: dict[EndpointId, None] = {}
+        """All endpoints that have been on the engine. Those that have left may still have requests in flight."""
+        self.listed: Collection[str] = ()
+        """The engine's list of models."""
+        self._loaded: dict[str, str] = {}
+        """Source of each adapter that was loaded by this process."""
+        self._rounds_left: dict[str, int] = {}
+        """Number of probes until the next attempt to load or unload an adapter may be made."""
+
+    def add(self, member: "EndpointAdapters") -> None:
+        self.members[member] = self._known[member.endpoint_id] = None
+
+    def retry(self) -> None:
+        """Makes the next attempts possible at once, because the configuration has changed."""
+        self._rounds_left.clear()
+
+    def forget(self) -> None:
+        """Called when a different engine may be running at the address."""
+        self._loaded.clear()
+        self._rounds_left.clear()
+
+    def begin_round(self) -> bool:
+        """Called for each probe. Returns whether there are adapters to load or unload."""
+        for name in list(self._rounds_left):
+            self._rounds_left[name] -= 1
+            if not self._rounds_left[name]:
+                del self._rounds_left[name]
+        return next(self._missing(), None) is not None or next(self._unneeded(), None) is not None
+
+    async def sync(self, changed: Callable[[], None]) -> None:
+        """Loads and unloads adapters, one after another. Calls `changed` when the list of models must be read again."""
+        while (unneeded := next(self._unneeded(), None)) is not None:
+            member = next(iter(self.members))
+            if self._record(member, unneeded, await member.api.unload(unneeded)):
+                self._loaded.pop(unneeded, None)
+                # It may have to be loaded from another source.
+                self._rounds_left.pop(unneeded, None)
+            changed()
+        while (missing := next(self._missing(), None)) is not None:
+            member, name, source = missing
+            if self._record(member, name, await member.api.load(name, source)):
+                self._loaded[name] = source
+            changed()
+
+    def _missing(self) -> Iterator[tuple["EndpointAdapters", str, str]]:
+        """Yields adapters that can be loaded now, with an endpoint that needs each and its source."""
+        for member in self.members:
+            for name, source in member.options.sources.items():
+                if source is not None and name not in self.listed and name not in self._rounds_left:
+                    yield member, name, source
+
+    def _unneeded(self) -> Iterator[str]:
+        """Yields adapters that can be unloaded now."""
+        for name, loaded in self._loaded.items():
+            sources = {each.options.sources[name] for each in self.members if name in each.options.sources}
+            # A pool without a source uses the adapter as it is.
+            needed = loaded in sources or None in sources
+            if not needed and self.members and name not in self._rounds_left and name not in self._in_use(self._known):
+                yield name
+
+    def _record(self, member: "EndpointAdapters", name: str, problem: str | None) -> bool:
+        """Returns whether there was no problem. In any case, the next attempt is made a few probes later."""
+        self._rounds_left[name] = ROUNDS_BETWEEN_TRIES
+        if problem is not None:
+            member.log_problem(name, problem)
+        return problem is None
+
+
 class EndpointAdapters:
-    """Adapters of one engine."""
+    """Adapters of one endpoint, as its engine lists them and its pool needs them."""
 
     def __init__(
         self,
+        endpoint_id: EndpointId,
         api: AdapterApi,
+        loader: AdapterLoader,
         report: Callable[[tuple[str, ...], int | None], None],
-        in_use: Callable[[], Collection[str]],
         log_problem: Callable[[str, str], None],
     ) -> None:
-        """`report` receives the adapters that the engine holds and their maximum number in use, after each change.
-
-        `in_use` returns the adapters with requests in flight, and `log_problem` receives an adapter and its problem.
+        """`loader` belongs to the engine. `report` receives the adapters that the engine holds and their maximum number
+        in use, after each change. `log_problem` receives an adapter and its problem.
         """
-        self._api = api
+        self.endpoint_id = endpoint_id
+        self.api = api
+        self.loader = loader
         self._report = report
-        self._in_use = in_use
-        self._log_problem = log_problem
+        self.log_problem = log_problem
         self.options = AdapterOptions()
         """Adapters of the pool, as given to `change`."""
-        self._loaded: dict[str, str] = {}
-        """Source of each adapter that was loaded by this process."""
-        self._listed: tuple[str, ...] = ()
+        self._held: tuple[str, ...] = ()
         self._max_lora: int | None = None
         self._reported: tuple[tuple[str, ...], int | None] | None = None
-        self._rounds_left: dict[str, int] = {}
-        """Number of probes until the next attempt to load or unload an adapter may be made."""
+        loader.add(self)
 
     def change(self, options: AdapterOptions) -> None:
         """Applies the configuration. The next list of models shows which of the adapters the engine holds."""
         self.options = options
-        self._rounds_left.clear()
+        self.loader.retry()
         self.report_again()
+
+    def close(self) -> None:
+        """Called when the endpoint leaves the engine."""
+        self.loader.members.pop(self, None)
 
     def report_again(self) -> None:
         """Makes the next list of models be reported, even if nothing has changed."""
@@ -131,50 +213,22 @@ class EndpointAdapters:
             for name in listed
             if len(name) <= NAME_CHARS_MAX and (name in options.sources or (options.discover and name in children))
         ]
-        self._listed = tuple(sorted(held[:HELD_MAX]))
-        self._tell()
+        self._held = tuple(sorted(held[:HELD_MAX]))
+        self.loader.listed = listed
+        self._report_changes()
 
     def observe_limit(self, max_lora: int | None) -> None:
         """Records the maximum number of adapters in use. Engines report it only after their first request."""
         if max_lora is not None:
             self._max_lora = max_lora
-            self._tell()
+            self._report_changes()
 
-    def _tell(self) -> None:
-        now = (self._listed, self._max_lora)
+    def _report_changes(self) -> None:
+        now = (self._held, self._max_lora)
         if self.options and now != self._reported:
             self._reported = now
             self._report(*now)
 
-    def forget(self) -> None:
+    def forget_limit(self) -> None:
         """Called when a different engine may be running at the address."""
-        self._loaded.clear()
-        self._rounds_left.clear()
         self._max_lora = None
-
-    async def sync(self) -> bool:
-        """Loads and unloads adapters. Returns whether the engine's list of models has to be read again."""
-        for name in list(self._rounds_left):
-            self._rounds_left[name] -= 1
-            if not self._rounds_left[name]:
-                del self._rounds_left[name]
-        sources = self.options.sources
-        changed = False
-        for name in [each for each, source in self._loaded.items() if sources.get(each) != source]:
-            if name not in self._rounds_left and name not in self._in_use():
-                changed = True
-                if self._note(name, await self._api.unload(name)):
-                    del self._loaded[name]
-        for name, source in sources.items():
-            if source is not None and name not in self._listed and name not in self._rounds_left:
-                changed = True
-                if self._note(name, await self._api.load(name, source)):
-                    self._loaded[name] = source
-        return changed
-
-    def _note(self, name: str, problem: str | None) -> bool:
-        """Returns whether there was no problem. In any case, the next attempt is made a few probes later."""
-        self._rounds_left[name] = ROUNDS_BETWEEN_TRIES
-        if problem is not None:
-            self._log_problem(name, problem)
-        return problem is None

@@ -22,11 +22,13 @@ If several processes share their engines, only one of them probes. In the others
 import asyncio
 import random
 from collections.abc import Callable, Collection
+from functools import partial
 from typing import Final
 
 import aiohttp
 
 from headgate.core.events import EndpointNotReady, EndpointProbed, EndpointReady, Event
+from headgate.engines.adapter_tasks import AdapterTasks
 from headgate.engines.dialect import Dialect, Signal
 from headgate.engines.endpoint_adapters import EndpointAdapters
 from headgate.engines.engine_tls import EngineTls
@@ -108,6 +110,7 @@ class EngineWatch:
         self._engines: dict[EngineKey, WatchedEngine] = {}
         self._engine_of: dict[EndpointId, WatchedEngine] = {}
         self._tasks: dict[EngineKey, asyncio.Task[None]] = {}
+        self._adapters = AdapterTasks(partial(self.probe_now, models=True), self._ended)
         self._ending: set[asyncio.Task[None]] = set()
         self._count = 0
         self._paused = False
@@ -192,9 +195,10 @@ class EngineWatch:
         self._tasks[engine.key] = task
 
     def _end(self, key: EngineKey) -> None:
-        if (task := self._tasks.pop(key, None)) is not None:
-            self._ending.add(task)
-            task.cancel()
+        for task in (self._tasks.pop(key, None), self._adapters.pop(key)):
+            if task is not None:
+                self._ending.add(task)
+                task.cancel()
 
     async def stop(self) -> None:
         for endpoint_id in list(self._watched):
@@ -261,10 +265,7 @@ class EngineWatch:
             if serving:
                 async with self._scrape_slots.slots(responsive=serving[0].scrape.telemetry is not None):
                     await self._scrape(serving)
-            for watched in serving:
-                if watched.adapters is not None and await watched.adapters.sync():
-                    engine.endpoints[0].probe.forget_models()
-                    engine.probe_requested.set()
+                self._adapters.start(engine)
             for watched in engine.endpoints:
                 self._report_missing(watched)
             if not serving:
@@ -296,7 +297,9 @@ class EngineWatch:
             self._report(EndpointNotReady(watched.endpoint_id))
         adapters = watched.adapters if health.verdict is ProbeVerdict.SERVING else None
         if adapters is not None and not watched.reported_ready:
-            adapters.forget()
+            adapters.forget_limit()
+            if not any(each.reported_ready for each in self._engine_of[watched.endpoint_id].endpoints):
+                adapters.loader.forget()
         if adapters is not None:
             # Before the endpoint is ready, so that it gets no requests of adapters that it does not hold.
             adapters.observe_models(health.models, health.adapters)

@@ -9,7 +9,7 @@ import asyncio
 import re
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 from urllib.parse import urlsplit
@@ -25,7 +25,7 @@ from headgate.engines.faults import failure_reason, fault_of
 from headgate.engines.http_response import HttpResponse
 from headgate.engines.joined_response import join_stream
 from headgate.model.fault import Fault
-from headgate.model.ticket import Api
+from headgate.model.ticket import FORM_APIS, Api
 from headgate.model.units import SECOND, Duration, RequestId
 from headgate.ports.api_key import ApiKey
 from headgate.ports.engine import Call, EngineFault, EngineResponse
@@ -53,7 +53,9 @@ _RESERVED_HEADERS: Final = frozenset(
     {"authorization", "connection", "content-length", "content-type", "host", "x-request-id"}
 )
 """Headers that callers cannot override."""
+_BETA_HEADER: Final = "anthropic-beta"
 
+_JSON_LINE: Final = "content-type: application/json\r\n"
 _MISSING_STATUSES: Final = (405, 501)
 """Statuses of an engine that does not offer an API, besides 404 for an unknown path. A retry would not help."""
 _ERROR_BODY_BYTES_MAX: Final = 64 * 1024
@@ -116,6 +118,7 @@ class HttpEngine:
         api_key: ApiKey | str | None,
         dialect: Dialect,
         passes_priority: bool = False,
+        anthropic_betas: Sequence[str] = (),
         joins_streams: bool = True,
         on_connected: Callable[[Duration], None] | None = None,
         budget: TurnBudget | None = None,
@@ -124,6 +127,7 @@ class HttpEngine:
     ) -> None:
         """Creates a client without opening a connection.
 
+        A hosted provider receives only those values of the header `anthropic-beta` that are in `anthropic_betas`.
         `on_connected` receives the time that each new connection took to open. `budget` limits parsing across all
         engines that share it, and `dns` caches host addresses for them. If either is None, the engine creates its own.
         `tls` applies to `https` URLs; if None, the engine's certificate is verified with the system's authorities.
@@ -135,18 +139,16 @@ class HttpEngine:
         self._port = parts.port or (80 if self._tls is None else 443)
         self.served_model = served_model
         self._passes_priority = passes_priority
+        self._anthropic_betas = frozenset(anthropic_betas)
         self._on_connected = on_connected
         self._dialect = dialect
         self._joins_streams = joins_streams and dialect.joins_streams
         self._streams_differ: set[Api] = set()
         """APIs for which this engine's stream differed from its non-streaming response."""
-        self._key = (api_key.value if isinstance(api_key, ApiKey) else api_key or "").encode()
+        self._secret = api_key.value if isinstance(api_key, ApiKey) else api_key or ""
         self._common_headers = _header_lines(parts.netloc, api_key)
         self._base_path = _base_path(url)
-        self._request_starts = {
-            api: f"POST {self._base_path}{path} HTTP/1.1\r\n{self._common_headers}"
-            for api, path in dialect.paths.items()
-        }
+        self._request_starts = _request_starts(dialect, self._base_path, self._common_headers)
         self._adapter = dialect.adapter(self) if dialect.adapter is not None else None
         self._loop = asyncio.get_running_loop()
         self._budget = budget or turn_budget()
@@ -171,6 +173,8 @@ class HttpEngine:
             answer = await self._ask(self._as_stream(call))
             answer.reports_progress = True
             return answer
+        if call.api in FORM_APIS:
+            call = _with_usage(call, self._dialect.transcript_usage_field)
         answer = await self._ask(call)
         if answer.status < 404 or call.api not in OPTIONAL_APIS:
             return answer
@@ -222,14 +226,16 @@ class HttpEngine:
             cache_salt=call.cache_salt if self._dialect.supports_cache_salt else None,
         )
         closes = call.body.stream and not self._dialect.keeps_connection_after_stream
-        head = self._head(
-            self._request_starts[call.api], call.request_id, call.headers, sum(map(len, body)), closes=closes
-        )
+        start = self._request_starts[call.api]
+        if call.api in FORM_APIS:
+            start += f"content-type: {call.body.content_type}\r\n"
+        head = self._head(start, call.request_id, call.headers, sum(map(len, body)), closes=closes)
         connection = self._take_idle() or await self._connect()
         if self._dialect.reports_rate_limits:
             return await self._ask_provider(connection, [head, *body], call)
         answer = await connection.ask([head, *body], self._dialect, call.on_sent)
-        return answer if answer.status < 300 or not self._key else await _read_error(answer, self._key)
+        answer.secret = self._secret
+        return await _read_error(answer) if answer.status >= 300 and self._secret else answer
 
     async def _ask_provider(
         self, connection: EngineConnection, question: list[bytes | memoryview], call: Call
@@ -241,7 +247,8 @@ class HttpEngine:
             answer = await connection.ask(question, self._dialect, call.on_sent)
         finally:
             self._unanswered -= 1
-        reply = answer if answer.status < 300 else await _read_error(answer, self._key)
+        answer.secret = self._secret
+        reply = answer if answer.status < 300 else await _read_error(answer)
         # A single request that exceeds the limit does not mean that the provider accepts nothing else.
         rejects_all = answer.status != 429 or not reply.is_request_error(b"")
         limits = read_rate_limits(answer.status if rejects_all else 400, answer.headers, time.time())
@@ -263,11 +270,12 @@ class HttpEngine:
         sent: Callable[[], None] | None = None,
     ) -> _Answer:
         """Sends a request on behalf of a protocol adapter."""
-        start = f"{method} {self._base_path}{path} HTTP/1.1\r\n{self._common_headers}"
+        start = f"{method} {self._base_path}{path} HTTP/1.1\r\n{self._common_headers}{_JSON_LINE}"
         head = self._head(start, request_id, headers, sum(map(len, body)), closes=False)
         connection = self._take_idle() or await self._connect()
         answer = await connection.ask([head, *body], self._dialect, sent)
-        return answer if answer.status < 300 or not self._key else await _read_error(answer, self._key)
+        answer.secret = self._secret
+        return await _read_error(answer) if answer.status >= 300 and self._secret else answer
 
     @property
     def connections(self) -> int:
@@ -316,12 +324,10 @@ class HttpEngine:
     def _head(
         self, start: str, request_id: RequestId, headers: Mapping[str, str], length: int, *, closes: bool = False
     ) -> bytes:
-        lines, forwarded = start, self._dialect.forwarded_headers
-        for name, value in headers.items():
-            if forwarded is not None and name.lower() not in forwarded:
-                continue
-            if name.lower() not in _RESERVED_HEADERS and not _INVALID_HEADER_CHARS.search(value):
-                lines += f"{name}: {value}\r\n"
+        forwarded = self._dialect.forwarded_headers
+        if forwarded is not None and headers:
+            headers = _allowed_headers(headers, forwarded, self._anthropic_betas)
+        lines = start + _call_header_lines(headers)
         if closes:
             lines += "connection: close\r\n"
         if forwarded is None:
@@ -403,6 +409,38 @@ class HttpEngine:
             self._pruning = self._loop.call_later(IDLE_S_MAX, self._prune)
 
 
+def _request_starts(dialect: Dialect, base_path: str, common_headers: str) -> dict[Api, str]:
+    """Returns the first lines of the requests to each API, which are the same for all requests."""
+    return {
+        api: f"POST {base_path}{path} HTTP/1.1\r\n{common_headers}" + ("" if api in FORM_APIS else _JSON_LINE)
+        for api, path in dialect.paths.items()
+    }
+
+
+def _call_header_lines(headers: Mapping[str, str]) -> str:
+    """Returns the headers of a call, except those that callers cannot override."""
+    lines = ""
+    for name, value in headers.items():
+        if name.lower() not in _RESERVED_HEADERS and not _INVALID_HEADER_CHARS.search(value):
+            lines += f"{name}: {value}\r\n"
+    return lines
+
+
+def _allowed_headers(headers: Mapping[str, str], names: frozenset[str], betas: frozenset[str]) -> dict[str, str]:
+    """Returns the headers that a hosted provider may receive, with only these beta features."""
+    allowed = {name.lower(): value for name, value in headers.items() if name.lower() in names}
+    if (asked := allowed.pop(_BETA_HEADER, None)) is not None:
+        kept = [beta for beta in map(str.strip, asked.split(",")) if beta in betas]
+        if kept:
+            allowed[_BETA_HEADER] = ",".join(kept)
+    return allowed
+
+
+def _with_usage(call: Call, field: str | None) -> Call:
+    """Returns the call with a request for usage, if the engine has a field for it in streamed transcripts."""
+    return call if field is None or not call.body.stream else replace(call, body=call.body.as_stream(field))
+
+
 def _header_lines(host: str, api_key: ApiKey | str | None) -> str:
     """Returns the headers that every request carries."""
     lines = {
@@ -410,14 +448,14 @@ def _header_lines(host: str, api_key: ApiKey | str | None) -> str:
         "accept": "*/*",
         # The relay must be able to scan the stream and forward each event as it arrives.
         "accept-encoding": "identity",
-        "content-type": "application/json",
         "user-agent": "headgate",
     } | authorization(api_key)
     return "".join(f"{name}: {value}\r\n" for name, value in lines.items())
 
 
-async def _read_error(answer: HttpResponse, key: bytes) -> BufferedResponse:
+async def _read_error(answer: HttpResponse) -> BufferedResponse:
     """Returns an error response without the gateway's key, which some engines repeat in their messages."""
+    key = answer.secret.encode()
     body = await _read_start(answer, _ERROR_BODY_BYTES_MAX + len(key))
     blames = answer.is_request_error(body)
     if key:

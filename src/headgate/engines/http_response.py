@@ -53,6 +53,7 @@ class HttpResponse:
         "headers",
         "is_framed",
         "reports_progress",
+        "secret",
         "status",
         "take",
         "take_chunk",
@@ -63,6 +64,7 @@ class HttpResponse:
         self.status = status
         self.content_type = content_type
         self.reports_progress = False
+        self.secret = ""
         self.body_headers: tuple[tuple[bytes, bytes], ...] = ()
         self.is_framed = True
         self.dialect: Dialect

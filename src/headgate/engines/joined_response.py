@@ -50,7 +50,8 @@ class JoinedResponse(BufferedResponse):
     __slots__ = ("_stream",)
 
     def __init__(self, stream: HttpResponse, whole: JoinedBody) -> None:
-        super().__init__(whole.status, whole.body)
+        secret = stream.secret.encode() if whole.status >= 300 else b""
+        super().__init__(whole.status, whole.body.replace(secret, b"***") if secret else whole.body)
         self._stream = stream
 
     def is_request_error(self, body: bytes) -> bool:

@@ -110,6 +110,8 @@ class Probe:
         self._last_health: Health | None = None
         """Result of the last probe that read the list of models, if probes have succeeded since then."""
         self._probes_since_models = 0
+        self._models_outdated = False
+        """Whether the next probe must read the list of models, even if one that is under way reads it."""
 
     async def health(self) -> Health:
         health = await self._health()
@@ -140,9 +142,11 @@ class Probe:
                 status, body = await self._get(self._dialect.health_path)
                 if status != 200:
                     return _unhealthy(self._dialect.health_path, status, body)
-                if self._last_health is not None and self._probes_since_models < PROBES_PER_MODEL_LIST - 1:
+                known = None if self._models_outdated else self._last_health
+                if known is not None and self._probes_since_models < PROBES_PER_MODEL_LIST - 1:
                     self._probes_since_models += 1
-                    return self._last_health
+                    return known
+            self._models_outdated = False
             status, body = await self._get(self._dialect.models_path)
         except PageUnavailable as unheard:
             return Health(ProbeVerdict.NO_RESPONSE, problem=str(unheard), trouble=unheard.trouble)
@@ -201,7 +205,7 @@ class Probe:
 
     def forget_models(self) -> None:
         """Makes the next probe read the list of models."""
-        self._last_health = None
+        self._models_outdated = True
 
     def _wrong_model(self, models: tuple[str, ...], adapters: tuple[str, ...] = ()) -> Health:
         shown = ", ".join(models[:MODELS_SHOWN_MAX]) + (", …" if len(models) > MODELS_SHOWN_MAX else "")

@@ -17,7 +17,7 @@ _CALLER_FIELDS: Final = (
 """Request fields that identify a caller, or that control Headgate or the operator's own engines."""
 _ROUTING_FIELDS: Final = (
     *("api_base", "api_key", "api_version", "base_url", "custom_llm_provider", "deployment_id", "organization"),
-    *("extra_body", "extra_headers", "extra_query", "headers", "region_name", "ssl_verify"),
+    *("anthropic_beta", "extra_body", "extra_headers", "extra_query", "headers", "region_name", "ssl_verify"),
     *("content_policy_fallbacks", "context_window_fallbacks", "disable_fallbacks", "fallbacks"),
     *("max_retries", "num_retries", "request_timeout", "stream_timeout", "timeout"),
     *("model_info", "model_list", "models", "plugins", "preset", "provider", "route", "transforms"),
@@ -39,8 +39,11 @@ PRIVATE_PREFIXES: Final = (
 DISABLED_FIELDS: Final = frozenset({"store"})
 """Request fields that make the provider keep the request. Some providers do so by default, so false must be sent."""
 _PAYMENT_REQUIRED: Final = 402
-_QUOTA_KINDS: Final = ("insufficient_quota", "billing_")
-"""Starts of the codes and types of errors about the operator's account."""
+_ACCOUNT_KINDS: Final = ("insufficient_quota", "billing_", "no_db_connection")
+"""Starts of the codes and types of errors about the operator's account.
+
+LiteLLM without a database returns status 400 with the last one for a wrong key.
+"""
 # Patterns for the start of a message, because the rest may repeat values of the request. LiteLLM puts the names of its
 # exceptions first, and for some vendors the start of their error bodies.
 _LITELLM: Final = r"(?:litellm\.\w+: )?(?:\w+Error: )?(?:\w+Exception ?- ?)?"
@@ -57,7 +60,7 @@ def is_provider_request_error(status: int, body: bytes) -> bool:
     if status == _PAYMENT_REQUIRED or not 400 <= status < 500:
         return False
     message, kinds = error_fields(body)
-    if any(kind.startswith(_QUOTA_KINDS) for kind in kinds) or _NO_CREDIT.match(message) is not None:
+    if any(kind.startswith(_ACCOUNT_KINDS) for kind in kinds) or _NO_CREDIT.match(message) is not None:
         return False
     return is_request_error(status, body) or (status == 429 and _TOO_LARGE.match(message) is not None)
 

@@ -19,6 +19,7 @@ from headgate.engines.dialect import Dialect, Signal, VersionSource
 from headgate.engines.reported_limits import vllm_limits
 from headgate.model.ticket import Api
 from headgate.wire.response_shape import ResponseShape
+from headgate.wire.transcription import USAGE_FIELD
 
 _TOP: Final = ("service_tier", "system_fingerprint", "kv_transfer_params", "ec_transfer_params", "metrics")
 _USAGE: Final = ("prompt_tokens_details", "completion_tokens_details")
@@ -41,6 +42,7 @@ _COMPLETIONS: Final = ResponseShape(
 
 VLLM: Final = Dialect(
     name="vllm",
+    transcript_usage_field=USAGE_FIELD,
     keeps_connection_after_stream=True,
     joins_streams=True,
     unjoined_fields=frozenset(

@@ -10,11 +10,13 @@ from enum import StrEnum
 from typing import Final, NewType
 
 from headgate.model.message import message
-from headgate.model.units import Duration, Instant
+from headgate.model.units import MINUTE, Duration, Instant
 
 NanoUsd = NewType("NanoUsd", int)
 
 NANO_USD_PER_USD: Final = 1_000_000_000
+_HOUR: Final = 60 * MINUTE
+_HALF_AN_HOUR: Final = _HOUR // 2
 
 
 class PriceKind(StrEnum):
@@ -39,6 +41,14 @@ class Price:
     """Price per million prompt tokens found in the engine's prefix cache."""
     output_per_1m_tokens: NanoUsd = NanoUsd(0)
     """Price per million output tokens."""
+
+    @property
+    def is_per_token(self) -> bool:
+        return bool(self.input_per_1m_tokens or self.cached_per_1m_tokens or self.output_per_1m_tokens)
+
+    def of_time(self, duration_ns: int) -> NanoUsd:
+        """Returns the cost of this much time of one endpoint, rounded."""
+        return NanoUsd((duration_ns * self.per_hour + _HALF_AN_HOUR) // _HOUR)
 
 
 def price_at(prices: Sequence[Price], now: Instant) -> Price | None:
@@ -99,6 +109,10 @@ class Bill:
     input_nano_usd: NanoUsd
     output_nano_usd: NanoUsd
     overhead_nano_usd: NanoUsd
+
+    @property
+    def nano_usd(self) -> NanoUsd:
+        return NanoUsd(self.input_nano_usd + self.output_nano_usd + self.overhead_nano_usd)
 
 
 @message

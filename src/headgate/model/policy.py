@@ -156,7 +156,7 @@ class Pool:
     scales: bool = False
     """Whether the number of endpoints depends on the load (`scaling`)."""
     max_lora: int | None = None
-    """Maximum number of distinct LoRA adapters with requests in flight on one endpoint. None if not configured."""
+    """Maximum number of distinct LoRA adapters with requests in flight on one engine. None if not configured."""
     discovers_adapters: bool = False
     """Whether each adapter that an endpoint reports is a model, even if it is not in the policy."""
     hosted: bool = False

@@ -27,6 +27,9 @@ class Api(StrEnum):
     POOLING = "pooling"
     TOKENIZE = "tokenize"
     DETOKENIZE = "detokenize"
+    TRANSCRIPTIONS = "transcriptions"
+    TRANSLATIONS = "translations"
+    """Transcripts in English, of audio in any language."""
 
 
 APIS_WITHOUT_OUTPUT: Final = (
@@ -39,10 +42,17 @@ APIS_WITHOUT_OUTPUT: Final = (
     Api.POOLING,
     Api.TOKENIZE,
     Api.DETOKENIZE,
+    Api.TRANSCRIPTIONS,
+    Api.TRANSLATIONS,
 )
-"""APIs whose responses contain no generated tokens. Only the size of the input counts."""
+"""APIs whose responses contain no generated tokens, or only as many as follow from the input, as in a transcript.
+
+Only the size of the input counts.
+"""
 TOKENIZER_APIS: Final = (Api.COUNT_TOKENS, Api.TOKENIZE, Api.DETOKENIZE)
 """APIs that only need the engine's tokenizer. The prompt of a request is always one sequence."""
+FORM_APIS: Final = (Api.TRANSCRIPTIONS, Api.TRANSLATIONS)
+"""APIs whose requests are forms with an audio file instead of JSON objects."""
 ANTHROPIC_APIS: Final = (Api.MESSAGES, Api.COUNT_TOKENS)
 """APIs with Anthropic's error format and headers."""
 PROMPT_BYTES_MAX: Final = 1 << 31
@@ -123,11 +133,13 @@ class Ticket:
     def output_limit(self, cap: int | None) -> int | None:
         """Returns the maximum length of a response, based on the caller's limit and the cap.
 
-        None if neither sets a limit.
+        None if neither sets a limit. Caps do not apply to APIs without output.
         """
         asked = self.output_tokens_max
-        if cap is None or asked is None:
-            return cap if asked is None else asked
+        if cap is None:
+            return asked
+        if asked is None:
+            return None if self.api in APIS_WITHOUT_OUTPUT else cap
         return min(cap, asked)
 
     def answers(self, n_max: int | None) -> int:

@@ -8,6 +8,7 @@ A request that falls back to another model's pool counts as an extra attempt in 
 the request. The budget for extra attempts therefore limits all fallbacks, including rejected ones.
 """
 
+from headgate.core.admission.assignment import assign
 from headgate.core.admission.feasibility import deadline_infeasible_rejection
 from headgate.core.admission.gate import (
     Admitted,
@@ -30,7 +31,6 @@ from headgate.core.admission.gate import (
 from headgate.core.admission.overflow import overflow_on_arrival
 from headgate.core.admission.retry_after import clamp_retry_after
 from headgate.core.commands import Command, End
-from headgate.core.estimate import estimate
 from headgate.core.request_state import Request
 from headgate.core.scheduler_state import SchedulerState
 from headgate.model.outcome import Outcome
@@ -87,8 +87,9 @@ class Admission:
             refusal = quarantine_rejection(request, quarantine_ns)
         if refusal is not None:
             return Assessment(ticket, request, refusal)
-        if state.rules.overflows and (spilled := self._overflow(request, verdict, now)) is not None:
-            return spilled
+        if state.rules.overflow_pools and overflow_on_arrival(request, verdict.service_class, state, now):
+            state.overload.set_sheddability(request, state.queue.backlog, state.fleet)
+            return Assessment(ticket, request, self._rejection(request, now, overflows=True))
         until = self._exhausted_until(request, now) if state.rules.hosted_pools else None
         if until is None and state.fleet.live_count(request.pools):
             refusal = missing_adapter_rejection(request, state.fleet) if request.adapter else None
@@ -99,24 +100,6 @@ class Admission:
             return Assessment(ticket, request, refusal)
         self.assign(request, fallback, now)
         return Assessment(ticket, request, self._rejection(request, now), fallback.pools[0])
-
-    def _overflow(self, request: Request, verdict: Admitted, now: Instant) -> Assessment | None:
-        """Assigns the overflow pools to a request that its own pools would serve too late.
-
-        Returns None, and leaves the request with its own pools, if they are not needed or a limit or budget rejects it
-        there.
-        """
-        state = self._state
-        other = overflow_on_arrival(request, verdict.service_class, state, now)
-        if other is None:
-            return None
-        self.assign(request, other, now)
-        if (refusal := self._rejection(request, now)) is None:
-            return Assessment(request.ticket, request, None)
-        request.shed_rank = None
-        self.assign(request, verdict, now)
-        request.overflow_note = f"; no overflow to pool {', '.join(other.pools)}: {refusal.reason}"
-        return None
 
     def fallback(self, request: Request, now: Instant) -> Admitted | None:
         """Returns a fallback model's pools that can serve the request, if their budget for extra attempts allows it."""
@@ -158,15 +141,18 @@ class Admission:
             request.held_for = pool
         return refusal
 
-    def _rejection(self, request: Request, now: Instant) -> Rejection | None:
-        """Returns the rejection for a request that the policy allows and its pools can serve, or None."""
+    def _rejection(self, request: Request, now: Instant, *, overflows: bool = False) -> Rejection | None:
+        """Returns the rejection for a request that the policy allows and its pools can serve, or None.
+
+        If it overflows, an overflow pool has a slot for it, so that the load of its own pools does not matter.
+        """
         state = self._state
         backlog = state.queue.backlog
         # Checks without anything to check are not called.
         return (
             (limit_rejection(request, state.limits, now) if state.limits.paths else None)
-            or state.overload.rejection(request, backlog, state.fleet, state.retry_budget, now)
-            or (self._queue_rejection(request, now) if request.held_for is None else None)
+            or (None if overflows else state.overload.rejection(request, backlog, state.fleet, state.retry_budget, now))
+            or (self._queue_rejection(request, now) if request.held_for is None and not overflows else None)
             or (budget_rejection(request, state.budgets, now) if state.budgets.enabled else None)
             or (retry_rejection(request, backlog, state.retry_budget, now) if request.ticket.client_retries else None)
         )
@@ -232,21 +218,6 @@ class Admission:
 
         If the request is already admitted, its budget reservation moves with it.
         """
-        state = self._state
-        fleet, budgets, predictions, rules = state.fleet, state.budgets, state.predictions, state.rules
-        request.service_class, request.pools, request.model = admitted.service_class, admitted.pools, admitted.model
-        request.route = admitted.route
-        request.fell_back = admitted.model != request.ticket.model
-        if admitted.overflow:
-            request.overflowed, request.overflow_note = True, f"; overflow: {admitted.overflow}"
-        elif request.overflow_note:
-            request.overflowed, request.overflow_note = False, ""
-        estimate(request, predictions, fleet, rules)
-        state.overload.degrade(request, fleet, budgets.degradation_level(request))
-        if request.level:
-            estimate(request, predictions, fleet, rules)
-        if budgets.cost_capped and budgets.apply_cost_cap(request, fleet, now):
-            estimate(request, predictions, fleet, rules)
-        request.work_key = (request.pools, request.service_class.band, request.long_prompt)
-        if budgets.claims:
-            budgets.update_reservation(request, now)
+        assign(request, admitted, self._state, now)
+        if self._state.budgets.claims:
+            self._state.budgets.update_reservation(request, now)

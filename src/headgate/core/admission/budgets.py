@@ -163,19 +163,34 @@ class Budgets:
                 return self._budget_shortage(tally, budget, request.reserved, now)
         return None
 
-    def allows_pools(self, request: Request, pools: tuple[PoolName, ...], now: Instant) -> bool:
-        """Returns whether the budgets and the cost limit allow an admitted request to move to these pools."""
-        if not self.enabled:
-            return True
+    def cost_limit_shortage(self, request: Request, pools: tuple[PoolName, ...], now: Instant) -> str:
+        """Returns by how much these pools exceed the cost limit of the request's class. Empty if they do not."""
+        if not self.cost_capped or (limit := self._cost_limit(request)) is None:
+            return ""
+        if (most := self._max_cost_in(request, pools, now)) <= limit:
+            return ""
+        allowed = f'class "{request.service_class.name}" allows at most {format_usd(limit)}'
+        return f"the request may cost up to {format_usd(most)} there, but {allowed}"
+
+    def has_budget(self, request: Request) -> bool:
+        """Returns whether any budget applies to the request."""
+        return bool(self._tallies.tallies_for(request.ticket.tenant, request.service_class.name))
+
+    def budget_shortage(self, request: Request, now: Instant) -> str:
+        """Returns which budget does not cover the request in addition to what it has reserved. Empty if all do."""
+        most = max_cost(request, self._rules, now)
+        claim = self.claims.get(request.ticket.request_id)
+        more = NanoUsd(most - (0 if claim is None else claim.amount))
+        for tally in self._tallies.tallies_for(request.ticket.tenant, request.service_class.name):
+            if more > 0 and (budget := tally.exceeded_budget(more)) is not None:
+                return self._budget_shortage(tally, budget, most, now).reason
+        return ""
+
+    def _max_cost_in(self, request: Request, pools: tuple[PoolName, ...], now: Instant) -> NanoUsd:
         before, request.pools = request.pools, pools
         most = max_cost(request, self._rules, now)
         request.pools = before
-        if (limit := self._cost_limit(request)) is not None and most > limit:
-            return False
-        claim = self.claims.get(request.ticket.request_id)
-        more = NanoUsd(most - (0 if claim is None else claim.amount))
-        tallies = self._tallies.tallies_for(request.ticket.tenant, request.service_class.name)
-        return more <= 0 or all(tally.exceeded_budget(more) is None for tally in tallies)
+        return most
 
     def _cost_limit(self, request: Request) -> int | None:
         """Returns the cost limit of the request's class in nano-dollars, or None if the class has no limit."""
@@ -313,7 +328,7 @@ class Budgets:
 def paid_by_tenant(bills: Iterable[Bill]) -> NanoUsd:
     whole = 0
     for bill in bills:
-        amount = bill.input_nano_usd + bill.output_nano_usd + bill.overhead_nano_usd
+        amount = bill.nano_usd
         if amount and PAYER_BY_CAUSE[bill.cause] is _TENANT:
             whole += amount
     return NanoUsd(whole)

@@ -146,13 +146,13 @@ def fallback_for(
 
 
 def overflow_rule(request: Request, rules: Rules) -> Overflow | None:
-    """Returns the overflow rule for a request that uses its own pools. None if it may not overflow.
+    """Returns the overflow rule for a request that is queued for its own pools. None if it may not overflow.
 
     A request whose last attempt failed in an overflow pool waits for its own pools.
     """
     model = rules.models.get(request.ticket.model)
     rule = None if model is None else model.overflow
-    if rule is None or request.overflowed or request.fell_back:
+    if rule is None or request.fell_back:
         return None
     if request.avoid is not None and request.avoid.pool in rule.pools:
         return None

@@ -288,7 +288,7 @@ class DemandObserver:
 
     def _count_sent(self, ticket: Ticket, command: Dispatch) -> None:
         self._count(ticket, command.pool, command.caps, command.model)
-        if command.model is not None or (self._rules.overflows and self._overflowed(ticket, command.pool)):
+        if command.model is not None or (self._rules.overflow_pools and self._overflowed(ticket, command.pool)):
             self._count_unsent(ticket)
 
     def _overflowed(self, ticket: Ticket, pool: PoolName) -> bool:

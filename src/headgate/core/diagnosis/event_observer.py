@@ -347,7 +347,7 @@ class EventObserver:
             lengths = seen.lengths_of(end.service_class)
             lengths.asked += end.attempts == 0
             for bill in end.bills:
-                lengths.cost += bill.input_nano_usd + bill.output_nano_usd + bill.overhead_nano_usd
+                lengths.cost += bill.nano_usd
         if end.outcome is _REQUEST_COMPLETED:
             if not request.judged:
                 _judge_response(request, self.classes, now)

@@ -7,13 +7,14 @@ The order is:
 3. Within a tenant, requests that return after a failed attempt, then those with the earliest due time, then the oldest.
 
 A request that may use several pools waits for all of them and is sent to the first one with capacity. Pools that share
-engines (`shared_engines`) are served in one order, as if they were one pool.
+engines (`shared_engines`) are served in one order, as if they were one pool. A request that may overflow waits for the
+overflow pools of its model in the same way, but its work counts only for its own pools.
 
 A tenant's requests share a queue if they may use the same endpoints and are similar in size. If the head of a queue
-does not fit, the requests behind it are unlikely to fit either. Four kinds of request have separate queues so that
+does not fit, the requests behind it are unlikely to fit either. Five kinds of request have separate queues so that
 they do not block others: requests that should not return to the endpoint of their failed attempt, requests with long
-prompts that wait for the long lane, requests from a member that cannot reach an endpoint, and requests of each LoRA
-adapter.
+prompts that wait for the long lane, requests from a member that cannot reach an endpoint, requests of each LoRA
+adapter, and requests that may overflow.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -30,16 +31,16 @@ from headgate.core.routing.shared_engines import PoolGroups
 from headgate.model.units import ClassName, Instant, PoolName, TenantId
 
 _STALE_ENTRIES_MAX: Final = 64
-_NO_CLASS: Final = ClassName("")
 
 
-_QueueKey = tuple[tuple[PoolName, ...], EndpointRecord | None, bool, ClassName, str, str]
+_QueueKey = tuple[tuple[PoolName, ...], EndpointRecord | None, bool, str, str, str]
 """Properties that all requests in one queue of a tenant share. In order:
 
-- the pools;
+- the pools, including the overflow pools for which the requests wait;
 - the endpoint to avoid;
 - whether the prompt is long;
-- the class if slots are reserved for it or an operator holds it, otherwise empty;
+- the class if slots are reserved for it or an operator holds it, the class and the tenant if the requests may overflow,
+  because their budget may not cover that, otherwise empty;
 - the cell member that holds the requests if there is an endpoint that the member cannot use, otherwise empty;
 - the LoRA adapter, which may have to wait for a slot of its own, otherwise empty.
 
@@ -116,8 +117,16 @@ class Backlog:
 
     def remove(self, request: Request) -> None:
         self._bands[request.service_class.band].remove(request)
+        self.uncount(request)
+
+    def uncount(self, request: Request) -> None:
+        """Stops counting a request that leaves the backlog."""
         self._count(request, -1)
         self.work.remove(request)
+
+    def add_overflow(self, request: Request, pools: tuple[PoolName, ...]) -> None:
+        """Lets a queued request wait for these overflow pools, too."""
+        self._bands[request.service_class.band].add_overflow(request, pools, self.held_classes)
 
     def requeue(self, request: Request) -> None:
         """Moves a request to another queue after the endpoints that it may use have changed, if it is queued."""
@@ -125,26 +134,35 @@ class Backlog:
         if (band := self._bands.get(request.service_class.band)) is not None:
             band.requeue(request, self.held_classes)
 
-    def offer(self, pool: PoolName, ask: Callable[[Request], int | None], closed: tuple[int, ...] = ()) -> bool:
+    def offer(
+        self,
+        pool: PoolName,
+        ask: Callable[[Request], int | None],
+        is_blocked: Callable[[str], bool],
+        closed: tuple[int, ...] = (),
+    ) -> bool:
         """Offers a slot in `pool` to the head of each queue, in order, until one accepts it.
 
-        `ask` returns the charge for the tenant if the request accepts the slot. Bands in `closed` are skipped. Returns
-        whether any request accepted the slot.
+        If the request accepts the slot, `ask` calls `uncount` and returns the charge for the tenant. `is_blocked`
+        returns whether no request of a LoRA adapter can accept it. Bands in `closed` are skipped. Returns whether any
+        request accepted the slot.
         """
         for number in self._min_shares.order(pool, self._bands):
             band = self._bands[number]
             if number in closed or not band.waiting_for.get(pool):
                 continue
-            if (request := band.offer(pool, ask)) is not None:
-                self._count(request, -1)
-                self.work.remove(request)
+            if (request := band.offer(pool, ask, is_blocked)) is not None:
                 if self._min_shares.enabled:
                     self._min_shares.record_served(pool, number, request.cost_ns, self._waiting_bands(pool))
                 return True
         return False
 
     def offer_to_group(
-        self, pools: tuple[PoolName, ...], ask: Callable[[Request], int | None], closed: set[int]
+        self,
+        pools: tuple[PoolName, ...],
+        ask: Callable[[Request], int | None],
+        is_blocked: Callable[[str], bool],
+        closed: set[int],
     ) -> bool:
         """Like `offer`, for a slot on an engine that these pools share."""
         group = pools[0]
@@ -152,14 +170,17 @@ class Backlog:
             band = self._bands[number]
             if number in closed or not any(band.waiting_for.get(each) for each in pools):
                 continue
-            if (request := band.offer_to_group(pools, ask)) is not None:
-                self._count(request, -1)
-                self.work.remove(request)
+            if (request := band.offer_to_group(pools, ask, is_blocked)) is not None:
                 if self._min_shares.enabled:
                     waiting = dict.fromkeys(number for each in pools for number in self._waiting_bands(each))
                     self._min_shares.record_served(group, number, request.cost_ns, waiting)
                 return True
         return False
+
+    def may_use_slots(self, band: int, pool: PoolName) -> bool:
+        """Returns whether requests of the band may use free slots in the pool now, as its minimum share allows."""
+        group = self._groups.get(pool, ())
+        return bool(self._min_shares.order(group[0] if group else pool, (band,), group))
 
     def fair_queue(self, band: int, pool: PoolName) -> FairQueue:
         """Returns the order of the tenants in this band of the pool."""
@@ -249,9 +270,10 @@ class _Band:
         turns.restore(counter)
 
     def push(self, request: Request, held_classes: tuple[ClassName, ...]) -> None:
-        account = request.account
-        self._enqueue(request, held_classes)
-        for pool in request.pools:
+        self._wait_for(self._enqueue(request, held_classes), request.account)
+
+    def _wait_for(self, pools: tuple[PoolName, ...], account: TenantId) -> None:
+        for pool in pools:
             self.waiting_for[pool] = self.waiting_for.get(pool, 0) + 1
             self.fair_queue(pool).add(account)
 
@@ -267,7 +289,14 @@ class _Band:
             self._dequeue(request)
             self._enqueue(request, held_classes)
 
-    def _enqueue(self, request: Request, held_classes: tuple[ClassName, ...]) -> None:
+    def add_overflow(self, request: Request, pools: tuple[PoolName, ...], held_classes: tuple[ClassName, ...]) -> None:
+        self._dequeue(request)
+        request.overflow_pools = pools
+        self._enqueue(request, held_classes)
+        self._wait_for(pools, request.account)
+
+    def _enqueue(self, request: Request, held_classes: tuple[ClassName, ...]) -> tuple[PoolName, ...]:
+        """Adds the request to a queue of its tenant. Returns the pools for which it waits."""
         if (lines := self._waiting.get(request.account)) is None:
             lines = self._waiting[request.account] = {}
         places = _queue_key(request, held_classes)
@@ -275,8 +304,10 @@ class _Band:
             line = lines[places] = _TenantQueue(places)
         line.push(request)
         self._queue_of[request.sequence] = line
+        return line.pools
 
-    def _dequeue(self, request: Request) -> None:
+    def _dequeue(self, request: Request) -> tuple[PoolName, ...]:
+        """Removes the request from its queue. Returns the pools for which it has waited."""
         line = self._queue_of.pop(request.sequence)
         del line.waiting[request.sequence]
         if not line.waiting:
@@ -285,10 +316,10 @@ class _Band:
                 del self._waiting[request.account]
             else:
                 del lines[line.key]
+        return line.pools
 
     def remove(self, request: Request) -> None:
-        self._dequeue(request)
-        for pool in request.pools:
+        for pool in self._dequeue(request):
             self.waiting_for[pool] = left = self.waiting_for[pool] - 1
             if not left and self._group_is_idle(pool):
                 self.fair_queue(pool).clear()
@@ -303,47 +334,58 @@ class _Band:
         if pool in self.fair_queues:
             self.fair_queues[pool].settle(account, difference)
 
-    def offer(self, pool: PoolName, ask: Callable[[Request], int | None]) -> Request | None:
+    def offer(
+        self, pool: PoolName, ask: Callable[[Request], int | None], is_blocked: Callable[[str], bool]
+    ) -> Request | None:
         turns = self.fair_queues.get(pool)
         taken: Request | None = None
 
         def ask_tenant(account: TenantId) -> int:
             nonlocal taken
-            heads = self._heads(account, pool)
+            heads = self._heads(account, pool, is_blocked)
             for head in heads:
                 if (charge := ask(head)) is not None:
                     taken = head
                     return charge
-            return PASSED if heads else IDLE
+            return PASSED if heads or self._waits(account, pool) else IDLE
 
         if turns is not None and turns.offer(ask_tenant) and taken is not None:
             self.remove(taken)
         return taken
 
-    def offer_to_group(self, pools: tuple[PoolName, ...], ask: Callable[[Request], int | None]) -> Request | None:
+    def offer_to_group(
+        self, pools: tuple[PoolName, ...], ask: Callable[[Request], int | None], is_blocked: Callable[[str], bool]
+    ) -> Request | None:
         taken: Request | None = None
 
         def ask_tenant(account: TenantId) -> int:
             nonlocal taken
-            heads = dict.fromkeys(head for pool in pools for head in self._heads(account, pool))
+            heads = dict.fromkeys(head for pool in pools for head in self._heads(account, pool, is_blocked))
             for head in sorted(heads, key=_precedence):
                 if (charge := ask(head)) is not None:
                     taken = head
                     return charge
-            return PASSED if heads else IDLE
+            return PASSED if heads or any(self._waits(account, pool) for pool in pools) else IDLE
 
         if self.fair_queue(pools[0]).offer(ask_tenant) and taken is not None:
             self.remove(taken)
         return taken
 
-    def _heads(self, account: TenantId, pool: PoolName) -> list[Request]:
-        """Returns the heads of the tenant's queues that may use this pool, in dispatch order."""
+    def _waits(self, account: TenantId, pool: PoolName) -> bool:
+        """Returns whether the tenant has queued requests that may use this pool."""
+        return any(pool in line.pools for line in self._waiting.get(account, {}).values())
+
+    def _heads(self, account: TenantId, pool: PoolName, is_blocked: Callable[[str], bool]) -> list[Request]:
+        """Returns the heads of the tenant's queues that may use this pool, in dispatch order.
+
+        Queues of blocked adapters are left out, because there may be many.
+        """
         lines = self._waiting.get(account)
         if lines is None:
             return []
         heads: list[Request] = []
         for line in lines.values():
-            if pool in line.pools:
+            if pool in line.pools and not (line.adapter and is_blocked(line.adapter)):
                 heads.append(line.head())  # noqa: PERF401 - A comprehension would be one more function call.
         return heads if len(heads) == 1 else sorted(heads, key=_precedence)
 
@@ -351,11 +393,11 @@ class _Band:
 class _TenantQueue:
     """Requests of one tenant that may use the same endpoints, in dispatch order."""
 
-    __slots__ = ("_heap", "key", "pools", "waiting")
+    __slots__ = ("_heap", "adapter", "key", "pools", "waiting")
 
     def __init__(self, key: _QueueKey) -> None:
         self.key = key
-        self.pools = key[0]
+        self.pools, self.adapter = key[0], key[5]
         self._heap: list[tuple[Instant, int, Request]] = []
         """Heap of (due time, sequence number, request). Stale entries are dropped when they reach the top."""
         self.waiting: dict[int, Request] = {}
@@ -380,9 +422,13 @@ class _TenantQueue:
 
 def _queue_key(request: Request, apart: tuple[ClassName, ...]) -> _QueueKey:
     service_class = request.service_class
+    pools = request.pools
     own = service_class.reserve_percent or service_class.name in apart
-    reserved_for = service_class.name if own else _NO_CLASS
-    return request.pools, request.avoid, request.long_prompt, reserved_for, request.isolated_member, request.adapter
+    separate: str = service_class.name if own else ""
+    if request.overflow_pools:
+        pools += request.overflow_pools
+        separate = f"{service_class.name} {request.ticket.tenant}"
+    return pools, request.avoid, request.long_prompt, separate, request.isolated_member, request.adapter
 
 
 def _precedence(request: Request) -> tuple[bool, Instant, int]:

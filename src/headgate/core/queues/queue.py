@@ -3,6 +3,9 @@
 `backlog` and `fair_queue` decide the order. A request may wait as long as its class allows, counted over all attempts,
 but only while its response could still start in time. A request that is held for the first endpoint of a pool (`holds`)
 has a separate limit. The hold ends when an endpoint of any of its pools is live. From then on, the usual limit applies.
+
+If a model has overflow pools, a timer of each of its requests shows when the request has waited long enough to use them
+(`admission/overflow`).
 """
 
 from collections.abc import Iterable
@@ -13,21 +16,26 @@ from headgate.core.overload import Overload
 from headgate.core.queues.backlog import Backlog
 from headgate.core.queues.holds import Holds
 from headgate.core.queues.min_shares import MinShares
-from headgate.core.request_state import NEVER, NO_CHECK, Request
+from headgate.core.request_state import Request
 from headgate.core.routing.fleet import FleetState
 from headgate.core.rules import Rules
-from headgate.core.timers import TimerHeap, Timers
+from headgate.core.timers import NEVER, TimerHeap, Timers
 from headgate.model.units import Duration, Instant, PoolName, RequestId, after, format_seconds
 
 
 class Queue:
-    __slots__ = ("_fleet", "_overload", "_rules", "arrival", "backlog", "expiry_timers", "holds", "min_shares")
+    __slots__ = (
+        *("_fleet", "_overload", "_rules", "arrival", "backlog", "expiry_timers", "holds", "min_shares"),
+        "overflow_timers",
+    )
 
     def __init__(self, rules: Rules, fleet: FleetState, overload: Overload, timer_heap: TimerHeap) -> None:
         self._rules, self._fleet, self._overload = rules, fleet, overload
         self.min_shares = MinShares()
         self.backlog = Backlog(self.min_shares, fleet.engines.groups)
         self.expiry_timers: Timers[RequestId] = Timers(timer_heap)
+        self.overflow_timers: Timers[RequestId] = Timers(timer_heap)
+        """Times at which queued requests may overflow, or their budgets are checked again."""
         self.holds = Holds()
         self.arrival: Request | None = None
         """Request that has just been admitted to an empty queue. The dispatcher sends it at once or enqueues it."""
@@ -38,6 +46,7 @@ class Queue:
         self.holds.change_rules(rules)
         self.min_shares.change_rules(rules.min_shares)
         self.backlog = Backlog(self.min_shares, self._fleet.engines.groups)
+        self.overflow_timers.clear_all()
 
     def regroup(self) -> None:
         """Updates the order of service after pools have begun or ceased to share engines."""
@@ -57,31 +66,42 @@ class Queue:
         hold = request.held_for
         wait_ns = self.wait_ns_left(request, now) if hold is None else self._hold(request, hold, out)
         self._set_expiry(request, wait_ns, now)
-        self.push(request)
+        self.push(request, now)
 
     def _set_expiry(self, request: Request, wait_ns: Duration, now: Instant) -> None:
         expires, deadline = Instant(now + wait_ns), request.deadline
-        if self._rules.overflows:
-            expires = self._overflow_check(request, expires, now)
         if deadline is None or expires < deadline.at:
             self.expiry_timers.set(request.ticket.request_id, expires)
 
-    def _overflow_check(self, request: Request, expires: Instant, now: Instant) -> Instant:
-        """Returns when to check whether the request overflows, at the latest at the end of its maximum wait."""
-        request.expires_at = NO_CHECK
-        if (rule := overflow_rule(request, self._rules)) is None:
-            return expires
-        check = after(now, Duration(max(0, rule.after_ns - request.waited_ns + request.held_ns)))
-        request.expires_at = expires
-        return min(check, expires)
+    def _set_overflow_timer(self, request: Request, now: Instant) -> None:
+        """Sets the time at which the request may overflow, at the latest the end of its maximum wait."""
+        rule, request_id = overflow_rule(request, self._rules), request.ticket.request_id
+        if rule is None or request.overflow_pools:
+            self.overflow_timers.clear(request_id)
+            return
+        bound = min(
+            rule.after_ns - request.waited_ns + request.held_ns, self.wait_ns_left(request, request.queued_since)
+        )
+        due, deadline = Instant(max(now, request.queued_since + bound)), request.deadline
+        if deadline is None or due < deadline.at:
+            self.overflow_timers.set(request_id, due)
 
-    def push(self, request: Request) -> None:
+    def push(self, request: Request, now: Instant) -> None:
+        if self._rules.overflow_pools:
+            self._set_overflow_timer(request, now)
         if request.ticket.gateway:
             gateway = request.ticket.gateway
             request.isolated_member = gateway if gateway in self._fleet.health.reach.avoided else ""
         self.backlog.push(request)
         self._overload.enqueued(request)
         self._fleet.queue_changed(request.pools)
+        if request.overflow_pools:
+            self._fleet.queue_changed(request.overflow_pools)
+
+    def add_overflow(self, request: Request, pools: tuple[PoolName, ...]) -> None:
+        """Lets a queued request wait for these overflow pools, too."""
+        self.backlog.add_overflow(request, pools)
+        self._fleet.queue_changed(pools)
 
     def isolate_member(self, member: str, requests: Iterable[Request]) -> None:
         """Moves this member's queued requests to separate queues, because the member may use fewer endpoints."""
@@ -100,6 +120,9 @@ class Queue:
         # The next request in the same queue may fit where this one did not.
         self._fleet.queue_changed(request.pools)
         self.expiry_timers.clear(request.ticket.request_id)
+        if self._rules.overflow_pools:
+            self.overflow_timers.clear(request.ticket.request_id)
+            self._fleet.queue_changed(request.overflow_pools)
         self._overload.dequeued(request)
         if request.held_for is not None and self.holds.remove(request):
             request.held_ns = Duration(request.held_ns + now - request.queued_since)
@@ -121,6 +144,8 @@ class Queue:
             _end_hold(request, now)
             self.expiry_timers.clear(request.ticket.request_id)
             self._set_expiry(request, self.wait_ns_left(request, now), now)
+            if self._rules.overflow_pools:
+                self._set_overflow_timer(request, now)
 
     def retry_hold_pool(self, request: Request, now: Instant) -> PoolName | None:
         """Returns the pool for which a request may be held after an attempt, if none of its pools is live.
@@ -166,7 +191,7 @@ def queue_timeout_reason(request: Request) -> str:
         why = f" and can no longer meet {target}"
     else:
         why = f', the maximum in class "{service_class.name}"'
-    return f"waited {format_seconds(request.waited_ns)}{held}{why}"
+    return f"waited {format_seconds(request.waited_ns)}{held}{why}{request.overflow_note}"
 
 
 def decisive_target(request: Request) -> str:

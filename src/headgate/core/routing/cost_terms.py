@@ -59,7 +59,7 @@ def distance(endpoint: EndpointRecord, request: Request, _cached_tokens: int) ->
 
 def adapter_load(endpoint: EndpointRecord, request: Request, _cached_tokens: int) -> int:
     """Time to load the request's LoRA adapter, unless the adapter is active."""
-    return 0 if request.adapter in endpoint.adapters.active else endpoint.settings.adapter_load_ns
+    return 0 if request.adapter in endpoint.adapters.slots.active else endpoint.settings.adapter_load_ns
 
 
 def later_tokens(endpoint: EndpointRecord, request: Request, _cached_tokens: int) -> int:

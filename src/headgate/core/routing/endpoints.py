@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from headgate.core.cost import first_token_ns
 from headgate.core.engine_time import EngineTime
-from headgate.core.routing.adapter_slots import AdapterSlots
+from headgate.core.routing.adapter_slots import HeldAdapters
 from headgate.core.routing.devices import InFlightLoad
 from headgate.core.routing.provider_quota import ProviderQuota
 from headgate.core.routing.response_times import ResponseTimes
@@ -161,7 +161,7 @@ class EndpointRecord(InFlightLoad):
         self.engine_load: InFlightLoad = self
         """Loads that determine the headroom: the endpoint's own or, if a device or engine is shared, the total."""
         self.in_flight_max = self.limit = endpoint.in_flight_max
-        self.speed_estimator, self.sequence_limit, self.adapters = SpeedEstimator(), SequenceLimit(), AdapterSlots()
+        self.speed_estimator, self.sequence_limit, self.adapters = SpeedEstimator(), SequenceLimit(), HeldAdapters()
         self.tpot_ns: Duration | None = None
         """TPOT limit for accepting requests, in nanoseconds."""
         self.apply_settings(terms)

@@ -27,6 +27,7 @@ from headgate.core.routing.pools import PoolRecord
 from headgate.core.routing.provider_quotas import ProviderQuotas
 from headgate.core.routing.turnover import MILLE
 from headgate.core.rules import Rules
+from headgate.core.timers import NEVER
 from headgate.model.endpoint import Endpoint, EndpointState
 from headgate.model.money import EndpointTime
 from headgate.model.speed import EngineSpeed
@@ -141,7 +142,10 @@ class FleetState:
         return any(pool.is_warming for name in pools if (pool := self.pools.get(name)) is not None)
 
     def least_loaded_pool(self) -> PoolName | None:
-        """Returns the changed pool with the least loaded endpoint. Drops pools without headroom from `dispatchable`."""
+        """Returns the changed pool with the least loaded endpoint, an overflow pool only if no other pool has changed.
+
+        Drops pools without headroom from `dispatchable`.
+        """
         best: PoolName | None = None
         least_ns = 0
         # A copy, because the loop drops names.
@@ -155,6 +159,8 @@ class FleetState:
                 endpoint = pool.least_loaded()
                 assert endpoint is not None, f"pool {name} counts endpoints with headroom but its heaps are empty"
                 load_ns = endpoint.load_ns()
+                if name in self._rules.overflow_pools:
+                    load_ns += NEVER
                 if best is None or load_ns < least_ns:
                     best, least_ns = name, load_ns
         return best
@@ -211,7 +217,7 @@ class FleetState:
         record.leaving = False
         record.update_limit()
         self._placement.move(record, endpoint, now)
-        if record.company:
+        if self.engines.changed:
             self._update_drained()
         self._placement.place(record)
 

@@ -37,8 +37,12 @@ class Placement:
         return self.pools[endpoint.pool].endpoints.values()
 
     def forget_prefixes(self, endpoint: EndpointRecord) -> None:
-        """Drops what is cached on an endpoint that restarts or no longer accepts requests."""
-        endpoint.adapters.forget_active()
+        """Drops what is cached on an endpoint that restarts or no longer accepts requests.
+
+        The loaded adapters belong to the engine, which may continue to serve another pool.
+        """
+        if not any(each.serving for each in endpoint.company):
+            endpoint.adapters.slots.forget_active()
         pool = self.pools[endpoint.pool]
         pool.prefixes.forget(endpoint.slot)
         pool.sessions.forget(endpoint.id)

@@ -7,12 +7,9 @@ because of its rate, receives nothing until its reset. That is not a failure of 
 A new scheduler does not know the limits. It learns them from the next response.
 """
 
-from typing import Final
-
+from headgate.core.timers import NEVER
 from headgate.model.provider_limits import ProviderLimits
 from headgate.model.units import Instant, after
-
-NEVER: Final = Instant(2**62)
 
 
 class ProviderQuota:

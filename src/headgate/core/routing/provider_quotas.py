@@ -2,8 +2,8 @@
 
 from headgate.core.routing.endpoints import EndpointRecord
 from headgate.core.routing.placement import Placement
-from headgate.core.routing.provider_quota import NEVER, ProviderQuota
-from headgate.core.timers import TimerHeap, Timers
+from headgate.core.routing.provider_quota import ProviderQuota
+from headgate.core.timers import NEVER, TimerHeap, Timers
 from headgate.model.endpoint import EndpointState
 from headgate.model.provider_limits import ProviderLimits
 from headgate.model.units import EndpointId, Instant, PoolName

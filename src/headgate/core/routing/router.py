@@ -147,7 +147,7 @@ class LeastTimeRouter:
         for endpoint in pool.endpoints.values():
             if endpoint.heap_entry is not None and self._passes(endpoint, request, promised):
                 # With equal scores, an endpoint that does not have to replace an active adapter comes first.
-                rank = self._score_ns(request, endpoint, 0), len(endpoint.adapters.active)
+                rank = self._score_ns(request, endpoint, 0), len(endpoint.adapters.slots.active)
                 if best is None or rank < least:
                     best, least = endpoint, rank
         return best
@@ -304,4 +304,4 @@ def dispatch_reason(endpoint: EndpointRecord, promised: Reservation) -> str:
 
 def adapter_reason(endpoint: EndpointRecord, adapter: str) -> str:
     """Returns the part of the reason that concerns the LoRA adapter. The request must not be in flight yet."""
-    return f'; adapter "{adapter}" {"is active" if adapter in endpoint.adapters.active else "has to be loaded"}'
+    return f'; adapter "{adapter}" {"is active" if adapter in endpoint.adapters.slots.active else "has to be loaded"}'

@@ -2,7 +2,8 @@
 
 The address of an engine may belong to several pools, for example if the engine serves several models. Each pool has its
 own endpoint for the address, with its own prompts in flight. These endpoints share what belongs to the engine: its
-slots, its KV cache, its pending prompts, the limits and the foreign load that its metrics reveal, and its time.
+slots, its adapter slots, its KV cache, its pending prompts, the limits and the foreign load that its metrics reveal,
+and its time.
 
 Pools that share an engine, directly or through other pools, form a group. A group has one order of priority bands and
 one fair queue per band, because its requests compete for the same capacity.
@@ -12,6 +13,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from headgate.core.engine_time import EngineTime
+from headgate.core.routing.adapter_slots import AdapterSlots
 from headgate.core.routing.endpoints import EndpointRecord
 from headgate.core.routing.sequence_limit import SequenceLimit
 from headgate.model.units import EndpointId, Instant, PoolName
@@ -49,13 +51,14 @@ class SharedEngines:
             endpoint.engine_time.share()
             return None
         endpoint.sequence_limit = first.sequence_limit
+        endpoint.adapters.move_to(first.adapters.slots)
         unused, endpoint.engine_time = endpoint.engine_time, first.engine_time
         if endpoint.serving:
             endpoint.engine_time.mark_ready(now)
         return unused
 
     def leave(self, endpoint: EndpointRecord) -> None:
-        """Removes an endpoint from its engine. If others remain, it gets a clock and a sequence limit of its own."""
+        """Removes an endpoint from its engine. If others remain, it gets a clock and limits of its own."""
         members = self._members[endpoint.engine]
         del members[endpoint.id]
         if not members:
@@ -67,6 +70,7 @@ class SharedEngines:
             shared = endpoint.engine_time
             endpoint.engine_time = shared.split_off(endpoint.id, endpoint.pool, ready=endpoint.serving)
             endpoint.sequence_limit = SequenceLimit()
+            endpoint.adapters.move_to(AdapterSlots())
             shared.endpoint_id, shared.pool = first.id, first.pool
 
     def counts_time(self, endpoint: EndpointRecord) -> bool:

@@ -28,13 +28,14 @@ def is_about_request(status: int) -> bool:
 class PassthroughResponse:
     """Engine response to one request, passed through. Closing it ends the call."""
 
-    __slots__ = ("_answer", "_over", "content_type", "reports_progress", "status")
+    __slots__ = ("_answer", "_over", "content_type", "reports_progress", "secret", "status")
     usage_estimated = False
 
     def __init__(self, answer: EngineResponse, over: asyncio.Future[None]) -> None:
         self.status = answer.status
         self.content_type = answer.content_type
         self.reports_progress = answer.reports_progress
+        self.secret = answer.secret
         self._answer = answer
         self._over = over
 
@@ -104,6 +105,7 @@ class AssembledResponse:
         "status",
         "usage_estimated",
     )
+    secret = ""
 
     def __init__(self, held_bytes_max: int = BUFFERED_BYTES_MAX) -> None:
         self._buffered_bytes_max = held_bytes_max
@@ -211,6 +213,7 @@ class BatchErrorResponse:
 
     __slots__ = ("_body", "content_type", "reports_progress", "request_error", "status")
     usage_estimated = False
+    secret = ""
 
     def __init__(self, status: int, content_type: str, body: bytes, *, blames: bool) -> None:
         self.status = status

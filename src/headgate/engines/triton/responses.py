@@ -21,6 +21,7 @@ class TranslatedResponse:
         "content_type",
         "is_framed",
         "reports_progress",
+        "secret",
         "status",
     )
     usage_estimated = False
@@ -34,6 +35,7 @@ class TranslatedResponse:
         self.body_headers: tuple[tuple[bytes, bytes], ...] = ()
         self.is_framed = stream.is_framed
         self.reports_progress = False
+        self.secret = stream.secret
 
     async def read(self) -> bytes:
         while not self._ended:

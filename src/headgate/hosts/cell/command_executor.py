@@ -37,6 +37,15 @@ class CommandExecutor:
         self._deciding = False
         self.decision_time = DecisionTime()
 
+    def add_observer(self, observer: Observer) -> Callable[[], None]:
+        """Adds an observer. Returns a function that removes it."""
+        self._observers = (*self._observers, observer)
+
+        def remove() -> None:
+            self._observers = tuple(each for each in self._observers if each is not observer)
+
+        return remove
+
     def notify(self, handler: Callable[..., None], *arguments: object) -> None:
         """Passes the node input that produces no commands."""
         try:

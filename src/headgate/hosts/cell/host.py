@@ -200,6 +200,10 @@ class CellHost:
         if self._sending is not None:
             self._sending.cancel()
 
+    def add_observer(self, observer: Observer) -> Callable[[], None]:
+        """Adds an observer of this process's requests. Returns a function that removes it."""
+        return self._executor.add_observer(observer)
+
     def summary(self) -> Summary:
         return self._node.summary()
 

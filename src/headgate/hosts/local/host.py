@@ -71,6 +71,16 @@ class LocalHost:
             self._deciding = False
         self._set_timer()
 
+    def add_observer(self, observer: Observer) -> Callable[[], None]:
+        """Adds an observer. Returns a function that removes it."""
+        observe = observer.observe
+        self._observe = (*self._observe, observe)
+
+        def remove() -> None:
+            self._observe = tuple(each for each in self._observe if each is not observe)
+
+        return remove
+
     def summary(self) -> Summary:
         return self._scheduler.summary()
 

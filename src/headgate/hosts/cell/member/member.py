@@ -153,13 +153,11 @@ class Member:
                 self.rules.budgets = event
             case SharesAssigned():
                 self.rules.shares = event
+            case EndpointJoined(endpoint):
+                self.endpoints.apply_event(event)
+                event = EndpointJoined(self.endpoints.by_id[endpoint.id])
             case (
-                EndpointJoined()
-                | EndpointReady()
-                | EndpointNotReady()
-                | EndpointMetricsReported()
-                | EndpointProbed()
-                | EndpointLeaving()
+                EndpointReady() | EndpointNotReady() | EndpointMetricsReported() | EndpointProbed() | EndpointLeaving()
             ):
                 self.endpoints.apply_event(event)
         return self._update_settings(event, now)

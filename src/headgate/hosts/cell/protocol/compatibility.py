@@ -37,6 +37,8 @@ APIS_SINCE: Final[Mapping[Api, tuple[int, Api]]] = {
     Api.POOLING: (4, Api.EMBEDDINGS),
     Api.TOKENIZE: (4, Api.EMBEDDINGS),
     Api.DETOKENIZE: (4, Api.EMBEDDINGS),
+    Api.TRANSCRIPTIONS: (4, Api.EMBEDDINGS),
+    Api.TRANSLATIONS: (4, Api.EMBEDDINGS),
 }
 """First protocol version that knows each API, and the API that earlier versions schedule in the same way."""
 

@@ -5,6 +5,7 @@ or as the next scheduler.
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from headgate.core.events import (
     EndpointJoined,
@@ -31,7 +32,7 @@ class KnownEndpoints:
         """Applies an event from this process. Returns the update for other processes, if any."""
         match event:
             case EndpointJoined(endpoint):
-                self.by_id[endpoint.id] = endpoint
+                self.by_id[endpoint.id] = self._with_adapters(endpoint)
                 self._ready.setdefault(endpoint.id, False)
             case EndpointReady(endpoint_id) | EndpointNotReady(endpoint_id):
                 if endpoint_id not in self.by_id:
@@ -46,6 +47,16 @@ class KnownEndpoints:
                 return None
         endpoint_id = event.endpoint.id if isinstance(event, EndpointJoined) else event.endpoint_id
         return EndpointUpdate(self.by_id[endpoint_id], self._ready[endpoint_id])
+
+    def _with_adapters(self, endpoint: Endpoint) -> Endpoint:
+        """Returns the endpoint with the adapters that are known.
+
+        Every process has a fleet, but only the one that probes the engines observes their adapters.
+        """
+        known = self.by_id.get(endpoint.id)
+        if known is None or endpoint.adapters is not None:
+            return endpoint
+        return replace(endpoint, adapters=known.adapters, max_lora=known.max_lora)
 
     def apply_update(self, update: EndpointUpdate | EndpointRemoved) -> None:
         """Applies an update from the scheduler."""
