@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 from headgate.model.caps import Caps, ReasoningEffort
-from headgate.model.ticket import APIS_WITHOUT_OUTPUT, Api
+from headgate.model.ticket import APIS_WITHOUT_OUTPUT, FORM_APIS, Api
 from headgate.wire.request_body import BadRequest, RequestBody
 
 TIGHT = Caps(
@@ -22,7 +22,7 @@ OURS = {"model", "stream_options", "priority", "cache_salt"}
 
 
 def one_input(data: bytes) -> None:
-    for api in Api:
+    for api in set(Api) - set(FORM_APIS):
         try:
             body = RequestBody.parse(data, api)
         except BadRequest as bad:

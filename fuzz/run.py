@@ -28,6 +28,7 @@ TARGETS = (
     "replies",
     "connection",
     "engine_connection",
+    "multipart",
     "trace_context",
 )
 SECONDS = 30

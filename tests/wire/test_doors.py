@@ -184,6 +184,25 @@ def test_images_count_by_type_in_every_pair(api: Api, fields: dict[str, object],
     assert tokens <= body.prompt_bytes <= tokens + 200
 
 
+LARGE_IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * 1_000_000}}
+
+
+@pytest.mark.parametrize("api", [Api.POOLING, Api.CLASSIFY, Api.EMBEDDINGS])
+@pytest.mark.parametrize(
+    ("prompts", "images"),
+    [
+        ([LARGE_IMAGE], 1),
+        (["a", {"content": [LARGE_IMAGE, {"type": "text", "text": "b"}]}, [LARGE_IMAGE, LARGE_IMAGE]], 3),
+    ],
+)
+def test_images_among_the_inputs_count_by_type(api: Api, prompts: list[object], images: int) -> None:
+    body = a_body(api, input=prompts)
+    tokens = images * IMAGE_TOKENS * BYTES_PER_TOKEN
+
+    assert (body.length.media, body.length.prompts) == (True, len(prompts))
+    assert tokens <= body.prompt_bytes <= tokens + 200
+
+
 @pytest.mark.parametrize("text", ["image_url", '"image_url"', 'a "file" b'])
 def test_name_of_media_in_a_text_counts_as_text(text: str) -> None:
     fields = {"query": text, "documents": [text]}

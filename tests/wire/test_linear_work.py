@@ -75,6 +75,29 @@ def test_work_is_linear_no_matter_how_the_stream_is_split(feed: str, unit: str, 
     assert twice <= 60 * 3000
 
 
+@pytest.mark.parametrize("unit", [b"\n\n", b"\n\r\n", b":\n\n", b":\r\n\r\n", b"a\n\n"])
+@pytest.mark.parametrize("feed", ["chat", "messages", "joined", "triton", "triton chunks"])
+def test_tiny_events_without_data_are_not_handled_one_by_one(feed: str, unit: bytes) -> None:
+    take, read = FEEDS[feed](), unit * (16_384 // len(unit))
+
+    assert count_executed_lines(lambda: take(read), *MODULES) < 200
+
+
+def test_comments_above_the_limit_are_not_searched_again() -> None:
+    scanner, read = StreamScanner(keep_usage_chunk=False, comments_max=4_000), b"\n\n" * 8_192
+
+    assert count_executed_lines(lambda: scanner.feed(read), *MODULES) < 9_000
+    assert scanner.overlong
+
+
+@pytest.mark.parametrize("size", [1, 5, 10**6])
+def test_comments_up_to_the_limit_are_forwarded(size: int) -> None:
+    scanner = StreamScanner(keep_usage_chunk=False, comments_max=9)
+
+    assert b"".join(scanner.feed(read) for read in split_into(b":\n\n" * 20, size)) == b":\n\n" * 9
+    assert scanner.overlong
+
+
 @pytest.mark.skipif(IS_COMPILED, reason="replaces a constant of a compiled module")
 @pytest.mark.parametrize("size", [1, 100])
 def test_bytes_in_an_unfinished_event_are_not_searched_again(size: int, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -94,7 +94,7 @@ def outcome(read: Callable[[bytes, Api], RequestBody], raw: bytes, api: Api) -> 
         return bad.message, bad.param
 
 
-@pytest.mark.parametrize("api", Api)
+@pytest.mark.parametrize("api", PROMPTS)
 @given(data=st.data())
 def test_body_parsed_in_the_process_equals_the_parsed_body(api: Api, data: st.DataObject) -> None:
     raw = data.draw(bodies(api))

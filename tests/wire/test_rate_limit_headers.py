@@ -15,9 +15,8 @@ NOW = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC).timestamp()
 
 def limits(status: int = 200, **headers: str) -> ProviderLimits | None:
     """Limits in headers whose names are written with underscores."""
-    return read_rate_limits(
-        status, {name.replace("_", "-").encode(): text.encode() for name, text in headers.items()}, NOW
-    )
+    names = {name: name.replace("_", "-").replace("llm-provider", "llm_provider") for name in headers}
+    return read_rate_limits(status, {names[name].encode(): text.encode() for name, text in headers.items()}, NOW)
 
 
 def blocked(status: int, **headers: str) -> int:
@@ -48,6 +47,20 @@ def test_anthropic_headers_are_read() -> None:
     )
 
     assert found == ProviderLimits(49, 2 * SECOND, 0, 30_500 * MILLISECOND)
+
+
+def test_headers_that_litellm_passes_on_are_read() -> None:
+    found = limits(
+        429,
+        x_ratelimit_remaining_requests="0",
+        llm_provider_x_ratelimit_remaining_requests="7",
+        llm_provider_x_ratelimit_reset_requests="3s",
+        llm_provider_anthropic_ratelimit_tokens_remaining="5",
+        llm_provider_anthropic_ratelimit_tokens_reset="2026-03-01T12:00:02Z",
+        llm_provider_retry_after="60",
+    )
+
+    assert found == ProviderLimits(0, 3 * SECOND, 5, 2 * SECOND, 60 * SECOND)
 
 
 @pytest.mark.parametrize(

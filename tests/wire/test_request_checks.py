@@ -74,7 +74,7 @@ def test_field_value_is_validated(api: Api, name: str, good: list[object], bad: 
             assert refusal(api, **{name: value}) == (f'"{name}" must be {kind}, not {json.dumps(value)}', name)
 
 
-@pytest.mark.parametrize("api", list(Api))
+@pytest.mark.parametrize("api", list(PROMPTS))
 def test_priority_must_fit_in_32_bits(api: Api) -> None:
     kind = "an integer from -2147483648 to 2147483647"
     for value in (0, 5, -(2**31), 2**31 - 1, None):
@@ -83,7 +83,7 @@ def test_priority_must_fit_in_32_bits(api: Api) -> None:
         assert refusal(api, priority=value) == (f'"priority" must be {kind}, not {json.dumps(value)}', "priority")
 
 
-@pytest.mark.parametrize("api", list(Api))
+@pytest.mark.parametrize("api", list(PROMPTS))
 def test_cache_salt_must_be_a_short_string(api: Api) -> None:
     for value in ("a", "é" * 256, None):
         assert parsed(api, cache_salt=value).model == "m"
@@ -111,7 +111,7 @@ def test_zero_output_tokens_require_echo() -> None:
         "bootstrap_room",
     ],
 )
-@pytest.mark.parametrize("api", list(Api))
+@pytest.mark.parametrize("api", list(PROMPTS))
 def test_fields_for_engine_to_engine_traffic_are_rejected(api: Api, name: str) -> None:
     assert refusal(api, **{name: {"remote_host": "10.0.0.1"}}) == (
         f'"{name}" is reserved for traffic between engines; remove it',

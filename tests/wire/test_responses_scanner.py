@@ -7,11 +7,12 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from headgate.model.ticket import Api
+from headgate.model.ticket import FORM_APIS, Api
 from headgate.model.usage import Usage, UsageSource
 from headgate.wire.messages_scanner import MessagesScanner
 from headgate.wire.responses_scanner import RESPONSES_EVENT_BYTES_MAX, ResponsesScanner, scanner_for
 from headgate.wire.sse import StreamScanner, error_event
+from headgate.wire.transcript_scanner import TranscriptScanner
 from tests.wire.recorded import (
     DONE,
     LLAMACPP_RESPONSE,
@@ -40,7 +41,8 @@ def facts(scanner: StreamScanner) -> tuple[object, ...]:
 def test_each_api_has_its_own_scanner() -> None:
     assert type(scanner_for(Api.RESPONSES, keep_usage_chunk=False)) is ResponsesScanner
     assert type(scanner_for(Api.MESSAGES, keep_usage_chunk=False)) is MessagesScanner
-    others = set(Api) - {Api.RESPONSES, Api.MESSAGES}
+    assert {type(scanner_for(api, keep_usage_chunk=False)) for api in FORM_APIS} == {TranscriptScanner}
+    others = set(Api) - {Api.RESPONSES, Api.MESSAGES, *FORM_APIS}
     assert {type(scanner_for(api, keep_usage_chunk=False)) for api in others} == {StreamScanner}
     assert scanner_for(Api.CHAT, keep_usage_chunk=True).feed(DONE) == DONE
 

@@ -41,7 +41,7 @@ from headgate.edge.tenant_shares import TenantShares
 from headgate.model.endpoint import EndpointState
 from headgate.model.outcome import Outcome
 from headgate.model.routes import RouteInputs
-from headgate.model.ticket import Api
+from headgate.model.ticket import FORM_APIS, Api
 from headgate.model.units import SECOND, EndpointId, ModelName, RequestId, TenantId
 from headgate.ports.engine import Engine
 from headgate.ports.host import Host
@@ -58,6 +58,8 @@ ROUTES: Mapping[bytes, Api] = {
     b"/v1/completions": Api.COMPLETIONS,
     b"/v1/embeddings": Api.EMBEDDINGS,
     b"/v1/responses": Api.RESPONSES,
+    b"/v1/audio/transcriptions": Api.TRANSCRIPTIONS,
+    b"/v1/audio/translations": Api.TRANSLATIONS,
     **{path.encode(): api for api, door in DOORS.items() for path in door.paths},
 }
 MODELS_ROUTE = b"/v1/models"
@@ -231,8 +233,8 @@ class GatewayApp:
             message = f"{len(self._open)} requests are open, the maximum set by limits.requests_open_max; retry"
             raise EdgeRejection(Outcome.QUEUE_FULL, message)
         access = self.access
-        tenant = await self._authenticate(client)
-        record.tenant = tenant
+        client.body_bytes_max = self.limits.form_bytes_max if api in FORM_APIS else self.limits.body_bytes_max
+        tenant = record.tenant = await self._authenticate(client)
         record.authenticated_at = time.monotonic_ns()
         request_id, body = record.request_id, self._bodies.open(tenant)
         self._check_head(client, tenant, body)
@@ -286,7 +288,7 @@ class GatewayApp:
         if not self._awaiting_body.has_room(tenant, 1, free=free):
             raise _unread_bodies_rejection(tenant, self._awaiting_body.of(tenant))
         announced = content_length(client)
-        if announced <= self.limits.body_bytes_max and not body.has_room(announced, self.limits.total_body_bytes_max):
+        if announced <= client.body_bytes_max and not body.has_room(announced, self.limits.total_body_bytes_max):
             raise _body_memory_rejection(self.bodies_bytes)
 
     @property
@@ -302,7 +304,7 @@ class GatewayApp:
             api,
             tenant,
             request_id,
-            self.limits.body_bytes_max,
+            client.body_bytes_max,
             self.limits.field_bytes_max,
             self.read_large,
             self._parse_queue,

@@ -166,8 +166,9 @@ class Connection(RequestReader):
         method = self._parser.get_method().decode()
         self._omits_body = method == "HEAD"
         path, _, query = head.target.partition(b"?")
+        size_max = limits.body_bytes_max if limits.audio_body_bytes_max is None else limits.any_body_bytes_max
         # Positional, because keyword arguments would make this call twice as slow.
-        client = Client(self, method, path, head.headers, limits.body_bytes_max, self._began_at, query)
+        client = Client(self, method, path, head.headers, size_max, self._began_at, query)
         self._client = client
         self._budget.charge(REQUEST_NS)
         self._listener.serve(client, self)

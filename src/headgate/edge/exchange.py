@@ -44,8 +44,8 @@ from headgate.ports.records import AttemptRecord, RequestRecord
 from headgate.wire.batch_codecs import BATCH_CODECS
 from headgate.wire.request_body import RequestBody
 
-OnDispatch = Callable[[ParsedRequest, Dispatch, str | None], None]
-"""Called with the request, the command and the salt of the tenant's prefix caches."""
+OnResponse = Callable[[ParsedRequest, Dispatch, str | None], None]
+"""Called with the request, the command of the attempt that responds and the salt of the tenant's prefix caches."""
 _SUPERSEDED = "another attempt responded first"
 # Python 3.11 takes about 1,000 instructions to look up an enum member.
 _CANCELLED = Outcome.CANCELLED
@@ -68,17 +68,17 @@ class Exchange:
         record: RequestRecord | None = None,
         traced: bool = False,  # noqa: FBT001, FBT002 (as above)
         journal: AttemptJournal | None = None,
-        on_dispatch: OnDispatch | None = None,
+        on_response: OnResponse | None = None,
     ) -> None:
         """Writes the result to `record`. If `traced` is set, engines receive the trace context.
 
-        Each attempt is written to `journal` before it is sent, and `on_dispatch` is called unless it is a hedge.
+        Each attempt is written to `journal` before it is sent. `on_response` is called when the response begins.
         """
         self._client = client
         ticket = self._ticket = intake.ticket
         self._record = record or RequestRecord(ticket.request_id, Instant(0), 0)
         self._traced = traced
-        self._journal, self._on_dispatch = journal, on_dispatch
+        self._journal, self._on_response = journal, on_response
         self._intake = intake
         self._cache_salt = cache_salt
         self._cap_large = cap_large
@@ -113,8 +113,6 @@ class Exchange:
         failure: BaseException | None = None
         try:
             while isinstance(order := await line.next(), Dispatch):
-                if self._on_dispatch is not None:
-                    self._on_dispatch(self._intake, order, self._cache_salt)
                 await self._attempt(order, self._client.task)
             ended = True
             self._finish(order)
@@ -286,6 +284,8 @@ class Exchange:
     def _on_first_token(self, attempt: OpenAttempt) -> None:
         """Makes this attempt the one that responds, and stops all others."""
         self._responded = True
+        if self._on_response is not None:
+            self._on_response(self._intake, attempt.dispatch, self._cache_salt)
         if len(self._open) > 1:
             for other in self._open.values():
                 if other is not attempt:

@@ -1,8 +1,9 @@
 """Sends copies of requests to the mirrors of their routes and discards the responses.
 
-A copy is submitted to the scheduler as a request of its own after the request itself has been sent. The scheduler sends
-it at once or not at all (`core/mirror_dispatch.py`). Its exchange is the same as for any request, but its client
-discards the response. The copy continues if the caller disconnects, and is stopped when the gateway drains.
+A copy is submitted to the scheduler as a request of its own once the response to the request itself begins, so that it
+does not delay the first token. The scheduler sends the copy at once or not at all (`core/mirror_dispatch.py`). Its
+exchange is the same as for any request, but its client discards the response. The copy continues if the caller
+disconnects, and is stopped when the gateway drains.
 """
 
 import asyncio
@@ -103,12 +104,12 @@ class Mirrors:
         return len(self._tasks)
 
     def copy(self, intake: ParsedRequest, dispatch: Dispatch, cache_salt: str | None) -> None:
-        """Submits a copy of a request that is about to be sent, if its route has a mirror that selects it.
+        """Submits a copy of a request whose response begins, if its route has a mirror that selects it.
 
-        `cache_salt` is the salt of the caller's tenant. Only the first attempt of a request is copied.
+        `dispatch` is the command of the attempt that responds. `cache_salt` is the salt of the caller's tenant.
         """
         ticket, models = intake.ticket, self.models
-        if models is None or self._stopped or dispatch.attempt != 1 or not dispatch.route:
+        if models is None or self._stopped or not dispatch.route:
             return
         model = models.get(ticket.model)
         if model is None or mirror_of(model, ticket, dispatch.route) is None:

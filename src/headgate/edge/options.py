@@ -12,6 +12,8 @@ FIELD_BYTES_MAX = 4 * KIB
 @dataclass(frozen=True, slots=True)
 class EdgeLimits:
     body_bytes_max: int = 32 * MIB
+    audio_body_bytes_max: int | None = None
+    """Maximum size of the body of a request with an audio file. If None, `body_bytes_max` applies."""
     total_body_bytes_max: int = 1024 * MIB
     """Maximum total size of the bodies of all open requests, in bytes."""
     requests_open_max: int = 20_000
@@ -39,6 +41,16 @@ class EdgeLimits:
     """Maximum time for which a client may leave its response unread before the connection is reset."""
 
     @property
+    def form_bytes_max(self) -> int:
+        """Maximum size of the body of a request with an audio file."""
+        return self.body_bytes_max if self.audio_body_bytes_max is None else self.audio_body_bytes_max
+
+    @property
+    def any_body_bytes_max(self) -> int:
+        """Maximum size of the body of any request."""
+        return max(self.body_bytes_max, self.form_bytes_max)
+
+    @property
     def discarded_bytes_max(self) -> int:
         """Maximum bytes of a request body that are discarded so that the client can read an early response."""
-        return max(MIB, 4 * self.body_bytes_max)
+        return max(MIB, 4 * self.any_body_bytes_max)

@@ -19,13 +19,15 @@ from headgate.edge.session import session_hash, session_name
 from headgate.model.message import message
 from headgate.model.outcome import Outcome
 from headgate.model.routes import RouteInputs
-from headgate.model.ticket import ANTHROPIC_APIS, PROMPT_BYTES_MAX, PROMPTS_MAX, Api, Ticket
+from headgate.model.ticket import ANTHROPIC_APIS, FORM_APIS, PROMPT_BYTES_MAX, PROMPTS_MAX, Api, Ticket
 from headgate.model.units import BYTES_PER_TOKEN, MILLISECOND, SECOND, Duration, ModelName, RequestId, TenantId
 from headgate.ports.identity import InvalidToken, TokenFault, UnknownTokenKey
 from headgate.wire.fingerprint import HASHED_AT_ONCE_BYTES, body_digest, fingerprint
 from headgate.wire.kserve.infer import JSON_LENGTH_HEADER, InferBody, ModelOperation, json_length
+from headgate.wire.multipart import STEP_BYTES, MultipartParser, read_boundary
 from headgate.wire.prefix_hashes import salt_hashes
 from headgate.wire.request_body import LARGE_BYTES, BadRequest, RequestBody, is_large
+from headgate.wire.transcription import TranscriptionBody
 
 _CLIENT_RETRIES_MAX = 1_000
 _UNVERIFIED_RETRY_AFTER = Duration(5 * SECOND)
@@ -47,6 +49,7 @@ _CLASS_HEADER = b"x-headgate-class"
 _MODEL_TIER_HEADER = b"x-headgate-model-tier"
 _RETRY_COUNT_HEADER = b"x-stainless-retry-count"
 _CONTENT_ENCODING_HEADER = b"content-encoding"
+_CONTENT_TYPE_HEADER = b"content-type"
 _DigestAndBody = tuple[bytes, RequestBody]
 
 
@@ -190,12 +193,12 @@ async def read_request(  # noqa: PLR0917 (keyword arguments make the call slower
     # Most requests have none of these headers.
     deadline_ns = _deadline(headers[DEADLINE_HEADER]) if DEADLINE_HEADER in headers else None
     idempotency_key = _idempotency_key(headers[IDEMPOTENCY_KEY_HEADER]) if IDEMPOTENCY_KEY_HEADER in headers else None
-    if target is None:
+    if target is None and api not in FORM_APIS:
         _check_body_headers(client, body_bytes_max)
         raw = _received(client, body_bytes_max) if client.received else await _receive(client, body_bytes_max)
         digest, body = await parser.parse(raw, api)
     else:
-        digest, body = await _read_tensors(client, target, body_bytes_max, parser)
+        digest, body = await _read_other(client, api, target, body_bytes_max, parser)
     if len(body.model) > field_bytes_max or body.service_tier is not None:
         _check_names(body, field_bytes_max)
     first_token_ns, completion_ns = _time_left(headers, deadline_ns, stream=body.stream)
@@ -276,10 +279,28 @@ class _BodyParser:
         except BadRequest as bad:
             raise _invalid_rejection(bad) from None
 
+    async def parse_form(self, raw: bytes | bytearray, boundary: bytes, api: Api) -> TranscriptionBody:
+        """Parses a form of any size in the event loop, one step at a time. Raises `BadRequest`."""
+        form = MultipartParser(raw, boundary)
+        size = min(len(raw), STEP_BYTES)
+        while not await self._parse_queue.run(form.parse_step, size=size, tenant=self._tenant):
+            pass
+        make = partial(TranscriptionBody.of, raw, api, form.parts)
+        return await self._parse_queue.run(make, size=size, tenant=self._tenant)
+
 
 def _parse_inline(raw: bytes, api: Api) -> tuple[bytes, RequestBody | None]:
     """Returns the digest and the parsed body. The body is None if it is too large to parse in the event loop."""
     return body_digest(raw), None if is_large(raw) else RequestBody.parse(raw, api)
+
+
+async def _read_other(
+    client: Client, api: Api, target: ModelTarget | None, size_max: int, parser: _BodyParser
+) -> _DigestAndBody:
+    """Reads a body that is not a JSON object with a model."""
+    if target is None:
+        return await _read_form(client, api, size_max, parser)
+    return await _read_tensors(client, target, size_max, parser)
 
 
 async def _read_tensors(client: Client, asked: ModelTarget, size_max: int, parser: _BodyParser) -> _DigestAndBody:
@@ -297,7 +318,20 @@ async def _read_tensors(client: Client, asked: ModelTarget, size_max: int, parse
     return digest, InferBody.of(raw, model=asked.model, operation=asked.operation, json_bytes=json_bytes)
 
 
-async def hash_body(raw: bytes | bytearray) -> bytes:
+async def _read_form(client: Client, api: Api, size_max: int, parser: _BodyParser) -> _DigestAndBody:
+    _check_body_headers(client, size_max)
+    try:
+        # Rejected before the body arrives.
+        boundary = read_boundary(client.headers.get(_CONTENT_TYPE_HEADER))
+        raw = _received(client, size_max) if client.received else await _receive(client, size_max)
+        body = await parser.parse_form(raw, boundary, api)
+        # Clients choose a new boundary for each retry, so it must not affect the digest.
+        return body_digest(await hash_body(body.content) + body.encoded_fields()), body
+    except BadRequest as bad:
+        raise _invalid_rejection(bad) from None
+
+
+async def hash_body(raw: bytes | bytearray | memoryview) -> bytes:
     """Hashes the body, in a thread if it is large."""
     return body_digest(raw) if len(raw) <= HASHED_AT_ONCE_BYTES else await asyncio.to_thread(body_digest, raw)
 
@@ -313,7 +347,7 @@ def _check_body_headers(client: Client, size_max: int) -> None:
     encoding = client.headers.get(_CONTENT_ENCODING_HEADER)
     if encoding is not None and encoding.lower() != b"identity":
         raise EdgeRejection(
-            Outcome.INVALID_REQUEST, "compressed request bodies are not supported; send uncompressed JSON"
+            Outcome.INVALID_REQUEST, "compressed request bodies are not supported; send the body uncompressed"
         )
     # The size of a complete body is known.
     if (client.received_bytes if client.received_at else content_length(client)) > size_max:

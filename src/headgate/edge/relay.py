@@ -19,7 +19,6 @@ from headgate.edge.open_attempts import OpenAttempt
 from headgate.model.fault import Fault
 from headgate.model.message import message
 from headgate.model.provider_limits import ProviderLimits
-from headgate.model.ticket import Api
 from headgate.model.usage import Usage, UsageSource
 from headgate.ports.engine import Call, Engine, EngineFault, EngineResponse, FramedResponse
 from headgate.wire.openai_bodies import read_error, reported_error
@@ -42,7 +41,6 @@ _UNAVAILABLE = frozenset({502, 503, 504})
 
 # In Python 3.11, access to a member through its enum takes as long as several function calls.
 _COMPLETED = AttemptEnding.COMPLETED
-_INFER = Api.INFER
 
 
 @message
@@ -116,12 +114,12 @@ class Relay:
                 keep_usage, progress = call.body.wants_usage, answer.reports_progress
                 scanner = scanner_for(call.api, keep_usage_chunk=keep_usage, drop_progress=progress)
                 return await self._relay_stream(answer, scanner)
-            if not streamed and not call.body.stream:
-                return await self._relay_whole(answer, tensors=call.api is _INFER)
+            if not streamed and not call.body.requires_stream:
+                return await self._relay_whole(answer, any_format=not call.body.returns_json)
             # A client that expects a stream would mistake any other response for an empty stream.
             error = None if streamed else reported_error(await _read_start(answer))
             if error is not None:
-                return _failed(self._quote("", error))
+                return _failed(self._quote("", error, answer.secret))
             kind = answer.content_type.partition(";")[0].strip().lower()
             told = kind if kind in _REPORTABLE_CONTENT_TYPES else "an unknown content type"
             return _failed(f"the engine responded with {told} instead of the requested format")
@@ -147,7 +145,7 @@ class Relay:
             answer.drain()
             return AttemptResult(_COMPLETED, "", scanner.usage)
         if scanner.error is not None:
-            return _failed(self._quote("", scanner.error), scanner.usage)
+            return _failed(self._quote("", scanner.error, answer.secret), scanner.usage)
         if scanner.overlong:
             return _failed("the engine sent an event that is too long", scanner.usage)
         return _failed("the stream ended before its last event", scanner.usage)
@@ -176,23 +174,25 @@ class Relay:
         if self._pacing:
             self._client.on_blocked = self._client.on_unblocked = None
 
-    async def _relay_whole(self, answer: EngineResponse, *, tensors: bool) -> AttemptResult:
+    async def _relay_whole(self, answer: EngineResponse, *, any_format: bool) -> AttemptResult:
         body = answer.take_body()
         self._attempt.response_arrived = body is not None
         self._record_arrival()
         self._on_first_token(self._attempt)
         headers, any_bytes = [*self._headers, (b"content-type", answer.content_type.encode())], False
-        if tensors and isinstance(answer, FramedResponse):
-            # Tensors may be binary, and a response about a model may be empty. Only HTTP framing marks their end.
+        if any_format and isinstance(answer, FramedResponse):
+            # Only HTTP framing marks the end of binary tensors and of plain text.
             headers += answer.body_headers
             any_bytes = answer.is_framed
-        whole = _WholeRelay(self._client, (answer.status, headers), any_bytes=any_bytes)
+        # A transcript in plain text could contain what looks like usage.
+        finder = UsageFinder() if not any_format or _is_json(answer.content_type) else None
+        whole = _WholeRelay(self._client, (answer.status, headers), finder, any_bytes=any_bytes)
         if body is None:
             await self._read_whole(answer, whole)
         else:
             whole.feed(body)
             self._record_last_byte()
-        result = whole.finish(self._quote)
+        result = whole.finish(lambda error: self._quote("", error, answer.secret))
         if answer.usage_estimated and result.usage is not None:
             return replace(result, usage=replace(result.usage, source=UsageSource.ESTIMATED))
         return result
@@ -214,13 +214,16 @@ class Relay:
         else:
             record.first_byte_at = now
 
-    def _quote(self, how: str, said: str) -> str:
-        quoted = f": {said or 'no message'}" if self._quotes_engine else ""
-        return f"the engine reported an error{how}{quoted}"
+    def _quote(self, how: str, said: str, secret: str) -> str:
+        """Returns a description of an error. `said` is the engine's message, which may contain the secret."""
+        if not self._quotes_engine:
+            return f"the engine reported an error{how}"
+        shown = said.replace(secret, "***") if secret else said
+        return f"the engine reported an error{how}: {shown or 'no message'}"
 
     async def _relay_error(self, answer: EngineResponse) -> AttemptResult:
         text = await _read_start(answer)
-        detail = self._quote(f" with status {answer.status}", read_error(text))
+        detail = self._quote(f" with status {answer.status}", read_error(text), answer.secret)
         if not answer.is_request_error(text):
             accepted = answer.status >= 500 and answer.status not in _UNAVAILABLE
             return _failed(detail, fault=Fault.RESPONSE if accepted else Fault.UNAVAILABLE)
@@ -302,16 +305,19 @@ class _WholeRelay:
 
     __slots__ = ("_allows_binary", "_buffer", "_client", "_finder", "_head")
 
-    def __init__(self, client: Client, head: tuple[int, Headers], *, any_bytes: bool = False) -> None:
+    def __init__(
+        self, client: Client, head: tuple[int, Headers], finder: UsageFinder | None, *, any_bytes: bool
+    ) -> None:
         self._client = client
         self._allows_binary = any_bytes
         """Whether the response may be something other than JSON."""
         self._head = head
-        self._finder = UsageFinder()
+        self._finder = finder
         self._buffer: bytes | bytearray = b""
 
     def feed(self, data: bytes) -> bool:
-        self._finder.feed(data)
+        if self._finder is not None:
+            self._finder.feed(data)
         if not self._buffer and len(data) <= _BUFFERED_BYTES_MAX:
             self._buffer = data  # Most responses arrive in one piece, which need not be copied.
             return False
@@ -328,10 +334,11 @@ class _WholeRelay:
         del self._buffer[:-_TAIL_BYTES]
         return False
 
-    def finish(self, quote: Callable[[str, str], str]) -> AttemptResult:
+    def finish(self, quote: Callable[[str], str]) -> AttemptResult:
         """Delivers the response after its last byte and returns the result."""
+        usage = None if self._finder is None else self._finder.usage
         if not self._client.started and (error := reported_error(self._buffer)) is not None:
-            return _failed(quote("", error), self._finder.usage)
+            return _failed(quote(error), usage)
         if not self._allows_binary and not _ends_object(self._buffer):
             # Without a Content-Length, a lost connection looks like the end of the response.
             return _failed("the engine's response is not a complete JSON object")
@@ -339,7 +346,11 @@ class _WholeRelay:
             self._client.finish()
         else:
             self._client.reply(*self._head, bytes(self._buffer))
-        return AttemptResult(_COMPLETED, "", self._finder.usage)
+        return AttemptResult(_COMPLETED, "", usage)
+
+
+def _is_json(content_type: str) -> bool:
+    return content_type.lower().startswith("application/json")
 
 
 def _ends_object(body: bytes | bytearray) -> bool:

@@ -53,7 +53,7 @@ def parse_fields(raw: bytes, api: Api) -> tuple[str, bool, str | None, bool, Pro
     if "stream_options" in fields:
         options = read_field(fields, "stream_options", FIELDS, "an object") or {}
         wants_usage = read_field(options, "include_usage", BOOL, "true or false", inside="stream_options") or False
-    model = _read_model(fields, api)
+    model = read_model(fields, api)
     if "service_tier" in fields:
         service_tier = read_field(fields, "service_tier", STRING, "a string")
         if service_tier == _STANDARD_TIER and api in ANTHROPIC_APIS:
@@ -86,7 +86,7 @@ def _check_lengths(model: str, service_tier: str | None, options: Fields) -> Non
         raise BadRequest(f'"stream_options" has more than {FIELDS_MAX} fields or very long names', "stream_options")
 
 
-def _read_model(fields: Fields, api: Api) -> str:
+def read_model(fields: Fields, api: Api) -> str:
     model = read_field(fields, "model", STRING, "a string")
     if api is _INFER:
         # The model is in the path.

@@ -103,6 +103,11 @@ def element_bytes(raw: bytes, name: str) -> int:
         raise BadRequest(f'"{name}" must contain texts or arrays of content parts', name) from None
 
 
+def elements_bytes(elements: list[msgspec.Raw], name: str) -> int:
+    """Returns the length of an array of such elements, which may contain media."""
+    return sum(element_bytes(bytes(each), name) + 1 for each in elements) + 1
+
+
 @dataclass(frozen=True, slots=True)
 class _Outline:
     """Division of a conversation into turns."""

@@ -19,7 +19,7 @@ import msgspec
 
 from headgate.model.ticket import Api
 from headgate.model.units import BYTES_PER_TOKEN
-from headgate.wire.conversation import element_bytes
+from headgate.wire.conversation import element_bytes, elements_bytes
 from headgate.wire.fields import BadRequest, Fields, is_given
 from headgate.wire.media import has_media
 
@@ -131,7 +131,7 @@ def _measure_side(raw: bytes, name: str, *, one_text: bool = False) -> tuple[int
     if raw.startswith(b"{"):
         return element_bytes(raw, name), _count_parts(raw)
     texts = _ELEMENTS.decode(raw)
-    length = sum(element_bytes(bytes(text), name) + 1 for text in texts) + 1 if has_media(raw) else len(raw)
+    length = elements_bytes(texts, name) if has_media(raw) else len(raw)
     return length, len(texts)
 
 

@@ -24,6 +24,14 @@ class StreamObject(msgspec.Struct):
     prompt_progress: msgspec.Raw = _NULL
 
 
+class TranscriptEvent(msgspec.Struct):
+    """Top-level fields of an event in a stream of a transcript. Values are decoded only if needed."""
+
+    type: msgspec.Raw = _NULL
+    usage: msgspec.Raw = _NULL
+    error: msgspec.Raw = _NULL
+
+
 class ResponsesEvent(msgspec.Struct):
     """Top-level fields of an event in a /v1/responses stream. Values are decoded only if needed."""
 
@@ -53,6 +61,7 @@ class _ErrorBody(msgspec.Struct):
 _OBJECT_BYTES_MIN: Final = len(b'{"error":0}')
 """Size of the shortest object with a field that matters. Shorter data is not decoded, because errors are slow."""
 _STREAM_OBJECT: Final = msgspec.json.Decoder(StreamObject)
+_TRANSCRIPT_EVENT: Final = msgspec.json.Decoder(TranscriptEvent)
 _RESPONSES_EVENT: Final = msgspec.json.Decoder(ResponsesEvent)
 _MESSAGES_EVENT: Final = msgspec.json.Decoder(MessagesEvent)
 _RESPONSE: Final = msgspec.json.Decoder(_Response)
@@ -66,6 +75,13 @@ def read_stream_object(payload: bytes) -> StreamObject:
         return _STREAM_OBJECT.decode(payload)
     except _INVALID:
         return StreamObject()
+
+
+def read_transcript_event(payload: bytes) -> TranscriptEvent:
+    try:
+        return _TRANSCRIPT_EVENT.decode(payload)
+    except _INVALID:
+        return TranscriptEvent()
 
 
 def read_responses_event(payload: bytes) -> ResponsesEvent:

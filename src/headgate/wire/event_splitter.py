@@ -5,7 +5,15 @@ This file stays interpreted: with mypyc, a generator that is discarded does not 
 
 from collections.abc import Iterator
 
-from headgate.wire.sse import BOUNDARY, BOUNDARY_BYTES_MAX, COMMENTS_MAX, EVENT_BYTES_MAX, is_overlong, payload_of
+from headgate.wire.sse import (
+    BOUNDARY,
+    BOUNDARY_BYTES_MAX,
+    COMMENTS_MAX,
+    EVENT_BYTES_MAX,
+    WITHOUT_DATA,
+    is_overlong,
+    payload_of,
+)
 
 
 class EventSplitter:
@@ -33,10 +41,14 @@ class EventSplitter:
         start = 0
         try:
             while not self.overlong and (boundary := BOUNDARY.search(buffer, search_from)):
-                event = bytes(buffer[start : boundary.end()])
-                start = search_from = boundary.end()
-                if (payload := self._payload(event)) is not None:
+                end = boundary.end()
+                comments = WITHOUT_DATA.match(buffer, start, start + self._event_bytes_max)
+                if comments is not None:
+                    end = comments.end()
+                    self._count_comments(len(BOUNDARY.findall(buffer, start, end)))
+                elif (payload := self._payload(bytes(buffer[start:end]))) is not None:
                     yield payload
+                start = search_from = end
         finally:
             del buffer[:start]
             self.overlong = self.overlong or len(buffer) >= self._event_bytes_max
@@ -48,6 +60,12 @@ class EventSplitter:
             self.overlong = True
             return None
         payload = payload_of(event)
-        self._comments = self._comments + 1 if payload is None else 0
-        self.overlong = self._comments > self._comments_max
+        if payload is None:
+            self._count_comments(1)
+        else:
+            self._comments = 0
         return payload
+
+    def _count_comments(self, count: int) -> None:
+        self._comments += count
+        self.overlong = self.overlong or self._comments > self._comments_max

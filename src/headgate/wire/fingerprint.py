@@ -14,7 +14,7 @@ Larger bodies are hashed in a thread.
 _DIGEST_BYTES: Final = 16
 
 
-def body_digest(body: bytes | bytearray) -> bytes:
+def body_digest(body: bytes | bytearray | memoryview) -> bytes:
     """Returns a hash of the complete body. Releases the interpreter lock, so that other threads can run."""
     return blake2b(body, digest_size=_DIGEST_BYTES).digest()
 

@@ -32,8 +32,7 @@ class HoldingScanner(StreamScanner):
             return b""
         payload = payload_of(event)
         if payload is None:
-            # A comment must not become the first byte of the response.
-            return event if self._allows_comment() and self.events else b""
+            return event if self._allows_comment() and self._forwards_comments() else b""
         if payload.strip() == b"[DONE]":
             self._fail(f"the stream ended without {self._last_event}")
             return b""
@@ -42,6 +41,10 @@ class HoldingScanner(StreamScanner):
     def _forward_data(self, event: bytes, payload: bytes) -> bytes:
         """Returns the event, and held ones before it, if they should be forwarded. Otherwise returns empty bytes."""
         raise NotImplementedError
+
+    def _forwards_comments(self) -> bool:
+        # A comment must not become the first byte of the response.
+        return self.events > 0
 
     def _hold(self, event: bytes) -> bytes:
         self._held_events.append(event)

@@ -17,8 +17,8 @@ import msgspec
 
 from headgate.model.ticket import ANTHROPIC_APIS, TOKENIZER_APIS, Api
 from headgate.model.units import BYTES_PER_TOKEN
+from headgate.wire.conversation import elements_bytes, text_bytes
 from headgate.wire.conversation import measure as measure_messages
-from headgate.wire.conversation import text_bytes
 from headgate.wire.doors import DOORS, find_prompt, measure_pairs, padding_bytes
 from headgate.wire.fields import BadRequest, Fields, wrong_type
 from headgate.wire.media import has_media
@@ -109,8 +109,7 @@ def measure_prompt(fields: Fields, api: Api) -> PromptLength:
             media = has_media(raw)
             length = text_bytes(raw, name) if media else len(raw)
         case b"[":
-            length, prompts = _measure_array(raw)
-            media = b"{" in raw and has_media(raw)
+            length, prompts, media = _measure_array(raw, name)
         case b'"':
             length = len(raw)
         case _:
@@ -150,7 +149,7 @@ def _measure_door(fields: Fields, api: Api) -> PromptLength:
     if len(names) == 2:
         length, prompts, media = measure_pairs(fields, api, names)
     elif api in TOKENIZER_APIS and name != "messages":
-        length, prompts, media = _tokenizer_bytes(raw), 1, False
+        length, prompts, media = _tokenizer_bytes(raw, name), 1, False
     elif name == "input":
         length, prompts, media = _measure_input(raw, name)
     else:
@@ -162,9 +161,9 @@ def _measure_door(fields: Fields, api: Api) -> PromptLength:
     return PromptLength(length, length, 0, each * prompts, prompts, media)
 
 
-def _tokenizer_bytes(raw: bytes) -> int:
+def _tokenizer_bytes(raw: bytes, name: str) -> int:
     """Returns the length of a text, or of an array of token IDs that may contain texts. Either may be empty."""
-    return _measure_array(raw)[0] if raw.startswith(b"[") else len(raw)
+    return _measure_array(raw, name)[0] if raw.startswith(b"[") else len(raw)
 
 
 def _measure_input(raw: bytes, name: str) -> tuple[int, int, bool]:
@@ -175,8 +174,7 @@ def _measure_input(raw: bytes, name: str) -> tuple[int, int, bool]:
         raise wrong_type(name, "a string or an array", raw)
     if raw[1:].lstrip()[:1] == b"]":
         raise _empty(name)
-    length, prompts = _measure_array(raw)
-    return length, prompts, b"{" in raw and has_media(raw)
+    return _measure_array(raw, name)
 
 
 def _measure_messages(fields: Fields, api: Api) -> PromptLength:
@@ -204,13 +202,17 @@ def _empty(name: str) -> BadRequest:
     return BadRequest(f'"{name}" is empty; it must have at least one element', name)
 
 
-def _measure_array(raw: bytes) -> tuple[int, int]:
-    """Returns the length of an array of prompts or of a single prompt's token IDs, and the number of prompts."""
+def _measure_array(raw: bytes, name: str) -> tuple[int, int, bool]:
+    """Returns the length of an array of prompts or of a single prompt's token IDs, the number of prompts, and whether
+    they may contain media.
+    """
     if b'"' not in raw and raw[1:].lstrip()[:1] in b"0123456789[":
         # Every token ID except the last is followed by a comma.
-        return BYTES_PER_TOKEN * (raw.count(b",") + 1), max(1, raw.count(b"[") - 1)
+        return BYTES_PER_TOKEN * (raw.count(b",") + 1), max(1, raw.count(b"[") - 1), False
     elements = _ELEMENTS.decode(raw)
-    return len(raw), max(1, sum(memoryview(each)[0] in _PROMPTS for each in elements))
+    media = b"{" in raw and has_media(raw)
+    length = elements_bytes(elements, name) if media else len(raw)
+    return length, max(1, sum(memoryview(each)[0] in _PROMPTS for each in elements)), media
 
 
 def _measure_embeds(raw: bytes) -> tuple[int, int]:

@@ -2,7 +2,8 @@
 
 Two families are in use: `x-ratelimit-*` (OpenAI, and LiteLLM in front of other vendors) and `anthropic-ratelimit-*`.
 The first gives resets as durations such as `6m0s`, or as seconds; the second as RFC 3339 timestamps. `Retry-After` is
-a number of seconds or an HTTP date.
+a number of seconds or an HTTP date. LiteLLM passes on most of a vendor's headers only with the prefix `llm_provider-`,
+including its own `Retry-After`.
 
 A value that is too long or malformed counts as missing. All others are limited to the bounds of `ProviderLimits`.
 """
@@ -30,6 +31,8 @@ _DURATION: Final = re.compile(r"(?:[0-9]{1,9}(?:\.[0-9]{1,9})?(?:ms|h|m|s))+")
 _DURATION_PART: Final = re.compile(r"([0-9]{1,9})(?:\.([0-9]{1,9}))?(ms|h|m|s)")
 _UNITS: Final = {"h": 60 * MINUTE, "m": MINUTE, "s": SECOND, "ms": MILLISECOND}
 _FAMILIES: Final = (b"x-ratelimit-", b"anthropic-ratelimit-")
+_PASSED_ON: Final = b"llm_provider-"
+"""Prefix of a vendor's headers in a response of LiteLLM."""
 
 
 def read_rate_limits(status: int, headers: Mapping[bytes, bytes], now_s: float) -> ProviderLimits | None:
@@ -50,10 +53,10 @@ def _left(headers: Mapping[bytes, bytes], kind: bytes, now_s: float) -> tuple[in
     for family in _FAMILIES:
         # OpenAI and Anthropic order the words differently.
         openai = family == _FAMILIES[0]
-        left = _number(headers.get(family + (b"remaining-" + kind if openai else kind + b"-remaining")))
+        left = _number(_value(headers, family + (b"remaining-" + kind if openai else kind + b"-remaining")))
         if left is None:
             continue
-        reset = headers.get(family + (b"reset-" + kind if openai else kind + b"-reset"))
+        reset = _value(headers, family + (b"reset-" + kind if openai else kind + b"-reset"))
         return left, _wait_ns(reset, now_s) or RESET_NS
     return None, Duration(0)
 
@@ -62,13 +65,18 @@ def _blocked_ns(status: int, headers: Mapping[bytes, bytes], now_s: float) -> Du
     """Returns for how long the provider accepts nothing. 0 if it has not rejected the request because of its load."""
     if status not in _REJECTING:
         return Duration(0)
-    wait_ns = _wait_ns(headers.get(b"retry-after-ms"), now_s, unit=MILLISECOND)
+    wait_ns = _wait_ns(_value(headers, b"retry-after-ms"), now_s, unit=MILLISECOND)
     if wait_ns is None:
-        wait_ns = _wait_ns(headers.get(b"retry-after"), now_s)
+        wait_ns = _wait_ns(_value(headers, b"retry-after"), now_s)
     if wait_ns is None:
         # Without a time, a 503 is an error like any other.
         return Duration(0) if status == 503 else BLOCKED_NS
     return max(wait_ns, Duration(MILLISECOND))
+
+
+def _value(headers: Mapping[bytes, bytes], name: bytes) -> bytes | None:
+    value = headers.get(name)
+    return headers.get(_PASSED_ON + name) if value is None else value
 
 
 def _number(value: bytes | None) -> int | None:

@@ -165,6 +165,23 @@ class RequestBody:
             return ""
         return text if len(text) <= chars_max else ""
 
+    # Request and response formats
+
+    @property
+    def content_type(self) -> str:
+        """Content type of the encoded body."""
+        return "application/json"
+
+    @property
+    def returns_json(self) -> bool:
+        """Whether a non-streaming response is always a JSON object."""
+        return True
+
+    @property
+    def requires_stream(self) -> bool:
+        """Whether a response that is not a stream is a failure of the engine."""
+        return self.stream
+
     # Caps
 
     def capped(self, caps: Caps) -> tuple[Self, tuple[str, ...]]:

@@ -10,7 +10,7 @@ from typing import Annotated, Final
 
 import msgspec
 
-from headgate.model.ticket import Api
+from headgate.model.ticket import FORM_APIS, Api
 from headgate.wire.doors import DOORS
 from headgate.wire.fields import BOOL, FIELDS, STRING, BadRequest, Fields, is_given, read_field
 from headgate.wire.kserve.tensor_checks import check_parameters, check_tensors
@@ -24,8 +24,9 @@ _INT32_MAX: Final = 2**31 - 1
 _Check = Callable[[Fields, str], object]
 
 
-def _integer(least: int, most: int = _INT32_MAX) -> _Check:
-    decoder = msgspec.json.Decoder(Annotated[int, msgspec.Meta(ge=least, le=most)])
+def _integer(least: int, most: int = _INT32_MAX, *, in_form: bool = False) -> _Check:
+    """Returns a check of an integer. Those in a form are strings."""
+    decoder = msgspec.json.Decoder(Annotated[int, msgspec.Meta(ge=least, le=most)], strict=not in_form)
     kind = f"an integer from {least} to {most}"
 
     def check(fields: Fields, name: str) -> int | None:
@@ -92,6 +93,11 @@ def _reject_engine_internal(fields: Fields, name: str) -> None:
         raise BadRequest(f'"{name}" is reserved for traffic between engines; remove it', name)
 
 
+def _reject_other_audio(fields: Fields, name: str) -> None:
+    if is_given(fields, name):
+        raise BadRequest(f'"{name}" is not supported; send the audio as "file"', name)
+
+
 _ZERO_OR_MORE: Final = _integer(0)
 _SALT: Final = msgspec.json.Decoder(Annotated[str, msgspec.Meta(min_length=1, max_length=CACHE_SALT_CHARS_MAX)])
 
@@ -115,6 +121,15 @@ _GENERATION_CHECKS: Final[dict[str, _Check]] = {
     "n_probs": _integer(0, LOGPROBS_MAX),
     "min_tokens": _integer(0),
     "best_of": _integer(1, CHOICES_MAX),
+}
+_FORM_CHECKS: Final[dict[str, _Check]] = {
+    **{name: check for name, check in _COMMON_CHECKS.items() if check is _reject_engine_internal},
+    # In vLLM, the number of beams.
+    "n": _integer(1, CHOICES_MAX, in_form=True),
+    "max_completion_tokens": _integer(1, in_form=True),
+    "file_id": _reject_other_audio,
+    "file_url": _reject_other_audio,
+    "url": _reject_other_audio,
 }
 _TEXT_CHECKS: Final[dict[str, _Check]] = {
     **_GENERATION_CHECKS,
@@ -155,6 +170,7 @@ _CHECKS: Final[dict[Api, dict[str, _Check]]] = {
     },
     Api.COUNT_TOKENS: _COMMON_CHECKS,
     **dict.fromkeys(DOORS, _COMMON_CHECKS),
+    **dict.fromkeys(FORM_APIS, _FORM_CHECKS),
     Api.POOLING: {**_COMMON_CHECKS, "encoding_format": _json_encoding},
 }
 

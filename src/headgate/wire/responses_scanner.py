@@ -12,12 +12,13 @@ The events in such a stream have names and types. The stream differs from others
 import re
 from typing import Final
 
-from headgate.model.ticket import Api
+from headgate.model.ticket import FORM_APIS, Api
 from headgate.wire.event_objects import ResponsesEvent, read_response_usage, read_responses_event
 from headgate.wire.holding_scanner import HoldingScanner, event_name
 from headgate.wire.messages_scanner import MessagesScanner
 from headgate.wire.openai_bodies import read_error
 from headgate.wire.sse import StreamScanner
+from headgate.wire.transcript_scanner import TranscriptScanner
 
 RESPONSES_EVENT_BYTES_MAX: Final = 8 * 1024 * 1024
 """Maximum size of an event, and of all held-back events.
@@ -27,6 +28,8 @@ The last event repeats the instructions and the full response.
 
 _WHOLE_EVENTS: Final = re.compile(rb"(?:(?:event:[^\n]*\n)?data:[^\n]*\n\n)+")
 _ANNOUNCEMENTS: Final = frozenset({b"response.created", b"response.in_progress", b"response.queued"})
+_CANDIDATE_BYTES_MIN: Final = len(b"data:[DONE]")
+"""Size of the shortest event that needs parsing."""
 _END_EVENTS: Final = frozenset({b"response.completed", b"response.incomplete"})
 _ERROR_EVENTS: Final = frozenset({b"response.failed", b"error"})
 
@@ -36,6 +39,8 @@ def scanner_for(api: Api, *, keep_usage_chunk: bool, drop_progress: bool = False
         return ResponsesScanner()
     if api is Api.MESSAGES:
         return MessagesScanner()
+    if api in FORM_APIS:
+        return TranscriptScanner(keep_usage_chunk=keep_usage_chunk)
     return StreamScanner(keep_usage_chunk=keep_usage_chunk, drop_progress=drop_progress)
 
 
@@ -81,6 +86,8 @@ class ResponsesScanner(HoldingScanner):
 
 
 def _is_candidate(data: bytes) -> bool:
+    if len(data) < _CANDIDATE_BYTES_MIN:
+        return False
     # `find` is twice as fast as `in`.
     find = data.find
     return (

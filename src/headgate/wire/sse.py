@@ -25,6 +25,7 @@ error can be sent as a separate event. The result does not depend on how the str
 """
 
 import re
+from itertools import islice
 from typing import Final
 
 import msgspec
@@ -49,6 +50,8 @@ ASSEMBLED_BYTES_MAX: Final = 16 * 1024 * 1024
 # End of a line and a blank line. A carriage return before the first line feed belongs to that line.
 BOUNDARY: Final = re.compile(rb"\n\r?\n")
 BOUNDARY_BYTES_MAX: Final = 3
+WITHOUT_DATA: Final = re.compile(rb"(?:(?!data)[^\n]*+\n\r?\n)++")
+"""Events of one line that is not data, such as comments. They are counted together, because they may be tiny."""
 _USAGE: Final = re.compile(rb'"usage"\s*:\s*\{')
 _PROGRESS: Final = b'"prompt_progress"'
 _TEXT: Final = re.compile(rb'"(?:content|text|reasoning|reasoning_content)": ?"([^"\n]+)"')
@@ -125,7 +128,7 @@ class StreamScanner:
         """Whether the stream was ended because an event was too long or there were too many comments."""
         self._comments = 0
         """Number of events without data since the last one with data."""
-        self._comments_counted_at = 0
+        self._comments_counted_at: int = 0
         """Value of `events` when the last comment was counted. Forwarding an event does not reset `_comments`, because
         it happens much more often.
         """
@@ -211,9 +214,16 @@ class StreamScanner:
         passed: list[bytes] = []
         start = 0
         while not self.closed and (boundary := BOUNDARY.search(buffer, search_from)):
-            event = bytes(buffer[start : boundary.end()])
-            start = search_from = boundary.end()
-            passed.append(self._forward(event))
+            end = boundary.end()
+            comments = WITHOUT_DATA.match(buffer, start, start + self._event_bytes_max)
+            counted = start if comments is None else self._count_comments(start, comments.end())
+            if counted > start:
+                end = counted
+                if self._forwards_comments():
+                    passed.append(bytes(buffer[start:end]))
+            else:
+                passed.append(self._forward(bytes(buffer[start:end])))
+            start = search_from = end
         del buffer[:start]
         if not self.closed and len(buffer) >= self._event_bytes_max:
             self._end_overlong()
@@ -229,9 +239,9 @@ class StreamScanner:
             return b""
         payload = payload_of(event)
         if payload is None:
-            return event if self._allows_comment() else b""
+            return event if self._allows_comment() and self._forwards_comments() else b""
         self._comments = 0
-        if not _is_candidate(payload) and not (self._drop_progress and _PROGRESS in payload):
+        if not self._needs_parsing(payload):
             self.events += 1
             return event
         if payload.strip() == b"[DONE]":
@@ -239,15 +249,37 @@ class StreamScanner:
             return event
         return event if self._forwards_chunk(payload) else b""
 
+    def _forwards_comments(self) -> bool:
+        """Returns whether the client may receive events without data."""
+        return True
+
+    def _needs_parsing(self, payload: bytes) -> bool:
+        return _is_candidate(payload) or (self._drop_progress and _PROGRESS in payload)
+
     def _allows_comment(self) -> bool:
-        """Counts an event without data and returns whether to forward it. Too many of them end the stream."""
+        """Counts an event without data and returns whether it is allowed. Too many of them end the stream."""
+        if not self._comments_left():
+            self._end_overlong()
+        self._comments += 1
+        return not self.closed
+
+    def _count_comments(self, start: int, end: int) -> int:
+        """Counts events without data, except those above the limit. Returns the end of the last one counted."""
+        left = self._comments_left()
+        count = len(BOUNDARY.findall(self._tail, start, end))
+        if count > left:
+            count, last = left, start
+            for boundary in islice(BOUNDARY.finditer(self._tail, start, end), left):
+                last = boundary.end()
+            end = last
+        self._comments += count
+        return end
+
+    def _comments_left(self) -> int:
         if self.events != self._comments_counted_at:
             self._comments_counted_at = self.events
             self._comments = 0
-        self._comments += 1
-        if self._comments > self._comments_max:
-            self._end_overlong()
-        return not self.closed
+        return self._comments_max - self._comments
 
     def _end_overlong(self) -> None:
         self.overlong = self.closed = True

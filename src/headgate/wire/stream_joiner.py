@@ -62,6 +62,9 @@ _TEXT_STARTS: Final = {Api.CHAT: b'"content":"', Api.COMPLETIONS: b'"text":"'}
 _INNER_TEXT: Final = re.compile(rb"""[^"\\\x00-\x1f]*+(?:\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})[^"\\\x00-\x1f]*+)*+""")
 """Characters allowed inside a JSON string."""
 
+_COMPARED_BYTES_MIN: Final = 32
+"""Mean size of events that are compared with the previous one. Shorter ones contain no text, and may be many."""
+
 
 class BrokenStream(Exception):
     """The stream does not contain a complete response. The message gives the reason."""
@@ -140,6 +143,8 @@ class StreamJoiner:
             return True
         if data.find(b"\n\n") == len(data) - 2 or self._cutter.held_bytes:
             return self._feed_event(data)
+        if data.count(b"\n\n") > len(data) // _COMPARED_BYTES_MIN:
+            return self._feed_parsed(data)
         # The data contains several events or parts of events. Each is compared with the previous one separately.
         *whole, rest = data.split(b"\n\n")
         for event in whole:

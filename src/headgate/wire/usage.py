@@ -11,6 +11,7 @@ from typing import Final
 import msgspec
 
 from headgate.model.usage import TOKENS_MAX, Usage, UsageSource
+from headgate.wire.audio_length import tokens_of
 from headgate.wire.usage_object import USAGE_OBJECT
 
 OBJECT_BYTES_MAX: Final = 4096
@@ -43,7 +44,10 @@ def read_usage(raw: bytes | msgspec.Raw) -> Usage | None:
         return None
     prompt, read, written = said.prompt_tokens, 0, 0
     if prompt is None:
-        if (prompt := said.input_tokens) is None:
+        prompt = said.input_tokens
+        if prompt is None and said.seconds is not None:
+            prompt = tokens_of(said.seconds)
+        if prompt is None:
             return None
         # In the Messages API, the number of input tokens excludes these.
         read, written = said.cache_read_input_tokens or 0, said.cache_creation_input_tokens or 0

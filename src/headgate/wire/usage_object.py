@@ -28,6 +28,8 @@ class UsageObject(msgspec.Struct, gc=False):
     """Messages API: cached prompt tokens, in addition to `input_tokens`."""
     cache_creation_input_tokens: int | None = None
     """Messages API: prompt tokens that were written to the cache, in addition to `input_tokens`."""
+    seconds: float | None = None
+    """Transcripts: duration of the audio, if the engine does not count tokens."""
     usage_source: str | None = None
     """Headgate's own field. Set in responses that Headgate converted to OpenAI format without usage from the engine."""
 

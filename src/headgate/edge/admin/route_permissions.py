@@ -43,6 +43,8 @@ API_PERMISSIONS: Final[Mapping[bytes, Permission]] = MappingProxyType(
             (b"rollouts/abort", _OPERATE),
             (b"audit/list", _READ),
             (b"audit/reads", Permission.AUDIT),
+            (b"traffic/start", Permission.RECORD),
+            (b"traffic/read", Permission.RECORD),
             (b"shares/assign", Permission.SHARES),
             (b"shares/report", Permission.SHARES),
         )
@@ -63,9 +65,13 @@ RECORDED_API: Final = frozenset(
         b"cost/drift",
         b"audit/list",
         b"audit/reads",
+        b"traffic/start",
     )
 )
-"""Admin API paths that return tenants' data. Each use is recorded in the read log."""
+"""Admin API paths that return tenants' data. Each use is recorded in the read log.
+
+A recording of traffic is recorded when it starts, and not each time that its reader fetches more of it.
+"""
 RECORDED_PAGES: Final = (b"/requests", b"/explain/", b"/console/events")
 """Pages that show tenants' requests. Each use is recorded in the read log."""
 _PUBLIC_PAGES: Final = (b"/health", b"/ready")

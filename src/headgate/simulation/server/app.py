@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-from headgate.model.ticket import Api
+from headgate.model.ticket import FORM_APIS, Api
 from headgate.ports.clock import Clock
 from headgate.simulation.server import vllm_format
 from headgate.simulation.server.driver import EngineDriver
@@ -16,6 +16,7 @@ from headgate.simulation.server.record import RecordFile, RecordLine
 from headgate.simulation.server.request import SimulatedRequest, parse_request
 from headgate.simulation.server.response import SimulatedResponse
 from headgate.simulation.server.sampling import FaultSampler, SampledOutput, sample_output
+from headgate.simulation.server.transcription import parse_transcription
 
 BODY_BYTES_MAX: Final = 32 * 1024 * 1024
 
@@ -24,7 +25,22 @@ _METHOD_NOT_ALLOWED: Final = b'{"detail":"Method Not Allowed"}'
 _UNAUTHORIZED: Final = b'{"error":"Unauthorized"}'
 _PLAIN: Final = "text/plain; version=0.0.4; charset=utf-8"
 _GENERATION_PATHS: Final[Mapping[str, Api]] = MappingProxyType(
-    {"/v1/chat/completions": Api.CHAT, "/v1/completions": Api.COMPLETIONS, "/v1/embeddings": Api.EMBEDDINGS}
+    {
+        "/v1/chat/completions": Api.CHAT,
+        "/v1/completions": Api.COMPLETIONS,
+        "/v1/embeddings": Api.EMBEDDINGS,
+        "/v1/audio/transcriptions": Api.TRANSCRIPTIONS,
+        "/v1/audio/translations": Api.TRANSLATIONS,
+    }
+)
+_ID_PREFIX: Final[Mapping[Api, str]] = MappingProxyType(
+    {
+        Api.CHAT: "chatcmpl",
+        Api.COMPLETIONS: "cmpl",
+        Api.EMBEDDINGS: "embd",
+        Api.TRANSCRIPTIONS: "transcribe",
+        Api.TRANSLATIONS: "translate",
+    }
 )
 _GET_PATHS: Final = ("/health", "/version", "/v1/models", "/metrics")
 
@@ -86,7 +102,12 @@ class EngineApp:
 
     async def _generate(self, exchange: EngineExchange, api: Api) -> None:
         try:
-            question = parse_request(await exchange.body(BODY_BYTES_MAX), api, self._options)
+            raw = await exchange.body(BODY_BYTES_MAX)
+            if api in FORM_APIS:
+                content_type = exchange.header("content-type").encode("latin-1", "replace")
+                question = parse_transcription(raw, content_type, api, self._options)
+            else:
+                question = parse_request(raw, api, self._options)
             scripts = self._sample_outputs(question)
             # No fault is drawn for an invalid request, so that it does not affect the faults of later requests.
             fate = self._faults.next_fault(output_tokens=sum(each.output_tokens for each in scripts))
@@ -125,7 +146,7 @@ class EngineApp:
     def _next_id(self, exchange: EngineExchange, api: Api) -> str:
         """Returns a response id that contains the client's request id, as in vLLM. The number makes it unique."""
         self._answers += 1
-        kind = {Api.CHAT: "chatcmpl", Api.COMPLETIONS: "cmpl", Api.EMBEDDINGS: "embd"}[api]
+        kind = _ID_PREFIX[api]
         said = exchange.header("x-request-id")[:100]
         number = f"{self._options.number}-{self._answers:08x}"
         return f"{kind}-{said}-{number}" if said else f"{kind}-{number}"

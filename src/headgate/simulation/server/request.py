@@ -99,6 +99,8 @@ class SimulatedRequest:
     """Whether outputs continue to the maximum length without a stop token."""
     priority: int
     as_base64: bool = False
+    is_verbose: bool = False
+    """Whether a transcript has details such as its language."""
 
     @property
     def prompt_tokens(self) -> int:

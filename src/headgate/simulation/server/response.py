@@ -4,7 +4,7 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import Final
 
-from headgate.model.ticket import Api
+from headgate.model.ticket import FORM_APIS, Api
 from headgate.model.units import Instant, RequestId
 from headgate.simulation.engine.sequence import EngineRequest, SequenceFinished
 from headgate.simulation.server import vllm_format
@@ -13,6 +13,7 @@ from headgate.simulation.server.exchange import EngineExchange
 from headgate.simulation.server.options import EngineOptions
 from headgate.simulation.server.request import SimulatedRequest
 from headgate.simulation.server.sampling import InjectedFault, SampledOutput
+from headgate.simulation.server.transcription import transcript_body
 from headgate.simulation.server.vllm_format import ChunkWriter, RunningUsage
 
 EVENT_STREAM: Final = "text/event-stream; charset=utf-8"
@@ -183,6 +184,8 @@ class SimulatedResponse:
             return vllm_format.embeddings_body(
                 self.id, created, model=model, prompts=prompts, usage=usage, as_base64=as_base64
             )
+        if question.api in FORM_APIS:
+            return transcript_body(question, self._outputs[0].text(), reports_usage=options.reports_usage)
         return vllm_format.completion_body(
             self.id, created, model=model, api=question.api, scripts=self._outputs, usage=usage
         )

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-from headgate.model.ticket import Api
+from headgate.model.ticket import FORM_APIS, Api
 from headgate.simulation.server.request import Prompt
 from headgate.simulation.server.sampling import WORDS, SampledOutput
 
@@ -23,6 +23,11 @@ FINGERPRINT: Final = "headgate-simulated"
 _ENCODER: Final = msgspec.json.Encoder()
 _WORDS: Final = tuple(word.encode() for word in WORDS)
 _END: Final = b"}\n\n"
+_CHUNKS: Final = {
+    Api.CHAT: "chat.completion.chunk",
+    Api.TRANSCRIPTIONS: "transcription.chunk",
+    Api.TRANSLATIONS: "translation.chunk",
+}
 
 
 def usage_of(prompt_tokens: int, output_tokens: int) -> dict[str, object]:
@@ -51,6 +56,11 @@ class ChunkWriter:
             self._head = start + place + b'"delta":{"content":"'
             self._tail = b'"},"logprobs":null,"finish_reason":null,"token_ids":null}]'
             self._finish = b'"},"logprobs":null,"finish_reason":"%b","stop_reason":null,"token_ids":null}]' % reason
+        elif api in FORM_APIS:
+            self.opening = b""
+            self._head = start + b'"choices":[{"delta":{"content":"'
+            self._tail = b'"}}]'
+            self._finish = b'"},"finish_reason":"%b","stop_reason":null}]' % reason
         else:
             self.opening = b""
             self._head = start + place + b'"text":"'
@@ -107,7 +117,7 @@ class RunningUsage:
 
 def chunk_head(answer_id: str, created: int, model: str, api: Api) -> bytes:
     """Returns the beginning shared by all chunks of a stream."""
-    kind = "chat.completion.chunk" if api is Api.CHAT else "text_completion"
+    kind = _CHUNKS.get(api, "text_completion")
     head = _ENCODER.encode({"id": answer_id, "object": kind, "created": created, "model": model})
     return b"data: " + head[:-1] + b","
 

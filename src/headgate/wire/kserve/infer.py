@@ -61,6 +61,11 @@ class InferBody(RequestBody):
             _stream_options={},
         )
 
+    @property
+    def returns_json(self) -> bool:
+        """Tensors may be binary, and a response about a model may be empty."""
+        return False
+
     def apply_caps(self, caps: Caps, trimmed: Trimmed | None) -> tuple[Self, tuple[str, ...]]:
         """Returns the body unchanged, because caps apply only to generated tokens."""
         return self, ()
