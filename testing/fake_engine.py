@@ -29,6 +29,8 @@ _GENERATING = (
     "/v1/embeddings",
     "/v1/responses",
     "/v1/messages",
+    "/v1/audio/transcriptions",
+    "/v1/audio/translations",
     *WITHOUT_OUTPUT,
 )
 
@@ -52,6 +54,8 @@ class FakeEngine:
         """Number of adapters in use at the same time, reported as a metric. None reports nothing."""
         self.allows_loading = True
         """Whether adapters can be loaded and unloaded (vLLM: `VLLM_ALLOW_RUNTIME_LORA_UPDATING`)."""
+        self.slow_loads_end = asyncio.Event()
+        """Until this is set, the engine is loading adapters whose source begins with `/slow`."""
         self.unknown_models_are_rejected = False
         """Whether a request for a model that is not listed returns 404, as in vLLM."""
         self.adapters_running: list[str] = []
@@ -174,6 +178,8 @@ class FakeEngine:
             elif generating and received.method == "POST":
                 await self._generate(connection, received)
             else:
+                if received.path == "/v1/load_lora_adapter" and "/slow" in str(received.json["lora_path"]):
+                    await self.slow_loads_end.wait()
                 self._answer_probe(connection, received)
             connection.finished()
         finally:
@@ -242,8 +248,8 @@ class FakeEngine:
         )
 
     async def _generate(self, connection: Connection, received: Received) -> None:
-        if self.unknown_models_are_rejected and received.json["model"] not in (*self.models, *self.adapters):
-            connection.answer(404, error(404, f"The model `{received.json['model']}` does not exist."))
+        if self.unknown_models_are_rejected and received.fields["model"] not in (*self.models, *self.adapters):
+            connection.answer(404, error(404, f"The model `{received.fields['model']}` does not exist."))
             return
         behaviour = self.script.popleft() if self.script else self.behaviour
         self.running += 1
@@ -260,8 +266,5 @@ class FakeEngine:
                 self.adapters_running.remove(adapter)
 
     def _adapter_of(self, received: Received) -> str | None:
-        try:
-            model = received.json.get("model")
-        except ValueError:
-            return None
+        model = received.fields.get("model")
         return model if isinstance(model, str) and model in self.adapters else None

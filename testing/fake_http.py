@@ -3,9 +3,10 @@
 import asyncio
 import json
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, Self
 
 BODY_BYTES_MAX = 64 * 1024 * 1024
+_FLAGS: dict[str, object] = {"true": True, "false": False}
 _REASONS = {200: "OK", 400: "Bad Request", 404: "Not Found", 429: "Too Many Requests", 503: "Service Unavailable"}
 
 
@@ -37,8 +38,48 @@ class Received:
         self.path = self.path.removeprefix(base_path) if below else f"/not-below-the-base-path{self.path}"
 
     @property
+    def fields(self) -> dict[str, object]:
+        """Fields of a JSON body or of a form, empty for any other body. Flags of a form are booleans."""
+        if self.headers.get("content-type", "").startswith("multipart/form-data"):
+            return {name: _FLAGS.get(text, text) for name, text in self.form.texts}
+        try:
+            return self.json
+        except ValueError:
+            return {}
+
+    @property
+    def form(self) -> "Form":
+        boundary = self.headers["content-type"].removeprefix("multipart/form-data; boundary=").encode()
+        before, *parts, after = (b"\r\n" + self.raw).split(b"\r\n--" + boundary)
+        assert (before, after) == (b"", b"--\r\n"), "nothing comes before the first part or after the last one"
+        return Form.of(parts)
+
+    @property
     def json(self) -> dict[str, object]:
         return json.loads(self.raw)
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """Fields of a form and the parts of the header and content of its file."""
+
+    texts: list[tuple[str, str]]
+    file_headers: str
+    file: bytes
+
+    @classmethod
+    def of(cls, parts: list[bytes]) -> Self:
+        texts: list[tuple[str, str]] = []
+        files: list[tuple[str, bytes]] = []
+        for part in parts:
+            head, _, content = part.removeprefix(b"\r\n").partition(b"\r\n\r\n")
+            if b"filename=" in head:
+                files.append((head.decode(), content))
+            else:
+                name = head.decode().removeprefix('Content-Disposition: form-data; name="').removesuffix('"')
+                texts.append((name, content.decode()))
+        [(headers, file)] = files
+        return cls(texts, headers, file)
 
 
 class Owner(Protocol):

@@ -74,10 +74,7 @@ class Generation:
         self._received = received
         self._behaviour = behaviour
         self._events_sent = 0
-        try:
-            self._asked = received.json
-        except ValueError:
-            self._asked = {}
+        self._asked = received.fields
         wanted = next((self._asked[name] for name in _OUTPUT_FIELDS if self._asked.get(name)), 4)
         self._tokens = behaviour.tokens if behaviour.tokens is not None else int(str(wanted))
 
@@ -112,6 +109,10 @@ class Generation:
             await self._pace()
             self._received.tokens_sent += 1
         body = behaviour.body if behaviour.body is not None else self._whole_body()
+        if self._is_transcript and self._asked.get("response_format") in ("text", "srt", "vtt"):
+            text = "".join(map(token_text, range(self._tokens)))
+            self._connection.answer(200, behaviour.body or text.encode(), content_type="text/plain; charset=utf-8")
+            return
         if behaviour.cut_after is not None or behaviour.hang_after is not None:
             self._connection.head(200, "application/json", length=len(body))
             self._connection.write(body[: len(body) // 2])
@@ -170,8 +171,14 @@ class Generation:
         if self._is_message:
             await self._send_message_ending()
             return
+        if self._is_transcript and not self._streams_chunks:
+            if not self._behaviour.without_done:
+                text = "".join(map(token_text, range(self._tokens)))
+                usage = {"usage": self._transcript_usage()} if self._behaviour.usage else {}
+                await self._send(_event({"type": "transcript.text.done", "text": text, **usage}))
+            return
         options = cast("dict[str, object]", self._asked.get("stream_options") or {})
-        if self._behaviour.usage and options.get("include_usage") is True:
+        if self._behaviour.usage and (options.get("include_usage") is True or self._streams_chunks):
             await self._send(_event(self._frame([]) | {"usage": self._usage()}))
         if not self._behaviour.without_done:
             await self._send(b"data: [DONE]\n\n")
@@ -195,6 +202,8 @@ class Generation:
 
     def _frame(self, choices: list[dict[str, object]]) -> dict[str, object]:
         kind = "chat.completion.chunk" if self._is_chat else "text_completion"
+        if self._is_transcript:
+            kind = "transcription.chunk"
         return {"id": "fake-1", "object": kind, "created": 0, "model": self._asked.get("model"), "choices": choices}
 
     def _token_event(self, number: int) -> bytes:
@@ -205,9 +214,11 @@ class Generation:
             return _named_event(
                 "content_block_delta", index=0, delta={"type": "text_delta", "text": token_text(number)}
             )
+        if self._is_transcript and not self._streams_chunks:
+            return _event({"type": "transcript.text.delta", "delta": token_text(number)})
         last = number == self._tokens - 1
         choice: dict[str, object] = {"index": 0, "finish_reason": self._behaviour.finish_reason if last else None}
-        if not self._is_chat:
+        if not self._is_chat and not self._is_transcript:
             choice["text"] = token_text(number)
         elif number == 0:
             choice["delta"] = {"role": "assistant", "content": token_text(number)}
@@ -231,11 +242,24 @@ class Generation:
             return compact(self._response("completed"))
         if self._is_message:
             return compact(self._message())
+        if self._is_transcript:
+            return compact(self._transcript())
         text = "".join(token_text(number) for number in range(self._tokens))
         choice: dict[str, object] = {"index": 0, "finish_reason": self._behaviour.finish_reason}
         choice |= {"message": {"role": "assistant", "content": text}} if self._is_chat else {"text": text}
         body = self._frame([choice]) | {"object": "chat.completion" if self._is_chat else "text_completion"}
         return compact(body | ({"usage": self._usage()} if self._behaviour.usage else {}))
+
+    def _transcript(self) -> dict[str, object]:
+        text = "".join(map(token_text, range(self._tokens)))
+        if self._asked.get("response_format") == "verbose_json":
+            return {"task": "transcribe", "language": "english", "duration": 3.0, "text": text, "segments": []}
+        usage = {"type": "duration", "seconds": 3}
+        return {"text": text} | ({"usage": usage} if self._behaviour.usage else {})
+
+    def _transcript_usage(self) -> dict[str, object]:
+        tokens = self._tokens
+        return {"type": "tokens", "input_tokens": 7, "output_tokens": tokens, "total_tokens": 7 + tokens}
 
     def _response(self, status: str) -> dict[str, object]:
         response: dict[str, object] = {"id": "fake-1", "object": "response", "created_at": 0, "status": status}
@@ -288,6 +312,15 @@ class Generation:
     @property
     def _is_message(self) -> bool:
         return self._received.path == "/v1/messages"
+
+    @property
+    def _is_transcript(self) -> bool:
+        return self._received.path.startswith("/v1/audio/")
+
+    @property
+    def _streams_chunks(self) -> bool:
+        """Whether a streamed transcript has vLLM's format rather than OpenAI's."""
+        return self._asked.get("stream_include_usage") is True
 
     @property
     def _is_chat(self) -> bool:

@@ -57,6 +57,8 @@ class FaultProxy:
         self.connections_total = 0
         self.questions: Counter[bytes] = Counter()
         """Number of requests by first word, which is the method in HTTP."""
+        self.question = b""
+        """Bytes of the last request that have arrived. Probes (GET) do not count."""
         self.answer = b""
         """Bytes that the engine has sent in response to the last request, delivered or not. Probes (GET) do not count.
         """
@@ -177,6 +179,8 @@ class _Link:
         while data := await self._from_client.read(PIECE_BYTES):
             if self._answered:
                 self._begin(data)
+            if not self._is_probe:
+                self._proxy.question += data
             if self._fault.lost != "question":
                 self._to_engine.write(data)
                 await self._to_engine.drain()
@@ -187,7 +191,7 @@ class _Link:
         self._proxy.questions[data.partition(b" ")[0]] += 1
         self._is_probe = data.startswith(b"GET ")
         if not self._is_probe:
-            self._proxy.answer = b""
+            self._proxy.question = self._proxy.answer = b""
         wanted = self._proxy.fault
         self._fault = wanted if data.startswith(wanted.only) else Fault()
 

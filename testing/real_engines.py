@@ -110,6 +110,19 @@ def vllm(
             yield engine
 
 
+@contextmanager
+def vllm_whisper(*, max_num_seqs: int = 4) -> Generator[RealEngine]:
+    """vLLM on CPU with a tiny Whisper model. Its transcripts are meaningless."""
+    folder, port = environment_of("vllm"), free_port()
+    command = [
+        *(folder / "bin/python", "-m", "vllm.entrypoints.openai.api_server", "--host", "127.0.0.1", "--port", port),
+        *("--model", folder / "whisper", "--served-model-name", MODEL, "--load-format", "dummy"),
+        *("--dtype", "bfloat16", "--max-num-seqs", max_num_seqs, "--enforce-eager"),
+    ]
+    with run_engine("vllm", command, vllm_variables(folder), port, VLLM_START_SECONDS_MAX) as engine:
+        yield engine
+
+
 def environment_of(engine: str) -> Path:
     """Directory of the engine's environment. Progress goes to stderr, which pytest shows on failure."""
     printed = subprocess.run(

@@ -3,10 +3,12 @@
 from pathlib import Path
 from typing import Any
 
+import pytest
 from openai import AsyncOpenAI, NotFoundError
 
 from headgate.engines.dialects import DIALECTS
 from headgate.model.ticket import Api
+from testing.forms import SPEECH
 from testing.gateway import RunningGateway, gateway_in_loop
 from testing.real_engines import RealEngine
 from tests.acceptance.scenarios import config_for
@@ -44,6 +46,23 @@ async def the_tokenizer_is_reached(engine: RealEngine, dialect: str, folder: Pat
     for error, api in zip(missing, (Api.SCORE, Api.RERANK, Api.POOLING), strict=True):
         assert f"the engine does not offer {DIALECTS[dialect].paths[api]} for this model" in str(error)
         assert error.response.headers["x-headgate-attempts"] == "1"
+    assert endpoint["state"] == "ready"
+
+
+async def a_text_model_transcribes_nothing(engine: RealEngine, dialect: str, folder: Path) -> None:
+    async with gateway_in_loop(config_for(engine, dialect=dialect), folder) as gateway, sdk(gateway) as client:
+        for kind in ("transcriptions", "translations"):
+            with pytest.raises(NotFoundError, match=f"does not offer /v1/audio/{kind} for this model") as caught:
+                await client.post(
+                    f"/v1/audio/{kind}",
+                    cast_to=object,
+                    files={"file": ("speech.wav", SPEECH)},
+                    body={"model": "chat"},
+                    options={"headers": {"content-type": "multipart/form-data"}},
+                )
+            assert caught.value.response.headers["x-headgate-attempts"] == "1"
+        [endpoint] = (await gateway.status())["endpoints"]
+
     assert endpoint["state"] == "ready"
 
 

@@ -92,6 +92,10 @@ async def test_killing_an_engine_interrupts_only_its_started_streams(engine: Rea
         await scenarios.an_engine_killed_mid_run_costs_only_what_it_was_sending(doomed, engine, DIALECT, tmp_path)
 
 
+async def test_text_model_has_no_transcriptions(engine: RealEngine, tmp_path: Path) -> None:
+    await doors_scenarios.a_text_model_transcribes_nothing(engine, DIALECT, tmp_path)
+
+
 async def test_unsupported_image_causes_a_client_error(engine: RealEngine, tmp_path: Path) -> None:
     await scenarios.an_image_for_a_model_without_eyes_is_refused(engine, DIALECT, tmp_path)
 
