@@ -165,7 +165,7 @@ def test_demo_environment_file_has_the_variables_that_its_configuration_needs(na
     assert load(demo._configuration_file, sourced(tmp_path / "env"), engines=DIALECTS.keys(), profiles=PROFILES)
 
 
-def test_demo_operator_may_read_and_operate(tmp_path: Path) -> None:
+def test_demo_operator_may_read_operate_and_record(tmp_path: Path) -> None:
     demo = a_demo(None, tmp_path)
     file = tmp_path / "headgate.yaml"
     file.write_text(demo._configuration())
@@ -174,7 +174,7 @@ def test_demo_operator_may_read_and_operate(tmp_path: Path) -> None:
     ).admin_keys
 
     assert key.digest == digest(demo._environment[KEY_SECRET_VARIABLE].encode(), demo.access.operator_key)
-    assert key.permissions == ("read", "operate")
+    assert key.permissions == ("read", "operate", "record")
 
 
 def test_summary_counts_requests_that_have_ended_since_the_start() -> None:

@@ -29,6 +29,7 @@ SHORT = {
     "noisy-tenant": "40s",
     "overload-h200": "4s",
     "overload-rtxpro6000": "8s",
+    "plan": "30s",
     "quickstart": "30s",
     "retry-storm": "70s",
 }

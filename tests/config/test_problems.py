@@ -18,9 +18,9 @@ ADDRESS = "an address with a port, such as 127.0.0.1:8080, [::1]:8080 or, for al
 DURATION = "a duration with its unit, such as 250ms, 10s, 5m or 1h"
 SIZE = "a size with its unit, such as 512KiB, 32MiB or 1GiB"
 LIMITS = (
-    "a mapping with the settings body_bytes_max, total_body_bytes_max, requests_open_max, mirrors_open_max, "
-    "connections_open_max, unauthenticated_connections_max, header_bytes_max, header_count_max, field_bytes_max, "
-    "header_timeout, body_timeout, keepalive_timeout, send_timeout"
+    "a mapping with the settings body_bytes_max, audio_body_bytes_max, total_body_bytes_max, requests_open_max, "
+    "mirrors_open_max, connections_open_max, unauthenticated_connections_max, header_bytes_max, header_count_max, "
+    "field_bytes_max, header_timeout, body_timeout, keepalive_timeout, send_timeout"
 )
 CAPS = "classes: {long: {caps: {%s}}}"
 EFFORTS = "available: none, minimal, low, medium, high, xhigh, unlimited"
@@ -305,12 +305,28 @@ def test_pool_on_a_shared_engine_cannot_be_scaled() -> None:
     assert problems_of(text) == [f"3: pools.b.endpoints[0]: {problem}; {next_step}"]
 
 
-def test_adapters_of_a_shared_engine_are_listed_in_one_pool() -> None:
-    assert problems_of(_two_pools("adapters: [{name: sql}], ", "")) == []
+def test_several_pools_of_an_engine_may_have_adapters() -> None:
+    first, second = "adapters: [{name: sql}, {name: chat, source: /chat}]", "adapters: [{name: sql, source: /sql}]"
 
-    problem = "gpu:80 belongs to several pools with adapters; list all adapters of an engine in one pool"
-    text = _two_pools("adapters: [{name: sql}], ", "discover_adapters: true, ")
-    assert problems_of(text) == [f"3: pools.b.endpoints[0]: {problem}, because its adapter slots are counted per pool"]
+    assert problems_of(_two_pools(f"{first}, ", "")) == []
+    assert problems_of(_two_pools(f"{first}, max_lora: 2, ", f"{second}, max_lora: 2, ")) == []
+    assert problems_of(_two_pools(f"{first}, max_lora: 2, ", "")) == []
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "said"),
+    [
+        ("adapters: [{name: sql}], max_lora: 2, ", "discover_adapters: true, ", "max_lora is not set, but 2"),
+        (
+            "adapters: [{name: sql, source: /one}], ",
+            "adapters: [{name: sql, source: /other}], ",
+            'the source of adapter "sql" is /other, but /one',
+        ),
+    ],
+)
+def test_pools_of_an_engine_must_agree_about_its_adapters(first: str, second: str, said: str) -> None:
+    problem = f'{said} for endpoint "a/gpu:80" on the same engine; set the same value, because the pools share'
+    assert problems_of(_two_pools(first, second)) == [f"3: pools.b.endpoints[0]: {problem} the engine"]
 
 
 def test_duplicate_endpoint_name_is_reported() -> None:
@@ -336,7 +352,8 @@ def test_endpoint_requires_a_url() -> None:
             "speed: {profile: mine}",
             (
                 'speed.profile: profile "mine" does not exist; '
-                "the profiles are rtxpro6000-llama-8b, h200-llama-8b, h100x8-llama-70b, tiny"
+                "the profiles are rtxpro6000-llama-8b, h200-llama-8b, h100x8-llama-70b, tiny, "
+                "or the path of a profile file"
             ),
         ),
         (

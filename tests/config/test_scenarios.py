@@ -8,6 +8,7 @@ from headgate.config.scenarios.load import parse
 from headgate.config.scenarios.settings import ScenarioSettings
 from headgate.model.engine_profile import PROFILES
 from headgate.model.limits import Limits
+from headgate.model.money import NanoUsd, Price, PriceKind
 from headgate.model.policy import (
     AdmissionRules,
     DegradationRules,
@@ -22,17 +23,20 @@ from headgate.model.policy import (
 )
 from headgate.model.speed import EngineSpeed
 from headgate.model.tenant import Plan, Tenant
-from headgate.model.units import MINUTE, SECOND
+from headgate.model.units import MINUTE, SECOND, Duration
 from headgate.simulation.options import (
     CallerBehaviour,
     Crash,
+    DailyPeak,
     Hang,
     LengthDistribution,
     LogNormal,
-    PoissonTraffic,
+    Ramp,
     RandomFaults,
+    RateTraffic,
     ServeGenTraffic,
     Slowdown,
+    Spike,
     TraceTraffic,
     Uniform,
 )
@@ -60,7 +64,7 @@ def test_minimal_scenario_has_defaults() -> None:
         ttft_ns=None, tpot_ns=None, e2e_ns=None, client_timeout_ns=None, retries=0, stream=True
     )
     assert settings.traffic == (
-        PoissonTraffic(
+        RateTraffic(
             rate=5.0,
             shift_ns=0,
             duration_ns=MINUTE,
@@ -255,7 +259,7 @@ def test_lengths_are_uniform_or_have_percentiles(text: str, lengths: LengthDistr
     )
 
     [traffic] = settings.traffic
-    assert isinstance(traffic, PoissonTraffic)
+    assert isinstance(traffic, RateTraffic)
     assert traffic.prompt == lengths
 
 
@@ -267,9 +271,31 @@ def test_shares_are_weights_or_percentages() -> None:
     )
 
     [traffic] = settings.traffic
-    assert isinstance(traffic, PoissonTraffic)
+    assert isinstance(traffic, RateTraffic)
     assert traffic.classes == (("batch", 0.3), ("long", 0.7))
     assert traffic.tenants == (("a", 3.0), ("b", 1.0))
+
+
+def test_rate_may_change_over_time() -> None:
+    settings = scenario_of(
+        small_with_traffic(
+            "{rate: 5, duration: 60s, classes: batch, prompt: 9, output: 9, burstiness: 2.5, "
+            "ramp: {to: 20, at: 5s, duration: 30s}, spikes: [{at: 10s, duration: 2s, factor: 4}], "
+            "day: {share: 40%, at: 8h, duration: 4h}}"
+        )
+    )
+
+    [traffic] = settings.traffic
+    assert isinstance(traffic, RateTraffic)
+    assert traffic.burstiness == 2.5
+    assert traffic.ramp == Ramp(to=20.0, at_ns=Duration(5 * SECOND), duration_ns=Duration(30 * SECOND))
+    assert traffic.spikes == (Spike(factor=4.0, at_ns=Duration(10 * SECOND), duration_ns=Duration(2 * SECOND)),)
+    assert traffic.day == DailyPeak(
+        share=0.4,
+        at_ns=Duration(8 * 60 * MINUTE),
+        duration_ns=Duration(4 * 60 * MINUTE),
+        day_ns=Duration(24 * 60 * MINUTE),
+    )
 
 
 def test_generated_traffic_lasts_until_the_end() -> None:
@@ -278,7 +304,7 @@ def test_generated_traffic_lasts_until_the_end() -> None:
     )
 
     [traffic] = settings.traffic
-    assert isinstance(traffic, PoissonTraffic)
+    assert isinstance(traffic, RateTraffic)
     assert (traffic.shift_ns, traffic.duration_ns) == (20 * SECOND, 40 * SECOND)
 
 
@@ -395,3 +421,62 @@ def test_title_defaults_to_file_name() -> None:
     unnamed = parse(small(), Path("a/b.yaml"), {}, profiles=PROFILES, schedulers=SCHEDULERS)
 
     assert (parsed.title, unnamed.title) == ("Mine", "b")
+
+
+def test_pools_have_prices_as_in_the_configuration() -> None:
+    settings = scenario_of("""
+        pools:
+          main: {engines: [tiny], in_flight_max: 8, prices: {per_hour: 2.50, kind: spot}}
+          cloud:
+            engine: provider
+            engines: [tiny]
+            in_flight_max: 8
+            prices: [{input_per_1m_tokens: 0.2, output_per_1m_tokens: 0.8}]
+        models: {m: {pools: [main], overflow: {pools: [cloud], after: 1s}}}
+        traffic: [{rate: 5, duration: 60s, classes: batch, prompt: 100, output: 10}]
+        """)
+    main, cloud = settings.policy.pools
+
+    assert (main.hosted, main.prices) == (False, (Price(per_hour=NanoUsd(2_500_000_000), kind=PriceKind.SPOT),))
+    assert cloud.hosted
+    assert [each.input_per_1m_tokens for each in cloud.prices] == [200_000_000]
+
+
+def test_pools_have_no_price_by_default() -> None:
+    [pool] = scenario_of(small()).policy.pools
+
+    assert (pool.prices, pool.hosted) == ((), False)
+
+
+def test_autoscaled_pool_has_standby_engines_like_its_last_one() -> None:
+    settings = scenario_of("""
+        pools:
+          main:
+            engines: [{profile: tiny, count: 2}, {profile: tiny, sequences_max: 4, cold_start: 9s, starts_at: 5s}]
+            in_flight_max: 8
+            scaling: {endpoints_max: 5, endpoints_min: 0, cold_start: 40s, held_requests_max: 7}
+        classes: {batch: {cold_start_wait_max: 60s}}
+        traffic: [{rate: 5, duration: 60s, classes: batch, prompt: 100, output: 10}]
+        """)
+    [pool], [(name, scaling)] = settings.policy.pools, settings.scaling.items()
+
+    assert [each.id for each in settings.engines if each.standby] == ["main/3", "main/4"]
+    assert [each.profile.sequences_max for each in settings.engines[3:]] == [4, 4]
+    assert [each.starts_at for each in settings.engines] == [0, 0, 5 * SECOND, 0, 0]
+    assert (pool.scales, pool.hold_max, pool.cold_start_ns) == (True, 7, 40 * SECOND)
+    assert (name, scaling.rules.endpoints_max, scaling.cold_start_ns) == ("main", 5, 9 * SECOND)
+
+
+def test_expected_cold_start_is_the_actual_one_by_default() -> None:
+    settings = scenario_of(small().replace("in_flight_max: 8", "in_flight_max: 8, scaling: {endpoints_max: 2}"))
+
+    assert [each.cold_start_ns for each in settings.scaling.values()] == [120 * SECOND]
+    assert settings.policy.pools[0].hold_max == 0
+
+
+def test_objectives_are_shares_of_good_requests() -> None:
+    assert scenario_of(small("objectives: {interactive: 99.5%, batch: 0.9}")).objectives == {
+        "interactive": 0.995,
+        "batch": 0.9,
+    }
+    assert scenario_of(small()).objectives == {}

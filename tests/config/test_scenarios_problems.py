@@ -11,13 +11,16 @@ from headgate.config.problems import ConfigErrors
 from headgate.config.scenarios.load import load
 from headgate.config.scenarios.schema import (
     CallersSection,
+    DaySection,
     EnginesSection,
     FaultSection,
     LengthsSection,
+    RampSection,
     RandomFaultsSection,
     ScenarioFile,
     SimulatedPoolSection,
     SimulatedTenantSection,
+    SpikeSection,
     TrafficSection,
 )
 from headgate.model.engine_profile import PROFILES
@@ -182,6 +185,13 @@ def test_invalid_setting_is_reported(line: str, problem: str) -> None:
         (
             "{rate: 5, duration: 60s, speed_up: 2, classes: batch, prompt: 1, output: 1}",
             "4: traffic[0].speed_up: has no effect with rate, only with trace or servegen; remove it",
+        ),
+        (
+            "{rate: 5, duration: 60s, classes: batch, prompt: 1, output: 1, day: {share: 40%, at: 21h, duration: 4h}}",
+            (
+                "4: traffic[0].day: must be shorter than the day and end before it ends; "
+                "lower at or duration, or raise length"
+            ),
         ),
         (
             "{rate: 5, duration: 60s, classes: {batch: many}, prompt: 1, output: 1}",
@@ -452,6 +462,9 @@ NAMES = tuple(
         SimulatedTenantSection,
         CallersSection,
         LengthsSection,
+        RampSection,
+        SpikeSection,
+        DaySection,
         TrafficSection,
         RandomFaultsSection,
         FaultSection,
@@ -477,8 +490,48 @@ def test_any_scenario_tree_results_in_settings_or_problems(tree: dict) -> None:
     assert [problem for problem in problems if not problem[0].isdigit()] == []
 
 
+def test_objective_of_an_unknown_class_is_reported() -> None:
+    traffic = "{rate: 5, duration: 9s, classes: batch, prompt: 1, output: 1}"
+    [problem] = problems_of(small_with_traffic(traffic, "objectives: {bach: 99%}"))
+
+    assert problem.endswith('objectives.bach: class "bach" does not exist; did you mean "batch"?')
+
+
 @pytest.mark.parametrize("money", ["budgets: {day: 1}", "cost_per_request_max: 1", "cost_per_unit_max: 1"])
 def test_cost_limits_are_rejected_in_a_scenario(money: str) -> None:
     problems = problems_of(f"{SMALL}classes: {{batch: {{{money}}}}}\n")
 
-    assert [each for each in problems if "pools have no price here; remove it" in each] != []
+    assert [each for each in problems if "a scenario does not simulate; remove it" in each] != []
+
+
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        (
+            "prices: {from: 2026-01-01, per_hour: 2}",
+            "pools.main.prices[0].from: has no effect in a scenario, which has no calendar; remove it",
+        ),
+        (
+            "scaling: {endpoints_max: 1}",
+            (
+                "pools.main.engines: is not between scaling.endpoints_min 1 and endpoints_max 1: 2 engines; list those "
+                "that run at the start"
+            ),
+        ),
+        ("scaling: {endpoints_max: 1001}", "pools.main.scaling.endpoints_max: is more than 1000; lower it"),
+        (
+            (
+                "scaling: {endpoints_max: 2, calendar: [{name: a, endpoints_min: 1, starts_at: 2026-01-01T00:00:00Z, "
+                "ends_at: 2026-01-02T00:00:00Z}]}"
+            ),
+            "pools.main.scaling.calendar: has no effect in a scenario, which has no calendar; remove it",
+        ),
+        ("engine: providr", 'pools.main.engine: engine "providr" does not exist; did you mean "provider"?'),
+        ("engine: vllm", 'pools.main.engine: engine "vllm" does not exist; use simulated or provider'),
+    ],
+)
+def test_pool_settings_without_effect_are_reported(settings: str, problem: str) -> None:
+    text = small_with_traffic("{rate: 5, duration: 9s, classes: batch, prompt: 1, output: 1}")
+    problems = problems_of(text.replace("in_flight_max: 8", f"in_flight_max: 8, {settings}"))
+
+    assert [each.split(" ", 1)[1] for each in problems] == [problem]

@@ -14,7 +14,19 @@ from headgate.model.outcome import Outcome
 from headgate.model.policy import Model, Policy
 from headgate.model.routes import ModelRoute
 from headgate.model.units import SECOND
-from testing.builders import a_class, a_policy, arrived, at, completed, dispatch, duration, end, failed, first_token
+from testing.builders import (
+    a_class,
+    a_policy,
+    arrived,
+    at,
+    completed,
+    dispatch,
+    duration,
+    end,
+    failed,
+    first_token,
+    timed_out,
+)
 
 ROUTES = (ModelRoute("old", ("p",), 0), ModelRoute("new", ("q",), 1))
 TARGETS = replace(a_class("interactive"), ttft_ns=duration(1), tpot_ns=duration(0.1))
@@ -125,6 +137,39 @@ def test_request_that_a_fallback_model_serves_is_an_error_of_its_route() -> None
 
     assert (watched.route("new").errors.hits, watched.route("new").ttft_ns.count) == (1, 0)
     assert watched.route("old").errors.count == 0
+
+
+@pytest.mark.parametrize("ending", [failed("r"), timed_out("r")])
+def test_failed_attempt_at_an_overflow_provider_is_not_an_error_of_the_route(ending: Event) -> None:
+    watched = Watched(
+        (0, arrived("r"), [sent(route="")]), (1, ending, [sent(attempt=2)]), (2, completed("r", 2), [over()])
+    )
+
+    assert (watched.route("new").errors.count, watched.route("new").errors.hits) == (1, 0)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "errors"),
+    [(Outcome.ENGINE_ERROR, 0), (Outcome.COMPLETED, 0), (Outcome.QUEUE_TIMEOUT, 1), (Outcome.NO_ENDPOINTS, 1)],
+)
+def test_request_that_only_the_provider_tried_counts_if_its_route_then_fails_to_serve_it(
+    outcome: Outcome, errors: int
+) -> None:
+    watched = Watched((0, arrived("r"), [sent(route="")]), (1, failed("r"), [over(outcome)]))
+
+    assert (watched.route("new").errors.count, watched.route("new").errors.hits) == (errors, errors)
+
+
+def test_request_that_overflows_after_its_route_failed_is_an_error_without_latency_or_cost() -> None:
+    bill = Bill(2, BillCause.ANSWER, *(duration(0),) * 3, NanoUsd(3), NanoUsd(4), NanoUsd(5))
+    watched = Watched(
+        (0, arrived("r"), [sent()]),
+        (1, failed("r"), [sent(route="", attempt=2)]),
+        (2, completed("r", 2, tokens=9, first_token=True), [over(Outcome.COMPLETED, "r", bill)]),
+    )
+    new = watched.route("new")
+
+    assert (new.errors.count, new.errors.hits, new.ttft_ns.count, new.cost_nano_usd.count) == (1, 1, 0, 0)
 
 
 def test_latencies_of_a_smaller_model_under_overload_are_left_out() -> None:

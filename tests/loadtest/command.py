@@ -45,11 +45,12 @@ def served(server: AbstractAsyncContextManager[T]) -> Iterator[T]:
         loop.close()
 
 
-def loadtest(url: str, *arguments: str, **environment: str) -> Said:
+def loadtest(url: str, *arguments: str, model: str | None = "fake", **environment: str) -> Said:
+    named = () if model is None else ("--model", model)
     out, err, thresholds = io.StringIO(), io.StringIO(), gc.get_threshold()
     try:
         with patch.dict(os.environ, {"COLUMNS": "100", **environment}), redirect_stdout(out), redirect_stderr(err):
-            code = main(["loadtest", "--url", url, "--model", "fake", *arguments])
+            code = main(["loadtest", "--url", url, *named, *arguments])
     except SystemExit as ended:
         code = int(ended.code or 0)
     finally:

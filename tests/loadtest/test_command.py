@@ -74,6 +74,35 @@ def test_speed_up_replays_the_trace_faster(tmp_path: Path) -> None:
     assert said.json["classes"]["b"]["completed"] == 2
 
 
+def test_recorded_trace_names_the_models_and_leaves_out_what_cannot_be_sent(tmp_path: Path) -> None:
+    trace = tmp_path / "trace.jsonl"
+    lines = [
+        '{"headgate_trace":1}',
+        '{"at_us":0,"prompt_tokens":5,"output_tokens":2,"model":"fake","stream":false}',
+        '{"at_us":0,"prompt_tokens":5,"output_tokens":2,"model":"fake","retries":1}',
+        '{"at_us":0,"prompt_tokens":5,"model":"fake","api":"embeddings"}',
+    ]
+    trace.write_text("\n".join(lines))
+    with served(FakeEngine()) as engine:
+        said = loadtest(engine.url, "--trace", str(trace), "--json", model=None)
+        [request] = engine.requests
+        again = loadtest(engine.url, "--trace", str(trace), "--retries", "0", "--json", model="other")
+
+    assert (request.json["model"], "stream" in request.json, said.json["model"]) == ("fake", False, "fake")
+    assert "left out 1 of 3 requests in the trace: APIs other than chats are not sent" in said.err
+    assert "left out 1 of 3 requests in the trace: retries are not sent" in said.err
+    assert again.json["total"]["offered"] == 2
+
+
+def test_model_is_required_unless_the_trace_has_it(tmp_path: Path) -> None:
+    trace = tmp_path / "trace.jsonl"
+    trace.write_text('{"headgate_trace":1}\n{"at_us":0,"prompt_tokens":5}')
+    said = loadtest("http://127.0.0.1:9", "--rate", "1", model=None)
+    assert (said.code, said.err) == (2, "headgate loadtest: --model is missing; set it to the model to test\n")
+    said = loadtest("http://127.0.0.1:9", "--trace", str(trace), model=None)
+    assert (said.code, "has requests without a model; specify one" in said.err) == (2, True)
+
+
 def test_goodput_counts_only_requests_that_meet_the_targets() -> None:
     with served(FakeEngine()) as engine:
         engine.behaviour = Behaviour(tokens=2, pace_s=0.02)
@@ -128,7 +157,7 @@ def test_unreachable_engine_is_reported_as_connection_refused() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((), "one of the arguments --rate --trace is required"),
+        ((), "one of the arguments --rate --trace --workload --compare is required"),
         (("--rate", "1", "--trace", "x"), "not allowed with argument"),
         (("--rate", "0"), "must be above 0, not 0"),
         (("--rate", "1", "--limit", "0"), "must be at least 1, not 0"),

@@ -5,9 +5,10 @@ import json
 import pytest
 
 from headgate.loadtest.prompts import Prompts
+from headgate.loadtest.request import LoadTestRequest
 from headgate.loadtest.request_writer import RequestWriter
 from headgate.loadtest.target import TargetUrl
-from tests.loadtest.builders import a_schedule, a_sender
+from tests.loadtest.builders import a_sender
 
 
 @pytest.mark.parametrize("tokens", [1, 2, 3, 100, 65_536, 200_000])
@@ -46,8 +47,8 @@ def asked(*, retries: int = 0, **fields: object) -> tuple[str, dict[str, str], d
     options = {name: fields.pop(name) for name in ("stream", "exact_output") if name in fields}
     target = TargetUrl.parse("http://127.0.0.1:1")
     senders = [a_sender(**fields)]
-    questions = RequestWriter(target, a_schedule(0.0), senders, Prompts(0), model='m"x', run_id="r", **options)  # type: ignore[arg-type]
-    head, _, body = questions.write(0, retries).partition(b"\r\n\r\n")
+    questions = RequestWriter(target, senders, Prompts(0), model='m"x', run_id="r", **options)  # type: ignore[arg-type]
+    head, _, body = questions.write(LoadTestRequest(0, 0, 10, 4, 0), retries).partition(b"\r\n\r\n")
     line, *headers = head.decode().split("\r\n")
     return line, dict(each.split(": ", 1) for each in headers), json.loads(body)
 
@@ -95,3 +96,27 @@ def test_exact_output_sets_ignore_eos() -> None:
 )
 def test_target_accepts_several_url_forms(url: str, means: str) -> None:
     assert str(TargetUrl.parse(url)) == means
+
+
+def test_blocks_of_a_trace_have_equal_text_if_their_names_are_equal() -> None:
+    prompts = Prompts(1)
+    first, second, third = (
+        prompts.text(number, 1_300, blocks=blocks) for number, blocks in enumerate([(1, 2), (1, 2), (1, 3)])
+    )
+
+    assert len(first) == len(third) == 4 * 1_300
+    assert first[: 4 * 1_024] == second[: 4 * 1_024] != third[: 4 * 1_024]
+    assert first[: 4 * 512] == third[: 4 * 512]
+    # The rest of each prompt is its own, from the first bytes on.
+    assert first[4 * 1_024 :][:16] != second[4 * 1_024 :][:16]
+    # The last block of a trace may be only a part of one.
+    assert prompts.text(0, 700, blocks=(1, 2)) == first[: 4 * 700]
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_sender_of_a_trace_overrides_model_and_streaming(*, stream: bool) -> None:
+    target, senders = TargetUrl.parse("http://127.0.0.1:1"), [a_sender(model="other", stream=stream)]
+    writer = RequestWriter(target, senders, Prompts(0), model="m", stream=not stream)
+    body = json.loads(writer.write(LoadTestRequest(0, 0, 10, 4, 0), 0).partition(b"\r\n\r\n")[2])
+
+    assert (body["model"], body.get("stream", False)) == ("other", stream)

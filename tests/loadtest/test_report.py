@@ -166,9 +166,11 @@ def test_json_report_contains_all_groups() -> None:
             "elapsed_s",
             "stopped_early",
             "slo",
+            "slo_by_class",
             "total",
             "classes",
             "tenants",
+            "cost",
             "generator",
         ]
     )

@@ -5,7 +5,7 @@ import pytest
 from headgate.loadtest.problem import WorkloadError
 from headgate.loadtest.schedule import Schedule, from_trace, poisson
 from headgate.loadtest.senders import SenderTable, TokenRange
-from headgate.simulation.workload.trace_files import TraceRow
+from headgate.simulation.workload.trace_row import TraceRow
 from tests.loadtest.builders import a_sender
 
 
@@ -130,3 +130,32 @@ def test_tenants_beyond_named_max_are_grouped_as_other() -> None:
     schedule = from_trace([TraceRow(number, 1, 1, tenant=f"t{number}") for number in range(9)], roster, seed=0)
 
     assert [roster.senders[at].tenant for at in schedule.sender] == ["t0", "t1", "t2", *["other"] * 6]
+
+
+def test_trace_rows_have_senders_by_model_and_streaming() -> None:
+    roster = SenderTable([a_sender(tenant="a", key="k"), a_sender(tenant="b")])
+    rows = [
+        TraceRow(0, 1, 1, tenant="a", model="m", stream=False),
+        TraceRow(1, 1, 1, tenant="a", model="m", stream=False, prefix=(1, 2)),
+        TraceRow(2, 1, 1, tenant="a", model="n", stream=True),
+        TraceRow(3, 1, 1, model="n"),
+    ]
+    schedule = from_trace(rows, roster, seed=0)
+    senders = [roster.senders[number] for number in schedule.sender]
+
+    assert [(each.tenant, each.key, each.model, each.stream) for each in senders[:3]] == [
+        ("a", "k", "m", False),
+        ("a", "k", "m", False),
+        ("a", "k", "n", True),
+    ]
+    assert schedule.sender[0] == schedule.sender[1]
+    assert (senders[3].tenant in ("a", "b"), senders[3].model) == (True, "n")
+    assert schedule.prefixes == {1: (1, 2)}
+
+
+def test_too_many_kinds_of_trace_rows_share_one_sender() -> None:
+    roster = SenderTable([a_sender()], named_max=2)
+    schedule = from_trace([TraceRow(n, 1, 1, tenant="a", model=f"m{n}") for n in range(9)], roster, seed=0)
+
+    assert len(set(schedule.sender)) == 3
+    assert roster.senders[schedule.sender[8]].tenant == "other"

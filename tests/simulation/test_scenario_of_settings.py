@@ -1,5 +1,7 @@
 """Tests for converting a scenario file to a simulation."""
 
+from collections.abc import Sequence
+from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 
@@ -7,10 +9,15 @@ import pytest
 
 from headgate.compose.simulation import SCHEDULERS, build_scenario
 from headgate.config.scenarios.load import parse
+from headgate.core.commands import Command
+from headgate.core.events import Event, RequestArrived
 from headgate.model.engine_profile import PROFILES
 from headgate.model.tenant import Plan, Tenant
-from headgate.model.units import SECOND
+from headgate.model.ticket import Api, Ticket
+from headgate.model.units import SECOND, Instant
 from headgate.simulation.options import Crash, Slowdown
+from headgate.simulation.report.report import SimulationReport
+from headgate.simulation.virtual.host import VirtualHost
 from headgate.simulation.virtual.random_faults import window_of
 from headgate.simulation.virtual.scenario import Scenario
 from headgate.simulation.virtual.scenario_warnings import late_fault_warnings
@@ -175,3 +182,62 @@ def test_each_run_has_its_own_scheduler(name: str) -> None:
 
     assert first is not second
     assert first.next_wakeup() is None
+
+
+MODELS_OF_TRACE = """{"headgate_trace":1}
+{"at_us":0,"prompt_tokens":10,"output_tokens":1,"model":"small","class":"batch","tenant":"a","stream":false}
+{"at_us":9,"prompt_tokens":10,"output_tokens":1,"model":"big","class":"batch","tenant":"a","api":"embeddings"}
+"""
+
+
+def of_trace(folder: Path, *lines: str) -> Scenario:
+    (folder / "trace.jsonl").write_text(MODELS_OF_TRACE)
+    file = ["pools: {main: {engines: [tiny], in_flight_max: 8}}", "traffic: [{trace: trace.jsonl}]", *lines]
+    settings = parse("\n".join(file), folder / "a.yaml", {}, profiles=PROFILES, schedulers=SCHEDULERS)
+    return build_scenario(settings, 0)
+
+
+def tickets_of(scenario: Scenario) -> list[Ticket]:
+    """The tickets of all requests, by arrival."""
+
+    class Watcher:
+        def __init__(self) -> None:
+            self.tickets: list[Ticket] = []
+
+        def observe(self, event: Event, commands: Sequence[Command], now: Instant) -> None:
+            if isinstance(event, RequestArrived):
+                self.tickets.append(event.ticket)
+
+    watcher = Watcher()
+    VirtualHost(scenario, SimulationReport(scenario), observers=(watcher,)).run()
+    return watcher.tickets
+
+
+def test_requests_of_a_recorded_trace_have_its_models_apis_and_streams(tmp_path: Path) -> None:
+    tickets = tickets_of(of_trace(tmp_path, "models: {big: main, small: main}"))
+
+    assert [(each.model, each.api, each.stream) for each in tickets] == [
+        ("small", Api.CHAT, False),
+        ("big", Api.EMBEDDINGS, True),
+    ]
+
+
+def test_models_of_a_trace_are_ignored_if_the_scenario_has_only_one(tmp_path: Path) -> None:
+    assert {each.model for each in tickets_of(of_trace(tmp_path))} == {"model"}
+    assert {each.model for each in tickets_of(of_trace(tmp_path, "models: {other: main}"))} == {"other"}
+
+
+def test_unknown_model_of_a_trace_is_rejected(tmp_path: Path) -> None:
+    with pytest.raises(
+        WorkloadError, match='unknown model "small"; add it to the scenario\'s models, or keep only one'
+    ):
+        of_trace(tmp_path, "models: {big: main, medium: main}")
+
+
+def test_only_headgates_scheduler_can_be_autoscaled() -> None:
+    text = FILE.replace("in_flight_max: 8", "in_flight_max: 8, scaling: {endpoints_max: 4}")
+    settings = parse(text, Path("a.yaml"), {}, profiles=PROFILES, schedulers=SCHEDULERS)
+
+    assert list(build_scenario(settings, 0).scaling) == ["main"]
+    with pytest.raises(WorkloadError, match="scheduler round-robin cannot be autoscaled; use headgate, or remove"):
+        build_scenario(replace(settings, scheduler="round-robin"), 0)

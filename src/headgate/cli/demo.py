@@ -312,7 +312,7 @@ class Demo:
             admin_listen: 127.0.0.1:{self._ports[-1]}
             drain_grace: 1s
             key_secret: ${{{KEY_SECRET_VARIABLE}}}
-            admin_keys: {{operator: {{key: "{operator}", permissions: [read, operate]}}}}
+            admin_keys: {{operator: {{key: "{operator}", permissions: [read, operate, record]}}}}
             pools:
               simulated:
                 engine: vllm

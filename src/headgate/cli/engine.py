@@ -14,7 +14,10 @@ PROFILES = ("tiny", "rtxpro6000-llama-8b", "h200-llama-8b", "h100x8-llama-70b")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--profile", choices=PROFILES, default="tiny", help="Engine profile to simulate (default tiny)."
+        "--profile",
+        default="tiny",
+        metavar="NAME",
+        help=f"Engine profile to simulate: {', '.join(PROFILES)} or a profile file (default tiny).",
     )
     parser.add_argument("--model", metavar="NAME", help="Served model name (default: the profile's name).")
     parser.add_argument("--host", default="127.0.0.1", help="Listen address (default 127.0.0.1).")
@@ -93,9 +96,14 @@ def _add_faults(group: argparse._ArgumentGroup) -> None:  # pyright: ignore[repo
 def run(args: argparse.Namespace) -> int:
     import uvloop
 
+    from headgate.config.problems import ConfigErrors
+
     try:
         engines = [_options(args, number) for number in range(args.count)]
         return uvloop.run(_serve(engines))
+    except ConfigErrors as errors:
+        print(errors, file=sys.stderr)
+        return 2
     except OSError as error:
         print(f"headgate: {error.strerror}; choose another port with --port", file=sys.stderr)
         return 1
@@ -123,17 +131,18 @@ async def _serve(engines: "list[EngineOptions]") -> int:
 def _options(args: argparse.Namespace, number: int) -> "EngineOptions":
     from dataclasses import replace
 
+    from headgate.config.engine_profiles import named_profile
     from headgate.model.engine_profile import PROFILES as PROFILES_BY_NAME
     from headgate.simulation.server.options import EngineOptions, FaultOptions
 
-    profile = replace(PROFILES_BY_NAME[args.profile], priority_scheduling=args.priority_scheduling)
+    profile = replace(named_profile(args.profile, PROFILES_BY_NAME), priority_scheduling=args.priority_scheduling)
     if args.context_tokens is not None:
         profile = replace(profile, context_tokens=args.context_tokens)
     if args.kv_tokens is not None:
         profile = profile.with_kv_tokens(args.kv_tokens)
     options = EngineOptions(
         profile=profile,
-        model=args.model or args.profile,
+        model=args.model or profile.name,
         host=args.host,
         port=args.port + number if args.port else 0,
         number=number,

@@ -1,7 +1,6 @@
 """Send open-loop traffic to a server and measure its latency."""
 
 import argparse
-import os
 import signal
 import sys
 from contextlib import nullcontext
@@ -9,11 +8,10 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from headgate.cli.output.load_test_results import LoadTestRun
+    from headgate.loadtest.comparison import RequestSample
     from headgate.loadtest.generator import RunCounts
-    from headgate.loadtest.load_test import LoadTestPlan
-    from headgate.loadtest.report import LoadTestResult
-    from headgate.loadtest.schedule import Schedule
-    from headgate.loadtest.senders import SenderTable
+    from headgate.loadtest.load_test import LoadTest, LoadTestPlan
 
 EPILOG = """\
 Requests start at their scheduled times regardless of how the server responds, and latency is measured from those
@@ -24,10 +22,10 @@ was stopped).
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EPILOG
+    parser.add_argument("--url", metavar="URL", help="Target server, such as http://127.0.0.1:8080 (required).")
     parser.add_argument(
-        "--url", required=True, metavar="URL", help="Target server, such as http://127.0.0.1:8080 (required)."
+        "--model", metavar="NAME", help="Requested model (required, unless the trace names the model of each request)."
     )
-    parser.add_argument("--model", required=True, metavar="NAME", help="Requested model (required).")
     _add_traffic(parser.add_argument_group("traffic"))
     _add_behaviour(parser.add_argument_group("client behaviour"))
     _add_result(parser.add_argument_group("results"))
@@ -35,12 +33,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _add_traffic(group: "argparse._ArgumentGroup") -> None:  # pyright: ignore[reportPrivateUsage]
     arrivals = group.add_mutually_exclusive_group(required=True)
-    arrivals.add_argument("--rate", type=_positive, metavar="R", help="Poisson arrivals per second (or use --trace).")
+    arrivals.add_argument("--rate", type=_positive, metavar="R", help="Poisson arrivals per second.")
     arrivals.add_argument(
         "--trace", type=Path, metavar="FILE", help="Trace of arrivals and sizes (docs/guides/load-testing.md)."
     )
+    arrivals.add_argument(
+        "--workload", type=Path, metavar="FILE", help="Sources of requests as YAML (docs/guides/load-testing.md)."
+    )
+    arrivals.add_argument(
+        "--compare",
+        type=Path,
+        nargs=2,
+        metavar=("BASE", "OTHER"),
+        help="Records of two runs to compare instead of sending requests.",
+    )
     group.add_argument(
-        "--duration", type=_positive, metavar="SECONDS", help="Duration of the traffic (default 30, or the full trace)."
+        "--duration",
+        type=_positive,
+        metavar="SECONDS",
+        help="Duration of the traffic (default: all of a trace or workload, otherwise 30).",
     )
     group.add_argument("--limit", type=_count, metavar="N", help="Maximum number of requests (default: none).")
     group.add_argument("--speed-up", type=_positive, default=1.0, metavar="X", help="Trace speed factor (default 1).")
@@ -113,150 +124,144 @@ def _add_result(group: "argparse._ArgumentGroup") -> None:  # pyright: ignore[re
     group.add_argument(
         "--record", type=Path, metavar="FILE", help="File to write one JSON line per request to (default: none)."
     )
+    group.add_argument(
+        "--against", metavar="URL", help="Second target that gets the same requests at the same times (default: none)."
+    )
+    group.add_argument(
+        "--sweep",
+        type=_levels,
+        metavar="X,Y,...",
+        help="Factors applied to the load, with one run each (default: one run).",
+    )
+    group.add_argument(
+        "--slo-percent",
+        type=_percent,
+        default=95.0,
+        metavar="P",
+        help="Percentage of good requests that a level of a sweep needs to hold (default 95).",
+    )
+    prices = group.add_mutually_exclusive_group()
+    prices.add_argument(
+        "--price-per-hour", type=_positive, metavar="USD", help="Price of the tested servers per hour (default: none)."
+    )
+    prices.add_argument(
+        "--price-per-million", metavar="USD:USD", help="Prices per million prompt and output tokens (default: none)."
+    )
+    group.add_argument("--html", type=Path, metavar="FILE", help="File to write an HTML report to (default: none).")
     group.add_argument("--json", action="store_true", help="JSON output.")
 
 
 def run(args: argparse.Namespace) -> int:
-    import uvloop
-
-    from headgate.loadtest.load_test import relax_gc
+    from headgate.config.problems import ConfigErrors
     from headgate.loadtest.problem import WorkloadError
 
     try:
-        plan = _plan(args)
-        with args.record.open("wb") if args.record else nullcontext() as record:
-            relax_gc()
-            result = uvloop.run(_run(plan, record))
+        return _compare_records(args) if args.compare else _measure(args)
+    except ConfigErrors as problems:
+        print(problems, file=sys.stderr)
+        return 2
     except WorkloadError as problem:
         print(f"headgate loadtest: {problem}", file=sys.stderr)
         return 2
     except OSError as error:
         print(f"headgate loadtest: {error.filename}: {error.strerror}", file=sys.stderr)
         return 2
-    return _print_result(result, json=args.json)
 
 
-def _plan(args: argparse.Namespace) -> "LoadTestPlan":
-    from headgate.loadtest.load_test import LoadTestPlan, raise_file_limit
-    from headgate.loadtest.tally import LoadTestTargets
-    from headgate.loadtest.target import TargetUrl
+def _compare_records(args: argparse.Namespace) -> int:
+    from headgate.cli.output.load_test_results import print_comparison
+    from headgate.loadtest.comparison import compare, read_samples
 
-    target = TargetUrl.parse(args.url)
-    roster = _roster(args)
-    schedule = _schedule(args, roster)
-    connections = raise_file_limit(args.connections_max)
-    if connections < args.connections_max:
-        hint = "raise the limit on open files (ulimit -n) for more"
-        print(f"headgate loadtest: at most {connections} connections; {hint}", file=sys.stderr)
-    return LoadTestPlan(
-        target=target,
-        model=args.model,
-        schedule=schedule,
-        senders=tuple(roster.senders),
-        targets=LoadTestTargets(_ns(args.slo_ttft), _ns(args.slo_tpot), _ns(args.slo_e2e)),
-        seed=args.seed,
-        stream=not args.no_stream,
-        exact_output=args.ignore_eos,
-        shared_prefix_tokens=args.shared_prefix_tokens,
-        patience_s=args.client_timeout,
-        retries_max=args.retries,
-        duplicate_after_s=args.hedge_after,
-        connections_max=connections,
-        drain_s=args.drain_timeout,
-    )
+    base, other = args.compare
+    print_comparison(compare(read_samples(base), read_samples(other)), (str(base), str(other)), json=args.json)
+    return 0
 
 
-def _roster(args: argparse.Namespace) -> "SenderTable":
-    from headgate.loadtest.senders import Sender, SenderTable, TokenRange, parse_sender, read_key
+def _measure(args: argparse.Namespace) -> int:
+    import uvloop
 
-    prompt, output = TokenRange.parse(args.prompt_tokens), TokenRange.parse(args.output_tokens)
-    key = read_key(args.api_key, os.environ) if args.api_key else None
-    senders = [parse_sender(text, os.environ, prompt=prompt, output=output, key=key) for text in args.mix]
-    return SenderTable(senders or [Sender(prompt=prompt, output=output, key=key)])
+    from headgate.cli.input.load_test_plan import load_test_plan, trace_rows
+    from headgate.cli.output.html_file import check_html_file
+    from headgate.cli.output.load_test_results import print_runs, print_sweep
+    from headgate.loadtest.comparison import check_sizes
+    from headgate.loadtest.load_test import relax_gc
+
+    _check(args)
+    if args.html is not None:
+        check_html_file(args.html)
+    levels = args.sweep or (1.0,)
+    urls = [args.url, *([args.against] if args.against else [])]
+    rows = trace_rows(args)
+    plans = [[load_test_plan(args, rows, url=url, load=level) for url in urls] for level in levels]
+    if args.against:
+        check_sizes(*(len(plan.schedule) for plan in plans[0]))
+    keep_samples = bool(args.against or (args.html and not args.sweep))
+    runs: list[list[LoadTestRun]] = []
+    with args.record.open("wb") if args.record else nullcontext() as record:
+        relax_gc()
+        for together in plans:
+            runs.append(uvloop.run(_run(together, record, keep_samples=keep_samples)))
+            if any(each.result.counts.stopped_early for each in runs[-1]):
+                break
+    if args.sweep:
+        return print_sweep([(level, each[0]) for level, each in zip(levels, runs, strict=False)], args)
+    return print_runs(runs[0], args)
 
 
-def _schedule(args: argparse.Namespace, roster: "SenderTable") -> "Schedule":
+def _check(args: argparse.Namespace) -> None:
     from headgate.loadtest.problem import WorkloadError
-    from headgate.loadtest.schedule import from_trace, poisson
-    from headgate.simulation.workload.trace_files import read_trace
 
-    if args.trace is None:
-        duration_s = args.duration or 30.0
-        schedule = poisson(roster, rate=args.rate, duration_s=duration_s, seed=args.seed, limit=args.limit)
-    else:
-        rows = read_trace(args.trace)
-        schedule = from_trace(
-            rows,
-            roster,
-            seed=args.seed,
-            speed_up=args.speed_up,
-            jitter_s=args.jitter,
-            duration_s=args.duration,
-            limit=args.limit,
-        )
-    if not schedule:
-        raise WorkloadError("the schedule has no requests; raise --rate or --duration")
-    return schedule
+    for name in ("url", "model") if args.trace is None else ("url",):
+        if getattr(args, name) is None:
+            raise WorkloadError(f"--{name} is missing; set it to the {name} to test")
+    for one, other in (("sweep", "against"), ("sweep", "record"), ("against", "record")):
+        if getattr(args, one) and getattr(args, other):
+            raise WorkloadError(f"--{one} cannot be combined with --{other}; remove one of them")
 
 
-async def _run(plan: "LoadTestPlan", record: IO[bytes] | None) -> "LoadTestResult":
+async def _run(plans: "list[LoadTestPlan]", record: IO[bytes] | None, *, keep_samples: bool) -> "list[LoadTestRun]":
+    """Runs these plans at the same time. Charts and comparisons need the samples, about 200 bytes per request."""
     import asyncio
     import shutil
 
+    from headgate.cli.output.load_test_results import LoadTestRun
     from headgate.loadtest.load_test import LoadTest
     from headgate.loadtest.progress import LoadTestProgress
 
-    test = LoadTest(plan, record=record)
+    samples: list[list[RequestSample]] = [[] for _ in plans]
+    tests = [
+        LoadTest(plan, record=record, on_sample=each.append if keep_samples else None)
+        for plan, each in zip(plans, samples, strict=True)
+    ]
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, test.stop)
+        loop.add_signal_handler(number, _stop, tests)
     showing: list[asyncio.Task[None]] = []
 
     def on_start(course: "RunCounts") -> None:
+        if showing:  # The progress of the first target stands for both.
+            return
         width = shutil.get_terminal_size().columns
         progress = LoadTestProgress(course, _to_stderr, terminal=sys.stderr.isatty(), width=width)
         showing.append(asyncio.create_task(progress.show()))
 
     try:
-        return await test.run(on_start)
+        results = await asyncio.gather(*(test.run(on_start) for test in tests))
     finally:
         for task in showing:
             task.cancel()
         await asyncio.gather(*showing, return_exceptions=True)
+    return [LoadTestRun(result, each) for result, each in zip(results, samples, strict=True)]
+
+
+def _stop(tests: "list[LoadTest]") -> None:
+    for test in tests:
+        test.stop()
 
 
 def _to_stderr(text: str) -> None:
     sys.stderr.write(text)
     sys.stderr.flush()
-
-
-def _print_result(result: "LoadTestResult", *, json: bool) -> int:
-    import json as encoding
-    import shutil
-
-    from headgate.loadtest.report import report_json
-    from headgate.loadtest.request import LoadTestOutcome
-    from headgate.loadtest.table import render, warnings
-
-    course = result.counts
-    width = shutil.get_terminal_size(fallback=(100, 24)).columns
-    _print(encoding.dumps(report_json(result), indent=2) if json else render(result, width=width))
-    if json or not sys.stdout.isatty():
-        for warning in warnings(course):
-            print(warning, file=sys.stderr)
-    trusted = not course.is_behind and not course.stopped_early
-    return 0 if trusted and course.outcomes[LoadTestOutcome.COMPLETED] > 0 else 1
-
-
-def _print(text: str) -> None:
-    try:
-        print(text, flush=True)
-    except BrokenPipeError:  # The reader closed the pipe. Without this, Python would report the error again on exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def _ns(seconds: float | None) -> int | None:
-    return None if seconds is None else round(seconds * 1e9)
 
 
 def _positive(text: str) -> float:
@@ -278,3 +283,14 @@ def _tokens(text: str) -> int:
     if not 0 <= value <= 1_000_000:
         raise argparse.ArgumentTypeError(f"must be between 0 and 1000000, not {text}")
     return value
+
+
+def _percent(text: str) -> float:
+    value = float(text)
+    if not 0 < value <= 100:
+        raise argparse.ArgumentTypeError(f"must be above 0 and at most 100, not {text}")
+    return value
+
+
+def _levels(text: str) -> tuple[float, ...]:
+    return tuple(sorted({_positive(each) for each in text.split(",")}))

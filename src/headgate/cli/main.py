@@ -52,6 +52,9 @@ GROUPS: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "cost": "Show costs, statements, forecasts and cost drift.",
         },
         "Plan": {
+            "record": "Record traffic as an anonymous trace that can be replayed.",
+            "calibrate": "Measure an engine and write its profile, or compare two profiles.",
+            "plan": "Find the fewest endpoints that hold the objectives, and their cost.",
             "simulate": "Simulate traffic against a fleet in virtual time.",
             "loadtest": "Send open-loop traffic to a server and measure its latency.",
         },

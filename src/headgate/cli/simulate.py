@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from headgate.cli.input.argument_types import add_json
+from headgate.cli.input.argument_types import add_json, duration, whole_number
 
 if TYPE_CHECKING:
     from headgate.simulation.report.report import SimulationReport
@@ -23,14 +23,14 @@ docs/reference/scenarios.md describes the scenario file.
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EPILOG
     parser.add_argument("file", type=Path, metavar="SCENARIO.yaml", help="Scenario file.")
-    parser.add_argument("--seed", type=_whole_number, default=0, metavar="N", help="Random seed (default 0).")
+    parser.add_argument("--seed", type=whole_number, default=0, metavar="N", help="Random seed (default 0).")
     parser.add_argument("--scheduler", choices=SCHEDULERS, help="Scheduler (default: from the scenario).")
     parser.add_argument(
         "--cap", type=_count, metavar="N", help="Requests per engine for static-cap (default: from the scenario)."
     )
     parser.add_argument(
         "--duration",
-        type=_duration,
+        type=duration,
         metavar="DURATION",
         help="Duration of the traffic, such as 90s, 10m or 2h (default: from the scenario).",
     )
@@ -42,19 +42,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from headgate.cli.output.html_file import check_html_file, write_html_file
     from headgate.config.problems import ConfigErrors
+    from headgate.simulation.report.html_report import render_html
     from headgate.simulation.workload.error import WorkloadError
 
     try:
         if args.html is not None:
-            _check_page(args.html)
+            check_html_file(args.html)
         scenario, scheduler = _scenario(args)
         report = _simulate(scenario, scheduler, quiet=args.quiet)
         try:
             _print_report(report, json=args.json)
         finally:  # Write the page even if the report cannot be printed.
             if args.html is not None:
-                _write_page(report, args.html)
+                write_html_file(args.html, render_html(report))
     except ConfigErrors as errors:
         print(errors, file=sys.stderr)
         return 2
@@ -137,32 +139,6 @@ def _simulate(scenario: "Scenario", scheduler: str, *, quiet: bool) -> "Simulati
     return report
 
 
-def _check_page(file: Path) -> None:
-    """Checks before the run that the page can be written afterwards."""
-    from importlib.util import find_spec
-
-    from headgate.simulation.workload.error import WorkloadError
-
-    if not file.parent.is_dir():
-        raise WorkloadError(f"{file}: directory {file.parent} does not exist; create it first")
-    if file.is_dir():
-        raise WorkloadError(f"{file} is a directory; specify a file")
-    if find_spec("matplotlib") is None:
-        how = "pip install matplotlib (or, in a checkout, pip install '.[reports]')"
-        raise WorkloadError(f"--html needs matplotlib, which is not installed; {how}")
-
-
-def _write_page(report: "SimulationReport", file: Path) -> None:
-    from headgate.simulation.report.html_report import render_html
-    from headgate.simulation.workload.error import WorkloadError
-
-    try:
-        file.write_text(render_html(report), encoding="utf-8")
-    except OSError as error:
-        raise WorkloadError(f"cannot write {file}: {error.strerror}") from None
-    print(f"wrote {file}", file=sys.stderr)
-
-
 def _print_report(report: "SimulationReport", *, json: bool) -> None:
     import json as encoding
     import shutil
@@ -185,30 +161,8 @@ def _to_stderr(text: str) -> None:
     sys.stderr.flush()
 
 
-def _duration(text: str) -> int:
-    """Parses a duration in scenario file notation into nanoseconds."""
-    from headgate.config.quantities import InvalidQuantity, duration
-
-    try:
-        length = duration(text)
-    except InvalidQuantity as expected:
-        raise argparse.ArgumentTypeError(f'expected {expected}, not "{text}"') from None
-    if length <= 0:
-        raise argparse.ArgumentTypeError(f"must be more than 0s, not {text}")
-    return length
-
-
-def _whole_number(text: str) -> int:
-    from headgate.config.quantities import InvalidQuantity, whole_number
-
-    try:
-        return whole_number(text)
-    except InvalidQuantity as expected:
-        raise argparse.ArgumentTypeError(f'expected {expected}, such as 7, not "{text}"') from None
-
-
 def _count(text: str) -> int:
-    value = _whole_number(text)
+    value = whole_number(text)
     if value < 1:
         raise argparse.ArgumentTypeError(f"must be at least 1, not {text}")
     return value

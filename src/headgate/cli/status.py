@@ -187,6 +187,9 @@ def _endpoints(status: "StatusPage") -> Iterator[str]:
     for engine in status.engines:
         for problem in engine.problems:
             yield f"{engine.endpoint_id}: {problem}"
+    for drift in status.speed_drift:
+        took = f"decoding takes {drift.decode_percent} % and prefill {drift.prefill_percent} % of the configured time"
+        yield f"pool {drift.pool}: {took}; measure the engines with `headgate calibrate` and correct the pool's speed"
 
 
 def _row(endpoint: "EndpointStatus", engine: "EngineStatus | None", *, drained: bool) -> tuple[str, ...]:

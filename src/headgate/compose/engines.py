@@ -5,7 +5,7 @@ endpoint that has not started is probed only by its fleet; the scheduler already
 """
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -20,7 +20,7 @@ from headgate.core.summary import Summary
 from headgate.engines.connect_times import ConnectTimes
 from headgate.engines.dialects import DIALECTS
 from headgate.engines.dns_cache import DnsCache
-from headgate.engines.endpoint_adapters import AdapterApi, AdapterOptions, EndpointAdapters
+from headgate.engines.endpoint_adapters import AdapterApi, AdapterLoader, AdapterOptions, EndpointAdapters
 from headgate.engines.engine_tls import EngineTls
 from headgate.engines.engine_watch import EngineWatch
 from headgate.engines.gpu_watch import GpuWatch, exporter_url
@@ -76,6 +76,8 @@ class Engines:
         self._endpoints: tuple[Endpoint, ...] = ()
         self._session = session
         self._adapters: dict[EndpointId, EndpointAdapters] = {}
+        self._loaders: dict[str, AdapterLoader] = {}
+        """Loader of each engine with adapters, by the engine's address."""
         self._held: dict[EndpointId, tuple[tuple[str, ...], int | None]] = {}
         """Adapters that each engine holds, and their maximum number in use."""
 
@@ -104,13 +106,15 @@ class Engines:
         for endpoint_id in old:
             if old[endpoint_id] != new.get(endpoint_id):
                 self.watch.unwatch(endpoint_id)
-                self._adapters.pop(endpoint_id, None)
                 self._held.pop(endpoint_id, None)
+                if (adapters := self._adapters.pop(endpoint_id, None)) is not None:
+                    adapters.close()
         for endpoint_id, address in new.items():
             if old.get(endpoint_id) != address:
                 self._replace(endpoint_id, address)
         for pool, endpoint, _ in found:
             self._change_adapters(endpoint.id, _adapter_options(pool))
+        self._loaders = {address: each for address, each in self._loaders.items() if each.members}
         # Requests may still be sent to a leaving endpoint. It is also possible that the host temporarily does not know
         # an endpoint: an island may have no share of it, or the scheduler may not have seen it yet.
         known = {each.id for each in self._summary().endpoints}
@@ -133,10 +137,12 @@ class Engines:
         dialect, model, key = DIALECTS[address.engine], address.served_model, address.api_key
         adapters = None
         if dialect.adapters_metric is not None:
+            loader = self._loaders.setdefault(engine_address(address.url), AdapterLoader(self._adapters_in_use))
             adapters = self._adapters[endpoint_id] = EndpointAdapters(
+                endpoint_id,
                 AdapterApi(self._session, address.url, api_key=key, tls=address.tls),
+                loader,
                 partial(self._adapters_reported, endpoint_id),
-                partial(self._adapters_in_use, endpoint_id),
                 partial(_log_adapter, endpoint_id),
             )
         self.watch.watch(
@@ -154,12 +160,18 @@ class Engines:
             api_key=key,
             dialect=dialect,
             passes_priority=address.passes_priority,
+            anthropic_betas=address.anthropic_betas,
             joins_streams=address.watches_whole_answers,
             on_connected=partial(self.connect_times.record, address.pool),
             budget=self._budget,
             dns=self._names,
             tls=address.tls,
         )
+
+    def pause_probes(self) -> None:
+        """Pauses all probes. From now on, another process of the cell probes the engines and knows their adapters."""
+        self.watch.pause()
+        self._held.clear()
 
     # LoRA adapters
 
@@ -204,9 +216,9 @@ class Engines:
         }
         return tuple(ModelName(each) for each in sorted(names))
 
-    def _adapters_in_use(self, endpoint_id: EndpointId) -> tuple[str, ...]:
-        found = [each.adapters for each in self._summary().endpoints if each.id == endpoint_id]
-        return tuple(name for counts in found for name, _ in counts)
+    def _adapters_in_use(self, endpoint_ids: Collection[EndpointId]) -> frozenset[str]:
+        found = [each.adapters for each in self._summary().endpoints if each.id in endpoint_ids]
+        return frozenset(name for counts in found for name, _ in counts)
 
     def renew_connections(self, tls: EngineTls) -> None:
         """Called when a TLS context has been replaced: from now on, requests to its engines use new connections."""
@@ -228,6 +240,7 @@ class _EngineTarget:
     engine: str
     served_model: str
     passes_priority: bool
+    anthropic_betas: tuple[str, ...]
     watches_whole_answers: bool
     api_key: ApiKey | None
     tls: EngineTls | None
@@ -241,6 +254,7 @@ def _engine_target(found: PoolEndpoint) -> _EngineTarget:
         pool.engine,
         pool.served_model,
         pool.forward_priority,
+        pool.anthropic_betas,
         pool.always_stream_upstream,
         pool.engine_key,
         found.tls,

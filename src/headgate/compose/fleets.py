@@ -92,6 +92,12 @@ class Fleets:
         fleets = [each for each in self._fleets.values() if isinstance(each, DnsFleet)]
         return [each.problem for each in fleets if each.problem is not None]
 
+    def unresolved(self) -> list[PoolName]:
+        """Returns the pools whose name is being resolved for the first time."""
+        return [
+            name for name, fleet in list(self._fleets.items()) if isinstance(fleet, DnsFleet) and not fleet.looked_up
+        ]
+
     def change_to(self, pools: Sequence[PoolSettings]) -> None:
         """Creates new fleets, which `start` then starts. Removed fleets drain, without a timeout."""
         before, self._pools = self._pools, {pool.name: pool for pool in pools}

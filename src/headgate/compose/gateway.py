@@ -98,7 +98,7 @@ class Gateway:
         )
         self._ejections.watch = self._engines.watch
         if self._cell is not None:
-            self._engines.watch.pause()
+            self._engines.pause_probes()
         self._batchers = Batchers(self._engines.by_endpoint, self._meters.count_batch)
         self._fleets = Fleets(
             self._session,
@@ -307,7 +307,7 @@ class Gateway:
         if looks:
             self._engines.watch.resume(self._cell.ready_endpoints())
         else:
-            self._engines.watch.pause()
+            self._engines.pause_probes()
 
     def _follow_fleets(self) -> None:
         self._engines.follow(tuple(self._fleets.endpoints()))

@@ -16,8 +16,12 @@ from headgate.config.settings import Settings
 from headgate.control.diagnosis import DiagnosisService
 from headgate.control.leader_client import LeaderClient
 from headgate.core.summary import Summary
+from headgate.edge.admin.api import AdminRoute
 from headgate.edge.admin.console import AdminConsole
+from headgate.edge.admin.traffic import traffic_routes
 from headgate.engines.page import Page
+from headgate.hosts.cell.host import CellHost
+from headgate.hosts.local.host import LocalHost
 from headgate.model.units import SECOND, Duration, Instant, PoolName
 from headgate.model.verdict import Cause, Verdict
 from headgate.ports.engine import Capabilities
@@ -42,6 +46,7 @@ from headgate.telemetry.loop_watchdog import LoopWatchdog, loop_iteration_metric
 from headgate.telemetry.meters import Meters
 from headgate.telemetry.process_metrics import process_stats
 from headgate.telemetry.prometheus import OptionalMetrics, render
+from headgate.telemetry.recording.traffic_recorder import TrafficRecorder
 from headgate.telemetry.records.stats import records_metrics
 from headgate.telemetry.scaling_metrics import PoolScaling
 from headgate.telemetry.shortages import shortages
@@ -100,6 +105,8 @@ class Observability:
         self._traces = Tracing(settings)
         self._live = LiveConsole(settings, self.meters)
         self._diagnosis = DiagnosisService(has_operators=bool(settings.admin_keys or settings.operators))
+        self.recorder: TrafficRecorder | None = None
+        """Recordings of traffic. None if there is no admin API."""
         self._leader_client: LeaderClient | None = None
         """Client for the cell scheduler's verdicts. Created when this process starts."""
         self._loop_lag = Histogram()
@@ -128,6 +135,20 @@ class Observability:
         self._live.add(record)
         self.records.add(record)
         self._traces.add(record)
+        if self.recorder is not None:
+            self.recorder.add(record)
+
+    def recordings_held(self) -> dict[str, int]:
+        """Returns the number of recordings of traffic, and of the requests in them."""
+        recorder = self.recorder
+        if recorder is None:
+            return {"recordings": 0, "recorded_requests": 0}
+        return {"recordings": recorder.recordings, "recorded_requests": recorder.requests}
+
+    def traffic_routes(self, host: LocalHost | CellHost, now: Callable[[], Instant]) -> Mapping[bytes, AdminRoute]:
+        """Returns the admin paths that record traffic. Recordings continue if the configuration changes."""
+        recorder = self.recorder = self.recorder or TrafficRecorder(now, host.add_observer)
+        return traffic_routes(recorder.start, lambda: recorder.start_with(self.records.recent_records()), recorder.read)
 
     # Lifecycle
 

@@ -51,6 +51,10 @@ class RecordStore:
         self.stages.set_classes([each.name for each in settings.policy.classes], budgets)
         self.archive.budgets = budgets
 
+    def recent_records(self) -> list[RequestRecord]:
+        """Records in memory, oldest first."""
+        return self._keeper.recent_records()[::-1]
+
     def figures(self) -> RecordsStats:
         return self._keeper.stats()
 

@@ -16,8 +16,10 @@ from headgate.simulation.baselines.static_cap import StaticCap
 from headgate.simulation.options import Traffic
 from headgate.simulation.virtual.random_faults import resolve_faults
 from headgate.simulation.virtual.scenario import Decider, Scenario
+from headgate.simulation.workload.error import WorkloadError
 from headgate.simulation.workload.scenario_traffic import (
     check_classes,
+    check_models,
     limited_arrivals,
     limited_span_ns,
     tenant_names,
@@ -34,6 +36,8 @@ SCHEDULERS: Mapping[str, Callable[[ScenarioSettings], Decider]] = MappingProxyTy
     }
 )
 """Factory for each scheduler, by its name in a scenario."""
+SCALABLE_SCHEDULERS = ("headgate",)
+"""Schedulers whose state the autoscaler can read."""
 
 
 def build_scenario(settings: ScenarioSettings, seed: int) -> Scenario:
@@ -44,6 +48,12 @@ def build_scenario(settings: ScenarioSettings, seed: int) -> Scenario:
     traffic = tuple(with_tenants(each) for each in settings.traffic)
     for each in traffic:
         check_classes(each, {str(known.name) for known in settings.policy.classes})
+        check_models(each, {str(known.name) for known in settings.policy.models})
+    if settings.scaling and settings.scheduler not in SCALABLE_SCHEDULERS:
+        pools = ", ".join(settings.scaling)
+        raise WorkloadError(
+            f"scheduler {settings.scheduler} cannot be autoscaled; use headgate, or remove scaling from {pools}"
+        )
     span = limited_span_ns(traffic, settings.duration_ns)
     make = SCHEDULERS[settings.scheduler]
     return Scenario(
@@ -52,6 +62,7 @@ def build_scenario(settings: ScenarioSettings, seed: int) -> Scenario:
         policy=_policy(settings.policy, traffic),
         model=settings.model,
         engines=settings.engines,
+        scaling=settings.scaling,
         callers=settings.callers,
         arrivals=lambda: limited_arrivals(traffic, seed, settings.duration_ns),
         span_ns=span,

@@ -16,6 +16,7 @@ from headgate.core.summary import held_by_pool
 from headgate.model.units import SECOND
 from headgate.telemetry.config_metrics import ConfigStats
 from headgate.telemetry.live.live_state import GatewayInfo
+from headgate.telemetry.speed_drift import speed_drifts
 
 
 class GatewayStatus:
@@ -24,10 +25,17 @@ class GatewayStatus:
         self._parts = parts
         self._serves = serves
         self._started_at = time.monotonic()
+        self._looked_up = False
+        """Whether the first lookups of all fleets have ended since the start."""
 
     def ready(self) -> tuple[bool, str]:
         if self._parts.app.draining:
             return False, "draining"
+        if not self._looked_up:
+            if unresolved := self._parts.fleets.unresolved():
+                return False, f"resolving the endpoints of pool {', '.join(unresolved)} for the first time"
+            # A pool that a reload adds later must not take a serving gateway out of its load balancer.
+            self._looked_up = True
         return self._parts.accounts.ready(serves=self._serves)
 
     def probe(self) -> tuple[int, str]:
@@ -103,6 +111,7 @@ class GatewayStatus:
             "body_parsers": parts.large_bodies.processes,
             "notifications": parts.accounts.notifications_waiting,
             "records": parts.observability.records.waiting,
+            **parts.observability.recordings_held(),
             "open_files": _open_files(),
         }
 
@@ -130,6 +139,9 @@ class GatewayStatus:
             # In a cell, only the scheduler knows these.
             "endpoints_desired": parts.scaling.desired() if parts.is_deciding else {},
             "endpoints_starting": parts.scaling.starts_status(parts.clock.now()) if parts.is_deciding else [],
+            "speed_drift": [
+                asdict(each) for each in speed_drifts(configuration.settings.policy.pools, summary.endpoints)
+            ],
             "endpoints": [asdict(endpoint) for endpoint in summary.endpoints],
             "engines": [asdict(found) for found in parts.engines.watch.capabilities()],
             **parts.certificates.status(),

@@ -67,7 +67,9 @@ class References:
         """The content without trailing line breaks, which most editors and `echo` add."""
         self.files[path] = file_stamp(path)
         try:
-            content, self.files[path] = _read_value(path)
+            content, self.files[path] = read_small_file(
+                path, bytes_max=VALUE_BYTES_MAX, use="a file that contains only the value"
+            )
             text = content.decode("utf-8-sig").rstrip("\r\n")
         except FileNotFoundError:
             return ExpansionError(f"the file {path} does not exist; create it, or correct the path in ${{file:PATH}}")
@@ -92,15 +94,15 @@ def read_file(path: Path) -> tuple[bytes, FileStamp]:
         return file.read(), stamp_of(os.fstat(file.fileno()))
 
 
-def _read_value(path: Path) -> tuple[bytes, FileStamp]:
-    """Like `read_file`. Raises `ValueError` if the file has the wrong type or size."""
+def read_small_file(path: Path, *, bytes_max: int, use: str) -> tuple[bytes, FileStamp]:
+    """Like `read_file`. Raises `ValueError` with the problem and what to use if the file has the wrong type or size."""
     with open(path, "rb", opener=_open_without_waiting) as file:
         status = os.fstat(file.fileno())
         if not stat.S_ISREG(status.st_mode):
-            raise ValueError("is not a regular file; use the path of a file that contains only the value")
-        content = file.read(VALUE_BYTES_MAX + 1)
-    if len(content) > VALUE_BYTES_MAX:
-        raise ValueError(f"is larger than {VALUE_BYTES_MAX // 1024} KiB; use a file that contains only the value")
+            raise ValueError(f"is not a regular file; use the path of {use}")
+        content = file.read(bytes_max + 1)
+    if len(content) > bytes_max:
+        raise ValueError(f"is larger than {bytes_max // 1024} KiB; use {use}")
     return content, stamp_of(status)
 
 

@@ -238,16 +238,11 @@ def _endpoints(fleet: FleetSection, scaling: ScalingSection | None, place: Setti
 
 
 def scaling_rules(
-    pool: str, section: PoolSection, classes: Mapping[str, ClassSection], report: ConfigReport
+    pool: str, scaling: ScalingSection | None, classes: Mapping[str, ClassSection], report: ConfigReport
 ) -> ScalingRules | None:
-    scaling, place = section.scaling, ("pools", pool, "scaling")
+    place = ("pools", pool, "scaling")
     if scaling is None:
         return None
-    if section.fleet.kind == STATIC:
-        report.add_warning(
-            place,
-            "only reports the desired number of endpoints, because a static fleet cannot scale; use another fleet kind",
-        )
     if scaling.endpoints_max < scaling.endpoints_min:
         wrong = f"is less than endpoints_min {scaling.endpoints_min}; raise it"
         report.add_problem((*place, "endpoints_max"), wrong)
@@ -276,6 +271,14 @@ def scaling_rules(
     )
     _check_budget(rules, place, report)
     return rules
+
+
+def check_can_scale(pool: str, section: PoolSection, report: ConfigReport) -> None:
+    if section.scaling is not None and section.fleet.kind == STATIC:
+        report.add_warning(
+            ("pools", pool, "scaling"),
+            "only reports the desired number of endpoints, because a static fleet cannot scale; use another fleet kind",
+        )
 
 
 def _objective_ppm(pool: str, classes: Mapping[str, ClassSection]) -> int:

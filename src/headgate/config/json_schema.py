@@ -20,6 +20,7 @@ Schema = dict[str, Any]
 _TEXT: Final = ("string", "number", "boolean")
 """JSON types of a text setting: Headgate reads every YAML scalar as text."""
 _VARIABLE: Final = {"type": "string", "pattern": r"\$\{"}
+_PROFILE_FILE: Final = {"type": "string", "pattern": r"/|\.ya?ml$"}
 _NULL: Final = {"type": "null"}
 _GROUPED_DIGITS: Final = {"type": "string", "pattern": "^[+-]?[0-9]{1,3}(_?[0-9]{3})*$"}
 _NUMERIC_UNITS: Final = ("range", "share", "usd")
@@ -28,7 +29,12 @@ _NUMERIC_UNITS: Final = ("range", "share", "usd")
 
 def config_schema(*, engines: Iterable[str], profiles: Iterable[str]) -> Schema:
     """JSON Schema of the configuration. `engines` and `profiles` are the names that the file may use."""
-    made = _Schemas({(PoolSection, "engine"): sorted(engines), (SpeedSection, "profile"): sorted(profiles)})
+    made = _Schemas(
+        {
+            (PoolSection, "engine"): [{"enum": sorted(engines)}],
+            (SpeedSection, "profile"): [{"enum": sorted(profiles)}, _PROFILE_FILE],
+        }
+    )
     root = made.section(inspect.type_info(ConfigFile))
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
@@ -39,11 +45,11 @@ def config_schema(*, engines: Iterable[str], profiles: Iterable[str]) -> Schema:
 
 
 class _Schemas:
-    """Schemas of all sections. `choices` lists the valid values, by section and setting, of text settings that accept
+    """Schemas of all sections. `choices` has the alternatives, by section and setting, of text settings that accept
     only certain values.
     """
 
-    def __init__(self, choices: dict[tuple[type[Section], str], list[str]]) -> None:
+    def __init__(self, choices: dict[tuple[type[Section], str], list[Schema]]) -> None:
         self._choices = choices
         self.definitions: dict[str, Schema] = {}
 
@@ -58,8 +64,8 @@ class _Schemas:
         }
 
     def _setting(self, field: inspect.Field, section: type[Any]) -> Schema:
-        names = self._choices.get((section, field.name))
-        schema = _any([{"enum": names}, _VARIABLE]) if names else self._value(field.type)
+        choices = self._choices.get((section, field.name))
+        schema = _any([*choices, _VARIABLE]) if choices else self._value(field.type)
         if field.required:
             return schema
         # A setting without a value has its default.

@@ -23,9 +23,13 @@ def edge_limits(file: ConfigFile, report: ConfigReport) -> EdgeLimits:
             "rejects common clients, which send about twenty headers, and proxies add more; "
             f"raise it to at least {HEADERS_TYPICAL}",
         )
-    if section.total_body_bytes_max < section.body_bytes_max:
-        report.add_problem(
-            ("limits", "total_body_bytes_max"),
-            "is less than body_bytes_max, so a body of the maximum size is never accepted; raise it",
-        )
+    for name, size_max in (
+        ("body_bytes_max", section.body_bytes_max),
+        ("audio_body_bytes_max", section.audio_body_bytes_max),
+    ):
+        if size_max is not None and section.total_body_bytes_max < size_max:
+            report.add_problem(
+                ("limits", "total_body_bytes_max"),
+                f"is less than {name}, so a body of the maximum size is never accepted; raise it",
+            )
     return fill(EdgeLimits, given_settings(section))

@@ -17,6 +17,7 @@ from headgate.config.cell import cell_options
 from headgate.config.class_rules import class_rules
 from headgate.config.classes import service_classes
 from headgate.config.database import admin_keys, database_options
+from headgate.config.engine_profiles import ProfileFinder
 from headgate.config.enum_values import parse_enum
 from headgate.config.environment import References, read_file
 from headgate.config.error_docs import error_docs
@@ -51,9 +52,9 @@ from headgate.config.references import check_names, check_references
 from headgate.config.routes import check_mirror_pools
 from headgate.config.schema import ConfigFile
 from headgate.config.settings import Address, Settings
-from headgate.config.speeds import SpeedFigures
 from headgate.config.tenants import tenants
 from headgate.control.options import FileStamp, ReloadTrigger, file_stamp
+from headgate.model.engine_profile import EngineProfile
 from headgate.model.policy import Policy, ServiceClass
 from headgate.model.tenant import tenant_table
 from headgate.model.units import Duration
@@ -64,9 +65,9 @@ _HOST_NAME = re.compile(r"[A-Za-z0-9._-]{1,253}")
 
 
 def load(
-    path: Path, environ: Mapping[str, str], *, engines: Collection[str], profiles: Mapping[str, SpeedFigures]
+    path: Path, environ: Mapping[str, str], *, engines: Collection[str], profiles: Mapping[str, EngineProfile]
 ) -> Settings:
-    """Reads the file. `engines` and `profiles` are the names that a pool may use.
+    """Reads the file. `engines` and `profiles` are those that a pool may use by name.
 
     Raises `ConfigErrors` with all problems.
     """
@@ -85,14 +86,14 @@ def parse(
     environ: Mapping[str, str],
     *,
     engines: Collection[str],
-    profiles: Mapping[str, SpeedFigures],
+    profiles: Mapping[str, EngineProfile],
 ) -> Settings:
     """Like `load`, for the text of a file. `name` is the file name used in messages."""
     report = ConfigReport(name)
     references = References(environ, Path(name).parent)
     report.files = references.files
     file = schema_reader.read(yaml_document.parse(text, report), ConfigFile, references, report)
-    settings = _settings(file, engines, profiles, report)
+    settings = _settings(file, engines, ProfileFinder(profiles, Path(name).parent, report, references.files), report)
     report.raise_if_invalid()
     settings = replace(settings, warnings=tuple(str(each) for each in report.warnings()), files=references.files)
     ids = tuple(secret_fingerprint(each) for each in settings.key_secrets)
@@ -152,9 +153,7 @@ def _read(path: Path, missing: str) -> tuple[str, FileStamp]:
     raise ConfigErrors((ConfigProblem(str(path), None, "", problem),), {path: file_stamp(path)})
 
 
-def _settings(
-    file: ConfigFile, engines: Collection[str], profiles: Mapping[str, SpeedFigures], report: ConfigReport
-) -> Settings:
+def _settings(file: ConfigFile, engines: Collection[str], profiles: ProfileFinder, report: ConfigReport) -> Settings:
     check_names(file, report)
     classes = service_classes(file.classes, report)
     check_models(file.models, file.pools, [each.name for each in classes], report)
@@ -213,7 +212,7 @@ def _check_listeners(file: ConfigFile, report: ConfigReport) -> None:
 
 
 def _policy(
-    file: ConfigFile, classes: tuple[ServiceClass, ...], profiles: Mapping[str, SpeedFigures], report: ConfigReport
+    file: ConfigFile, classes: tuple[ServiceClass, ...], profiles: ProfileFinder, report: ConfigReport
 ) -> Policy:
     return Policy(
         classes=classes,

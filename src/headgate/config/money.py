@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from headgate.config.class_schema import BudgetsSection, ClassSection
 from headgate.config.enum_values import parse_enum
-from headgate.config.pool_schema import PoolSection, PriceSection
+from headgate.config.pool_schema import PriceSection
 from headgate.config.problems import ConfigReport, SettingPath
 from headgate.config.quantities import day_text, usd_text
 from headgate.config.schema import ConfigFile, TenantSection
@@ -22,9 +22,10 @@ _TOKENS = ("input_per_1m_tokens", "cached_per_1m_tokens", "output_per_1m_tokens"
 _KINDS = ("hard", "soft")
 
 
-def prices(section: PoolSection, place: SettingPath, report: ConfigReport) -> tuple[Price, ...]:
+def prices(sections: Sequence[PriceSection], place: SettingPath, report: ConfigReport) -> tuple[Price, ...]:
+    """The prices of the pool at this path."""
     found: list[Price] = []
-    for number, each in enumerate(section.prices):
+    for number, each in enumerate(sections):
         here = (*place, "prices", number)
         price = _price(each, here, report)
         if found and price.since == found[-1].since:
@@ -114,12 +115,12 @@ def check_money(file: ConfigFile, classes: Sequence[ServiceClass], report: Confi
 
 
 def check_no_costs(sections: Mapping[str, ClassSection], report: ConfigReport) -> None:
-    """Reports cost limits in a file that has no prices."""
+    """Reports budgets and cost limits in a scenario, whose run is too short for them."""
     for name, section in sections.items():
         given = (section.cost_per_request_max, section.cost_per_unit_max)
         if section.budgets != BudgetsSection() or given != (None, None):
             report.add_problem(
-                ("classes", name), "has a budget or a cost limit, but pools have no price here; remove it"
+                ("classes", name), "has a budget or a cost limit, which a scenario does not simulate; remove it"
             )
 
 

@@ -168,6 +168,7 @@ class PoolSection(Section, frozen=True):
     max_lora: Positive | None = None
     api_key: Secret | None = None
     api_key_header: str | None = None
+    anthropic_betas: list[str] = []
     tls: EngineTlsSection | None = None
     warm_up: DurationOrZero = 30 * SECOND
     forward_priority: bool = False

@@ -71,6 +71,7 @@ _AUDIT = AuditOptions("")
 
 class LimitsSection(Section, frozen=True):
     body_bytes_max: Bytes = _EDGE.body_bytes_max
+    audio_body_bytes_max: Bytes | None = None
     total_body_bytes_max: Bytes = _EDGE.total_body_bytes_max
     requests_open_max: Positive = _EDGE.requests_open_max
     mirrors_open_max: Positive = _EDGE.mirrors_open_max

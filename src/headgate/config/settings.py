@@ -63,6 +63,8 @@ class PoolSettings:
     """Key sent to the engines."""
     api_key_header: str | None = None
     """Header that contains only the key. None for `Authorization: Bearer KEY`."""
+    anthropic_betas: tuple[str, ...] = ()
+    """Values of the header `anthropic-beta` that a hosted provider may receive."""
     tls: ClientTlsOptions | None = None
     """How engines with an `https` URL are verified. None for the system's authorities, without a client certificate."""
     forward_priority: bool = False

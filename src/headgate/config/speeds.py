@@ -4,12 +4,11 @@ The speed is set by a profile, by individual values, or by both. Omitted values 
 defaults.
 """
 
-from collections.abc import Mapping
 from typing import Protocol
 
+from headgate.config.engine_profiles import ProfileFinder
 from headgate.config.pool_schema import SpeedSection
-from headgate.config.problems import ConfigReport, SettingPath
-from headgate.config.schema_reader import suggestion
+from headgate.config.problems import SettingPath
 from headgate.model.speed import EngineSpeed
 
 DEFAULT_SPEED = EngineSpeed()
@@ -34,19 +33,14 @@ class SpeedFigures(Protocol):
 
 def engine_speed(
     section: SpeedSection,
-    profiles: Mapping[str, SpeedFigures],
+    profiles: ProfileFinder,
     place: SettingPath,
-    report: ConfigReport,
     *,
     default: SpeedFigures = DEFAULT_SPEED,
 ) -> EngineSpeed:
     base = default
     if section.profile is not None:
-        known = f"; the profiles are {', '.join(profiles)}"
-        if section.profile not in profiles:
-            hint = suggestion(section.profile, profiles, otherwise=known)
-            report.add_problem((*place, "profile"), f'profile "{section.profile}" does not exist{hint}')
-        base = profiles.get(section.profile, default)
+        base = profiles.find(section.profile, (*place, "profile")) or default
     return EngineSpeed(
         step_ps=_given(section.step, base.step_ps),
         prefill_token_ps=_given(section.prefill_token, base.prefill_token_ps),

@@ -15,21 +15,12 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final
 
-from headgate.core.autoscaling.autoscaler import Autoscaler, ScaleDecision, ScalingMetrics
-from headgate.core.autoscaling.demand import DemandObserver
-from headgate.core.autoscaling.starts import Start, StartPhase, Starts
-from headgate.core.commands import Command, End, Hold
-from headgate.core.events import (
-    EndpointJoined,
-    EndpointLeaving,
-    EndpointNotReady,
-    EndpointProbed,
-    EndpointReady,
-    Event,
-    RequestArrived,
-)
+from headgate.core.autoscaling.autoscaler import ScaleDecision, ScalingMetrics
+from headgate.core.autoscaling.controller import EARLY_TICK_NS_MIN, AutoscalingController
+from headgate.core.autoscaling.starts import Start, StartPhase
+from headgate.core.commands import Command
+from headgate.core.events import Event, RequestArrived
 from headgate.core.summary import Summary
-from headgate.model.outcome import Outcome
 from headgate.model.scaling import ScalingRules
 from headgate.model.units import SECOND, Duration, EndpointId, Instant, PoolName, format_seconds
 from headgate.ports.fleet import Phase
@@ -39,8 +30,6 @@ from headgate.telemetry.scaling_metrics import PoolScaling
 
 ScaleFleet = Callable[[PoolName, int], Awaitable[bool]]
 """Scales a pool's fleet. Returns whether the fleet's desired size has changed."""
-EARLY_TICK_S_MIN: Final = 0.5
-"""Minimum interval between early runs of the autoscaler within one period, in seconds."""
 UNSAMPLED_MAX: Final = 200
 SAMPLE_EVERY: Final = 8
 """Sampling interval. If no pool is autoscaled, the first `UNSAMPLED_MAX` requests of a period are counted, then one in
@@ -48,8 +37,6 @@ SAMPLE_EVERY: Final = 8
 """
 
 _UNSCALED: Final = ScalingRules()
-_START_EVENTS: Final = frozenset((EndpointJoined, EndpointLeaving, EndpointProbed, EndpointReady, EndpointNotReady))
-"""Types of events that begin, end or change an endpoint start. Most events are of other types."""
 _START_PHASES: Final = {
     Phase.PENDING: StartPhase.NOT_SCHEDULED,
     Phase.PROCESS: StartPhase.STARTING,
@@ -64,40 +51,24 @@ class AutoscalingService:
         """Creates the service. `unscaled` provides the period to use if no pool is autoscaled."""
         self.phases: Callable[[], Mapping[EndpointId, Phase]] = dict
         """Returns the phases of endpoint starts, for fleets that observe them."""
-        self._unscaled = unscaled
-        self._rules: dict[PoolName, ScalingRules] = dict(rules)
-        self._autoscaler = Autoscaler(rules)
-        self._demand = DemandObserver()
-        self._starts = Starts()
+        self._controller = AutoscalingController(rules, unscaled=unscaled)
         self._cold_starts: dict[PoolName, Histogram] = {pool: Histogram() for pool in rules}
         self._arrivals = 0
         """Number of requests in this period, if no pool is autoscaled."""
-        self._may_be_empty = _can_scale_to_zero(rules)
         self._endpoint_missing = asyncio.Event()
         """Set when no endpoint can serve a request."""
         self.reasons: dict[PoolName, str] = {}
         """Reason for the last change to each pool's desired size."""
-        self.figures: tuple[ScalingMetrics, ...] = ()
-        """Metrics from the last period."""
 
     def observe(self, event: Event, commands: Sequence[Command], now: Instant) -> None:
-        weight = 1 if self._rules or not isinstance(event, RequestArrived) else self._weight()
-        self._demand.observe(event, commands, now, weight=weight)
-        if type(event) in _START_EVENTS:
-            self._follow_starts(event, now)
-        if (
-            self._may_be_empty
-            and not self._endpoint_missing.is_set()
-            and any(_is_endpoint_missing(command) for command in commands)
-        ):
-            self._endpoint_missing.set()
-
-    def _follow_starts(self, event: Event, now: Instant) -> None:
-        if (cold_start := self._starts.observe(event, now)) is not None and cold_start.pool in self._rules:
+        weight = 1 if self.rules or not isinstance(event, RequestArrived) else self._weight()
+        cold_start = self._controller.observe(event, commands, now, weight=weight)
+        if cold_start is not None:
             pool, took_ns = cold_start
-            self._autoscaler.record_cold_start(pool, took_ns)
             self._cold_starts[pool].add(took_ns)
             log_event(logging.INFO, "cold start measured", pool=pool, took=format_seconds(took_ns))
+        if self._controller.endpoint_missing:
+            self._endpoint_missing.set()
 
     def _weight(self) -> int:
         """Returns how many requests the next one stands for."""
@@ -107,31 +78,34 @@ class AutoscalingService:
         return 0 if self._arrivals % SAMPLE_EVERY else SAMPLE_EVERY
 
     def change_rules(self, rules: Mapping[PoolName, ScalingRules]) -> None:
-        if rules != self._rules:
-            self._rules = dict(rules)
-            self._may_be_empty = _can_scale_to_zero(rules)
-            self._autoscaler.change_rules(rules)
+        if rules != self.rules:
+            self._controller.change_rules(rules)
             self._cold_starts = {pool: self._cold_starts.get(pool) or Histogram() for pool in rules}
 
     def started(self, pool: PoolName, took_ns: Duration) -> None:
         """Records an endpoint start that a fleet measured itself. This includes restarts at an unchanged desired
         size.
         """
-        if pool in self._rules:
-            self._autoscaler.record_cold_start(pool, took_ns)
+        if pool in self.rules:
+            self._controller.autoscaler.record_cold_start(pool, took_ns)
 
     @property
     def rules(self) -> Mapping[PoolName, ScalingRules]:
-        return self._rules
+        return self._controller.rules
+
+    @property
+    def figures(self) -> tuple[ScalingMetrics, ...]:
+        """Metrics from the last period."""
+        return self._controller.figures
 
     def desired(self) -> dict[PoolName, int]:
-        return {pool: self._autoscaler.desired(pool) for pool in self._rules}
+        return self._controller.desired()
 
     def metrics(self) -> tuple[PoolScaling, ...]:
         """Returns the scaling metrics. They are empty until the first measurement, because other systems may scale
         based on them.
         """
-        wanted, under_way = self.desired(), self.starts()
+        wanted, under_way, autoscaler = self.desired(), self.starts(), self._controller.autoscaler
         return tuple(
             PoolScaling(
                 each.pool,
@@ -140,9 +114,9 @@ class AutoscalingService:
                 endpoints_ready=each.ready,
                 starting=Counter(start.phase for start in under_way if start.pool == each.pool),
                 oldest_start_age_ns=each.starting_ns,
-                lead_time_ns=self._autoscaler.lead_ns(each.pool) if each.pool in self._rules else None,
+                lead_time_ns=autoscaler.lead_ns(each.pool) if each.pool in self.rules else None,
                 cold_starts=self._cold_starts.get(each.pool),
-                correction_ppm=self._autoscaler.correction_ppm(each.pool) if each.pool in self._rules else None,
+                correction_ppm=autoscaler.correction_ppm(each.pool) if each.pool in self.rules else None,
             )
             for each in self.figures
         )
@@ -150,7 +124,7 @@ class AutoscalingService:
     def starts(self) -> list[Start]:
         """Returns the endpoint starts in progress. The phase comes from the fleet or, failing that, from the probes."""
         phases = self.phases()
-        return [_with_phase(start, phases) for start in self._starts.in_progress()]
+        return [_with_phase(start, phases) for start in self._controller.starts.in_progress()]
 
     def starts_status(self, now: Instant) -> list[Mapping[str, object]]:
         """Returns the endpoint starts in progress, for the status page."""
@@ -177,17 +151,14 @@ class AutoscalingService:
         """
         loop = asyncio.get_running_loop()
         while True:
-            over_s = loop.time() + self._period_ns() / SECOND
+            over_s = loop.time() + self._controller.period_ns / SECOND
             while await self._wait_for_demand(over_s) and decides():
                 await self._tick_early(summary(), now(), scale)
-                await asyncio.sleep(min(EARLY_TICK_S_MIN, max(0.0, over_s - loop.time())))
+                await asyncio.sleep(min(EARLY_TICK_NS_MIN / SECOND, max(0.0, over_s - loop.time())))
             if not decides():
-                self.figures, self._starts = (), Starts()
+                self._controller.reset()
             else:
                 await self._tick(summary(), now(), scale)
-
-    def _period_ns(self) -> Duration:
-        return min((rules.period_ns for rules in self._rules.values()), default=self._unscaled.period_ns)
 
     async def _wait_for_demand(self, until_s: float) -> bool:
         """Waits until this time. Returns true early if there is no endpoint for a request."""
@@ -197,43 +168,24 @@ class AutoscalingService:
         except TimeoutError:
             return False
         self._endpoint_missing.clear()
+        self._controller.endpoint_missing = False
         return True
 
     async def _tick(self, summary: Summary, now: Instant, scale: ScaleFleet) -> None:
-        self._starts.reconcile(summary.endpoints, now)
-        self.figures = self._with_starts(self._demand.collect(summary, now), now)
         self._arrivals = 0
-        await self._apply(self._autoscaler.tick(self.figures, now), now, scale)
+        await self._apply(self._controller.tick(summary, now), scale)
 
     async def _tick_early(self, summary: Summary, now: Instant, scale: ScaleFleet) -> None:
         """Runs the autoscaler between two periods, but only for pools without ready or starting endpoints."""
-        figures = self._with_starts(self._demand.peek(summary, now, self._period_ns()), now)
-        if not self.figures:
-            self.figures = figures
-        empty = [each for each in figures if not each.ready and not each.warming]
-        await self._apply(self._autoscaler.tick(empty, now, early=True), now, scale)
+        await self._apply(self._controller.tick_early(summary, now), scale)
 
-    def _with_starts(self, figures: Sequence[ScalingMetrics], now: Instant) -> tuple[ScalingMetrics, ...]:
-        return tuple(each._replace(starting_ns=self._starts.age_ns(each.pool, now)) for each in figures)
-
-    async def _apply(self, changes: Sequence[ScaleDecision], now: Instant, scale: ScaleFleet) -> None:
-        for pool, endpoints in self.desired().items():
-            self._starts.set_desired(pool, endpoints, now)
-        for order in changes:
-            self.reasons[order.pool] = order.reason
-            if await scale(order.pool, order.endpoints):
-                log_event(logging.INFO, "pool scaled", pool=order.pool, endpoints=order.endpoints, reason=order.reason)
+    async def _apply(self, decisions: Sequence[ScaleDecision], scale: ScaleFleet) -> None:
+        for each in decisions:
+            self.reasons[each.pool] = each.reason
+            if await scale(each.pool, each.endpoints):
+                log_event(logging.INFO, "pool scaled", pool=each.pool, endpoints=each.endpoints, reason=each.reason)
 
 
 def _with_phase(start: Start, phases: Mapping[EndpointId, Phase]) -> Start:
     phase = None if start.endpoint_id is None else phases.get(start.endpoint_id)
     return start if phase is None else start._replace(phase=_START_PHASES[phase])
-
-
-def _can_scale_to_zero(rules: Mapping[PoolName, ScalingRules]) -> bool:
-    """Returns whether any pool may have zero endpoints."""
-    return any(not each.endpoints_min for each in rules.values())
-
-
-def _is_endpoint_missing(command: Command) -> bool:
-    return isinstance(command, Hold) or (isinstance(command, End) and command.outcome is Outcome.NO_ENDPOINTS)

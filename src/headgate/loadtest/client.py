@@ -7,7 +7,7 @@ They therefore also include the generator's lateness.
 
 import asyncio
 import ssl
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from random import Random
@@ -18,7 +18,9 @@ from headgate.loadtest.connection_pool import ConnectionPool
 from headgate.loadtest.request import LoadTestOutcome, LoadTestRequest
 from headgate.loadtest.request_writer import RequestWriter
 from headgate.loadtest.response import LoadTestResponse
-from headgate.loadtest.retries import RETRIES, wait_before_retry_s
+from headgate.loadtest.retries import wait_before_retry_s
+from headgate.loadtest.senders import Sender
+from headgate.simulation.options import CallerBehaviour
 
 
 class LoadTestClient:
@@ -26,19 +28,20 @@ class LoadTestClient:
         self,
         connections: ConnectionPool,
         questions: RequestWriter,
+        senders: Sequence[Sender],
         *,
+        caller: CallerBehaviour,
         start_ns: int,
         seed: int = 0,
-        patience_s: float | None = None,
-        retries_max: int = RETRIES,
         duplicate_after_s: float | None = None,
     ) -> None:
         self._connections = connections
         self._writer = questions
         self._start_ns = start_ns
         self._seed = seed
-        self._patience_s = patience_s
-        self._retries_max = retries_max
+        self._senders = senders
+        # Client behaviour of each sender.
+        self._callers = [sender.caller or caller for sender in senders]
         self._duplicate_after_s = duplicate_after_s
 
     async def run(self, story: LoadTestRequest) -> None:
@@ -70,16 +73,15 @@ class LoadTestClient:
         """Sends duplicates of a slow request, like a proxy that retries without cancelling the first attempt."""
         assert self._duplicate_after_s is not None
         async with asyncio.TaskGroup() as tries:
-            for retries in range(1, self._retries_max + 1):
+            for retries in range(1, self._callers[story.sender].retries + 1):
                 await asyncio.sleep(self._duplicate_after_s)
                 if begun.is_set():
                     return
                 tries.create_task(self._try(replace(story, retries=retries), lambda: None))
 
     def _patience_left_s(self, story: LoadTestRequest) -> float | None:
-        if self._patience_s is None:
-            return None
-        return self._patience_s - (self._now_ns() - story.scheduled_ns) / 1e9
+        timeout_ns = self._callers[story.sender].client_timeout_ns
+        return None if timeout_ns is None else (timeout_ns - (self._now_ns() - story.scheduled_ns)) / 1e9
 
     async def _ask(self, story: LoadTestRequest, on_first_token: Callable[[], None]) -> None:
         while True:
@@ -94,7 +96,7 @@ class LoadTestClient:
     def _wait_before_retry_s(self, story: LoadTestRequest, headers: dict[bytes, bytes]) -> float | None:
         if (
             story.outcome not in (LoadTestOutcome.HTTP_ERROR, LoadTestOutcome.CONNECTION_FAILED)
-            or story.retries >= self._retries_max
+            or story.retries >= self._callers[story.sender].retries
         ):
             return None
         return wait_before_retry_s(
@@ -109,7 +111,13 @@ class LoadTestClient:
     async def _try(self, story: LoadTestRequest, on_first_token: Callable[[], None]) -> dict[bytes, bytes]:
         """Makes one attempt, records it in `story` and returns the response headers."""
         connection: LoadTestConnection | None = None
-        answer = LoadTestResponse(asyncio.get_running_loop().create_future(), on_first_token)
+        sender = self._senders[story.sender]
+        answer = LoadTestResponse(
+            asyncio.get_running_loop().create_future(),
+            on_first_token,
+            api=sender.api,
+            keep_body=sender.session is not None,
+        )
         await self._connections.acquire()
         try:
             if story.started_ns is None:
@@ -117,7 +125,7 @@ class LoadTestClient:
             connection = await self._connect(story)
             if connection is not None:
                 story.sent_ns = self._now_ns()
-                connection.ask(self._writer.write(story.number, story.retries), answer)
+                connection.ask(self._writer.write(story, story.retries), answer)
                 await answer.ended
                 _record_response(story, answer)
         finally:
@@ -177,6 +185,7 @@ def _record_response(story: LoadTestRequest, answer: LoadTestResponse) -> None:
     story.code = answer.code
     story.request_id = answer.headers.get(b"x-request-id", b"").decode("latin-1")
     story.outcome = _outcome(answer)
+    story.body = bytes(answer.body)
     if answer.status == 200:
         usage = answer.usage
         story.usage_reported = usage is not None

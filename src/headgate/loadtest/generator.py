@@ -7,7 +7,7 @@ little about the server, and the report warns about it.
 
 import asyncio
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from time import monotonic_ns, process_time
 from typing import Final
@@ -70,6 +70,7 @@ class Generator:
         *,
         start_ns: int,
         on_request: Callable[[LoadTestRequest], None],
+        next_turn: Callable[[LoadTestRequest, int], LoadTestRequest | None] = lambda _ended, _number: None,
         drain_s: float = 120.0,
     ) -> None:
         self._schedule = schedule
@@ -77,9 +78,13 @@ class Generator:
         self._client = client
         self._start_ns = start_ns
         self._on_request = on_request
+        self._next_turn = next_turn
         self._drain_s = drain_s
         self._stopping = asyncio.Event()
         self._open: set[asyncio.Task[None]] = set()
+        self._idle = asyncio.Event()
+        """Set while no request is open and no turn of a session is due."""
+        self._accepts_turns = True
         self._error: BaseException | None = None
         self.counts = RunCounts(len(schedule), connections=connections)
 
@@ -96,8 +101,12 @@ class Generator:
         sending.cancel()
         await asyncio.gather(sending, return_exceptions=True)
         if self._open:
-            drained = asyncio.gather(*self._open, return_exceptions=True)
-            await asyncio.wait([drained, stopping], timeout=self._drain_s, return_when=asyncio.FIRST_COMPLETED)
+            drained = asyncio.create_task(self._idle.wait())
+            # Sessions go on until the end of the schedule, even if their first requests all came early.
+            left_s = max(0, self._schedule.length_ns - self._now_ns()) / 1e9
+            await asyncio.wait([drained, stopping], timeout=left_s + self._drain_s, return_when=asyncio.FIRST_COMPLETED)
+            drained.cancel()
+        self._accepts_turns = False
         for task in self._open:
             task.cancel()
         await asyncio.gather(*self._open, return_exceptions=True)
@@ -131,14 +140,35 @@ class Generator:
             prompt_tokens_requested=schedule.prompt_tokens[number],
             output_tokens_requested=schedule.output_tokens[number],
             scheduled_ns=schedule.at_ns[number],
+            blocks=schedule.prefixes.get(number, ()),
         )
+        self._start(story, self._client.run(story))
+
+    def _start(self, story: LoadTestRequest, work: Coroutine[object, object, None]) -> None:
         self.counts.started += 1
-        task = asyncio.create_task(self._client.run(story))
+        self._idle.clear()
+        task = asyncio.create_task(work)
         self._open.add(task)
         task.add_done_callback(lambda done: self._end(done, story))
 
+    def _start_next_turn(self, ended: LoadTestRequest) -> None:
+        """Sends the next turn of a session after its think time. Turns due after the schedule are not sent."""
+        story = self._next_turn(ended, self.counts.planned)
+        if story is not None and story.scheduled_ns < self._schedule.length_ns:
+            self.counts.planned += 1
+            self._start(story, self._run_later(story))
+
+    async def _run_later(self, story: LoadTestRequest) -> None:
+        await self._sleep_until(story.scheduled_ns)
+        await self._client.run(story)
+
     def _end(self, task: asyncio.Task[None], story: LoadTestRequest) -> None:
         self._open.discard(task)
+        if task.cancelled() and story.conversation is not None and story.scheduled_ns > self._now_ns():
+            # The run ended during the think time, so this turn was never sent.
+            self.counts.started -= 1
+            self.counts.planned -= 1
+            return
         if task.cancelled():  # The task may be cancelled before it has started.
             story.end_ns = self._now_ns()
         elif (mistake := task.exception()) is not None:
@@ -149,6 +179,10 @@ class Generator:
         self.counts.ended += 1
         self.counts.outcomes[story.outcome] += 1
         self._on_request(story)
+        if self._accepts_turns:
+            self._start_next_turn(story)
+        if not self._open:
+            self._idle.set()
 
     def _now_ns(self) -> int:
         return monotonic_ns() - self._start_ns

@@ -8,8 +8,12 @@ from dataclasses import dataclass, field
 from time import monotonic_ns, time
 from typing import IO
 
+from headgate.loadtest.answer_text import answer_text
 from headgate.loadtest.client import LoadTestClient
+from headgate.loadtest.comparison import RequestSample
 from headgate.loadtest.connection_pool import CONNECTIONS_MAX, ConnectionPool
+from headgate.loadtest.conversation import Turn
+from headgate.loadtest.cost import Price
 from headgate.loadtest.generator import Generator, RunCounts
 from headgate.loadtest.prompts import Prompts
 from headgate.loadtest.report import LoadTestResult
@@ -19,8 +23,11 @@ from headgate.loadtest.request_writer import RequestWriter
 from headgate.loadtest.retries import RETRIES
 from headgate.loadtest.schedule import Schedule
 from headgate.loadtest.senders import Sender
+from headgate.loadtest.sessions import next_turn
 from headgate.loadtest.tally import LoadTestTally, LoadTestTargets
 from headgate.loadtest.target import TargetUrl
+from headgate.model.units import Duration
+from headgate.simulation.options import CallerBehaviour
 
 _FILES_BESIDE_CONNECTIONS = 64
 
@@ -43,26 +50,35 @@ class LoadTestPlan:
     """
     connections_max: int = CONNECTIONS_MAX
     drain_s: float = 120.0
-    """Maximum time to wait for open requests after the last one has started, in seconds."""
+    """Maximum time to wait for open requests after the end of the schedule, in seconds."""
+    price: Price | None = None
 
 
 class LoadTest:
     """One run. Must be created inside an event loop."""
 
-    def __init__(self, plan: LoadTestPlan, *, record: IO[bytes] | None = None) -> None:
+    def __init__(
+        self,
+        plan: LoadTestPlan,
+        *,
+        record: IO[bytes] | None = None,
+        on_sample: Callable[[RequestSample], None] | None = None,
+    ) -> None:
+        """With `record`, each request is written there. `on_sample` gets the results that a comparison uses."""
         self._plan = plan
+        self._on_sample = on_sample
         self._run_id = f"lt-{secrets.token_hex(4)}"
         self._tallies = [LoadTestTally() for _ in plan.senders]
         prompts = Prompts(plan.seed, shared_prefix_tokens=plan.shared_prefix_tokens)
         self._questions = RequestWriter(
             plan.target,
-            plan.schedule,
             plan.senders,
             prompts,
             model=plan.model,
             stream=plan.stream,
             exact_output=plan.exact_output,
             run_id=self._run_id,
+            seed=plan.seed,
         )
         self._record_file = record
         self._generator: Generator | None = None
@@ -82,27 +98,42 @@ class LoadTest:
         client = LoadTestClient(
             connections,
             self._questions,
+            plan.senders,
+            caller=_caller(plan),
             start_ns=start_ns,
             seed=plan.seed,
-            patience_s=plan.patience_s,
-            retries_max=plan.retries_max,
             duplicate_after_s=plan.duplicate_after_s,
         )
         recorder = RequestLog(self._record_file, plan.senders, start_unix_s=start_unix_s) if self._record_file else None
 
         def on_story(story: LoadTestRequest) -> None:
-            self._tallies[story.sender].add(story, plan.targets)
+            good = self._tallies[story.sender].add(story, plan.senders[story.sender].caller or plan.targets)
+            if self._on_sample is not None:
+                self._on_sample(RequestSample.of(story, good=good))
             if recorder is not None:
-                recorder.write(story)
+                recorder.write(story, good=good)
 
         generator = Generator(
-            plan.schedule, connections, client, start_ns=start_ns, on_request=on_story, drain_s=plan.drain_s
+            plan.schedule,
+            connections,
+            client,
+            start_ns=start_ns,
+            on_request=on_story,
+            next_turn=self._next_turn,
+            drain_s=plan.drain_s,
         )
         self._generator = generator
         if self._stopped:
             generator.stop()
         on_start(generator.counts)
         return self._result(await generator.run())
+
+    def _next_turn(self, ended: LoadTestRequest, number: int) -> LoadTestRequest | None:
+        sender = self._plan.senders[ended.sender]
+        if sender.session is None:
+            return None
+        turn = Turn(self._questions.prompt(ended), answer_text(sender.api, ended.body))
+        return next_turn(sender.session, ended, turn, number=number, seed=self._plan.seed)
 
     def _result(self, course: RunCounts) -> LoadTestResult:
         plan = self._plan
@@ -117,7 +148,17 @@ class LoadTest:
             counts=course,
             senders=plan.senders,
             tallies=self._tallies,
+            price=plan.price,
         )
+
+
+def _caller(plan: LoadTestPlan) -> CallerBehaviour:
+    """Behaviour of clients whose sender has none of its own."""
+    return CallerBehaviour(
+        client_timeout_ns=None if plan.patience_s is None else Duration(round(plan.patience_s * 1e9)),
+        retries=plan.retries_max,
+        stream=plan.stream,
+    )
 
 
 def raise_file_limit(wanted: int) -> int:

@@ -7,13 +7,15 @@ last request ended.
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
+from headgate.loadtest.cost import LoadTestCost, Price, cost_of
 from headgate.loadtest.generator import RunCounts
 from headgate.loadtest.request import LoadTestOutcome
 from headgate.loadtest.senders import Sender
 from headgate.loadtest.tally import LoadTestTally, LoadTestTargets, merge
 from headgate.simulation.report.latency_summary import LatencySummary
+from headgate.simulation.report.targets import LatencyTargets
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +33,15 @@ class LoadTestResult:
     senders: Sequence[Sender]
     tallies: Sequence[LoadTestTally]
     """The senders' tallies, in the same order."""
+    price: Price | None = None
 
     @property
     def total(self) -> LoadTestTally:
         return merge(self.tallies)
+
+    @property
+    def cost(self) -> LoadTestCost | None:
+        return None if self.price is None else cost_of(self.price, self.total, self.counts.elapsed_ns)
 
     @property
     def classes(self) -> dict[str, LoadTestTally]:
@@ -50,6 +57,11 @@ class LoadTestResult:
             if tally.offered:
                 groups.setdefault(label(sender), []).append(tally)
         return {name: merge(tallies) for name, tallies in sorted(groups.items())}
+
+    @property
+    def class_targets(self) -> dict[str, LatencyTargets]:
+        """Targets of the classes that have their own."""
+        return {sender.class_label: sender.caller for sender in self.senders if sender.caller is not None}
 
     def per_second(self, count: int) -> float:
         return count / (self.schedule_ns / 1e9) if self.schedule_ns > 0 else 0.0
@@ -67,15 +79,21 @@ def report_json(result: LoadTestResult) -> dict[str, object]:
         "schedule_s": _round(result.schedule_ns / 1e9),
         "elapsed_s": _round(result.counts.elapsed_ns / 1e9),
         "stopped_early": result.counts.stopped_early,
-        "slo": {
-            "ttft_s": _seconds(result.targets.ttft_ns),
-            "tpot_s": _seconds(result.targets.tpot_ns),
-            "e2e_s": _seconds(result.targets.e2e_ns),
-        },
+        "slo": _targets(result.targets),
+        "slo_by_class": {name: _targets(targets) for name, targets in sorted(result.class_targets.items())},
         "total": _group(result.total, result),
         "classes": {name: _group(tally, result) for name, tally in result.classes.items()},
         "tenants": {name: _group(tally, result) for name, tally in result.tenants.items()},
+        "cost": None if result.cost is None else asdict(result.cost),
         "generator": _generator(result.counts),
+    }
+
+
+def _targets(targets: LatencyTargets) -> dict[str, float | None]:
+    return {
+        "ttft_s": _seconds(targets.ttft_ns),
+        "tpot_s": _seconds(targets.tpot_ns),
+        "e2e_s": _seconds(targets.e2e_ns),
     }
 
 

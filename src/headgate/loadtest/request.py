@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
+from headgate.loadtest.conversation import Conversation
+
 
 class LoadTestOutcome(StrEnum):
     COMPLETED = "completed"
@@ -51,6 +53,17 @@ class LoadTestRequest:
     """Whether the server reported usage. If not, each event with text counts as an output token, and the prompt is
     assumed to have the requested number of tokens.
     """
+    blocks: tuple[int, ...] = ()
+    """Names of the blocks of text that the prompt starts with, from a trace."""
+    conversation: Conversation | None = None
+    """Earlier turns of the session. None in the first turn."""
+    body: bytes = b""
+    """Body of the response, if the session may have another turn."""
+
+    @property
+    def own_prompt_tokens(self) -> int:
+        """Length of the prompt without the conversation."""
+        return self.prompt_tokens_requested - (self.conversation.tokens if self.conversation else 0)
 
     @property
     def ttft_ns(self) -> int | None:

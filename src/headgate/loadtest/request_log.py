@@ -19,13 +19,16 @@ class RequestLog:
         self._start_unix_s = start_unix_s
         self._encoder = msgspec.json.Encoder()
 
-    def write(self, story: LoadTestRequest) -> None:
-        self._file.write(self._encoder.encode(self._line(story)) + b"\n")
+    def write(self, story: LoadTestRequest, *, good: bool) -> None:
+        self._file.write(self._encoder.encode(self._line(story, good=good)) + b"\n")
 
-    def _line(self, story: LoadTestRequest) -> dict[str, object]:
+    def _line(self, story: LoadTestRequest, *, good: bool) -> dict[str, object]:
         sender = self._senders[story.sender]
         return {
             "number": story.number,
+            "session": story.number if story.conversation is None else story.conversation.session,
+            "turn": 0 if story.conversation is None else len(story.conversation.turns),
+            "api": sender.api,
             "class": sender.class_label,
             "tenant": sender.tenant_label,
             "scheduled_unix_s": round(self._start_unix_s + story.scheduled_ns / 1e9, 6),
@@ -35,6 +38,7 @@ class RequestLog:
             "first_token_s": _seconds(story.first_token_ns),
             "end_s": _seconds(story.end_ns),
             "outcome": story.outcome,
+            "good": good,
             "status": story.status,
             "code": story.code or None,
             "retries": story.retries,

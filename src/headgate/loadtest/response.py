@@ -13,7 +13,10 @@ from typing import Final
 
 import msgspec
 
+from headgate.loadtest.answer_text import ANSWER_BYTES_MAX
+from headgate.model.ticket import Api
 from headgate.model.usage import Usage
+from headgate.wire.responses_scanner import scanner_for
 from headgate.wire.sse import StreamScanner
 from headgate.wire.usage import UsageFinder
 
@@ -25,6 +28,8 @@ CODE_CHARS_MAX: Final = 64
 _TEXT: Final = re.compile(
     rb'"(?:content|reasoning_content|reasoning|text|refusal)"\s*:\s*"[^"]|"tool_calls"\s*:\s*\[\s*\{'
 )
+_DELTA: Final = re.compile(rb'"delta"\s*:\s*"[^"]')
+"""Text in an event of the Responses API, whose last events repeat the whole text."""
 _NO_HEADERS: Final[dict[bytes, bytes]] = {}
 
 
@@ -44,10 +49,13 @@ class LoadTestResponse:
     """Response to one attempt, as far as it has arrived."""
 
     __slots__ = (
+        "_api",
         "_buffer",
         "_finder",
+        "_keep_body",
         "_on_first_token",
         "_scanner",
+        "body",
         "connection_error",
         "end_ns",
         "ended",
@@ -59,7 +67,18 @@ class LoadTestResponse:
         "text_events",
     )
 
-    def __init__(self, ended: asyncio.Future[None], on_first_token: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        ended: asyncio.Future[None],
+        on_first_token: Callable[[], None],
+        *,
+        api: Api = Api.CHAT,
+        keep_body: bool = False,
+    ) -> None:
+        self._api = api
+        self._keep_body = keep_body
+        self.body = bytearray()
+        """Body of the response, if it is kept."""
         self.now_ns = 0
         """Time of the current read, in nanoseconds since the start of the run."""
         self.status: int | None = None
@@ -84,11 +103,13 @@ class LoadTestResponse:
     def on_head(self, status: int, headers: dict[bytes, bytes]) -> None:
         self.status, self.headers = status, headers
         if status == 200 and headers.get(b"content-type", b"").startswith(b"text/event-stream"):
-            self._scanner = StreamScanner(keep_usage_chunk=False)
+            self._scanner = scanner_for(self._api, keep_usage_chunk=False)
         elif status == 200:
             self._finder = UsageFinder()
 
     def on_body(self, data: bytes) -> None:
+        if self._keep_body and len(self.body) < ANSWER_BYTES_MAX:
+            self.body += data
         if self._scanner is not None:
             self._read_events(self._scanner, data)
         elif self._finder is not None:
@@ -99,7 +120,7 @@ class LoadTestResponse:
     def _read_events(self, scanner: StreamScanner, data: bytes) -> None:
         if self.end_ns is not None:  # Bytes after the end are not part of the response.
             return
-        texts = len(_TEXT.findall(scanner.feed(data)))
+        texts = len((_DELTA if self._api is Api.RESPONSES else _TEXT).findall(scanner.feed(data)))
         self.text_events += texts
         if texts and self.first_token_ns is None:
             self.first_token_ns = self.now_ns

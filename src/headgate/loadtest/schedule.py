@@ -11,7 +11,7 @@ from typing import Final
 
 from headgate.loadtest.problem import WorkloadError
 from headgate.loadtest.senders import TOKENS_MAX, SenderTable
-from headgate.simulation.workload.trace_files import TraceRow
+from headgate.simulation.workload.trace_row import TraceRow
 
 ARRIVALS_MAX: Final = 5_000_000
 """Maximum number of requests in a schedule. Each takes 24 bytes of memory."""
@@ -27,17 +27,23 @@ class Schedule:
         self.prompt_tokens = array("l")
         self.output_tokens = array("l")
         self.sender = array("H")
+        self.prefixes: dict[int, tuple[int, ...]] = {}
+        """Names of the prompt's blocks, by request number. Only for requests that have any."""
         self.length_ns = length_ns
         """Time during which requests arrive, in nanoseconds. Request rates are relative to it."""
 
     def __len__(self) -> int:
         return len(self.at_ns)
 
-    def add(self, at_ns: int, *, prompt_tokens: int, output_tokens: int, sender: int) -> None:
+    def add(
+        self, at_ns: int, *, prompt_tokens: int, output_tokens: int, sender: int, prefix: tuple[int, ...] = ()
+    ) -> None:
         if len(self.at_ns) >= self._arrivals_max:
             raise WorkloadError(
                 f"the schedule has more than {self._arrivals_max} requests; use --limit or a shorter --duration"
             )
+        if prefix:
+            self.prefixes[len(self.at_ns)] = prefix
         self.at_ns.append(at_ns)
         self.prompt_tokens.append(prompt_tokens)
         self.output_tokens.append(output_tokens)
@@ -91,16 +97,17 @@ def from_trace(
         at_ns = int((moment_ns - ordered[0][0]) / speed_up)
         if duration_s is not None and at_ns >= duration_s * 1e9:
             break
+        base = None
         if row.service_class is None and row.tenant is None:
-            [number] = who.choices(range(given), shares)
-        else:
-            number = roster.index_for(row.service_class, row.tenant)
+            [base] = who.choices(range(given), shares)
+        number = roster.index_for(row.service_class, row.tenant, model=row.model, stream=row.stream, base=base)
         schedule.add(
             at_ns,
             # Some traces have rows with no prompt or output tokens, which servers reject.
             prompt_tokens=min(max(row.prompt_tokens, 1), TOKENS_MAX),
             output_tokens=min(max(row.output_tokens, 1), TOKENS_MAX),
             sender=number,
+            prefix=row.prefix,
         )
     if len(schedule) > 0:
         schedule.length_ns = schedule.at_ns[-1]

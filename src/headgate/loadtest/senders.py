@@ -5,16 +5,17 @@ command line, it is written as `class=interactive,tenant=acme,share=0.7,key=env:
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
-from typing import Final
+from typing import Final, NamedTuple
 
+from headgate.loadtest.options import UNNAMED, SessionShape
 from headgate.loadtest.problem import WorkloadError
+from headgate.model.ticket import Api
+from headgate.simulation.options import CallerBehaviour
 
 TOKENS_MAX: Final = 1_000_000
 """Maximum prompt or output size of a request."""
-UNNAMED: Final = "unnamed"
-"""Label in reports for a class or tenant without a name."""
 SENDERS_MAX: Final = 1_000
 """Maximum number of senders from a trace. Any others are reported as one sender."""
 
@@ -58,6 +59,20 @@ class Sender:
     """Label for the tenant in reports. The server identifies the tenant by its key."""
     key: str | None = field(default=None, repr=False)
     share: float = 1.0
+    model: str | None = None
+    """Model of its requests, from a trace. None means the model of the load test."""
+    stream: bool | None = None
+    """Whether its requests are streaming, from a trace. None means as in the load test."""
+    api: Api = Api.CHAT
+    caller: CallerBehaviour | None = None
+    """Targets, client timeout and retries. None means those of the plan."""
+    source: int = 0
+    """Number of the workload's source."""
+    prefix_tokens: int = 0
+    prefix_prompts: int = 1
+    """Number of different prefixes. Each request starts with one of them."""
+    session: SessionShape | None = None
+    """Further turns after each request. None sends single requests."""
 
     @property
     def class_label(self) -> str:
@@ -118,6 +133,20 @@ def _without_key(text: str) -> str:
     return ",".join("key=…" if part.strip().startswith("key=") else part for part in text.split(","))
 
 
+class _Kind(NamedTuple):
+    """Requests of a trace that have one sender."""
+
+    service_class: str | None
+    tenant: str | None
+    model: str | None
+    stream: bool | None
+    base: int | None
+    """Configured sender that the sender is based on. None to look for one that matches."""
+
+
+_OTHER: Final = _Kind(None, "other", None, None, None)
+
+
 class SenderTable:
     """All senders in a run, by index. A trace can add classes and tenants that are not in `--mix`."""
 
@@ -125,30 +154,39 @@ class SenderTable:
         self._named_max = named_max
         self.senders = list(senders)
         self._configured = tuple(senders)
-        self._index_by_name: dict[tuple[str | None, str | None], int] = {}
+        self._index_by_kind: dict[_Kind, int] = {}
 
-    def index_for(self, service_class: str | None, tenant: str | None) -> int:
-        """Returns the sender index for a trace row with a class, a tenant or both."""
-        known = self._index_by_name.get((service_class, tenant))
+    def index_for(
+        self,
+        service_class: str | None,
+        tenant: str | None,
+        *,
+        model: str | None = None,
+        stream: bool | None = None,
+        base: int | None = None,
+    ) -> int:
+        """Returns the sender index for a trace row. `base` is the `--mix` sender of a row without class and tenant."""
+        kind = _Kind(service_class, tenant, model, stream, base)
+        if base is not None and kind == _Kind(None, None, None, None, base):
+            return base
+        if kind not in self._index_by_kind and len(self._index_by_kind) >= self._named_max:
+            kind = _OTHER
+        known = self._index_by_kind.get(kind)
         if known is None:
-            known = self._index_by_name[service_class, tenant] = self._find_or_add(service_class, tenant)
+            known = self._index_by_kind[kind] = self._add(kind)
         return known
 
-    def _find_or_add(self, service_class: str | None, tenant: str | None) -> int:
-        model = next((each for each in self._configured if _matches(each, service_class, tenant)), None)
-        if len(self._index_by_name) >= self._named_max:
-            service_class, tenant = None, "other"
-            if (known := self._index_by_name.get((None, "other"))) is not None:
-                return known
-        base = model or self._configured[0]
+    def _add(self, kind: _Kind) -> int:
+        matching = next((each for each in self._configured if _matches(each, kind.service_class, kind.tenant)), None)
+        like = (matching or self._configured[0]) if kind.base is None else self._configured[kind.base]
         self.senders.append(
-            Sender(
-                prompt=base.prompt,
-                output=base.output,
-                service_class=service_class or base.service_class,
-                tier=base.tier,
-                tenant=tenant or base.tenant,
-                key=base.key,
+            replace(
+                like,
+                service_class=kind.service_class or like.service_class,
+                tenant=kind.tenant or like.tenant,
+                share=1.0,
+                model=kind.model,
+                stream=kind.stream,
             )
         )
         return len(self.senders) - 1

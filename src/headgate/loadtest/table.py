@@ -1,13 +1,15 @@
 """Text report of a load test."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Final
 
+from headgate.loadtest.cost import cost_line
 from headgate.loadtest.generator import LATE_P99_NS_MAX, RunCounts
 from headgate.loadtest.report import LoadTestResult
 from headgate.loadtest.request import LoadTestOutcome
 from headgate.loadtest.tally import LoadTestTally
 from headgate.simulation.report.latency_summary import LatencySummary
+from headgate.simulation.report.targets import LatencyTargets
 from headgate.simulation.report.text_table import (
     Table,
     format_counts,
@@ -21,13 +23,13 @@ _COUNTS_DROPPABLE: Final = ("connection_failed", "unfinished", "interrupted", "r
 
 
 def render(result: LoadTestResult, *, width: int) -> str:
-    rows = _named_tallies(result)
     parts = [
-        [_summary(result)],
-        render_table(_counts(rows, result), width, droppable=_COUNTS_DROPPABLE),
-        render_table(_latencies(rows), width, droppable=("p90", "p95")),
-        list(_reasons(result.total)),
-        list(_generator(result.counts)),
+        [summary_line(result)],
+        render_table(count_table(result), width, droppable=_COUNTS_DROPPABLE),
+        render_table(latency_rows(result), width, droppable=("p90", "p95")),
+        list(reason_lines(result.total)),
+        [cost_line(result.cost)] if result.cost is not None else [],
+        list(generator_lines(result.counts)),
     ]
     return "\n\n".join("\n".join(part) for part in parts if part)
 
@@ -41,18 +43,22 @@ def _named_tallies(result: LoadTestResult) -> list[tuple[str, LoadTestTally]]:
     return [*rows, ("all", result.total)]
 
 
-def _summary(result: LoadTestResult) -> str:
+def summary_line(result: LoadTestResult) -> str:
     total, seconds = result.total, result.schedule_ns / 1e9
     early = ", stopped early" if result.counts.stopped_early else ""
     offered = f"{total.offered} requests in {seconds:.4g} s ({format_rate(result.per_second(total.offered))}/s){early}"
-    targets = result.targets
-    named = (("TTFT", targets.ttft_ns), ("TPOT", targets.tpot_ns), ("E2E", targets.e2e_ns))
-    wanted = ", ".join(f"{name} ≤ {format_duration(value)}" for name, value in named if value is not None)
+    named = [("", result.targets), *((f"{name} ", each) for name, each in sorted(result.class_targets.items()))]
+    wanted = "; ".join(f"{name}{text}" for name, targets in named if (text := _targets(targets)))
     good = f"; good: {wanted}" if wanted else ""
     return f"{result.model} at {result.url}\n{offered}{good}"
 
 
-def _counts(rows: Sequence[tuple[str, LoadTestTally]], result: LoadTestResult) -> Table:
+def _targets(targets: LatencyTargets) -> str:
+    named = (("TTFT", targets.ttft_ns), ("TPOT", targets.tpot_ns), ("E2E", targets.e2e_ns))
+    return ", ".join(f"{name} ≤ {format_duration(value)}" for name, value in named if value is not None)
+
+
+def count_table(result: LoadTestResult) -> Table:
     # Results that no request had do not get a column, except for the two that readers expect.
     total = result.total
     shown = [
@@ -61,7 +67,7 @@ def _counts(rows: Sequence[tuple[str, LoadTestTally]], result: LoadTestResult) -
         if total.outcomes[each] or each in (LoadTestOutcome.COMPLETED, LoadTestOutcome.HTTP_ERROR)
     ]
     table = [["requests", "offered", *shown, "goodput/s", "tokens/s", "retries"]]
-    for name, tally in rows:
+    for name, tally in _named_tallies(result):
         table.append(
             [
                 name,
@@ -75,12 +81,13 @@ def _counts(rows: Sequence[tuple[str, LoadTestTally]], result: LoadTestResult) -
     return table
 
 
-def _latencies(rows: Sequence[tuple[str, LoadTestTally]]) -> Table:
+def latency_rows(result: LoadTestResult) -> Table:
+    rows = _named_tallies(result)
     kinds = [(name, (("TTFT", tally.ttft_ns), ("TPOT", tally.tpot_ns), ("E2E", tally.e2e_ns))) for name, tally in rows]
     return latency_table([(name, [(kind, LatencySummary.of(values)) for kind, values in each]) for name, each in kinds])
 
 
-def _reasons(total: LoadTestTally) -> Iterator[str]:
+def reason_lines(total: LoadTestTally) -> Iterator[str]:
     for ending, codes in sorted(total.codes.items()):
         yield f"{ending}: {format_counts(codes)}"
     if total.retried_for:
@@ -89,7 +96,7 @@ def _reasons(total: LoadTestTally) -> Iterator[str]:
         yield f"{total.without_usage} responses without usage; their tokens are counted from stream events"
 
 
-def _generator(course: RunCounts) -> Iterator[str]:
+def generator_lines(course: RunCounts) -> Iterator[str]:
     spread = course.lateness
     if spread is None:
         return

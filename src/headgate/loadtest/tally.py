@@ -11,7 +11,7 @@ from typing import Final
 
 from headgate.loadtest.request import LoadTestOutcome, LoadTestRequest
 from headgate.simulation.report.latency_summary import empty_durations
-from headgate.simulation.report.targets import meets_targets
+from headgate.simulation.report.targets import LatencyTargets, meets_targets
 
 CODES_MAX: Final = 50
 """Maximum number of codes counted separately, because a server could send a new one each time."""
@@ -45,7 +45,8 @@ class LoadTestTally:
     tpot_ns: "array[int]" = field(default_factory=empty_durations)
     e2e_ns: "array[int]" = field(default_factory=empty_durations)
 
-    def add(self, story: LoadTestRequest, targets: LoadTestTargets) -> None:
+    def add(self, story: LoadTestRequest, targets: LatencyTargets) -> bool:
+        """Counts a request. Returns whether it was good."""
         self.offered += 1
         self.outcomes[story.outcome] += 1
         self.retries += story.retries
@@ -55,11 +56,14 @@ class LoadTestTally:
             _count(self.retried_for, code)
         if story.code:
             _count(self.codes.setdefault(story.outcome, Counter()), story.code)
-        if story.outcome is LoadTestOutcome.COMPLETED:
-            self._add_completed(story, targets)
+        if story.outcome is not LoadTestOutcome.COMPLETED:
+            return False
+        self._add_completed(story)
+        good = meets_targets(targets, ttft_ns=story.ttft_ns, tpot_ns=story.tpot_ns, e2e_ns=story.e2e_ns)
+        self.good += good
+        return good
 
-    def _add_completed(self, story: LoadTestRequest, targets: LoadTestTargets) -> None:
-        self.good += meets_targets(targets, ttft_ns=story.ttft_ns, tpot_ns=story.tpot_ns, e2e_ns=story.e2e_ns)
+    def _add_completed(self, story: LoadTestRequest) -> None:
         self.without_usage += not story.usage_reported
         self.e2e_ns.append(story.e2e_ns)
         if story.ttft_ns is not None:

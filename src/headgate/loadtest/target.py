@@ -38,6 +38,11 @@ class TargetUrl:
         host = f"[{self.host}]" if ":" in self.host else self.host
         return host if self.port == (443 if self.tls else 80) else f"{host}:{self.port}"
 
+    def path_of(self, path: str) -> str:
+        """Path of an API, such as `/v1/embeddings`, on the same server."""
+        versioned = self.path.removesuffix(_PATH)
+        return versioned + path.removeprefix("/v1") if path.startswith("/v1/") else versioned.removesuffix("/v1") + path
+
     def __str__(self) -> str:
         return f"{'https' if self.tls else 'http'}://{self.host_header}{self.path}"
 

@@ -22,6 +22,7 @@ from statistics import mean, median
 from typing import Final
 
 from headgate.model.engine_profile import EngineProfile
+from headgate.model.units import Duration
 from headgate.planning.accuracy import e2e_s, tpot_s, ttft_s
 from headgate.planning.engine_replay import RunRequest, TokenTimes, replay
 from headgate.planning.least_squares import Point, minimize
@@ -54,6 +55,8 @@ class Calibration:
     profile: EngineProfile
     squared_error: float
     """Remaining sum of squared differences."""
+    overhead_ns: Duration = Duration(0)
+    """Time per request outside the engine's steps, such as network and tokenizer."""
 
 
 def calibrate(
@@ -65,21 +68,41 @@ def calibrate(
 ) -> Calibration:
     """Fits the profile. `token_times` are the responses to the first demands. `on_round` is called after each round."""
     _check(profile, requests, token_times)
-    guess = initial_profile(profile, requests, token_times)
+    guess = Calibration(initial_profile(profile, requests, token_times), 0.0)
+    return fit(guess, requests, token_times, ttft_weight=TTFT_WEIGHT, trials_max=TRIALS_MAX, on_round=on_round)
+
+
+def fit(
+    guess: Calibration,
+    requests: Sequence[RunRequest],
+    token_times: Sequence[TokenTimes],
+    *,
+    ttft_weight: float,
+    noise_ns: float = 0.0,
+    trials_max: int,
+    on_round: Callable[[Calibration], None] = lambda _: None,
+) -> Calibration:
+    """Improves a first guess. The overhead is fitted only if the guess has one.
+
+    `noise_ns` is the typical error of a measured time, for example because the machine is busy. The shorter a time is
+    compared with it, the less it counts.
+    """
     told = list(zip(requests, token_times, strict=False))
 
     def residuals(point: Point) -> list[float]:
-        made = replay(_scaled(guess, point), requests, count=len(token_times))
+        tried = _scaled(guess, point)
+        made = replay(tried.profile, requests, count=len(token_times), overhead_ns=tried.overhead_ns)
         found = [
             each
             for (demand, answer), own in zip(told, made, strict=True)
-            for each in _differences(demand, measured=answer, made=own)
+            for each in _differences(demand, measured=answer, made=own, ttft_weight=ttft_weight, noise_ns=noise_ns)
         ]
         return found + [PRIOR_WEIGHT * each for each in point]
 
-    calibration = Calibration(guess, 0.0)
-    for best in minimize(residuals, (0.0,) * len(PARAMETERS), trials_max=TRIALS_MAX):
-        calibration = Calibration(_scaled(guess, best.point), best.squared_error)
+    calibration = guess
+    start = (0.0,) * (len(PARAMETERS) + (guess.overhead_ns > 0))
+    for best in minimize(residuals, start, trials_max=trials_max):
+        calibration = replace(_scaled(guess, best.point), squared_error=best.squared_error)
         on_round(calibration)
     return calibration
 
@@ -138,11 +161,18 @@ def _check(profile: EngineProfile, demands: Sequence[RunRequest], answers: Seque
         )
 
 
-def _differences(demand: RunRequest, *, measured: TokenTimes, made: TokenTimes) -> Iterator[float]:
-    yield _huber(TTFT_WEIGHT * log(ttft_s(demand, made) / ttft_s(demand, measured)))
-    yield _huber(log(e2e_s(demand, made) / e2e_s(demand, measured)))
-    if demand.output_tokens > 1:
-        yield _huber(log(tpot_s(demand, made) / tpot_s(demand, measured)))
+def _differences(
+    demand: RunRequest, *, measured: TokenTimes, made: TokenTimes, ttft_weight: float, noise_ns: float
+) -> Iterator[float]:
+    def certainty(length_ns: int) -> float:
+        return 1.0 if noise_ns == 0 else length_ns / (length_ns + noise_ns / HUBER_DELTA)
+
+    first_ns, all_ns = measured.first_token_at - demand.arrived_at, measured.last_token_at - demand.arrived_at
+    yield _huber(ttft_weight * certainty(first_ns) * log(ttft_s(demand, made) / ttft_s(demand, measured)))
+    yield _huber(certainty(all_ns) * log(e2e_s(demand, made) / e2e_s(demand, measured)))
+    # A very short response may arrive in one piece.
+    if demand.output_tokens > 1 and all_ns > first_ns:
+        yield _huber(certainty(all_ns - first_ns) * log(tpot_s(demand, made) / tpot_s(demand, measured)))
 
 
 def _huber(difference: float) -> float:
@@ -153,14 +183,16 @@ def _huber(difference: float) -> float:
     return copysign(sqrt(HUBER_DELTA * (2 * size - HUBER_DELTA)), difference)
 
 
-def _scaled(guess: EngineProfile, point: Point) -> EngineProfile:
+def _scaled(guess: Calibration, point: Point) -> Calibration:
     """Scales the parameters. `point` contains logarithmic factors, because parameters are positive and differ by orders
-    of magnitude.
+    of magnitude. The last one is the factor of the overhead, if it is fitted.
     """
-    return replace(
-        guess,
-        **{name: max(1, round(getattr(guess, name) * exp(by))) for name, by in zip(PARAMETERS, point, strict=True)},
-    )
+    factors = [exp(by) for by in point]
+    scaled = {
+        name: max(1, round(getattr(guess.profile, name) * by)) for name, by in zip(PARAMETERS, factors, strict=False)
+    }
+    overhead_ns = round(guess.overhead_ns * factors[-1]) if len(factors) > len(PARAMETERS) else guess.overhead_ns
+    return Calibration(replace(guess.profile, **scaled), 0.0, Duration(overhead_ns))
 
 
 def _ps(length_s: float) -> int:

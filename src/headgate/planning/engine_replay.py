@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from headgate.model.engine_profile import EngineProfile
-from headgate.model.units import Instant, RequestId
+from headgate.model.units import Duration, Instant, RequestId
 from headgate.simulation.engine.loop import SimulatedEngine
 from headgate.simulation.engine.sequence import EngineRequest, SequenceFinished
 
@@ -25,9 +25,15 @@ class TokenTimes:
     last_token_at: Instant
 
 
-def replay(profile: EngineProfile, requests: Sequence[RunRequest], *, count: int | None = None) -> list[TokenTimes]:
+def replay(
+    profile: EngineProfile,
+    requests: Sequence[RunRequest],
+    *,
+    count: int | None = None,
+    overhead_ns: Duration = Duration(0),
+) -> list[TokenTimes]:
     """Simulates one engine. Returns the responses to the first `count` demands, or to all of them. The other demands
-    only add load.
+    only add load. Each request reaches the engine's loop `overhead_ns` after it was sent.
     """
     wanted = len(requests) if count is None else count
     engine = SimulatedEngine(profile)
@@ -43,9 +49,10 @@ def replay(profile: EngineProfile, requests: Sequence[RunRequest], *, count: int
                 missing -= number < wanted
 
     for number, demand in enumerate(requests):
-        advance(demand.arrived_at)
+        arrived_at = Instant(demand.arrived_at + overhead_ns)
+        advance(arrived_at)
         request = EngineRequest(RequestId(str(number)), demand.prompt_tokens, demand.output_tokens)
-        engine.add(request, demand.arrived_at)
+        engine.add(request, arrived_at)
     while missing:
         instant = engine.next_instant()
         assert instant is not None, "the engine is idle but has not answered all requests"

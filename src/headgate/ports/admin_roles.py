@@ -22,6 +22,8 @@ class Permission(StrEnum):
     """Create and end overrides."""
     AUDIT = "audit"
     """Read the read log."""
+    RECORD = "record"
+    """Record traffic: sizes, tenants and prompt hashes of requests."""
     SHARES = "shares"
     """Divide tenants' limits between cells. For the share controller; no role includes it."""
 

@@ -85,6 +85,8 @@ class EngineResponse(Protocol):
     """Whether the stream contains prompt progress events that the caller did not request."""
     usage_estimated: bool
     """Whether the usage is a proportional share of a batch instead of a count."""
+    secret: str
+    """Key that the engine received and may repeat in an error. It must not be quoted. Empty if there is none."""
 
     async def read(self) -> bytes:
         """Returns the next bytes, or empty bytes at a clean end. Raises `EngineFault` if the response is truncated."""

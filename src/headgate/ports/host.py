@@ -16,6 +16,7 @@ from headgate.model.limits import LimitsLeft
 from headgate.model.money import EndpointTime
 from headgate.model.ticket import Ticket
 from headgate.model.units import TenantId
+from headgate.ports.observer import Observer
 
 InterruptHandler = Callable[[Abort | Dispatch], None]
 """Receives aborts and hedges outside the command channel. Must not report events to the host before it returns."""
@@ -41,6 +42,12 @@ class Host(Protocol):
 
     def report(self, event: Event) -> None:
         """Reports an event."""
+        ...
+
+    def add_observer(self, observer: Observer) -> Callable[[], None]:
+        """Adds an observer of this process's requests, which costs time on every event. Returns a function that
+        removes it.
+        """
         ...
 
     def summary(self) -> Summary:

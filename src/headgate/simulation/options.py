@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from headgate.model.engine_profile import EngineProfile
+from headgate.model.scaling import ScalingRules
 from headgate.model.ticket import Api
 from headgate.model.units import Duration, EndpointId, Instant, PoolName
 
@@ -35,6 +36,17 @@ class EngineSpec:
     starts_at: Instant = Instant(0)
     cold_start_ns: Duration = Duration(0)
     """Time from start to the first response."""
+    standby: bool = False
+    """Whether the engine does not start before the autoscaler needs it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScaledPool:
+    """Autoscaling of a pool."""
+
+    rules: ScalingRules
+    cold_start_ns: Duration
+    """Actual cold start of an engine that the autoscaler starts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +129,37 @@ class ServeGenTraffic:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PoissonTraffic:
+class Ramp:
+    """The rate changes linearly to `to` requests per second, and keeps it."""
+
+    to: float
+    at_ns: Duration
+    duration_ns: Duration
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spike:
+    """The rate is multiplied by `factor` for a while."""
+
+    factor: float
+    at_ns: Duration
+    duration_ns: Duration
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DailyPeak:
+    """A share of each day's requests arrives in one part of the day. The mean rate of a day does not change."""
+
+    share: float
+    at_ns: Duration
+    duration_ns: Duration
+    day_ns: Duration
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RateTraffic:
+    """Requests at a mean rate, with random lengths."""
+
     rate: float
     """Mean number of requests per second."""
     duration_ns: Duration
@@ -129,9 +171,16 @@ class PoissonTraffic:
     """Trace whose tenants and shares are used if `tenants` is empty."""
     shift_ns: Duration = Duration(0)
     """Start of the traffic relative to the start of the run."""
+    burstiness: float = 1.0
+    """Coefficient of variation of the time between two requests: 0 for a constant interval, 1 for a Poisson process.
+    Other values give a gamma process.
+    """
+    ramp: Ramp | None = None
+    spikes: tuple[Spike, ...] = ()
+    day: DailyPeak | None = None
 
 
-Traffic = TraceTraffic | ServeGenTraffic | PoissonTraffic
+Traffic = TraceTraffic | ServeGenTraffic | RateTraffic
 
 
 # ------------------------------------------------------------------------------------------------------------ faults

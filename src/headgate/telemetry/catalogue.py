@@ -186,6 +186,14 @@ _POOLS: Final = (
         exposed_when=_SCHEDULER_ONLY,
     ),
     gauge(
+        "headgate_endpoint_measured_to_configured_time_ratio",
+        "pool endpoint part",
+        "Measured decode and prefill time relative to the pool's `speed`.",
+        "`part` is `decode` or `prefill`. Above 1, the endpoint is slower than configured. If the pool has no `speed`, "
+        "the ratio refers to the gateway's default.",
+        exposed_when=_SCHEDULER_ONLY,
+    ),
+    gauge(
         "headgate_scaling_correction_ratio",
         "pool",
         "Correction factor for predicted work, derived from measured latency attainment.",

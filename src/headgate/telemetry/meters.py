@@ -187,7 +187,7 @@ class Meters:
         """Adds the costs of a request that has ended."""
         class_meter, tenant_meter = self.of_class(end.service_class), self.of_tenant(tenant)
         for bill in end.bills:
-            nano_usd = bill.input_nano_usd + bill.output_nano_usd + bill.overhead_nano_usd
+            nano_usd = bill.nano_usd
             class_meter.nano_usd += nano_usd
             if PAYER_BY_CAUSE[bill.cause] is _TENANT_PAYS:
                 tenant_meter.nano_usd += nano_usd

@@ -165,14 +165,17 @@ def _adapter_metrics(summary: Summary) -> MetricFamily:
 def _endpoint_metrics(summary: Summary, pools: Sequence[tuple[str, PoolMeter]]) -> Iterator[MetricFamily]:
     """Endpoint metrics. Every pool has a sample for every state, because alerts rely on the zeros."""
     in_flight, endpoints = family("headgate_attempts_in_flight"), family("headgate_endpoints")
+    times = family("headgate_endpoint_measured_to_configured_time_ratio")
     counts = {(name, state): 0 for name, _ in pools if name != OTHER for state in _STATES}
     for endpoint in summary.endpoints:
         in_flight.add((endpoint.pool, endpoint.id), endpoint.in_flight)
+        times.add((endpoint.pool, endpoint.id, "decode"), endpoint.decode_percent / 100)
+        times.add((endpoint.pool, endpoint.id, "prefill"), endpoint.prefill_percent / 100)
         key = endpoint.pool, _state(endpoint)
         counts[key] = counts.get(key, 0) + 1
     for labels, count in counts.items():
         endpoints.add(labels, count)
-    return iter((in_flight, endpoints))
+    return iter((in_flight, endpoints, times))
 
 
 def _state(endpoint: EndpointSummary) -> str:

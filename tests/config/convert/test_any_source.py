@@ -164,14 +164,17 @@ def changed(base: dict, changes: list[tuple[tuple, object]]) -> dict:
     for place, value in changes:
         inner = tree
         for key in place[:-1]:
-            inner = (
-                inner[key]
-                if isinstance(inner, list) and isinstance(key, int) and key < len(inner)
-                else (inner.get(key) if isinstance(inner, dict) else None)
-            )
-        if isinstance(inner, dict) or (isinstance(inner, list) and place[-1] < len(inner)):
+            inner = inner[key] if _has(inner, key) else None
+        if isinstance(inner, dict) or _has(inner, place[-1]):
             inner[place[-1]] = value
     return tree
+
+
+def _has(tree: object, key: str | int) -> bool:
+    """Returns whether the tree still has the key. An earlier change may have replaced a mapping by a list."""
+    if isinstance(tree, list):
+        return isinstance(key, int) and key < len(tree)
+    return isinstance(tree, dict) and key in tree
 
 
 VALUES = st.one_of(

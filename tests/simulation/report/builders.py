@@ -147,7 +147,18 @@ def an_ending(scenario: Scenario, *, at_s: float = 130, busy: float = 0.75) -> R
         events=1234,
         engines=tuple(
             EngineTotals(
-                spec.id, spec.pool, spec.profile.name, up_ns, round(up_ns * 1000 * busy), 500, 9000, 4000, 80, 20, 3
+                spec.id,
+                spec.pool,
+                spec.profile.name,
+                up_ns=up_ns,
+                paid_ns=up_ns,
+                worked_ps=round(up_ns * 1000 * busy),
+                steps=500,
+                prompt_tokens=9000,
+                generated_tokens=4000,
+                prefix_queried_tokens=80,
+                prefix_hit_tokens=20,
+                preemptions=3,
             )
             for spec in scenario.engines
         ),

@@ -188,7 +188,8 @@ def test_page_does_not_depend_on_the_hash_seed() -> None:
 WITHOUT_MATPLOTLIB = """
 import sys
 sys.modules["matplotlib"] = None
-from headgate.simulation.report.html_report import ChartsMissing, render_html
+from headgate.simulation.report.html_page import ChartsMissing
+from headgate.simulation.report.html_report import render_html
 from headgate.simulation.report.text_report import render_text
 from tests.simulation.report.builders import a_report, a_story
 report = a_report(a_story())

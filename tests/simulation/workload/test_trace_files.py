@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from headgate.simulation.workload.error import WorkloadError
-from headgate.simulation.workload.trace_files import TraceRow, read_trace
+from headgate.simulation.workload.trace_files import read_trace
+from headgate.simulation.workload.trace_row import TraceRow
 
 
 def rows_of(folder: Path, text: str, name: str = "trace") -> list[TraceRow]:

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from headgate.model.units import SECOND, Duration
-from headgate.simulation.options import PoissonTraffic, TraceTraffic, Traffic, Uniform
+from headgate.simulation.options import RateTraffic, TraceTraffic, Traffic, Uniform
 from headgate.simulation.workload.traffic import arrivals, span_ns
 
-POISSON = PoissonTraffic(
+POISSON = RateTraffic(
     rate=20.0,
     duration_ns=Duration(10 * SECOND),
     prompt=Uniform(10, 20),
@@ -93,7 +93,7 @@ def test_traffic_does_not_depend_on_the_hash_seed(traces: Path) -> None:
                          tenants=tenant_shares(traces / "lmsys_arena_27clients.csv")),
             TraceTraffic(path=traces / "mooncake_synthetic.jsonl", classes=mix, tenants=mix, jitter_ns=3 * second),
             ServeGenTraffic(rates=servegen[0], lengths=servegen[1], classes=mix, keep=0.5, duration_ns=1200 * second),
-            PoissonTraffic(rate=5.0, duration_ns=600 * second, prompt=LogNormal(median=100, p95=900, max=1000),
+            RateTraffic(rate=5.0, duration_ns=600 * second, prompt=LogNormal(median=100, p95=900, max=1000),
                            output=Uniform(1, 9), classes=mix, tenants=mix),
         ]
         made = list(arrivals(traffic, seed=7))

@@ -8,6 +8,8 @@ import argparse
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from headgate.cli.input.admin_tls import admin_tls, trust_hint
@@ -25,6 +27,15 @@ class AdminRequestFailed(Exception):
     """The admin API request failed. The message gives the reason and the next step."""
 
 
+@dataclass(frozen=True, slots=True)
+class AdminTarget:
+    """A gateway's admin API, as an operator reaches it."""
+
+    url: str
+    key: str = field(repr=False)
+    tls: "ssl.SSLContext | None"
+
+
 def duration_s(text: str) -> int:
     """Parses a duration such as 90s, 15m, 12h or 30d into seconds."""
     number, unit = text[:-1], text[-1:]
@@ -37,25 +48,36 @@ def call_admin_api(
     args: argparse.Namespace, path: str, body: Mapping[str, object], *, response_timeout_s: float = _RESPONSE_TIMEOUT_S
 ) -> dict[str, Any]:
     """Calls the admin API and returns the response. Raises `AdminRequestFailed`."""
-    url = admin_url(args.url, args.config)
+    import asyncio
+
+    target = admin_target(args.url, args.config)
+    given = {name: value for name, value in body.items() if value is not None}
+    return asyncio.run(post_to_admin(target, path, given, response_timeout_s=response_timeout_s))
+
+
+def admin_target(given_url: str | None, file: Path, *, permissions: str = "") -> AdminTarget:
+    """Address of a gateway's admin API, and the operator's key. `permissions` are those that a new key should have.
+
+    Raises `AdminRequestFailed`.
+    """
+    url = admin_url(given_url, file)
     if url is None:
         raise AdminRequestFailed("")
     key = os.environ.get(ADMIN_KEY_VARIABLE)
     if not key:
+        create = f"headgate keys operator{f' --permissions {permissions}' if permissions else ''} --write"
         raise AdminRequestFailed(
-            f"{ADMIN_KEY_VARIABLE} is not set; `export {ADMIN_KEY_VARIABLE}=$(headgate keys operator --write)` creates "
+            f"{ADMIN_KEY_VARIABLE} is not set; `export {ADMIN_KEY_VARIABLE}=$({create})` creates "
             "a key and writes its hash to the configuration; then send SIGHUP to the gateway"
         )
-    import asyncio
-
-    given = {name: value for name, value in body.items() if value is not None}
-    tls = admin_tls(url, args.config)
-    return asyncio.run(_post(f"{url}/admin/v1/{path}", given, key, response_timeout_s, tls))
+    return AdminTarget(url, key, admin_tls(url, file))
 
 
-async def _post(
-    url: str, body: Mapping[str, object], key: str, answer_s_max: float, tls: "ssl.SSLContext | None"
+async def post_to_admin(
+    target: AdminTarget, path: str, body: Mapping[str, object], *, response_timeout_s: float = _RESPONSE_TIMEOUT_S
 ) -> dict[str, Any]:
+    """Sends one request to the admin API. Raises `AdminRequestFailed`."""
+    url, answer_s_max = f"{target.url}/admin/v1/{path}", response_timeout_s
     import aiohttp
 
     from headgate.engines.page import ssl_error_of, tls_failure_reason
@@ -63,8 +85,8 @@ async def _post(
     timeout, place = aiohttp.ClientTimeout(total=answer_s_max), url.partition("/admin/")[0]
     try:
         async with aiohttp.ClientSession(timeout=timeout, trust_env=False) as session:
-            headers = {"authorization": f"Bearer {key}"}
-            verified = True if tls is None else tls
+            headers = {"authorization": f"Bearer {target.key}"}
+            verified = True if target.tls is None else target.tls
             async with session.post(url, json=body, headers=headers, allow_redirects=False, ssl=verified) as answer:
                 status, said = answer.status, await answer.read()
     except TimeoutError:

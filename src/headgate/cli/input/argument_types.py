@@ -90,3 +90,25 @@ def dollars(text: str) -> str:
             f'"{text}" is not an amount; use a plain number of dollars, such as 100 or 2.5'
         )
     return text
+
+
+def duration(text: str) -> int:
+    """Parses a duration in configuration file notation into nanoseconds."""
+    from headgate.config import quantities
+
+    try:
+        length = quantities.duration(text)
+    except quantities.InvalidQuantity as expected:
+        raise argparse.ArgumentTypeError(f'expected {expected}, not "{text}"') from None
+    if length <= 0:
+        raise argparse.ArgumentTypeError(f"must be more than 0s, not {text}")
+    return length
+
+
+def whole_number(text: str) -> int:
+    from headgate.config import quantities
+
+    try:
+        return quantities.whole_number(text)
+    except quantities.InvalidQuantity as expected:
+        raise argparse.ArgumentTypeError(f'expected {expected}, such as 7, not "{text}"') from None

@@ -49,6 +49,12 @@ class EndpointStatus(Struct, frozen=True):
     sequences_max: int | None = None
 
 
+class DriftState(Struct, frozen=True):
+    pool: str
+    decode_percent: int
+    prefill_percent: int
+
+
 class OverrideState(Struct, frozen=True):
     verb: str
     target: str
@@ -105,6 +111,7 @@ class StatusPage(Struct, frozen=True):
     restart_needed: tuple[str, ...] = ()
     engine_tls_problems: tuple[str, ...] = ()
     held_for_start: dict[str, int] = {}
+    speed_drift: tuple[DriftState, ...] = ()
     overrides: tuple[OverrideState, ...] = ()
     cell: CellState | None = None
     database: DatabaseState | None = None

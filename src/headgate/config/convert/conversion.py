@@ -22,7 +22,7 @@ from headgate.config.convert.writer import complete, file_text
 from headgate.config.environment import read_file
 from headgate.config.load import parse
 from headgate.config.problems import ConfigErrors
-from headgate.config.speeds import SpeedFigures
+from headgate.model.engine_profile import EngineProfile
 
 DEFAULT_ENGINE: Final = "openai_compatible"
 _NGINX_BLOCK: Final = re.compile(r"^\s*(http|server|upstream\s+[^\s{]+|location\s+[^{\n]*)\s*\{", re.MULTILINE)
@@ -33,7 +33,7 @@ _PLACEHOLDER_SECRET: Final = "placeholder-for-the-check"
 class ConversionOptions:
     environ: Mapping[str, str]
     engines: Collection[str]
-    profiles: Mapping[str, SpeedFigures]
+    profiles: Mapping[str, EngineProfile]
     engine: str | None = None
     """Engine of endpoints whose engine the source does not name."""
     models: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))

@@ -5,35 +5,69 @@ to start are reported as problems. The scheduler's view of a pool is derived fro
 it, for example to simulate a wrong configuration.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 
+from headgate.config.engine_profiles import ProfileFinder
+from headgate.config.fleets import cold_start_ns, held_requests_max, scaling_rules
+from headgate.config.money import prices
+from headgate.config.pool_schema import HOSTED_ENGINE
 from headgate.config.pools import check_ranges
 from headgate.config.problems import ConfigReport, SettingPath
 from headgate.config.references import NAME_RULE, is_name
-from headgate.config.scenarios.schema import EnginesSection, ScenarioFile, SimulatedPoolSection
+from headgate.config.scenarios.schema import (
+    ENGINES_MAX,
+    SIMULATED_ENGINE,
+    EnginesSection,
+    ScenarioFile,
+    SimulatedPoolSection,
+)
 from headgate.config.schema_reader import suggestion
 from headgate.config.speeds import DEFAULT_SPEED, engine_speed
 from headgate.model.engine_profile import EngineProfile
+from headgate.model.money import Price
 from headgate.model.policy import Pool
 from headgate.model.units import Duration, EndpointId, Instant, PoolName
-from headgate.simulation.options import EngineSpec
+from headgate.simulation.options import EngineSpec, ScaledPool
+
+ENGINE_TYPES = (SIMULATED_ENGINE, HOSTED_ENGINE)
 
 TRACE_BLOCK_TOKENS = 512
 """Number of tokens per prefix block in a trace."""
 
 
-def engine_settings(
-    file: ScenarioFile, profiles: Mapping[str, EngineProfile], report: ConfigReport
-) -> tuple[EngineSpec, ...]:
+def engine_settings(file: ScenarioFile, profiles: ProfileFinder, report: ConfigReport) -> tuple[EngineSpec, ...]:
     if not file.pools:
         report.add_problem(("pools",), "has no pools; define at least one, with its engines")
     reading = _EngineReader(profiles, report)
     return tuple(each for name, section in file.pools.items() for each in reading.pool(name, section))
 
 
+def pool_scaling(file: ScenarioFile, report: ConfigReport) -> dict[PoolName, ScaledPool]:
+    """The pools that are autoscaled."""
+    found: dict[PoolName, ScaledPool] = {}
+    for name, section in file.pools.items():
+        rules = scaling_rules(name, section.scaling, file.classes or {}, report)
+        if rules is None or section.scaling is None:
+            continue
+        place = ("pools", name, "scaling")
+        if section.scaling.calendar:
+            problem = "has no effect in a scenario, which has no calendar; remove it"
+            report.add_problem((*place, "calendar"), problem)
+        if rules.endpoints_max > ENGINES_MAX:
+            report.add_problem((*place, "endpoints_max"), f"is more than {ENGINES_MAX}; lower it")
+        listed = sum(each.count for each in section.engines)
+        if not rules.endpoints_min <= listed <= rules.endpoints_max:
+            bounds = f"is not between scaling.endpoints_min {rules.endpoints_min} and endpoints_max"
+            problem = f"{bounds} {rules.endpoints_max}: {listed} engines; list those that run at the start"
+            report.add_problem(("pools", name, "engines"), problem, contents_valid=True)
+        actual = section.engines[-1].cold_start if section.engines else 0
+        found[PoolName(name)] = ScaledPool(rules, Duration(actual or section.scaling.cold_start))
+    return found
+
+
 def policy_pools(
-    file: ScenarioFile, engines: Sequence[EngineSpec], profiles: Mapping[str, EngineProfile], report: ConfigReport
+    file: ScenarioFile, engines: Sequence[EngineSpec], profiles: ProfileFinder, report: ConfigReport
 ) -> tuple[Pool, ...]:
     """The pools as part of the scheduler's policy."""
     return tuple(
@@ -46,7 +80,7 @@ def _policy_pool(
     name: str,
     section: SimulatedPoolSection,
     engines: Sequence[EngineSpec],
-    profiles: Mapping[str, EngineProfile],
+    profiles: ProfileFinder,
     report: ConfigReport,
 ) -> Pool:
     """Policy for a pool. If its engines differ, the policy uses the first engine's speed and the smallest engine's
@@ -54,10 +88,11 @@ def _policy_pool(
     """
     place = ("pools", name)
     check_ranges(section, place, report)
+    _check_engine_type(section, place, report)
     first = engines[0].profile if engines else DEFAULT_SPEED
     sizes = [each.profile for each in engines]
     chunk_tokens = min((each.chunk_tokens for each in sizes), default=DEFAULT_SPEED.chunk_tokens)
-    speed = engine_speed(section.speed, profiles, (*place, "speed"), report, default=first)
+    speed = engine_speed(section.speed, profiles, (*place, "speed"), default=first)
     if section.speed.profile is None and section.speed.chunk_tokens is None:
         speed = replace(speed, chunk_tokens=chunk_tokens)
     return Pool(
@@ -69,7 +104,27 @@ def _policy_pool(
         prompt_tokens_max=section.prompt_tokens_max,
         output_tokens_min=section.output_tokens_min,
         output_tokens_max=section.output_tokens_max,
+        hold_max=held_requests_max(section.scaling),
+        cold_start_ns=cold_start_ns(section.scaling),
+        prices=_prices(section, place, report),
+        scales=section.scaling is not None,
+        hosted=section.engine == HOSTED_ENGINE,
     )
+
+
+def _check_engine_type(section: SimulatedPoolSection, place: SettingPath, report: ConfigReport) -> None:
+    if section.engine not in ENGINE_TYPES:
+        hint = suggestion(section.engine, ENGINE_TYPES, otherwise=f"; use {' or '.join(ENGINE_TYPES)}")
+        report.add_problem((*place, "engine"), f'engine "{section.engine}" does not exist{hint}')
+
+
+def _prices(section: SimulatedPoolSection, place: SettingPath, report: ConfigReport) -> tuple[Price, ...]:
+    """The pool's price. A scenario has no calendar, so a price cannot start on a day."""
+    for number, each in enumerate(section.prices):
+        if each.since is not None:
+            problem = "has no effect in a scenario, which has no calendar; remove it"
+            report.add_problem((*place, "prices", number, "from"), problem)
+    return prices(section.prices, place, report)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +140,7 @@ class _EngineSize:
 
 @dataclass(frozen=True, slots=True)
 class _EngineReader:
-    profiles: Mapping[str, EngineProfile]
+    profiles: ProfileFinder
     report: ConfigReport
 
     def pool(self, name: str, section: SimulatedPoolSection) -> list[EngineSpec]:
@@ -109,7 +164,7 @@ class _EngineReader:
                 )
                 for extra in range(group.count)
             ]
-        return found
+        return [*found, *_standby_engines(name, section, found)]
 
     def _in_flight_max(self, section: SimulatedPoolSection, group: EnginesSection, place: SettingPath) -> int:
         limit = group.in_flight_max or section.in_flight_max
@@ -122,14 +177,9 @@ class _EngineReader:
         """Returns the group's profile with the sizes set in the file. If there is a problem, it is reported, and the
         result is a profile without them.
         """
-        profile = self.profiles.get(group.profile)
+        profile = self.profiles.find(group.profile, (*place, "profile"))
         if profile is None:
-            known = f"; the profiles are {', '.join(self.profiles)}"
-            problem = (
-                f'profile "{group.profile}" does not exist{suggestion(group.profile, self.profiles, otherwise=known)}'
-            )
-            self.report.add_problem((*place, "profile"), problem)
-            return next(iter(self.profiles.values()))
+            return next(iter(self.profiles.built_in.values()))
         block_tokens = group.block_tokens or profile.block_tokens
         size = _EngineSize(
             chunk_tokens=group.chunk_tokens or profile.chunk_tokens,
@@ -140,13 +190,21 @@ class _EngineReader:
         )
         if not self._is_valid(size, place):
             return profile
-        return replace(profile, **asdict(size), async_scheduling=group.async_scheduling)
+        ahead = profile.async_scheduling if group.async_scheduling is None else group.async_scheduling
+        return replace(profile, **asdict(size), async_scheduling=ahead)
 
     def _is_valid(self, size: _EngineSize, place: SettingPath) -> bool:
         problems = dict(_size_problems(size))
         for setting, problem in problems.items():
             self.report.add_problem((*place, setting), problem)
         return not problems
+
+
+def _standby_engines(name: str, section: SimulatedPoolSection, listed: Sequence[EngineSpec]) -> Iterator[EngineSpec]:
+    """Engines like the last one in the list, which run only if the autoscaler starts them."""
+    if section.scaling is not None and listed:
+        for number in range(len(listed), min(section.scaling.endpoints_max, ENGINES_MAX)):
+            yield replace(listed[-1], id=EndpointId(f"{name}/{number}"), starts_at=Instant(0), standby=True)
 
 
 def _size_problems(size: _EngineSize) -> Iterator[tuple[str, str]]:

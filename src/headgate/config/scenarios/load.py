@@ -10,6 +10,7 @@ from pathlib import Path
 
 from headgate.config import schema_reader, yaml_document
 from headgate.config.classes import service_classes
+from headgate.config.engine_profiles import ProfileFinder
 from headgate.config.environment import References
 from headgate.config.load import read_text
 from headgate.config.models import check_models, models
@@ -26,7 +27,7 @@ from headgate.config.policy_rules import (
 from headgate.config.problems import ConfigErrors, ConfigProblem, ConfigReport
 from headgate.config.quantities import duration_text
 from headgate.config.references import NAME_RULE, check_classes, check_tenant_paths, is_name
-from headgate.config.scenarios.engines import engine_settings, policy_pools
+from headgate.config.scenarios.engines import engine_settings, policy_pools, pool_scaling
 from headgate.config.scenarios.faults import fault_settings
 from headgate.config.scenarios.schema import CallersSection, ScenarioFile
 from headgate.config.scenarios.settings import ScenarioSettings
@@ -75,23 +76,29 @@ def parse(
 ) -> ScenarioSettings:
     """Like `load`, for the text of the file at this path."""
     report = ConfigReport(str(path))
-    file = schema_reader.read(yaml_document.parse(text, report), ScenarioFile, References(environ, path.parent), report)
+    references = References(environ, path.parent)
+    file = schema_reader.read(yaml_document.parse(text, report), ScenarioFile, references, report)
+    finder = ProfileFinder(profiles, path.parent, report, references.files)
     classes = _with_caller_targets(service_classes(file.classes, report), file)
     names = [each.name for each in classes]
     _check_names(file, names, schedulers, report)
     check_no_costs(file.classes or {}, report)
     _warn_of_late_targets(file, report)
-    engines = engine_settings(file, profiles, report)
+    engines = engine_settings(file, finder, report)
     settings = ScenarioSettings(
         title=file.title or path.stem,
         scheduler=file.scheduler.name,
         cap=file.scheduler.cap,
         queue_length_max=file.scheduler.queue_length_max,
-        policy=_policy(file, classes, policy_pools(file, engines, profiles, report), report),
+        policy=_policy(file, classes, policy_pools(file, engines, finder, report), report),
         model=ModelName(next(iter(file.models), MODEL)),
         engines=engines,
-        callers={name: _callers(file.callers.get(name, CallersSection())) for name in names},
-        traffic=traffic_settings(file, names, TraceLibrary(path.parent, environ, report), report),
+        scaling=pool_scaling(file, report),
+        callers={name: caller_behaviour(file.callers.get(name, CallersSection())) for name in names},
+        objectives={ClassName(name): share for name, share in file.objectives.items()},
+        traffic=traffic_settings(
+            file.traffic, file.duration, names, TraceLibrary(path.parent, environ, report), report
+        ),
         faults=fault_settings(file, engines, report),
         duration_ns=None if file.duration is None else Duration(file.duration),
         probe_every_ns=Duration(file.probe_interval),
@@ -118,10 +125,11 @@ def _check_names(
     check_classes(file.classes or {}, file.pools, file.models or (MODEL,), report)
     check_models(file.models, file.pools, classes, report)
     check_tenant_paths(file.tenants, report)
-    for name in file.callers:
-        if name not in classes:
-            hint = suggestion(name, classes, otherwise=available(classes))
-            report.add_problem(("callers", name), f'class "{name}" does not exist{hint}', contents_valid=True)
+    for setting, named in (("callers", file.callers), ("objectives", file.objectives)):
+        for name in named:
+            if name not in classes:
+                hint = suggestion(name, classes, otherwise=available(classes))
+                report.add_problem((setting, name), f'class "{name}" does not exist{hint}', contents_valid=True)
     for name, section in file.callers.items():
         for setting in ("ttft", "tpot"):
             if getattr(section, setting) is not None and not section.stream:
@@ -141,7 +149,7 @@ def _with_caller_targets(classes: tuple[ServiceClass, ...], file: ScenarioFile) 
     """Classes with targets. A class without a target in the file takes its callers' streaming targets, if they have
     any.
     """
-    asked = {name: _callers(section) for name, section in file.callers.items()}
+    asked = {name: caller_behaviour(section) for name, section in file.callers.items()}
     return tuple(_with_targets(each, asked.get(each.name)) for each in classes)
 
 
@@ -196,7 +204,7 @@ def _policy(
     )
 
 
-def _callers(section: CallersSection) -> CallerBehaviour:
+def caller_behaviour(section: CallersSection) -> CallerBehaviour:
     return CallerBehaviour(
         ttft_ns=_duration(section.ttft),
         tpot_ns=_duration(section.tpot),

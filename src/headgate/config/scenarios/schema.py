@@ -10,7 +10,7 @@ from typing import Annotated, ClassVar
 from msgspec import Meta, field
 
 from headgate.config.class_schema import ClassSection
-from headgate.config.pool_schema import SpeedSection
+from headgate.config.pool_schema import PriceSection, ScalingSection, SpeedSection
 from headgate.config.schema import (
     AdmissionSection,
     DegradationSection,
@@ -26,11 +26,16 @@ from headgate.config.section import Section
 from headgate.config.setting_types import Count, DurationOrZero, Positive, PositiveDuration
 from headgate.model.units import MILLISECOND, MINUTE, SECOND
 
+SIMULATED_ENGINE = "simulated"
+"""Engine type of one's own engines."""
+
 ENGINES_MAX = 1_000
 """Maximum number of engines in one pool entry."""
 
 FAULTS_MAX = 1_000
 """Maximum number of random faults of one type per entry."""
+
+BURSTINESS_MAX = 100.0
 
 Number = Annotated[float, Meta(gt=0)]
 Weight = Annotated[float, Meta(gt=0, extra={"reads": "share"})]
@@ -62,14 +67,16 @@ class EnginesSection(Section, frozen=True):
     sequences_max: Positive | None = None
     chunk_tokens: Positive | None = None
     block_tokens: Positive | None = None
-    async_scheduling: bool = False
+    async_scheduling: bool | None = None
     cold_start: DurationOrZero = 0
     starts_at: DurationOrZero = 0
 
 
 class SimulatedPoolSection(Section, frozen=True):
     engines: Annotated[list[EnginesSection], Meta(extra={"next": "list its engines by their profile"})]
+    engine: str = SIMULATED_ENGINE
     in_flight_max: Positive | None = None
+    scaling: ScalingSection | None = None
     warm_up: DurationOrZero = 30 * SECOND
     speed: SpeedSection = SpeedSection()
     kv_tokens: Positive | None = None
@@ -77,6 +84,7 @@ class SimulatedPoolSection(Section, frozen=True):
     prompt_tokens_max: Positive | None = None
     output_tokens_min: Count = 0
     output_tokens_max: Positive | None = None
+    prices: Annotated[list[PriceSection], Meta(extra={"alone": True})] = []
 
 
 class SimulatedTenantSection(Section, frozen=True):
@@ -103,6 +111,27 @@ class LengthsSection(Section, frozen=True):
     max: Positive | None = None
 
 
+class RampSection(Section, frozen=True):
+    to: Annotated[float, Meta(gt=0, extra={"next": "set the rate at the end of the ramp"})]
+    duration: Annotated[int, Meta(ge=MILLISECOND, extra={"reads": "duration", "next": "set how long the ramp takes"})]
+    at: DurationOrZero = 0
+
+
+class SpikeSection(Section, frozen=True):
+    at: Annotated[int, Meta(ge=0, extra={"reads": "duration", "next": "set the start of the spike"})]
+    duration: Annotated[int, Meta(ge=MILLISECOND, extra={"reads": "duration", "next": "set how long the spike lasts"})]
+    factor: Annotated[float, Meta(gt=0, extra={"next": "set the factor applied to the rate, such as 5"})]
+
+
+class DaySection(Section, frozen=True):
+    share: Annotated[
+        float, Meta(gt=0, le=1, extra={"reads": "share", "next": "set the share of the requests, such as 40%"})
+    ]
+    duration: Annotated[int, Meta(ge=MILLISECOND, extra={"reads": "duration", "next": "set its length, such as 4h"})]
+    at: DurationOrZero = 0
+    length: Annotated[int, Meta(ge=SECOND, extra={"reads": "duration"})] = 24 * 60 * MINUTE
+
+
 class TrafficSection(Section, frozen=True):
     trace: str | None = None
     servegen: str | None = None
@@ -118,6 +147,10 @@ class TrafficSection(Section, frozen=True):
     sample: Share = 1.0
     prompt: LengthsSection | None = None
     output: LengthsSection | None = None
+    burstiness: Annotated[float, Meta(ge=0, le=BURSTINESS_MAX)] = 1.0
+    ramp: RampSection | None = None
+    spikes: list[SpikeSection] = field(default_factory=list[SpikeSection])
+    day: DaySection | None = None
 
 
 class RandomFaultsSection(Section, frozen=True):
@@ -151,6 +184,7 @@ class ScenarioFile(Section, frozen=True):
     models: dict[str, ModelSection] = field(default_factory=dict[str, ModelSection])
     tenants: dict[str, SimulatedTenantSection] = field(default_factory=dict[str, SimulatedTenantSection])
     callers: dict[str, CallersSection] = field(default_factory=dict[str, CallersSection])
+    objectives: dict[str, Share] = field(default_factory=dict[str, Share])
     faults: list[FaultSection] = field(default_factory=list[FaultSection])
     retry: RetrySection = RetrySection()
     health: HealthSection = HealthSection()

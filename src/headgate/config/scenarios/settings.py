@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from headgate.model.policy import Policy
-from headgate.model.units import ClassName, Duration, ModelName
-from headgate.simulation.options import CallerBehaviour, EngineSpec, RandomFaults, ScenarioFault, Traffic
+from headgate.model.units import ClassName, Duration, ModelName, PoolName
+from headgate.simulation.options import CallerBehaviour, EngineSpec, RandomFaults, ScaledPool, ScenarioFault, Traffic
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,7 +21,11 @@ class ScenarioSettings:
     model: ModelName
     """Model used in all requests."""
     engines: tuple[EngineSpec, ...]
+    scaling: Mapping[PoolName, ScaledPool]
+    """Pools that are autoscaled."""
     callers: Mapping[ClassName, CallerBehaviour]
+    objectives: Mapping[ClassName, float]
+    """Share of good requests that each class needs, for capacity plans."""
     traffic: tuple[Traffic, ...]
     faults: tuple[ScenarioFault | RandomFaults, ...]
     duration_ns: Duration | None

@@ -4,24 +4,33 @@ Each entry has one source: `trace`, `servegen` or `rate`. Settings that have no 
 problems.
 """
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
 from headgate.config.problems import ConfigReport, SettingPath
 from headgate.config.references import TENANT_PATH_RULE, is_tenant_path
-from headgate.config.scenarios.schema import LengthsSection, ScenarioFile, TrafficSection
+from headgate.config.scenarios.schema import (
+    DaySection,
+    LengthsSection,
+    RampSection,
+    SpikeSection,
+    TrafficSection,
+)
 from headgate.config.scenarios.traces import TraceLibrary
 from headgate.config.schema_reader import available, suggestion
 from headgate.model.units import Duration
 from headgate.simulation.options import (
     DEFAULT_TENANTS,
+    DailyPeak,
     LengthDistribution,
     LogNormal,
-    PoissonTraffic,
+    Ramp,
+    RateTraffic,
     ServeGenTraffic,
     Shares,
+    Spike,
     TraceTraffic,
     Traffic,
     Uniform,
@@ -33,24 +42,34 @@ SETTINGS_BY_SOURCE: Mapping[str, frozenset[str]] = MappingProxyType(
             {"classes", "tenants", "tenants_from", "start", "duration", "shift", "jitter", "speed_up", "sample"}
         ),
         "servegen": frozenset({"classes", "start", "duration", "speed_up", "sample"}),
-        "rate": frozenset({"classes", "tenants", "tenants_from", "duration", "shift", "prompt", "output"}),
+        "rate": frozenset(
+            {
+                *("classes", "tenants", "tenants_from", "duration", "shift", "prompt", "output"),
+                *("burstiness", "ramp", "spikes", "day"),
+            }
+        ),
     }
 )
 """Settings that are valid for each source."""
 
 
 def traffic_settings(
-    file: ScenarioFile, classes: Collection[str], library: TraceLibrary, report: ConfigReport
+    sections: Sequence[TrafficSection],
+    duration: int | None,
+    classes: Collection[str],
+    library: TraceLibrary,
+    report: ConfigReport,
 ) -> tuple[Traffic, ...]:
-    if not file.traffic:
+    """Settings of all entries. Entries with a problem, which is reported, are left out."""
+    if not sections:
         report.add_problem(("traffic",), "has no entries; list at least one source of requests")
-    reading = _TrafficReader(file.duration, classes, library, report)
-    found = (reading.entry(section, ("traffic", number)) for number, section in enumerate(file.traffic))
+    reading = TrafficReader(duration, classes, library, report)
+    found = (reading.entry(section, ("traffic", number)) for number, section in enumerate(sections))
     return tuple(each for each in found if each is not None)
 
 
 @dataclass(frozen=True, slots=True)
-class _TrafficReader:
+class TrafficReader:
     duration: int | None
     classes: Collection[str]
     library: TraceLibrary
@@ -72,7 +91,7 @@ class _TrafficReader:
             case "servegen":
                 return self._servegen(section, place)
             case _:
-                return self._poisson(section, place)
+                return self._rate(section, place)
 
     def _check_settings(self, section: TrafficSection, kind: str, place: SettingPath) -> None:
         for setting in _given_names(section):
@@ -134,7 +153,7 @@ class _TrafficReader:
             speed_up=section.speed_up,
         )
 
-    def _poisson(self, section: TrafficSection, place: SettingPath) -> PoissonTraffic:
+    def _rate(self, section: TrafficSection, place: SettingPath) -> RateTraffic:
         assert section.rate is not None
         length = section.duration or (None if self.duration is None else self.duration - section.shift)
         if length is None:
@@ -145,15 +164,30 @@ class _TrafficReader:
                 (*place, "shift"), "is not before the end of duration, so no request arrives; lower it"
             )
         like = self._tenants_trace(section, place)
-        return PoissonTraffic(
+        return RateTraffic(
             rate=section.rate,
             shift_ns=Duration(section.shift),
             duration_ns=Duration(length or 1),
-            prompt=self._lengths(section.prompt, (*place, "prompt")),
-            output=self._lengths(section.output, (*place, "output")),
+            prompt=self.lengths(section.prompt, (*place, "prompt")),
+            output=self.lengths(section.output, (*place, "output")),
             classes=self._needed_classes(section, place),
             tenants=_shares(section.tenants) or (() if like else DEFAULT_TENANTS),
             tenants_from=like,
+            burstiness=section.burstiness,
+            ramp=section.ramp and _ramp(section.ramp),
+            spikes=tuple(_spike(each) for each in section.spikes),
+            day=section.day and self._day(section.day, (*place, "day")),
+        )
+
+    def _day(self, section: DaySection, place: SettingPath) -> DailyPeak:
+        if section.at + section.duration >= section.length:
+            problem = "must be shorter than the day and end before it ends; lower at or duration, or raise length"
+            self.report.add_problem(place, problem, contents_valid=True)
+        return DailyPeak(
+            share=section.share,
+            at_ns=Duration(section.at),
+            duration_ns=Duration(section.duration),
+            day_ns=Duration(section.length),
         )
 
     def _tenants_trace(self, section: TrafficSection, place: SettingPath) -> Path | None:
@@ -161,7 +195,7 @@ class _TrafficReader:
             return None
         return self.library.trace(section.tenants_from, (*place, "tenants_from"))
 
-    def _lengths(self, section: LengthsSection | None, place: SettingPath) -> LengthDistribution:
+    def lengths(self, section: LengthsSection | None, place: SettingPath) -> LengthDistribution:
         stand_in = Uniform(1, 1)
         if section is None:
             self.report.add_problem(place, "missing; set the number of tokens, such as 200:800")
@@ -185,9 +219,17 @@ class _TrafficReader:
 def _given_names(section: TrafficSection) -> Iterator[str]:
     """Names of the settings that differ from their defaults."""
     without = TrafficSection()
-    for name, setting in zip(section.__struct_fields__, section.__struct_encode_fields__, strict=True):
+    for name, setting in zip(TrafficSection.__struct_fields__, TrafficSection.__struct_encode_fields__, strict=True):
         if setting not in SETTINGS_BY_SOURCE and getattr(section, name) != getattr(without, name):
             yield setting
+
+
+def _ramp(section: RampSection) -> Ramp:
+    return Ramp(to=section.to, at_ns=Duration(section.at), duration_ns=Duration(section.duration))
+
+
+def _spike(section: SpikeSection) -> Spike:
+    return Spike(factor=section.factor, at_ns=Duration(section.at), duration_ns=Duration(section.duration))
 
 
 def _shares(shares: Mapping[str, float] | None) -> Shares | None:

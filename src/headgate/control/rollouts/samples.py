@@ -2,8 +2,8 @@
 
 A request counts for the route on which it was last sent. A request that no endpoint of its route could serve counts as
 an error of that route, even if a fallback model served it, and so does one of which an attempt failed. The latencies of
-requests that another model served are left out. Memory is bounded: only open requests of models with a rollout are
-kept.
+requests that another model served are left out. Attempts at an overflow provider do not count for the route. Memory is
+bounded: only open requests of models with a rollout are kept.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,6 +25,8 @@ _FAILURES: Final = frozenset(
     {Outcome.ENGINE_ERROR, Outcome.ENGINE_TIMEOUT, Outcome.NO_ENDPOINTS, Outcome.QUEUE_TIMEOUT}
     | {Outcome.DEADLINE_EXCEEDED, Outcome.EVICTED}
 )
+_QUEUE_FAILURES: Final = (Outcome.NO_ENDPOINTS, Outcome.QUEUE_TIMEOUT)
+"""Outcomes of requests that their own pools did not serve, even if an attempt elsewhere failed before."""
 _FAILED_ATTEMPTS: Final = (AttemptEnding.FAILED, AttemptEnding.TIMEOUT)
 
 
@@ -54,6 +56,8 @@ class _OpenRequest:
     failed: bool = False
     other_model: bool = False
     """Whether another model served the request, as a fallback or because of overload."""
+    overflowed: bool = False
+    """Whether the last attempt was sent to an overflow provider, which has no route."""
 
 
 class RolloutSamples:
@@ -102,6 +106,7 @@ class RolloutSamples:
         if (found := self._open.get(command.request_id)) is not None:
             found.service_class, found.other_model = command.service_class, command.model is not None
             found.route = command.route or found.route
+            found.overflowed = not (command.route or found.other_model)
             if found.other_model and not command.route:
                 # A fallback: no endpoint of the route could serve the request.
                 found.failed = True
@@ -117,12 +122,14 @@ class RolloutSamples:
         if (found := self._open.get(event.request_id)) is None:
             return
         if event.ending in _FAILED_ATTEMPTS:
-            found.failed = True
+            found.failed = found.failed or not found.overflowed
         elif event.ending is AttemptEnding.COMPLETED and event.usage is not None:
             found.tokens = event.usage.output_tokens
 
     def _ended(self, end: End, now: Instant) -> None:
         if (found := self._open.pop(end.request_id, None)) is None:
+            return
+        if found.overflowed and not found.failed and end.outcome not in _QUEUE_FAILURES:
             return
         route = found.route
         if not route and (end.outcome in _FAILURES or found.failed):
@@ -131,8 +138,8 @@ class RolloutSamples:
         if side is None or (end.outcome not in _FAILURES and end.outcome is not Outcome.COMPLETED):
             return
         side.errors.add(hit=found.failed or end.outcome in _FAILURES)
-        if end.outcome is Outcome.COMPLETED:
-            cost = sum(each.input_nano_usd + each.output_nano_usd + each.overhead_nano_usd for each in end.bills)
+        if end.outcome is Outcome.COMPLETED and not found.overflowed:
+            cost = sum(each.nano_usd for each in end.bills)
             side.cost_nano_usd.add(cost)
             if not found.other_model:
                 self._add_latencies(side, found, now)

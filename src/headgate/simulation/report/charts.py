@@ -40,6 +40,7 @@ from headgate.simulation.report.chart_elements import (
 )
 from headgate.simulation.report.fairness import RANKED_ARRIVALS_MIN
 from headgate.simulation.report.report import SimulationReport
+from headgate.simulation.report.scaling import endpoints_up
 from headgate.simulation.report.tally import RequestTally
 from headgate.simulation.report.text_report import engine_time_by_result
 from headgate.simulation.report.text_table import format_amount, format_rate
@@ -92,6 +93,12 @@ def _charts(report: SimulationReport) -> Iterator[Chart]:
         yield Chart("Attainment by tenant", _tenants_caption(report), to_svg(_tenants(report)))
     if len(report.time_series.at) and report.engines:
         yield Chart("Engines over time", _engines_caption(report), to_svg(_engines_over_time(report)))
+    if len(report.time_series.at) and report.scaling:
+        yield Chart(
+            "Endpoints over time",
+            "Desired number of endpoints in each autoscaled pool, and the number that could serve requests.",
+            to_svg(_endpoints_over_time(report)),
+        )
     if any(account.up_ns for account, _ in report.engines):
         yield Chart(
             "Engine time by request result",
@@ -156,6 +163,25 @@ def _engines_over_time(report: SimulationReport) -> Figure:
     format_percents(kv_used)
     _time_axis(kv_used, report)
     axis_legend(figure, running)
+    return figure
+
+
+def _endpoints_over_time(report: SimulationReport) -> Figure:
+    figure, axes = rows_of_panels(len(report.scaling), height=1.6)
+    unit_s, _ = _time_unit(report)
+    for axis, each in zip(axes, report.scaling, strict=True):
+        steps = [*each.steps(), (report.run_summary.at, each.desired[-1])]
+        times, counts = [at / 1e9 / unit_s for at, _ in steps], [count for _, count in steps]
+        axis.plot(times, counts, color=GREY, drawstyle="steps-post", label="desired")
+        axis.plot(
+            _times(report), endpoints_up(report.engines, each.pool), color=BLUE, drawstyle="steps-post", label="ready"
+        )
+        axis.set_title(each.pool)
+        axis.set_ylabel("endpoints")
+        format_counts(axis)
+        _mark_faults(axis, report)
+    _time_axis(axes[-1], report)
+    axis_legend(figure, axes[0])
     return figure
 
 

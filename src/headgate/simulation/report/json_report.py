@@ -6,12 +6,14 @@ traffic. docs/guides/simulation.md explains each key.
 """
 
 from headgate.model.outcome import Outcome
-from headgate.model.units import ClassName
+from headgate.model.units import MINUTE, ClassName
 from headgate.simulation.options import CallerBehaviour
+from headgate.simulation.report.cost import PoolCost, RunCost, cost_per
 from headgate.simulation.report.fairness import Fairness
 from headgate.simulation.report.latency_summary import LatencySummary
 from headgate.simulation.report.report import Group, SimulationReport
 from headgate.simulation.report.request_result import RequestResult, result_of
+from headgate.simulation.report.scaling import ScalingSummary
 from headgate.simulation.report.tally import RequestTally, share
 from headgate.simulation.report.time_series import ArrivalSeries, EndpointSeries, imbalance
 from headgate.simulation.virtual.run_observer import EngineTotals
@@ -36,7 +38,9 @@ def json_report(report: SimulationReport) -> dict[str, object]:
             service_class: {name: _brief_group(group, report) for name, group in tenants.items()}
             for service_class, tenants in report.tenants_by_class.items()
         },
+        "cost": _cost(report),
         "fleet": _fleet(report),
+        "scaling": {each.pool: _scaling(each) for each in report.scaling},
         "engines": [_engine(account, course) for account, course in report.engines],
         "series": _series(report),
     }
@@ -104,6 +108,8 @@ def _work(tally: RequestTally) -> dict[str, object]:
         "engine_s": seconds_of_ps(engine_ps),
         "engine_s_wasted": seconds_of_ps(tally.engine_ps_wasted),
         "engine_s_wasted_share": rounded(share(tally.engine_ps_wasted, engine_ps)),
+        "billed_nano_usd": tally.billed_nano_usd.total(),
+        "billed_nano_usd_wasted": tally.billed_nano_usd_wasted,
     }
 
 
@@ -129,12 +135,37 @@ def _fairness(fairness: Fairness) -> dict[str, object]:
     }
 
 
+# ---------------------------------------------------------------------------------------------------- cost
+def _cost(report: SimulationReport) -> dict[str, object] | None:
+    cost, total = report.cost, report.total.tally
+    if cost is None:
+        return None
+    return {
+        **_amounts(cost),
+        "per_request_nano_usd": cost_per(cost.total, total.arrivals),
+        "per_good_request_nano_usd": cost_per(cost.total, total.good),
+        "per_1m_tokens_nano_usd": cost_per(cost.total * 1_000_000, total.tokens_served),
+        "tokens_served": total.tokens_served,
+        "pools": {each.pool: _amounts(each) for each in cost.pools},
+    }
+
+
+def _amounts(cost: RunCost | PoolCost) -> dict[str, object]:
+    return {
+        "nano_usd": cost.total,
+        "billed_nano_usd": cost.billed,
+        "unbilled_nano_usd": cost.unbilled,
+        "engine_hours": rounded(cost.paid_ns / (60 * MINUTE)),
+    }
+
+
 # ---------------------------------------------------------------------------------------------------- engines
 def _engine(account: EngineTotals, course: EndpointSeries) -> dict[str, object]:
     return {
         "id": account.id,
         "pool": account.pool,
         "profile": account.profile,
+        "paid_s": seconds_of_ns(account.paid_ns),
         **_engine_times(account.up_ns, account.worked_ps),
         "steps": account.steps,
         "prompt_tokens": account.prompt_tokens,
@@ -145,6 +176,20 @@ def _engine(account: EngineTotals, course: EndpointSeries) -> dict[str, object]:
         "in_flight_max": course.in_flight_max,
         "kv_used_mean": rounded(course.kv_used_mean),
         "kv_used_max": rounded(course.kv_used_max),
+    }
+
+
+def _scaling(scaling: ScalingSummary) -> dict[str, object]:
+    return {
+        "endpoints_mean": rounded(scaling.mean),
+        "endpoints_min": min(scaling.desired),
+        "endpoints_max": max(scaling.desired),
+        "added": scaling.added,
+        "removed": scaling.removed,
+        "events": [
+            {"at_s": seconds_of_ns(each.at), "before": each.before, "endpoints": each.endpoints, "reason": each.reason}
+            for each in scaling.events
+        ],
     }
 
 

@@ -5,15 +5,18 @@ run are sums of these tallies, and are available once the run is over. The same 
 byte.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from functools import cached_property
 from typing import Final
 
 from headgate.core.scheduler import Scheduler
-from headgate.model.units import ClassName, EndpointId, TenantId
+from headgate.model.units import ClassName, EndpointId, PoolName, TenantId
 from headgate.simulation.options import CallerBehaviour
+from headgate.simulation.report.cost import RunCost
 from headgate.simulation.report.fairness import Fairness
 from headgate.simulation.report.latency_summary import LatencySummary
+from headgate.simulation.report.scaling import ScalingSummary, scaling_summaries
 from headgate.simulation.report.tally import RequestTally, merge
 from headgate.simulation.report.time_series import ArrivalSeries, EndpointSeries, TimeSeries
 from headgate.simulation.virtual.run_observer import EngineTotals, FleetSample, RequestTrace, RunSummary
@@ -61,6 +64,7 @@ class SimulationReport:
         self.enforces_in_flight_max: Final = isinstance(decider, Scheduler)
         """Whether the scheduler enforces `in_flight_max`. The baselines do not."""
         self.time_series: Final = TimeSeries(len(scenario.engines))
+        self.billed_nano_usd: Final[Counter[PoolName]] = Counter()
         self._tallies: Final[dict[ClassName, dict[TenantId, RequestTally]]] = {}
         self._arrived: Final[dict[ClassName, ArrivalSeries]] = {}
         self._ending: RunSummary | None = None
@@ -75,6 +79,7 @@ class SimulationReport:
             tally = tenants[story.tenant] = RequestTally()
         fate = tally.add(story, self.callers(story.service_class))
         self._arrived[story.service_class].add(fate, story.arrived_at)
+        self.billed_nano_usd.update(story.billed_nano_usd)
 
     def sample_taken(self, sample: FleetSample) -> None:
         self.time_series.add(sample)
@@ -136,6 +141,16 @@ class SimulationReport:
         accounts: dict[EndpointId, EngineTotals] = {account.id: account for account in self.run_summary.engines}
         courses = zip(self.scenario.engines, self.time_series.endpoints, strict=True)
         return [(accounts[spec.id], course) for spec, course in courses if spec.id in accounts]
+
+    @cached_property
+    def cost(self) -> RunCost | None:
+        """Cost of the run. None if no pool has a price."""
+        return RunCost.of(self.scenario.policy.pools, self.run_summary.engines, self.billed_nano_usd)
+
+    @cached_property
+    def scaling(self) -> list[ScalingSummary]:
+        """Changes in the size of each pool that is autoscaled."""
+        return scaling_summaries(self.scenario, self.run_summary)
 
     def sorted_classes(self, names: Iterable[ClassName]) -> list[ClassName]:
         """Returns class names in policy order, followed by other names in alphabetical order."""

@@ -35,6 +35,10 @@ class RequestTally:
     tokens: Counter[RequestResult] = field(default_factory=Counter[RequestResult])
     """Prompt and output tokens computed by engines, by result."""
     engine_ps: Counter[RequestResult] = field(default_factory=Counter[RequestResult])
+    tokens_served: int = 0
+    """Prompt and output tokens of completed responses, including prompt tokens found in a prefix cache."""
+    billed_nano_usd: Counter[RequestResult] = field(default_factory=Counter[RequestResult])
+    """The scheduler's bills, by result."""
     ttft_ns: "array[int]" = field(default_factory=empty_durations)
     """TTFT of all requests that got a first token."""
     tpot_ns: "array[int]" = field(default_factory=empty_durations)
@@ -57,6 +61,9 @@ class RequestTally:
         self.output_tokens += story.output_tokens
         self.tokens[fate] += story.prompt_tokens_computed + story.output_tokens_computed
         self.engine_ps[fate] += story.engine_ps
+        self.billed_nano_usd[fate] += story.billed_nano_usd.total()
+        if outcome is Outcome.COMPLETED:
+            self.tokens_served += story.prompt_tokens + story.output_tokens
         return fate
 
     def _measure(self, story: RequestTrace, callers: CallerBehaviour, *, completed: bool) -> bool:
@@ -109,6 +116,10 @@ class RequestTally:
     def engine_ps_wasted(self) -> int:
         return self.engine_ps.total() - self.engine_ps[RequestResult.GOOD]
 
+    @property
+    def billed_nano_usd_wasted(self) -> int:
+        return self.billed_nano_usd.total() - self.billed_nano_usd[RequestResult.GOOD]
+
 
 def share(part: int, whole: int) -> float | None:
     """Returns `part` divided by `whole`. None if `whole` is zero."""
@@ -127,6 +138,8 @@ def merge(tallies: Iterable[RequestTally]) -> RequestTally:
         merged.output_tokens += tally.output_tokens
         merged.tokens.update(tally.tokens)
         merged.engine_ps.update(tally.engine_ps)
+        merged.tokens_served += tally.tokens_served
+        merged.billed_nano_usd.update(tally.billed_nano_usd)
         merged.ttft_ns.extend(tally.ttft_ns)
         merged.tpot_ns.extend(tally.tpot_ns)
         merged.e2e_ns.extend(tally.e2e_ns)

@@ -10,6 +10,7 @@ from itertools import groupby
 from typing import Final
 
 from headgate.model.units import ClassName, TenantId
+from headgate.simulation.report.cost_tables import bills, cost_notes, pool_costs
 from headgate.simulation.report.fairness import RANKED_ARRIVALS_MIN, worst_first
 from headgate.simulation.report.json_report import outcomes_by_result
 from headgate.simulation.report.report import Group, SimulationReport
@@ -31,6 +32,7 @@ from headgate.simulation.report.time_series import imbalance
 
 WORST_TENANTS: Final = 8
 ENGINES_SHOWN_MAX: Final = 16
+SCALE_EVENTS_SHOWN_MAX: Final = 8
 _REQUESTS_DROPPABLE: Final = ("arrivals/s", "goodput/s", "retries")
 _RESULTS_MERGEABLE: Final = ("dropped", "failed", "cancelled", "late", "rejected")
 _ENGINES_DROPPABLE: Final = ("prompt tokens", "KV max", "preempted", "up", "prefix hits", "max")
@@ -69,6 +71,8 @@ def tables(report: SimulationReport) -> list[ReportTable]:
         ReportTable("Requests by result", _requests(report), _REQUESTS_DROPPABLE, _RESULTS_MERGEABLE),
         ReportTable("Latency", _latencies(report), ("p90", "mean")),
         ReportTable("Tokens and engine time", _cost(report), ("dispatched", "engine-s wasted")),
+        ReportTable("Cost", pool_costs(report), notes=list(cost_notes(report))),
+        ReportTable("Bills by class and tenant", bills(report), ("wasted", "share")),
         ReportTable(
             "Fairness among tenants",
             _fairness(report),
@@ -76,6 +80,7 @@ def tables(report: SimulationReport) -> list[ReportTable]:
             notes=list(_fairness_notes(report)),
         ),
         ReportTable(judged, _worst_tenants(report), ("engine-s", "p50 TTFT", "good")),
+        ReportTable("Autoscaling", _scaling(report), notes=list(_scaling_notes(report))),
         ReportTable("Engines", _engines(report), _ENGINES_DROPPABLE, notes=list(_engines_notes(report))),
     ]
     return [each for each in candidates if len(each.rows) > 1]
@@ -94,9 +99,14 @@ def heading(report: SimulationReport) -> Iterator[str]:
 
 def fleet_summary(report: SimulationReport) -> str:
     """Summarizes the engines in scenario order, for example `4 x h200-llama-8b in main`."""
-    kinds = [(engine.profile.name, engine.pool) for engine in report.scenario.engines]
+    kinds = [(engine.profile.name, engine.pool) for engine in report.scenario.engines if not engine.standby]
     counted = [(kind, len(list(same))) for kind, same in groupby(kinds)]
-    return ", ".join(f"{count} x {profile} in {pool}" for (profile, pool), count in counted) or "no engines"
+    scaled = [
+        f"{pool} autoscaled from {each.rules.endpoints_min} to {each.rules.endpoints_max}"
+        for pool, each in report.scenario.scaling.items()
+    ]
+    fleet = [f"{count} x {profile} in {pool}" for (profile, pool), count in counted]
+    return ", ".join([*fleet, *scaled]) or "no engines"
 
 
 def target_lines(report: SimulationReport) -> Iterator[str]:
@@ -274,6 +284,24 @@ def _worst_tenants(report: SimulationReport) -> Table:
         counts = [str(tally.arrivals), str(tally.good), format_percent(tally.attainment)]
         table.append([tenant, _truncated(name), *counts, *times, format_rate(tally.engine_ps.total() / 1e12)])
     return table
+
+
+def _scaling(report: SimulationReport) -> Table:
+    table = [["pool", "at the start", "mean", "least", "most", "added", "removed"]]
+    for each in report.scaling:
+        counts = (each.first, min(each.desired), max(each.desired), each.added, each.removed)
+        first, least, most, added, removed = map(str, counts)
+        table.append([each.pool, first, f"{each.mean:.2f}", least, most, added, removed])
+    return table
+
+
+def _scaling_notes(report: SimulationReport) -> Iterator[str]:
+    events = [event for each in report.scaling for event in each.events]
+    for event in events[:SCALE_EVENTS_SHOWN_MAX]:
+        at = f"at {_format_span(event.at)}, {event.pool}"
+        yield f"{at}: {event.before} to {event.endpoints} endpoints: {event.reason}"
+    if (more := len(events) - SCALE_EVENTS_SHOWN_MAX) > 0:
+        yield f"and {more} more changes"
 
 
 def _engines(report: SimulationReport) -> Table:

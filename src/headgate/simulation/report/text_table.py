@@ -6,8 +6,10 @@ are dropped. Counts that must add up are merged into one column.
 
 import textwrap
 from collections.abc import Mapping, Sequence
+from decimal import Decimal
 from typing import Final
 
+from headgate.model.money import NANO_USD_PER_USD
 from headgate.simulation.report.latency_summary import PERCENTILES, LatencySummary
 
 WIDTH_MIN: Final = 40
@@ -69,6 +71,17 @@ def format_duration(value_ns: int) -> str:
         value /= 1000
         return f"{value:.3g} s" if value < 999.5 else f"{value:.0f} s"
     return f"{value:.3g} ms"
+
+
+def format_usd(nano_usd: int | None) -> str:
+    """Formats an amount in dollars, below one dollar with three significant digits."""
+    if nano_usd is None:
+        return EMPTY_CELL
+    sign, dollars = "-" if nano_usd < 0 else "", Decimal(abs(nano_usd)) / NANO_USD_PER_USD
+    if dollars >= 1000:
+        return f"{sign}${dollars:,.0f}"
+    decimals = 2 if dollars >= 1 or not dollars else 2 - dollars.adjusted()
+    return f"{sign}${dollars:.{decimals}f}"
 
 
 def render_table(

@@ -5,14 +5,24 @@ first token of a streaming response, or until the end of a non-streaming one.
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from random import Random
 
-from headgate.core.commands import End
+from headgate.core.commands import Dispatch, End
 from headgate.core.events import Event, RequestArrived, RequestWithdrawn, WithdrawalCause
 from headgate.model.outcome import HTTP_REPLIES, Outcome, RetryAfter
 from headgate.model.ticket import Ticket
-from headgate.model.units import BYTES_PER_TOKEN, SECOND, ClassName, Duration, Instant, ModelName, RequestId, after
+from headgate.model.units import (
+    BYTES_PER_TOKEN,
+    SECOND,
+    ClassName,
+    Duration,
+    Instant,
+    ModelName,
+    PoolName,
+    RequestId,
+    after,
+)
 from headgate.simulation.options import CallerBehaviour
 from headgate.simulation.virtual.client_retry import retry_delay_s
 from headgate.simulation.virtual.run_observer import RequestTrace
@@ -26,18 +36,31 @@ _DEFAULT_BEHAVIOUR = CallerBehaviour()
 class SimulatedCaller:
     """A simulated client with one request, across all its tries."""
 
-    __slots__ = ("arrival", "behaviour", "finished", "has_first_token", "in_flight", "open_request_id", "trace")
+    __slots__ = (
+        "arrival",
+        "behaviour",
+        "finished",
+        "has_first_token",
+        "in_flight",
+        "open_request_id",
+        "pools",
+        "stream",
+        "trace",
+    )
 
     def __init__(self, arrival: Arrival, trace: RequestTrace, behaviour: CallerBehaviour) -> None:
         self.arrival = arrival
         self.trace = trace
         self.behaviour = behaviour
+        self.stream = behaviour.stream if arrival.stream is None else arrival.stream
         self.open_request_id: RequestId | None = None
         """ID of the open try. None between tries."""
         self.has_first_token = False
         """Whether the open try has received its first token."""
         self.in_flight = 0
         """Number of the open try's attempts that are on engines."""
+        self.pools: dict[int, PoolName] = {}
+        """Pools of the open try's attempts, by attempt."""
         self.finished = False
 
 
@@ -49,13 +72,16 @@ class SimulatedCallers:
         *,
         callers: Mapping[ClassName, CallerBehaviour],
         model: ModelName,
+        models: Collection[ModelName],
         seed: int,
         emit: Callable[[Event], None],
         on_request_ended: Callable[[RequestTrace], None],
     ) -> None:
+        """`model` is the model of requests whose own model is unknown or not one of `models`."""
         self._arrivals = arrivals
         self._behaviours = callers
         self._model = model
+        self._models: Mapping[ModelName | None, ModelName] = {each: each for each in models}
         self._rng = Random(f"{seed} retries")
         self._timeline = timeline
         self._emit = emit
@@ -115,16 +141,17 @@ class SimulatedCallers:
         story.output_tokens = 0
         request_id = RequestId(f"r{story.number}" if story.tries == 1 else f"r{story.number}.{story.tries}")
         caller.open_request_id, caller.has_first_token, caller.in_flight = request_id, False, 0
+        caller.pools.clear()
         self._by_request_id[request_id] = caller
         self.queued[arrival.service_class] += 1
         self._emit(
             RequestArrived(
                 Ticket(
                     request_id,
-                    caller.behaviour.api,
-                    self._model,
+                    arrival.api or caller.behaviour.api,
+                    self._models.get(arrival.model, self._model),
                     arrival.tenant,
-                    stream=caller.behaviour.stream,
+                    stream=caller.stream,
                     # A gateway knows only the size in bytes, and converts it to tokens at this rate.
                     prompt_bytes=arrival.prompt_tokens * BYTES_PER_TOKEN,
                     requested_class=arrival.service_class,
@@ -150,8 +177,9 @@ class SimulatedCallers:
 
     # ------------------------------------------------------------------------------------------- results for clients
 
-    def on_dispatched(self, caller: SimulatedCaller) -> None:
+    def on_dispatched(self, caller: SimulatedCaller, dispatch: Dispatch) -> None:
         """Counts an attempt of the open try that was sent to an engine."""
+        caller.pools[dispatch.attempt] = dispatch.pool
         if not caller.in_flight:
             self.queued[caller.arrival.service_class] -= 1
         caller.in_flight += 1
@@ -174,6 +202,8 @@ class SimulatedCallers:
             self.queued[caller.arrival.service_class] -= 1
         story.waited_ns += end.waited_ns
         story.outcome = end.outcome
+        for bill in end.bills:
+            story.billed_nano_usd[caller.pools[bill.attempt]] += bill.nano_usd
         wait = None if caller.has_first_token else self._retry_delay(end, caller)
         if wait is None:
             self._finish(caller, now)

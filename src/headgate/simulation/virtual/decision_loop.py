@@ -26,6 +26,10 @@ class DecisionLoop:
         self._observers = tuple(observers)
         self._pending: deque[Event] = deque()
 
+    def attach(self, observer: Observer) -> None:
+        """Adds an observer after the others."""
+        self._observers = (*self._observers, observer)
+
     def submit(self, event: Event) -> None:
         self._pending.append(event)
 

@@ -11,7 +11,7 @@ from headgate.simulation.engine.sequence import EngineRequest, SequenceCost
 from headgate.simulation.engine.state import EngineState
 from headgate.simulation.options import EngineSpec, RequestErrors, Slowdown
 from headgate.simulation.virtual.callers import SimulatedCaller
-from headgate.simulation.virtual.run_observer import EndpointSample, EngineTotals
+from headgate.simulation.virtual.run_observer import EndpointSample, EngineTotals, PoolAttempts
 from headgate.simulation.workload.arrival import PREFIX_BLOCK_TOKENS, Arrival
 
 _DOWN = EndpointSample(0, 0, 0.0, up=False)
@@ -45,7 +45,7 @@ class SimulatedAttempt:
         self.dispatch = dispatch
         self.caller = caller
         self.engine_request_id = engine_request_id(dispatch)
-        self.stream = caller.behaviour.stream
+        self.stream = caller.stream
         self.prompt_tokens, self.output_tokens = _capped(caller.arrival, dispatch.caps)
         self.started_at = now
         self.last_token_at = now
@@ -63,14 +63,29 @@ class SimulatedAttempt:
         """
         return self.caller.has_first_token and not self.first_token_seen
 
-    def record_work(self, spent: SequenceCost, generated: int) -> None:
-        """Adds the attempt's work and the client's tokens to the request's `Story`."""
+    def record_work(self, spent: SequenceCost, generated: int, now: Instant) -> None:
+        """Adds the attempt's time and work and the client's tokens to the request's trace."""
         story = self.caller.trace
+        in_pool = story.attempts_by_pool.setdefault(self.dispatch.pool, PoolAttempts())
+        in_pool.add(now - self.started_at, self.prompt_tokens, generated)
         story.prompt_tokens_computed += spent.prefilled_tokens
         story.output_tokens_computed += generated
         story.engine_ps += spent.worked_ps
         if self.first_token_seen:
             story.output_tokens = generated
+
+
+class EngineLifetime:
+    """An engine's time from its start to its end. A later engine in the same place has another one."""
+
+    __slots__ = ("began_at", "ended", "endpoint", "probe_interval_ns")
+
+    def __init__(self, endpoint: "VirtualEndpoint", began_at: Instant) -> None:
+        self.endpoint = endpoint
+        self.began_at = began_at
+        self.ended = False
+        self.probe_interval_ns = 0
+        """Interval between the last two probes during the start."""
 
 
 class VirtualEndpoint:
@@ -82,8 +97,10 @@ class VirtualEndpoint:
         self.attempts: dict[RequestId, SimulatedAttempt] = {}
         """Open attempts, by engine ID."""
         self.up = False
-        self.probe_interval_ns = 0
-        """Interval between the last two probes during a start."""
+        self.leaving = False
+        """Whether the engine is to stop when its last request has ended."""
+        self.lifetime: EngineLifetime | None = None
+        """Lifetime of the engine. None while there is none."""
         self.slowdown: Slowdown | None = None
         """Most recent fault that slowed this engine down."""
         self.error_fault: RequestErrors | None = None
@@ -93,8 +110,18 @@ class VirtualEndpoint:
         """The engine's next instant, as of the last query."""
         self._up_since = Instant(0)
         self._up_ns = 0
-        self._crashed_states: list[EngineState] = []
-        """Final states of crashed engines, which are included in the totals."""
+        self._paid_ns = 0
+        """Lifetimes of earlier engines."""
+        self._past_states: list[EngineState] = []
+        """Final states of crashed and stopped engines, which are included in the totals."""
+
+    @property
+    def exists(self) -> bool:
+        return self.lifetime is not None
+
+    @property
+    def is_drained(self) -> bool:
+        return self.leaving and not self.attempts
 
     def fits(self, attempt: SimulatedAttempt) -> bool:
         tokens = attempt.prompt_tokens + attempt.output_tokens
@@ -122,8 +149,13 @@ class VirtualEndpoint:
         generated = self.engine.generated_tokens(attempt.engine_request_id)
         assert spent is not None, f"{attempt.engine_request_id} is unknown to its engine"
         assert generated is not None
-        attempt.record_work(spent, generated)
+        attempt.record_work(spent, generated, now)
         self.engine.cancel(attempt.engine_request_id, now)
+
+    def begin(self, now: Instant) -> EngineLifetime:
+        """Begins to start an engine. From now on, an hourly price applies."""
+        self.lifetime = EngineLifetime(self, now)
+        return self.lifetime
 
     def start(self, now: Instant) -> None:
         self.up = True
@@ -133,9 +165,17 @@ class VirtualEndpoint:
         """Discards the engine's state. The host ends the open attempts."""
         self._up_ns += now - self._up_since
         self.up = False
-        self._crashed_states.append(self.engine.state())
+        self._past_states.append(self.engine.state())
         self.engine = SimulatedEngine(self.spec.profile)
         self.next_event_at = self.slowdown = None
+
+    def stop(self, now: Instant) -> None:
+        """Ends the engine's lifetime. It must have no attempts."""
+        assert self.lifetime is not None
+        if self.up:
+            self.crash(now)
+        self._paid_ns += now - self.lifetime.began_at
+        self.lifetime.ended, self.lifetime, self.leaving, self.error_fault = True, None, False, None
 
     def finish_step(self) -> None:
         """Completes the engine's current step at the end of the run."""
@@ -149,12 +189,13 @@ class VirtualEndpoint:
         return EndpointSample(state.running, state.waiting, state.kv_used_fraction)
 
     def totals(self, now: Instant) -> EngineTotals:
-        states = (*self._crashed_states, self.engine.state())
+        states = (*self._past_states, self.engine.state())
         return EngineTotals(
             self.spec.id,
             self.spec.pool,
             self.spec.profile.name,
             up_ns=self._up_ns + (now - self._up_since if self.up else 0),
+            paid_ns=self._paid_ns + (0 if self.lifetime is None else now - self.lifetime.began_at),
             worked_ps=sum(each.worked_ps for each in states),
             steps=sum(each.steps for each in states),
             prompt_tokens=sum(each.prompt_tokens for each in states),

@@ -6,7 +6,7 @@ from headgate.core.events import EndpointJoined, EndpointLeaving, Event, PolicyC
 from headgate.model.endpoint import Endpoint
 from headgate.model.units import EndpointId, Instant, after
 from headgate.simulation.options import NOMINAL_SPEED, Crash, Hang, RequestErrors, ScenarioFault, Slowdown
-from headgate.simulation.virtual.endpoint import SimulatedAttempt, VirtualEndpoint
+from headgate.simulation.virtual.endpoint import EngineLifetime, SimulatedAttempt, VirtualEndpoint
 from headgate.simulation.virtual.scenario import EndpointRemoval, InFlightLimitChange, PolicyReload, ScenarioChange
 from headgate.simulation.virtual.timeline import Timeline
 
@@ -23,14 +23,18 @@ class FaultInjector:
         emit: Callable[[Event], None],
         advance: Callable[[VirtualEndpoint], None],
         fail_attempt: Callable[[VirtualEndpoint, SimulatedAttempt], None],
+        restart: Callable[[EngineLifetime], None],
     ) -> None:
-        """`advance` advances an engine to the current instant. `fail_attempt` ends an attempt on a crashing engine."""
+        """`advance` advances an engine to the current instant. `fail_attempt` ends an attempt on a crashing engine.
+        `restart` makes a crashed engine respond again, unless it has been stopped.
+        """
         self._endpoints = endpoints
         self._timeline = timeline
         self._now = now
         self._emit = emit
         self._advance = advance
         self._fail_attempt = fail_attempt
+        self._restart = restart
 
     def apply_change(self, change: ScenarioChange) -> None:
         match change:
@@ -59,15 +63,13 @@ class FaultInjector:
                 endpoint.slowdown = fault
                 self._timeline.schedule(after(now, fault.duration_ns), self._recover, fault)
 
-    def start_engine(self, endpoint: VirtualEndpoint) -> None:
-        endpoint.start(self._now())
-
     def _crash(self, endpoint: VirtualEndpoint, fault: Crash) -> None:
-        now = self._now()
+        now, lifetime = self._now(), endpoint.lifetime
+        assert lifetime is not None, "the engine is up, but was never started"
         for attempt in tuple(endpoint.attempts.values()):
             self._fail_attempt(endpoint, attempt)
         endpoint.crash(now)
-        self._timeline.schedule(after(now, fault.recover_after_ns), self.start_engine, endpoint)
+        self._timeline.schedule(after(now, fault.recover_after_ns), self._restart, lifetime)
 
     def _recover(self, fault: Slowdown) -> None:
         endpoint = self._endpoints[fault.endpoint_id]

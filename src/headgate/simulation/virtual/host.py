@@ -23,30 +23,25 @@ from headgate.core.events import (
     AttemptEnding,
     AttemptProgress,
     AttemptsProgressed,
-    EndpointJoined,
-    EndpointMetricsReported,
-    EndpointReady,
     Event,
     FirstToken,
     PolicyChanged,
     TimerFired,
 )
-from headgate.model.endpoint import Endpoint
 from headgate.model.fault import Fault
 from headgate.model.units import MILLISECOND, MINUTE, Duration, EndpointId, Instant, after, format_seconds
 from headgate.model.usage import Usage, UsageSource
 from headgate.ports.observer import Observer
 from headgate.simulation.engine import sequence
+from headgate.simulation.virtual.autoscaling import SimulatedAutoscaler
 from headgate.simulation.virtual.callers import SimulatedCallers
 from headgate.simulation.virtual.decision_loop import DecisionLoop
 from headgate.simulation.virtual.endpoint import SimulatedAttempt, VirtualEndpoint, engine_request_id
 from headgate.simulation.virtual.fault_injection import FaultInjector
+from headgate.simulation.virtual.fleet import SimulatedFleet
 from headgate.simulation.virtual.link_latencies import DelayedDelivery
 from headgate.simulation.virtual.run_observer import FleetSample, RunObserver, RunSummary
-from headgate.simulation.virtual.scenario import (
-    Scenario,
-    ScrapeReceiver,
-)
+from headgate.simulation.virtual.scenario import Scenario, ScrapeReceiver, Summarizer
 from headgate.simulation.virtual.timeline import SAMPLE_RANK, Timeline
 
 _Subject = TypeVar("_Subject")
@@ -60,8 +55,6 @@ WAKEUPS_MAX = 3
 
 A request returned by a stalled endpoint may already be overdue.
 """
-FIRST_PROBE_INTERVAL_NS = Duration(500 * MILLISECOND)
-"""Delay between the first two probes of a starting engine. It doubles with each probe."""
 
 _REFUSED: Final = "connection refused"
 _ERROR: Final = "the engine returned 500"
@@ -82,6 +75,14 @@ class VirtualHost:
         self._delays = None if ways is None else DelayedDelivery(ways, self._timeline, self._decisions.submit)
         self._now = Instant(0)
         self._endpoints = {spec.id: VirtualEndpoint(spec, rank) for rank, spec in enumerate(scenario.engines)}
+        self._fleet = SimulatedFleet(
+            self._timeline,
+            now=lambda: self._now,
+            emit=self._decisions.submit,
+            advance=self._advance,
+            probe_interval_ns=scenario.probe_interval_ns,
+        )
+        self._autoscaler = self._attached_autoscaler() if scenario.scaling else None
         self._changed: dict[EndpointId, VirtualEndpoint] = {}
         """Ordered set of endpoints whose next instants must be queried again at the end of this instant."""
         self._callers = SimulatedCallers(
@@ -89,6 +90,7 @@ class VirtualHost:
             self._timeline,
             callers=scenario.callers,
             model=scenario.model,
+            models=[each.name for each in scenario.policy.models],
             seed=scenario.seed,
             emit=self._decisions.submit if self._delays is None else self._emit_from_caller,
             on_request_ended=run_observer.request_ended,
@@ -100,9 +102,24 @@ class VirtualHost:
             emit=self._decisions.submit,
             advance=self._advance,
             fail_attempt=self._break_connection,
+            restart=self._fleet.finish_start,
         )
         self._samples = samples
         self._progress: Callable[[Instant, int], None] | None = None
+
+    def _attached_autoscaler(self) -> SimulatedAutoscaler:
+        decider = self._decisions.decider
+        assert isinstance(decider, Summarizer), "the autoscaler needs the scheduler's summary"
+        autoscaler = SimulatedAutoscaler(
+            self._scenario.scaling,
+            self._endpoints.values(),
+            self._fleet,
+            self._timeline,
+            summary=decider.summary,
+            now=lambda: self._now,
+        )
+        self._decisions.attach(autoscaler)
+        return autoscaler
 
     @property
     def lag_ns(self) -> Duration:
@@ -124,18 +141,17 @@ class VirtualHost:
         for endpoint in self._endpoints.values():
             endpoint.finish_step()
         accounts = tuple(each.totals(self._now) for each in self._endpoints.values())
-        self._run_observer.run_ended(RunSummary(self._now, self._decisions.events, accounts))
+        scaled = () if self._autoscaler is None else tuple(self._autoscaler.events)
+        self._run_observer.run_ended(RunSummary(self._now, self._decisions.events, accounts, scaled))
 
     # ----------------------------------------------------------------------------------------------------------- time
 
     def _start(self) -> None:
         scenario, timeline = self._scenario, self._timeline
         self._decisions.submit(PolicyChanged(scenario.policy, f"scenario {scenario.seed}"))
-        for endpoint in self._endpoints.values():
-            if endpoint.spec.starts_at > self._now:
-                timeline.schedule(endpoint.spec.starts_at, self._join, endpoint)
-            else:
-                self._join(endpoint)
+        self._fleet.open(self._endpoints.values())
+        if self._autoscaler is not None:
+            self._autoscaler.start()
         for fault in scenario.faults:
             timeline.schedule(fault.at, self._fault_injector.inject, fault)
         for change in scenario.changes:
@@ -169,6 +185,8 @@ class VirtualHost:
             self._decide()
         changed, self._changed = self._changed, {}
         for endpoint in changed.values():
+            if endpoint.is_drained:
+                endpoint.stop(self._now)
             due = endpoint.engine.next_instant()
             if due is not None and due != endpoint.next_event_at:
                 timeline.schedule(due, self._wake, endpoint, rank=endpoint.rank)
@@ -204,7 +222,7 @@ class VirtualHost:
         endpoint = self._endpoints[dispatch.endpoint_id]
         caller = self._callers.caller(dispatch.request_id)
         assert caller is not None, f"{dispatch.request_id} was dispatched after its end"
-        self._callers.on_dispatched(caller)
+        self._callers.on_dispatched(caller, dispatch)
         attempt = SimulatedAttempt(dispatch, caller, self._now)
         if not endpoint.up:
             self._end_attempt(attempt, AttemptEnding.FAILED, _REFUSED)
@@ -291,12 +309,12 @@ class VirtualHost:
     def _finish(self, ended: tuple[SimulatedAttempt, sequence.SequenceFinished]) -> None:
         attempt, finished = ended
         if attempt.superseded:
-            attempt.record_work(finished.cost, finished.output_tokens)
+            attempt.record_work(finished.cost, finished.output_tokens, self._now)
             self._end_attempt(attempt, AttemptEnding.ABORTED, "another attempt responded first")
             return
         if not attempt.first_token_seen:
             self._record_first_token(attempt)
-        attempt.record_work(finished.cost, finished.output_tokens)
+        attempt.record_work(finished.cost, finished.output_tokens, self._now)
         usage = Usage(finished.prompt_tokens, finished.output_tokens, finished.cached_tokens, UsageSource.ENGINE)
         self._end_attempt(attempt, AttemptEnding.COMPLETED, usage=usage)
 
@@ -316,35 +334,6 @@ class VirtualHost:
                         self._stop(endpoint, attempt, AttemptEnding.TIMEOUT, why)
         if progress:
             self._emit(AttemptsProgressed(tuple(progress)))
-
-    def _join(self, endpoint: VirtualEndpoint) -> None:
-        spec = endpoint.spec
-        self._decisions.submit(EndpointJoined(Endpoint(spec.id, spec.pool, spec.in_flight_max)))
-        if spec.cold_start_ns:
-            self._timeline.schedule(after(self._now, spec.cold_start_ns), self._fault_injector.start_engine, endpoint)
-        else:
-            self._fault_injector.start_engine(endpoint)
-        self._probe(endpoint)
-        self._timeline.schedule(after(self._now, self._scenario.probe_interval_ns), self._read_metrics, endpoint)
-
-    def _probe(self, endpoint: VirtualEndpoint) -> None:
-        """Probes a starting engine."""
-        if endpoint.up:
-            self._decisions.submit(EndpointReady(endpoint.spec.id))
-        else:
-            endpoint.probe_interval_ns = min(
-                2 * endpoint.probe_interval_ns or FIRST_PROBE_INTERVAL_NS, self._scenario.probe_interval_ns
-            )
-            self._timeline.schedule(Instant(self._now + endpoint.probe_interval_ns), self._probe, endpoint)
-
-    def _read_metrics(self, endpoint: VirtualEndpoint) -> None:
-        """Reports the engine's load to the decider, if the engine is up."""
-        self._timeline.schedule(after(self._now, self._scenario.probe_interval_ns), self._read_metrics, endpoint)
-        if endpoint.up:
-            self._advance(endpoint)
-            state = endpoint.engine.state()
-            kv_percent = round(100 * state.kv_used_fraction)
-            self._decisions.submit(EndpointMetricsReported(endpoint.spec.id, state.running, state.waiting, kv_percent))
 
     def _scrape(self, decider: ScrapeReceiver) -> None:
         self._timeline.schedule(after(self._now, self._scenario.scrape_interval_ns), self._scrape, decider)

@@ -46,12 +46,13 @@ def resolve_faults(
 ) -> tuple[ScenarioFault, ...]:
     """Returns the given faults, followed by random ones that do not overlap with others or with an engine's start."""
     found = [each for each in faults if not isinstance(each, RandomFaults)]
+    running = [each.id for each in engines if not each.standby]
     starting = [FaultWindow(each.id, Instant(0), _ready_at(each)) for each in engines if _ready_at(each)]
     for number, each in enumerate(faults):
         if isinstance(each, RandomFaults):
             taken = [*starting, *(window_of(fault) for fault in found)]
             chance = Random(f"{seed} faults {number}")
-            found += draw_faults(each, [spec.id for spec in engines], span_ns=span_ns, rng=chance, occupied=taken)
+            found += draw_faults(each, running, span_ns=span_ns, rng=chance, occupied=taken)
     return tuple(found)
 
 

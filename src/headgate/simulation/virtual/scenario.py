@@ -1,15 +1,16 @@
 """Values that describe a simulated scenario. Configuration files and generators produce them."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 from headgate.core.commands import Command
 from headgate.core.events import Event
+from headgate.core.summary import Summary
 from headgate.model.policy import Policy
-from headgate.model.units import MILLISECOND, SECOND, ClassName, Duration, EndpointId, Instant, ModelName
+from headgate.model.units import MILLISECOND, SECOND, ClassName, Duration, EndpointId, Instant, ModelName, PoolName
 from headgate.simulation.engine.state import EngineState
-from headgate.simulation.options import CallerBehaviour, EngineSpec, ScenarioFault
+from headgate.simulation.options import CallerBehaviour, EngineSpec, ScaledPool, ScenarioFault
 from headgate.simulation.virtual.link_latencies import LinkLatencies
 from headgate.simulation.workload.arrival import Arrivals
 
@@ -27,6 +28,13 @@ class ScrapeReceiver(Protocol):
     """A decider that also uses the engines' own metrics."""
 
     def on_scrape(self, endpoint_id: EndpointId, state: EngineState, now: Instant) -> None: ...
+
+
+@runtime_checkable
+class Summarizer(Protocol):
+    """A decider that reports its state, as the autoscaler needs it."""
+
+    def summary(self) -> Summary: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +79,8 @@ class Scenario:
     span_ns: Duration
     """Duration of the traffic. Rates are relative to it."""
     faults: tuple[ScenarioFault, ...] = ()
+    scaling: Mapping[PoolName, ScaledPool] = field(default_factory=dict[PoolName, ScaledPool])
+    """Pools that are autoscaled. They need a decider with a `summary`."""
     changes: tuple[ScenarioChange, ...] = ()
     """Operator actions."""
     link_latencies: LinkLatencies | None = None

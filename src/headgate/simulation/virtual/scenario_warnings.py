@@ -5,7 +5,7 @@ from itertools import groupby
 from typing import Final
 
 from headgate.model.units import SECOND, Duration, format_seconds
-from headgate.simulation.options import PoissonTraffic, Traffic
+from headgate.simulation.options import RateTraffic, Traffic
 from headgate.simulation.virtual.scenario import Scenario
 
 REQUESTS_WARN_ABOVE: Final = 5_000_000
@@ -26,10 +26,10 @@ def size_warnings(traffic: Sequence[Traffic], duration_ns: Duration | None) -> t
 
 
 def _expected_requests(traffic: Traffic, duration_ns: Duration | None) -> float:
-    """Returns the expected number of Poisson arrivals. Traces count as 0, because any trace that can be read is short
-    enough.
+    """Returns the mean number of arrivals at a rate, without ramps and spikes. Traces count as 0, because any trace
+    that can be read is short enough.
     """
-    if not isinstance(traffic, PoissonTraffic):
+    if not isinstance(traffic, RateTraffic):
         return 0.0
     left_ns = traffic.duration_ns if duration_ns is None else duration_ns - traffic.shift_ns
     return traffic.rate * max(0, min(traffic.duration_ns, left_ns)) / SECOND

@@ -4,7 +4,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from headgate.model.units import ClassName, Instant, TenantId
+from headgate.model.ticket import Api
+from headgate.model.units import ClassName, Instant, ModelName, TenantId
 
 PREFIX_BLOCK_TOKENS: Final = 512
 """Number of prompt tokens per name in `prefix`."""
@@ -24,6 +25,10 @@ class Arrival:
     """Chained names of the prompt's blocks. Equal names mean equal prompts up to that block."""
     previous_tries: int = 0
     """Number of earlier tries, as reported by the client."""
+    api: Api | None = None
+    """API of the request. None if the behaviour of the class's callers applies, as for the next two."""
+    model: ModelName | None = None
+    stream: bool | None = None
     session: str = ""
     """Session that the client names. Empty if it names none."""
 

@@ -11,7 +11,7 @@ from itertools import chain, takewhile
 from headgate.model.units import SECOND, Duration, format_seconds
 from headgate.simulation.options import (
     DEFAULT_TENANTS,
-    PoissonTraffic,
+    RateTraffic,
     ServeGenTraffic,
     Shares,
     TraceTraffic,
@@ -46,8 +46,18 @@ def limited_arrivals(traffic: Sequence[Traffic], seed: int, duration_ns: Duratio
     return whole if duration_ns is None else takewhile(lambda each: each.at < duration_ns, whole)
 
 
+def scaled_traffic(traffic: Traffic, factor: float) -> Traffic:
+    """Returns the traffic at a multiple of its rate. A trace is replayed faster or slower."""
+    if isinstance(traffic, RateTraffic):
+        ramp = traffic.ramp and replace(traffic.ramp, to=factor * traffic.ramp.to)
+        return replace(traffic, rate=factor * traffic.rate, ramp=ramp)
+    if isinstance(traffic, ServeGenTraffic):
+        return replace(traffic, keep=factor * traffic.keep)
+    return replace(traffic, speed_up=factor * traffic.speed_up)
+
+
 def _no_arrivals_reason(traffic: Traffic, seed: int) -> str:
-    if isinstance(traffic, PoissonTraffic):
+    if isinstance(traffic, RateTraffic):
         length = format_seconds(traffic.duration_ns)
         return f"none was drawn at {traffic.rate:g} per second within {length}; raise rate or duration"
     name = (traffic.path if isinstance(traffic, TraceTraffic) else traffic.rates).name
@@ -64,9 +74,9 @@ def with_tenants(traffic: Traffic) -> Traffic:
     match traffic:
         case TraceTraffic(path=path, tenants=None, tenants_from=None):
             return traffic if has_tenants(path) else replace(traffic, tenants=DEFAULT_TENANTS)
-        case TraceTraffic(tenants_from=None) | PoissonTraffic(tenants_from=None) | ServeGenTraffic():
+        case TraceTraffic(tenants_from=None) | RateTraffic(tenants_from=None) | ServeGenTraffic():
             return traffic
-        case TraceTraffic(tenants_from=path) | PoissonTraffic(tenants_from=path):
+        case TraceTraffic(tenants_from=path) | RateTraffic(tenants_from=path):
             assert path is not None
             return replace(traffic, tenants=tenant_shares(path), tenants_from=None)
 
@@ -102,3 +112,18 @@ def check_classes(traffic: Traffic, known: Collection[str]) -> None:
     if unknown := sorted(str(each) for each in named if each is not None and each not in known):
         listed = ", ".join(f'"{each}"' for each in unknown)
         raise WorkloadError(f"{path} uses unknown class {listed}; add it to the scenario's classes")
+
+
+# ------------------------------------------------------------------------------------------------------------ models
+
+
+def check_models(traffic: Traffic, known: Collection[str]) -> None:
+    """Raises `WorkloadError` if a trace names unknown models. With a single known model, all requests use it."""
+    if not isinstance(traffic, TraceTraffic) or len(known) < 2:
+        return
+    named = {row.model for row in read_trace(traffic.path)}
+    if unknown := sorted(each for each in named if each is not None and each not in known):
+        listed = ", ".join(f'"{each}"' for each in unknown)
+        raise WorkloadError(
+            f"{traffic.path} uses unknown model {listed}; add it to the scenario's models, or keep only one model there"
+        )

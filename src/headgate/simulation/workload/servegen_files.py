@@ -15,11 +15,11 @@ from headgate.simulation.workload.error import WorkloadError
 from headgate.simulation.workload.quantiles import QUANTILE_LEVELS, Quantiles, pool_quantiles
 from headgate.simulation.workload.trace_files import (
     READ_ERRORS,
-    check_printable,
     open_text,
     read_error,
     unknown_columns_error,
 )
+from headgate.simulation.workload.trace_row import check_printable
 
 WINDOW_S: Final = 600
 """Window for each measured rate, in seconds."""

@@ -13,12 +13,14 @@ from collections.abc import Iterator
 from operator import attrgetter
 from random import Random
 
-from headgate.model.units import ClassName, Duration, Instant, TenantId
+from headgate.model.ticket import Api
+from headgate.model.units import ClassName, Duration, Instant, ModelName, TenantId
 from headgate.simulation.options import TraceTraffic
 from headgate.simulation.workload.arrival import Arrival
 from headgate.simulation.workload.error import WorkloadError
 from headgate.simulation.workload.shares import WeightedDraw
-from headgate.simulation.workload.trace_files import TraceRow, read_trace
+from headgate.simulation.workload.trace_files import read_trace
+from headgate.simulation.workload.trace_row import TraceRow
 
 
 def trace_arrivals(traffic: TraceTraffic, *, seed: int, source: str, prefix_base: int = 0) -> Iterator[Arrival]:
@@ -32,6 +34,10 @@ def trace_arrivals(traffic: TraceTraffic, *, seed: int, source: str, prefix_base
             service_class,
             tenant,
             tuple(prefix_base + name for name in row.prefix) if prefix_base else row.prefix,
+            row.previous_tries,
+            None if row.api is None else Api(row.api),
+            None if row.model is None else ModelName(row.model),
+            row.stream,
         )
         for at_ns, row, service_class, tenant in _rows_with_owner(traffic, seed, source)
     ]

@@ -1,7 +1,8 @@
 """Reads recorded traces: arrival times and request sizes.
 
-Four formats are recognized from the first line:
+Five formats are recognized from the first line:
 
+- JSON lines written by `headgate record` (`recorded_trace.py`).
 - CSV of this project: `at_s,prompt_tokens,output_tokens` and optionally `class` and `tenant`.
 - CSV of Azure's 2023 traces: `TIMESTAMP,ContextTokens,GeneratedTokens`. The time is a date with a resolution of 100 ns.
 - CSV of the LMSYS arena trace: `timestamp_s,client,prompt_tokens,output_tokens`. The client becomes the tenant.
@@ -17,28 +18,29 @@ import csv
 import gzip
 import io
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from itertools import chain
 from pathlib import Path
 from typing import Final, TextIO
 
 import msgspec
 
 from headgate.simulation.workload.error import WorkloadError
+from headgate.simulation.workload.recorded_trace import is_header, recorded_rows
+from headgate.simulation.workload.trace_row import TraceRow, validated
 
 FORMATS: Final = (
     "a CSV file with at_s,prompt_tokens,output_tokens[,class][,tenant], "
     "or with TIMESTAMP,ContextTokens,GeneratedTokens, "
     "or with timestamp_s,client,prompt_tokens,output_tokens, "
-    "or JSON lines with timestamp, input_length, output_length[, hash_ids]"
+    "or JSON lines with timestamp, input_length, output_length[, hash_ids], or from headgate record"
 )
 
+LINE_CHARS_MAX: Final = 4 * 1024 * 1024
+"""Maximum length of a line. A request with a prompt of a million tokens has 2,000 blocks, about 20 kB."""
 READ_ERRORS: Final = (OSError, UnicodeDecodeError, EOFError, zlib.error, csv.Error)
 """Exceptions raised if a file is missing, unreadable or not text."""
-
-_AT_NS_MAX: Final = 2**63
-"""Maximum time in a trace: about three centuries."""
 
 _PARSE_ERRORS: Final = (ValueError, TypeError, OverflowError, AttributeError)
 """Exceptions raised when a value is missing or has the wrong format."""
@@ -46,17 +48,6 @@ _PARSE_ERRORS: Final = (ValueError, TypeError, OverflowError, AttributeError)
 _COLUMNS_SHOWN_MAX: Final = 12
 _QUOTED_CHARS_MAX: Final = 80
 """Maximum number of characters from a file that a message quotes."""
-
-
-@dataclass(frozen=True, slots=True)
-class TraceRow:
-    at_ns: int
-    prompt_tokens: int
-    output_tokens: int
-    service_class: str | None = None
-    tenant: str | None = None
-    prefix: tuple[int, ...] = ()
-    """Chained names of the prompt's blocks."""
 
 
 class _MooncakeLine(msgspec.Struct):
@@ -70,9 +61,13 @@ class _MooncakeLine(msgspec.Struct):
 def read_trace(path: Path) -> Iterator[TraceRow]:
     try:
         with open_text(path) as text:
-            first = text.readline()
-            text.seek(0)
-            yield from _json_rows(path, text) if first.lstrip().startswith("{") else _csv_rows(path, text)
+            lines = _bounded_lines(path, text)
+            first = next(lines, "")
+            lines = chain((first,), lines)
+            if is_header(first):
+                yield from recorded_rows(path, lines)
+            else:
+                yield from _json_rows(path, lines) if first.lstrip().startswith("{") else _csv_rows(path, lines)
     except READ_ERRORS as error:
         raise read_error(path, error, FORMATS) from None
 
@@ -84,6 +79,16 @@ def open_text(path: Path) -> TextIO:
     return path.open(encoding="utf-8-sig", newline="")
 
 
+def _bounded_lines(path: Path, text: TextIO) -> Iterator[str]:
+    """Yields the lines. A file of unknown origin could consist of a single line of any length."""
+    number = 0
+    while line := text.readline(LINE_CHARS_MAX + 1):
+        number += 1
+        if len(line) > LINE_CHARS_MAX:
+            raise WorkloadError(f"{path}:{number}: the line is longer than {LINE_CHARS_MAX} characters; check the file")
+        yield line
+
+
 def read_error(path: Path, error: Exception, shapes: str) -> WorkloadError:
     reason = getattr(error, "strerror", None) or error
     if isinstance(error, FileNotFoundError):
@@ -92,23 +97,23 @@ def read_error(path: Path, error: Exception, shapes: str) -> WorkloadError:
     return WorkloadError(f"{path} cannot be read: {reason}; expected {shapes}")
 
 
-def _json_rows(path: Path, text: TextIO) -> Iterator[TraceRow]:
+def _json_rows(path: Path, text: Iterable[str]) -> Iterator[TraceRow]:
     decoder = msgspec.json.Decoder(_MooncakeLine)
     for number, line in enumerate(text, start=1):
         if not line.strip():
             continue
         try:
             said = decoder.decode(line)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, RecursionError) as error:
             raise WorkloadError(f"{path}:{number}: {error}") from None
         try:
             row = TraceRow(round(said.timestamp * 1e6), said.input_length, said.output_length, prefix=said.hash_ids)
         except OverflowError:
             raise WorkloadError(f"{path}:{number}: the time is out of range") from None
-        yield _validated(row, f"{path}:{number}")
+        yield validated(row, f"{path}:{number}")
 
 
-def _csv_rows(path: Path, text: TextIO) -> Iterator[TraceRow]:
+def _csv_rows(path: Path, text: Iterable[str]) -> Iterator[TraceRow]:
     table = csv.DictReader(text)
     columns = frozenset(table.fieldnames or ())
     shape = next((shape for shape in _CSV_FORMATS.items() if columns.issuperset(shape[0])), None)
@@ -120,7 +125,7 @@ def _csv_rows(path: Path, text: TextIO) -> Iterator[TraceRow]:
             row = read(fields)
         except _PARSE_ERRORS:
             raise WorkloadError(f"{path}:{table.line_num}: {_value_error(fields, needed)}") from None
-        yield _validated(row, f"{path}:{table.line_num}")
+        yield validated(row, f"{path}:{table.line_num}")
 
 
 def unknown_columns_error(path: Path, found: Sequence[str], shapes: str) -> WorkloadError:
@@ -155,23 +160,6 @@ def _value_error(fields: Mapping[str, str | None], needed: Sequence[str]) -> str
 def _quoted(text: str) -> str:
     text = text if len(text) <= _QUOTED_CHARS_MAX else text[:_QUOTED_CHARS_MAX] + "…"
     return f'"{text}"' if text.isprintable() else ascii(text)
-
-
-def _validated(row: TraceRow, place: str) -> TraceRow:
-    if row.prompt_tokens < 0 or row.output_tokens < 0:
-        least = min(row.prompt_tokens, row.output_tokens)
-        raise WorkloadError(f"{place}: {least} is not a valid number of tokens; use 0 or more")
-    if abs(row.at_ns) >= _AT_NS_MAX:
-        raise WorkloadError(f"{place}: the time {row.at_ns / 1e9:g} s is out of range")
-    for kind, name in (("class", row.service_class), ("tenant", row.tenant)):
-        if name is not None:
-            check_printable(name, kind, place)
-    return row
-
-
-def check_printable(name: str, kind: str, place: str) -> None:
-    if not name.isprintable():
-        raise WorkloadError(f"{place}: {kind} {name!a} contains unprintable characters; rename it")
 
 
 def _parse_native(fields: Mapping[str, str]) -> TraceRow:

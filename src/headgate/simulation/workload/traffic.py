@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import assert_never
 
 from headgate.model.units import Duration
-from headgate.simulation.options import PoissonTraffic, ServeGenTraffic, TraceTraffic, Traffic
+from headgate.simulation.options import RateTraffic, ServeGenTraffic, TraceTraffic, Traffic
 from headgate.simulation.workload.arrival import Arrivals
-from headgate.simulation.workload.poisson import poisson_arrivals
+from headgate.simulation.workload.rate_arrivals import rate_arrivals
 from headgate.simulation.workload.servegen import servegen_arrivals, servegen_span_ns
 from headgate.simulation.workload.trace_arrivals import trace_arrivals, trace_span_ns
 
@@ -27,13 +27,16 @@ _PREFIX_BITS = 40
 
 
 def arrivals(traffic: Sequence[Traffic], *, seed: int) -> Arrivals:
-    """Returns all arrivals. Files are read immediately, so that errors appear before the run starts."""
+    """Returns all arrivals."""
+    streams = source_arrivals(traffic, seed=seed)
+    return streams[0] if len(streams) == 1 else merge(*streams, key=attrgetter("at"))
+
+
+def source_arrivals(traffic: Sequence[Traffic], *, seed: int) -> list[Arrivals]:
+    """Returns the arrivals of each source. Files are read immediately, so that errors appear before the run starts."""
     sources = _sources(traffic)
     paths = list(dict.fromkeys(each.path for each in traffic if isinstance(each, TraceTraffic)))
-    streams = [
-        _stream(each, seed=seed, source=source, paths=paths) for each, source in zip(traffic, sources, strict=True)
-    ]
-    return streams[0] if len(streams) == 1 else merge(*streams, key=attrgetter("at"))
+    return [_stream(each, seed=seed, source=source, paths=paths) for each, source in zip(traffic, sources, strict=True)]
 
 
 def span_ns(traffic: Sequence[Traffic]) -> Duration:
@@ -48,8 +51,8 @@ def _stream(traffic: Traffic, *, seed: int, source: str, paths: Sequence[Path]) 
             return trace_arrivals(traffic, seed=seed, source=source, prefix_base=base)
         case ServeGenTraffic():
             return servegen_arrivals(traffic, seed=seed, source=source)
-        case PoissonTraffic():
-            return poisson_arrivals(traffic, seed=seed, source=source)
+        case RateTraffic():
+            return rate_arrivals(traffic, seed=seed, source=source)
         case _:
             assert_never(traffic)
 
@@ -60,7 +63,7 @@ def _span_ns(traffic: Traffic) -> Duration:
             return trace_span_ns(traffic)
         case ServeGenTraffic():
             return servegen_span_ns(traffic)
-        case PoissonTraffic():
+        case RateTraffic():
             return Duration(traffic.shift_ns + traffic.duration_ns)
         case _:
             assert_never(traffic)
@@ -83,7 +86,7 @@ def _seed_name(traffic: Traffic) -> str:
             return traffic.path.name
         case ServeGenTraffic():
             return traffic.rates.name
-        case PoissonTraffic():
+        case RateTraffic():
             return "poisson"
         case _:
             assert_never(traffic)

@@ -1,0 +1,1 @@
+"""Measurements and simulations behind `headgate calibrate`."""

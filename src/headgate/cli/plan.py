@@ -1,0 +1,152 @@
+"""Find the fewest endpoints that hold the objectives of a workload, and what they cost."""
+
+import argparse
+import os
+import shutil
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from headgate.cli.input.argument_types import add_json, duration, whole_number
+from headgate.cli.output.html_file import check_html_file, write_html_file
+
+if TYPE_CHECKING:
+    from headgate.compose.planning import PlanOptions
+    from headgate.planning.plan import CapacityPlan
+
+MULTIPLIERS: Final = (0.5, 0.75, 1.0, 1.25, 1.5, 2.0)
+TRAFFIC_MAX: Final = 100.0
+EPILOG: Final = """\
+The scenario needs objectives, such as `objectives: {interactive: 99%}`. Most runs simulate only the busiest window of
+the workload. docs/guides/plan.md explains the result.
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = EPILOG
+    parser.add_argument("file", type=Path, metavar="SCENARIO.yaml", help="Scenario file.")
+    parser.add_argument(
+        "--headroom", type=_share, default=0.2, metavar="SHARE", help="Additional traffic to allow for (default 20%%)."
+    )
+    parser.add_argument(
+        "--traffic",
+        type=_multipliers,
+        default=MULTIPLIERS,
+        metavar="LIST",
+        help="Traffic of the cost curve, relative to the workload (default 0.5,0.75,1,1.25,1.5,2).",
+    )
+    parser.add_argument("--growth", type=_share, metavar="SHARE", help="Growth of the traffic per month, such as 10%%.")
+    parser.add_argument(
+        "--window", type=duration, metavar="DURATION", help="Busiest window (default: about 1,500 requests)."
+    )
+    parser.add_argument(
+        "--cold-start",
+        type=duration,
+        metavar="DURATION",
+        help="Time to replace an endpoint (default: from the scenario, otherwise 2m).",
+    )
+    parser.add_argument("--seeds", type=_count, default=3, metavar="N", help="Number of random seeds (default 3).")
+    parser.add_argument(
+        "--endpoints-max", type=_count, default=64, metavar="N", help="Maximum endpoints per pool (default 64)."
+    )
+    parser.add_argument(
+        "--processes", type=_count, default=1, metavar="N", help="Maximum number of processes (default 1)."
+    )
+    add_json(parser)
+    parser.add_argument(
+        "--html", type=Path, metavar="FILE", help="Output file for an HTML report with charts (default: none)."
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    from headgate.config.problems import ConfigErrors
+    from headgate.planning.search import NoPlan
+    from headgate.simulation.workload.error import WorkloadError
+
+    try:
+        if args.html is not None:
+            check_html_file(args.html)
+        plan = _plan(args)
+        if args.html is not None:
+            from headgate.planning.plan_page import render_plan_page
+
+            write_html_file(args.html, render_plan_page(plan))
+    except ConfigErrors as errors:
+        print(errors, file=sys.stderr)
+        return 2
+    except WorkloadError as problem:
+        print(f"headgate plan: {problem}", file=sys.stderr)
+        return 2
+    except NoPlan as missed:
+        print(f"headgate plan: {missed}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("headgate plan: stopped; there is no partial plan", file=sys.stderr)
+        return 1
+    _print(plan, as_json=args.json)
+    return 0
+
+
+def _plan(args: argparse.Namespace) -> "CapacityPlan":
+    from headgate.compose.planning import plan_scenario
+    from headgate.compose.simulation import SCHEDULERS
+    from headgate.config.scenarios.load import load
+    from headgate.model.engine_profile import PROFILES
+
+    settings = load(args.file, os.environ, profiles=PROFILES, schedulers=SCHEDULERS)
+    for warning in settings.warnings:
+        print(f"warning: {warning}", file=sys.stderr)
+    return plan_scenario(settings, _options(args))
+
+
+def _options(args: argparse.Namespace) -> "PlanOptions":
+    from headgate.compose.planning import PlanOptions
+
+    return PlanOptions(
+        headroom=args.headroom,
+        multipliers=args.traffic,
+        growth_per_month=args.growth,
+        window_ns=args.window,
+        cold_start_ns=args.cold_start,
+        seeds=tuple(range(args.seeds)),
+        endpoints_max=args.endpoints_max,
+        processes=args.processes,
+    )
+
+
+def _print(plan: "CapacityPlan", *, as_json: bool) -> None:
+    import json
+
+    from headgate.planning.plan_report import plan_json, render_plan
+
+    width = shutil.get_terminal_size(fallback=(100, 24)).columns
+    print(json.dumps(plan_json(plan), indent=2) if as_json else render_plan(plan, width))
+
+
+def _share(text: str) -> float:
+    from headgate.config.quantities import InvalidQuantity, share
+
+    try:
+        value = share(text)
+    except InvalidQuantity as expected:
+        raise argparse.ArgumentTypeError(f'expected {expected}, not "{text}"') from None
+    if not 0 <= value <= TRAFFIC_MAX:
+        raise argparse.ArgumentTypeError(f"must be from 0 to {TRAFFIC_MAX:g}, not {text}")
+    return value
+
+
+def _multipliers(text: str) -> tuple[float, ...]:
+    try:
+        values = tuple(float(each) for each in text.split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f'expected numbers such as 0.5,1,2, not "{text}"') from None
+    if not all(0 < each <= TRAFFIC_MAX for each in values):
+        raise argparse.ArgumentTypeError(f"each number must be more than 0 and at most {TRAFFIC_MAX:g}, not {text}")
+    return values
+
+
+def _count(text: str) -> int:
+    value = whole_number(text)
+    if not 1 <= value <= 1_000:
+        raise argparse.ArgumentTypeError(f"must be from 1 to 1000, not {text}")
+    return value

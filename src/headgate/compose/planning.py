@@ -1,0 +1,175 @@
+"""Builds a capacity plan from the settings of a scenario."""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field, replace
+from datetime import date
+from functools import partial
+from itertools import repeat
+from typing import Final
+
+from headgate.compose.simulation import build_scenario
+from headgate.config.scenarios.settings import ScenarioSettings
+from headgate.model.money import price_at
+from headgate.model.scaling import ScalingRules
+from headgate.model.units import SECOND, Duration, EndpointId, Instant, PoolName
+from headgate.planning.cases import CaseResult, PlanCase, Workload, examine, only_window, simulate, sized
+from headgate.planning.plan import AUTOSCALED_SPAN_NS_MIN, CapacityPlan, PlanInput, make_plan
+from headgate.planning.search import EndpointSearch, PlannedPool
+from headgate.simulation.options import Crash, EngineSpec, ScaledPool
+from headgate.simulation.virtual.scenario import Scenario
+from headgate.simulation.workload.error import WorkloadError
+from headgate.simulation.workload.scenario_traffic import scaled_traffic
+
+WINDOW_NS_MIN: Final = Duration(45 * SECOND)
+WINDOW_REQUESTS: Final = 1_500
+"""Number of requests in the window, if it is not set and the minimum is long enough for fewer."""
+AUTOSCALED_REQUESTS_MAX: Final = 50_000
+"""Maximum number of requests in a workload for which autoscaling is simulated."""
+COLD_START_NS: Final = Duration(120 * SECOND)
+"""Cold start if no pool sets one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanOptions:
+    headroom: float = 0.2
+    multipliers: tuple[float, ...] = (0.5, 0.75, 1.0, 1.25, 1.5, 2.0)
+    growth_per_month: float | None = None
+    window_ns: Duration | None = None
+    """Length of the busiest window. If None, it is long enough for `WINDOW_REQUESTS`."""
+    cold_start_ns: Duration | None = None
+    seeds: tuple[int, ...] = (0, 1, 2)
+    endpoints_max: int = 64
+    processes: int = 1
+    today: date = field(default_factory=date.today)
+
+
+def plan_scenario(settings: ScenarioSettings, options: PlanOptions) -> CapacityPlan:
+    """Raises `WorkloadError` if the scenario cannot be planned, and `NoPlan` if no fleet holds its objectives."""
+    if not settings.objectives:
+        raise WorkloadError("the scenario has no objectives; set the share of good requests, such as interactive: 99%")
+    runs = _CaseRuns(_without_faults(settings), options)
+    workload = runs.workload(1.0)
+    given = PlanInput(
+        title=settings.title,
+        pools=settings.policy.pools,
+        classes=settings.policy.classes,
+        in_flight_max={each.pool: each.in_flight_max for each in reversed(settings.engines)},
+        objectives=settings.objectives,
+        workload=workload,
+        headroom=options.headroom,
+        multipliers=options.multipliers,
+        growth_per_month=options.growth_per_month,
+        today=options.today,
+        cold_start_ns=options.cold_start_ns or _cold_start_ns(settings),
+        seeds=options.seeds,
+        autoscales=workload.span_ns >= AUTOSCALED_SPAN_NS_MIN and workload.arrivals <= AUTOSCALED_REQUESTS_MAX,
+    )
+    search = EndpointSearch(
+        runs, settings.objectives, _planned_pools(settings), seeds=options.seeds, endpoints_max=options.endpoints_max
+    )
+    return make_plan(given, search)
+
+
+def _without_faults(settings: ScenarioSettings) -> ScenarioSettings:
+    return replace(settings, faults=(), scheduler="headgate")
+
+
+def _planned_pools(settings: ScenarioSettings) -> list[PlannedPool]:
+    """Pools whose size is planned: all but those of hosted providers."""
+    pools = [each for each in settings.policy.pools if not each.hosted]
+    if not pools:
+        raise WorkloadError("all pools belong to hosted providers, so there is nothing to plan; add a pool of engines")
+    running = Counter(each.pool for each in settings.engines if not each.standby)
+    listed = {pool.name: running[pool.name] for pool in pools}
+    most = max(listed.values())
+    prices = {pool.name: price_at(pool.prices, Instant(0)) for pool in pools}
+    return [
+        PlannedPool(name, count / most, 0 if (price := prices[name]) is None else price.per_hour)
+        for name, count in listed.items()
+    ]
+
+
+def _cold_start_ns(settings: ScenarioSettings) -> Duration:
+    starts = [each.cold_start_ns for each in settings.scaling.values()]
+    starts += [each.cold_start_ns for each in settings.engines if each.cold_start_ns]
+    return max(starts, default=COLD_START_NS)
+
+
+class _CaseRuns:
+    """Simulates cases, in several processes if allowed."""
+
+    def __init__(self, settings: ScenarioSettings, options: PlanOptions) -> None:
+        self._settings = settings
+        self._options = options
+        self._workloads: dict[tuple[float, Duration | None], Workload] = {}
+
+    def workload(self, traffic: float, window_ns: Duration | None = None) -> Workload:
+        """The workload at this traffic, with a window of this or the usual length, found with the first seed."""
+        key = traffic, window_ns
+        if key not in self._workloads:
+            scenario = build_scenario(_with_traffic(self._settings, traffic), self._options.seeds[0])
+            speed = self._settings.policy.pools[0].speed
+            self._workloads[key] = examine(
+                scenario.arrivals(),
+                speed,
+                span_ns=scenario.span_ns,
+                window_ns=window_ns or self._window_ns(scenario),
+            )
+        return self._workloads[key]
+
+    def __call__(self, cases: Sequence[PlanCase]) -> list[CaseResult]:
+        workloads = [
+            self.workload(each.traffic, None if each.outage is None else each.outage.window_ns) for each in cases
+        ]
+        run: Callable[[PlanCase, Workload], CaseResult] = partial(_run_case, self._settings)
+        processes = min(self._options.processes, len(cases))
+        if processes <= 1:
+            return [run(case, workload) for case, workload in zip(cases, workloads, strict=True)]
+        with ProcessPoolExecutor(processes) as pool:
+            return list(pool.map(_run_case, repeat(self._settings), cases, workloads))
+
+    def _window_ns(self, scenario: Scenario) -> Duration:
+        if self._options.window_ns is not None:
+            return self._options.window_ns
+        # The mean rate is only a first guess at the peak, but the window only has to be long enough.
+        first = next(iter(self._workloads.values()), None)
+        if first is not None:
+            return first.window_ns
+        count = sum(1 for _ in scenario.arrivals())
+        return max(WINDOW_NS_MIN, Duration(min(WINDOW_REQUESTS, count) * scenario.span_ns // count))
+
+
+def _run_case(settings: ScenarioSettings, case: PlanCase, workload: Workload) -> CaseResult:
+    engines = sized(settings.engines, case.endpoints)
+    scaling: dict[PoolName, ScaledPool] = {}
+    if case.autoscaled:
+        engines, scaling = _autoscaled(settings, case, engines)
+    settings = replace(_with_traffic(settings, case.traffic), engines=engines, scaling=scaling)
+    scenario = build_scenario(settings, case.seed)
+    if not case.autoscaled:
+        scenario = only_window(scenario, workload)
+    if case.outage is not None:
+        crash = Crash(EndpointId(f"{case.outage.pool}/0"), case.outage.crash_at, case.outage.away_ns)
+        scenario = replace(scenario, faults=(crash,))
+    return simulate(scenario)
+
+
+def _autoscaled(
+    settings: ScenarioSettings, case: PlanCase, engines: tuple[EngineSpec, ...]
+) -> tuple[tuple[EngineSpec, ...], dict[PoolName, ScaledPool]]:
+    """Returns the engines, of which one per pool runs at the start, and the rules of each planned pool."""
+    counts = dict(case.endpoints)
+    first = {EndpointId(f"{pool}/0") for pool in counts}
+    usual = ScaledPool(ScalingRules(), COLD_START_NS)
+    scaling: dict[PoolName, ScaledPool] = {}
+    for pool, count in counts.items():
+        known = settings.scaling.get(pool, usual)
+        least = {name: min(count, getattr(known.rules, name)) for name in ("endpoints_min", "warm_endpoints_min")}
+        scaling[pool] = replace(known, rules=replace(known.rules, endpoints_max=count, **least))
+    return tuple(replace(each, standby=each.pool in counts and each.id not in first) for each in engines), scaling
+
+
+def _with_traffic(settings: ScenarioSettings, factor: float) -> ScenarioSettings:
+    return replace(settings, traffic=tuple(scaled_traffic(each, factor) for each in settings.traffic))

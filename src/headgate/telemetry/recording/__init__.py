@@ -1,0 +1,1 @@
+"""Recordings of the gateway's traffic for `headgate record`."""
