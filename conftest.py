@@ -17,7 +17,7 @@ settings.register_profile("nightly", settings(), deadline=None, max_examples=500
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "short"))
 
 MAY_START_PROCESSES = frozenset(
-    {"process", "llamacpp", "vllm", "triton", "ray", "cell", "observability", "endurance", "nightly"}
+    {"process", "llamacpp", "vllm", "triton", "ray", "litellm", "cell", "observability", "endurance", "nightly"}
 )
 _STARTS_A_PROCESS = frozenset({"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.system"})
 

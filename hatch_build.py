@@ -86,6 +86,7 @@ COMPILED = (
     "wire/request_checks.py",
     "wire/responses_scanner.py",
     "wire/sse.py",
+    "wire/transcript_scanner.py",
     "wire/turn_budget.py",
     "wire/usage.py",
 )

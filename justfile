@@ -3,9 +3,11 @@
 set shell := ["bash", "-euo", "pipefail", "-c"]
 
 bin := ".venv/bin"
-real := "llamacpp or vllm or triton or ray or endurance or cell or observability or nightly"
+real := "llamacpp or vllm or triton or ray or litellm or endurance or cell or observability or nightly"
 # Tests start many processes. With this variable set in the environment, each of them would recompile every module.
 export PYTHONDONTWRITEBYTECODE := ""
+# Two per core, because tests wait for timeouts and other processes for about half of the time.
+workers := "-n $((2 * " + num_cpus() + ")) --dist worksteal"
 compile := bin + "/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --custom-compile-command 'just lock'"
 
 # List the commands.
@@ -32,7 +34,7 @@ fmt:
 
 # Run the tests without child processes, real engines or stores, or wall-clock waits.
 test *args:
-    {{ bin }}/pytest -n auto --dist worksteal -m "not process and not timing and not ({{ real }})" {{ args }}
+    {{ bin }}/pytest {{ workers }} -m "not process and not timing and not ({{ real }})" {{ args }}
 
 # Repeat the tests that failed in the last run, one at a time.
 test-again:
@@ -40,7 +42,7 @@ test-again:
 
 # Run the tests that start Headgate processes, PostgreSQL or Redis.
 test-processes *args:
-    {{ bin }}/pytest -n auto --dist worksteal -m "process and not timing and not ({{ real }})" {{ args }}
+    {{ bin }}/pytest {{ workers }} -m "process and not timing and not ({{ real }})" {{ args }}
 
 # Run the wall-clock tests one at a time: `all`, those with the mark `part` or those with no engine (`ours`).
 test-timing part="ours" *args:
@@ -83,14 +85,14 @@ test-compiled-scheduler *args:
 
 [private]
 test-compiled-gateway *args:
-    tree="$(scripts/compiled_tree)" && PYTHONPATH="$tree" {{ bin }}/python -m pytest -p no:cacheprovider -n auto --dist worksteal \
+    tree="$(scripts/compiled_tree)" && PYTHONPATH="$tree" {{ bin }}/python -m pytest -p no:cacheprovider {{ workers }} \
         -m "not process and not timing and not ({{ real }})" tests/contracts tests/control tests/edge tests/engines \
         tests/fleets tests/hosts tests/lessons tests/security tests/telemetry tests/wire {{ args }}
 
 # Streams under churn, large bodies, a reload, a rolling restart, engines that fail during a stream, killed gateways.
 [private]
 test-compiled-processes *args:
-    tree="$(scripts/compiled_tree)" && PYTHONPATH="$tree" {{ bin }}/python -m pytest -p no:cacheprovider -n auto --dist worksteal \
+    tree="$(scripts/compiled_tree)" && PYTHONPATH="$tree" {{ bin }}/python -m pytest -p no:cacheprovider {{ workers }} \
         -m "process and not timing and not ({{ real }})" tests/edge/test_churn.py tests/edge/test_reload.py \
         tests/edge/test_kserve.py tests/lessons/test_10_truncated_streams.py \
         tests/lessons/test_25_a_rolling_restart.py tests/hosts/cell/test_gateway.py {{ args }}
@@ -110,6 +112,10 @@ test-triton *args:
 # Run the tests with a real Ray node, one at a time.
 test-ray *args:
     {{ bin }}/pytest -m ray {{ args }}
+
+# Run the tests with a real LiteLLM proxy, one at a time.
+test-litellm *args:
+    {{ bin }}/pytest -m litellm {{ args }}
 
 # Run the cell tests with real stores, one at a time, because all processes of a cell share the cores.
 test-cell *args:
@@ -183,10 +189,20 @@ bench-core *args:
 sim-live *args:
     {{ bin }}/python -m bench.sim_vs_live "$@"
 
+# Measure live attainment with and without overflow to LiteLLM, and check its bill (docs/guides/hosted-overflow.md).
+[positional-arguments]
+hosted-overflow-live *args:
+    {{ bin }}/python -m bench.hosted_overflow_live "$@"
+
 # Compare simulated and live target attainment at 1.5 times the engines' capacity.
 [positional-arguments]
 sim-live-overload *args:
     {{ bin }}/python -m bench.sim_vs_live_overload "$@"
+
+# Check that the planned number of live engines holds the objective, and one fewer does not (docs/guides/plan.md).
+[positional-arguments]
+plan-live *args:
+    {{ bin }}/python -m bench.plan_live "$@"
 
 # Measure scale-up, recovery and interrupted streams when a gateway starts its own engines (docs/guides/fleets.md).
 [positional-arguments]
@@ -281,6 +297,11 @@ sim-overload *args:
 [positional-arguments]
 sim-validate *args:
     {{ bin }}/python -m bench.sim_validate "$@"
+
+# Calibrate vLLM on CPU, llama.cpp and a simulated engine, and report the worst errors (docs/guides/calibrate.md).
+[positional-arguments]
+calibrate-live *args:
+    {{ bin }}/python -m bench.calibrate_live "$@"
 
 # Profile the simulation of one day with a million requests.
 [positional-arguments]

@@ -31,10 +31,10 @@ from urllib.parse import urlsplit
 import uvloop
 
 from bench.cli import add_common_arguments, print_progress, report_problem, stop_cleanly_on_sigterm
-from bench.confidence import PAIRS_MIN, Interval, interval_of
 from bench.cpu_cores import TooFewCores, started_on, two_cores
 from bench.fixed_work import WorkFailed, WorkResult, run_tasks, tasks
 from bench.targets import gateway
+from headgate.simulation.report.confidence import PAIRS_MIN, RatioInterval, interval_of
 from testing.processes import MissingProgram, ProcessFailedError
 from testing.real_engines import MODEL, vllm
 
@@ -86,15 +86,15 @@ class Pairs:
     def ratios(self) -> list[float]:
         return [through / straight for through, straight in zip(self.gateway, self.direct, strict=True)]
 
-    def interval(self) -> Interval | None:
+    def interval(self) -> RatioInterval | None:
         return interval_of(self.ratios) if len(self.direct) >= PAIRS_MIN else None
 
 
-def figures_of(pairs: Pairs, interval: Interval) -> dict[str, float]:
+def figures_of(pairs: Pairs, interval: RatioInterval) -> dict[str, float]:
     return {
         "direct_tokens_per_s": round(mean(pairs.direct), 1),
         "gateway_tokens_per_s": round(mean(pairs.gateway), 1),
-        "ratio": round(interval.ratio, 4),
+        "ratio": round(interval.estimate, 4),
         "ci_low": round(interval.low, 4),
         "ci_high": round(interval.high, 4),
     }
@@ -124,14 +124,14 @@ def main(arguments: Sequence[str]) -> int:
     return 1 if missed else 0
 
 
-def table_of(pairs: Pairs, interval: Interval) -> str:
-    verdict = "met" if interval.ratio >= RATIO_MIN else "MISSED"
+def table_of(pairs: Pairs, interval: RatioInterval) -> str:
+    verdict = "met" if interval.estimate >= RATIO_MIN else "MISSED"
     known = "" if interval.half_width <= HALF_WIDTH_MAX else f"; not known to within {HALF_WIDTH_MAX:.0%}"
     return "\n".join(
         [
             f"direct          {mean(pairs.direct):8.1f} tokens/s",
             f"through gateway {mean(pairs.gateway):8.1f} tokens/s",
-            f"ratio           {interval.ratio:8.3f}   95 % interval {interval.low:.3f} to {interval.high:.3f}",
+            f"ratio           {interval.estimate:8.3f}   95 % interval {interval.low:.3f} to {interval.high:.3f}",
             f"pairs           {len(pairs.direct):8}{known}",
             f"minimum         {RATIO_MIN:8.2f}   {verdict}",
         ]
@@ -213,7 +213,7 @@ def run_pairs(direct: Side, through: Side, at_once: int, rest: Rest, *, give_up_
         pairs.direct.append(done["direct"])
         pairs.gateway.append(done["gateway"])
         interval = pairs.interval()
-        known = f"; so far {interval.ratio:.3f} ± {interval.half_width:.1%}" if interval else ""
+        known = f"; so far {interval.estimate:.3f} ± {interval.half_width:.1%}" if interval else ""
         print_progress(f"pair {number + 1:2}: {done['direct']:7.1f} and {done['gateway']:7.1f} tokens/s{known}")
         if interval is not None and interval.half_width <= HALF_WIDTH_MAX:
             return pairs

@@ -23,14 +23,17 @@ from typing import Final
 
 from bench import (
     batching,
+    calibrate_live,
     cell_speed,
     defaults_live,
     directory_changes,
     engine_throughput,
+    hosted_overflow_live,
     ledger_faults,
     ledger_reconciliation,
     ledger_speed,
     mirror,
+    plan_live,
     scale_live,
     scheduler_speed,
     several_cells,
@@ -65,7 +68,7 @@ COMPILED_TESTS: Final = (
     "wire",
 )
 """Directories whose process tests run on the compiled build. CI runs only some of them (`just test-compiled`)."""
-_ENGINES: Final = "llamacpp or vllm or triton or ray"
+_ENGINES: Final = "llamacpp or vllm or triton or ray or litellm"
 FAILED: Final = "exit_status"
 """Name of the figure for a command's exit status."""
 
@@ -233,6 +236,18 @@ PARTS: Final = (
         _at_most(difference_points=overload.POINTS_MAX),
         _bench("sim_vs_live_overload", "--seconds 3"),
     ),
+    Part(
+        "hosted-overflow-live",
+        _bench("hosted_overflow_live"),
+        (*_at_least(attainment_gain=hosted_overflow_live.GAIN_MIN), *_at_most(ledger_difference_nano_usd=0)),
+        _bench("hosted_overflow_live", "--seconds 2"),
+    ),
+    Part(
+        "plan-live",
+        _bench("plan_live"),
+        (*_at_least(planned_holds=len(plan_live.SEEDS)), *_at_most(one_fewer_holds=0)),
+        _bench("plan_live", "--seconds 3 --seeds 0"),
+    ),
     Part("experiments", _bench("policy", "--write --processes 2")),
     Part("scaling", _bench("scaling", "--whole --write --processes 2")),
     Part(
@@ -260,6 +275,12 @@ PARTS: Final = (
     ),
     Part("diagnosis", _bench("diagnosis"), (*_at_least(accuracy=ACCURACY_BAR), *_at_most(false_alarms=0))),
     Part("sim-validate", _bench("sim_validate")),
+    Part(
+        "calibrate-live",
+        _bench("calibrate_live"),
+        _at_most(**calibrate_live.LIMITS),
+        _bench("calibrate_live", "--engines simulated --smoke"),
+    ),
     Part("sim-day", _bench("sim_day"), (), _bench("sim_day", "--hours 0.01 --profiled-minutes 0.5")),
     Part(
         "sim-overload",
@@ -279,11 +300,11 @@ PARTS: Final = (
     ),
     Part("soak", _tests("endurance", "tests/acceptance/test_soak.py")),
     Part("endurance", _tests("endurance", "--ignore=tests/acceptance/test_soak.py")),
-    Part("engines", _tests("(llamacpp or vllm or triton or ray) and nightly")),
+    Part("engines", _tests(f"({_ENGINES}) and nightly")),
     Part("console", _tests("observability and nightly")),
     Part(
         "tests",
-        _tests("nightly and not (llamacpp or vllm or triton or ray or observability or cell)", "-n", "2"),
+        _tests(f"nightly and not ({_ENGINES} or observability or cell)", "-n", "2"),
         environment=(("HYPOTHESIS_PROFILE", "nightly"),),
     ),
     Part(

@@ -16,7 +16,7 @@ from bench.sim_vs_live_runs import RunSetup
 from bench.sim_vs_live_workload import busy_duration
 from headgate.model.engine_profile import H100X8_LLAMA_70B, EngineProfile
 from headgate.model.units import MILLISECOND, SECOND, ClassName, Duration, Instant, TenantId
-from headgate.simulation.options import CallerBehaviour, LogNormal, PoissonTraffic, Shares
+from headgate.simulation.options import CallerBehaviour, LogNormal, RateTraffic, Shares
 from headgate.simulation.workload.arrival import Arrival, Arrivals
 from headgate.simulation.workload.traffic import arrivals
 from headgate.wire.keys import digest, format_digest
@@ -64,7 +64,7 @@ class OverloadWorkload:
 
     def _drawn(self) -> Arrivals:
         """Draw one request per second. The caller rescales the times."""
-        traffic = PoissonTraffic(
+        traffic = RateTraffic(
             rate=1.0, duration_ns=_FOR_EVER, prompt=_PROMPT, output=_OUTPUT, classes=CLASSES, tenants=TENANTS
         )
         return arrivals((traffic,), seed=self.seed)

@@ -19,12 +19,12 @@ from headgate.model.policy import Model, OptimizationGoal, Policy, ServiceClass
 from headgate.model.tenant import Tenant
 from headgate.model.units import MILLISECOND, SECOND, ClassName, Duration, EndpointId, Instant, ModelName, TenantId
 from headgate.model.verdict import Incident
-from headgate.simulation.options import CallerBehaviour, EngineSpec, LogNormal, PoissonTraffic, ScenarioFault, Slowdown
+from headgate.simulation.options import CallerBehaviour, EngineSpec, LogNormal, RateTraffic, ScenarioFault, Slowdown
 from headgate.simulation.virtual.link_latencies import LinkLatencies
 from headgate.simulation.virtual.scenario import Scenario, ScenarioChange
 from headgate.simulation.workload.arrival import PREFIX_BLOCK_TOKENS, Arrival
 from headgate.simulation.workload.lengths import NORMAL_P95
-from headgate.simulation.workload.poisson import poisson_arrivals
+from headgate.simulation.workload.rate_arrivals import rate_arrivals
 
 INTERACTIVE, BATCH = ClassName("interactive"), ClassName("batch")
 MODEL = ModelName("m")
@@ -130,7 +130,7 @@ def case(
     of: World,
     *,
     alter: AlterArrival | None = None,
-    more: tuple[PoissonTraffic, ...] = (),
+    more: tuple[RateTraffic, ...] = (),
     faults: tuple[ScenarioFault, ...] = (),
     changes: tuple[ScenarioChange, ...] = (),
     specs: tuple[EngineSpec, ...] | None = None,
@@ -186,9 +186,9 @@ def traffic(
     lasts_s: float | None = None,
     prompt: LogNormal | None = None,
     tenants: tuple[tuple[str, float], ...] | None = None,
-) -> PoissonTraffic:
+) -> RateTraffic:
     span_s = of.begins_s + of.tail_s
-    return PoissonTraffic(
+    return RateTraffic(
         rate=rate,
         shift_ns=Duration(round(since_s * SECOND)),
         duration_ns=Duration(round((span_s - since_s if lasts_s is None else lasts_s) * SECOND)),
@@ -199,9 +199,9 @@ def traffic(
     )
 
 
-def _arrivals(of: World, alter: AlterArrival | None, more: tuple[PoissonTraffic, ...]) -> Iterator[Arrival]:
+def _arrivals(of: World, alter: AlterArrival | None, more: tuple[RateTraffic, ...]) -> Iterator[Arrival]:
     whole = (traffic(of, of.rate), *more)
-    streams = [poisson_arrivals(each, seed=of.seed, source=f"case {place}") for place, each in enumerate(whole)]
+    streams = [rate_arrivals(each, seed=of.seed, source=f"case {place}") for place, each in enumerate(whole)]
     merged: Iterator[Arrival] = merge(*streams, key=attrgetter("at"))
     if of.cached:
         merged = _with_prefixes(of, merged)

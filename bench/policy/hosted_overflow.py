@@ -66,7 +66,7 @@ class BillObserver:
                 for bill in each.bills:
                     name = self._pools.pop((each.request_id, bill.attempt))
                     self.requests[name] += 1
-                    self.cost[name] += bill.input_nano_usd + bill.output_nano_usd + bill.overhead_nano_usd
+                    self.cost[name] += bill.nano_usd
 
 
 def run(seed: int, *, quick: bool) -> Figures:

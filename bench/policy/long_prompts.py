@@ -26,7 +26,7 @@ from headgate.model.policy import HeadroomRules, Model, Policy, ServiceClass
 from headgate.model.tenant import Tenant
 from headgate.model.units import MILLISECOND, SECOND, ClassName, Duration, ModelName, TenantId
 from headgate.simulation.baselines.no_queue import LeastOutstanding
-from headgate.simulation.options import CallerBehaviour, LogNormal, PoissonTraffic, TraceTraffic, Uniform
+from headgate.simulation.options import CallerBehaviour, LogNormal, RateTraffic, TraceTraffic, Uniform
 from headgate.simulation.report.json_report import json_report
 from headgate.simulation.virtual.scenario import Decider, Scenario
 from headgate.simulation.workload.arrival import Arrival
@@ -86,7 +86,7 @@ def compared(requests: Sequence[Arrival], seed: int, profile: EngineProfile, *, 
 def synthetic(seed: int, length_s: float) -> list[Arrival]:
     length = Duration(round(length_s * SECOND))
     output = LogNormal(median=130, p95=450, max=1_000)
-    short = PoissonTraffic(
+    short = RateTraffic(
         rate=SHORT_RATE,
         duration_ns=length,
         prompt=LogNormal(median=400, p95=1_600, max=4_000),
@@ -94,7 +94,7 @@ def synthetic(seed: int, length_s: float) -> list[Arrival]:
         classes=((SHORT, 1.0),),
         tenants=tuple((f"team-{number}", 1.0 / number) for number in range(1, 9)),
     )
-    long = PoissonTraffic(
+    long = RateTraffic(
         rate=LONG_RATE,
         duration_ns=length,
         prompt=Uniform(24_000, 40_000),

@@ -19,7 +19,7 @@ from headgate.model.engine_profile import RTXPRO6000_LLAMA_8B
 from headgate.model.policy import Model, Policy, ServiceClass
 from headgate.model.tenant import Tenant
 from headgate.model.units import MILLISECOND, SECOND, ClassName, Duration, EndpointId, Instant, ModelName, TenantId
-from headgate.simulation.options import CallerBehaviour, LogNormal, PoissonTraffic, Uniform
+from headgate.simulation.options import CallerBehaviour, LogNormal, RateTraffic, Uniform
 from headgate.simulation.report.report import SimulationReport
 from headgate.simulation.virtual.host import VirtualHost
 from headgate.simulation.virtual.run_observer import FleetSample, RequestTrace, RunSummary
@@ -112,8 +112,8 @@ def scenario(seed: int, *, span_s: float, stream_tokens: int, burst_at_s: float,
     prompt, output = LogNormal(median=700, p95=2_500, max=6_000), LogNormal(median=130, p95=450, max=1_000)
     classes = ((str(INTERACTIVE), 1.0),)
 
-    def part(rate: float, length: Duration, answer: LogNormal | Uniform, shift_ns: Duration) -> PoissonTraffic:
-        return PoissonTraffic(
+    def part(rate: float, length: Duration, answer: LogNormal | Uniform, shift_ns: Duration) -> RateTraffic:
+        return RateTraffic(
             rate=rate,
             duration_ns=length,
             prompt=prompt,

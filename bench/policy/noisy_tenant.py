@@ -41,7 +41,7 @@ from headgate.model.units import (
     TenantId,
 )
 from headgate.simulation.baselines.no_queue import RoundRobin
-from headgate.simulation.options import CallerBehaviour, PoissonTraffic, ServeGenTraffic, TraceTraffic, Traffic, Uniform
+from headgate.simulation.options import CallerBehaviour, RateTraffic, ServeGenTraffic, TraceTraffic, Traffic, Uniform
 from headgate.simulation.report.report import SimulationReport
 from headgate.simulation.virtual.scenario import Decider, Scenario
 from headgate.simulation.workload.arrival import Arrival
@@ -135,7 +135,7 @@ def weighted(seed: int, length: Duration) -> dict[str, Any]:
         "heavy": (Uniform(100, 300), Uniform(300, 900), 30.0),
     }
     traffic = tuple(
-        PoissonTraffic(
+        RateTraffic(
             rate=rate,
             duration_ns=length,
             prompt=prompt,

@@ -22,7 +22,7 @@ from headgate.model.tenant import Tenant
 from headgate.model.ticket import Api
 from headgate.model.units import MILLISECOND, SECOND, ClassName, Duration, Instant, ModelName, TenantId
 from headgate.simulation.baselines.no_queue import RoundRobin
-from headgate.simulation.options import CallerBehaviour, LogNormal, PoissonTraffic, Uniform
+from headgate.simulation.options import CallerBehaviour, LogNormal, RateTraffic, Uniform
 from headgate.simulation.report.latency_summary import percentile
 from headgate.simulation.report.report import SimulationReport
 from headgate.simulation.virtual.host import VirtualHost
@@ -106,7 +106,7 @@ def _latencies(took_ns: Sequence[int]) -> dict[str, float]:
 
 def scenario(variant: Variant, seed: int, *, noisy_s: float) -> Scenario:
     length = Duration(round((QUIET_S + noisy_s) * SECOND))
-    ranking = PoissonTraffic(
+    ranking = RateTraffic(
         rate=RANKING_RATE,
         duration_ns=length,
         prompt=LogNormal(median=800, p95=2_000, max=3_000),
@@ -115,7 +115,7 @@ def scenario(variant: Variant, seed: int, *, noisy_s: float) -> Scenario:
         classes=((RANKING, 1.0),),
         tenants=(("search", 1.0),),
     )
-    documents = PoissonTraffic(
+    documents = RateTraffic(
         rate=DOCUMENTS_RATE,
         duration_ns=Duration(round(noisy_s * SECOND)),
         shift_ns=Duration(round(QUIET_S * SECOND)),

@@ -16,7 +16,7 @@ from headgate.model.policy import Model, Policy, ServiceClass
 from headgate.model.tenant import Tenant
 from headgate.model.units import MILLISECOND, SECOND, ClassName, Duration, EndpointId, Instant, ModelName, TenantId
 from headgate.simulation.baselines.no_queue import LeastOutstanding
-from headgate.simulation.options import CallerBehaviour, Crash, LogNormal, PoissonTraffic
+from headgate.simulation.options import CallerBehaviour, Crash, LogNormal, RateTraffic
 from headgate.simulation.virtual.host import VirtualHost
 from headgate.simulation.virtual.scenario import Decider, Scenario
 from headgate.simulation.workload.traffic import arrivals
@@ -74,7 +74,7 @@ def scenario(seed: int, outage_s: float, retries: int, decider: Callable[[], Dec
     }
     span = Duration(round((BEFORE_S + outage_s + AFTER_S) * SECOND))
     tenants = (("acme", 4.0), ("globex", 2.0), ("initech", 1.0))
-    traffic = PoissonTraffic(
+    traffic = RateTraffic(
         rate=RATE,
         duration_ns=span,
         prompt=LogNormal(median=1_000, p95=4_000, max=8_000),

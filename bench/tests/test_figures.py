@@ -6,9 +6,9 @@ from math import isclose
 import pytest
 
 from bench import engine_throughput, relay_overhead
-from bench.confidence import interval_of, students_t
 from bench.load_generator import LoadResult
 from bench.relay_thresholds import CI_THRESHOLDS, missed_ci_thresholds
+from headgate.simulation.report.confidence import interval_of, students_t
 
 GOOD = dict(CI_THRESHOLDS)
 
@@ -115,8 +115,8 @@ def test_students_t_is_correct_to_three_digits(freedom: int, exact: float) -> No
 def test_interval_contains_ratio_and_narrows_with_more_pairs() -> None:
     few, many = interval_of([0.9, 1.0, 1.1] * 3), interval_of([0.9, 1.0, 1.1] * 30)
 
-    assert few.low < few.ratio < few.high
-    assert few.ratio == pytest.approx(0.99667, abs=1e-4)
+    assert few.low < few.estimate < few.high
+    assert few.estimate == pytest.approx(0.99667, abs=1e-4)
     assert few.low == pytest.approx(0.9315, abs=2e-3)
     assert many.half_width < few.half_width / 3
 

@@ -12,14 +12,17 @@ from headgate.compose.simulation import SCHEDULERS
 from headgate.config.scenarios.load import parse
 from headgate.config.scenarios.schema import (
     CallersSection,
+    DaySection,
     EnginesSection,
     FaultSection,
     LengthsSection,
+    RampSection,
     RandomFaultsSection,
     ScenarioFile,
     SchedulerSection,
     SimulatedPoolSection,
     SimulatedTenantSection,
+    SpikeSection,
     TrafficSection,
 )
 from headgate.config.scenarios.traces import SOURCES
@@ -39,6 +42,9 @@ SECTIONS: dict[str, type[Section]] = {
     "`callers.NAME`": CallersSection,
     "`traffic[]`": TrafficSection,
     "`traffic[].prompt` and `traffic[].output`": LengthsSection,
+    "`traffic[].ramp`": RampSection,
+    "`traffic[].spikes[]`": SpikeSection,
+    "`traffic[].day`": DaySection,
     "`faults[]`": FaultSection,
     "`faults[].random`": RandomFaultsSection,
 }

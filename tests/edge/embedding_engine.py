@@ -88,6 +88,7 @@ class FakeAnswer:
         self.content_type = "application/json"
         self.reports_progress = False
         self.usage_estimated = False
+        self.secret = ""
         self.closed = False
         self._body = body
 

@@ -73,6 +73,7 @@ class Talker:
     content_type = "text/event-stream"
     reports_progress = False
     usage_estimated = False
+    secret = ""
 
     def __init__(self) -> None:
         self.asked = asyncio.Event()

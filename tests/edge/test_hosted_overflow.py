@@ -1,6 +1,7 @@
 """A gateway with engines of its own and a hosted provider: overflow, rate limits, keys and data residency."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -8,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from headgate.wire.keys import digest, format_digest
 from testing.fake_engine import Behaviour, FakeEngine
 from testing.gateway import Config, GatewayInLoop, a_config, chat, gateway_in_loop
+from testing.hosted_overflow import BANK_KEY, last_dispatch, overflow_config, steps_of
 
-KEY, SECRET = "canary-provider-key", "a secret that is only for tests"
+KEY = "canary-provider-key"
 
 
 @asynccontextmanager
@@ -25,29 +26,9 @@ async def stage(folder: Path, **overflow: Any) -> AsyncIterator[tuple[FakeEngine
 
 
 def config_for(own: FakeEngine, provider: FakeEngine, **overflow: Any) -> Config:
-    config = a_config(own.url, in_flight_max=1)
-    config["pools"]["cloud"] = {
-        "engine": "provider",
-        "endpoints": [provider.url],
-        "in_flight_max": 8,
-        "served_model": "vendor/m",
-        "api_key": KEY,
-        "api_key_header": "x-api-key",
-        "prices": {"input_per_1m_tokens": 1, "output_per_1m_tokens": 2},
-    }
-    config["models"] = {"m": {"pools": "small", "overflow": {"pools": "cloud", "after": "100ms"} | overflow}}
-    config["key_secret"] = SECRET
-    config["tenants"]["bank"] = {
-        "data_residency": "local",
-        "keys": [format_digest(digest(SECRET.encode(), "hg-bank"))],
-    }
+    config = overflow_config(own.url, provider.url, served_model="vendor/m", api_key=KEY, **overflow)
+    config["pools"]["cloud"]["api_key_header"] = "x-api-key"
     return config
-
-
-async def explained(gateway: GatewayInLoop, request_id: str) -> dict[str, Any]:
-    """Returns the last dispatch of a request."""
-    async with gateway.http.get(f"{gateway.admin_url}/explain/{request_id}") as answer:
-        return [step for step in (await answer.json())["steps"] if step["kind"] == "dispatched"][-1]
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -59,7 +40,7 @@ async def test_request_overflows_while_the_own_engine_is_busy(tmp_path: Path, *,
         async with gateway.post(chat("second", stream=stream), headers={"x-request-id": "r-second"}) as answer:
             body, request_id = await answer.read(), answer.headers["x-request-id"]
         received = await provider.next_request()
-        step = await explained(gateway, request_id)
+        step = await last_dispatch(gateway, request_id)
         blocking.resume.set()
         async with await first as answer:
             first_status = answer.status
@@ -78,7 +59,7 @@ async def test_request_of_a_local_tenant_waits_for_the_own_engine(tmp_path: Path
         own.script.append(Behaviour(hang_before_head=True))
         first = asyncio.ensure_future(gateway.post(chat("first")))
         blocking = await own.next_request()
-        headers = {"authorization": "Bearer hg-bank"}
+        headers = {"authorization": f"Bearer {BANK_KEY}"}
         second = asyncio.ensure_future(gateway.post(chat("second"), headers=headers))
         # A request of another tenant shows that the provider is free and that the decision has been made.
         async with gateway.post(chat("third")) as answer:
@@ -142,3 +123,29 @@ async def test_wrong_key_is_reported_without_the_key(tmp_path: Path, caplog: pyt
             status = await gateway.wait_for_status(rejected)
 
     assert KEY not in repr(status) + caplog.text
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses", "/v1/messages"])
+@pytest.mark.parametrize("engine_type", ["provider", "vllm"])
+async def test_quoted_errors_within_a_response_do_not_contain_the_key(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, path: str, engine_type: str, *, stream: bool
+) -> None:
+    said = f"wrong key {KEY}"
+    async with FakeEngine(models=("vendor/m",), api_key=KEY) as engine:
+        config = a_config(engine.url, engine=engine_type, served_model="vendor/m", quote_engine_errors=True)
+        config["pools"]["small"]["api_key"] = KEY
+        async with gateway_in_loop(config, tmp_path) as gateway:
+            body = json.dumps({"error": {"message": said, "type": "server_error"}}).encode()
+            engine.behaviour = (
+                Behaviour(tokens=4, error_after=2, error=said)
+                if stream
+                else Behaviour(body=body, content_type="application/json")
+            )
+            question = {"model": "m", "input": "hi"} if path == "/v1/responses" else chat(max_tokens=9)
+            async with gateway.post(question | {"stream": stream}, path) as answer:
+                received = await answer.text()
+                steps = repr(await steps_of(gateway, answer.headers["x-request-id"]))
+
+    assert "wrong key ***" in steps
+    assert KEY not in received + steps + caplog.text

@@ -141,6 +141,37 @@ async def test_copy_continues_when_the_caller_disconnects(tmp_path: Path) -> Non
         await pair.wait_for_results(completed=1)
 
 
+@pytest.mark.parametrize("stream", [True, False])
+async def test_copy_is_sent_once_the_response_begins(tmp_path: Path, *, stream: bool) -> None:
+    async with mirrored(tmp_path) as pair:
+        pair.stable.behaviour = Behaviour(hang_after=0)
+        asking = asyncio.create_task(_completed(pair, stream=stream))
+        original = await pair.stable.next_request()
+        copies_before = (await pair.gateway.status())["held"]["mirrors"]
+        original.resume.set()
+        assert await asking == 200
+        await pair.wait_for_results(completed=1)
+
+    assert copies_before == 0
+    assert len(pair.candidate.requests) == 1
+
+
+async def test_request_without_a_response_is_not_copied(tmp_path: Path) -> None:
+    async with mirrored(tmp_path) as pair:
+        pair.stable.behaviour = Behaviour(status=400)
+        status = await _completed(pair, stream=True)
+        await pair.gateway.wait_until_idle()
+
+        assert (status, await pair.results(), pair.candidate.requests) == (400, {}, [])
+
+
+async def _completed(pair: Pair, *, stream: bool) -> int:
+    """Sends a request, reads the whole response and returns its status."""
+    async with pair.gateway.post(chat(stream=stream)) as answer:
+        await answer.read()
+        return answer.status
+
+
 async def test_only_idle_capacity_is_used(tmp_path: Path) -> None:
     async with mirrored(tmp_path, places=1) as pair:
         pair.candidate.behaviour = Behaviour(hang_after=0)

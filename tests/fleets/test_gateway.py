@@ -120,6 +120,23 @@ async def test_endpoints_follow_a_dns_name(tmp_path: Path) -> None:
             )
 
 
+async def test_gateway_is_ready_once_it_has_tried_to_resolve_its_dns_names(tmp_path: Path) -> None:
+    server = DnsServer(silent=True)
+    async with server.serving():
+        fleet = {"kind": "dns", "name": "engines.test", "port": 8000, "nameserver": f"127.0.0.1:{server.port}"}
+        config = a_config()
+        config["pools"]["small"]["fleet"] = fleet
+        async with gateway_in_loop(config, tmp_path, wait_for=0) as gateway:
+            async with gateway.http.get(f"{gateway.admin_url}/ready") as page:
+                before = page.status, await page.text()
+            server.silent, server.error = False, 2
+            async with asyncio.timeout(60):
+                while (status := await _status(gateway.http.get(f"{gateway.admin_url}/ready"))) != 200:
+                    assert status == 503
+
+    assert before == (503, "resolving the endpoints of pool small for the first time\n")
+
+
 @pytest.mark.process
 @pytest.mark.parametrize("how", ["killed", "terminated"])
 async def test_engines_exit_with_their_gateway(tmp_path: Path, how: str) -> None:

@@ -71,6 +71,9 @@ async def test_known_keys_work_and_unknown_keys_get_503_during_an_outage(
                 async with asyncio.timeout(60):
                     while unknown.total() < ANSWERS:
                         await asyncio.sleep(0.01)
+                    # On a busy machine, callers without a valid key get most of the answers.
+                    while seen.total() <= CALLERS:
+                        await asyncio.sleep(0.01)
             status, body, headers = await asked(gateway, "hg-another")
             before = seen.total()
             come_back(server)

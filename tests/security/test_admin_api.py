@@ -5,6 +5,7 @@ is parsed and does not reach the directory.
 """
 
 import json
+import re
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
@@ -20,11 +21,13 @@ from headgate.edge.admin.rollouts import rollout_routes
 from headgate.edge.admin.route_permissions import ADMIN_API, API_PERMISSIONS
 from headgate.edge.admin.shares import share_routes
 from headgate.edge.admin.tenants import EXPIRES_S_MAX, tenant_routes
+from headgate.edge.admin.traffic import traffic_routes
 from headgate.edge.client import Client, Headers
 from headgate.model.units import TenantId
 from headgate.ports.admin_roles import ROLES, Operator, Permission, Role, granted, permissions_of
 from headgate.ports.directory import Actor, TenantRow, TenantSettings
 from headgate.ports.read_audit import ReadAudit
+from headgate.ports.traffic import TrafficPage
 from headgate.telemetry.audit.read_log import ReadLog
 from headgate.wire.keys import digest
 from testing.fake_engine import FakeEngine
@@ -60,6 +63,8 @@ NEEDS = {
     "rollouts/abort": "operate",
     "audit/list": "read",
     "audit/reads": "audit",
+    "traffic/start": "record",
+    "traffic/read": "record",
     "shares/assign": "shares",
     "shares/report": "shares",
 }
@@ -70,10 +75,10 @@ HAVE = {
     "viewer": {"read", "cost"},
     "operator": {"read", "cost", "operate"},
     "accountant": {"cost", "budgets"},
-    "admin": {"read", "cost", "budgets", "keys", "operate", "audit"},
+    "admin": {"read", "cost", "budgets", "keys", "operate", "audit", "record"},
 }
 """Permissions of each role."""
-PERMISSIONS = ("read", "cost", "budgets", "keys", "operate", "audit", "shares")
+PERMISSIONS = ("read", "cost", "budgets", "keys", "operate", "audit", "record", "shares")
 WHOLE = {
     "tenants/list": {"under": "acme", "after": "acme"},
     "tenants/create": {"tenant": "acme", "classes": ["c"], "models": ["m"], "plan": "free"},
@@ -102,6 +107,8 @@ WHOLE = {
     "rollouts/abort": {"model": "m"},
     "audit/list": {},
     "audit/reads": {"before": "1.1.", "tenant": "acme"},
+    "traffic/start": {},
+    "traffic/read": {"recording": "0" * 32},
 }  # fmt: skip
 """Body for each route, with all of its text fields. `test_admin_shares.py` tests the bodies of the other routes."""
 FREE = {"after", "classes", "models", "class", "model", "target", "reason", "override", "candidate", "base"}
@@ -159,6 +166,10 @@ class FakeWire:
 async def taken_over() -> None: ...
 
 
+def a_page() -> TrafficPage:
+    return TrafficPage("0" * 32, 0)
+
+
 def api(directory: FakeDirectory, reads: ReadAudit | None = None, targets: Collection[str] | None = None) -> AdminApi:
     others = {
         **tenant_routes(directory, SECRET),  # type: ignore[arg-type]
@@ -166,6 +177,7 @@ def api(directory: FakeDirectory, reads: ReadAudit | None = None, targets: Colle
         **cost_routes(directory),  # type: ignore[arg-type]
         **rollout_routes(directory),  # type: ignore[arg-type]
         **share_routes(lambda _: {}, dict),
+        **traffic_routes(lambda _: a_page(), a_page, lambda *_, **__: a_page()),
     }
     return AdminApi(directory, AUTH, taken_over, lambda _: targets, reads or ReadLog(None, ""), more_routes=others)  # type: ignore[arg-type]
 
@@ -298,7 +310,7 @@ def texts(kind: type[AdminBody]) -> set[str]:
     """Return the names of the body's fields that contain text."""
     schema = msgspec.json.schema(kind)
     fields = schema["$defs"][kind.__name__]["properties"]
-    return {name for name, said in fields.items() if '"integer"' not in json.dumps(said)}
+    return {name for name, said in fields.items() if not re.search('"(integer|boolean)"', json.dumps(said))}
 
 
 @pytest.mark.parametrize("path", WHOLE)

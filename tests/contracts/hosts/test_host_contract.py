@@ -15,6 +15,7 @@ from headgate.core.events import (
     EndpointReady,
     Event,
     PolicyChanged,
+    RequestArrived,
     RequestWithdrawn,
     TimerFired,
     WithdrawalCause,
@@ -151,6 +152,21 @@ async def test_queued_request_expires_without_further_events(host: Host) -> None
     end = await order(host.open(a_ticket("b"), never))
     assert isinstance(end, End)
     assert end.outcome is Outcome.QUEUE_TIMEOUT
+
+
+async def test_added_observer_sees_requests_until_it_is_removed(host: Host) -> None:
+    first, second = Recorder(), Recorder()
+    remove_first, remove_second = host.add_observer(first), host.add_observer(second)
+    await order(host.open(a_ticket("a"), never))
+    remove_first()
+    host.open(a_ticket("b"), never)
+    remove_second()
+    host.open(a_ticket("c"), never)
+
+    def arrived(recorder: Recorder) -> list[str]:
+        return [event.ticket.request_id for event, _, _ in recorder.seen if isinstance(event, RequestArrived)]
+
+    assert (arrived(first), arrived(second)) == (["a"], ["a", "b"])
 
 
 async def test_request_for_an_unknown_model_is_rejected_immediately(host: Host) -> None:

@@ -111,6 +111,8 @@ class DnsFleet:
             misses_max=options.misses_max, empty_s_max=options.empty_after_ns / SECOND, endpoints_max=endpoints_max
         )
         self._resolve_task: asyncio.Task[None] | None = None
+        self.looked_up = False
+        """Whether the first lookup has ended, even if it failed."""
         self._failures = 0
         """Number of consecutive failed lookups. An empty response is not a failure, because there may be no ready
         engine.
@@ -162,10 +164,13 @@ class DnsFleet:
     async def _resolve_forever(self, changed: Callable[[], None]) -> None:
         while True:
             before = self.endpoints()
-            await self._resolve_once()
-            await self._resolve_not_ready()
-            if self.endpoints() != before:
-                changed()
+            try:
+                await self._resolve_once()
+                await self._resolve_not_ready()
+                if self.endpoints() != before:
+                    changed()
+            finally:
+                self.looked_up = True
             await asyncio.sleep(self._options.resolve_interval_ns / SECOND)
 
     async def _resolve_once(self) -> None:

@@ -27,6 +27,15 @@ FLEET: Final = Dashboard(
             (gauge("headgate_scaling_correction_ratio", "pool", aggregation="max"),),
             description="A value far from 1 means that the pool's configured speed is wrong.",
         ),
+        Panel(
+            "Measured / configured time",
+            (
+                gauge(
+                    "headgate_endpoint_measured_to_configured_time_ratio", "pool", "endpoint", "part", aggregation="max"
+                ),
+            ),
+            description="Above 1, the endpoint is slower than the pool's configured speed.",
+        ),
         Panel("Attempts in flight", (gauge("headgate_attempts_in_flight", "pool", "endpoint"),)),
         Panel("Attempts in flight by adapter", (gauge("headgate_adapter_attempts_in_flight", "pool", "adapter"),)),
         Panel(
