@@ -12,6 +12,7 @@ from headgate.cli.output.html_file import check_html_file, write_html_file
 
 if TYPE_CHECKING:
     from headgate.compose.planning import PlanOptions
+    from headgate.model.units import Duration
     from headgate.planning.plan import CapacityPlan
 
 MULTIPLIERS: Final = (0.5, 0.75, 1.0, 1.25, 1.5, 2.0)
@@ -41,9 +42,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--cold-start",
-        type=duration,
-        metavar="DURATION",
-        help="Time to replace an endpoint (default: from the scenario, otherwise 2m).",
+        type=_durations,
+        default=(),
+        metavar="LIST",
+        help="Times to replace an endpoint, such as 30s,5m (default: from the scenario, otherwise 2m).",
     )
     parser.add_argument("--seeds", type=_count, default=3, metavar="N", help="Number of random seeds (default 3).")
     parser.add_argument(
@@ -51,6 +53,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--processes", type=_count, default=1, metavar="N", help="Maximum number of processes (default 1)."
+    )
+    parser.add_argument(
+        "--no-alternatives",
+        dest="alternatives",
+        action="store_false",
+        help="Do not compare the plan with the scenario's alternatives and with a pool for long prompts.",
     )
     add_json(parser)
     parser.add_argument(
@@ -107,7 +115,8 @@ def _options(args: argparse.Namespace) -> "PlanOptions":
         multipliers=args.traffic,
         growth_per_month=args.growth,
         window_ns=args.window,
-        cold_start_ns=args.cold_start,
+        cold_starts_ns=args.cold_start,
+        alternatives=args.alternatives,
         seeds=tuple(range(args.seeds)),
         endpoints_max=args.endpoints_max,
         processes=args.processes,
@@ -133,6 +142,10 @@ def _share(text: str) -> float:
     if not 0 <= value <= TRAFFIC_MAX:
         raise argparse.ArgumentTypeError(f"must be from 0 to {TRAFFIC_MAX:g}, not {text}")
     return value
+
+
+def _durations(text: str) -> "tuple[Duration, ...]":
+    return tuple(dict.fromkeys(duration(each) for each in text.split(",")))
 
 
 def _multipliers(text: str) -> tuple[float, ...]:

@@ -46,9 +46,9 @@ class PlanVerdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Outage:
-    """The first endpoint of a pool crashes with all its requests, and is replaced."""
+    """Endpoints crash at the same time, with all their requests, and are replaced."""
 
-    pool: PoolName
+    endpoints: tuple[EndpointId, ...]
     crash_at: Instant
     """Time since the start of the window."""
     away_ns: Duration
@@ -182,14 +182,14 @@ def examine(arrivals: Iterable[Arrival], speed: EngineSpeed, *, span_ns: Duratio
     )
 
 
-def outage_in(workload: Workload, pool: PoolName, away_ns: Duration) -> Outage:
+def outage_in(workload: Workload, endpoints: tuple[EndpointId, ...], away_ns: Duration) -> Outage:
     """Returns an outage in a window that also covers the recovery, if the workload is long enough.
 
     Half of the usual window precedes the crash, so that the engines have filled up. The other half, and half of the
     outage's duration, follow the replacement.
     """
     window_ns = min(workload.span_ns, workload.window_ns + 3 * away_ns // 2)
-    return Outage(pool, Instant(workload.window_ns // 2), away_ns, Duration(window_ns))
+    return Outage(endpoints, Instant(workload.window_ns // 2), away_ns, Duration(window_ns))
 
 
 def only_window(scenario: Scenario, workload: Workload) -> Scenario:
