@@ -55,7 +55,7 @@ def plan_scenario(settings: ScenarioSettings, options: PlanOptions) -> CapacityP
     """Raises `WorkloadError` if the scenario cannot be planned, and `NoPlan` if no fleet holds its objectives."""
     if not settings.objectives:
         raise WorkloadError("the scenario has no objectives; set the share of good requests, such as interactive: 99%")
-    runs = _CaseRuns(_without_faults(settings), options)
+    runs = _CaseRuns(without_faults(settings), options)
     workload = runs.workload(1.0)
     given = PlanInput(
         title=settings.title,
@@ -87,7 +87,7 @@ def _search(runs: "_CaseRuns", settings: ScenarioSettings, options: PlanOptions)
 
 def _alternatives(settings: ScenarioSettings, runs: "_CaseRuns", options: PlanOptions) -> list[AlternativeFleet]:
     """Other fleets for the same traffic: those in the scenario, and splits by prompt length."""
-    fleets = [(name, _without_faults(each)) for name, each in settings.alternatives]
+    fleets = [(name, without_faults(each)) for name, each in settings.alternatives]
     fleets += _length_splits(settings, runs)
     return [
         AlternativeFleet(name, each.policy.pools, _search(runs.with_fleet(each), each, options))
@@ -109,7 +109,7 @@ def _length_splits(settings: ScenarioSettings, runs: "_CaseRuns") -> list[tuple[
     return found
 
 
-def _without_faults(settings: ScenarioSettings) -> ScenarioSettings:
+def without_faults(settings: ScenarioSettings) -> ScenarioSettings:
     return replace(settings, faults=(), scheduler="headgate")
 
 
@@ -156,14 +156,14 @@ class _CaseRuns:
 
     def window_arrivals(self) -> list[Arrival]:
         """The requests of the busiest window, for the first seed."""
-        scenario = build_scenario(self._settings, self._options.seeds[0])
-        return list(only_window(scenario, self.workload(1.0)).arrivals())
+        scenario, peak = build_scenario(self._settings, self._options.seeds[0]), self.workload(1.0)
+        return list(only_window(scenario, start=peak.start, window_ns=peak.window_ns).arrivals())
 
     def workload(self, traffic: float, window_ns: Duration | None = None) -> Workload:
         """The workload at this traffic, with a window of this or the usual length, found with the first seed."""
         key = traffic, window_ns
         if key not in self._workloads:
-            scenario = build_scenario(_with_traffic(self._settings, traffic), self._options.seeds[0])
+            scenario = build_scenario(with_traffic(self._settings, traffic), self._options.seeds[0])
             self._workloads[key] = examine(
                 scenario.arrivals(),
                 self._speed,
@@ -199,10 +199,10 @@ def _run_case(settings: ScenarioSettings, case: PlanCase, workload: Workload) ->
     scaling: dict[PoolName, ScaledPool] = {}
     if case.autoscaled:
         engines, scaling = _autoscaled(settings, case, engines)
-    settings = replace(_with_traffic(settings, case.traffic), engines=engines, scaling=scaling)
+    settings = replace(with_traffic(settings, case.traffic), engines=engines, scaling=scaling)
     scenario = build_scenario(settings, case.seed)
     if not case.autoscaled:
-        scenario = only_window(scenario, workload)
+        scenario = only_window(scenario, start=workload.start, window_ns=workload.window_ns)
     if case.outage is not None:
         outage = case.outage
         crashes = tuple(Crash(each, outage.crash_at, outage.away_ns) for each in outage.endpoints)
@@ -225,5 +225,5 @@ def _autoscaled(
     return tuple(replace(each, standby=each.pool in counts and each.id not in first) for each in engines), scaling
 
 
-def _with_traffic(settings: ScenarioSettings, factor: float) -> ScenarioSettings:
+def with_traffic(settings: ScenarioSettings, factor: float) -> ScenarioSettings:
     return replace(settings, traffic=tuple(scaled_traffic(each, factor) for each in settings.traffic))

@@ -18,7 +18,16 @@ from typing import Final
 from headgate.model.money import NanoUsd, Price, price_at
 from headgate.model.policy import Pool, ServiceClass
 from headgate.model.units import SECOND, ClassName, Duration, EndpointId, Instant, PoolName
-from headgate.planning.cases import CaseResult, Endpoints, Outage, PlanCase, PlanVerdict, Workload, outage_in
+from headgate.planning.cases import (
+    CaseResult,
+    Endpoints,
+    Outage,
+    PlanCase,
+    PlanVerdict,
+    Workload,
+    lowest_attainment,
+    outage_in,
+)
 from headgate.planning.search import EndpointSearch, NoPlan, one_fewer
 from headgate.planning.zones import Zones, enough_without_a_zone, zone_losses
 from headgate.simulation.report.cost import cost_per
@@ -244,7 +253,7 @@ class _Planner:
             given=given,
             endpoints=present.endpoints,
             endpoints_without_headroom=without_headroom,
-            attainment=_lowest(results),
+            attainment=lowest_attainment(results),
             cost=present.cost,
             curve=curve,
             next_step=self._next_step(present, curve),
@@ -330,7 +339,7 @@ class _Planner:
         results = self._search.results(cases)
         verdicts = {each.verdict(self._given.objectives) for each in results}
         verdict = max(verdicts, key=list(PlanVerdict).index)
-        return WhatIf(name, endpoints, _lowest(results), verdict, results[0].window_ns, outage)
+        return WhatIf(name, endpoints, lowest_attainment(results), verdict, results[0].window_ns, outage)
 
     def _alternative(self, fleet: AlternativeFleet) -> Alternative:
         needed, seed = 1 + self._given.headroom, self._given.seeds[0]
@@ -374,7 +383,7 @@ class _Planner:
         scaled = sum(_scaled(prices[pool].of_time(paid), DAY_NS, result.elapsed_ns) for pool, paid in paid_ns.items())
         return Autoscaled(
             endpoints_mean=sum(paid_ns.values()) / result.elapsed_ns,
-            attainment=_lowest([result]),
+            attainment=lowest_attainment([result]),
             verdict=result.verdict(self._given.objectives),
             cost_per_day=NanoUsd(scaled),
             fixed_cost_per_day=NanoUsd(sum(count * prices[pool].of_time(DAY_NS) for pool, count in endpoints)),
@@ -391,8 +400,3 @@ def _taken(lost: Endpoints) -> str:
 
 def _scaled(amount: int, part: int, whole: int) -> int:
     return (2 * amount * part + whole) // (2 * whole) if whole else 0
-
-
-def _lowest(results: Sequence[CaseResult]) -> dict[ClassName, float]:
-    names = dict.fromkeys(name for each in results for name in each.classes)
-    return {name: min(each.classes[name].attainment for each in results if name in each.classes) for name in names}

@@ -123,6 +123,7 @@ def _settings(
         objectives={ClassName(name): share for name, share in file.objectives.items()},
         traffic=traffic_settings(file.traffic, file.duration, names, traces, report),
         zones={PoolName(name): tuple(section.zones) for name, section in file.pools.items() if section.zones},
+        gpus={PoolName(name): section.gpus for name, section in file.pools.items()},
         faults=fault_settings(file, engines, report),
         duration_ns=None if file.duration is None else Duration(file.duration),
         probe_every_ns=Duration(file.probe_interval),

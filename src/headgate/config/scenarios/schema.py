@@ -87,6 +87,7 @@ class SimulatedPoolSection(Section, frozen=True):
     output_tokens_max: Positive | None = None
     prices: Annotated[list[PriceSection], Meta(extra={"alone": True})] = []
     zones: list[ZoneName] = field(default_factory=list[str])
+    gpus: Positive = 1
 
 
 class AlternativeSection(Section, frozen=True):

@@ -35,6 +35,8 @@ class ScenarioSettings:
     probe_every_ns: Duration
     scrape_every_ns: Duration
     progress_every_ns: Duration
+    gpus: Mapping[PoolName, int]
+    """GPUs of one engine in each pool, for capacity plans."""
     alternatives: tuple[tuple[str, "ScenarioSettings"], ...] = ()
     """The scenario with other fleets, by name, for capacity plans."""
     warnings: tuple[str, ...] = ()
