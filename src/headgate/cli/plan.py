@@ -198,7 +198,9 @@ def _share(text: str) -> float:
 
 
 def _durations(text: str) -> "tuple[Duration, ...]":
-    return tuple(dict.fromkeys(duration(each) for each in text.split(",")))
+    from headgate.model.units import Duration
+
+    return tuple(dict.fromkeys(Duration(duration(each)) for each in text.split(",")))
 
 
 def _multipliers(text: str) -> tuple[float, ...]:
