@@ -23,6 +23,8 @@ from testing.simulated_engines import simulated_engines
 
 ENGINES: Final = (1, 3)
 SCRAPE_S_MAX: Final = 30.0
+PROCESS_MAX: Final = 5_000
+"""Target for the series of a process."""
 
 
 def series(engines: int) -> int:

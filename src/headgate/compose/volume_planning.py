@@ -116,7 +116,7 @@ def _is_servegen(settings: ScenarioSettings) -> bool:
 
 def _sample(settings: ScenarioSettings, seed: int) -> tuple[float, list[Arrival]]:
     """Returns the factor and the arrivals of thinned traffic with about `SAMPLE_REQUESTS`, or of all of the traffic."""
-    factor = 1e-5
+    factor = 1e-4
     while True:
         try:
             arrivals = list(build_scenario(with_traffic(settings, factor), seed).arrivals())
@@ -136,14 +136,16 @@ def _size_cell(settings: ScenarioSettings, mix: DayMix, load: CellLoad, options:
     settings = with_traffic(settings, load.traffic)
     if _is_servegen(settings):
         settings = _from_peaks(settings, mix, window_ns)
+    scenarios = [_window(build_scenario(settings, seed), mix, window_ns) for seed in options.seeds]
     known: dict[Endpoints, list[CaseResult]] = {}
 
     def run(endpoints: Endpoints) -> list[CaseResult]:
-        known[endpoints] = [_simulated(settings, mix, window_ns, endpoints, seed) for seed in options.seeds]
+        engines = sized(settings.engines, endpoints)
+        known[endpoints] = [simulate(replace(each, engines=engines, scaling={})) for each in scenarios]
         return known[endpoints]
 
     classes = _classes(settings)
-    guess = _predicted_engines(settings, mix, window_ns, classes, options.seeds[0])
+    guess = _predicted_engines(settings, scenarios[0], classes)
     endpoints = size_pools(run, classes, settings.objectives, guess=guess, endpoints_max=options.endpoints_max)
     results = known[endpoints]
     return SimulatedCell(
@@ -174,28 +176,19 @@ def _from_peaks(settings: ScenarioSettings, mix: DayMix, window_ns: Duration) ->
     return replace(settings, traffic=traffic, duration_ns=window_ns)
 
 
-def _simulated(
-    settings: ScenarioSettings, mix: DayMix, window_ns: Duration, endpoints: Endpoints, seed: int
-) -> CaseResult:
-    scenario = build_scenario(replace(settings, engines=sized(settings.engines, endpoints), scaling={}), seed)
-    return simulate(_window(scenario, mix, window_ns))
-
-
 def _window(scenario: Scenario, mix: DayMix, window_ns: Duration) -> Scenario:
-    if scenario.span_ns <= window_ns:
-        return scenario
-    return only_window(scenario, start=mix.peaks[0], window_ns=window_ns)
+    """The scenario limited to its window. Its requests are drawn once, because every round needs them."""
+    if scenario.span_ns > window_ns:
+        scenario = only_window(scenario, start=mix.peaks[0], window_ns=window_ns)
+    arrivals = tuple(scenario.arrivals())
+    return replace(scenario, arrivals=lambda: iter(arrivals))
 
 
 def _predicted_engines(
-    settings: ScenarioSettings,
-    mix: DayMix,
-    window_ns: Duration,
-    classes: Mapping[PoolName, Sequence[ClassName]],
-    seed: int,
+    settings: ScenarioSettings, scenario: Scenario, classes: Mapping[PoolName, Sequence[ClassName]]
 ) -> dict[PoolName, int]:
     """Predicts the number of engines of each pool from its engine time, which only saves simulated rounds."""
-    arrivals = list(_window(build_scenario(settings, seed), mix, window_ns).arrivals())
+    arrivals = list(scenario.arrivals())
     speeds = {each.name: each.speed for each in settings.policy.pools}
     work = {
         pool: sum(
@@ -205,7 +198,7 @@ def _predicted_engines(
         )
         for pool, names in classes.items()
     }
-    return {pool: max(1, math.ceil(cost / window_ns)) for pool, cost in work.items()}
+    return {pool: max(1, math.ceil(cost / scenario.span_ns)) for pool, cost in work.items()}
 
 
 def _classes(settings: ScenarioSettings) -> dict[PoolName, list[ClassName]]:

@@ -21,8 +21,8 @@ PROCESS_CORES: Final = 0.5
 """Planned load of a gateway process, so that bursts do not delay streams."""
 DEDICATED_CORES: Final = 0.25
 """Scheduler load from which on a cell has scheduler-only processes."""
-SCHEDULERS: Final = 2
-STORES: Final = 2
+SCHEDULERS_PER_CELL: Final = 2
+STORES_PER_CELL: Final = 2
 """Scheduler-only processes and stores of a cell: one in charge, and one to replace it."""
 ENDPOINT_ROWS_PER_DAY: Final = 8_640
 
@@ -137,8 +137,8 @@ def volume_plan(
     scheduler = measured.scheduler_cores(load.requests_per_s) + measured.WATCH_CORES.value * (
         engines / load.cells / 1_000
     )
-    schedulers = load.cells * SCHEDULERS if scheduler > DEDICATED_CORES else 0
-    processes, stores = gateways + schedulers, load.cells * STORES
+    schedulers = load.cells * SCHEDULERS_PER_CELL if scheduler > DEDICATED_CORES else 0
+    processes, stores = gateways + schedulers, load.cells * STORES_PER_CELL
     rows = round(measured.ATTEMPTS_PER_REQUEST.value * requests_per_day)
     return VolumePlan(
         requests_per_day=requests_per_day,
