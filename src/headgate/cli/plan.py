@@ -95,6 +95,9 @@ def run(args: argparse.Namespace) -> int:
 
     try:
         if args.requests_per_day is not None:
+            if args.html is not None:
+                print("headgate plan: --html has no effect with --requests-per-day; use --json", file=sys.stderr)
+                return 2
             _print_volumes(args)
             return 0
         if args.html is not None:
