@@ -103,6 +103,11 @@ def test_problems_of_an_alternative_are_reported_with_its_name(alternative: str,
     assert problem in str(failed.value)
 
 
+def test_zone_that_is_named_twice_is_reported() -> None:
+    with pytest.raises(ConfigErrors, match=r"pools\.main\.zones: names a zone twice"):
+        settings_of(ZONED.replace("[a, b]", "[a, b, a]"))
+
+
 def test_alternative_has_the_traffic_of_the_scenario() -> None:
     settings = settings_of(CHAT + ALTERNATIVES)
     [(name, more), _] = settings.alternatives

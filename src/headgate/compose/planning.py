@@ -96,9 +96,11 @@ def _alternatives(settings: ScenarioSettings, runs: "_CaseRuns", options: PlanOp
 
 
 def _length_splits(settings: ScenarioSettings, runs: "_CaseRuns") -> list[tuple[str, ScenarioSettings]]:
-    """Splits of the planned pool. Several planned pools, or one for certain lengths, are not split."""
+    """Splits of the planned pool. Several planned pools, one for certain lengths, or one of routes are not split."""
     own = [each for each in settings.policy.pools if not each.hosted]
     if len(own) != 1 or own[0].prompt_tokens_min or own[0].prompt_tokens_max is not None:
+        return []
+    if any(each.routes for each in settings.policy.models):
         return []
     [pool] = own
     found: list[tuple[str, ScenarioSettings]] = []
