@@ -204,6 +204,11 @@ sim-live-overload *args:
 plan-live *args:
     {{ bin }}/python -m bench.plan_live "$@"
 
+# Plan ServeGen's mix for 1M to 1B requests a day (docs/project/scale-plans.md). Last line: JSON.
+[positional-arguments]
+plan-scale *args:
+    {{ bin }}/python -m bench.scale_plans "$@"
+
 # Measure scale-up, recovery and interrupted streams when a gateway starts its own engines (docs/guides/fleets.md).
 [positional-arguments]
 scale-live *args:

@@ -32,6 +32,7 @@ from bench import (
     ledger_faults,
     ledger_reconciliation,
     ledger_speed,
+    metric_series,
     mirror,
     plan_live,
     scale_live,
@@ -248,6 +249,13 @@ PARTS: Final = (
         (*_at_least(planned_holds=len(plan_live.SEEDS)), *_at_most(one_fewer_holds=0)),
         _bench("plan_live", "--seconds 3 --seeds 0"),
     ),
+    Part(
+        "plan-scale",
+        _bench("scale_plans", "--write"),
+        (),
+        _bench("scale_plans", "--scenario scenarios/plan.yaml --volumes 200k"),
+    ),
+    Part("metric-series", _bench("metric_series"), _at_most(process=metric_series.PROCESS_MAX)),
     Part("experiments", _bench("policy", "--write --processes 2")),
     Part("scaling", _bench("scaling", "--whole --write --processes 2")),
     Part(

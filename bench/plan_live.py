@@ -15,7 +15,7 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,8 +60,16 @@ def workload(seconds: float) -> dict[str, Any]:
     return {"duration": f"{seconds:g}s", "callers": {CLASS: dict(TARGETS)}, "traffic": [source]}
 
 
-def planned_engines(folder: Path, *, seconds: float, seeds: Sequence[int]) -> int:
-    """Return the number of engines in the plan for all seeds."""
+@dataclass(frozen=True, slots=True)
+class Planned:
+    engines: int
+    attainment: float
+    """Lowest simulated attainment over all seeds."""
+    attainment_one_fewer: float | None
+
+
+def planned_engines(folder: Path, *, seconds: float, seeds: Sequence[int]) -> Planned:
+    """Return the number of engines in the plan for all seeds, and what the simulation expects of it."""
     pool = {"engines": [{"profile": PROFILE}], "in_flight_max": IN_FLIGHT_MAX, "prices": {"per_hour": 2.5}}
     scenario = {
         "title": "A workload that fits on one machine",
@@ -73,13 +81,15 @@ def planned_engines(folder: Path, *, seconds: float, seeds: Sequence[int]) -> in
     file = folder / "plan.yaml"
     file.write_text(yaml.safe_dump(scenario))
     arguments = ("--headroom", "0%", "--traffic", "1", "--window", f"{seconds:g}s", "--seeds", str(max(seeds) + 1))
+    arguments = (*arguments, "--no-alternatives")
     done = subprocess.run(
         [*HEADGATE, "plan", str(file), *arguments, "--json"], capture_output=True, text=True, check=False
     )
     if done.returncode:
         raise FailedRequests(f"headgate plan failed: {done.stderr.strip()}")
-    endpoints: Mapping[str, int] = json.loads(done.stdout)["endpoints"]
-    return endpoints["main"]
+    plan = json.loads(done.stdout)
+    fewer = [each["attainment"][CLASS] for each in plan["what_if"] if each["outage"] is None]
+    return Planned(plan["endpoints"]["main"], plan["attainment"][CLASS], min(fewer, default=None))
 
 
 def live_run(folder: Path, *, engines: int, seconds: float, seed: int) -> LiveRun:
@@ -108,16 +118,18 @@ def live_run(folder: Path, *, engines: int, seconds: float, seed: int) -> LiveRu
     return run
 
 
-def figures_of(planned: int, runs: Sequence[LiveRun]) -> dict[str, Any]:
-    at_plan = [each for each in runs if each.engines == planned]
-    fewer = [each for each in runs if each.engines < planned]
+def figures_of(planned: Planned, runs: Sequence[LiveRun]) -> dict[str, Any]:
+    at_plan = [each for each in runs if each.engines == planned.engines]
+    fewer = [each for each in runs if each.engines < planned.engines]
     return {
         "seeds": len(at_plan),
-        "planned": planned,
+        "planned": planned.engines,
         "planned_holds": sum(each.holds for each in at_plan),
         "one_fewer_holds": sum(each.holds for each in fewer),
         "planned_attainment_min": round(min(each.attainment for each in at_plan), 4),
         "one_fewer_attainment_max": round(max(each.attainment for each in fewer), 4),
+        "simulated_planned_attainment_min": planned.attainment,
+        "simulated_one_fewer_attainment_min": planned.attainment_one_fewer,
         "behind": sum(each.behind for each in runs),
     }
 
@@ -129,13 +141,13 @@ def main(words: Sequence[str] | None = None) -> int:
         with tempfile.TemporaryDirectory(prefix="headgate-plan-live-") as name:
             folder = Path(name)
             planned = planned_engines(folder, seconds=arguments.seconds, seeds=arguments.seeds)
-            print_progress(f"the plan has {planned} engines for {RATE:g} requests/s")
-            if planned < 2:
+            print_progress(f"the plan has {planned.engines} engines for {RATE:g} requests/s")
+            if planned.engines < 2:
                 raise FailedRequests("the plan has a single engine, so there is no smaller fleet to compare with")
             runs = [
                 live_run(folder, engines=engines, seconds=arguments.seconds, seed=seed)
                 for seed in arguments.seeds
-                for engines in (planned, planned - 1)
+                for engines in (planned.engines, planned.engines - 1)
             ]
     except (FailedRequests, ProcessFailedError) as problem:
         return report_problem("plan-live", str(problem))

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from bench.plan_live import OBJECTIVE, LiveRun, figures_of, planned_engines, workload
+from bench.plan_live import OBJECTIVE, LiveRun, Planned, figures_of, planned_engines, workload
 from headgate.config.scenarios.workload import parse_workload
 
 
@@ -16,13 +16,15 @@ def test_figures_count_the_seeds_for_which_each_fleet_holds() -> None:
         for engines, attainment in ((3, planned), (2, fewer))
     ]
 
-    assert figures_of(3, runs) == {
+    assert figures_of(Planned(3, 0.98, 0.72), runs) == {
         "seeds": 3,
         "planned": 3,
         "planned_holds": 2,
         "one_fewer_holds": 1,
         "planned_attainment_min": 0.94,
         "one_fewer_attainment_max": OBJECTIVE,
+        "simulated_planned_attainment_min": 0.98,
+        "simulated_one_fewer_attainment_min": 0.72,
         "behind": 2,
     }
 
@@ -35,4 +37,8 @@ def test_plan_and_load_test_have_the_same_workload(tmp_path: Path) -> None:
 
 @pytest.mark.process
 def test_workload_needs_several_engines(tmp_path: Path) -> None:
-    assert planned_engines(tmp_path, seconds=10.0, seeds=(0,)) >= 2
+    planned = planned_engines(tmp_path, seconds=10.0, seeds=(0,))
+
+    assert planned.engines >= 2
+    assert planned.attainment_one_fewer is not None
+    assert planned.attainment_one_fewer < OBJECTIVE <= planned.attainment

@@ -72,6 +72,10 @@ def test_invalid_scenario_is_reported_with_its_line(headgate: Headgate, tmp_path
 @pytest.mark.parametrize(
     ("option", "value", "problem"),
     [
+        ("--requests-per-day", "many", 'expected numbers such as 500k,10M,1B, not "many"'),
+        ("--requests-per-day", "1M,10", "each number must be from 1k to 100B, not 1M,10"),
+        ("--core-per-hour", "0", 'expected a number above 0 and below 10000, not "0"'),
+        ("--cold-start", "2m,soon", 'expected a duration with its unit, such as 250ms, 10s, 5m or 1h, not "soon"'),
         ("--headroom", "much", 'expected a share such as 0.7 or 70%, not "much"'),
         ("--growth", "20000%", "must be from 0 to 100, not 20000%"),
         ("--traffic", "1,x", 'expected numbers such as 0.5,1,2, not "1,x"'),
@@ -92,3 +96,20 @@ def test_page_that_cannot_be_written_is_reported_before_the_run(headgate: Headga
 
     assert said.code == 2
     assert "directory gone does not exist" in said.err
+
+
+def test_requests_per_day_are_planned_in_cells(headgate: Headgate, scenario: str) -> None:
+    volumes = ("--requests-per-day", "1M,100k", "--cell-requests-per-s", "10")
+    said = headgate("plan", scenario, *FAST[2:], *volumes, "--json")
+    plan = json.loads(said.out)
+
+    assert (said.code, said.err) == (0, "")
+    assert [each["requests_per_day"] for each in plan["volumes"]] == [100_000, 1_000_000]
+    assert [each["load"]["cells"] for each in plan["volumes"]] == [1, 2]
+
+
+def test_report_of_requests_per_day_has_no_page(headgate: Headgate, scenario: str) -> None:
+    said = headgate("plan", scenario, "--requests-per-day", "1M", "--html", "plan.html")
+
+    assert (said.code, said.out) == (2, "")
+    assert "--html has no effect with --requests-per-day; use --json" in said.err

@@ -12,6 +12,7 @@ from headgate.cli.simulate import SCHEDULERS as OFFERED
 from headgate.compose.simulation import SCHEDULERS
 from headgate.config.scenarios.load import parse
 from headgate.config.scenarios.schema import (
+    AlternativeSection,
     CallersSection,
     DaySection,
     EnginesSection,
@@ -39,6 +40,7 @@ SECTIONS: dict[str, type[Section]] = {
     "`scheduler`": SchedulerSection,
     "`pools.NAME`": SimulatedPoolSection,
     "`pools.NAME.engines[]`": EnginesSection,
+    "`alternatives.NAME`": AlternativeSection,
     "`tenants.NAME`": SimulatedTenantSection,
     "`callers.NAME`": CallersSection,
     "`traffic[]`": SimulatedTrafficSection,

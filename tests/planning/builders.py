@@ -26,7 +26,13 @@ duration: 30s
 traffic:
   - {rate: 12, classes: interactive, tenants: {a: 2, b: 1}, prompt: 100:900, output: 200:400}
 """
-QUICK = PlanOptions(multipliers=(0.5, 1.0, 2.0), seeds=(0, 1), window_ns=Duration(20 * SECOND), today=date(2026, 1, 1))
+QUICK = PlanOptions(
+    multipliers=(0.5, 1.0, 2.0),
+    seeds=(0, 1),
+    window_ns=Duration(20 * SECOND),
+    today=date(2026, 1, 1),
+    alternatives=False,
+)
 
 
 def settings_of(text: str = CHAT) -> ScenarioSettings:

@@ -61,11 +61,7 @@ def test_highest_mean_of_a_short_workload_is_its_mean() -> None:
 
 def test_window_of_a_scenario_starts_at_zero() -> None:
     scenario = build_scenario(settings_of(), 0)
-    workload = replace(
-        examine(scenario.arrivals(), SPEED, span_ns=scenario.span_ns, window_ns=Duration(5 * SECOND)),
-        start=Instant(10 * SECOND),
-    )
-    window = only_window(scenario, workload)
+    window = only_window(scenario, start=Instant(10 * SECOND), window_ns=Duration(5 * SECOND))
     inside = [each for each in scenario.arrivals() if 10 * SECOND <= each.at < 15 * SECOND]
 
     assert window.span_ns == 5 * SECOND

@@ -10,7 +10,7 @@ import pytest
 from headgate.compose.planning import PlanOptions
 from headgate.config.load import parse
 from headgate.model.money import NANO_USD_PER_USD
-from headgate.model.units import SECOND, ClassName, Duration, Instant, PoolName
+from headgate.model.units import SECOND, ClassName, Duration, EndpointId, Instant, PoolName
 from headgate.planning.cases import Outage, PlanVerdict
 from headgate.planning.plan import CapacityPlan, requests_per_day
 from headgate.planning.plan_page import render_plan_page
@@ -205,13 +205,17 @@ def test_number_of_processes_does_not_change_the_plan() -> None:
 
 
 def test_window_of_an_outage_covers_the_replacement() -> None:
-    options = replace(TIGHT, window_ns=Duration(10 * SECOND), cold_start_ns=Duration(8 * SECOND))
+    options = replace(TIGHT, window_ns=Duration(10 * SECOND), cold_starts_ns=(Duration(8 * SECOND),))
     plan = plan_of(options=options, multipliers=(1.0,), seeds=(0,))
     [replaced] = [each for each in plan.what_if if "replaced in 8 s" in each.name]
 
     assert replaced.window_ns == (10 + 12) * SECOND
-    assert replaced.outage == Outage(MAIN, Instant(5 * SECOND), Duration(8 * SECOND), Duration(22 * SECOND))
-    assert "crashes after 5 s, with all its requests; 22 s are simulated\n" in render_plan(plan, 200)
+    assert replaced.outage == Outage(
+        (EndpointId("main/0"),), Instant(5 * SECOND), Duration(8 * SECOND), Duration(22 * SECOND)
+    )
+    assert "an endpoint that is replaced crashes after 5 s, with all its requests; 22 s are simulated\n" in render_plan(
+        plan, 200
+    )
     assert "the workload ends" not in render_plan(plan, 200)
 
 

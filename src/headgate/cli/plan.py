@@ -12,10 +12,14 @@ from headgate.cli.output.html_file import check_html_file, write_html_file
 
 if TYPE_CHECKING:
     from headgate.compose.planning import PlanOptions
+    from headgate.config.scenarios.settings import ScenarioSettings
+    from headgate.model.units import Duration
     from headgate.planning.plan import CapacityPlan
 
 MULTIPLIERS: Final = (0.5, 0.75, 1.0, 1.25, 1.5, 2.0)
 TRAFFIC_MAX: Final = 100.0
+VOLUME_MIN: Final = 1_000
+VOLUME_MAX: Final = 100 * 10**9
 EPILOG: Final = """\
 The scenario needs objectives, such as `objectives: {interactive: 99%}`. Most runs simulate only the busiest window of
 the workload. docs/guides/plan.md explains the result.
@@ -41,9 +45,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--cold-start",
-        type=duration,
-        metavar="DURATION",
-        help="Time to replace an endpoint (default: from the scenario, otherwise 2m).",
+        type=_durations,
+        default=(),
+        metavar="LIST",
+        help="Times to replace an endpoint, such as 30s,5m (default: from the scenario, otherwise 2m).",
     )
     parser.add_argument("--seeds", type=_count, default=3, metavar="N", help="Number of random seeds (default 3).")
     parser.add_argument(
@@ -51,6 +56,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--processes", type=_count, default=1, metavar="N", help="Maximum number of processes (default 1)."
+    )
+    parser.add_argument(
+        "--requests-per-day",
+        type=_volumes,
+        metavar="LIST",
+        help="Plan cells, gateways and GPUs for these volumes, such as 1M,10M,1B, instead of the scenario's own.",
+    )
+    parser.add_argument(
+        "--cell-requests-per-s",
+        type=_positive,
+        metavar="N",
+        help="Maximum requests per second of a cell, for --requests-per-day (default 1000, as measured).",
+    )
+    parser.add_argument(
+        "--core-per-hour",
+        type=_positive,
+        default=0.05,
+        metavar="USD",
+        help="Price of a CPU core, for --requests-per-day (default 0.05).",
+    )
+    parser.add_argument(
+        "--no-alternatives",
+        dest="alternatives",
+        action="store_false",
+        help="Do not compare the plan with the scenario's alternatives and with a pool for long prompts.",
     )
     add_json(parser)
     parser.add_argument(
@@ -64,6 +94,12 @@ def run(args: argparse.Namespace) -> int:
     from headgate.simulation.workload.error import WorkloadError
 
     try:
+        if args.requests_per_day is not None:
+            if args.html is not None:
+                print("headgate plan: --html has no effect with --requests-per-day; use --json", file=sys.stderr)
+                return 2
+            _print_volumes(args)
+            return 0
         if args.html is not None:
             check_html_file(args.html)
         plan = _plan(args)
@@ -89,6 +125,11 @@ def run(args: argparse.Namespace) -> int:
 
 def _plan(args: argparse.Namespace) -> "CapacityPlan":
     from headgate.compose.planning import plan_scenario
+
+    return plan_scenario(_settings(args), _options(args))
+
+
+def _settings(args: argparse.Namespace) -> "ScenarioSettings":
     from headgate.compose.simulation import SCHEDULERS
     from headgate.config.scenarios.load import load
     from headgate.model.engine_profile import PROFILES
@@ -96,7 +137,30 @@ def _plan(args: argparse.Namespace) -> "CapacityPlan":
     settings = load(args.file, os.environ, profiles=PROFILES, schedulers=SCHEDULERS)
     for warning in settings.warnings:
         print(f"warning: {warning}", file=sys.stderr)
-    return plan_scenario(settings, _options(args))
+    return settings
+
+
+def _print_volumes(args: argparse.Namespace) -> None:
+    import json
+
+    from headgate.compose.volume_planning import VolumeOptions, plan_volumes
+    from headgate.planning.measured import CELL_REQUESTS_PER_S
+    from headgate.planning.volume_report import render_volumes, volumes_json
+
+    settings = _settings(args)
+    options = VolumeOptions(
+        requests_per_day=args.requests_per_day,
+        headroom=args.headroom,
+        cell_requests_per_s=args.cell_requests_per_s or CELL_REQUESTS_PER_S.value,
+        core_usd_per_hour=args.core_per_hour,
+        window_ns=args.window,
+        seeds=tuple(range(args.seeds)),
+    )
+    mix, plans = plan_volumes(settings, options)
+    if args.json:
+        print(json.dumps(volumes_json(settings.title, mix, plans), indent=2))
+    else:
+        print(render_volumes(settings.title, mix, plans, shutil.get_terminal_size(fallback=(100, 24)).columns))
 
 
 def _options(args: argparse.Namespace) -> "PlanOptions":
@@ -107,7 +171,8 @@ def _options(args: argparse.Namespace) -> "PlanOptions":
         multipliers=args.traffic,
         growth_per_month=args.growth,
         window_ns=args.window,
-        cold_start_ns=args.cold_start,
+        cold_starts_ns=args.cold_start,
+        alternatives=args.alternatives,
         seeds=tuple(range(args.seeds)),
         endpoints_max=args.endpoints_max,
         processes=args.processes,
@@ -135,6 +200,12 @@ def _share(text: str) -> float:
     return value
 
 
+def _durations(text: str) -> "tuple[Duration, ...]":
+    from headgate.model.units import Duration
+
+    return tuple(dict.fromkeys(Duration(duration(each)) for each in text.split(",")))
+
+
 def _multipliers(text: str) -> tuple[float, ...]:
     try:
         values = tuple(float(each) for each in text.split(","))
@@ -143,6 +214,29 @@ def _multipliers(text: str) -> tuple[float, ...]:
     if not all(0 < each <= TRAFFIC_MAX for each in values):
         raise argparse.ArgumentTypeError(f"each number must be more than 0 and at most {TRAFFIC_MAX:g}, not {text}")
     return values
+
+
+def _volumes(text: str) -> tuple[int, ...]:
+    units = {"k": 10**3, "M": 10**6, "B": 10**9}
+    try:
+        values = tuple(
+            round(float(each[:-1]) * units[each[-1]]) if each[-1:] in units else int(each) for each in text.split(",")
+        )
+    except ValueError:
+        raise argparse.ArgumentTypeError(f'expected numbers such as 500k,10M,1B, not "{text}"') from None
+    if not all(VOLUME_MIN <= each <= VOLUME_MAX for each in values):
+        raise argparse.ArgumentTypeError(f"each number must be from 1k to 100B, not {text}")
+    return values
+
+
+def _positive(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < TRAFFIC_MAX * TRAFFIC_MAX:
+        raise argparse.ArgumentTypeError(f'expected a number above 0 and below 10000, not "{text}"')
+    return value
 
 
 def _count(text: str) -> int:

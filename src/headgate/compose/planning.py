@@ -15,10 +15,13 @@ from headgate.model.money import price_at
 from headgate.model.scaling import ScalingRules
 from headgate.model.units import SECOND, Duration, EndpointId, Instant, PoolName
 from headgate.planning.cases import CaseResult, PlanCase, Workload, examine, only_window, simulate, sized
-from headgate.planning.plan import AUTOSCALED_SPAN_NS_MIN, CapacityPlan, PlanInput, make_plan
+from headgate.planning.length_split import length_splits, with_length_split
+from headgate.planning.plan import AUTOSCALED_SPAN_NS_MIN, AlternativeFleet, CapacityPlan, PlanInput, make_plan
 from headgate.planning.search import EndpointSearch, PlannedPool
+from headgate.planning.zones import Zones
 from headgate.simulation.options import Crash, EngineSpec, ScaledPool
 from headgate.simulation.virtual.scenario import Scenario
+from headgate.simulation.workload.arrival import Arrival
 from headgate.simulation.workload.error import WorkloadError
 from headgate.simulation.workload.scenario_traffic import scaled_traffic
 
@@ -38,7 +41,10 @@ class PlanOptions:
     growth_per_month: float | None = None
     window_ns: Duration | None = None
     """Length of the busiest window. If None, it is long enough for `WINDOW_REQUESTS`."""
-    cold_start_ns: Duration | None = None
+    cold_starts_ns: tuple[Duration, ...] = ()
+    """Times to replace an endpoint. Empty for the cold start of the scenario."""
+    alternatives: bool = True
+    """Whether to compare the plan with other fleets."""
     seeds: tuple[int, ...] = (0, 1, 2)
     endpoints_max: int = 64
     processes: int = 1
@@ -49,7 +55,7 @@ def plan_scenario(settings: ScenarioSettings, options: PlanOptions) -> CapacityP
     """Raises `WorkloadError` if the scenario cannot be planned, and `NoPlan` if no fleet holds its objectives."""
     if not settings.objectives:
         raise WorkloadError("the scenario has no objectives; set the share of good requests, such as interactive: 99%")
-    runs = _CaseRuns(_without_faults(settings), options)
+    runs = _CaseRuns(without_faults(settings), options)
     workload = runs.workload(1.0)
     given = PlanInput(
         title=settings.title,
@@ -62,17 +68,50 @@ def plan_scenario(settings: ScenarioSettings, options: PlanOptions) -> CapacityP
         multipliers=options.multipliers,
         growth_per_month=options.growth_per_month,
         today=options.today,
-        cold_start_ns=options.cold_start_ns or _cold_start_ns(settings),
+        cold_starts_ns=options.cold_starts_ns or (_cold_start_ns(settings),),
+        zones=_zones(settings),
         seeds=options.seeds,
         autoscales=workload.span_ns >= AUTOSCALED_SPAN_NS_MIN and workload.arrivals <= AUTOSCALED_REQUESTS_MAX,
     )
-    search = EndpointSearch(
+    search = _search(runs, settings, options)
+    if not options.alternatives:
+        return make_plan(given, search)
+    return make_plan(given, search, lambda: _alternatives(settings, runs, options))
+
+
+def _search(runs: "_CaseRuns", settings: ScenarioSettings, options: PlanOptions) -> EndpointSearch:
+    return EndpointSearch(
         runs, settings.objectives, _planned_pools(settings), seeds=options.seeds, endpoints_max=options.endpoints_max
     )
-    return make_plan(given, search)
 
 
-def _without_faults(settings: ScenarioSettings) -> ScenarioSettings:
+def _alternatives(settings: ScenarioSettings, runs: "_CaseRuns", options: PlanOptions) -> list[AlternativeFleet]:
+    """Other fleets for the same traffic: those in the scenario, and splits by prompt length."""
+    fleets = [(name, without_faults(each)) for name, each in settings.alternatives]
+    fleets += _length_splits(settings, runs)
+    return [
+        AlternativeFleet(name, each.policy.pools, _search(runs.with_fleet(each), each, options))
+        for name, each in fleets
+    ]
+
+
+def _length_splits(settings: ScenarioSettings, runs: "_CaseRuns") -> list[tuple[str, ScenarioSettings]]:
+    """Splits of the planned pool. Several planned pools, one for certain lengths, or one of routes are not split."""
+    own = [each for each in settings.policy.pools if not each.hosted]
+    if len(own) != 1 or own[0].prompt_tokens_min or own[0].prompt_tokens_max is not None:
+        return []
+    if any(each.routes for each in settings.policy.models):
+        return []
+    [pool] = own
+    found: list[tuple[str, ScenarioSettings]] = []
+    for split in length_splits(runs.window_arrivals(), pool.speed):
+        policy, engines = with_length_split(settings.policy, settings.engines, pool.name, split)
+        fleet = replace(settings, policy=policy, engines=engines, scaling={})
+        found.append((f"pool for prompts above {split.prompt_tokens} tokens", fleet))
+    return found
+
+
+def without_faults(settings: ScenarioSettings) -> ScenarioSettings:
     return replace(settings, faults=(), scheduler="headgate")
 
 
@@ -91,6 +130,11 @@ def _planned_pools(settings: ScenarioSettings) -> list[PlannedPool]:
     ]
 
 
+def _zones(settings: ScenarioSettings) -> Zones:
+    hosted = {each.name for each in settings.policy.pools if each.hosted}
+    return {pool: names for pool, names in settings.zones.items() if pool not in hosted}
+
+
 def _cold_start_ns(settings: ScenarioSettings) -> Duration:
     starts = [each.cold_start_ns for each in settings.scaling.values()]
     starts += [each.cold_start_ns for each in settings.engines if each.cold_start_ns]
@@ -103,17 +147,28 @@ class _CaseRuns:
     def __init__(self, settings: ScenarioSettings, options: PlanOptions) -> None:
         self._settings = settings
         self._options = options
+        self._speed = settings.policy.pools[0].speed
         self._workloads: dict[tuple[float, Duration | None], Workload] = {}
+
+    def with_fleet(self, settings: ScenarioSettings) -> "_CaseRuns":
+        """Runs on another fleet, with the same windows."""
+        runs = _CaseRuns(settings, self._options)
+        runs._workloads, runs._speed = self._workloads, self._speed
+        return runs
+
+    def window_arrivals(self) -> list[Arrival]:
+        """The requests of the busiest window, for the first seed."""
+        scenario, peak = build_scenario(self._settings, self._options.seeds[0]), self.workload(1.0)
+        return list(only_window(scenario, start=peak.start, window_ns=peak.window_ns).arrivals())
 
     def workload(self, traffic: float, window_ns: Duration | None = None) -> Workload:
         """The workload at this traffic, with a window of this or the usual length, found with the first seed."""
         key = traffic, window_ns
         if key not in self._workloads:
-            scenario = build_scenario(_with_traffic(self._settings, traffic), self._options.seeds[0])
-            speed = self._settings.policy.pools[0].speed
+            scenario = build_scenario(with_traffic(self._settings, traffic), self._options.seeds[0])
             self._workloads[key] = examine(
                 scenario.arrivals(),
-                speed,
+                self._speed,
                 span_ns=scenario.span_ns,
                 window_ns=window_ns or self._window_ns(scenario),
             )
@@ -146,13 +201,14 @@ def _run_case(settings: ScenarioSettings, case: PlanCase, workload: Workload) ->
     scaling: dict[PoolName, ScaledPool] = {}
     if case.autoscaled:
         engines, scaling = _autoscaled(settings, case, engines)
-    settings = replace(_with_traffic(settings, case.traffic), engines=engines, scaling=scaling)
+    settings = replace(with_traffic(settings, case.traffic), engines=engines, scaling=scaling)
     scenario = build_scenario(settings, case.seed)
     if not case.autoscaled:
-        scenario = only_window(scenario, workload)
+        scenario = only_window(scenario, start=workload.start, window_ns=workload.window_ns)
     if case.outage is not None:
-        crash = Crash(EndpointId(f"{case.outage.pool}/0"), case.outage.crash_at, case.outage.away_ns)
-        scenario = replace(scenario, faults=(crash,))
+        outage = case.outage
+        crashes = tuple(Crash(each, outage.crash_at, outage.away_ns) for each in outage.endpoints)
+        scenario = replace(scenario, faults=crashes)
     return simulate(scenario)
 
 
@@ -171,5 +227,5 @@ def _autoscaled(
     return tuple(replace(each, standby=each.pool in counts and each.id not in first) for each in engines), scaling
 
 
-def _with_traffic(settings: ScenarioSettings, factor: float) -> ScenarioSettings:
+def with_traffic(settings: ScenarioSettings, factor: float) -> ScenarioSettings:
     return replace(settings, traffic=tuple(scaled_traffic(each, factor) for each in settings.traffic))

@@ -46,9 +46,9 @@ class PlanVerdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Outage:
-    """The first endpoint of a pool crashes with all its requests, and is replaced."""
+    """Endpoints crash at the same time, with all their requests, and are replaced."""
 
-    pool: PoolName
+    endpoints: tuple[EndpointId, ...]
     crash_at: Instant
     """Time since the start of the window."""
     away_ns: Duration
@@ -182,19 +182,19 @@ def examine(arrivals: Iterable[Arrival], speed: EngineSpeed, *, span_ns: Duratio
     )
 
 
-def outage_in(workload: Workload, pool: PoolName, away_ns: Duration) -> Outage:
+def outage_in(workload: Workload, endpoints: tuple[EndpointId, ...], away_ns: Duration) -> Outage:
     """Returns an outage in a window that also covers the recovery, if the workload is long enough.
 
     Half of the usual window precedes the crash, so that the engines have filled up. The other half, and half of the
     outage's duration, follow the replacement.
     """
     window_ns = min(workload.span_ns, workload.window_ns + 3 * away_ns // 2)
-    return Outage(pool, Instant(workload.window_ns // 2), away_ns, Duration(window_ns))
+    return Outage(endpoints, Instant(workload.window_ns // 2), away_ns, Duration(window_ns))
 
 
-def only_window(scenario: Scenario, workload: Workload) -> Scenario:
-    """Returns the scenario with the busiest window as its only traffic, starting at time 0."""
-    start, end = workload.start, workload.start + workload.window_ns
+def only_window(scenario: Scenario, *, start: Instant, window_ns: Duration) -> Scenario:
+    """Returns the scenario with this window as its only traffic, starting at time 0."""
+    end = start + window_ns
 
     def arrivals() -> Iterator[Arrival]:
         for each in scenario.arrivals():
@@ -203,7 +203,7 @@ def only_window(scenario: Scenario, workload: Workload) -> Scenario:
             if each.at >= start:
                 yield replace(each, at=Instant(each.at - start))
 
-    return replace(scenario, arrivals=arrivals, span_ns=workload.window_ns)
+    return replace(scenario, arrivals=arrivals, span_ns=window_ns)
 
 
 def sized(engines: Sequence[EngineSpec], endpoints: Endpoints) -> tuple[EngineSpec, ...]:
@@ -217,6 +217,12 @@ def sized(engines: Sequence[EngineSpec], endpoints: Endpoints) -> tuple[EngineSp
             name = EndpointId(f"{pool}/{number}")
             found.append(replace(like, id=name, starts_at=Instant(0), cold_start_ns=Duration(0)))
     return tuple(found)
+
+
+def lowest_attainment(results: Sequence[CaseResult]) -> dict[ClassName, float]:
+    """Returns the lowest attainment of each class."""
+    names = dict.fromkeys(name for each in results for name in each.classes)
+    return {name: min(each.classes[name].attainment for each in results if name in each.classes) for name in names}
 
 
 def simulate(scenario: Scenario) -> CaseResult:

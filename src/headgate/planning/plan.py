@@ -10,16 +10,26 @@ the engines is their rate multiplied by the mean time that an attempt spends the
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
 from typing import Final
 
 from headgate.model.money import NanoUsd, Price, price_at
 from headgate.model.policy import Pool, ServiceClass
-from headgate.model.units import SECOND, ClassName, Duration, Instant, PoolName
-from headgate.planning.cases import CaseResult, Endpoints, Outage, PlanCase, PlanVerdict, Workload, outage_in
-from headgate.planning.search import EndpointSearch, one_fewer
+from headgate.model.units import SECOND, ClassName, Duration, EndpointId, Instant, PoolName
+from headgate.planning.cases import (
+    CaseResult,
+    Endpoints,
+    Outage,
+    PlanCase,
+    PlanVerdict,
+    Workload,
+    lowest_attainment,
+    outage_in,
+)
+from headgate.planning.search import EndpointSearch, NoPlan, one_fewer
+from headgate.planning.zones import Zones, enough_without_a_zone, zone_losses
 from headgate.simulation.report.cost import cost_per
 
 DAY_NS: Final = Duration(24 * 60 * 60 * SECOND)
@@ -47,7 +57,9 @@ class PlanInput:
     """Traffic of the step curve, relative to the workload."""
     growth_per_month: float | None
     today: date
-    cold_start_ns: Duration
+    cold_starts_ns: tuple[Duration, ...]
+    """Times to replace an endpoint. The first one is used in the suggested configuration."""
+    zones: Zones
     seeds: tuple[int, ...]
     autoscales: bool
     """Whether to compare a fixed fleet with an autoscaled one."""
@@ -140,6 +152,35 @@ class Autoscaled:
     fixed_cost_per_day: NanoUsd
 
 
+@dataclass(frozen=True, slots=True)
+class AlternativeFleet:
+    """A fleet to search with the same traffic and objectives."""
+
+    name: str
+    pools: tuple[Pool, ...]
+    search: EndpointSearch
+
+
+@dataclass(frozen=True, slots=True)
+class Alternative:
+    """The fewest endpoints of another fleet that hold the objectives with the plan's headroom."""
+
+    name: str
+    endpoints: Endpoints | None
+    """None if no number of them holds the objectives."""
+    cost: PlannedCost | None
+    problem: str = ""
+    """Why there are no endpoints."""
+
+
+@dataclass(frozen=True, slots=True)
+class ZoneReserve:
+    """Endpoints with which the objectives still hold after the loss of any zone, without further headroom."""
+
+    endpoints: Endpoints
+    cost: PlannedCost
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CapacityPlan:
     given: PlanInput
@@ -151,7 +192,11 @@ class CapacityPlan:
     curve: tuple[CurveStep, ...]
     next_step: float | None
     """Traffic, relative to the workload, at which more endpoints are needed. None if beyond the curve."""
+    doubled: CurveStep
     what_if: tuple[WhatIf, ...]
+    alternatives: tuple[Alternative, ...]
+    zone_reserve: ZoneReserve | None
+    """None if no pool has zones, or if one has all of its endpoints in one zone."""
     littles_law: LittlesLaw
     autoscaled: Autoscaled | None
     in_flight_p95: Mapping[PoolName, int]
@@ -173,9 +218,11 @@ class CapacityPlan:
         return None if days is None else self.given.today + timedelta(days=math.floor(days))
 
 
-def make_plan(given: PlanInput, search: EndpointSearch) -> CapacityPlan:
-    """Raises `NoPlan` if no fleet holds the objectives."""
-    return _Planner(given, search).plan()
+def make_plan(
+    given: PlanInput, search: EndpointSearch, alternatives: Callable[[], Sequence[AlternativeFleet]] = tuple
+) -> CapacityPlan:
+    """Raises `NoPlan` if no fleet holds the objectives. The alternatives are only examined if there is a plan."""
+    return _Planner(given, search, alternatives).plan()
 
 
 def peak_per_s(workload: Workload, traffic: float = 1.0) -> float:
@@ -187,30 +234,39 @@ def requests_per_day(workload: Workload, traffic: float = 1.0) -> int:
 
 
 class _Planner:
-    def __init__(self, given: PlanInput, search: EndpointSearch) -> None:
+    def __init__(
+        self, given: PlanInput, search: EndpointSearch, alternatives: Callable[[], Sequence[AlternativeFleet]]
+    ) -> None:
         self._given = given
         self._search = search
+        self._alternatives = alternatives
 
     def plan(self) -> CapacityPlan:
         given = self._given
         curve = self._curve()
         [present] = [each for each in curve if each.traffic == 1.0]
+        [doubled] = [each for each in curve if each.traffic == DOUBLED]
+        fleets = self._alternatives()
+        without_headroom = self._without_headroom(present.endpoints)
         results = self._search.seed_results(present.endpoints, 1.0)
         return CapacityPlan(
             given=given,
             endpoints=present.endpoints,
-            endpoints_without_headroom=self._without_headroom(present.endpoints),
-            attainment=_lowest(results),
+            endpoints_without_headroom=without_headroom,
+            attainment=lowest_attainment(results),
             cost=present.cost,
             curve=curve,
             next_step=self._next_step(present, curve),
+            doubled=doubled,
             what_if=tuple(self._what_if(present.endpoints)),
+            alternatives=tuple(map(self._alternative, fleets)),
+            zone_reserve=self._zone_reserve(without_headroom),
             littles_law=self._littles_law(present.endpoints, results[0]),
             autoscaled=self._autoscaled(present.endpoints) if given.autoscales else None,
             in_flight_p95={
                 pool: max(each.pools[pool].in_flight_p95 for each in results) for pool, _ in present.endpoints
             },
-            cases=self._search.cases,
+            cases=self._search.cases + sum(each.search.cases for each in fleets),
         )
 
     # The fleet and its cost
@@ -224,7 +280,7 @@ class _Planner:
             work = needed * given.workload.peak_work_ns / given.workload.window_ns
             endpoints = self._search.fewest(needed, at_least=endpoints, guess=math.ceil(work))
             [result] = self._search.results([PlanCase(endpoints=endpoints, traffic=needed, seed=given.seeds[0])])
-            cost = self._cost(endpoints, traffic, result)
+            cost = self._cost(given.pools, endpoints, traffic, result)
             found.append(CurveStep(traffic, peak_per_s(given.workload, traffic), endpoints, cost))
         return tuple(found)
 
@@ -233,11 +289,11 @@ class _Planner:
             return endpoints
         return self._search.fewest(1.0, guess=max(count for _, count in endpoints))
 
-    def _cost(self, endpoints: Endpoints, traffic: float, result: CaseResult) -> PlannedCost:
+    def _cost(self, pools: Sequence[Pool], endpoints: Endpoints, traffic: float, result: CaseResult) -> PlannedCost:
         """Returns the cost of a day. Tokens and bills per request are those of the busiest window."""
         counts, requests = dict(endpoints), requests_per_day(self._given.workload, traffic)
         found: list[PlannedPoolCost] = []
-        for pool in self._given.pools:
+        for pool in pools:
             price = price_at(pool.prices, Instant(0))
             if price is None:
                 continue
@@ -267,11 +323,15 @@ class _Planner:
     # Checks
 
     def _what_if(self, endpoints: Endpoints) -> list[WhatIf]:
-        cold_start_ns = self._given.cold_start_ns
+        losses = zone_losses(endpoints, self._given.zones)
         found = [self._case(f"{pool} loses an endpoint", fewer) for pool, fewer in one_fewer(endpoints)]
-        for pool, _ in endpoints:
-            name = f"an endpoint of {pool} is replaced in {cold_start_ns / SECOND:g} s"
-            found.append(self._case(name, endpoints, outage_in(self._given.workload, pool, cold_start_ns)))
+        found += [self._case(f"{_zone(each.zones)} is lost: {_taken(each.lost)}", each.left) for each in losses]
+        crashes = [(f"an endpoint of {pool}", (EndpointId(f"{pool}/0"),)) for pool, _ in endpoints]
+        crashes += [(_zone(each.zones), each.endpoints) for each in losses]
+        for name, crashed in crashes:
+            for away_ns in self._given.cold_starts_ns:
+                outage = outage_in(self._given.workload, crashed, away_ns)
+                found.append(self._case(f"{name} is replaced in {away_ns / SECOND:g} s", endpoints, outage))
         return found
 
     def _case(self, name: str, endpoints: Endpoints, outage: Outage | None = None) -> WhatIf:
@@ -279,7 +339,25 @@ class _Planner:
         results = self._search.results(cases)
         verdicts = {each.verdict(self._given.objectives) for each in results}
         verdict = max(verdicts, key=list(PlanVerdict).index)
-        return WhatIf(name, endpoints, _lowest(results), verdict, results[0].window_ns, outage)
+        return WhatIf(name, endpoints, lowest_attainment(results), verdict, results[0].window_ns, outage)
+
+    def _alternative(self, fleet: AlternativeFleet) -> Alternative:
+        needed, seed = 1 + self._given.headroom, self._given.seeds[0]
+        work = needed * self._given.workload.peak_work_ns / self._given.workload.window_ns
+        try:
+            endpoints = fleet.search.fewest(needed, guess=math.ceil(work))
+        except NoPlan as problem:
+            return Alternative(fleet.name, None, None, str(problem))
+        [result] = fleet.search.results([PlanCase(endpoints=endpoints, traffic=needed, seed=seed)])
+        return Alternative(fleet.name, endpoints, self._cost(fleet.pools, endpoints, 1.0, result))
+
+    def _zone_reserve(self, needed: Endpoints) -> ZoneReserve | None:
+        zones = self._given.zones
+        if not zones or any(len(names) < 2 for names in zones.values()):
+            return None
+        endpoints = enough_without_a_zone(needed, zones)
+        [result] = self._search.results([PlanCase(endpoints=needed, seed=self._given.seeds[0])])
+        return ZoneReserve(endpoints, self._cost(self._given.pools, endpoints, 1.0, result))
 
     def _littles_law(self, endpoints: Endpoints, result: CaseResult) -> LittlesLaw:
         pools = [(result.pools[pool], count) for pool, count in endpoints]
@@ -305,17 +383,20 @@ class _Planner:
         scaled = sum(_scaled(prices[pool].of_time(paid), DAY_NS, result.elapsed_ns) for pool, paid in paid_ns.items())
         return Autoscaled(
             endpoints_mean=sum(paid_ns.values()) / result.elapsed_ns,
-            attainment=_lowest([result]),
+            attainment=lowest_attainment([result]),
             verdict=result.verdict(self._given.objectives),
             cost_per_day=NanoUsd(scaled),
             fixed_cost_per_day=NanoUsd(sum(count * prices[pool].of_time(DAY_NS) for pool, count in endpoints)),
         )
 
 
+def _zone(names: Sequence[str]) -> str:
+    return f"zone {', '.join(names[:-1])} or {names[-1]}" if len(names) > 1 else f"zone {names[0]}"
+
+
+def _taken(lost: Endpoints) -> str:
+    return ", ".join(f"{count} of {pool}" for pool, count in lost if count)
+
+
 def _scaled(amount: int, part: int, whole: int) -> int:
     return (2 * amount * part + whole) // (2 * whole) if whole else 0
-
-
-def _lowest(results: Sequence[CaseResult]) -> dict[ClassName, float]:
-    names = dict.fromkeys(name for each in results for name in each.classes)
-    return {name: min(each.classes[name].attainment for each in results if name in each.classes) for name in names}

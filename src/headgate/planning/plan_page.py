@@ -6,6 +6,7 @@ from html import escape
 from headgate.planning.plan import CapacityPlan, peak_per_s
 from headgate.planning.plan_report import (
     cost_sentence,
+    doubled_sentence,
     format_endpoints,
     plan_tables,
     step_sentence,
@@ -34,7 +35,7 @@ def _body(plan: CapacityPlan) -> Iterator[str]:
     answer = f"{format_endpoints(plan.endpoints)} hold the objectives"
     yield f"<header><h1>{escape(plan.given.title)}</h1><p><b>{escape(answer)}</b></p>"
     yield from figure_list(_key_figures(plan))
-    sentences = (cost_sentence(plan), step_sentence(plan), window_sentence(plan))
+    sentences = (cost_sentence(plan), step_sentence(plan), doubled_sentence(plan), window_sentence(plan))
     yield f"<p class=quiet>{'<br>'.join(map(escape, sentences))}</p></header>"
     for chart in plan_charts(plan):
         yield from chart_section(chart)

@@ -47,6 +47,7 @@ def heading(plan: CapacityPlan) -> Iterator[str]:
         yield f"without headroom: {format_endpoints(plan.endpoints_without_headroom)}"
     yield cost_sentence(plan)
     yield step_sentence(plan)
+    yield doubled_sentence(plan)
     yield window_sentence(plan)
 
 
@@ -66,6 +67,14 @@ def step_sentence(plan: CapacityPlan) -> str:
     if plan.next_step_date is None:
         return told
     return f"{told}, on {plan.next_step_date} at {format_percent(plan.given.growth_per_month)} growth per month"
+
+
+def doubled_sentence(plan: CapacityPlan) -> str:
+    doubled = plan.doubled
+    fleet = f"twice the traffic: {format_endpoints(doubled.endpoints)}"
+    if not plan.cost.total:
+        return fleet
+    return f"{fleet}, {format_usd(doubled.cost.total)} per day ({doubled.cost.total / plan.cost.total:.2f} x the cost)"
 
 
 def window_sentence(plan: CapacityPlan) -> str:
@@ -89,6 +98,7 @@ def plan_tables(plan: CapacityPlan) -> list[ReportTable]:
         ReportTable("Objectives", _objectives(plan)),
         ReportTable("Cost by traffic", _curve(plan), notes=[note]),
         ReportTable("What if", _what_if(plan), notes=list(_what_if_notes(plan))),
+        ReportTable("Alternatives", _alternatives(plan), notes=list(_alternative_notes(plan))),
         ReportTable("Concurrency and KV cache", _littles_law(plan), notes=list(_littles_law_notes(plan))),
         ReportTable("Fixed or autoscaled", _autoscaled(plan), notes=[_AUTOSCALED_NOTE]),
     ]
@@ -105,10 +115,9 @@ def _objectives(plan: CapacityPlan) -> Table:
 def _curve(plan: CapacityPlan) -> Table:
     table = [["traffic", "peak requests/s", "endpoints", "per day", "per request", "per million tokens"]]
     for each in plan.curve:
-        counts = [f"{pool} {count}" if len(each.endpoints) > 1 else str(count) for pool, count in each.endpoints]
         amounts = (each.cost.total, each.cost.per_request, each.cost.per_1m_tokens)
         costs = [format_usd(amount if each.cost.pools else None) for amount in amounts]
-        table.append([f"{each.traffic:g}", format_rate(each.peak_per_s), ", ".join(counts), *costs])
+        table.append([f"{each.traffic:g}", format_rate(each.peak_per_s), _counts(each.endpoints), *costs])
     return table
 
 
@@ -123,14 +132,56 @@ def _what_if(plan: CapacityPlan) -> Table:
 
 def _what_if_notes(plan: CapacityPlan) -> Iterator[str]:
     yield "at the workload's own traffic; lowest share of good requests over all seeds"
-    # All outages have the same times.
-    outage = next(each.outage for each in plan.what_if if each.outage is not None)
-    crash_s, window_s = outage.crash_at / SECOND, outage.window_ns / SECOND
-    yield f"a replaced endpoint crashes after {crash_s:.4g} s, with all its requests; {window_s:.4g} s are simulated"
-    if not outage.is_complete:
-        yield f"the workload ends {window_s - crash_s:.4g} s after the crash, so the full effect may be greater"
+    # Outages of the same duration have the same times.
+    outages = {each.outage.away_ns: each.outage for each in plan.what_if if each.outage is not None}
+    for away_ns, outage in outages.items():
+        crash_s, window_s = outage.crash_at / SECOND, outage.window_ns / SECOND
+        which = f" in {away_ns / SECOND:g} s" if len(outages) > 1 else ""
+        crash = f"crashes after {crash_s:.4g} s, with all its requests"
+        yield f"an endpoint that is replaced{which} {crash}; {window_s:.4g} s are simulated"
+        if not outage.is_complete:
+            yield f"the workload ends {window_s - crash_s:.4g} s after the crash, so the full effect may be greater"
     if any(count == 1 for _, count in plan.endpoints):
         yield "a pool with one endpoint serves nothing without it"
+    for pool, names in plan.given.zones.items():
+        if len(names) == 1:
+            yield f"no number of endpoints in {pool} survives the loss of zone {names[0]}, which has all of them"
+    if (reserve := plan.zone_reserve) is not None:
+        cost = f", {format_usd(reserve.cost.total)} per day" if reserve.cost.pools else ""
+        yield f"to survive the loss of any zone at the workload's traffic: {format_endpoints(reserve.endpoints)}{cost}"
+
+
+def _alternatives(plan: CapacityPlan) -> Table:
+    if not plan.alternatives:
+        return []
+    table = [["fleet", "endpoints", "per day", "compared with the plan"]]
+    table.append(["the plan", _counts(plan.endpoints), format_usd(plan.cost.total if plan.cost.pools else None), ""])
+    for each in plan.alternatives:
+        if each.endpoints is None or each.cost is None:
+            table.append([each.name, "none holds the objectives", "", ""])
+        else:
+            cost = format_usd(each.cost.total if each.cost.pools else None)
+            table.append([each.name, _counts(each.endpoints), cost, _difference(plan, each.cost)])
+    return table
+
+
+def _counts(endpoints: Endpoints) -> str:
+    return ", ".join(f"{pool} {count}" if len(endpoints) > 1 else str(count) for pool, count in endpoints)
+
+
+def _difference(plan: CapacityPlan, cost: PlannedCost) -> str:
+    if not cost.pools or not plan.cost.total:
+        return "unknown"
+    if cost.total == plan.cost.total:
+        return "same cost"
+    return f"{(cost.total - plan.cost.total) / plan.cost.total:+.1%}"
+
+
+def _alternative_notes(plan: CapacityPlan) -> Iterator[str]:
+    yield "the fewest endpoints of each fleet that hold the same objectives with the same headroom"
+    for each in plan.alternatives:
+        if each.problem:
+            yield f"{each.name}: {each.problem}"
 
 
 def _littles_law(plan: CapacityPlan) -> Table:
@@ -208,6 +259,18 @@ def plan_json(plan: CapacityPlan) -> dict[str, object]:
             }
             for each in plan.what_if
         ],
+        "alternatives": [
+            {
+                "name": each.name,
+                "endpoints": None if each.endpoints is None else dict(each.endpoints),
+                "cost": None if each.cost is None else _cost(each.cost),
+                "problem": each.problem or None,
+            }
+            for each in plan.alternatives
+        ],
+        "zone_reserve": None
+        if (reserve := plan.zone_reserve) is None
+        else {"endpoints": dict(reserve.endpoints), "cost": _cost(reserve.cost)},
         "littles_law": {
             name: _rounded(value) if isinstance(value, float) else value
             for name, value in asdict(plan.littles_law).items()
@@ -238,7 +301,7 @@ def _step(step: CurveStep) -> dict[str, object]:
 
 def _outage(outage: Outage) -> dict[str, object]:
     return {
-        "pool": outage.pool,
+        "endpoints": list(outage.endpoints),
         "crash_at_s": _seconds(outage.crash_at),
         "away_s": _seconds(outage.away_ns),
         "complete": outage.is_complete,

@@ -21,7 +21,7 @@ def _pools(plan: CapacityPlan) -> Iterator[str]:
     yield "pools:"
     for pool, count in plan.endpoints:
         most = max(dict(each.endpoints)[pool] for each in plan.curve)
-        start = f"{plan.given.cold_start_ns // SECOND}s"
+        start = f"{plan.given.cold_starts_ns[0] // SECOND}s"
         yield f"  {pool}:"
         yield f"    in_flight_max: {plan.given.in_flight_max[pool]}"
         yield from _price(plan, pool)

@@ -89,6 +89,8 @@ def _policy_pool(
     """
     place = ("pools", name)
     check_ranges(section, place, report)
+    if len(set(section.zones)) < len(section.zones):
+        report.add_problem((*place, "zones"), "names a zone twice; name each zone once")
     _check_engine_type(section, place, report)
     first = engines[0].profile if engines else DEFAULT_SPEED
     sizes = [each.profile for each in engines]

@@ -27,6 +27,7 @@ from headgate.config.policy_rules import (
 from headgate.config.problems import ConfigErrors, ConfigProblem, ConfigReport
 from headgate.config.quantities import duration_text
 from headgate.config.references import NAME_RULE, check_classes, check_tenant_paths, is_name
+from headgate.config.scenarios.alternatives import AlternativeReport, with_alternative
 from headgate.config.scenarios.engines import engine_settings, policy_pools, pool_scaling
 from headgate.config.scenarios.faults import fault_settings
 from headgate.config.scenarios.schema import CallersSection, ScenarioFile
@@ -38,7 +39,7 @@ from headgate.config.tenants import check_limits, limits, plan
 from headgate.model.engine_profile import EngineProfile
 from headgate.model.policy import Model, Policy, Pool, ServiceClass
 from headgate.model.tenant import Tenant
-from headgate.model.units import ClassName, Duration, ModelName, TenantId
+from headgate.model.units import ClassName, Duration, ModelName, PoolName, TenantId
 from headgate.simulation.options import CallerBehaviour
 
 MODEL = ModelName("model")
@@ -78,14 +79,38 @@ def parse(
     report = ConfigReport(str(path))
     references = References(environ, path.parent)
     file = schema_reader.read(yaml_document.parse(text, report), ScenarioFile, references, report)
-    finder = ProfileFinder(profiles, path.parent, report, references.files)
+
+    def settings_of(file: ScenarioFile, report: ConfigReport) -> ScenarioSettings:
+        finder = ProfileFinder(profiles, path.parent, report, references.files)
+        traces = TraceLibrary(path.parent, environ, report)
+        return _settings(file, path, finder, traces, report, schedulers=schedulers)
+
+    settings = settings_of(file, report)
+    alternatives = tuple(
+        (name, settings_of(with_alternative(file, each), AlternativeReport(report, name, each)))
+        for name, each in file.alternatives.items()
+    )
+    report.raise_if_invalid()
+    warnings = tuple(str(each) for each in report.warnings())
+    return replace(settings, alternatives=alternatives, warnings=warnings)
+
+
+def _settings(
+    file: ScenarioFile,
+    path: Path,
+    finder: ProfileFinder,
+    traces: TraceLibrary,
+    report: ConfigReport,
+    *,
+    schedulers: Collection[str],
+) -> ScenarioSettings:
     classes = _with_caller_targets(service_classes(file.classes, report), file)
     names = [each.name for each in classes]
     _check_names(file, names, schedulers, report)
     check_no_costs(file.classes or {}, report)
     _warn_of_late_targets(file, report)
     engines = engine_settings(file, finder, report)
-    settings = ScenarioSettings(
+    return ScenarioSettings(
         title=file.title or path.stem,
         scheduler=file.scheduler.name,
         cap=file.scheduler.cap,
@@ -96,17 +121,15 @@ def parse(
         scaling=pool_scaling(file, report),
         callers={name: caller_behaviour(file.callers.get(name, CallersSection())) for name in names},
         objectives={ClassName(name): share for name, share in file.objectives.items()},
-        traffic=traffic_settings(
-            file.traffic, file.duration, names, TraceLibrary(path.parent, environ, report), report
-        ),
+        traffic=traffic_settings(file.traffic, file.duration, names, traces, report),
+        zones={PoolName(name): tuple(section.zones) for name, section in file.pools.items() if section.zones},
+        gpus={PoolName(name): section.gpus for name, section in file.pools.items()},
         faults=fault_settings(file, engines, report),
         duration_ns=None if file.duration is None else Duration(file.duration),
         probe_every_ns=Duration(file.probe_interval),
         scrape_every_ns=Duration(file.scrape_interval),
         progress_every_ns=Duration(file.progress_interval),
     )
-    report.raise_if_invalid()
-    return replace(settings, warnings=tuple(str(each) for each in report.warnings()))
 
 
 def _check_names(

@@ -45,6 +45,7 @@ Shares = Annotated[dict[str, Weight], Meta(extra={"alone": "1"})]
 TokenRange = Annotated[tuple[int, int], Meta(extra={"reads": "range"})]
 EngineCount = Annotated[int, Meta(ge=1, le=ENGINES_MAX)]
 FaultCount = Annotated[int, Meta(ge=0, le=FAULTS_MAX)]
+ZoneName = Annotated[str, Meta(min_length=1, max_length=64)]
 ProfileName = Annotated[str, Meta(extra={"next": "set the profile of the engines, such as h200-llama-8b"})]
 
 
@@ -87,6 +88,14 @@ class SimulatedPoolSection(Section, frozen=True):
     output_tokens_min: Count = 0
     output_tokens_max: Positive | None = None
     prices: Annotated[list[PriceSection], Meta(extra={"alone": True})] = []
+    zones: list[ZoneName] = field(default_factory=list[str])
+    gpus: Positive = 1
+
+
+class AlternativeSection(Section, frozen=True):
+    pools: Annotated[dict[str, SimulatedPoolSection], Meta(extra={"next": "define all pools of the alternative"})]
+    classes: dict[str, ClassSection] | None = None
+    models: dict[str, ModelSection] | None = None
 
 
 class SimulatedTenantSection(Section, frozen=True):
@@ -191,6 +200,7 @@ class ScenarioFile(Section, frozen=True):
     tenants: dict[str, SimulatedTenantSection] = field(default_factory=dict[str, SimulatedTenantSection])
     callers: dict[str, CallersSection] = field(default_factory=dict[str, CallersSection])
     objectives: dict[str, Share] = field(default_factory=dict[str, Share])
+    alternatives: dict[str, AlternativeSection] = field(default_factory=dict[str, AlternativeSection])
     faults: list[FaultSection] = field(default_factory=list[FaultSection])
     retry: RetrySection = RetrySection()
     health: HealthSection = HealthSection()

@@ -27,10 +27,16 @@ class ScenarioSettings:
     objectives: Mapping[ClassName, float]
     """Share of good requests that each class needs, for capacity plans."""
     traffic: tuple[Traffic, ...]
+    zones: Mapping[PoolName, tuple[str, ...]]
+    """Zones of each pool's engines, for capacity plans. The engines are assigned to them in turn."""
     faults: tuple[ScenarioFault | RandomFaults, ...]
     duration_ns: Duration | None
     """Time after which no more requests arrive. None means no limit."""
     probe_every_ns: Duration
     scrape_every_ns: Duration
     progress_every_ns: Duration
+    gpus: Mapping[PoolName, int]
+    """GPUs of one engine in each pool, for capacity plans."""
+    alternatives: tuple[tuple[str, "ScenarioSettings"], ...] = ()
+    """The scenario with other fleets, by name, for capacity plans."""
     warnings: tuple[str, ...] = ()

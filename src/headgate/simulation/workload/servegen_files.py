@@ -5,6 +5,7 @@ from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from math import isfinite
 from pathlib import Path
 from typing import Final
@@ -26,6 +27,8 @@ WINDOW_S: Final = 600
 LENGTHS_WINDOW_S: Final = 21_600
 """Window for measured length quantiles, in seconds."""
 
+_FILES_KEPT: Final = 4
+"""Maximum number of rates files in memory. A scenario reads each of its files several times."""
 _COLUMNS: Final = ("client", "window_start_s", "rate_rps", "iat_dist", "shape")
 _RATES: Final = f"a ServeGen rates file (CSV with {','.join(_COLUMNS)})"
 _LENGTHS: Final = (
@@ -64,8 +67,19 @@ LengthsByClient = Mapping[str, Mapping[int, LengthQuantiles]]
 """Lengths by client and by the start of the six-hour window."""
 
 
-def read_rates(path: Path) -> list[ClientWindow]:
-    """Returns the processes by window, then by file order."""
+def read_rates(path: Path) -> Sequence[ClientWindow]:
+    """Returns the processes by window, then by file order. A file is read again only if it has changed."""
+    try:
+        modified_ns = path.stat().st_mtime_ns
+    except OSError as error:
+        raise read_error(path, error, _RATES) from None
+    return _read_rates(path, modified_ns)
+
+
+@lru_cache(maxsize=_FILES_KEPT)
+def _read_rates(path: Path, modified_ns: int) -> tuple[ClientWindow, ...]:
+    """`modified_ns` is part of the key."""
+    del modified_ns
     try:
         with open_text(path) as text:
             processes = list(_processes(path, text))
@@ -73,7 +87,7 @@ def read_rates(path: Path) -> list[ClientWindow]:
         raise read_error(path, error, _RATES) from None
     if not processes:
         raise WorkloadError(f"{path} contains no rates; expected {_RATES}")
-    return sorted(processes, key=lambda each: each.window_s)
+    return tuple(sorted(processes, key=lambda each: each.window_s))
 
 
 def _processes(path: Path, text: Iterable[str]) -> Iterator[ClientWindow]:
