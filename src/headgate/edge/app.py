@@ -261,6 +261,8 @@ class GatewayApp:
             client.reject_body()
         try:
             intake = await self._read_request(api, tenant, client, request_id, target)
+            if api in FORM_APIS and not self._reserve(body, intake.body.copied_bytes):
+                raise _body_memory_rejection(self.bodies_bytes)
             if self.access is not access:
                 # The configuration changed while the body was arriving, so the key may now belong to another tenant.
                 intake = intake.for_tenant(await self._authenticate(client, holds_body=False))
