@@ -1,5 +1,6 @@
 """A token issuer for tests, and tokens with any header, claims and signature."""
 
+import asyncio
 import base64
 import json
 import ssl
@@ -103,6 +104,8 @@ class FakeIssuer:
     """Functions that answer posted forms, by path."""
     reads: list[str] = field(default_factory=list[str])
     """Paths of the requests."""
+    hangs_until: asyncio.Event | None = None
+    """Event for which pages wait. None if they are sent at once."""
     url: str = ""
     now_s: Callable[[], float] = time.time
     tls: ssl.SSLContext | None = None
@@ -132,6 +135,8 @@ class FakeIssuer:
 
     async def _answer(self, request: web.Request) -> web.Response:
         self.reads.append(request.path)
+        if self.hangs_until is not None:
+            await self.hangs_until.wait()
         usual = {
             "/.well-known/openid-configuration": {"issuer": self.url, "jwks_uri": f"{self.url}/jwks"},
             "/jwks": {"keys": self.published},

@@ -55,6 +55,12 @@ class InProcessClient:
     def mark_authenticated(self, _tenant: TenantId | None = None) -> bool:
         return True
 
+    def pause_body(self) -> None:
+        raise AssertionError("the client has a known key")
+
+    def resume_body(self) -> None:
+        raise AssertionError("the client has a known key")
+
     def send_continue(self) -> None:
         raise AssertionError("the body has already been received")
 

@@ -18,9 +18,10 @@ ADDRESS = "an address with a port, such as 127.0.0.1:8080, [::1]:8080 or, for al
 DURATION = "a duration with its unit, such as 250ms, 10s, 5m or 1h"
 SIZE = "a size with its unit, such as 512KiB, 32MiB or 1GiB"
 LIMITS = (
-    "a mapping with the settings body_bytes_max, audio_body_bytes_max, total_body_bytes_max, requests_open_max, "
-    "mirrors_open_max, connections_open_max, unauthenticated_connections_max, header_bytes_max, header_count_max, "
-    "field_bytes_max, header_timeout, body_timeout, keepalive_timeout, send_timeout"
+    "a mapping with the settings body_bytes_max, audio_body_bytes_max, total_body_bytes_max, "
+    "unverified_body_bytes_max, requests_open_max, mirrors_open_max, connections_open_max, "
+    "unauthenticated_connections_max, header_bytes_max, header_count_max, field_bytes_max, header_timeout, "
+    "body_timeout, keepalive_timeout, send_timeout"
 )
 CAPS = "classes: {long: {caps: {%s}}}"
 EFFORTS = "available: none, minimal, low, medium, high, xhigh, unlimited"

@@ -57,6 +57,7 @@ anonymous_tenant: demo
 limits:
   body_bytes_max: 1MiB
   total_body_bytes_max: 4MiB
+  unverified_body_bytes_max: 2MiB
   requests_open_max: 10
   connections_open_max: 20
   header_bytes_max: 16KiB
@@ -232,6 +233,7 @@ def test_every_setting_is_parsed() -> None:
         limits=EdgeLimits(
             body_bytes_max=1024 * 1024,
             total_body_bytes_max=4 * 1024 * 1024,
+            unverified_body_bytes_max=2 * 1024 * 1024,
             requests_open_max=10,
             connections_open_max=20,
             header_bytes_max=16 * 1024,

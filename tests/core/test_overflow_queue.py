@@ -2,6 +2,9 @@
 
 import re
 from dataclasses import replace
+from typing import Any
+
+import pytest
 
 from headgate.core.commands import Command, Dispatch, End, Hold
 from headgate.core.events import TimerFired
@@ -36,7 +39,16 @@ from testing.builders import (
     readied,
     unreadied,
 )
-from testing.overflow_builders import CLOUD, OWN, an_overflow_policy, an_overflow_scheduler, endpoints, fire
+from testing.overflow_builders import (
+    CLOUD,
+    DOLLAR,
+    OWN,
+    PRICE,
+    an_overflow_policy,
+    an_overflow_scheduler,
+    endpoints,
+    fire,
+)
 from testing.takeover_reports import a_successor, waiting_report
 from tests.core.test_budgets import it_is
 
@@ -511,3 +523,69 @@ def test_degradation_of_the_provider_shortens_responses_but_does_not_change_the_
 
     assert isinstance(sent, Dispatch)
     assert sent == replace(overflowed("a", 2), level=3, caps=replace(sent.caps, output_tokens=64))
+
+
+# Several overflow pools
+
+
+DEAR = PoolName("dear")
+"""A provider at which a request costs ten times as much, and that is otherwise the better choice."""
+DEAR_PRICE = replace(PRICE, input_per_1m_tokens=NanoUsd(10 * DOLLAR), output_per_1m_tokens=NanoUsd(20 * DOLLAR))
+
+
+def a_scheduler_with_two_providers(*, shared_engine: bool = False, **changed: Any) -> Scheduler:
+    policy = an_overflow_policy(tenants=("acme", POOR))
+    [model] = policy.models
+    assert model.overflow is not None
+    overflow = replace(model.overflow, pools=(DEAR, CLOUD))
+    policy = replace(
+        policy,
+        pools=(*policy.pools, Pool(DEAR, hosted=True, prices=(DEAR_PRICE,))),
+        models=(replace(model, overflow=overflow),),
+        **changed,
+    )
+    engine = "e-shared" if shared_engine else ""
+    return a_scheduler(
+        an_endpoint("e-own", pool="own"),
+        replace(an_endpoint("e-cloud", pool="cloud", places=20), engine=engine),
+        replace(an_endpoint("e-dear", pool="dear", places=20), engine=engine),
+        policy=policy,
+    )
+
+
+@pytest.mark.parametrize("shared_engine", [False, True])
+def test_request_that_cannot_pay_one_provider_goes_to_a_cheaper_one(*, shared_engine: bool) -> None:
+    scheduler = a_scheduler_with_two_providers(shared_engine=shared_engine)
+    commands_for(scheduler, at(0), arrived("own"), arrived("rich"), arrived("a", "poor"))
+
+    sent = [each for each in fire(scheduler, 2) if isinstance(each, Dispatch)]
+
+    assert {each.request_id: each.endpoint_id for each in sent} == {"rich": "e-dear", "a": "e-cloud"}
+
+
+def test_request_that_cannot_pay_one_provider_goes_to_a_cheaper_one_on_arrival() -> None:
+    scheduler = a_scheduler_with_two_providers()
+    commands_for(scheduler, at(0), unreadied("e-own"))
+
+    assert endpoints(scheduler.handle(arrived("rich"), at(1))) == ["e-dear"]
+    assert endpoints(scheduler.handle(arrived("a", "poor"), at(1))) == ["e-cloud"]
+
+
+def test_cost_limit_excludes_only_the_providers_that_exceed_it() -> None:
+    [interactive, *others] = an_overflow_policy().classes
+    capped = replace(interactive, optimize_for=OptimizationGoal.COST, cost_per_request_max=NanoUsd(1_000_000))
+    scheduler = a_scheduler_with_two_providers(classes=(capped, *others))
+    commands_for(scheduler, at(0), arrived("own"), arrived("a"))
+
+    assert endpoints(fire(scheduler, 2)) == ["e-cloud"]
+
+
+def test_request_that_can_pay_no_provider_gives_the_budget_as_the_reason() -> None:
+    scheduler = a_scheduler_with_two_providers()
+    commands_for(scheduler, at(0), it_is(0, ("tenant:poor", Period.DAY, 0.001)), arrived("own"), arrived("a", "poor"))
+    assert fire(scheduler, 3) == []
+
+    [sent] = without_end(scheduler.handle(completed("own"), at(3)), "own")
+
+    assert isinstance(sent, Dispatch)
+    assert (sent.endpoint_id, sent.reason.count('tenant "poor" has spent $0.001')) == ("e-own", 1)

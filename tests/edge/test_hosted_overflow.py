@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from headgate.wire.openai_bodies import MESSAGE_CHARS_MAX
 from testing.fake_engine import Behaviour, FakeEngine
 from testing.gateway import Config, GatewayInLoop, a_config, chat, gateway_in_loop
 from testing.hosted_overflow import BANK_KEY, last_dispatch, overflow_config, steps_of
@@ -123,6 +124,28 @@ async def test_wrong_key_is_reported_without_the_key(tmp_path: Path, caplog: pyt
             status = await gateway.wait_for_status(rejected)
 
     assert KEY not in repr(status) + caplog.text
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_quoted_errors_are_shortened_without_showing_a_part_of_the_key(tmp_path: Path, *, stream: bool) -> None:
+    length = len("wrong key ")
+    said = f"wrong key {'x' * (MESSAGE_CHARS_MAX - length - 8)}{KEY}, ask for another"
+    async with FakeEngine(models=("vendor/m",), api_key=KEY) as engine:
+        config = a_config(engine.url, engine="provider", served_model="vendor/m", quote_engine_errors=True)
+        config["pools"]["small"]["api_key"] = KEY
+        async with gateway_in_loop(config, tmp_path) as gateway:
+            body = json.dumps({"error": {"message": said, "type": "server_error"}}).encode()
+            engine.behaviour = (
+                Behaviour(tokens=4, error_after=2, error=said)
+                if stream
+                else Behaviour(body=body, content_type="application/json")
+            )
+            async with gateway.post(chat(max_tokens=9, stream=stream)) as answer:
+                await answer.read()
+                steps = repr(await steps_of(gateway, answer.headers["x-request-id"]))
+
+    assert "wrong key xxx" in steps
+    assert KEY[:4] not in steps.split("wrong key")[1]
 
 
 @pytest.mark.parametrize("stream", [False, True])

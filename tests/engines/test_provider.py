@@ -280,6 +280,25 @@ async def test_key_is_removed_from_error_bodies(
     assert json.loads(body)["error"]["message"] == "wrong key *** for this model"
 
 
+async def test_key_is_removed_from_the_end_of_a_long_error_body(provider: FakeEngine) -> None:
+    """The first key makes room for the part of the second one that would otherwise not be read."""
+    size = 64 * 1024
+    for position in range(size - len(KEY) - 2, size + 2, 3):
+        body = KEY.encode().ljust(position, b"x") + KEY.encode() + b"x" * 100
+        provider.script.append(Behaviour(status=500, body=body))
+        client = HttpEngine(
+            provider.url, served_model="fake", api_key=ApiKey(KEY, "api-key"), dialect=DIALECTS["provider"]
+        )
+        answer = await client.ask(a_call())
+        received = b""
+        while data := await answer.read():
+            received += data
+        client.close()
+
+        assert len(received) > size - 2 * len(KEY)
+        assert KEY[:5].encode() not in received
+
+
 def test_key_is_hidden_in_representations() -> None:
     assert KEY not in repr(ApiKey(KEY, "api-key"))
 

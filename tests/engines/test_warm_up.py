@@ -42,3 +42,10 @@ async def test_warm_up_reports_an_error_status() -> None:
 
 async def test_warm_up_reports_a_refused_connection() -> None:
     assert await warmed(f"http://127.0.0.1:{free_port()}") == "the warm-up request failed: connection refused"
+
+
+async def test_message_about_a_failed_warm_up_does_not_contain_the_key() -> None:
+    async with FakeEngine(api_key="canary-key") as engine:
+        engine.behaviour = Behaviour(status=500, error="no luck with canary-key")
+        said = "the warm-up request failed with status 500: no luck with ***"
+        assert await warmed(engine.url, api_key="canary-key") == said

@@ -148,6 +148,10 @@ class FakeWire:
     def mark_authenticated(self, _tenant: TenantId | None = None) -> bool:
         return True
 
+    def pause_body(self) -> None: ...
+
+    def resume_body(self) -> None: ...
+
     def send_continue(self) -> None: ...
 
     def send_head(self, status: int, headers: Headers) -> None:

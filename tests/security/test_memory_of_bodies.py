@@ -15,11 +15,14 @@ from headgate.edge.connection import Connection
 from headgate.edge.connections import Connections
 from headgate.edge.options import MIB, EdgeLimits
 from headgate.model.ticket import Api
+from headgate.wire.multipart import MultipartParser
 from headgate.wire.request_body import RequestBody
+from headgate.wire.transcription import TEXT_BYTES_MAX, TranscriptionBody
 from headgate.wire.turn_budget import TurnBudget
 from testing.executed_lines import split_into
 from testing.fake_engine import FakeEngine
-from testing.gateway import RunningGateway, a_config, gateway_process_with_client
+from testing.forms import BOUNDARY, CONTENT_TYPE, a_field, a_file, a_form
+from testing.gateway import RunningGateway, a_config, gateway_in_loop, gateway_process_with_client
 from testing.simulated_engines import resident_mib
 from tests.security.raw import CHUNKED, body_of, chunk, connected, head_of
 
@@ -73,6 +76,45 @@ async def test_body_memory_is_at_most_fifty_percent_above_the_counted_bytes(
     connection.connection_lost(None)
 
     assert held <= GROWTH_MAX * body_bytes + CONNECTION_BYTES_MAX
+
+
+@pytest.mark.parametrize("character", ["a", '"', "\\", "ä", "世", "😀"])
+@pytest.mark.parametrize("size", [1_000, 60_000, TEXT_BYTES_MAX - 10])
+def test_fields_of_a_form_use_the_memory_that_is_counted_for_them(character: str, size: int) -> None:
+    text = "a" + character * (size // len(character.encode()))
+    raw = a_form(a_field("model", "m"), a_field("prompt", text), a_file())
+    tracemalloc.start()
+    try:
+        parser = MultipartParser(raw, BOUNDARY.encode())
+        while not parser.parse_step():
+            pass
+        body = TranscriptionBody.of(raw, Api.TRANSCRIPTIONS, parser.parts)
+        del parser
+        pieces = body.encode_in_pieces(served_model="served")
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert len(pieces[0]) > size
+    assert held <= GROWTH_MAX * body.copied_bytes + CONNECTION_BYTES_MAX
+    assert body.copied_bytes <= 3 * size + 1_000
+
+
+async def test_fields_of_a_form_count_towards_the_memory_of_all_bodies(tmp_path: Path) -> None:
+    form = a_form(a_field("model", "m"), a_field("prompt", '"' * 100_000), a_file())
+    limits = {"body_bytes_max": "300KiB", "total_body_bytes_max": "300KiB"}
+    headers = {"content-type": CONTENT_TYPE}
+    async with FakeEngine() as engine, gateway_in_loop(a_config(engine.url, limits=limits), tmp_path) as gateway:
+        url = gateway.url + "/v1/audio/transcriptions"
+        async with gateway.http.post(url, data=form, headers=headers) as answer:
+            refused = await answer.json()
+        await gateway.wait_for_status(lambda status: status["held"]["body_bytes"] == 0)
+        small = a_form(a_field("model", "m"), a_field("prompt", "a" * 30_000), a_file())
+        async with gateway.http.post(url, data=small, headers=headers) as accepted:
+            await accepted.read()
+
+    assert (answer.status, refused["error"]["code"]) == (429, "slow_down")
+    assert accepted.status == 200
 
 
 @pytest.mark.parametrize("size", [1_000, 100_000, 255_000])

@@ -10,11 +10,13 @@ import argparse
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from importlib import import_module
 from types import MappingProxyType, ModuleType
 
 from headgate import __version__
 from headgate.build import BUILD
+from headgate.cli.input.termination import interrupted_by_sigterm
 
 GROUPS: Mapping[str, Mapping[str, str]] = MappingProxyType(
     {
@@ -62,6 +64,8 @@ GROUPS: Mapping[str, Mapping[str, str]] = MappingProxyType(
 )
 VERBS: Mapping[str, str] = MappingProxyType({verb: text for group in GROUPS.values() for verb, text in group.items()})
 
+_INTERRUPTED = frozenset({"record", "calibrate", "plan", "loadtest"})
+"""Verbs that end on SIGTERM as they do on Ctrl-C. Others end at once, or have a handler of their own."""
 _EXIT_BROKEN_PIPE = 141
 """Exit code that a shell reports for a process killed by SIGPIPE."""
 
@@ -72,9 +76,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     verb = next((word for word in argv if not word.startswith("-")), "")
     args = command_parser([verb] if verb in VERBS else []).parse_args(argv)
     try:
-        status = verb_module(args.verb).run(args)
+        with interrupted_by_sigterm() if args.verb in _INTERRUPTED else nullcontext():
+            status = verb_module(args.verb).run(args)
         # Flush here. Otherwise, writing the buffered output would fail only when Python exits.
         sys.stdout.flush()
+    except KeyboardInterrupt:
+        print(f"headgate {args.verb}: stopped", file=sys.stderr)
+        return 1
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return _EXIT_BROKEN_PIPE

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import date
 from functools import partial
@@ -10,6 +9,7 @@ from itertools import repeat
 from typing import Final
 
 from headgate.compose.simulation import build_scenario
+from headgate.compose.worker_pool import map_in_workers
 from headgate.config.scenarios.settings import ScenarioSettings
 from headgate.model.money import price_at
 from headgate.model.scaling import ScalingRules
@@ -182,8 +182,7 @@ class _CaseRuns:
         processes = min(self._options.processes, len(cases))
         if processes <= 1:
             return [run(case, workload) for case, workload in zip(cases, workloads, strict=True)]
-        with ProcessPoolExecutor(processes) as pool:
-            return list(pool.map(_run_case, repeat(self._settings), cases, workloads))
+        return map_in_workers(processes, _run_case, repeat(self._settings), cases, workloads)
 
     def _window_ns(self, scenario: Scenario) -> Duration:
         if self._options.window_ns is not None:

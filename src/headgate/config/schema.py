@@ -73,6 +73,7 @@ class LimitsSection(Section, frozen=True):
     body_bytes_max: Bytes = _EDGE.body_bytes_max
     audio_body_bytes_max: Bytes | None = None
     total_body_bytes_max: Bytes = _EDGE.total_body_bytes_max
+    unverified_body_bytes_max: Bytes = _EDGE.unverified_body_bytes_max
     requests_open_max: Positive = _EDGE.requests_open_max
     mirrors_open_max: Positive = _EDGE.mirrors_open_max
     connections_open_max: Positive = _EDGE.connections_open_max

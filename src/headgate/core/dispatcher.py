@@ -139,19 +139,22 @@ class Dispatcher:
         checked again later.
         """
         state, pools = self._state, tuple(each for each in request.overflow_pools if each in places)
-        chosen = overflow_candidate(request, pools, state) if pools else None
-        if chosen is None:
-            return None
-        endpoint, why = chosen[0], overflow_reason(request, now)
-        pools = (endpoint.pool,)
-        if is_over_budget(request, pools, why, state, now):
+        why = overflow_reason(request, now)
+        while True:
+            chosen = overflow_candidate(request, pools, state) if pools else None
+            if chosen is None:
+                return None
+            endpoint = chosen[0]
+            if not is_over_budget(request, endpoint.pool, why, state, now):
+                break
             rule = overflow_rule(request, state.rules)
             assert rule is not None, f"request {request.ticket.request_id} has overflow pools, but no overflow rule"
             check_budget_later(request, rule, state, now)
-            return None
+            # The next best pool may be cheaper.
+            pools = tuple(each for each in pools if each != endpoint.pool)
         state.queue.backlog.uncount(request)
         state.queue.dequeue(request, now)
-        self._admission.assign(request, overflow_admission(request, pools, why, state), now)
+        self._admission.assign(request, overflow_admission(request, endpoint.pool, why, state), now)
         # The model and the limits may differ from those with which the endpoint was chosen.
         request.uncached_reservation = None
         cached_tokens = reservation_at(request, endpoint, state.fleet).cached_tokens

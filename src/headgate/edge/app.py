@@ -36,6 +36,7 @@ from headgate.edge.parsed_request import (
     authenticate_again,
     content_length,
     read_request,
+    unverified_bodies_rejection,
 )
 from headgate.edge.tenant_shares import TenantShares
 from headgate.model.endpoint import EndpointState
@@ -122,6 +123,8 @@ class GatewayApp:
     """Sends copies of requests. None if no route has had a mirror yet."""
     draining: bool = False
     _bodies: BodyBytes = field(default_factory=BodyBytes)
+    _unverified_bodies: BodyBytes = field(default_factory=BodyBytes)
+    """Bodies of callers whose tokens cannot be verified yet. Client addresses take the place of tenants."""
     _parse_queue: ParseQueue = field(default_factory=ParseQueue)
     _awaiting_body: TenantShares = field(default_factory=TenantShares)
     """Open requests whose bodies have not fully arrived."""
@@ -209,14 +212,27 @@ class GatewayApp:
                 raise EdgeRejection(Outcome.NO_ENDPOINTS, "no endpoint is ready; retry when one has loaded its model")
         client.reply(200, [JSON_HEADER], operation.body)
 
-    async def _authenticate(self, client: Client) -> TenantId:
+    async def _authenticate(self, client: Client, *, holds_body: bool = True) -> TenantId:
+        """Returns the caller's tenant. `holds_body` is False if the body is already counted for a tenant."""
         keys = self.access.keys
         try:
             return authenticate(client, keys)
         except UnknownTokenKey as error:
             # Compiled coroutines must not await inside an except block.
             unknown = error
-        return await authenticate_again(client, keys, unknown)
+        if not holds_body:
+            return await authenticate_again(client, keys, unknown)
+        body = self._unverified_bodies.open(TenantId(client.peer))
+        try:
+            client.hold_body(partial(self._reserve_unverified, body))
+            if not client.body_rejected:
+                tenant = await authenticate_again(client, keys, unknown)
+                if not client.body_rejected:
+                    return tenant
+            raise unverified_bodies_rejection(self.unverified_bodies_bytes)
+        finally:
+            body.close()
+            client.resume_body()
 
     async def _handle(
         self,
@@ -245,9 +261,11 @@ class GatewayApp:
             client.reject_body()
         try:
             intake = await self._read_request(api, tenant, client, request_id, target)
+            if api in FORM_APIS and not self._reserve(body, intake.body.copied_bytes):
+                raise _body_memory_rejection(self.bodies_bytes)
             if self.access is not access:
                 # The configuration changed while the body was arriving, so the key may now belong to another tenant.
-                intake = intake.for_tenant(await self._authenticate(client))
+                intake = intake.for_tenant(await self._authenticate(client, holds_body=False))
             request_record.describe(record, intake.ticket)
             await Exchange(
                 client,
@@ -274,6 +292,9 @@ class GatewayApp:
     def _reserve(self, body: BodyClaim, size: int) -> bool:
         return body.grow(size, self.limits.total_body_bytes_max)
 
+    def _reserve_unverified(self, body: BodyClaim, size: int) -> bool:
+        return body.grow(size, self.limits.unverified_body_bytes_max)
+
     def _check_head(self, client: Client, tenant: TenantId, body: BodyClaim) -> None:
         """Rejects a request based on its head alone if the body is large or has not arrived yet."""
         if client.received and client.received_bytes <= SLICE_BYTES:
@@ -295,6 +316,11 @@ class GatewayApp:
     def bodies_bytes(self) -> int:
         """Total size of the bodies of open requests, in bytes."""
         return self._bodies.total
+
+    @property
+    def unverified_bodies_bytes(self) -> int:
+        """Total size of the bodies of callers whose tokens cannot be verified yet, in bytes."""
+        return self._unverified_bodies.total
 
     async def _read_request(
         self, api: Api, tenant: TenantId, client: Client, request_id: RequestId, target: ModelTarget | None

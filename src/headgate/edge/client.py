@@ -49,6 +49,12 @@ class ClientTransport(Protocol):
         """
         ...
 
+    def pause_body(self) -> None:
+        """Stops reading from the client until `resume_body`."""
+        ...
+
+    def resume_body(self) -> None: ...
+
     def send_continue(self) -> None:
         """Sends `100 Continue` if the client waits for it before sending the body."""
         ...
@@ -197,6 +203,20 @@ class Client:
         self._reserve = reserve
         if not reserve(self.received_bytes):
             self.reject_body()
+
+    @property
+    def body_rejected(self) -> bool:
+        """Whether the body has been dropped because the bodies of open requests use too much memory."""
+        return self._no_room
+
+    def hold_body(self, reserve: Callable[[int], bool]) -> None:
+        """Stops reading the body until `resume_body`. `reserve` limits the bytes that have already been read."""
+        self._transport.pause_body()
+        self.limit_body(reserve)
+
+    def resume_body(self) -> None:
+        self._reserve = None
+        self._transport.resume_body()
 
     def release(self) -> None:
         """Drops the body and the references to the exchange when the request ends.

@@ -59,6 +59,12 @@ class DiscardingTransport:
     def mark_authenticated(self, _tenant: TenantId | None = None, /) -> bool:
         return True
 
+    def pause_body(self) -> None:
+        """Does nothing: the body is complete."""
+
+    def resume_body(self) -> None:
+        """Does nothing: the body is complete."""
+
     def send_continue(self) -> None:
         pass
 

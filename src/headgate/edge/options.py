@@ -16,6 +16,10 @@ class EdgeLimits:
     """Maximum size of the body of a request with an audio file. If None, `body_bytes_max` applies."""
     total_body_bytes_max: int = 1024 * MIB
     """Maximum total size of the bodies of all open requests, in bytes."""
+    unverified_body_bytes_max: int = 64 * MIB
+    """Maximum total size of the bodies of callers whose tokens cannot be verified until the issuer's keys have been
+    read again.
+    """
     requests_open_max: int = 20_000
     mirrors_open_max: int = 64
     """Maximum number of copies of requests in progress. When it is reached, further requests are not copied."""

@@ -32,6 +32,7 @@ from headgate.wire.transcription import TranscriptionBody
 _CLIENT_RETRIES_MAX = 1_000
 _UNVERIFIED_RETRY_AFTER = Duration(5 * SECOND)
 """`Retry-After` value while keys cannot be verified. The gateway retries the database about as often."""
+_UNVERIFIED_TOKEN = "the token cannot be verified at present; retry"
 _TRACEPARENT = b"traceparent"
 _TRACESTATE = b"tracestate"
 
@@ -133,6 +134,17 @@ async def authenticate_again(client: Client, keys: CallerKeys, unknown: UnknownT
     return tenant
 
 
+def unverified_bodies_rejection(total_bytes: int) -> EdgeRejection:
+    """Returns the rejection of a caller whose token cannot be verified yet and whose body cannot be kept until then."""
+    log_message = (
+        f"token not verified yet, and bodies of such callers use {total_bytes} bytes, "
+        "close to limits.unverified_body_bytes_max"
+    )
+    return EdgeRejection(
+        Outcome.KEY_UNVERIFIED, _UNVERIFIED_TOKEN, retry_after_ns=_UNVERIFIED_RETRY_AFTER, log_message=log_message
+    )
+
+
 def _authorization(headers: Mapping[bytes, bytes]) -> bytes | None:
     """Returns the caller's credential, in the form of an `Authorization` header. None if there is none.
 
@@ -148,9 +160,11 @@ def _token_rejection(invalid: InvalidToken) -> EdgeRejection:
     log_message = f"token rejected: {invalid.fault.value}"
     match invalid.fault:
         case TokenFault.UNVERIFIED:
-            message = "the token cannot be verified at present; retry"
             return EdgeRejection(
-                Outcome.KEY_UNVERIFIED, message, retry_after_ns=_UNVERIFIED_RETRY_AFTER, log_message=log_message
+                Outcome.KEY_UNVERIFIED,
+                _UNVERIFIED_TOKEN,
+                retry_after_ns=_UNVERIFIED_RETRY_AFTER,
+                log_message=log_message,
             )
         case TokenFault.UNKNOWN_TENANT:
             message = "the token is valid, but its tenant does not exist here; ask the operator to create it"

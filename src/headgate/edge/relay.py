@@ -21,7 +21,7 @@ from headgate.model.message import message
 from headgate.model.provider_limits import ProviderLimits
 from headgate.model.usage import Usage, UsageSource
 from headgate.ports.engine import Call, Engine, EngineFault, EngineResponse, FramedResponse
-from headgate.wire.openai_bodies import read_error, reported_error
+from headgate.wire.openai_bodies import quoted_error, reported_error, whole_error
 from headgate.wire.responses_scanner import scanner_for
 from headgate.wire.sse import StreamScanner
 from headgate.wire.usage import UsageFinder
@@ -215,15 +215,14 @@ class Relay:
             record.first_byte_at = now
 
     def _quote(self, how: str, said: str, secret: str) -> str:
-        """Returns a description of an error. `said` is the engine's message, which may contain the secret."""
+        """Returns a description of an error. `said` is the engine's whole message, which may contain the secret."""
         if not self._quotes_engine:
             return f"the engine reported an error{how}"
-        shown = said.replace(secret, "***") if secret else said
-        return f"the engine reported an error{how}: {shown or 'no message'}"
+        return f"the engine reported an error{how}: {quoted_error(said, secret) or 'no message'}"
 
     async def _relay_error(self, answer: EngineResponse) -> AttemptResult:
         text = await _read_start(answer)
-        detail = self._quote(f" with status {answer.status}", read_error(text), answer.secret)
+        detail = self._quote(f" with status {answer.status}", whole_error(text), answer.secret)
         if not answer.is_request_error(text):
             accepted = answer.status >= 500 and answer.status not in _UNAVAILABLE
             return _failed(detail, fault=Fault.RESPONSE if accepted else Fault.UNAVAILABLE)

@@ -39,6 +39,7 @@ class RequestReader(asyncio.Protocol):
 
     __slots__ = (
         "_began_at",
+        "_body_paused",
         "_budget",
         "_client",
         "_closing",
@@ -84,6 +85,8 @@ class RequestReader(asyncio.Protocol):
         """Whether a second request started before the response to the first. Only its head is parsed."""
         self._discarded: int | None = None
         """Number of bytes discarded without parsing after the response. None while bytes are still being parsed."""
+        self._body_paused = False
+        """Whether the connection is not read until the client is authenticated."""
         self._closing = False
         self.blocked = False
         """Whether the write buffer is above its limit because the client reads too slowly."""
@@ -191,8 +194,20 @@ class RequestReader(asyncio.Protocol):
         self._transport.pause_reading()
 
     def resume_reading(self) -> None:
-        if not (self._closing or self._slices.unparsed or (self.blocked and self._client is None)):
+        waits = self._slices.unparsed or self._body_paused or (self.blocked and self._client is None)
+        if not (self._closing or waits or self._transport.is_closing()):
             self._transport.resume_reading()
+
+    # Called by the client
+
+    def pause_body(self) -> None:
+        self._body_paused = True
+        if not (self._closing or self._transport.is_closing()):
+            self._transport.pause_reading()
+
+    def resume_body(self) -> None:
+        self._body_paused = False
+        self.resume_reading()
 
     def reject_overflow(self) -> None:
         self._reject(HttpRejection(503, "too many request bodies are being received; retry in a moment"))

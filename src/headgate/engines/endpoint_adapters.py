@@ -53,6 +53,7 @@ class AdapterApi:
         self._session = session
         self._url = url
         self._headers = authorization(api_key)
+        self._key = ApiKey.text(api_key)
         self._tls = tls
 
     async def load(self, name: str, source: str) -> str | None:
@@ -83,7 +84,7 @@ class AdapterApi:
         # Without this setting, the path does not exist.
         missing = answer.status == 404 and b"adapter" not in said
         hint = "; start vLLM with VLLM_ALLOW_RUNTIME_LORA_UPDATING=True" if missing else ""
-        return f"POST {path} returned {answer.status}: {read_error(said)}{hint}"
+        return f"POST {path} returned {answer.status}: {read_error(said, self._key)}{hint}"
 
 
 class AdapterLoader:

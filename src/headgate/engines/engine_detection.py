@@ -73,6 +73,7 @@ class _Pages:
         self._session = session
         self._url = url
         self._headers = authorization(api_key)
+        self.key = ApiKey.text(api_key)
         self._timeout_s = timeout_s
         self._tls = tls
 
@@ -154,7 +155,7 @@ async def _models(pages: _Pages) -> list[_Model]:
         said = str(unheard)
         raise DetectionError(said if "; " in said else f"{said}; start the engine or correct the address") from unheard
     if page.status != 200:
-        raise DetectionError(_not_serving(path, page))
+        raise DetectionError(_not_serving(path, page, pages.key))
     try:
         models = msgspec.json.decode(page.body, type=_Models).data
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
@@ -164,8 +165,8 @@ async def _models(pages: _Pages) -> list[_Model]:
     return models
 
 
-def _not_serving(path: str, page: Page) -> str:
-    said = read_error(page.body)
+def _not_serving(path: str, page: Page, key: str) -> str:
+    said = read_error(page.body, key)
     text = f"GET {path} returned {page.status}" + (f": {said}" if said else "")
     match page.status:
         case 401 | 403:

@@ -33,6 +33,7 @@ from headgate.ports.tls import ClientTlsOptions, InvalidTlsFile
 from headgate.wire.kserve.infer import error_body
 from headgate.wire.openai_bodies import error_body as openai_error
 from headgate.wire.rate_limit_headers import read_rate_limits
+from headgate.wire.redaction import redacted_body
 from headgate.wire.stream_joiner import StreamDiffers
 from headgate.wire.turn_budget import TurnBudget
 
@@ -145,7 +146,7 @@ class HttpEngine:
         self._joins_streams = joins_streams and dialect.joins_streams
         self._streams_differ: set[Api] = set()
         """APIs for which this engine's stream differed from its non-streaming response."""
-        self._secret = api_key.value if isinstance(api_key, ApiKey) else api_key or ""
+        self._secret = ApiKey.text(api_key)
         self._common_headers = _header_lines(parts.netloc, api_key)
         self._base_path = _base_path(url)
         self._request_starts = _request_starts(dialect, self._base_path, self._common_headers)
@@ -455,12 +456,8 @@ def _header_lines(host: str, api_key: ApiKey | str | None) -> str:
 
 async def _read_error(answer: HttpResponse) -> BufferedResponse:
     """Returns an error response without the gateway's key, which some engines repeat in their messages."""
-    key = answer.secret.encode()
-    body = await _read_start(answer, _ERROR_BODY_BYTES_MAX + len(key))
-    blames = answer.is_request_error(body)
-    if key:
-        body = body.replace(key, b"***")
-    reply = BufferedResponse(answer.status, body[:_ERROR_BODY_BYTES_MAX], blames=blames)
+    body = await _read_start(answer, _ERROR_BODY_BYTES_MAX)
+    reply = BufferedResponse(answer.status, redacted_body(body, answer.secret), blames=answer.is_request_error(body))
     reply.content_type, reply.body_headers = answer.content_type, answer.body_headers
     return reply
 

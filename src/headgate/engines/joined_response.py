@@ -11,6 +11,7 @@ from headgate.engines.buffered_response import BufferedResponse
 from headgate.engines.http_response import HttpResponse
 from headgate.model.ticket import Api
 from headgate.ports.engine import EngineFault, EngineResponse, GenerationWatch
+from headgate.wire.redaction import redacted_body
 from headgate.wire.response_shape import AS_STREAMED
 from headgate.wire.stream_joiner import BrokenStream, JoinedBody, StreamJoiner
 
@@ -50,8 +51,8 @@ class JoinedResponse(BufferedResponse):
     __slots__ = ("_stream",)
 
     def __init__(self, stream: HttpResponse, whole: JoinedBody) -> None:
-        secret = stream.secret.encode() if whole.status >= 300 else b""
-        super().__init__(whole.status, whole.body.replace(secret, b"***") if secret else whole.body)
+        secret = stream.secret if whole.status >= 300 else ""
+        super().__init__(whole.status, redacted_body(whole.body, secret))
         self._stream = stream
 
     def is_request_error(self, body: bytes) -> bool:

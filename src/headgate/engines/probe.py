@@ -103,7 +103,7 @@ class Probe:
         self._dialect = dialect
         self._served_model = served_model
         self._headers = authorization(api_key)
-        self._key = (api_key.value if isinstance(api_key, ApiKey) else api_key or "").encode("latin-1", "replace")
+        self._key = ApiKey.text(api_key)
         self._timeout_s = timeout_s
         self._page_bytes_max = page_bytes_max
         self._tls = tls
@@ -141,7 +141,7 @@ class Probe:
             if self._dialect.health_path is not None:
                 status, body = await self._get(self._dialect.health_path)
                 if status != 200:
-                    return _unhealthy(self._dialect.health_path, status, body)
+                    return _unhealthy(status, self._error(self._dialect.health_path, status, body))
                 known = None if self._models_outdated else self._last_health
                 if known is not None and self._probes_since_models < PROBES_PER_MODEL_LIST - 1:
                     self._probes_since_models += 1
@@ -151,7 +151,7 @@ class Probe:
         except PageUnavailable as unheard:
             return Health(ProbeVerdict.NO_RESPONSE, problem=str(unheard), trouble=unheard.trouble)
         if status != 200:
-            return _unhealthy(self._dialect.models_path, status, body)
+            return _unhealthy(status, self._error(self._dialect.models_path, status, body))
         self._probes_since_models = 0
         self._last_health = self._check_models(body)
         return self._last_health
@@ -163,17 +163,17 @@ class Probe:
         if status == 200:
             return Health(ProbeVerdict.SERVING, (self._served_model,))
         if status not in _NOT_READY_STATUSES:
-            return _unhealthy(path, status, body)
+            return _unhealthy(status, self._error(path, status, body))
         well_path = self._dialect.health_path
         if well_path is not None:
             well, said = await self._get(well_path)
             if well != 200:
-                problem = f"GET {well_path} returned {well}: {read_error(said)}"
+                problem = self._error(well_path, well, said)
                 return Health(ProbeVerdict.NOT_SERVING, problem=problem, trouble=EndpointProblem.LOADING)
         models = await self._models_in_metrics()
         if models and self._served_model not in models:
             return self._wrong_model(models)
-        problem = f"GET {path} returned {status}: {read_error(body)}"
+        problem = self._error(path, status, body)
         return Health(ProbeVerdict.NOT_SERVING, models, problem, trouble=EndpointProblem.LOADING)
 
     async def _models_in_metrics(self) -> tuple[str, ...]:
@@ -229,7 +229,7 @@ class Probe:
         except PageUnavailable as unheard:
             return Scrape(problem=str(unheard))
         if status != 200:
-            said = f"GET {dialect.metrics_path} returned {status}: {read_error(page)}"
+            said = self._error(dialect.metrics_path, status, page)
             return Scrape(problem=f"{said}; {dialect.metrics_hint}" if dialect.metrics_hint else said)
         names = [name for aliases in dialect.metrics.values() for name in aliases]
         found = await run_in_turns(metrics_steps(page, (*names, *dialect.extra_metrics.values())))
@@ -296,18 +296,21 @@ class Probe:
             page_bytes_max=self._page_bytes_max,
             tls=self._tls,
         )
-        # Some servers repeat a wrong key in their error messages, which are logged.
-        return page.status, page.body.replace(self._key, b"***") if self._key else page.body
+        return page.status, page.body
+
+    def _error(self, path: str, status: int, body: bytes) -> str:
+        """Returns a message about a response. Some servers repeat a wrong key in their errors, which are logged."""
+        return f"GET {path} returned {status}: {read_error(body, self._key)}"
 
 
-def _unhealthy(path: str, status: int, body: bytes) -> Health:
+def _unhealthy(status: int, said: str) -> Health:
     verdict = ProbeVerdict.NOT_SERVING if status == 503 else ProbeVerdict.UNCLEAR
     rejected = status in (401, 403)
     hint = "; set api_key to the engine's key" if rejected else ""
     trouble = EndpointProblem.LOADING if status == 503 else EndpointProblem.ERRORS
     return Health(
         verdict,
-        problem=f"GET {path} returned {status}: {read_error(body)}{hint}",
+        problem=f"{said}{hint}",
         trouble=EndpointProblem.KEY_REJECTED if rejected else trouble,
     )
 

@@ -63,5 +63,5 @@ async def warm_up(
         if answer.status == 200:
             return None
         if answer.status >= 500 and not dialect.is_request_error(answer.status, said):
-            return f"the warm-up request failed with status {answer.status}: {read_error(said)}"
+            return f"the warm-up request failed with status {answer.status}: {read_error(said, ApiKey.text(api_key))}"
     return None

@@ -11,5 +11,10 @@ class ApiKey:
     header: str = ""
     """Header that contains only the key. Empty for `Authorization: Bearer KEY`."""
 
+    @staticmethod
+    def text(key: "ApiKey | str | None") -> str:
+        """Returns the key itself, or an empty string if there is none."""
+        return key.value if isinstance(key, ApiKey) else key or ""
+
     def as_headers(self) -> dict[str, str]:
         return {self.header: self.value} if self.header else {"authorization": f"Bearer {self.value}"}

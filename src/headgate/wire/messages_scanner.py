@@ -20,7 +20,7 @@ import msgspec
 
 from headgate.wire.event_objects import read_message_usage, read_messages_event
 from headgate.wire.holding_scanner import HoldingScanner, event_name
-from headgate.wire.openai_bodies import read_error
+from headgate.wire.openai_bodies import whole_error
 from headgate.wire.sse import EVENT_BYTES_MAX
 
 _INDEX: Final = rb'"index": ?\d+'
@@ -62,7 +62,7 @@ class MessagesScanner(HoldingScanner):
         said = read_messages_event(payload)
         kind = event_name(event, said.type)
         if kind == b"error" or bytes(said.error) != b"null":
-            self._fail(read_error(payload))
+            self._fail(whole_error(payload))
             return b""
         if kind == b"ping":
             return self._forward_or_hold(event) if self._allows_comment() else b""

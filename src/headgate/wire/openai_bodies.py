@@ -8,8 +8,13 @@ from typing import Final, cast
 
 import msgspec
 
+from headgate.wire.redaction import redacted
+
 MESSAGE_CHARS_MAX: Final = 500
 """Maximum length of an engine error message, in characters."""
+
+_WHOLE_CHARS_MAX: Final = 16 * MESSAGE_CHARS_MAX
+"""Maximum length of a message from which the gateway's key is removed, in characters."""
 
 ERROR_BYTES_MAX: Final = 256 * 1024
 """Maximum size of an error body that is parsed for its message.
@@ -45,16 +50,30 @@ def models_body(names: Iterable[str]) -> bytes:
     return _ENCODER.encode({"object": "list", "data": listed})
 
 
-def read_error(body: bytes | msgspec.Raw) -> str:
-    """Returns the engine's error message from a body of any format, or an empty string."""
+def read_error(body: bytes | msgspec.Raw, key: str = "") -> str:
+    """Returns the engine's error message from a body of any format, or an empty string.
+
+    `key` is the gateway's key for the engine. It is removed from the message.
+    """
+    return quoted_error(whole_error(body), key)
+
+
+def quoted_error(message: str, key: str) -> str:
+    """Returns the start of an engine's error message, without the gateway's key."""
+    # If the message were cut first, a part of the key might remain.
+    message = redacted(message, key)
+    return message if len(message) <= MESSAGE_CHARS_MAX else message[: MESSAGE_CHARS_MAX - 1] + "…"
+
+
+def whole_error(body: bytes | msgspec.Raw) -> str:
+    """Like `read_error`, but much longer, for a message that must go through `quoted_error` before it is shown."""
     raw = bytes(body)
     try:
         # Parsing a larger body would take too long.
         said: object = msgspec.json.decode(raw) if len(raw) <= ERROR_BYTES_MAX else _start_of(raw)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
         said = _start_of(raw)
-    message = " ".join(_message(said, levels=4).split())
-    return message if len(message) <= MESSAGE_CHARS_MAX else message[: MESSAGE_CHARS_MAX - 1] + "…"
+    return " ".join(_message(said, levels=4)[:_WHOLE_CHARS_MAX].split())
 
 
 def _start_of(raw: bytes) -> str:
@@ -64,7 +83,8 @@ def _start_of(raw: bytes) -> str:
 def reported_error(body: bytes | bytearray) -> str | None:
     """Returns the error message in a response with a success status, or None if the response is not an error.
 
-    The message may be empty. An engine that fails after sending its status can report the failure only in the body.
+    The message may be empty, and must go through `quoted_error` before it is shown. An engine that fails after sending
+    its status can report the failure only in the body.
     """
     if body.find(b'"error"') < 0:  # Much faster than `in`.
         return None
@@ -75,7 +95,7 @@ def reported_error(body: bytes | bytearray) -> str | None:
         return None
     if bytes(report.error) == b"null" and bytes(report.object) != b'"error"':
         return None
-    return read_error(bytes(body))
+    return whole_error(bytes(body))
 
 
 def _message(said: object, *, levels: int) -> str:

@@ -168,6 +168,11 @@ class RequestBody:
     # Request and response formats
 
     @property
+    def copied_bytes(self) -> int:
+        """Maximum memory that parts of the body use beside the body as received, in bytes."""
+        return 0
+
+    @property
     def content_type(self) -> str:
         """Content type of the encoded body."""
         return "application/json"

@@ -16,7 +16,7 @@ from headgate.model.ticket import FORM_APIS, Api
 from headgate.wire.event_objects import ResponsesEvent, read_response_usage, read_responses_event
 from headgate.wire.holding_scanner import HoldingScanner, event_name
 from headgate.wire.messages_scanner import MessagesScanner
-from headgate.wire.openai_bodies import read_error
+from headgate.wire.openai_bodies import whole_error
 from headgate.wire.sse import StreamScanner
 from headgate.wire.transcript_scanner import TranscriptScanner
 
@@ -102,5 +102,5 @@ def _is_candidate(data: bytes) -> bool:
 
 
 def _failure(said: ResponsesEvent, payload: bytes) -> str:
-    inside = read_error(said.response) if bytes(said.response).startswith(b"{") else ""
-    return inside or read_error(payload)
+    inside = whole_error(said.response) if bytes(said.response).startswith(b"{") else ""
+    return inside or whole_error(payload)

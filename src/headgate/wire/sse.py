@@ -34,7 +34,7 @@ from headgate.model.ticket import Api
 from headgate.model.usage import Usage
 from headgate.wire.chunk_sizes import CHUNKS, END_OF_CHUNK, READ_BYTES_MAX
 from headgate.wire.event_objects import read_error_fields, read_stream_object
-from headgate.wire.openai_bodies import read_error
+from headgate.wire.openai_bodies import whole_error
 from headgate.wire.usage import read_usage
 
 EVENT_BYTES_MAX: Final = 1024 * 1024
@@ -121,7 +121,7 @@ class StreamScanner:
         self.done = False
         """Whether the stream has ended successfully."""
         self.error: str | None = None
-        """Message of the error event that ended the stream. None if there was no error."""
+        """Whole message of the error event that ended the stream. None if there was no error."""
         self.usage: Usage | None = None
         """Most recent usage reported by the engine."""
         self.overlong = False
@@ -288,7 +288,7 @@ class StreamScanner:
         chunk = read_stream_object(payload)
         # Older vLLM puts the error at the top level, with `object` set to `error`.
         if bytes(chunk.error) != b"null" or bytes(chunk.object) == b'"error"':
-            self._fail(read_error(payload))
+            self._fail(whole_error(payload))
             return False
         if self._drop_progress and bytes(chunk.prompt_progress) != b"null":
             return False

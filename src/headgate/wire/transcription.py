@@ -55,6 +55,8 @@ class TranscriptionBody(RequestBody):
     """Boundary of the form for the engine."""
     file: FormPart
     raw: bytes | bytearray = field(repr=False)
+    text_bytes: int = 0
+    """Total size of all fields except the file, as received."""
 
     @classmethod
     def of(cls, raw: bytes | bytearray, api: Api, parts: list[FormPart]) -> Self:
@@ -81,6 +83,7 @@ class TranscriptionBody(RequestBody):
             boundary=f"headgate-{secrets.token_hex(16)}",
             file=file,
             raw=raw,
+            text_bytes=sum(part.end - part.start for part in parts if not part.is_file),
             _fields=fields,
             _stream_options={},
         )
@@ -89,6 +92,11 @@ class TranscriptionBody(RequestBody):
     def content(self) -> memoryview:
         """Content of the file."""
         return memoryview(self.raw)[self.file.start : self.file.end]
+
+    @property
+    def copied_bytes(self) -> int:
+        # The fields as JSON, in which quotes and backslashes are escaped, and once more in the form for the engine.
+        return sum(len(memoryview(each)) for each in self._fields.values()) + self.text_bytes
 
     def encoded_fields(self) -> bytes:
         """Returns all other fields, encoded in the same way for equal fields in the same order."""

@@ -30,7 +30,14 @@ from typing import Final
 
 from headgate.core.admission.budget_tallies import BudgetTallies, BudgetTally
 from headgate.core.admission.business_units import BusinessUnit, BusinessUnits, unit_name
-from headgate.core.admission.cost_estimate import cheapest_pools, cost_at, cost_of_usage, max_cost, output_tokens_within
+from headgate.core.admission.cost_estimate import (
+    cheapest_pools,
+    cost_at,
+    cost_of_usage,
+    max_cost,
+    max_output_tokens,
+    output_tokens_within,
+)
 from headgate.core.admission.limits import QuotaShortage
 from headgate.core.admission.retry_after import RETRY_AFTER_EXACT_MAX
 from headgate.core.commands import BudgetCrossed
@@ -163,11 +170,11 @@ class Budgets:
                 return self._budget_shortage(tally, budget, request.reserved, now)
         return None
 
-    def cost_limit_shortage(self, request: Request, pools: tuple[PoolName, ...], now: Instant) -> str:
-        """Returns by how much these pools exceed the cost limit of the request's class. Empty if they do not."""
+    def cost_limit_shortage(self, request: Request, pool: PoolName, now: Instant) -> str:
+        """Returns by how much this pool exceeds the cost limit of the request's class. Empty if it does not."""
         if not self.cost_capped or (limit := self._cost_limit(request)) is None:
             return ""
-        if (most := self._max_cost_in(request, pools, now)) <= limit:
+        if (most := cost_at(request, pool, max_output_tokens(request), self._rules, now)) <= limit:
             return ""
         allowed = f'class "{request.service_class.name}" allows at most {format_usd(limit)}'
         return f"the request may cost up to {format_usd(most)} there, but {allowed}"
@@ -185,12 +192,6 @@ class Budgets:
             if more > 0 and (budget := tally.exceeded_budget(more)) is not None:
                 return self._budget_shortage(tally, budget, most, now).reason
         return ""
-
-    def _max_cost_in(self, request: Request, pools: tuple[PoolName, ...], now: Instant) -> NanoUsd:
-        before, request.pools = request.pools, pools
-        most = max_cost(request, self._rules, now)
-        request.pools = before
-        return most
 
     def _cost_limit(self, request: Request) -> int | None:
         """Returns the cost limit of the request's class in nano-dollars, or None if the class has no limit."""

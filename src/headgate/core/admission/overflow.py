@@ -6,8 +6,9 @@ of its own pools, and it competes for slots of the overflow pools by band, fair 
 The first slot that becomes free takes it, and of two free slots the one in its own pools.
 
 A request whose data must stay local, or whose class sets a lower cost limit than the price of the provider, waits only
-for its own pools. So does a request whose budget does not cover the provider. The budget is also checked when the
-provider has a slot for the request. If it does not cover the provider, it is checked again from time to time.
+for its own pools. So does a request whose budget does not cover the provider. If there are several overflow pools, each
+is checked by itself. The budget is also checked when the provider has a slot for the request. If it does not cover the
+provider, it is checked again from time to time.
 """
 
 from typing import Final
@@ -48,10 +49,11 @@ def overflow_on_arrival(request: Request, service_class: ServiceClass, state: Sc
         why = f"the estimated wait of {format_seconds(wait)} exceeds {format_seconds(bound)}"
     if wait <= bound:
         return False
-    pools = _usable_pools(request, service_class, rule, why, state, now=now)
-    if not pools or is_over_budget(request, pools, why, state, now):
+    usable = _usable_pools(request, service_class, rule, why, state, now=now)
+    pools = _covered_pools(request, usable, why, state, now)
+    if not pools:
         return False
-    request.overflow_pools, request.overflow_reason = pools, why
+    request.overflow_pools, request.overflow_reason = usable, why
     backlog, service_class = state.queue.backlog, request.service_class
     # A request of a class that an operator holds would not be sent anywhere.
     if service_class.name in backlog.held_classes:
@@ -74,10 +76,10 @@ def overflow_from_queue(request: Request, state: SchedulerState, now: Instant) -
     assert rule is not None, f"request {request.ticket.request_id} has an overflow timer, but no overflow rule"
     why = overflow_reason(request, now)
     pools = _usable_pools(request, _undegraded_class(request, state), rule, why, state, now=now)
-    if pools and is_over_budget(request, pools, why, state, now):
-        check_budget_later(request, rule, state, now)
-    elif pools:
+    if _covered_pools(request, pools, why, state, now):
         state.queue.add_overflow(request, pools)
+    elif pools:
+        check_budget_later(request, rule, state, now)
 
 
 def check_budget_later(request: Request, rule: Overflow, state: SchedulerState, now: Instant) -> None:
@@ -102,27 +104,36 @@ def overflow_reason(request: Request, now: Instant) -> str:
     return request.overflow_reason or f"the request has waited {format_seconds(waited)}"
 
 
-def is_over_budget(
+def _covered_pools(
     request: Request, pools: tuple[PoolName, ...], why: str, state: SchedulerState, now: Instant
-) -> bool:
-    """Returns whether a budget does not cover these overflow pools for a request, and notes which one."""
+) -> tuple[PoolName, ...]:
+    """Returns the overflow pools that the budgets cover for a request. If they cover none, notes why."""
+    note = request.overflow_note
+    covered = tuple(each for each in pools if not is_over_budget(request, each, why, state, now))
+    if covered:
+        request.overflow_note = note
+    return covered
+
+
+def is_over_budget(request: Request, pool: PoolName, why: str, state: SchedulerState, now: Instant) -> bool:
+    """Returns whether a budget does not cover this overflow pool for a request, and notes which one."""
     if not state.budgets.has_budget(request):
         return False
-    admitted = overflow_admission(request, pools, why, state)
-    # Its own pools may have shortened its response, but these would send it with the limits of its class.
-    sent = Request(request.ticket, admitted.service_class, pools, request.sequence, now)
+    admitted = overflow_admission(request, pool, why, state)
+    # Its own pools may have shortened its response, but this one would send it with the limits of its class.
+    sent = Request(request.ticket, admitted.service_class, admitted.pools, request.sequence, now)
     assign(sent, admitted, state, now)
     if shortage := state.budgets.budget_shortage(sent, now):
         request.overflow_note = f"; no overflow although {why}: {shortage}"
     return bool(shortage)
 
 
-def overflow_admission(request: Request, pools: tuple[PoolName, ...], why: str, state: SchedulerState) -> Admitted:
-    """Returns the class and the model with which these overflow pools serve the request.
+def overflow_admission(request: Request, pool: PoolName, why: str, state: SchedulerState) -> Admitted:
+    """Returns the class and the model with which this overflow pool serves the request.
 
     It has no route, because its rollout and mirror must not measure the provider.
     """
-    return Admitted(_undegraded_class(request, state), pools, request.ticket.model, overflow=why)
+    return Admitted(_undegraded_class(request, state), (pool,), request.ticket.model, overflow=why)
 
 
 def _undegraded_class(request: Request, state: SchedulerState) -> ServiceClass:
@@ -136,15 +147,16 @@ def _usable_pools(
     request: Request, service_class: ServiceClass, rule: Overflow, why: str, state: SchedulerState, *, now: Instant
 ) -> tuple[PoolName, ...]:
     """Returns the overflow pools that the request may use, and notes what keeps it from being sent there."""
-    usable = pools = allowed_pools(rule.pools, service_class)
+    usable, pools = (), allowed_pools(rule.pools, service_class)
+    shortages = {each: state.budgets.cost_limit_shortage(request, each, now) for each in pools}
     if not pools:
         local = state.rules.stays_local(service_class, request.ticket.tenant)
         cause = "data_residency: local excludes" if local else f'class "{service_class.name}" may not use'
         obstacle = f"{cause} pool {', '.join(rule.pools)}"
-    elif obstacle := state.budgets.cost_limit_shortage(request, pools, now):
-        usable = ()
-    else:
+    elif usable := tuple(each for each in pools if not shortages[each]):
         # Its pools may have free slots, for example if an operator holds the class or an own slot is free as well.
-        obstacle = f"it got no slot of pool {', '.join(pools)}"
+        obstacle = f"it got no slot of pool {', '.join(usable)}"
+    else:
+        obstacle = shortages[pools[-1]]
     request.overflow_note = f"; no overflow although {why}: {obstacle}"
     return usable

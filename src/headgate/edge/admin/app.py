@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from headgate.edge.admin.allowed_hosts import AllowedHosts
-from headgate.edge.admin.api import AdminApi
+from headgate.edge.admin.api import BODY_BYTES_MAX, AdminApi
 from headgate.edge.admin.console import CONSOLE, EVENTS, AdminConsole
 from headgate.edge.admin.login import LOGIN, LOGIN_PATHS, ConsoleLogin
 from headgate.edge.admin.operator_auth import AdminRejection, OperatorAuth
@@ -101,6 +101,8 @@ class AdminApp:
             client.reply(421, [_TEXT], f"{refusal}\n".encode())
             return
         client.mark_authenticated()
+        # Nothing else limits the bytes that arrive before the operator is known, or with a request for a page.
+        client.body_bytes_max = BODY_BYTES_MAX
         if self.login is not None and client.path in LOGIN_PATHS:
             await self.login(client)
             return

@@ -21,7 +21,7 @@ from headgate.wire.kserve.generate import GenerateRequest, TextModel, build_requ
 from headgate.wire.kserve.generate_stream import GeneratedText, TranslationContext, whole_body
 from headgate.wire.kserve.infer import JSON_LENGTH_HEADER, InferBody, ModelOperation
 from headgate.wire.kserve.infer import error_body as kserve_error
-from headgate.wire.openai_bodies import error_body, read_error
+from headgate.wire.openai_bodies import error_body, quoted_error, read_error
 from headgate.wire.sse import ASSEMBLED_BYTES_MAX, payload_of
 
 PAGE_BYTES_MAX: Final = 1024 * 1024
@@ -141,7 +141,7 @@ async def _join_stream(answer: EngineResponse, setting: TranslationContext) -> E
         raise
     if generated.error is not None:
         answer.close()
-        return BufferedResponse(500, _openai_error(generated.error, "engine_error"))
+        return BufferedResponse(500, _openai_error(quoted_error(generated.error, answer.secret), "engine_error"))
     if not generated.has_answer:
         raise EngineFault("the engine's stream ended without a response")
     return BufferedResponse(200, whole_body(generated, setting))
@@ -150,7 +150,9 @@ async def _join_stream(answer: EngineResponse, setting: TranslationContext) -> E
 async def _error(answer: EngineResponse) -> EngineResponse:
     """Translates an error response into OpenAI format. Model errors arrive as an event."""
     body = await _read_all(answer)
-    message = read_error(payload_of(body) or body) or f"Triton returned {answer.status} without a message"
+    message = (
+        read_error(payload_of(body) or body, answer.secret) or f"Triton returned {answer.status} without a message"
+    )
     blames = answer.is_request_error(body)
     code = "invalid_request_error" if blames else "engine_error"
     return BufferedResponse(answer.status, _openai_error(message, code), blames=blames)

@@ -16,7 +16,7 @@ from headgate.model.ticket import Api
 from headgate.model.units import BYTES_PER_TOKEN
 from headgate.model.usage import TOKENS_MAX, UsageSource
 from headgate.wire.event_splitter import EventSplitter
-from headgate.wire.openai_bodies import error_body, read_error
+from headgate.wire.openai_bodies import error_body, whole_error
 from headgate.wire.sse import error_event
 
 _ENCODER: Final = msgspec.json.Encoder()
@@ -91,7 +91,7 @@ class GeneratedText:
         try:
             event = _EVENT.decode(payload)
             if bytes(event.get("error", _NULL)) != b"null":
-                self.error = read_error(payload) or "the engine sent no error message"
+                self.error = whole_error(payload) or "the engine sent no error message"
                 return
             text = _joined(event.get(self._setting.text_output, _NULL))
             self._add_counts(event)
