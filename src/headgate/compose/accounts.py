@@ -300,7 +300,8 @@ class TenantAccounts:
         if not settings.admin_keys and settings.operators is None:
             return None
         secrets = settings.key_secrets or (b"",)
-        names = partial(override_targets, settings.policy, lambda: self._in_force, endpoints)
+        scaled = tuple(settings.scaling_rules)
+        names = partial(override_targets, settings.policy, lambda: self._in_force, endpoints, scaled)
         shares = {} if self.share_leases is None else routes_of(self.share_leases)
         if directory is None:
             return AdminApi(

@@ -122,6 +122,7 @@ class EndpointRecord(InFlightLoad):
         "heap_entry",
         "id",
         "in_flight_max",
+        "interrupted",
         "last_progress_at",
         "leaving",
         "limit",
@@ -166,8 +167,9 @@ class EndpointRecord(InFlightLoad):
         """TPOT limit for accepting requests, in nanoseconds."""
         self.apply_settings(terms)
         self.state = EndpointState.WARMING
-        self.leaving = self.drained = False
-        """Whether the endpoint is being removed, and whether an operator is draining it."""
+        self.leaving = self.drained = self.interrupted = False
+        """Whether the endpoint is being removed, whether an operator is draining it, and whether the drain also aborts
+        its attempts."""
         self.streams = 0
         """Number of requests in flight that have started to stream.
 

@@ -39,6 +39,7 @@ _NO_SUMS: Final = (0, 0, 0, 0, 0)
 class FleetState:
     __slots__ = (
         "_drained",
+        "_interrupted",
         "_placement",
         "_restored",
         "_rules",
@@ -59,6 +60,7 @@ class FleetState:
         self._scheduler_count = scheduler_count
         """Number of schedulers that share the endpoints. Each counts this fraction of the endpoints' time."""
         self._drained: tuple[EndpointId, ...] = ()
+        self._interrupted: tuple[EndpointId, ...] = ()
         self._restored: dict[EndpointId, EndpointCounter] = {}
         """Restored state of endpoints that have not joined yet."""
         self._placement = placement = Placement()
@@ -207,6 +209,7 @@ class FleetState:
                 endpoint, pool.settings, now, scheduler_count=self._scheduler_count
             )
             record.drained = endpoint.id in self._drained
+            record.interrupted = endpoint.id in self._interrupted
             pool.add(record)
             self._restore_endpoint(record)
         assert record.pool == endpoint.pool, f"endpoint {endpoint.id} changed its pool; give it a new id instead"
@@ -239,21 +242,32 @@ class FleetState:
         if (record := self.endpoints.get(result.endpoint_id)) is not None:
             self.health.record_probe(record, result, now)
 
-    def drain(self, endpoint_ids: tuple[EndpointId, ...]) -> None:
+    def drain(
+        self, endpoint_ids: tuple[EndpointId, ...], interrupted: tuple[EndpointId, ...] = ()
+    ) -> list[EndpointRecord]:
         """Sets the endpoints that operators are draining. They get no new requests.
 
-        The other endpoints on the same engine do not either, because an operator drains an engine to stop it.
+        The other endpoints on the same engine do not either, because an operator drains an engine to stop it. Returns
+        the endpoints whose attempts must be aborted now, because they were not `interrupted` before.
         """
-        if endpoint_ids != self._drained:
-            self._drained = endpoint_ids
-            self._update_drained()
+        if endpoint_ids == self._drained and interrupted == self._interrupted:
+            return []
+        self._drained, self._interrupted = endpoint_ids, interrupted
+        return self._update_drained()
 
-    def _update_drained(self) -> None:
+    def _update_drained(self) -> list[EndpointRecord]:
+        newly_interrupted: list[EndpointRecord] = []
         for endpoint in self.endpoints.values():
-            drained = endpoint.id in self._drained or any(each.id in self._drained for each in endpoint.company)
+            engine = (endpoint.id, *(each.id for each in endpoint.company))
+            drained = any(each in self._drained for each in engine)
             if drained is not endpoint.drained:
                 endpoint.drained = drained
                 self._placement.place(endpoint)
+            interrupted = any(each in self._interrupted for each in engine)
+            if interrupted and not endpoint.interrupted:
+                newly_interrupted.append(endpoint)
+            endpoint.interrupted = interrupted
+        return newly_interrupted
 
     def leave(self, endpoint_id: EndpointId, now: Instant) -> None:
         record = self.endpoints.get(endpoint_id)

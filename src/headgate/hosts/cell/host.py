@@ -170,6 +170,15 @@ class CellHost:
         self._node.step_down(self._clock.now())
         self._update()
 
+    def hand_over(self, pause_ns: Duration) -> bool:
+        """Steps down as the scheduler for this time, so that another candidate takes over. Returns False if this
+        process does not make the cell's decisions.
+        """
+        now = self._clock.now()
+        handed_over = self._node.hand_over(now, Instant(now + pause_ns))
+        self._update()
+        return handed_over
+
     def lose_name(self, problem: str) -> None:
         """Leaves the cell because another process has taken this name.
 

@@ -173,6 +173,20 @@ class Node:
             self._save_endpoint_times(leader, now)
         self.leader = self._election = self._elected_at = None
 
+    def hand_over(self, now: Instant, until: Instant) -> bool:
+        """Steps down as the scheduler, but stays a candidate: this process claims the lease again from this time on.
+
+        Returns False if this process is not the scheduler or has just become it.
+        """
+        leader = self._current_leader(now)
+        if self._election is None or leader is None or leader.gathering:
+            return False
+        self._final_snapshot = leader.final_snapshot(now)
+        self._save_endpoint_times(leader, now)
+        self._release = self._election.pause(now, until)
+        self.leader = self._elected_at = None
+        return True
+
     def lose_name(self, now: Instant) -> None:
         """Stops participating in the cell because another process has taken this name."""
         self.step_down(now)
@@ -223,7 +237,7 @@ class Node:
         return [] if self.leader is None else self.leader.fencing.pop_rejections()
 
     def handle_lease(self, claim: Claim, lease: Lease, now: Instant) -> None:
-        if self._election is not None:
+        if self._election is not None and not self._election.is_paused(now):
             self._election.handle_lease(claim, lease, now)
             self._current_leader(now)
         elif lease.epoch == claim.epoch:
@@ -347,6 +361,7 @@ class Node:
             held_requests=member.held,
             unsettled_requests=member.unsettled,
             staged_hash=member.rules.staged_hash,
+            is_gathering=leader is not None and leader.gathering,
             lowest_version=member.lowest_version,
             members={} if leader is None else leader.members(),
         )
