@@ -107,7 +107,7 @@ WHOLE = {
     "rollouts/start": {"model": "m", "candidate": "new", "base": "old"},
     "rollouts/step": {"model": "m"},
     "rollouts/abort": {"model": "m"},
-    "cell/hand-over": {"pause_s": 5, "reason": "a test"},
+    "cell/hand-over": {"reason": "a test"},
     "audit/list": {},
     "audit/reads": {"before": "1.1.", "tenant": "acme"},
     "traffic/start": {},

@@ -140,6 +140,7 @@ class EndpointRecord(InFlightLoad):
         "reports_metrics",
         "response_times",
         "sequence_limit",
+        "served",
         "service_log",
         "settings",
         "skipped_as_stale",
@@ -190,8 +191,8 @@ class EndpointRecord(InFlightLoad):
         self.engine_time = EngineTime(endpoint.id, endpoint.pool, terms.speed, now, scheduler_count=scheduler_count)
         self.prefilled_ps = 0
         """Expected prefill time of the prompts computed since the last progress report, in picoseconds."""
-        self.failures = self.ejections = 0
-        """Consecutive failures that are the endpoint's fault, and consecutive ejections."""
+        self.failures = self.ejections = self.served = 0
+        """Consecutive failures that are the endpoint's fault, consecutive ejections, and completed attempts."""
         self.service_log, self.response_times = ServiceLog(), ResponseTimes()
         self.ejected_until = now
         self.probe_passes = False
@@ -252,6 +253,7 @@ class EndpointRecord(InFlightLoad):
             kv_full=self._kv_full,
             adapters=self.adapters.counts(),
             quota_exhausted=self.quota_exhausted,
+            served=self.served,
         )
 
     def mark_unready(self, now: Instant) -> None:
