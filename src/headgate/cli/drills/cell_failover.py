@@ -10,6 +10,7 @@ from headgate.cli.drills.drill_run import DrillRefused, DrillRun
 from headgate.cli.drills.figures import objectives_of
 from headgate.cli.drills.fleet import DrillCell, DrillSample, DrillStatus
 from headgate.cli.drills.override_act import REASON
+from headgate.cli.drills.preflight import watch_before
 from headgate.cli.input.admin_request import AdminRequestFailed
 
 NAME = "cell-failover"
@@ -77,10 +78,8 @@ class CellFailover:
         )
 
     async def perform(self, run: DrillRun) -> DrillResult:
-        await run.watch("before", self.before_s)
+        await watch_before(run, self.before_s, force=self.force)
         url, cell = self.choose(run.last)
-        if run.stopped:
-            raise DrillRefused("stopped before the drill began; nothing was changed")
         assert cell.epoch is not None, "a scheduler follows its own epoch"
         takeover = _Takeover(cell.epoch)
         await self._hand_over(run, url)

@@ -9,6 +9,7 @@ from headgate.cli.drills.drill_run import DrillRefused, DrillRun
 from headgate.cli.drills.figures import objectives_of
 from headgate.cli.drills.fleet import DrillEndpoint, DrillSample
 from headgate.cli.drills.override_act import OverrideAct
+from headgate.cli.drills.preflight import watch_before
 
 NAME = "cold-start"
 _INTERVAL_S: Final = 0.25
@@ -87,14 +88,12 @@ class ColdStart:
         )
 
     async def perform(self, run: DrillRun) -> DrillResult:
-        await run.watch("before", self.before_s)
+        await watch_before(run, self.before_s, force=self.force)
         pool = self.choose(run.last)
         status = run.last.status
         assert status is not None, "the pool was chosen from the status"
         configured_s, count = status.scaling[pool].cold_start_s, self.count(run.last, pool)
         progress = _Progress(frozenset(each.id for each in run.last.endpoints))
-        if run.stopped:
-            raise DrillRefused("stopped before the drill began; nothing was changed")
         longest_s = self.wait_max_s(run.last, pool)
         act = self.act(run, pool)
         await act.place()

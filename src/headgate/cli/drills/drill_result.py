@@ -146,10 +146,13 @@ def objective_verdicts(objectives: Sequence[DrillObjective], figures: PhaseFigur
     return found
 
 
-def recovery_text(recovered: float | None) -> str:
-    if recovered is None:
+def recovery_text(run: DrillRun, objectives: Sequence[DrillObjective]) -> str:
+    recovered_s = run.recovered_after_s(objectives)
+    if recovered_s is None:
         return "not recovered by the end"
-    return "the objectives were met all the time" if not recovered else f"{recovered:.0f} s"
+    if run.stopped:
+        return "unknown, because the drill was stopped"
+    return f"{recovered_s:.0f} s" if recovered_s else "the objectives were met all the time"
 
 
 def _shares(objective: DrillObjective, phases: Sequence[PhaseFigures]) -> Iterator[str]:

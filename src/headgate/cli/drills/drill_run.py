@@ -1,7 +1,7 @@
 """One run of a drill: watches the fleet, keeps the samples and the timeline, and stops early on request."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -150,7 +150,7 @@ class DrillRun:
         assert self.acted_at_s is not None, "the drill has not acted"
         return self.figures(self._sampled_before(self.acted_at_s), self.last.at_s)
 
-    def recovered_after_s(self, objectives: list[Objective]) -> float | None:
+    def recovered_after_s(self, objectives: Sequence[Objective]) -> float | None:
         assert self.acted_at_s is not None, "the drill has not acted"
         timed = [TimedTotals(each.at_s, each.totals) for each in self.samples]
         return recovered_after_s(timed, objectives, since_s=self.acted_at_s, window_s=RECOVERY_WINDOW_S)

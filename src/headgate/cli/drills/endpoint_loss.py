@@ -7,6 +7,7 @@ from headgate.cli.drills.drill_run import DrillRefused, DrillRun
 from headgate.cli.drills.figures import DrillObjective, objectives_of
 from headgate.cli.drills.fleet import DrillEndpoint, DrillSample
 from headgate.cli.drills.override_act import OverrideAct
+from headgate.cli.drills.preflight import watch_before
 
 NAME = "endpoint-loss"
 
@@ -56,21 +57,17 @@ class EndpointLoss:
         )
 
     async def perform(self, run: DrillRun) -> DrillResult:
-        await run.watch("before", self.before_s)
+        await watch_before(run, self.before_s, force=self.force)
         chosen = self.choose(run.last)
         objectives = check_baseline(run, force=self.force)
         act = self.act(run, chosen)
-        if not run.stopped:
-            await act.place()
-            try:
-                await run.watch("during", self.for_s)
-            finally:
-                await act.undo()
-            await run.watch("after", self.after_s)
-        if run.acted_at_s is None:
-            raise DrillRefused("stopped before the drill began; nothing was changed")
-        recovered = run.recovered_after_s(list(objectives))
-        facts = {"recovered after": recovery_text(recovered), "undo": act.undone}
+        await act.place()
+        try:
+            await run.watch("during", self.for_s)
+        finally:
+            await act.undo()
+        await run.watch("after", self.after_s)
+        facts = {"recovered after": recovery_text(run, objectives), "undo": act.undone}
         return DrillResult(NAME, chosen.id, objective_verdicts(objectives, run.since_act()), run, act.undone, facts)
 
 
@@ -80,7 +77,7 @@ def check_baseline(run: DrillRun, *, force: bool) -> tuple[DrillObjective, ...]:
     if not objectives:
         raise DrillRefused("no class has objectives; set classes.NAME.objectives (docs/guides/slo.md)")
     before = run.phases()["before"]
-    if not run.stopped and not force and not any(before.judged(each) for each in objectives):
+    if not force and not any(before.judged(each) for each in objectives):
         raise DrillRefused(
             f"no request of a class with objectives ended in the {before.seconds:.0f} s before the drill, so nothing "
             "could be measured; send traffic (`headgate loadtest`), use a longer --before, or use --force"

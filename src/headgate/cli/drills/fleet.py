@@ -17,7 +17,7 @@ from headgate.cli.output.status import GatewayNotFound, get_admin_page
 if TYPE_CHECKING:
     import aiohttp
 
-_TIMEOUT_S: Final = 2.0
+_TIMEOUT_S: Final = 5.0
 _METRICS_BYTES_MAX: Final = 64 * 1024 * 1024
 
 

@@ -24,6 +24,7 @@ from headgate.cli.drills.figures import (
 )
 from headgate.cli.drills.fleet import DrillSample
 from headgate.cli.drills.override_act import OverrideAct
+from headgate.cli.drills.preflight import watch_before
 from headgate.loadtest.request import LoadTestOutcome, LoadTestRequest
 
 NAME = "overload"
@@ -178,9 +179,7 @@ class Overload:
         return OverrideAct(run, NAME, "throttle", self.tenant, duration_s, requests_per_minute=per_minute)
 
     async def perform(self, run: DrillRun) -> DrillResult:
-        await run.watch("before", self.before_s)
-        if run.stopped:
-            raise DrillRefused("stopped before the drill began; nothing was changed")
+        await watch_before(run, self.before_s, force=self.force)
         judged, excluded = self._judged(run.last)
         added = self.added(run.phases()["before"], run.last)
         sent, act = SentTraffic(), self.act(run, added)
@@ -198,8 +197,7 @@ class Overload:
             await act.undo()
         await run.watch("after", self.after_s)
         verdicts = objective_verdicts(judged, run.since_act())
-        recovered = recovery_text(run.recovered_after_s(judged))
-        facts = {"recovered after": recovered, **_facts(added, sent), "undo": act.undone}
+        facts = {"recovered after": recovery_text(run, judged), **_facts(added, sent), "undo": act.undone}
         return DrillResult(NAME, f"class {self.service_class}", verdicts, run, act.undone, facts, excluded)
 
     async def _watch(

@@ -21,8 +21,18 @@ async def check_fleet(run: DrillRun, *, force: bool) -> None:
     problems = [*_problems(sample), *_override_problems(overrides)]
     if problems and not force:
         raise DrillRefused("; ".join(problems) + "; resolve this first, or use --force")
+    known = {text for _, text in run.timeline}
     for problem in problems:
-        run.note(f"started with --force although {problem}")
+        if (text := f"started with --force although {problem}") not in known:
+            run.note(text)
+
+
+async def watch_before(run: DrillRun, seconds: float, *, force: bool) -> None:
+    """Watches the fleet before the act, and checks it once more. Raises `DrillRefused`."""
+    await run.watch("before", seconds)
+    if run.stopped:
+        raise DrillRefused("stopped before the drill began; nothing was changed")
+    await check_fleet(run, force=force)
 
 
 def _problems(sample: DrillSample) -> Iterator[str]:
