@@ -127,7 +127,7 @@ def test_endpoint_loss_drains_the_busiest_endpoint_for_the_time_and_gives_it_bac
     result, run = performed(LOSS, fleet)
 
     create = next(body for path, body in fleet.calls if path == "overrides/create")
-    assert (create["verb"], create["target"], create["duration_s"]) == ("drain", "e2", 30)
+    assert (create["verb"], create["target"], create["duration_s"]) == ("drain", "e2", 25)
     assert "interrupt" not in create
     assert str(create["reason"]).startswith("drill: endpoint-loss ")
     assert (fleet.overrides, len(fleet.ended())) == ([], 1)

@@ -14,7 +14,7 @@ from headgate.cli.drills.fleet import active_overrides
 from headgate.cli.input.admin_request import AdminRequestFailed
 
 REASON: Final = "drill"
-EXPIRY_MARGIN_S: Final = 10
+EXPIRY_MARGIN_S: Final = 5
 """How much longer than the drill the override lasts if nothing ends it."""
 _UNDO_TRIES: Final = 5
 _RETRY_S: Final = 1.0
