@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from headgate.cli.drills.figures import GOOD, JUDGED, LOAD, REQUESTS, TARGETS, TENANT_REQUESTS, TOKENS, CounterKey
-from headgate.cli.drills.fleet import CellMemberState, DrillCell, DrillEndpoint, DrillSample, DrillStatus, ScaledPool
+from headgate.cli.drills.fleet import CellMemberState, DrillCell, DrillEndpoint, DrillSample, DrillStatus, ScalingLimits
 from headgate.cli.input.admin_request import AdminRequestFailed
 
 URL = "http://gateway"
@@ -27,7 +27,7 @@ class FakeFleet:
     rate: int = RATE
     objectives: Mapping[str, float] = field(default_factory=lambda: {"ttft": 0.95})
     incidents: Callable[["FakeFleet"], dict[str, str]] = lambda _: {}
-    scaling: dict[str, ScaledPool] = field(default_factory=dict[str, ScaledPool])
+    scaling: dict[str, ScalingLimits] = field(default_factory=dict[str, ScalingLimits])
     cold_start_s: float = 20
     cell: DrillCell | None = None
     takeover_s: float | None = 0.3

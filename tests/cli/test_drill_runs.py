@@ -7,21 +7,21 @@ from typing import Any
 
 import pytest
 
-from headgate.cli.drills.cell_failover import CellFailover
-from headgate.cli.drills.cold_start import ColdStart
+from headgate.cli.drills.cell_failover import CellFailoverDrill
+from headgate.cli.drills.cold_start import ColdStartDrill
 from headgate.cli.drills.drill_result import DrillResult
 from headgate.cli.drills.drill_run import DrillRefused, DrillRun
-from headgate.cli.drills.endpoint_loss import EndpointLoss
-from headgate.cli.drills.fleet import DrillEndpoint, ScaledPool
-from headgate.cli.drills.overload import AddedLoad, Overload
+from headgate.cli.drills.endpoint_loss import EndpointLossDrill
+from headgate.cli.drills.fleet import DrillEndpoint, ScalingLimits
+from headgate.cli.drills.overload import AddedLoad, OverloadDrill
 from headgate.cli.drills.preflight import check_fleet
 from headgate.loadtest.request import LoadTestOutcome, LoadTestRequest
 from tests.cli.drill_fleet import FakeFleet, a_cell, an_endpoint
 
-LOSS = EndpointLoss(None, None, interrupt=False, before_s=10, for_s=20, after_s=15, force=False)
-START = ColdStart(None, before_s=5, wait_s=None, after_s=10, force=False)
-FAILOVER = CellFailover(before_s=5, after_s=10, gap_s_max=1.0, pause_s=5, force=False)
-SCALED = {"p": ScaledPool(desired=2, endpoints_max=4, cold_start_s=30)}
+LOSS = EndpointLossDrill(None, None, interrupt=False, before_s=10, for_s=20, after_s=15, force=False)
+START = ColdStartDrill(None, before_s=5, wait_s=None, after_s=10, force=False)
+FAILOVER = CellFailoverDrill(before_s=5, after_s=10, gap_s_max=1.0, pause_s=5, force=False)
+SCALED = {"p": ScalingLimits(desired=2, endpoints_max=4, cold_start_s=30)}
 
 
 def performed(drill: Any, fleet: FakeFleet, *, stop_at_s: float | None = None) -> tuple[DrillResult, DrillRun]:
@@ -259,12 +259,12 @@ def test_cold_start_measures_from_the_raised_minimum_to_the_first_request_and_re
     [
         ({}, None, "no pool is autoscaled"),
         (SCALED, "q", 'there is no pool "q"'),
-        ({"p": ScaledPool(desired=2, endpoints_max=2, cold_start_s=30)}, None, "which is the most"),
+        ({"p": ScalingLimits(desired=2, endpoints_max=2, cold_start_s=30)}, None, "which is the most"),
         ({**SCALED, "q": SCALED["p"]}, None, "several pools are autoscaled: p, q"),
     ],
 )
 def test_cold_start_is_refused_if_the_gateway_cannot_start_an_endpoint(
-    scaling: dict[str, ScaledPool], pool: str | None, why: str
+    scaling: dict[str, ScalingLimits], pool: str | None, why: str
 ) -> None:
     fleet = FakeFleet(scaling=scaling)
 
@@ -282,7 +282,7 @@ def test_slow_cold_start_is_missed_and_one_that_never_ends_is_undone() -> None:
     assert fleet.overrides == []
 
 
-# Overload
+# OverloadDrill
 
 
 class FakeTraffic:
@@ -318,9 +318,9 @@ class FakeTraffic:
         return self.error
 
 
-def an_overload(fleet: FakeFleet, **more: Any) -> tuple[Overload, FakeTraffic]:
+def an_overload(fleet: FakeFleet, **more: Any) -> tuple[OverloadDrill, FakeTraffic]:
     traffic = FakeTraffic(fleet)
-    drill = Overload(
+    drill = OverloadDrill(
         "drill",
         "batch",
         1.5,

@@ -236,24 +236,26 @@ def _stop_on_signals(run: "DrillRun") -> None:
 
 def _drill(args: argparse.Namespace) -> Drill:
     """Returns the drill that the arguments describe. Raises `DrillRefused` or `WorkloadError`."""
-    from headgate.cli.drills.cell_failover import CellFailover
-    from headgate.cli.drills.cold_start import ColdStart
-    from headgate.cli.drills.endpoint_loss import EndpointLoss
+    from headgate.cli.drills.cell_failover import CellFailoverDrill
+    from headgate.cli.drills.cold_start import ColdStartDrill
+    from headgate.cli.drills.endpoint_loss import EndpointLossDrill
 
     before_s, after_s, force = args.before_s, args.after_s, args.force
     match args.action:
         case "endpoint-loss":
-            return EndpointLoss(args.endpoint, args.pool, args.interrupt, before_s, args.for_s, after_s, force=force)
+            return EndpointLossDrill(
+                args.endpoint, args.pool, args.interrupt, before_s, args.for_s, after_s, force=force
+            )
         case "cold-start":
-            return ColdStart(args.pool, before_s, args.wait, after_s, force=force)
+            return ColdStartDrill(args.pool, before_s, args.wait, after_s, force=force)
         case "cell-failover":
-            return CellFailover(before_s, after_s, args.gap_max, args.pause, force=force)
+            return CellFailoverDrill(before_s, after_s, args.gap_max, args.pause, force=force)
         case _:
             return _overload(args)
 
 
 def _overload(args: argparse.Namespace) -> Drill:
-    from headgate.cli.drills.overload import LoadTestTraffic, Overload
+    from headgate.cli.drills.overload import LoadTestTraffic, OverloadDrill
     from headgate.cli.output.status import base_url
     from headgate.loadtest.senders import read_key
 
@@ -273,7 +275,7 @@ def _overload(args: argparse.Namespace) -> Drill:
         key=read_key(args.api_key, os.environ),
         seed=args.seed,
     )
-    return Overload(
+    return OverloadDrill(
         args.tenant,
         service_class,
         args.load,

@@ -27,7 +27,7 @@ class HandoverService:
         after = {"epoch": before.number, "pause_s": pause_s, "reason": reason}
         await self._store.add_audit_entry(actor, "cell.hand_over", self._host.name, after=after)
         # While the entry was being written, the scheduler may have changed.
-        if not self._host.hand_over(Duration(pause_s * SECOND)):
+        if not self._host.step_down(Duration(pause_s * SECOND)):
             raise ChangeRejected("this process stopped being the cell's scheduler in the meantime; retry")
         return {"member": self._host.name, "epoch": before.number, "pause_s": pause_s}
 

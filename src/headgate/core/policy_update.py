@@ -109,7 +109,7 @@ class PolicyUpdate:
         state, orders = self._state, self._overrides
         self._apply_limits(now)
         state.rules.set_route_weights(orders.active)
-        interrupted = state.fleet.drain(orders.drained_endpoints(), orders.interrupted_endpoints())
+        interrupted = state.fleet.drains.change(orders.drained_endpoints(), orders.interrupted_endpoints())
         state.overload.pin(orders.pinned_levels(), state.fleet, state.queue.min_shares)
         state.queue.backlog.held_classes = orders.held_classes()
         # Requests that are no longer held may fit into existing capacity.

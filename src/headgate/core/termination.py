@@ -172,7 +172,7 @@ class Termination:
                 self._timed_out(request, attempt, event.detail, now, out, origin=origin)
             case AttemptEnding.ABORTED:
                 # A request continues after an abort only if its endpoint stalled or was interrupted.
-                interrupted = attempt.endpoint.interrupted
+                interrupted = self._state.fleet.drains.interrupts(attempt.endpoint)
                 why = _INTERRUPTED if interrupted else "the endpoint stalled"
                 otherwise = Outcome.ENGINE_ERROR if interrupted else Outcome.ENGINE_TIMEOUT
                 self._retry(request, attempt, why, now, out, otherwise=otherwise)

@@ -219,7 +219,7 @@ def test_scheduler_that_hands_over_releases_its_lease_and_claims_again_after_the
     node, store = a_node(), Store()
     run(node, store, 0, 1)
 
-    assert node.hand_over(at(1.1), at(4))
+    assert node.step_down(at(1.1), until=at(4))
     assert not node.is_leader
     going = node.outgoing(at(1.1))
     assert (going.release, going.claim) == (Epoch(1, "id1"), None)
@@ -236,7 +236,7 @@ def test_lease_renewed_while_handing_over_is_released_again() -> None:
     run(node, store, 0, 1)
     claim = node.outgoing(at(1.3)).claim
     assert claim is not None
-    node.hand_over(at(1.31), at(4))
+    node.step_down(at(1.31), until=at(4))
     assert node.outgoing(at(1.31)).release == claim.epoch
     node.handle_lease(claim, Lease(claim.epoch, at(1.9)), at(1.32))
 
@@ -245,8 +245,8 @@ def test_lease_renewed_while_handing_over_is_released_again() -> None:
 
 
 def test_process_that_is_not_the_scheduler_cannot_hand_over() -> None:
-    assert not a_node().hand_over(at(0), at(4))
-    assert not a_node(candidate=False).hand_over(at(0), at(4))
+    assert not a_node().step_down(at(0), until=at(4))
+    assert not a_node(candidate=False).step_down(at(0), until=at(4))
 
 
 def test_lease_granted_after_stepping_down_is_released() -> None:

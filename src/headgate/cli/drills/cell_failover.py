@@ -48,7 +48,7 @@ class _Takeover:
 
 
 @dataclass(frozen=True, slots=True)
-class CellFailover:
+class CellFailoverDrill:
     before_s: int
     after_s: int
     gap_s_max: float
@@ -85,6 +85,7 @@ class CellFailover:
         await self._hand_over(run, url)
         run.note(f"{cell.member} handed over (epoch {cell.epoch})")
         await self._watch_takeover(run, takeover)
+        await run.take_sample("during")
         run.mark_undone()
         await run.watch("after", self.after_s)
         return self._result(run, cell, takeover)

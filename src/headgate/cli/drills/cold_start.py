@@ -30,7 +30,7 @@ class _Progress:
 
 
 @dataclass(frozen=True, slots=True)
-class ColdStart:
+class ColdStartDrill:
     pool: str | None
     before_s: int
     wait_s: int | None
@@ -130,7 +130,7 @@ class ColdStart:
             there = sum(each.pool == pool and not each.leaving for each in sample.endpoints)
             if sample.endpoints and there <= count and not restored and run.undone_at_s is not None:
                 restored.append(round(sample.at_s - run.undone_at_s, 2))
-                run.note(f"pool {pool} has {there} endpoints again")
+                run.note(f"the number of endpoints of pool {pool} is {there} again")
             return False
 
         await run.watch("after", self.after_s, until=until)

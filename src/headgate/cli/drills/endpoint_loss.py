@@ -13,7 +13,7 @@ NAME = "endpoint-loss"
 
 
 @dataclass(frozen=True, slots=True)
-class EndpointLoss:
+class EndpointLossDrill:
     endpoint: str | None
     """None for the busiest endpoint."""
     pool: str | None

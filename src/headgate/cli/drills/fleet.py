@@ -37,7 +37,7 @@ class DrillEndpoint(Struct, frozen=True):
         return self.state == "ready" and not self.leaving and not self.drained
 
 
-class ScaledPool(Struct, frozen=True):
+class ScalingLimits(Struct, frozen=True):
     desired: int
     endpoints_max: int
     cold_start_s: float
@@ -65,7 +65,7 @@ class DrillStatus(Struct, frozen=True):
     draining: bool = False
     queued: dict[str, int] = {}
     endpoints: tuple[DrillEndpoint, ...] = ()
-    scaling: dict[str, ScaledPool] = {}
+    scaling: dict[str, ScalingLimits] = {}
     cell: DrillCell | None = None
 
     @property

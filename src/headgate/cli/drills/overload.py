@@ -98,7 +98,7 @@ class RunningLoad(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Overload:
+class OverloadDrill:
     tenant: str
     service_class: str
     load: float

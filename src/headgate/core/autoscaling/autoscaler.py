@@ -109,8 +109,7 @@ class Autoscaler:
     def __init__(self, rules: Mapping[PoolName, ScalingRules]) -> None:
         self._pools: dict[PoolName, _Pool] = {pool: _Pool(each) for pool, each in rules.items()}
         self.floors: Mapping[PoolName, int] = {}
-        """Minimum counts set by operators, by pool. They do not affect what the autoscaler itself desires, so the
-        count returns to that as soon as a floor is removed."""
+        """Minimum counts set by operators. When one is removed, the count returns at once to the autoscaler's own."""
 
     def change_rules(self, rules: Mapping[PoolName, ScalingRules]) -> None:
         """Replaces the rules. Pools that remain keep their state."""

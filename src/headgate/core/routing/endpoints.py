@@ -122,7 +122,6 @@ class EndpointRecord(InFlightLoad):
         "heap_entry",
         "id",
         "in_flight_max",
-        "interrupted",
         "last_progress_at",
         "leaving",
         "limit",
@@ -140,7 +139,6 @@ class EndpointRecord(InFlightLoad):
         "reports_metrics",
         "response_times",
         "sequence_limit",
-        "served",
         "service_log",
         "settings",
         "skipped_as_stale",
@@ -168,9 +166,8 @@ class EndpointRecord(InFlightLoad):
         """TPOT limit for accepting requests, in nanoseconds."""
         self.apply_settings(terms)
         self.state = EndpointState.WARMING
-        self.leaving = self.drained = self.interrupted = False
-        """Whether the endpoint is being removed, whether an operator is draining it, and whether the drain also aborts
-        its attempts."""
+        self.leaving = self.drained = False
+        """Whether the endpoint is being removed, and whether an operator is draining it."""
         self.streams = 0
         """Number of requests in flight that have started to stream.
 
@@ -191,8 +188,8 @@ class EndpointRecord(InFlightLoad):
         self.engine_time = EngineTime(endpoint.id, endpoint.pool, terms.speed, now, scheduler_count=scheduler_count)
         self.prefilled_ps = 0
         """Expected prefill time of the prompts computed since the last progress report, in picoseconds."""
-        self.failures = self.ejections = self.served = 0
-        """Consecutive failures that are the endpoint's fault, consecutive ejections, and completed attempts."""
+        self.failures = self.ejections = 0
+        """Consecutive failures that are the endpoint's fault, and consecutive ejections."""
         self.service_log, self.response_times = ServiceLog(), ResponseTimes()
         self.ejected_until = now
         self.probe_passes = False
@@ -204,8 +201,7 @@ class EndpointRecord(InFlightLoad):
         self.attempt_trouble: Trouble | None = None
         """Why the last attempt failed. Kept until one succeeds."""
         self.live = self.counted_long = False
-        """Whether the endpoint accepts requests in principle, even if it is full at the moment, and whether the pool
-        counts it as processing a long prompt."""
+        """Whether it accepts requests in principle, even if full, and whether its pool counts a long prompt here."""
         self.counted_limit = self.slot = 0
         """Slots of this endpoint that are included in its pool's total, and its number within the pool: the lowest one
         that was free when it joined."""
@@ -253,7 +249,7 @@ class EndpointRecord(InFlightLoad):
             kv_full=self._kv_full,
             adapters=self.adapters.counts(),
             quota_exhausted=self.quota_exhausted,
-            served=self.served,
+            served=self.service_log.completed,
         )
 
     def mark_unready(self, now: Instant) -> None:

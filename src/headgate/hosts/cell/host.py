@@ -165,19 +165,16 @@ class CellHost:
         self._decide(None, lambda now: self._node.stage(policy_hash, now))
         return is_new
 
-    def step_down(self) -> None:
-        """Steps down as the scheduler and stops being a candidate. Open requests continue."""
-        self._node.step_down(self._clock.now())
-        self._update()
+    def step_down(self, pause_ns: Duration | None = None) -> bool:
+        """Steps down as the scheduler and stops being a candidate. Open requests continue.
 
-    def hand_over(self, pause_ns: Duration) -> bool:
-        """Steps down as the scheduler for this time, so that another candidate takes over. Returns False if this
-        process does not make the cell's decisions.
+        With `pause_ns`, this process only steps down if it makes the decisions, and is a candidate again after that
+        time. Returns whether it made them.
         """
         now = self._clock.now()
-        handed_over = self._node.hand_over(now, Instant(now + pause_ns))
+        decided = self._node.step_down(now, until=None if pause_ns is None else Instant(now + pause_ns))
         self._update()
-        return handed_over
+        return decided
 
     def lose_name(self, problem: str) -> None:
         """Leaves the cell because another process has taken this name.

@@ -163,29 +163,19 @@ class Node:
 
     # Shutdown
 
-    def step_down(self, now: Instant) -> None:
-        """Steps down as the scheduler immediately and stops being a candidate."""
-        if self._election is None:
-            return
-        leader, self._release = self._current_leader(now), self._election.step_down(now)
+    def step_down(self, now: Instant, *, until: Instant | None = None) -> bool:
+        """Steps down as scheduler and candidate or, with `until`, if it decides, until then. Returns whether it did."""
+        leader = self._current_leader(now)
+        decided = leader is not None and not leader.gathering
+        if self._election is None or (until is not None and not decided):
+            return False
+        self._release = self._election.step_down(now) if until is None else self._election.pause(now, until)
         self._final_snapshot = None if leader is None else leader.final_snapshot(now)
         if leader is not None:
             self._save_endpoint_times(leader, now)
-        self.leader = self._election = self._elected_at = None
-
-    def hand_over(self, now: Instant, until: Instant) -> bool:
-        """Steps down as the scheduler, but stays a candidate: this process claims the lease again from this time on.
-
-        Returns False if this process is not the scheduler or has just become it.
-        """
-        leader = self._current_leader(now)
-        if self._election is None or leader is None or leader.gathering:
-            return False
-        self._final_snapshot = leader.final_snapshot(now)
-        self._save_endpoint_times(leader, now)
-        self._release = self._election.pause(now, until)
+        self._election = None if until is None else self._election
         self.leader = self._elected_at = None
-        return True
+        return decided
 
     def lose_name(self, now: Instant) -> None:
         """Stops participating in the cell because another process has taken this name."""
