@@ -79,8 +79,7 @@ class FakeFleet:
         endpoints = tuple(_drained(each) if each.id in drained else each for each in (*self.endpoints, *self._added()))
         return {URL: DrillStatus(self.seconds, endpoints=endpoints, scaling=self.scaling, cell=self._cell())}
 
-    async def post(self, path: str, body: Mapping[str, object], *, url: str | None = None) -> dict[str, Any]:
-        del url
+    async def post(self, path: str, body: Mapping[str, object]) -> dict[str, Any]:
         self.calls.append((path, body))
         if (why := self.failure(self, path)) is not None:
             raise AdminRequestFailed(why)

@@ -178,12 +178,15 @@ async def test_scheduler_of_a_cell_hands_over_without_losing_a_request(tmp_path:
             await leader.wait_until_ready(2)
             await follower.wait_for_status(lambda status: len(status["cell"]["admin_addresses"]) == 2)
             with traffic(leader), traffic(follower):
-                # The command is given to the follower, and finds the scheduler.
+                # The key is sent only to the gateway that was given, so the command refuses the follower.
+                refused = await drilled(follower, "cell-failover", "--yes", "--before", "1s")
                 code, told, errors = await drilled(
-                    follower, "cell-failover", "--yes", "--before", "2s", "--after", "3s", "--gap-max", "5"
+                    leader, "cell-failover", "--yes", "--before", "2s", "--after", "3s", "--gap-max", "5"
                 )
                 assert await cell.leader() == 1 - number
 
+    assert refused[0] == 2
+    assert f"is not the cell's scheduler, but gateway-{number}; use --url 127.0.0.1" in refused[1]["reason"]
     assert (code, told.get("verdict")) == (0, "held"), (told, errors)
     assert told["objectives"]["lost requests"] == "held"
     assert told["measured"]["new scheduler"] == f"gateway-{1 - number}"

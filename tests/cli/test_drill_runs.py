@@ -12,7 +12,7 @@ from headgate.cli.drills.cold_start import ColdStartDrill
 from headgate.cli.drills.drill_result import DrillResult
 from headgate.cli.drills.drill_run import DrillRefused, DrillRun
 from headgate.cli.drills.endpoint_loss import EndpointLossDrill
-from headgate.cli.drills.fleet import DrillEndpoint, ScalingLimits
+from headgate.cli.drills.fleet import DrillCell, DrillEndpoint, ScalingLimits
 from headgate.cli.drills.overload import AddedLoad, OverloadDrill
 from headgate.cli.drills.preflight import check_fleet
 from headgate.loadtest.request import LoadTestOutcome, LoadTestRequest
@@ -21,6 +21,9 @@ from tests.cli.drill_fleet import FakeFleet, a_cell, an_endpoint
 LOSS = EndpointLossDrill(None, None, interrupt=False, before_s=10, for_s=20, after_s=15, force=False)
 START = ColdStartDrill(None, before_s=5, wait_s=None, after_s=10, force=False)
 FAILOVER = CellFailoverDrill(before_s=5, after_s=10, gap_s_max=1.0, pause_s=5, force=False)
+FOLLOWER = DrillCell(
+    "g1", "following", leads=False, scheduler="g2", epoch=3, admin_addresses={"g1": "http://one", "g2": "http://two"}
+)
 SCALED = {"p": ScalingLimits(desired=2, endpoints_max=4, cold_start_s=30)}
 
 
@@ -464,3 +467,8 @@ def test_cell_failover_that_loses_requests_is_missed() -> None:
 def test_cell_failover_is_refused(fleet: FakeFleet, why: str) -> None:
     assert why in refusal(FAILOVER, fleet)
     assert fleet.handed_over_s is None
+
+
+def test_cell_failover_is_refused_by_other_members_with_the_address_of_the_scheduler() -> None:
+    with pytest.raises(DrillRefused, match="g1 is not the cell's scheduler, but g2; use --url http://two"):
+        FAILOVER.choose(asyncio.run(FakeFleet(cell=FOLLOWER).sample()))

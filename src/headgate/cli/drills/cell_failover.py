@@ -57,20 +57,20 @@ class CellFailoverDrill:
     """Time during which the old scheduler does not take over again."""
     force: bool
 
-    def choose(self, sample: DrillSample) -> tuple[str, DrillCell]:
-        """Returns the URL and the cell of the scheduler. Raises `DrillRefused`."""
-        if all(each.cell is None for each in sample.statuses.values()):
+    def choose(self, sample: DrillSample) -> DrillCell:
+        """Returns the cell as its scheduler sees it. Raises `DrillRefused`."""
+        cell = next((each.cell for each in sample.statuses.values()), None)
+        if cell is None:
             raise DrillRefused("the gateway does not belong to a cell; see docs/guides/run-a-cell.md")
-        for url, status in sample.statuses.items():
-            if status.cell is not None and status.cell.decides:
-                others = status.cell.members.keys() - {status.cell.member}
-                if not others:
-                    raise DrillRefused("the cell has no other process that could take over; start another gateway")
-                return url, status.cell
-        raise DrillRefused("the cell's scheduler does not respond at its registered address; use --url with it")
+        if not cell.decides:
+            address = cell.admin_addresses.get(cell.scheduler or "", "its admin listener")
+            raise DrillRefused(f"{cell.member} is not the cell's scheduler, but {cell.scheduler}; use --url {address}")
+        if not cell.members.keys() - {cell.member}:
+            raise DrillRefused("the cell has no other process that could take over; start another gateway")
+        return cell
 
     def describe(self, sample: DrillSample) -> str:
-        _, cell = self.choose(sample)
+        cell = self.choose(sample)
         return (
             f"would watch for {self.before_s} s, make {cell.member} (scheduler of {len(cell.members)} processes, "
             f"epoch {cell.epoch}) hand over, so that it is no candidate for {self.pause_s} s, and watch for "
@@ -79,10 +79,10 @@ class CellFailoverDrill:
 
     async def perform(self, run: DrillRun) -> DrillResult:
         await watch_before(run, self.before_s, force=self.force)
-        url, cell = self.choose(run.last)
+        cell = self.choose(run.last)
         assert cell.epoch is not None, "a scheduler follows its own epoch"
         takeover = _Takeover(cell.epoch)
-        await self._hand_over(run, url)
+        await self._hand_over(run)
         run.note(f"{cell.member} handed over (epoch {cell.epoch})")
         await self._watch_takeover(run, takeover)
         await run.take_sample("during")
@@ -90,12 +90,12 @@ class CellFailoverDrill:
         await run.watch("after", self.after_s)
         return self._result(run, cell, takeover)
 
-    async def _hand_over(self, run: DrillRun, url: str) -> None:
+    async def _hand_over(self, run: DrillRun) -> None:
         body = {"pause_s": self.pause_s, "reason": f"{REASON}: {NAME}"}
         # The time without decisions begins at some point during the call. Counting from its start is the upper bound.
         run.mark_acted()
         try:
-            await run.fleet.post("cell/hand-over", body, url=url)
+            await run.fleet.post("cell/hand-over", body)
         except AdminRequestFailed as problem:
             raise DrillRefused(str(problem)) from None
 

@@ -1,9 +1,13 @@
-"""The fleet of a drill: one gateway, or all gateways of a cell, read through their admin listeners."""
+"""The fleet of a drill: one gateway, or all gateways of a cell, read through their admin listeners.
+
+The addresses of the other members come from the cell's store. The operator's key is sent only to the address that the
+operator has given, so that an entry in the store cannot redirect it.
+"""
 
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
@@ -12,13 +16,16 @@ from msgspec import Struct
 from headgate.cli.checkup import live
 from headgate.cli.drills.figures import CounterKey, CounterTotals, Totals, read_counters, read_gauges
 from headgate.cli.input.admin_request import AdminRequestFailed, AdminTarget, post_to_admin
-from headgate.cli.output.status import GatewayNotFound, get_admin_page
+from headgate.cli.input.operator_key import operator_headers
+from headgate.cli.output.status import GatewayNotFound
+from headgate.engines.page import PageUnavailable, get_page
 
 if TYPE_CHECKING:
     import aiohttp
 
 _TIMEOUT_S: Final = 5.0
-_METRICS_BYTES_MAX: Final = 64 * 1024 * 1024
+_PAGE_BYTES_MAX: Final = 64 * 1024 * 1024
+_T = TypeVar("_T")
 
 
 class DrillEndpoint(Struct, frozen=True):
@@ -118,8 +125,8 @@ class DrillFleet(Protocol):
         """Reads only the status of each gateway. Gateways that do not respond are missing."""
         ...
 
-    async def post(self, path: str, body: Mapping[str, object], *, url: str | None = None) -> dict[str, Any]:
-        """Calls the admin API of one gateway, by default the given one. Raises `AdminRequestFailed`."""
+    async def post(self, path: str, body: Mapping[str, object]) -> dict[str, Any]:
+        """Calls the admin API of the given gateway. Raises `AdminRequestFailed`."""
         ...
 
 
@@ -184,9 +191,8 @@ class LiveFleet:
         read = await asyncio.gather(*map(self._status, self.urls), return_exceptions=True)
         return {url: each for url, each in zip(self.urls, read, strict=True) if isinstance(each, DrillStatus)}
 
-    async def post(self, path: str, body: Mapping[str, object], *, url: str | None = None) -> dict[str, Any]:
-        target = self._target if url is None else AdminTarget(url, self._target.key, self._target.tls)
-        return await post_to_admin(target, path, body)
+    async def post(self, path: str, body: Mapping[str, object]) -> dict[str, Any]:
+        return await post_to_admin(self._target, path, body)
 
     def _note_restart(self, url: str, status: DrillStatus) -> None:
         if status.uptime_s < self._uptimes.get(url, 0.0):
@@ -194,19 +200,32 @@ class LiveFleet:
         self._uptimes[url] = status.uptime_s
 
     async def _read(self, url: str) -> tuple[DrillStatus, bytes, tuple[live.ReportedVerdict, ...]]:
-        status, metrics, (page, _) = await asyncio.gather(
-            self._status(url),
-            get_admin_page(self._session, url, "/metrics", timeout_s=_TIMEOUT_S, page_bytes_max=_METRICS_BYTES_MAX),
-            live.fetch_verdicts(self._session, url, timeout_s=_TIMEOUT_S),
+        status, metrics, page = await asyncio.gather(
+            self._status(url), self._page(url, "/metrics"), self._decoded(url, live.PATH, live.VerdictPage)
         )
-        return status, metrics.body, page.verdicts
+        return status, metrics, page.verdicts
 
     async def _status(self, url: str) -> DrillStatus:
-        page = await get_admin_page(self._session, url, "/status", timeout_s=_TIMEOUT_S)
+        return await self._decoded(url, "/status", DrillStatus)
+
+    async def _decoded(self, url: str, path: str, kind: type[_T]) -> _T:
         try:
-            return msgspec.json.decode(page.body, type=DrillStatus)
+            return msgspec.json.decode(await self._page(url, path), type=kind)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise GatewayNotFound(f"the server at {url} is not the admin listener of a gateway: {error}") from error
+
+    async def _page(self, url: str, path: str) -> bytes:
+        headers: Mapping[str, str] = operator_headers() if url == self._target.url else {}
+        try:
+            page = await get_page(
+                self._session, url, path, headers=headers, timeout_s=_TIMEOUT_S, page_bytes_max=_PAGE_BYTES_MAX
+            )
+        except PageUnavailable as unheard:
+            raise GatewayNotFound(f"no gateway is responding at {url}: {unheard}") from unheard
+        if page.status != 200:
+            hint = "" if headers else "; the operator key is sent only to the gateway given by --url"
+            raise GatewayNotFound(f"the gateway at {url} rejected {path} with status {page.status}{hint}")
+        return page.body
 
 
 async def active_overrides(fleet: DrillFleet) -> list[dict[str, Any]]:

@@ -12,7 +12,7 @@ from headgate.cli.input.admin_request import AdminRequestFailed
 async def check_fleet(run: DrillRun, *, force: bool) -> None:
     """Takes the first sample. Raises `DrillRefused` unless the fleet is fit for a drill."""
     sample = await run.take_sample()
-    if sample.unreachable:
+    if not sample.statuses or (sample.unreachable and not force):
         raise DrillRefused("; ".join(sample.unreachable))
     try:
         overrides = await active_overrides(run.fleet)
