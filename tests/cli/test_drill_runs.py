@@ -182,6 +182,15 @@ def test_undo_is_repeated_until_the_gateway_responds() -> None:
     assert result.undone.startswith("ended ovr_")
 
 
+def test_drill_whose_act_could_not_be_undone_is_missed() -> None:
+    fleet = FakeFleet(failure=lambda at, _: "the database did not respond" if at.seconds >= 28 else None)
+    result, run = performed(LOSS, fleet)
+
+    assert (result.in_force, result.held, run.stopped) == (True, False, False)
+    assert result.undone.startswith("NOT ended by this command (the database did not respond)")
+    assert "the act could not be undone" in next(result.lines())
+
+
 def test_gateway_that_is_gone_is_reported_and_its_override_expires() -> None:
     fleet = FakeFleet(
         down=lambda at: at.seconds >= 15, failure=lambda at, _: "connection refused" if at.seconds >= 15 else None

@@ -113,7 +113,7 @@ class ColdStartDrill:
             "count restored after (s)": restored_s,
             "undo": act.undone,
         }
-        return DrillResult(NAME, pool, verdicts, run, act.undone, facts)
+        return DrillResult(NAME, pool, verdicts, run, act.undone, facts, in_force=act.in_force)
 
     async def _watch(self, run: DrillRun, progress: _Progress, pool: str, phase: str, seconds: float) -> bool:
         def until(sample: DrillSample) -> bool:

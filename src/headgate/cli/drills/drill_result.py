@@ -40,12 +40,15 @@ class DrillResult:
     """Measurements of this kind of drill, by name."""
     excluded: Sequence[str] = ()
     """Objectives that were not judged, each with the reason."""
+    in_force: bool = False
+    """Whether the act could not be undone."""
 
     @property
     def held(self) -> bool:
         """Whether every measured objective was held, at least one was measured, and the drill ran to its end."""
         measured = [each.held for each in self.verdicts if each.held is not None]
-        return bool(measured) and all(measured) and not self.run.stopped and not self.run.last.restarted
+        complete = not (self.run.stopped or self.run.last.restarted or self.in_force)
+        return complete and bool(measured) and all(measured)
 
     # Text
 
@@ -69,6 +72,8 @@ class DrillResult:
             return f" (stopped early: {self.run.stopped_because or 'interrupted'})"
         if self.run.last.restarted:
             return " (a gateway restarted during the drill)"
+        if self.in_force:
+            return " (the act could not be undone)"
         return "" if any(each.held is not None for each in self.verdicts) else " (nothing was measured)"
 
     def _rows(self) -> Iterator[tuple[str, ...]]:

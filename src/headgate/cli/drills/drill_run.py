@@ -5,8 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from headgate.cli.drills.figures import DrillObjective as Objective
-from headgate.cli.drills.figures import PhaseFigures, TimedTotals, recovered_after_s
+from headgate.cli.drills.figures import DrillObjective, PhaseFigures, TimedTotals, recovered_after_s
 from headgate.cli.drills.fleet import DrillFleet, DrillSample
 
 SAMPLE_EVERY_S: Final = 1.0
@@ -47,7 +46,8 @@ class DrillRun:
         self.stopped_because = ""
         self._progress = progress
         self._interval_s = interval_s
-        self._lost: set[str] = set()
+        self._noted: set[str] = set()
+        """Verdicts, unreachable gateways and restarts that are in the timeline already."""
 
     @property
     def stopped(self) -> bool:
@@ -105,18 +105,13 @@ class DrillRun:
         return False
 
     def _note_changes(self, sample: DrillSample) -> None:
-        for incident, sentence in sample.incidents.items():
-            if incident not in self._lost:
-                self._lost.add(incident)
-                self.note(f"verdict {incident}: {sentence}")
-        for problem in sample.unreachable:
-            if problem not in self._lost:
-                self._lost.add(problem)
-                self.note(problem)
-        for url in sample.restarted:
-            if f"restart {url}" not in self._lost:
-                self._lost.add(f"restart {url}")
-                self.note(f"the gateway at {url} restarted")
+        texts = {incident: f"verdict {incident}: {sentence}" for incident, sentence in sample.incidents.items()}
+        texts |= {problem: problem for problem in sample.unreachable}
+        texts |= {f"restart {url}": f"the gateway at {url} restarted" for url in sample.restarted}
+        for key, text in texts.items():
+            if key not in self._noted:
+                self._noted.add(key)
+                self.note(text)
 
     def _describe(self, phase: str, sample: DrillSample) -> str:
         figures = self.figures(max(self.samples[0].at_s, sample.at_s - RECOVERY_WINDOW_S), sample.at_s)
@@ -150,7 +145,7 @@ class DrillRun:
         assert self.acted_at_s is not None, "the drill has not acted"
         return self.figures(self._sampled_before(self.acted_at_s), self.last.at_s)
 
-    def recovered_after_s(self, objectives: Sequence[Objective]) -> float | None:
+    def recovered_after_s(self, objectives: Sequence[DrillObjective]) -> float | None:
         assert self.acted_at_s is not None, "the drill has not acted"
         timed = [TimedTotals(each.at_s, each.totals) for each in self.samples]
         return recovered_after_s(timed, objectives, since_s=self.acted_at_s, window_s=RECOVERY_WINDOW_S)

@@ -68,7 +68,15 @@ class EndpointLossDrill:
             await act.undo()
         await run.watch("after", self.after_s)
         facts = {"recovered after": recovery_text(run, objectives), "undo": act.undone}
-        return DrillResult(NAME, chosen.id, objective_verdicts(objectives, run.since_act()), run, act.undone, facts)
+        return DrillResult(
+            NAME,
+            chosen.id,
+            objective_verdicts(objectives, run.since_act()),
+            run,
+            act.undone,
+            facts,
+            in_force=act.in_force,
+        )
 
 
 def check_baseline(run: DrillRun, *, force: bool) -> tuple[DrillObjective, ...]:

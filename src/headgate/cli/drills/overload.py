@@ -198,7 +198,9 @@ class OverloadDrill:
         await run.watch("after", self.after_s)
         verdicts = objective_verdicts(judged, run.since_act())
         facts = {"recovered after": recovery_text(run, judged), **_facts(added, sent), "undo": act.undone}
-        return DrillResult(NAME, f"class {self.service_class}", verdicts, run, act.undone, facts, excluded)
+        return DrillResult(
+            NAME, f"class {self.service_class}", verdicts, run, act.undone, facts, excluded, in_force=act.in_force
+        )
 
     async def _watch(
         self, run: DrillRun, judged: Sequence[DrillObjective], act: OverrideAct, sending: RunningLoad

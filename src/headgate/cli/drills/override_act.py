@@ -34,6 +34,8 @@ class OverrideAct:
         self._expires_s = 0.0
         self.undone = "not placed"
         """How the act ended."""
+        self.in_force = False
+        """Whether the override may still be in force."""
 
     @property
     def request(self) -> Mapping[str, object]:
@@ -44,7 +46,7 @@ class OverrideAct:
         """Places the override. Raises `DrillRefused` if the gateway rejects it."""
         fleet = self._run.fleet
         self._expires_s = fleet.now_s() + self.duration_s
-        self.undone = "unknown"
+        self.undone, self.in_force = "unknown", True
         try:
             answer = await fleet.post("overrides/create", self._body)
         except AdminRequestFailed as problem:
@@ -80,13 +82,14 @@ class OverrideAct:
                 await self._end()
             except AdminRequestFailed as problem:
                 if fleet.now_s() >= self._expires_s:
-                    self.undone = "the override expired by itself"
+                    self.undone, self.in_force = "the override expired by itself", False
                     break
                 left_s = max(0, round(self._expires_s - fleet.now_s()))
                 self.undone = f"NOT ended by this command ({problem}); it expires by itself within {left_s} s"
                 if number + 1 < _UNDO_TRIES:
                     await fleet.wait(_RETRY_S, never)
             else:
+                self.in_force = False
                 break
         self._run.mark_undone()
         self._run.note(f"undo: {self.undone}")
