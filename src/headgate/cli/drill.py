@@ -216,8 +216,8 @@ def _say_plan(args: argparse.Namespace, does: str, fleet: "LiveFleet") -> None:
     if args.json:
         _print_json({"drill": args.action, "verdict": "refused", "reason": "--yes is missing", "would": does})
     else:
-        print(f"headgate drill {args.action}: {does}")
-        print(f"gateways: {gateways}")
+        print(f"This drill {does}.")
+        print(f"Gateways: {gateways}")
     print("headgate drill: nothing was done; add --yes to perform it", file=sys.stderr)
 
 
