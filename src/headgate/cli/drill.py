@@ -71,7 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     failover.add_argument(
         "--pause",
-        type=duration_s,
+        type=_pause_s,
         default=5,
         metavar="DURATION",
         help="Time before the old scheduler is a candidate again, at most 30s (default 5s).",
@@ -96,7 +96,7 @@ def _add_overload(parser: argparse.ArgumentParser) -> None:
         type=_times,
         default=1.5,
         metavar="X",
-        help="Total load with the added traffic, such as 1.5x (default).",
+        help="Total load with the added traffic (default 1.5x).",
     )
     parser.add_argument(
         "--of",
@@ -332,22 +332,30 @@ class _Progress:
             sys.stderr.flush()
 
 
-def _seconds(text: str) -> float:
-    value = float(text)
-    if not 0 < value <= 60:
-        raise argparse.ArgumentTypeError(f"must be above 0 and at most 60, not {text}")
+def _number(text: str, suffix: str, expected: str, *, least: float, most: float) -> float:
+    """Parses a number above `least` and up to `most`, with or without its suffix."""
+    try:
+        value = float(text.removesuffix(suffix))
+    except ValueError:
+        value = float("nan")
+    if not least < value <= most:
+        raise argparse.ArgumentTypeError(f'"{text}" is not {expected}')
     return value
+
+
+def _seconds(text: str) -> float:
+    return _number(text, "s", "a number of seconds up to 60", least=0, most=60)
+
+
+def _pause_s(text: str) -> int:
+    if (seconds := duration_s(text)) > 30:
+        raise argparse.ArgumentTypeError(f"must be at most 30s, not {text}")
+    return seconds
 
 
 def _times(text: str) -> float:
-    value = float(text.removesuffix("x"))
-    if not 1 < value <= 10:
-        raise argparse.ArgumentTypeError(f"must be above 1 and at most 10, such as 1.5x, not {text}")
-    return value
+    return _number(text, "x", "a factor above 1 and up to 10, such as 1.5x", least=1, most=10)
 
 
 def _percent(text: str) -> float:
-    value = float(text.removesuffix("%"))
-    if not 0 <= value <= 100:
-        raise argparse.ArgumentTypeError(f"must be between 0 and 100, not {text}")
-    return value / 100
+    return _number(text, "%", "a percentage above 0 and up to 100", least=0, most=100) / 100
