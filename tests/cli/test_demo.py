@@ -43,7 +43,7 @@ def test_demo_configuration_is_valid(name: str | None, tmp_path: Path) -> None:
     )
 
     assert settings.warnings == ()
-    assert {tenant.id for tenant in settings.policy.tenants} == set(demo.tenants)
+    assert {tenant.id for tenant in settings.policy.tenants} == {*demo.tenants, "drill"}
     assert all(pool.prices for pool in settings.policy.pools), "the console shows what tenants spend"
     assert "interactive" in settings.stage_budgets
 

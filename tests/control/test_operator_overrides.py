@@ -5,7 +5,14 @@ import pytest
 from headgate.control.operator_overrides import OVERRIDES_MAX, MemoryOverrides, overrides_status
 from headgate.control.rollouts.plan import Rollout
 from headgate.model.limits import Limits
-from headgate.model.overrides import DrainEndpoint, HoldClass, PinDegradation, SetRouteWeights, Throttle
+from headgate.model.overrides import (
+    DrainEndpoint,
+    HoldClass,
+    MinimumEndpoints,
+    PinDegradation,
+    SetRouteWeights,
+    Throttle,
+)
 from headgate.model.policy import Policy
 from headgate.model.units import SECOND, ClassName, EndpointId, Instant, ModelName, PoolName, TenantId
 from headgate.ports.directory import Actor, ChangeRejected, NotFound
@@ -35,6 +42,8 @@ async def test_overrides_are_merged_into_the_policy() -> None:
     await kept.place("hold", "batch")
     await kept.place("drain", "small/1")
     await kept.place("pin", "small", level=2)
+    await kept.place("drain", "small/2", interrupt=1)
+    await kept.place("scale", "small", endpoints=3)
     await kept.place("rollout", "chat", **Rollout(ModelName("chat"), "old", "new", 1, percent=5).terms())
 
     until = Instant(1_060 * SECOND)
@@ -43,15 +52,19 @@ async def test_overrides_are_merged_into_the_policy() -> None:
         HoldClass(ClassName("batch"), until),
         DrainEndpoint(EndpointId("small/1"), until),
         PinDegradation(PoolName("small"), 2, until),
+        DrainEndpoint(EndpointId("small/2"), until, interrupt=True),
+        MinimumEndpoints(PoolName("small"), 3, until),
         SetRouteWeights(ModelName("chat"), (("old", 95), ("new", 5)), until),
     )
-    assert kept.changes == 5
+    assert kept.changes == 7
     shown = overrides_status(kept.book.apply(Policy()).overrides, kept.now)
     assert [(each["verb"], each["target"], each["remaining_s"]) for each in shown] == [
         ("throttle", "acme", 60),
         ("hold", "batch", 60),
         ("drain", "small/1", 60),
         ("pin", "small", 60),
+        ("drain", "small/2", 60),
+        ("scale", "small", 60),
         ("rollout", "chat", 60),
     ]
     assert overrides_status(kept.book.apply(Policy()).overrides, until) == []
@@ -95,6 +108,15 @@ async def test_audit_log_lists_the_newest_changes_first() -> None:
         (2, "alice", "192.0.2.7", "override.drain", "small/1"),
     ]
     assert [row.number for row in await kept.book.audit(before=3, limit=1)] == [2]
+
+
+async def test_audit_entry_of_another_action_changes_no_override() -> None:
+    kept = Kept(in_cell=True)
+    await kept.book.add_audit_entry(ALICE, "cell.hand_over", "gw-1", after={"reason": "drill"})
+
+    [row] = await kept.book.audit(before=None, limit=10)
+    assert (row.actor, row.action, row.target, row.after) == ("alice", "cell.hand_over", "gw-1", {"reason": "drill"})
+    assert (kept.changes, kept.book.name) == (0, "")
 
 
 async def test_overrides_in_a_cell_are_rejected_with_the_next_step() -> None:

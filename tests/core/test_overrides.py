@@ -17,6 +17,8 @@ from testing.builders import (
     a_policy,
     a_scheduler,
     a_tenant,
+    abort,
+    aborted,
     an_endpoint,
     arrived,
     at,
@@ -24,11 +26,14 @@ from testing.builders import (
     commands_for,
     completed,
     endpoint_summary,
+    first_token,
     joined,
     only_end,
+    policy_changed,
     readied,
 )
 
+_LOST = "an operator took the endpoint out of service"
 BOTH_IN_ONE_BAND = (a_class("interactive", band=0), a_class("batch", band=0))
 
 
@@ -40,8 +45,8 @@ def hold(name: str = "batch", *, until: float = 10) -> HoldClass:
     return HoldClass(ClassName(name), at(until))
 
 
-def drain(name: str = "e1", *, until: float = 10) -> DrainEndpoint:
-    return DrainEndpoint(EndpointId(name), at(until))
+def drain(name: str = "e1", *, until: float = 10, interrupt: bool = False) -> DrainEndpoint:
+    return DrainEndpoint(EndpointId(name), at(until), interrupt=interrupt)
 
 
 def pin(level: int, *, until: float = 10, pool: str = "p") -> PinDegradation:
@@ -109,6 +114,38 @@ def test_drained_endpoint_gets_no_new_requests_but_finishes_running_ones() -> No
     assert endpoint_summary(scheduler, "e1").in_flight == before
     commands_for(scheduler, at(10), TimerFired())
     assert not endpoint_summary(scheduler, "e1").drained
+
+
+def test_interrupting_drain_aborts_running_attempts_once_and_retries_them_elsewhere() -> None:
+    scheduler = a_scheduler(an_endpoint("e1", places=2), an_endpoint("e2", places=4))
+    commands_for(scheduler, at(0), arrived("a"))
+    policy = replace(a_policy(), overrides=(drain("e1", interrupt=True),))
+
+    assert scheduler.handle(policy_changed(policy), at(1)) == [abort("a", "e1", reason=_LOST)]
+    assert scheduler.handle(policy_changed(policy, "again"), at(1)) == []
+    [retry] = scheduler.handle(aborted("a"), at(2))
+
+    assert isinstance(retry, Dispatch)
+    assert (retry.endpoint_id, retry.attempt) == ("e2", 2)
+
+
+def test_interrupting_drain_ends_a_stream_that_has_started() -> None:
+    scheduler = a_scheduler(an_endpoint("e1", places=2), an_endpoint("e2", places=4))
+    commands_for(scheduler, at(0), arrived("a"), first_token("a"))
+    with_orders(scheduler, drain("e1", interrupt=True), now=1)
+
+    ended = only_end(scheduler.handle(aborted("a"), at(2)))
+
+    assert (ended.outcome, ended.reason) == (Outcome.ENGINE_ERROR, f"after the first token: {_LOST}")
+
+
+def test_plain_drain_can_become_an_interrupting_one() -> None:
+    scheduler = a_scheduler(an_endpoint("e1", places=2), an_endpoint("e2", places=4))
+    commands_for(scheduler, at(0), arrived("a"))
+    with_orders(scheduler, drain("e1"), now=1)
+
+    policy = replace(a_policy(), overrides=(drain("e1", interrupt=True),))
+    assert scheduler.handle(policy_changed(policy), at(2)) == [abort("a", "e1", reason=_LOST)]
 
 
 def test_endpoint_joining_while_drained_gets_no_requests() -> None:

@@ -10,6 +10,7 @@ from headgate.core.autoscaling.starts import StartPhase
 from headgate.core.events import EndpointJoined, EndpointReady, Event, PolicyChanged, RequestArrived
 from headgate.core.scheduler import Scheduler
 from headgate.model.endpoint import Endpoint
+from headgate.model.overrides import MinimumEndpoints
 from headgate.model.policy import Model, Policy, Pool, ServiceClass
 from headgate.model.scaling import ScalingRules
 from headgate.model.tenant import Tenant
@@ -73,6 +74,25 @@ async def test_warm_minimum_is_applied_to_the_fleet() -> None:
 
     assert set(told) == {(POOL, 3)}, "the command is repeated until the fleet has this size"
     assert scaling.desired() == {POOL: 3}
+
+
+async def test_minimum_set_by_an_operator_reaches_the_fleet_before_the_end_of_the_period() -> None:
+    scaling = AutoscalingService({POOL: ScalingRules(endpoints_max=5, period_ns=Duration(3_600 * SECOND))})
+    scheduler = a_scheduler(scaling)
+    scaling.change_overrides([MinimumEndpoints(POOL, 2, Instant(NOW + 60 * SECOND))])
+
+    assert await orders_of(scaling, scheduler, orders=1) == [(POOL, 2)]
+    assert scaling.pools_status()[POOL]["desired"] == 2
+
+
+async def test_expired_minimum_and_unknown_pools_are_ignored() -> None:
+    scaling = AutoscalingService({POOL: rules(warm_endpoints_min=2)})
+    scheduler = a_scheduler(scaling)
+    scaling.change_overrides(
+        [MinimumEndpoints(POOL, 4, NOW), MinimumEndpoints(PoolName("other"), 4, Instant(NOW + 60 * SECOND))]
+    )
+
+    assert set(await orders_of(scaling, scheduler, orders=2)) == {(POOL, 2)}
 
 
 async def test_pool_is_not_reported_before_its_first_measurement() -> None:

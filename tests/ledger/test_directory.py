@@ -90,6 +90,15 @@ async def test_audit_log_contains_no_keys_or_key_hashes(directory: PostgresDirec
 
 
 @pytest.mark.process
+async def test_audit_log_contains_actions_that_change_no_row(directory: PostgresDirectory) -> None:
+    await directory.add_audit_entry(ADMIN, "cell.hand_over", "gw-1", after={"reason": "drill: cell-failover"})
+
+    [row] = await directory.audit(before=None, limit=10)
+    assert (row.actor, row.action, row.target, row.before) == ("alice", "cell.hand_over", "gw-1", None)
+    assert row.after == {"reason": "drill: cell-failover"}
+
+
+@pytest.mark.process
 @pytest.mark.parametrize(
     "change", ["update headgate.audit set actor = 'x'", "delete from headgate.audit", "truncate headgate.audit"]
 )

@@ -15,6 +15,7 @@ import pytest
 
 from headgate.edge.admin.api import BODY_BYTES_MAX, AdminApi, AdminBody
 from headgate.edge.admin.budgets import budget_routes
+from headgate.edge.admin.cell import handover_routes
 from headgate.edge.admin.cost import cost_routes
 from headgate.edge.admin.operator_auth import OperatorAuth
 from headgate.edge.admin.rollouts import rollout_routes
@@ -61,6 +62,7 @@ NEEDS = {
     "rollouts/start": "operate",
     "rollouts/step": "operate",
     "rollouts/abort": "operate",
+    "cell/hand-over": "operate",
     "audit/list": "read",
     "audit/reads": "audit",
     "traffic/start": "record",
@@ -105,6 +107,7 @@ WHOLE = {
     "rollouts/start": {"model": "m", "candidate": "new", "base": "old"},
     "rollouts/step": {"model": "m"},
     "rollouts/abort": {"model": "m"},
+    "cell/hand-over": {"reason": "a test"},
     "audit/list": {},
     "audit/reads": {"before": "1.1.", "tenant": "acme"},
     "traffic/start": {},
@@ -180,6 +183,7 @@ def api(directory: FakeDirectory, reads: ReadAudit | None = None, targets: Colle
         **budget_routes(directory, lambda _: ()),  # type: ignore[arg-type]
         **cost_routes(directory),  # type: ignore[arg-type]
         **rollout_routes(directory),  # type: ignore[arg-type]
+        **handover_routes(directory.hand_over),
         **share_routes(lambda _: {}, dict),
         **traffic_routes(lambda _: a_page(), a_page, lambda *_, **__: a_page()),
     }
@@ -216,9 +220,9 @@ async def test_gateway_with_a_database_has_exactly_these_routes(tmp_path: Path) 
         found = gateway.gateway._admin.api
 
     assert found is not None
-    # The others exist only if several cells serve the same tenants.
-    of_shares = {each for each in NEEDS if each.startswith("shares/")}
-    assert {path.decode().removeprefix("/admin/v1/") for path in found.routes} == NEEDS.keys() - of_shares
+    # The others exist only in a cell, or if several cells serve the same tenants.
+    of_cells = {each for each in NEEDS if each.startswith(("shares/", "cell/"))}
+    assert {path.decode().removeprefix("/admin/v1/") for path in found.routes} == NEEDS.keys() - of_cells
 
 
 def test_table_of_permissions_contains_exactly_the_routes() -> None:

@@ -36,6 +36,8 @@ ENGINES = 3
 PROFILE = "rtxpro6000-llama-8b"
 MODEL = "demo"
 TENANTS = ("acme", "bolt", "nightly")
+_DRILL_TENANT = "drill"
+"""Tenant without traffic, for `headgate drill overload`."""
 KEY_SECRET_VARIABLE = "HEADGATE_KEY_SECRET"
 INCIDENTS = ("long-prompts", "noisy-tenant", "engine-hang", "retry-storm", "launch")
 
@@ -111,7 +113,7 @@ class Demo:
         self._rate = rate
         self._children: dict[str, subprocess.Popen[bytes]] = {}
         self._ports = _free_ports(ENGINES + 2)
-        self._keys = {tenant: _new_key() for tenant in self.tenants}
+        self._keys = {tenant: _new_key() for tenant in (*self.tenants, _DRILL_TENANT)}
         self._operator_key = _new_key()
         self._variables = {f"KEY_{tenant.upper()}": key for tenant, key in self._keys.items()}
         self._environment = {**os.environ, KEY_SECRET_VARIABLE: secrets.token_urlsafe(32), **self._variables}
@@ -194,6 +196,7 @@ class Demo:
     # Output
 
     def _print_introduction(self) -> None:
+        from headgate.cli.drill import DRILL_KEY_VARIABLE
         from headgate.cli.output.demo import environment_file, introduction
 
         variables = {
@@ -202,6 +205,7 @@ class Demo:
             "HEADGATE_ADMIN_KEY": self._operator_key,
             KEY_SECRET_VARIABLE: self._environment[KEY_SECRET_VARIABLE],
             **self._variables,
+            DRILL_KEY_VARIABLE: self._keys[_DRILL_TENANT],
         }
         file = self._folder / "env"
         file.touch(mode=0o600)
@@ -339,6 +343,7 @@ class Demo:
                 ttft: 2s
                 tpot: 25ms
                 stage_budget: {queue: 1s, prefill: 1s}
+                objectives: {ttft_percent: 95, availability_percent: 99}
               long: {}
               batch: {}
             """

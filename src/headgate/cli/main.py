@@ -41,7 +41,8 @@ GROUPS: Mapping[str, Mapping[str, str]] = MappingProxyType(
         "Operate": {
             "cells": "Assign tenants to cells and divide their limits.",
             "audit": "Show the changes that operators made and the tenant data that they read.",
-            "operate": "Hold a class, throttle a tenant, drain an endpoint or pin a level.",
+            "operate": "Place overrides on classes, tenants, endpoints and pools.",
+            "drill": "Cause a reversible incident, undo it and report whether the objectives held.",
             "rollout": "Shift the traffic of a model to another route in steps.",
             "generate": "Generate alert rules, dashboards or the configuration schema.",
             "ledger": "Prepare the database.",

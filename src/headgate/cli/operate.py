@@ -1,5 +1,5 @@
-"""Place overrides on a running gateway: hold a class, throttle a tenant, drain an endpoint or pin a pool's degradation
-level.
+"""Place overrides on a running gateway: hold a class, throttle a tenant, drain an endpoint, pin a pool's degradation
+level or raise its minimum number of endpoints.
 
 Each override expires. With a database, an override applies to all gateways that share the database. Without one, it
 applies only to the gateway that received it, until that gateway restarts.
@@ -19,7 +19,17 @@ from headgate.cli.input.admin_request import (
 )
 from headgate.cli.input.argument_types import add_actions, add_gateway, page_size
 
-_COLUMNS = ("override", "verb", "target", "level", "requests_per_minute", "tokens_per_minute", "concurrency")
+_COLUMNS = (
+    "override",
+    "verb",
+    "target",
+    "level",
+    "interrupt",
+    "endpoints",
+    "requests_per_minute",
+    "tokens_per_minute",
+    "concurrency",
+)
 _LIMITS = ("requests_per_minute", "tokens_per_minute", "concurrency")
 
 
@@ -33,9 +43,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         )
     hold = add("hold", "Keep a class's requests in the queue.")
     drain = add("drain", "Send no new requests to an endpoint.")
+    drain.add_argument(
+        "--interrupt",
+        action="store_true",
+        help="Abort the endpoint's open requests, as if it had failed (default: they continue).",
+    )
     pin = add("pin", "Pin a pool's degradation level.")
     pin.add_argument("--level", type=int, required=True, metavar="N", help="Degradation level, 0 to 6 (required).")
-    for each, what in ((throttle, "TENANT"), (hold, "CLASS"), (drain, "ENDPOINT"), (pin, "POOL")):
+    scale = add("scale", "Keep a minimum number of endpoints in an autoscaled pool.")
+    scale.add_argument("--endpoints", type=int, required=True, metavar="N", help="Minimum number (required).")
+    targets = ((throttle, "TENANT"), (hold, "CLASS"), (drain, "ENDPOINT"), (pin, "POOL"), (scale, "POOL"))
+    for each, what in targets:
         each.add_argument("target", metavar=what, help=f"Name of the {what.lower()}.")
         each.add_argument(
             "--for",
@@ -56,7 +74,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     audit.add_argument(
         "--limit", type=page_size, default=50, metavar="N", help="Maximum number of entries (default 50)."
     )
-    for each in (throttle, hold, drain, pin, listing, end, audit):
+    for each in (throttle, hold, drain, pin, scale, listing, end, audit):
         add_gateway(each)
 
 
@@ -90,6 +108,7 @@ def _ask(args: argparse.Namespace) -> dict[str, Any]:
         case "audit":
             return call_admin_api(args, "audit/list", {"before": args.before, "limit": args.limit})
         case verb:
-            terms = {name: getattr(args, name, None) for name in (*_LIMITS, "level")}
+            terms = {name: getattr(args, name, None) for name in (*_LIMITS, "level", "interrupt", "endpoints")}
+            terms["interrupt"] = terms["interrupt"] or None
             order = {"verb": verb, "target": args.target, "duration_s": args.duration_s, "reason": args.reason}
             return call_admin_api(args, "overrides/create", {**order, **terms})

@@ -299,8 +299,8 @@ class TenantAccounts:
         directory = self._directory
         if not settings.admin_keys and settings.operators is None:
             return None
-        secrets = settings.key_secrets or (b"",)
-        names = partial(override_targets, settings.policy, lambda: self._in_force, endpoints)
+        scaled, secrets = settings.scaling_rules.keys(), settings.key_secrets or (b"",)
+        names = partial(override_targets, settings.policy, lambda: self._in_force, endpoints, scaled)
         shares = {} if self.share_leases is None else routes_of(self.share_leases)
         if directory is None:
             return AdminApi(

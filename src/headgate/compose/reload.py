@@ -23,11 +23,13 @@ from headgate.compose.rollouts import connect
 from headgate.config.problems import ConfigErrors
 from headgate.config.settings import Settings
 from headgate.control.file_watch import FileWatch
+from headgate.control.handover import HandoverService
 from headgate.control.options import ReloadTrigger
 from headgate.core.events import PolicyChanged
 from headgate.edge.admin.allowed_hosts import AllowedHosts
 from headgate.edge.admin.api import AdminApi
 from headgate.edge.admin.app import AdminApp
+from headgate.edge.admin.cell import handover_routes
 from headgate.edge.admin.operator_auth import OperatorAuth
 from headgate.edge.app import Access
 from headgate.edge.error_replies import ErrorReplies
@@ -192,6 +194,10 @@ class Reloader:
         connect(parts.rollouts, self._admin.api)
         if self._admin.api is not None:
             self._admin.api.add_routes(parts.observability.traffic_routes(parts.host, parts.clock.now))
+            if parts.cell is not None and settings.cell is not None:
+                candidates = settings.cell.gateways_are_candidates
+                handover = HandoverService(parts.cell, self._admin.api.overrides, gateways_are_candidates=candidates)
+                self._admin.api.add_routes(handover_routes(handover.hand_over))
         self._apply_policy(settings)
         self._apply_mirrors(settings)
         parts.scaling.change_rules(settings.scaling_rules)
@@ -211,6 +217,7 @@ class Reloader:
         parts = self._parts
         policy = parts.rollouts.policy = parts.accounts.apply_policy(settings)
         parts.app.access = open_access(parts.accounts, parts.host, settings, parts.engines)
+        parts.scaling.change_overrides(policy.overrides)
         parts.host.report(PolicyChanged(policy, parts.accounts.policy_hash(settings)))
 
 

@@ -139,6 +139,7 @@ class GatewayStatus:
             "explainable": parts.observability.decisions.retention().kept,
             # In a cell, only the scheduler knows these.
             "endpoints_desired": parts.scaling.desired() if parts.is_deciding else {},
+            "scaling": parts.scaling.pools_status() if parts.is_deciding else {},
             "endpoints_starting": parts.scaling.starts_status(parts.clock.now()) if parts.is_deciding else [],
             "speed_drift": [
                 asdict(each) for each in speed_drifts(configuration.settings.policy.pools, summary.endpoints)
@@ -155,7 +156,10 @@ class GatewayStatus:
         if cell is None or options is None:
             return {}
         staged_hash = None if staged is None else self._parts.accounts.policy_hash(staged)
-        return {"cell": cell_status(cell, options, staged_hash, self._parts.clock.now())}
+        members = () if self._parts.registry is None else self._parts.registry.members()
+        addresses = {each.name: each.admin for each in members if each.admin}
+        status = cell_status(cell, options, staged_hash, self._parts.clock.now())
+        return {"cell": {**status, "admin_addresses": addresses}}
 
 
 def _open_files() -> int:

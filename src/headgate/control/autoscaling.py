@@ -12,7 +12,7 @@ Demand is also reported for pools that are not autoscaled. For those, a sample o
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from headgate.core.autoscaling.autoscaler import ScaleDecision, ScalingMetrics
@@ -21,6 +21,7 @@ from headgate.core.autoscaling.starts import Start, StartPhase
 from headgate.core.commands import Command
 from headgate.core.events import Event, RequestArrived
 from headgate.core.summary import Summary
+from headgate.model.overrides import MinimumEndpoints, OperatorOverride
 from headgate.model.scaling import ScalingRules
 from headgate.model.units import SECOND, Duration, EndpointId, Instant, PoolName, format_seconds
 from headgate.ports.fleet import Phase
@@ -56,7 +57,8 @@ class AutoscalingService:
         self._arrivals = 0
         """Number of requests in this period, if no pool is autoscaled."""
         self._endpoint_missing = asyncio.Event()
-        """Set when no endpoint can serve a request."""
+        """Set when no endpoint can serve a request, or a minimum count has changed."""
+        self._minimums: tuple[MinimumEndpoints, ...] = ()
         self.reasons: dict[PoolName, str] = {}
         """Reason for the last change to each pool's desired size."""
 
@@ -81,6 +83,13 @@ class AutoscalingService:
         if rules != self.rules:
             self._controller.change_rules(rules)
             self._cold_starts = {pool: self._cold_starts.get(pool) or Histogram() for pool in rules}
+
+    def change_overrides(self, overrides: Iterable[OperatorOverride]) -> None:
+        """Applies the operators' minimum counts without waiting for the end of the period."""
+        minimums = tuple(each for each in overrides if isinstance(each, MinimumEndpoints))
+        if minimums != self._minimums:
+            self._minimums = minimums
+            self._endpoint_missing.set()
 
     def started(self, pool: PoolName, took_ns: Duration) -> None:
         """Records an endpoint start that a fleet measured itself. This includes restarts at an unchanged desired
@@ -126,6 +135,19 @@ class AutoscalingService:
         phases = self.phases()
         return [_with_phase(start, phases) for start in self._controller.starts.in_progress()]
 
+    def pools_status(self) -> Mapping[str, Mapping[str, object]]:
+        """Returns the desired count of each autoscaled pool and its limits, for the status page."""
+        return {
+            pool: {
+                "desired": self._controller.autoscaler.desired(pool),
+                "endpoints_min": rules.endpoints_min,
+                "endpoints_max": rules.most_endpoints,
+                "cold_start_s": rules.cold_start_ns / SECOND,
+                "lead_time_s": self._controller.autoscaler.lead_ns(pool) / SECOND,
+            }
+            for pool, rules in self.rules.items()
+        }
+
     def starts_status(self, now: Instant) -> list[Mapping[str, object]]:
         """Returns the endpoint starts in progress, for the status page."""
         return [
@@ -161,7 +183,7 @@ class AutoscalingService:
                 await self._tick(summary(), now(), scale)
 
     async def _wait_for_demand(self, until_s: float) -> bool:
-        """Waits until this time. Returns true early if there is no endpoint for a request."""
+        """Waits until this time. Returns true early if there is no endpoint for a request or a minimum has changed."""
         try:
             async with asyncio.timeout_at(until_s):
                 await self._endpoint_missing.wait()
@@ -173,11 +195,21 @@ class AutoscalingService:
 
     async def _tick(self, summary: Summary, now: Instant, scale: ScaleFleet) -> None:
         self._arrivals = 0
-        await self._apply(self._controller.tick(summary, now), scale)
+        await self._apply((*self._change_floors(now), *self._controller.tick(summary, now)), scale)
+
+    def _change_floors(self, now: Instant) -> list[ScaleDecision]:
+        """Applies the operators' minimum counts that are in force now."""
+        floors: dict[PoolName, int] = {}
+        for each in self._minimums:
+            if each.until > now and each.pool in self.rules:
+                floors[each.pool] = max(each.endpoints, floors.get(each.pool, 0))
+        return self._controller.change_floors(floors, now)
 
     async def _tick_early(self, summary: Summary, now: Instant, scale: ScaleFleet) -> None:
-        """Runs the autoscaler between two periods, but only for pools without ready or starting endpoints."""
-        await self._apply(self._controller.tick_early(summary, now), scale)
+        """Runs the autoscaler between two periods, but only for pools without ready or starting endpoints, and for
+        those whose minimum count an operator has changed.
+        """
+        await self._apply((*self._change_floors(now), *self._controller.tick_early(summary, now)), scale)
 
     async def _apply(self, decisions: Sequence[ScaleDecision], scale: ScaleFleet) -> None:
         for each in decisions:

@@ -26,6 +26,7 @@ def cell_status(host: CellHost, cell: CellOptions, staged: str | None, now: Inst
         "epoch": None if view.epoch is None else view.epoch.number,
         "scheduler": None if view.epoch is None else view.epoch.id.rpartition("/")[0],
         "leads": view.is_leader,
+        "decides": view.is_leader and not view.is_gathering,
         "share": f"{view.share.rank + 1}/{view.share.total}",
         "store": "up" if store.up else "away",
         "store_problem": store.problem,

@@ -17,6 +17,7 @@ from headgate.model.limits import Limits
 from headgate.model.overrides import (
     DrainEndpoint,
     HoldClass,
+    MinimumEndpoints,
     OperatorOverride,
     PinDegradation,
     SetRouteWeights,
@@ -52,9 +53,11 @@ def override_of(row: OverrideRow) -> OperatorOverride | None:
         case "hold":
             return HoldClass(ClassName(row.target), until)
         case "drain":
-            return DrainEndpoint(EndpointId(row.target), until)
+            return DrainEndpoint(EndpointId(row.target), until, interrupt=bool(terms.get("interrupt")))
         case "pin":
             return PinDegradation(PoolName(row.target), terms.get("level", 0), until)
+        case "scale":
+            return MinimumEndpoints(PoolName(row.target), terms.get("endpoints", 0), until)
         case "rollout":
             rollout = rollout_of(row.target, terms)
             return None if rollout is None else SetRouteWeights(rollout.model, rollout.weights(), until)
@@ -84,6 +87,8 @@ def _verb_and_target(order: OperatorOverride) -> tuple[str, str]:
             return "pin", order.pool
         case SetRouteWeights():
             return "rollout", order.model
+        case MinimumEndpoints():
+            return "scale", order.pool
 
 
 class MemoryOverrides:
@@ -103,7 +108,7 @@ class MemoryOverrides:
         self._now = now
         self._overrides: dict[str, OverrideRow] = {}
         self._audit: deque[AuditRow] = deque(maxlen=audit_max)
-        self._changes = 0
+        self._changes = self._entries = 0
 
     @property
     def name(self) -> str:
@@ -148,6 +153,12 @@ class MemoryOverrides:
         self._changed(actor, "override.end", order_id, before=_audit_fields(row), after=None)
         return replace(row, ended_at=self._now())
 
+    async def add_audit_entry(
+        self, actor: Actor, action: str, target: str, *, after: Mapping[str, object] | None
+    ) -> None:
+        self._add_entry(actor, action, target, before=None, after=after)
+        log_event(logging.INFO, "operator action", actor=actor.name, origin=actor.origin, action=action, on=target)
+
     async def audit(self, *, before: int | None, limit: int) -> Sequence[AuditRow]:
         newest_first = [row for row in reversed(self._audit) if before is None or row.number < before]
         return newest_first[:limit]
@@ -167,12 +178,24 @@ class MemoryOverrides:
         after: Mapping[str, object] | None,
     ) -> None:
         self._changes += 1
-        row = AuditRow(self._changes, self._now(), actor.name, actor.origin, action, target, before=before, after=after)
-        self._audit.append(row)
+        self._add_entry(actor, action, target, before=before, after=after)
         log_event(
             logging.INFO, "operator changed override", actor=actor.name, origin=actor.origin, action=action, on=target
         )
         self._on_change()
+
+    def _add_entry(
+        self,
+        actor: Actor,
+        action: str,
+        target: str,
+        *,
+        before: Mapping[str, object] | None,
+        after: Mapping[str, object] | None,
+    ) -> None:
+        self._entries += 1
+        row = AuditRow(self._entries, self._now(), actor.name, actor.origin, action, target, before=before, after=after)
+        self._audit.append(row)
 
 
 def _audit_fields(row: OverrideRow) -> dict[str, object]:

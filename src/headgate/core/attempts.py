@@ -260,6 +260,7 @@ class Attempts:
             self._fleet.quotas.record(endpoint, event.limits, now)
         served = event.ending is _COMPLETED
         if served:
+            endpoint.service_log.completed += 1
             endpoint.service_log.record_served(attempt.ticket, attempt.model, now)
         if request is not None:
             request.finished_attempts = (*request.finished_attempts, attempt)

@@ -40,6 +40,9 @@ class Overrides:
     def drained_endpoints(self) -> tuple[EndpointId, ...]:
         return tuple(order.endpoint_id for order in self.active if isinstance(order, DrainEndpoint))
 
+    def interrupted_endpoints(self) -> tuple[EndpointId, ...]:
+        return tuple(order.endpoint_id for order in self.active if isinstance(order, DrainEndpoint) and order.interrupt)
+
     def pinned_levels(self) -> dict[PoolName, int]:
         """Returns the pinned degradation levels. If a pool has several, the last one applies."""
         return {order.pool: order.level for order in self.active if isinstance(order, PinDegradation)}

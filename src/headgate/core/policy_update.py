@@ -11,6 +11,7 @@ from headgate.core.admission.gate import Rejection, check_policy, readmission
 from headgate.core.commands import Command
 from headgate.core.overrides import Overrides
 from headgate.core.request_state import Request
+from headgate.core.routing.endpoints import EndpointRecord
 from headgate.core.rules import Rules
 from headgate.core.scheduler_state import SchedulerState
 from headgate.core.termination import Termination
@@ -53,9 +54,10 @@ class PolicyUpdate:
         waiting = [request for request in state.requests.by_id.values() if request.running is None]
         state.overload.change_rules(rules, waiting)
         state.budgets.change_rules(rules)
-        self._apply_overrides(now)
+        interrupted = self._apply_overrides(now)
         for request in sorted(waiting, key=lambda each: each.sequence):
             self._reevaluate(request, now, out)
+        self._termination.abort_attempts(interrupted, out)
 
     def _change_tenants(self, policy: Policy, policy_hash: str, now: Instant, out: list[Command]) -> None:
         state = self._state
@@ -99,16 +101,20 @@ class PolicyUpdate:
         if self._overrides.expire_due(now):
             self._apply_overrides(now)
 
-    def _apply_overrides(self, now: Instant) -> None:
-        """Applies the active overrides and the tenant limits that result from them."""
+    def _apply_overrides(self, now: Instant) -> list[EndpointRecord]:
+        """Applies the active overrides and the tenant limits that result from them.
+
+        Returns the endpoints whose attempts must be aborted.
+        """
         state, orders = self._state, self._overrides
         self._apply_limits(now)
         state.rules.set_route_weights(orders.active)
-        state.fleet.drain(orders.drained_endpoints())
+        interrupted = state.fleet.drains.change(orders.drained_endpoints(), orders.interrupted_endpoints())
         state.overload.pin(orders.pinned_levels(), state.fleet, state.queue.min_shares)
         state.queue.backlog.held_classes = orders.held_classes()
         # Requests that are no longer held may fit into existing capacity.
         state.fleet.dispatchable.update(dict.fromkeys(state.fleet.pools))
+        return interrupted
 
     def _apply_limits(self, now: Instant) -> None:
         state = self._state

@@ -43,6 +43,8 @@ class EndpointSummary:
     """LoRA adapters with requests in flight, each with their number."""
     quota_exhausted: bool = False
     """Whether the hosted provider accepts no requests until a rate limit is reset."""
+    served: int = field(default=0, compare=False)
+    """Attempts completed on this endpoint since it joined."""
 
 
 @dataclass(frozen=True, slots=True)

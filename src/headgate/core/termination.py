@@ -5,6 +5,7 @@ misses its caller's deadline, or is withdrawn. An attempt that fails before its 
 endpoint. The retry is checked first, and its retry credit is spent only if all checks pass.
 """
 
+from collections.abc import Collection
 from typing import Final, assert_never
 
 from headgate.core.admission.admission import Admission
@@ -18,6 +19,7 @@ from headgate.core.events import AttemptEnded, AttemptEnding, Event, WithdrawalC
 from headgate.core.queues.queue import queue_timeout_reason
 from headgate.core.request_state import Attempt, Request
 from headgate.core.retry_budget import retry_pool
+from headgate.core.routing.endpoints import EndpointRecord
 from headgate.core.scheduler_state import SchedulerState
 from headgate.model.fault import FaultOrigin
 from headgate.model.outcome import Outcome
@@ -29,6 +31,7 @@ _REVISABLE_ORIGINS: Final = (FaultOrigin.TENANT, FaultOrigin.MODEL, FaultOrigin.
 _ENDED_WELL: Final = AttemptEnding.COMPLETED
 _COMPLETED: Final = Outcome.COMPLETED
 _ENDPOINT: Final = FaultOrigin.ENDPOINT
+_INTERRUPTED: Final = "an operator took the endpoint out of service"
 
 
 class Termination:
@@ -126,6 +129,17 @@ class Termination:
             if watched and attempt.endpoint.id in stalled and request is not None:
                 abort(request, attempt, "the endpoint has stalled", out)
 
+    def abort_attempts(self, endpoints: Collection[EndpointRecord], out: list[Command]) -> None:
+        """Aborts all attempts on these endpoints, as if the endpoints had failed. Their requests are retried if nothing
+        has reached the caller.
+        """
+        if not endpoints:
+            return
+        for (request_id, _), attempt in self._state.attempts.by_number.items():
+            request = self._state.requests.by_id.get(request_id)
+            if attempt.endpoint in endpoints and not attempt.superseded and request is not None:
+                abort(request, attempt, _INTERRUPTED, out)
+
     def attempt_ended(self, event: AttemptEnded, now: Instant, out: list[Command]) -> None:
         state = self._state
         if event.first_token:
@@ -157,9 +171,11 @@ class Termination:
             case AttemptEnding.TIMEOUT:
                 self._timed_out(request, attempt, event.detail, now, out, origin=origin)
             case AttemptEnding.ABORTED:
-                # A request continues after an abort only if its endpoint stalled.
-                why = "the endpoint stalled"
-                self._retry(request, attempt, why, now, out, otherwise=Outcome.ENGINE_TIMEOUT)
+                # A request continues after an abort only if its endpoint stalled or was interrupted.
+                interrupted = self._state.fleet.drains.interrupts(attempt.endpoint)
+                why = _INTERRUPTED if interrupted else "the endpoint stalled"
+                otherwise = Outcome.ENGINE_ERROR if interrupted else Outcome.ENGINE_TIMEOUT
+                self._retry(request, attempt, why, now, out, otherwise=otherwise)
             case _:
                 assert_never(event.ending)
 

@@ -183,6 +183,9 @@ def _record_response(story: LoadTestRequest, answer: LoadTestResponse) -> None:
     story.first_token_ns = answer.first_token_ns
     story.status = answer.status
     story.code = answer.code
+    if answer.status in (429, 503):
+        story.refusals += 1
+        story.retry_afters += b"retry-after" in answer.headers
     story.request_id = answer.headers.get(b"x-request-id", b"").decode("latin-1")
     story.outcome = _outcome(answer)
     story.body = bytes(answer.body)

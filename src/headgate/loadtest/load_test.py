@@ -63,8 +63,12 @@ class LoadTest:
         *,
         record: IO[bytes] | None = None,
         on_sample: Callable[[RequestSample], None] | None = None,
+        on_request: Callable[[LoadTestRequest], None] = lambda _: None,
     ) -> None:
-        """With `record`, each request is written there. `on_sample` gets the results that a comparison uses."""
+        """With `record`, each request is written there. `on_sample` gets the results that a comparison uses, and
+        `on_request` each finished request.
+        """
+        self._on_request = on_request
         self._plan = plan
         self._on_sample = on_sample
         self._run_id = f"lt-{secrets.token_hex(4)}"
@@ -112,6 +116,7 @@ class LoadTest:
                 self._on_sample(RequestSample.of(story, good=good))
             if recorder is not None:
                 recorder.write(story, good=good)
+            self._on_request(story)
 
         generator = Generator(
             plan.schedule,

@@ -47,6 +47,10 @@ class LoadTestRequest:
     retries: int = 0
     retry_codes: tuple[str, ...] = ()
     """Codes of all attempts except the last."""
+    refusals: int = 0
+    """Number of attempts with status 429 or 503."""
+    retry_afters: int = 0
+    """Number of those that had a `Retry-After` header."""
     prompt_tokens: int = 0
     output_tokens: int = 0
     usage_reported: bool = False

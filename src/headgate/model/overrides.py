@@ -29,10 +29,12 @@ class HoldClass:
 
 @dataclass(frozen=True, slots=True)
 class DrainEndpoint:
-    """Sends no new requests to an endpoint. Running attempts continue."""
+    """Sends no new requests to an endpoint."""
 
     endpoint_id: EndpointId
     until: Instant
+    interrupt: bool = False
+    """Whether the attempts that are running there when the override starts are aborted. Otherwise they continue."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,4 +56,13 @@ class SetRouteWeights:
     until: Instant
 
 
-OperatorOverride = Throttle | HoldClass | DrainEndpoint | PinDegradation | SetRouteWeights
+@dataclass(frozen=True, slots=True)
+class MinimumEndpoints:
+    """Keeps at least this many endpoints in an autoscaled pool, up to its maximum."""
+
+    pool: PoolName
+    endpoints: int
+    until: Instant
+
+
+OperatorOverride = Throttle | HoldClass | DrainEndpoint | PinDegradation | SetRouteWeights | MinimumEndpoints

@@ -67,3 +67,9 @@ class ScalingRules:
         if self.microdollars_per_hour_max is None or not self.endpoint_microdollars_per_hour:
             return None
         return self.microdollars_per_hour_max // self.endpoint_microdollars_per_hour
+
+    @property
+    def most_endpoints(self) -> int:
+        """Maximum number of endpoints that the limit and the budget allow."""
+        affordable = self.affordable_endpoints
+        return self.endpoints_max if affordable is None else min(self.endpoints_max, affordable)

@@ -19,7 +19,7 @@ class Permission(StrEnum):
     KEYS = "keys"
     """Change tenants and keys. Includes `budgets`."""
     OPERATE = "operate"
-    """Create and end overrides."""
+    """Create and end overrides, and make the scheduler of a cell hand over."""
     AUDIT = "audit"
     """Read the read log."""
     RECORD = "record"

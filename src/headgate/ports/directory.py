@@ -116,6 +116,12 @@ class OverrideStore(Protocol):
 
     async def end_override(self, order_id: str, actor: Actor) -> OverrideRow: ...
 
+    async def add_audit_entry(
+        self, actor: Actor, action: str, target: str, *, after: Mapping[str, object] | None
+    ) -> None:
+        """Records an action that changes neither an override nor the directory."""
+        ...
+
     async def audit(self, *, before: int | None, limit: int) -> Sequence[AuditRow]:
         """Returns entries from the audit log, newest first."""
         ...

@@ -503,3 +503,35 @@ def test_pool_without_rules_is_ignored() -> None:
 
     assert autoscaler.tick([figures(9)], at(0)) == []
     autoscaler.record_cold_start(POOL, Duration(1))
+
+
+# Minimum counts set by operators
+
+
+def test_floor_raises_the_desired_count_up_to_the_maximum_and_ends_at_once() -> None:
+    autoscaler = an_autoscaler(rules_of(endpoints_max=4))
+    assert wants(autoscaler, figures(0.5, ready=1), since=0, until=30) == [1, 1, 1]
+
+    raised = autoscaler.change_floors({POOL: 9})
+    assert [(each.pool, each.endpoints) for each in raised] == [(POOL, 4)]
+    assert wants(autoscaler, figures(0.5, ready=4), since=30, until=90) == [4] * 6
+    lowered = autoscaler.change_floors({})
+
+    assert [(each.endpoints, each.reason) for each in lowered] == [(1, "the minimum set by an operator ended")]
+    assert wants(autoscaler, figures(0.5, ready=4), since=90, until=100) == [1]
+
+
+def test_floor_below_the_desired_count_changes_nothing() -> None:
+    autoscaler = an_autoscaler()
+    wants(autoscaler, figures(3, ready=5), since=0, until=10)
+    before = autoscaler.desired(POOL)
+
+    assert autoscaler.change_floors({POOL: 1}) == []
+    assert autoscaler.desired(POOL) == before
+
+
+def test_reason_of_a_raised_count_names_the_operator_and_the_own_reason() -> None:
+    autoscaler = an_autoscaler()
+    autoscaler.change_floors({POOL: 3})
+
+    assert reason(autoscaler, figures(0.5)).startswith("an operator raised the minimum; otherwise: ")

@@ -215,6 +215,40 @@ def test_scheduler_stepping_down_releases_its_lease_once_and_claims_no_other() -
     assert node.outgoing(at(1.3)).release is None
 
 
+def test_scheduler_that_hands_over_releases_its_lease_and_claims_again_after_the_pause() -> None:
+    node, store = a_node(), Store()
+    run(node, store, 0, 1)
+
+    assert node.step_down(at(1.1), until=at(4))
+    assert not node.is_leader
+    going = node.outgoing(at(1.1))
+    assert (going.release, going.claim) == (Epoch(1, "id1"), None)
+    assert going.snapshot is not None
+    assert node.outgoing(at(3.9)).claim is None
+    store.lease = None
+    run(node, store, 4, 5)
+    assert node.view(at(5)).epoch == Epoch(2, "id2")
+    assert node.is_leader
+
+
+def test_lease_renewed_while_handing_over_is_released_again() -> None:
+    node, store = a_node(), Store()
+    run(node, store, 0, 1)
+    claim = node.outgoing(at(1.3)).claim
+    assert claim is not None
+    node.step_down(at(1.31), until=at(4))
+    assert node.outgoing(at(1.31)).release == claim.epoch
+    node.handle_lease(claim, Lease(claim.epoch, at(1.9)), at(1.32))
+
+    assert not node.is_leader
+    assert node.outgoing(at(1.32)).release == claim.epoch
+
+
+def test_process_that_is_not_the_scheduler_cannot_hand_over() -> None:
+    assert not a_node().step_down(at(0), until=at(4))
+    assert not a_node(candidate=False).step_down(at(0), until=at(4))
+
+
 def test_lease_granted_after_stepping_down_is_released() -> None:
     node = a_node()
     claim = node.outgoing(at(0)).claim

@@ -53,6 +53,8 @@ _TOLERANCE_PERCENT: Final = 5
 """Maximum excess over the current desired count, in percent, for which no further endpoint is started."""
 _LEAD_PARTS: Final = 4
 """Divisor of the lead. The backlog must be processed in this fraction of the lead, or in its target if longer."""
+_FLOOR_REASON: Final = "an operator raised the minimum"
+_FLOOR_ENDED_REASON: Final = "the minimum set by an operator ended"
 _MISSED_MAX: Final = 60
 """Maximum number of missed periods that are replayed. Pending forecasts are dropped after a longer gap."""
 
@@ -106,6 +108,8 @@ class _Desired(NamedTuple):
 class Autoscaler:
     def __init__(self, rules: Mapping[PoolName, ScalingRules]) -> None:
         self._pools: dict[PoolName, _Pool] = {pool: _Pool(each) for pool, each in rules.items()}
+        self.floors: Mapping[PoolName, int] = {}
+        """Minimum counts set by operators. When one is removed, the count returns at once to the autoscaler's own."""
 
     def change_rules(self, rules: Mapping[PoolName, ScalingRules]) -> None:
         """Replaces the rules. Pools that remain keep their state."""
@@ -132,7 +136,7 @@ class Autoscaler:
         for each in metrics:
             if (pool := self._pools.get(each.pool)) is not None:
                 before = pool.desired
-                want = pool.tick(each, now, early=early)
+                want = self._raised(each.pool, pool.tick(each, now, early=early))
                 if want.endpoints != before or want.endpoints != each.ready + each.warming:
                     scales.append(ScaleDecision(each.pool, want.endpoints, want.why()))
         return scales
@@ -140,9 +144,27 @@ class Autoscaler:
     # Observation
 
     def desired(self, pool: PoolName) -> int:
-        """Returns the desired count of the last tick, or the minimum before the first tick."""
+        """Returns the desired count of the last tick, or the minimum before the first tick, raised to the floor."""
         known = self._pools[pool]
-        return known.rules.endpoints_min if known.desired is None else known.desired
+        own = known.rules.endpoints_min if known.desired is None else known.desired
+        return max(own, self._floor(pool))
+
+    def change_floors(self, floors: Mapping[PoolName, int]) -> list[ScaleDecision]:
+        """Replaces the floors. Returns a decision for each pool whose desired count has changed."""
+        before = {pool: self.desired(pool) for pool in self._pools}
+        self.floors = floors
+        return [
+            ScaleDecision(pool, self.desired(pool), _FLOOR_REASON if self._floor(pool) else _FLOOR_ENDED_REASON)
+            for pool, count in before.items()
+            if self.desired(pool) != count
+        ]
+
+    def _floor(self, pool: PoolName) -> int:
+        return min(self.floors.get(pool, 0), self._pools[pool].rules.most_endpoints)
+
+    def _raised(self, pool: PoolName, own: "_Desired") -> "_Desired":
+        floor = self._floor(pool)
+        return own if floor <= own.endpoints else _Desired(floor, lambda: f"{_FLOOR_REASON}; otherwise: {own.why()}")
 
     def forecaster(self, pool: PoolName) -> str:
         """Returns the name of the chosen forecaster."""
@@ -410,10 +432,8 @@ class _Pool:
                 terms += [_Desired(known.endpoints_min, partial(_calendar_reason, known))]
 
     def _bounded(self, desired: _Desired) -> _Desired:
-        least, most, limit = self.rules.endpoints_min, self.rules.endpoints_max, "endpoints_max"
-        affordable = self.rules.affordable_endpoints
-        if affordable is not None and affordable < most:
-            most, limit = affordable, "the budget"
+        least, most = self.rules.endpoints_min, self.rules.most_endpoints
+        limit = "endpoints_max" if most == self.rules.endpoints_max else "the budget"
         if desired.endpoints > most:
             return _Desired(most, lambda: f"{desired.why()}; {desired.endpoints} desired, limited by {limit}")
         if desired.endpoints < least:

@@ -79,6 +79,10 @@ class AutoscalingController:
         self.autoscaler.record_cold_start(cold_start.pool, cold_start.took_ns)
         return cold_start
 
+    def change_floors(self, floors: Mapping[PoolName, int], now: Instant) -> list[ScaleDecision]:
+        """Replaces the minimum counts set by operators. Returns the decisions that result from it."""
+        return [] if floors == self.autoscaler.floors else self._decided(self.autoscaler.change_floors(floors), now)
+
     def reset(self) -> None:
         """Forgets figures and starts, because another process decides now."""
         self.figures, self.starts = (), Starts()

@@ -201,8 +201,7 @@ class EndpointRecord(InFlightLoad):
         self.attempt_trouble: Trouble | None = None
         """Why the last attempt failed. Kept until one succeeds."""
         self.live = self.counted_long = False
-        """Whether the endpoint accepts requests in principle, even if it is full at the moment, and whether the pool
-        counts it as processing a long prompt."""
+        """Whether it accepts requests in principle, even if full, and whether its pool counts a long prompt here."""
         self.counted_limit = self.slot = 0
         """Slots of this endpoint that are included in its pool's total, and its number within the pool: the lowest one
         that was free when it joined."""
@@ -250,6 +249,7 @@ class EndpointRecord(InFlightLoad):
             kv_full=self._kv_full,
             adapters=self.adapters.counts(),
             quota_exhausted=self.quota_exhausted,
+            served=self.service_log.completed,
         )
 
     def mark_unready(self, now: Instant) -> None:

@@ -22,6 +22,7 @@ from headgate.core.routing.adapter_turns import AdapterTurns
 from headgate.core.routing.endpoints import EndpointRecord
 from headgate.core.routing.fleet_health import FleetHealth
 from headgate.core.routing.occupancy import Occupancy
+from headgate.core.routing.operator_drains import OperatorDrains
 from headgate.core.routing.placement import Placement
 from headgate.core.routing.pools import PoolRecord
 from headgate.core.routing.provider_quotas import ProviderQuotas
@@ -38,13 +39,13 @@ _NO_SUMS: Final = (0, 0, 0, 0, 0)
 
 class FleetState:
     __slots__ = (
-        "_drained",
         "_placement",
         "_restored",
         "_rules",
         "_scheduler_count",
         "adapter_turns",
         "dispatchable",
+        "drains",
         "endpoints",
         "engines",
         "health",
@@ -58,7 +59,6 @@ class FleetState:
         self._rules = rules
         self._scheduler_count = scheduler_count
         """Number of schedulers that share the endpoints. Each counts this fraction of the endpoints' time."""
-        self._drained: tuple[EndpointId, ...] = ()
         self._restored: dict[EndpointId, EndpointCounter] = {}
         """Restored state of endpoints that have not joined yet."""
         self._placement = placement = Placement()
@@ -68,6 +68,7 @@ class FleetState:
         self.health = FleetHealth(rules, placement)
         self.occupancy = Occupancy(placement, self.health)
         self.adapter_turns = AdapterTurns(placement)
+        self.drains = OperatorDrains(placement)
         self.quotas = ProviderQuotas(placement, self.health.timer_heap)
 
     def live_count(self, pools: tuple[PoolName, ...]) -> int:
@@ -206,7 +207,7 @@ class FleetState:
             record = self.endpoints[endpoint.id] = EndpointRecord(
                 endpoint, pool.settings, now, scheduler_count=self._scheduler_count
             )
-            record.drained = endpoint.id in self._drained
+            record.drained = self.drains.drains(record)
             pool.add(record)
             self._restore_endpoint(record)
         assert record.pool == endpoint.pool, f"endpoint {endpoint.id} changed its pool; give it a new id instead"
@@ -218,7 +219,7 @@ class FleetState:
         record.update_limit()
         self._placement.move(record, endpoint, now)
         if self.engines.changed:
-            self._update_drained()
+            self.drains.update()
         self._placement.place(record)
 
     def mark_ready(self, endpoint_id: EndpointId, now: Instant) -> Readmit | None:
@@ -238,22 +239,6 @@ class FleetState:
     def record_probe(self, result: EndpointProbed, now: Instant) -> None:
         if (record := self.endpoints.get(result.endpoint_id)) is not None:
             self.health.record_probe(record, result, now)
-
-    def drain(self, endpoint_ids: tuple[EndpointId, ...]) -> None:
-        """Sets the endpoints that operators are draining. They get no new requests.
-
-        The other endpoints on the same engine do not either, because an operator drains an engine to stop it.
-        """
-        if endpoint_ids != self._drained:
-            self._drained = endpoint_ids
-            self._update_drained()
-
-    def _update_drained(self) -> None:
-        for endpoint in self.endpoints.values():
-            drained = endpoint.id in self._drained or any(each.id in self._drained for each in endpoint.company)
-            if drained is not endpoint.drained:
-                endpoint.drained = drained
-                self._placement.place(endpoint)
 
     def leave(self, endpoint_id: EndpointId, now: Instant) -> None:
         record = self.endpoints.get(endpoint_id)

@@ -84,6 +84,7 @@ class ServiceLog:
         "_identity",
         "_model",
         "_tenant",
+        "completed",
         "has_failures",
         "members",
         "models",
@@ -95,6 +96,8 @@ class ServiceLog:
     )
 
     def __init__(self) -> None:
+        self.completed = 0
+        """Number of completed attempts."""
         self.members = MembersServed()
         self.tenants, self.models, self.requests = LastServed(), LastServed(), LastServed()
         self.has_failures = False

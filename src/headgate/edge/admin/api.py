@@ -64,7 +64,7 @@ class ListUnder(AdminBody, frozen=True):
 
 
 class NewOverride(AdminBody, frozen=True):
-    verb: Annotated[str, Meta(pattern=r"^(throttle|hold|drain|pin)\Z")]
+    verb: Annotated[str, Meta(pattern=r"^(throttle|hold|drain|pin|scale)\Z")]
     target: Name
     duration_s: Annotated[int, Meta(ge=1, le=OVERRIDE_S_MAX)]
     reason: Annotated[str, Meta(max_length=500, pattern=TEXT)] = ""
@@ -72,6 +72,8 @@ class NewOverride(AdminBody, frozen=True):
     tokens_per_minute: Positive | None = None
     concurrency: Positive | None = None
     level: Annotated[int, Meta(ge=0, le=6)] | None = None
+    interrupt: bool = False
+    endpoints: Positive | None = None
 
 
 class OverrideRef(AdminBody, frozen=True):
@@ -264,7 +266,12 @@ def _override_terms(asked: NewOverride) -> dict[str, int]:
         raise ChangeRejected("throttle needs at least one limit; other overrides must not set limits")
     if (asked.level is not None) is not (asked.verb == "pin"):
         raise ChangeRejected("pin needs a degradation level from 0 to 6; other overrides must not set a level")
-    return limits if asked.level is None else {"level": asked.level}
+    if (asked.endpoints is not None) is not (asked.verb == "scale"):
+        raise ChangeRejected("scale needs a number of endpoints; other overrides must not set one")
+    if asked.interrupt and asked.verb != "drain":
+        raise ChangeRejected("only drain can interrupt attempts")
+    others = {"level": asked.level, "endpoints": asked.endpoints, "interrupt": 1 if asked.interrupt else None}
+    return limits | {name: value for name, value in others.items() if value is not None}
 
 
 async def _read_body(client: Client) -> bytes | bytearray:

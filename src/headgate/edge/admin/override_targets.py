@@ -5,15 +5,20 @@ from collections.abc import Callable, Collection, Iterator
 from headgate.model.persistent_map import PersistentMap
 from headgate.model.policy import Policy
 from headgate.model.tenant import Tenant, below, levels_of, tenant_table
-from headgate.model.units import EndpointId, TenantId
+from headgate.model.units import EndpointId, PoolName, TenantId
 
 
 def override_targets(
-    policy: Policy, in_force: Callable[[], Policy], endpoints: Callable[[], Collection[EndpointId]], verb: str
+    policy: Policy,
+    in_force: Callable[[], Policy],
+    endpoints: Callable[[], Collection[EndpointId]],
+    scaled: Collection[PoolName],
+    verb: str,
 ) -> Collection[str] | None:
     """Returns the names that the verb may target, or None if this process does not know them.
 
-    `policy` comes from the configuration file. `in_force` also contains the tenants in the database.
+    `policy` comes from the configuration file. `in_force` also contains the tenants in the database. `scaled`
+    are the autoscaled pools.
     """
     match verb:
         case "hold":
@@ -22,6 +27,8 @@ def override_targets(
             return [each.name for each in policy.pools]
         case "drain":
             return endpoints()
+        case "scale":
+            return scaled
         case "throttle":
             return _TenantLevels(tenant_table(in_force().tenants).by_id)
         case _:

@@ -41,6 +41,7 @@ API_PERMISSIONS: Final[Mapping[bytes, Permission]] = MappingProxyType(
             (b"rollouts/start", _OPERATE),
             (b"rollouts/step", _OPERATE),
             (b"rollouts/abort", _OPERATE),
+            (b"cell/hand-over", _OPERATE),
             (b"audit/list", _READ),
             (b"audit/reads", Permission.AUDIT),
             (b"traffic/start", Permission.RECORD),

@@ -165,10 +165,16 @@ class CellHost:
         self._decide(None, lambda now: self._node.stage(policy_hash, now))
         return is_new
 
-    def step_down(self) -> None:
-        """Steps down as the scheduler and stops being a candidate. Open requests continue."""
-        self._node.step_down(self._clock.now())
+    def step_down(self, pause_ns: Duration | None = None) -> bool:
+        """Steps down as the scheduler and stops being a candidate. Open requests continue.
+
+        With `pause_ns`, this process only steps down if it makes the decisions, and is a candidate again after that
+        time. Returns whether it made them.
+        """
+        now = self._clock.now()
+        decided = self._node.step_down(now, until=None if pause_ns is None else Instant(now + pause_ns))
         self._update()
+        return decided
 
     def lose_name(self, problem: str) -> None:
         """Leaves the cell because another process has taken this name.

@@ -163,15 +163,19 @@ class Node:
 
     # Shutdown
 
-    def step_down(self, now: Instant) -> None:
-        """Steps down as the scheduler immediately and stops being a candidate."""
-        if self._election is None:
-            return
-        leader, self._release = self._current_leader(now), self._election.step_down(now)
+    def step_down(self, now: Instant, *, until: Instant | None = None) -> bool:
+        """Steps down as scheduler and candidate or, with `until`, if it decides, until then. Returns whether it did."""
+        leader = self._current_leader(now)
+        decided = leader is not None and not leader.gathering
+        if self._election is None or (until is not None and not decided):
+            return False
+        self._release = self._election.step_down(now) if until is None else self._election.pause(now, until)
         self._final_snapshot = None if leader is None else leader.final_snapshot(now)
         if leader is not None:
             self._save_endpoint_times(leader, now)
-        self.leader = self._election = self._elected_at = None
+        self._election = None if until is None else self._election
+        self.leader = self._elected_at = None
+        return decided
 
     def lose_name(self, now: Instant) -> None:
         """Stops participating in the cell because another process has taken this name."""
@@ -223,7 +227,7 @@ class Node:
         return [] if self.leader is None else self.leader.fencing.pop_rejections()
 
     def handle_lease(self, claim: Claim, lease: Lease, now: Instant) -> None:
-        if self._election is not None:
+        if self._election is not None and not self._election.is_paused(now):
             self._election.handle_lease(claim, lease, now)
             self._current_leader(now)
         elif lease.epoch == claim.epoch:
@@ -347,6 +351,7 @@ class Node:
             held_requests=member.held,
             unsettled_requests=member.unsettled,
             staged_hash=member.rules.staged_hash,
+            is_gathering=leader is not None and leader.gathering,
             lowest_version=member.lowest_version,
             members={} if leader is None else leader.members(),
         )

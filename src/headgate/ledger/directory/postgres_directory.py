@@ -284,6 +284,12 @@ class PostgresDirectory:
 
     # Audit log
 
+    async def add_audit_entry(
+        self, actor: Actor, action: str, target: str, *, after: Mapping[str, object] | None
+    ) -> None:
+        async with self._writing() as (link, _):
+            await _write_audit(link, actor, action, target, before=None, after=after)
+
     async def audit(self, *, before: int | None, limit: int) -> Sequence[AuditRow]:
         async with self._reading() as link:
             rows = await link.fetch(

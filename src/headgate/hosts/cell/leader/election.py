@@ -31,6 +31,7 @@ class Election:
         "_fresh_id",
         "_last_epoch",
         "_lease_until",
+        "_paused_until",
         "_timing",
         "epoch",
         "highest_epoch",
@@ -49,6 +50,8 @@ class Election:
         """Claimed epoch. If a reply is lost, the same epoch is claimed again."""
         self._lease_until = Instant(0)
         self._asked_at: Instant | None = None
+        self._paused_until: Instant | None = None
+        """Time until which this process does not claim the lease."""
 
     def holds(self, now: Instant) -> Epoch | None:
         """Returns the epoch of this process, or None if its lease has ended."""
@@ -108,7 +111,17 @@ class Election:
         epoch, self.epoch = self.holds(now), None
         return epoch
 
+    def pause(self, now: Instant, until: Instant) -> Epoch | None:
+        """Steps down and claims no lease until this time. Returns the epoch whose lease must be released."""
+        self._paused_until = until
+        return self.step_down(now)
+
+    def is_paused(self, now: Instant) -> bool:
+        return self._paused_until is not None and now < self._paused_until
+
     def next_wakeup(self, now: Instant) -> Instant:
+        if self._paused_until is not None and now < self._paused_until:
+            return self._paused_until
         if self._asked_at is None:
             return now
         return after(self._asked_at, self._timing.lease_poll_ns if self.epoch is None else self._timing.renew_ns)

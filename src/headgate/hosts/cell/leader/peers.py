@@ -215,7 +215,13 @@ class Peer:
 
     def view(self) -> MemberView:
         return MemberView(
-            self.presence, self.policy_hash, self.staged_hash, self.incarnation, self.version, self.policy_since
+            self.presence,
+            self.policy_hash,
+            self.staged_hash,
+            self.incarnation,
+            self.version,
+            self.policy_since,
+            serves=self.serves,
         )
 
     def next_send_at(self) -> Instant:

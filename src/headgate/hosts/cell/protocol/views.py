@@ -49,6 +49,8 @@ class MemberView:
     """Protocol version of the process. 0 if it has not sent anything to this scheduler."""
     policy_since: Instant = field(default=_UNKNOWN, compare=False)
     """When this scheduler first saw the member with this policy."""
+    serves: bool = field(default=True, compare=False)
+    """Whether the process serves clients. A process that does not only schedules."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +59,8 @@ class CellView:
     epoch: Epoch | None
     """Epoch that this process follows, or would follow."""
     is_leader: bool
+    is_gathering: bool
+    """Whether this process is the scheduler but does not make decisions yet."""
     share: Share
     """Share that this process uses, or would use, as an island."""
     unacknowledged: int

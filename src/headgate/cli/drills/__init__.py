@@ -1,0 +1,1 @@
+"""Drills: reversible incidents in a running fleet, and their measurement."""

@@ -1,0 +1,483 @@
+"""Drills against a fleet with a virtual clock: refusals, the act and its undoing on every path, and the figures."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from headgate.cli.drills.cell_failover import CellFailoverDrill
+from headgate.cli.drills.cold_start import ColdStartDrill
+from headgate.cli.drills.drill_result import DrillResult
+from headgate.cli.drills.drill_run import DrillRefused, DrillRun
+from headgate.cli.drills.endpoint_loss import EndpointLossDrill
+from headgate.cli.drills.fleet import DrillCell, DrillEndpoint, ScalingLimits
+from headgate.cli.drills.overload import AddedLoad, OverloadDrill
+from headgate.cli.drills.preflight import check_fleet
+from headgate.loadtest.request import LoadTestOutcome, LoadTestRequest
+from tests.cli.drill_fleet import FakeFleet, a_cell, an_endpoint
+
+LOSS = EndpointLossDrill(None, None, interrupt=False, before_s=10, for_s=20, after_s=15, force=False)
+START = ColdStartDrill(None, before_s=5, wait_s=None, after_s=10, force=False)
+FAILOVER = CellFailoverDrill(before_s=5, after_s=10, gap_s_max=1.0, pause_s=5, force=False)
+FOLLOWER = DrillCell(
+    "g1", "following", leads=False, scheduler="g2", epoch=3, admin_addresses={"g1": "http://one", "g2": "http://two"}
+)
+SCALED = {"p": ScalingLimits(desired=2, endpoints_max=4, cold_start_s=30)}
+
+
+def performed(drill: Any, fleet: FakeFleet, *, stop_at_s: float | None = None) -> tuple[DrillResult, DrillRun]:
+    run = DrillRun(fleet)
+    before = fleet.tick
+
+    def tick(at: FakeFleet) -> None:
+        before(at)
+        if stop_at_s is not None and at.seconds >= stop_at_s:
+            run.end_early("interrupted by SIGINT")
+
+    fleet.tick = tick
+    return asyncio.run(_perform(drill, run)), run
+
+
+async def _perform(drill: Any, run: DrillRun) -> DrillResult:
+    await check_fleet(run, force=drill.force)
+    return await drill.perform(run)
+
+
+def refusal(drill: Any, fleet: FakeFleet) -> str:
+    with pytest.raises(DrillRefused) as refused:
+        performed(drill, fleet)
+    return str(refused.value)
+
+
+def nothing_changed(fleet: FakeFleet) -> bool:
+    return {path for path, _ in fleet.calls} <= {"overrides/list"} and not fleet.overrides
+
+
+# Refusals
+
+
+@pytest.mark.parametrize(
+    ("fleet", "why"),
+    [
+        (FakeFleet(endpoints=(an_endpoint("e1"), DrillEndpoint("e2", "p", "ejected"))), "not all endpoints are ready"),
+        (FakeFleet(incidents=lambda _: {"overload": "Too much."}), "the verdict is overload: Too much"),
+        (FakeFleet(down=lambda _: True), "no gateway is responding"),
+        (FakeFleet(failure=lambda *_: 'operator "eve" lacks the permission "read"'), 'lacks the permission "read"'),
+        (FakeFleet(endpoints=(an_endpoint("e1"),)), "e1 is the only serving endpoint of pool p"),
+        (FakeFleet(objectives={}), "no class has objectives"),
+        (FakeFleet(rate=0), "nothing could be measured"),
+    ],
+)  # fmt: skip
+def test_drill_is_refused_and_changes_nothing(fleet: FakeFleet, why: str) -> None:
+    assert why in refusal(LOSS, fleet)
+    assert nothing_changed(fleet)
+
+
+@pytest.mark.parametrize(
+    ("override", "why"),
+    [
+        ({"verb": "throttle", "reason": "drill: overload 1a"}, "another drill is running: throttle x (o1)"),
+        ({"verb": "rollout", "reason": ""}, "a rollout is running: rollout x (o1)"),
+        ({"verb": "drain", "reason": "new driver"}, "an operator has drained an endpoint: drain x (o1)"),
+    ],
+)
+def test_drill_is_refused_while_another_change_is_in_force_unless_forced(override: dict[str, str], why: str) -> None:
+    row = {"override": "o1", "target": "x", "until_s": 1_000.0, **override}
+    assert why in refusal(LOSS, FakeFleet(overrides=[row]))
+
+    fleet = FakeFleet(overrides=[row])
+    fleet.overrides[0]["reason"] = "held since yesterday" if override["verb"] != "throttle" else row["reason"]
+    if override["verb"] != "throttle":
+        result, run = performed(replace(LOSS, force=True), fleet)
+        assert result.held
+        assert any("started with --force although" in text for _, text in run.timeline)
+
+
+def test_operator_without_the_permission_to_operate_is_refused_before_anything_happens() -> None:
+    message = 'operator "eve" lacks the permission "operate"'
+    fleet = FakeFleet(failure=lambda _, path: message if path == "overrides/create" else None)
+
+    assert refusal(LOSS, fleet) == message
+    assert fleet.overrides == []
+
+
+def test_two_drills_that_start_at_the_same_moment_end_themselves() -> None:
+    rival = {"override": "o1", "verb": "drain", "target": "e1", "reason": "drill: x 1", "until_s": 1_000.0}
+
+    def start_rival(at: FakeFleet, path: str) -> None:
+        if path == "overrides/create":
+            at.overrides.append(rival)
+
+    fleet = FakeFleet(failure=start_rival)
+    assert "another drill started at the same moment" in refusal(LOSS, fleet)
+    assert fleet.overrides == [rival]
+
+
+def test_fleet_that_becomes_unhealthy_before_the_act_is_left_alone() -> None:
+    fleet = FakeFleet(incidents=lambda at: {"overload": "Too much."} if at.seconds >= 8 else {})
+
+    assert "the verdict is overload" in refusal(LOSS, fleet)
+    assert nothing_changed(fleet)
+
+
+# Loss of an endpoint, and undoing
+
+
+def test_endpoint_loss_drains_the_busiest_endpoint_for_the_time_and_gives_it_back() -> None:
+    fleet = FakeFleet(endpoints=(an_endpoint("e1", in_flight=1), an_endpoint("e2", in_flight=3)))
+    result, run = performed(LOSS, fleet)
+
+    create = next(body for path, body in fleet.calls if path == "overrides/create")
+    assert (create["verb"], create["target"], create["duration_s"]) == ("drain", "e2", 25)
+    assert "interrupt" not in create
+    assert str(create["reason"]).startswith("drill: endpoint-loss ")
+    assert (fleet.overrides, len(fleet.ended())) == ([], 1)
+    assert (run.acted_at_s, run.undone_at_s, run.last.at_s) == (10, 30, 45)
+    assert result.held
+    assert result.json()["objectives"] == {"chat ttft": "held"}
+
+
+def test_interrupting_drill_asks_for_it() -> None:
+    fleet = FakeFleet()
+    performed(replace(LOSS, interrupt=True, endpoint="e1"), fleet)
+
+    create = next(body for path, body in fleet.calls if path == "overrides/create")
+    assert (create["target"], create["interrupt"]) == ("e1", True)
+
+
+@pytest.mark.parametrize("moment_s", [10, 15, 30, 40])
+def test_stopped_drill_undoes_its_act_at_once_and_counts_as_missed(moment_s: int) -> None:
+    fleet = FakeFleet()
+    result, run = performed(LOSS, fleet, stop_at_s=moment_s + 0.5)
+
+    assert fleet.overrides == []
+    assert len(fleet.ended()) == 1
+    assert not result.held
+    assert run.undone_at_s is not None
+    assert run.undone_at_s <= moment_s + 2
+    assert result.json()["stopped"] == "interrupted by SIGINT"
+
+
+def test_drill_stopped_before_its_act_changes_nothing() -> None:
+    fleet = FakeFleet()
+    with pytest.raises(DrillRefused, match="nothing was changed"):
+        performed(LOSS, fleet, stop_at_s=3)
+    assert nothing_changed(fleet)
+
+
+def test_override_whose_creation_got_no_response_is_found_and_ended() -> None:
+    fleet = FakeFleet(lose_response=True)
+
+    assert "did not respond" in refusal(LOSS, fleet)
+    assert (fleet.overrides, len(fleet.ended())) == ([], 1)
+
+
+def test_undo_is_repeated_until_the_gateway_responds() -> None:
+    fleet = FakeFleet(failure=lambda at, _: "connection refused" if 28 <= at.seconds < 32 else None)
+    result, _ = performed(LOSS, fleet)
+
+    assert fleet.overrides == []
+    assert result.undone.startswith("ended ovr_")
+
+
+def test_drill_whose_act_could_not_be_undone_is_missed() -> None:
+    fleet = FakeFleet(failure=lambda at, _: "the database did not respond" if at.seconds >= 28 else None)
+    result, run = performed(LOSS, fleet)
+
+    assert (result.in_force, result.held, run.stopped) == (True, False, False)
+    assert result.undone.startswith("NOT ended by this command (the database did not respond)")
+    assert "the act could not be undone" in next(result.lines())
+
+
+def test_gateway_that_is_gone_is_reported_and_its_override_expires() -> None:
+    fleet = FakeFleet(
+        down=lambda at: at.seconds >= 15, failure=lambda at, _: "connection refused" if at.seconds >= 15 else None
+    )
+    result, run = performed(LOSS, fleet)
+
+    assert not result.held
+    assert run.stopped_because == "no gateway has responded for 10 s"
+    assert result.undone.startswith("NOT ended by this command (connection refused); it expires by itself within")
+    fleet.advance(60)
+    assert fleet.overrides == []
+
+
+def test_failure_inside_the_drill_still_undoes_the_act() -> None:
+    def broken(at: FakeFleet) -> dict[str, str]:
+        assert at.seconds < 20, "a mistake in the drill"
+        return {}
+
+    fleet = FakeFleet(incidents=broken)
+    with pytest.raises(AssertionError):
+        performed(LOSS, fleet)
+    assert (fleet.overrides, len(fleet.ended())) == ([], 1)
+
+
+def test_missed_objective_is_reported_with_the_time_until_recovery() -> None:
+    fleet = FakeFleet(good=lambda at: 50 if at.acting and at.seconds < 18 else 100)
+    result, run = performed(LOSS, fleet)
+
+    assert not result.held
+    [verdict] = result.verdicts
+    assert (verdict.objective, verdict.held) == ("chat ttft", False)
+    # 8 of the 35 seconds at half, of 350 requests.
+    assert verdict.measured == "88.57% of 350 requests"
+    phases = run.phases()
+    assert [round(each.seconds) for each in phases.values()] == [10, 20, 15]
+    assert run.recovered_after_s([]) == 0
+    assert result.facts["recovered after"] == "17 s"
+
+
+def test_objective_that_is_missed_until_the_end_has_not_recovered() -> None:
+    fleet = FakeFleet(good=lambda at: 50 if at.seconds >= 12 else 100)
+    result, _ = performed(LOSS, fleet)
+
+    assert result.facts["recovered after"] == "not recovered by the end"
+
+
+def test_new_verdict_is_reported_with_its_time() -> None:
+    fleet = FakeFleet(incidents=lambda at: {"overload": "Too much."} if at.seconds >= 16 else {})
+    result, run = performed(LOSS, fleet)
+
+    assert ("verdict overload: Too much.", 6.0) in [(each.text, each.at_s) for each in run.timeline_entries()]
+    assert result.held
+
+
+def test_restarted_gateway_makes_the_drill_missed() -> None:
+    result, _ = performed(LOSS, FakeFleet(restarted=lambda at: at.seconds > 20))
+
+    assert not result.held
+    assert "restarted during the drill" in next(result.lines())
+
+
+# Cold start
+
+
+def test_cold_start_measures_from_the_raised_minimum_to_the_first_request_and_restores_the_count() -> None:
+    fleet = FakeFleet(scaling=SCALED)
+    result, _ = performed(START, fleet)
+
+    create = next(body for path, body in fleet.calls if path == "overrides/create")
+    assert (create["verb"], create["target"], create["endpoints"]) == ("scale", "p", 3)
+    assert (result.held, result.verdicts[0].measured) == (True, "first request served after 21 s")
+    assert (result.facts["ready after (s)"], result.facts["count restored after (s)"]) == (20.0, 0.0)
+    assert fleet.overrides == []
+
+
+@pytest.mark.parametrize(
+    ("scaling", "pool", "why"),
+    [
+        ({}, None, "no pool is autoscaled"),
+        (SCALED, "q", 'there is no pool "q"'),
+        ({"p": ScalingLimits(desired=2, endpoints_max=2, cold_start_s=30)}, None, "which is the most"),
+        ({**SCALED, "q": SCALED["p"]}, None, "several pools are autoscaled: p, q"),
+    ],
+)
+def test_cold_start_is_refused_if_the_gateway_cannot_start_an_endpoint(
+    scaling: dict[str, ScalingLimits], pool: str | None, why: str
+) -> None:
+    fleet = FakeFleet(scaling=scaling)
+
+    assert why in refusal(replace(START, pool=pool), fleet)
+    assert nothing_changed(fleet)
+
+
+def test_slow_cold_start_is_missed_and_one_that_never_ends_is_undone() -> None:
+    slow, _ = performed(START, FakeFleet(scaling=SCALED, cold_start_s=40))
+    fleet = FakeFleet(scaling=SCALED, cold_start_s=10_000)
+    never, _ = performed(START, fleet)
+
+    assert [slow.verdicts[0].held, never.verdicts[0].held] == [False, False]
+    assert never.verdicts[0].measured == "the endpoint was not ready in time"
+    assert fleet.overrides == []
+
+
+# OverloadDrill
+
+
+class FakeTraffic:
+    """Traffic of which every tenth request is rejected."""
+
+    def __init__(self, fleet: FakeFleet) -> None:
+        self.fleet = fleet
+        self.load: AddedLoad | None = None
+        self.stopped = self.waited = False
+        self.error: str | None = None
+
+    def __call__(self, load: AddedLoad, on_request: Callable[[LoadTestRequest], None]) -> "FakeTraffic":
+        self.load = load
+        for number in range(10):
+            request = LoadTestRequest(number, 0, 1, 1, 0)
+            request.outcome = LoadTestOutcome.HTTP_ERROR if number == 0 else LoadTestOutcome.COMPLETED
+            if number < 2:
+                request.refusals, request.retry_afters, request.retries = 1 + (number == 0), 1, 1
+                request.code = "slow_down" if number == 0 else ""
+            on_request(request)
+        return self
+
+    def stop(self) -> None:
+        self.stopped = True
+
+    async def ended(self) -> None:
+        self.waited = True
+
+    def is_over(self) -> bool:
+        return True
+
+    def problem(self) -> str | None:
+        return self.error
+
+
+def an_overload(fleet: FakeFleet, **more: Any) -> tuple[OverloadDrill, FakeTraffic]:
+    traffic = FakeTraffic(fleet)
+    drill = OverloadDrill(
+        "drill",
+        "batch",
+        1.5,
+        of_capacity=False,
+        abort_below=0.8,
+        before_s=10,
+        for_s=20,
+        after_s=10,
+        force=False,
+        send=traffic,
+    )
+    return replace(drill, **more), traffic
+
+
+def test_overload_adds_the_missing_share_of_the_load_with_the_sizes_of_the_present_requests() -> None:
+    fleet = FakeFleet()
+    drill, traffic = an_overload(fleet)
+    result, _ = performed(drill, fleet)
+
+    assert traffic.load == AddedLoad(5.0, 20, 200, 50)
+    create = next(body for path, body in fleet.calls if path == "overrides/create")
+    assert (create["verb"], create["target"], create["requests_per_minute"]) == ("throttle", "drill", 600)
+    assert (traffic.stopped, traffic.waited, fleet.overrides) == (True, True, [])
+    assert result.held
+    assert result.facts["rejections with Retry-After"] == "2 of 3"
+    assert result.facts["completed on retry"] == "1 of 2"
+    assert result.facts["not completed"] == {"slow_down": 1}
+
+
+def test_overload_relative_to_capacity_uses_the_measured_load() -> None:
+    fleet = FakeFleet()
+    drill, traffic = an_overload(fleet, of_capacity=True)
+    performed(drill, fleet)
+
+    # 10 requests/s are half of the capacity, so 1.5 times the capacity are 30 requests/s.
+    assert traffic.load is not None
+    assert traffic.load.rate == 20.0
+
+
+@pytest.mark.parametrize(
+    ("fleet", "more", "why"),
+    [
+        (FakeFleet(), {"service_class": "chat"}, 'no class other than "chat" has objectives'),
+        (FakeFleet(rate=0), {}, "no present load to multiply"),
+        (FakeFleet(), {"tenant": "acme"}, 'tenant "acme" has sent 100 requests already'),
+        (FakeFleet(rate=5_000), {}, "1000 is the limit; lower --load"),
+    ],
+)
+def test_overload_is_refused(fleet: FakeFleet, more: dict[str, Any], why: str) -> None:
+    drill, traffic = an_overload(fleet, **more)
+
+    assert why in refusal(drill, fleet)
+    assert (nothing_changed(fleet), traffic.load) == (True, None)
+
+
+def test_overload_ends_when_a_real_class_falls_below_the_bound() -> None:
+    fleet = FakeFleet(good=lambda at: 70 if at.acting else 100)
+    drill, traffic = an_overload(fleet)
+    result, run = performed(drill, fleet)
+
+    assert run.stopped_because == "chat ttft fell to 70.0%, below --abort-below 80%"
+    assert run.undone_at_s is not None
+    assert run.undone_at_s <= 12
+    assert (traffic.stopped, fleet.overrides, result.held) == (True, [], False)
+
+
+def test_overload_ends_when_another_operator_ends_its_override() -> None:
+    fleet = FakeFleet()
+
+    def tick(at: FakeFleet) -> None:
+        if at.seconds >= 14:
+            at.overrides.clear()
+
+    fleet.tick = tick
+    drill, traffic = an_overload(fleet)
+    result, run = performed(drill, fleet)
+
+    assert run.stopped_because == "another operator ended the drill's override"
+    assert traffic.stopped
+    assert result.undone == "the override was not in force any more"
+
+
+def test_overload_ends_when_its_traffic_fails_or_the_gateway_is_gone() -> None:
+    fleet = FakeFleet()
+    drill, traffic = an_overload(fleet)
+    traffic.error = "the drill's traffic ended: refused"
+    _, run = performed(drill, fleet)
+    assert run.stopped_because == traffic.error
+
+    fleet = FakeFleet(down=lambda at: at.seconds >= 14)
+    drill, traffic = an_overload(fleet)
+    _, run = performed(drill, fleet)
+    assert run.stopped_because == "the gateway stopped responding"
+    assert traffic.stopped
+
+
+# Handover of a cell's scheduler
+
+
+def test_cell_failover_measures_the_time_without_decisions() -> None:
+    fleet = FakeFleet(cell=a_cell("g2"))
+    result, _ = performed(FAILOVER, fleet)
+
+    assert result.held
+    assert result.json()["objectives"] == {
+        "time without decisions": "held",
+        "lost requests": "held",
+        "chat ttft": "held",
+    }
+    assert result.facts["new scheduler"] == "g2"
+    assert result.facts["without decisions (s)"] == pytest.approx(0.3, abs=0.03)
+    [(_, body)] = [call for call in fleet.calls if call[0] == "cell/hand-over"]
+    assert body == {"pause_s": 5, "reason": "drill: cell-failover"}
+
+
+def test_cell_failover_without_a_successor_is_missed() -> None:
+    result, _ = performed(FAILOVER, FakeFleet(cell=a_cell("g2"), takeover_s=None))
+
+    assert result.verdicts[0].measured == "no scheduler decided again"
+    assert not result.held
+
+
+def test_cell_failover_that_loses_requests_is_missed() -> None:
+    fleet = FakeFleet(cell=a_cell("g2"), lost=lambda at: 10 if at.handed_over_s is not None else 0)
+    result, _ = performed(FAILOVER, fleet)
+
+    assert [each.objective for each in result.verdicts if each.held is False] == ["lost requests"]
+
+
+@pytest.mark.parametrize(
+    ("fleet", "why"),
+    [
+        (FakeFleet(), "does not belong to a cell"),
+        (FakeFleet(cell=a_cell()), "no other process that could take over"),
+        (
+            FakeFleet(cell=a_cell("g2"), failure=lambda _, path: "not yours" if path.startswith("cell/") else None),
+            "not yours",
+        ),
+    ],
+)
+def test_cell_failover_is_refused(fleet: FakeFleet, why: str) -> None:
+    assert why in refusal(FAILOVER, fleet)
+    assert fleet.handed_over_s is None
+
+
+def test_cell_failover_is_refused_by_other_members_with_the_address_of_the_scheduler() -> None:
+    with pytest.raises(DrillRefused, match="g1 is not the cell's scheduler, but g2; use --url http://two"):
+        FAILOVER.choose(asyncio.run(FakeFleet(cell=FOLLOWER).sample()))
