@@ -5,6 +5,7 @@ import json
 import os
 import re
 import signal
+import stat
 from pathlib import Path
 
 import pytest
@@ -147,7 +148,7 @@ def test_sources_exclude_each_other(headgate: Headgate) -> None:
 
 
 def test_invalid_row_leaves_no_file(headgate: Headgate, log: Path) -> None:
-    log.write_text(CSV + "13,\x1b[31m,1\n")
+    log.write_text(CSV + "13,\x1b[31m,1,,,\n")
     said = headgate("record", "t.jsonl", "--import", "csv", "log.csv")
 
     assert said.code == 2
@@ -170,7 +171,64 @@ def test_interrupted_import_leaves_no_file(headgate: Headgate, log: Path, monkey
 
 def test_unwritable_trace_is_reported(headgate: Headgate, log: Path) -> None:
     said = headgate("record", "no/such/folder.jsonl", "--import", "csv", "log.csv")
-    assert (said.code, said.err) == (2, "headgate record: no/such/folder.jsonl.part: No such file or directory\n")
+    problem = "no/such/folder.jsonl cannot be written: No such file or directory; use an existing directory"
+    assert (said.code, said.err) == (2, f"headgate record: {problem}\n")
+
+
+@pytest.mark.parametrize("trace", [".", "/", "pipe"])
+def test_trace_replaces_only_regular_files(headgate: Headgate, log: Path, trace: str) -> None:
+    os.mkfifo(log.parent / "pipe")
+    said = headgate("record", trace, "--import", "csv", "log.csv")
+
+    is_folder = trace in {".", "/"}
+    problem = "a directory; specify a file" if is_folder else "not a regular file; specify a file"
+    assert (said.code, said.err.startswith(f"headgate record: {trace} is {problem}")) == (2, True)
+    assert stat.S_ISFIFO((log.parent / "pipe").stat().st_mode)
+
+
+def test_trace_is_written_to_the_target_of_a_link(headgate: Headgate, log: Path) -> None:
+    link, target = log.parent / "link.jsonl", log.parent / "target.jsonl"
+    link.symlink_to(target)
+
+    assert headgate("record", "link.jsonl", "--import", "csv", "log.csv").code == 0
+    assert link.is_symlink()
+    assert target.read_text().startswith('{"headgate_trace":1')
+
+
+def test_log_is_not_replaced_by_its_trace(headgate: Headgate, log: Path) -> None:
+    said = headgate("record", "./log.csv", "--import", "csv", "log.csv")
+
+    problem = "log.csv is the log itself; specify another file for the trace"
+    assert (said.code, said.err, log.read_text()) == (2, f"headgate record: {problem}\n", CSV)
+
+
+def test_log_that_cannot_be_read_twice_is_rejected(headgate: Headgate, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    said = headgate("record", "t.jsonl", "--import", "csv", "pipe")
+
+    problem = "pipe is not a regular file; it is read twice, so save the log to a file first"
+    assert (said.code, said.err) == (2, f"headgate record: {problem}\n")
+
+
+@pytest.mark.parametrize(
+    ("rows", "problem"),
+    [
+        ("at,prompt_tokens,output_tokens\n1,2,3\n1,2\n", "3: the row has 2 values, but the header has 3 columns"),
+        ("at,prompt_tokens,output_tokens\n1,2,3,4\n", "2: the row has 4 values, but the header has 3 columns"),
+        ("at,prompt_tokens,output_tokens,at\n1,2,3,9\n", '1: the column "at" is repeated; rename one'),
+    ],
+)
+def test_ambiguous_rows_are_rejected(headgate: Headgate, log: Path, rows: str, problem: str) -> None:
+    log.write_text(rows)
+    said = headgate("record", "t.jsonl", "--import", "csv", "log.csv")
+
+    assert (said.code, said.err.startswith(f"headgate record: log.csv:{problem}")) == (2, True)
+
+
+def test_empty_values_at_the_end_of_a_row_are_ignored(headgate: Headgate, log: Path) -> None:
+    log.write_text("at,prompt_tokens,output_tokens\n1,2,3,\n")
+
+    assert headgate("record", "t.jsonl", "--import", "csv", "log.csv").code == 0
 
 
 def test_gateway_that_does_not_respond_is_reported(

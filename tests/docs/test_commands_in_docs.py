@@ -22,7 +22,9 @@ OTHER_OPTIONS = {
     *("--volumes", "--set-file", "--max-loras"),
 }
 SHELL_OPERATORS = {"|", "||", "&", "&&", ";", ">", ">>", "<", ")", "2>&1"}
-PLACEHOLDER_ERRORS = re.compile(r"required|expected one argument|invalid \w+( value)?: '([A-Z]+|…)'")
+PLACEHOLDER_ERRORS = re.compile(
+    r"required|expected one argument|invalid \w+( value)?: '([A-Z]+|…)'|expected a .*, not \"[A-Z]+\""
+)
 PROMPT_AND_VARIABLES = r"(?:\$ )?(?:[A-Z][A-Z_]*=(?:\"[^\"]*\"|\S)* )*"
 
 

@@ -159,13 +159,16 @@ def test_unreachable_engine_is_reported_as_connection_refused() -> None:
     [
         ((), "one of the arguments --rate --trace --workload --compare is required"),
         (("--rate", "1", "--trace", "x"), "not allowed with argument"),
-        (("--rate", "0"), "must be above 0, not 0"),
+        (("--rate", "0"), "must be above 0 and at most 1e+09, not 0"),
+        (("--rate", "1", "--duration", "1e300"), "must be above 0 and at most 1e+09, not 1e300"),
+        (("--rate", "1", "--sweep", "1,,2"), 'expected a number, such as 1.5, not ""'),
         (("--rate", "1", "--limit", "0"), "must be at least 1, not 0"),
         (("--rate", "1", "--mix", "klass=a"), 'headgate loadtest: --mix: "klass=a" is invalid'),
         (("--rate", "1", "--api-key", "env:NO_SUCH_KEY"), "environment variable NO_SUCH_KEY is not set"),
         (("--rate", "1", "--duration", "0.000001"), "the schedule has no requests; raise --rate or --duration"),
         (("--trace", "none.csv"), "none.csv cannot be read: No such file"),
         (("--rate", "1", "--record", "no/such/folder"), "no/such/folder: No such file or directory"),
+        (("--trace", "a.csv", "--record", "./a.csv"), "--trace and --record are the same file; specify another one"),
     ],
 )
 def test_invalid_command_line_exits_with_code_two_and_a_message(arguments: tuple[str, ...], message: str) -> None:

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from headgate.cli.input.argument_types import add_json
+from headgate.cli.input.argument_types import add_json, count, number
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"Duration of the sweep, without the time for fitting (default {SECONDS_DEFAULT:.0f}).",
     )
     parser.add_argument(
-        "--concurrency-max", type=_count, default=32, metavar="N", help="Maximum number of open requests (default 32)."
+        "--concurrency-max", type=count, default=32, metavar="N", help="Maximum number of open requests (default 32)."
     )
     parser.add_argument(
         "--api-key", metavar="KEY", help="API key, or env:NAME for an environment variable (default: none)."
@@ -52,13 +52,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_limits(group: "argparse._ArgumentGroup") -> None:  # pyright: ignore[reportPrivateUsage]
-    group.add_argument("--context-tokens", type=_count, metavar="N", help="Maximum prompt plus output tokens.")
-    group.add_argument("--kv-tokens", type=_count, metavar="N", help="KV cache size in tokens.")
-    group.add_argument("--sequences-max", type=_count, metavar="N", help="Maximum number of running sequences.")
+    group.add_argument("--context-tokens", type=count, metavar="N", help="Maximum prompt plus output tokens.")
+    group.add_argument("--kv-tokens", type=count, metavar="N", help="KV cache size in tokens.")
+    group.add_argument("--sequences-max", type=count, metavar="N", help="Maximum number of running sequences.")
     group.add_argument(
-        "--chunk-tokens", type=_count, metavar="N", help="Maximum number of tokens per step (default: fitted)."
+        "--chunk-tokens", type=count, metavar="N", help="Maximum number of tokens per step (default: fitted)."
     )
-    group.add_argument("--block-tokens", type=_count, metavar="N", help="Tokens per KV cache block (default 16).")
+    group.add_argument("--block-tokens", type=count, metavar="N", help="Tokens per KV cache block (default 16).")
     group.add_argument(
         "--async-scheduling",
         action=argparse.BooleanOptionalAction,
@@ -86,7 +86,7 @@ def _add_comparison(group: "argparse._ArgumentGroup") -> None:  # pyright: ignor
         help="Engines per pool, such as A=2 B=1 (default: from the scenario).",
     )
     group.add_argument("--pool", metavar="NAME", help="Pool whose engines are replaced (default: all pools).")
-    group.add_argument("--seeds", type=_count, default=6, metavar="N", help="Number of random seeds (default 6).")
+    group.add_argument("--seeds", type=count, default=6, metavar="N", help="Number of random seeds (default 6).")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -240,14 +240,7 @@ def _problem(text: str, code: int) -> int:
 
 
 def _seconds(text: str) -> float:
-    value = float(text)
+    value = number(text)
     if not SECONDS_MIN <= value < float("inf"):
         raise argparse.ArgumentTypeError(f"must be at least {SECONDS_MIN:g}, not {text}")
-    return value
-
-
-def _count(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"must be at least 1, not {text}")
     return value

@@ -4,8 +4,11 @@ import argparse
 import signal
 import sys
 from contextlib import nullcontext
+from itertools import combinations
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Final
+
+from headgate.cli.input.argument_types import count, number, whole_number
 
 if TYPE_CHECKING:
     from headgate.cli.output.load_test_results import LoadTestRun
@@ -18,6 +21,8 @@ Requests start at their scheduled times regardless of how the server responds, a
 times. The exit code is 1 if no request completed or the results are unreliable (the generator fell behind or the run
 was stopped).
 """
+_NUMBER_MAX: Final = 1e9
+"""Maximum rate, time in seconds, factor and price."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -53,7 +58,7 @@ def _add_traffic(group: "argparse._ArgumentGroup") -> None:  # pyright: ignore[r
         metavar="SECONDS",
         help="Duration of the traffic (default: all of a trace or workload, otherwise 30).",
     )
-    group.add_argument("--limit", type=_count, metavar="N", help="Maximum number of requests (default: none).")
+    group.add_argument("--limit", type=count, metavar="N", help="Maximum number of requests (default: none).")
     group.add_argument("--speed-up", type=_positive, default=1.0, metavar="X", help="Trace speed factor (default 1).")
     group.add_argument(
         "--jitter",
@@ -101,7 +106,7 @@ def _add_behaviour(group: "argparse._ArgumentGroup") -> None:  # pyright: ignore
         help="Time without a response after which a duplicate request is sent (default: never).",
     )
     group.add_argument(
-        "--connections-max", type=_count, default=10_000, metavar="N", help="Maximum open connections (default 10000)."
+        "--connections-max", type=count, default=10_000, metavar="N", help="Maximum open connections (default 10000)."
     )
     group.add_argument(
         "--drain-timeout",
@@ -214,9 +219,20 @@ def _check(args: argparse.Namespace) -> None:
     for name in ("url", "model") if args.trace is None else ("url",):
         if getattr(args, name) is None:
             raise WorkloadError(f"--{name} is missing; set it to the {name} to test")
+    _check_outputs(args)
     for one, other in (("sweep", "against"), ("sweep", "record"), ("against", "record")):
         if getattr(args, one) and getattr(args, other):
             raise WorkloadError(f"--{one} cannot be combined with --{other}; remove one of them")
+
+
+def _check_outputs(args: argparse.Namespace) -> None:
+    """Rejects outputs that would replace an input or another output."""
+    from headgate.loadtest.problem import WorkloadError
+
+    files = [(name, each) for name in ("trace", "workload", "record", "html") if (each := getattr(args, name))]
+    for (name, file), (other, output) in combinations(files, 2):
+        if other in {"record", "html"} and Path(file).resolve() == output.resolve():
+            raise WorkloadError(f"--{name} and --{other} are the same file; specify another one for --{other}")
 
 
 async def _run(plans: "list[LoadTestPlan]", record: IO[bytes] | None, *, keep_samples: bool) -> "list[LoadTestRun]":
@@ -234,8 +250,8 @@ async def _run(plans: "list[LoadTestPlan]", record: IO[bytes] | None, *, keep_sa
         for plan, each in zip(plans, samples, strict=True)
     ]
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, _stop, tests)
+    for each in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(each, _stop, tests)
     showing: list[asyncio.Task[None]] = []
 
     def on_start(course: "RunCounts") -> None:
@@ -265,28 +281,21 @@ def _to_stderr(text: str) -> None:
 
 
 def _positive(text: str) -> float:
-    value = float(text)
-    if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"must be above 0, not {text}")
-    return value
-
-
-def _count(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"must be at least 1, not {text}")
+    value = number(text)
+    if not 0 < value <= _NUMBER_MAX:
+        raise argparse.ArgumentTypeError(f"must be above 0 and at most {_NUMBER_MAX:g}, not {text}")
     return value
 
 
 def _tokens(text: str) -> int:
-    value = int(text)
+    value = whole_number(text)
     if not 0 <= value <= 1_000_000:
         raise argparse.ArgumentTypeError(f"must be between 0 and 1000000, not {text}")
     return value
 
 
 def _percent(text: str) -> float:
-    value = float(text)
+    value = number(text)
     if not 0 < value <= 100:
         raise argparse.ArgumentTypeError(f"must be above 0 and at most 100, not {text}")
     return value

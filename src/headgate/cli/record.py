@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final
 
 from headgate.cli.input.admin_request import duration_s
-from headgate.cli.input.argument_types import add_config, add_json
+from headgate.cli.input.argument_types import add_config, add_json, count
 from headgate.wire.escape import escaped
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def _add_trace(group: "argparse._ArgumentGroup") -> None:  # pyright: ignore[rep
     group.add_argument("--keep-tenants", action="store_true", help="Keep the names of tenants instead of hashing them.")
     group.add_argument("--keep-date", action="store_true", help="Keep the calendar time of the start.")
     group.add_argument(
-        "--limit", type=_count, default=1_000_000, metavar="N", help="Maximum number of requests (default 1000000)."
+        "--limit", type=count, default=1_000_000, metavar="N", help="Maximum number of requests (default 1000000)."
     )
 
 
@@ -139,8 +139,22 @@ def _check_options(args: argparse.Namespace) -> None:
     ):
         if given and not valid:
             raise WorkloadError(f"{name} has no effect with this source; remove it")
+    if args.imported is not None:
+        _check_log(Path(args.imported[1]), args.file)
     if not offline and (args.duration or 0) > DURATION_S_MAX:
         raise WorkloadError(f"--duration is longer than {DURATION_S_MAX // 86_400}d; record shorter periods")
+
+
+def _check_log(log: Path, trace: Path) -> None:
+    """Rejects logs that cannot be read twice, or that the trace would replace."""
+    from headgate.simulation.workload.error import WorkloadError
+
+    if not log.exists():
+        return  # The reader reports it.
+    if not log.is_file():
+        raise WorkloadError(f"{log} is not a regular file; it is read twice, so save the log to a file first")
+    if trace.exists() and trace.samefile(log):
+        raise WorkloadError(f"{trace} is the log itself; specify another file for the trace")
 
 
 def _writer(args: argparse.Namespace, file: IO[bytes], source: str, start_s: float) -> "TraceWriter":
@@ -300,10 +314,3 @@ async def _show_progress(traffic: "LiveTraffic", writer: "TraceWriter") -> None:
 
 def _limit_warning(args: argparse.Namespace) -> str:
     return f"the trace reached its limit of {args.limit} requests; raise --limit to record more"
-
-
-def _count(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"must be at least 1, not {text}")
-    return value

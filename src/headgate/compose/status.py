@@ -100,7 +100,7 @@ class GatewayStatus:
         return {
             "requests": parts.app.open_requests,
             "body_bytes": parts.app.bodies_bytes,
-            "unverified_body_bytes": parts.app.unverified_bodies_bytes,
+            "unverified_body_bytes": parts.app.unverified_bodies.total,
             "attempts": len(parts.attempts),
             "mirrors": 0 if parts.app.mirrors is None else len(parts.app.mirrors),
             "command_channels": parts.host.open_channels(),

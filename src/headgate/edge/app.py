@@ -36,9 +36,9 @@ from headgate.edge.parsed_request import (
     authenticate_again,
     content_length,
     read_request,
-    unverified_bodies_rejection,
 )
 from headgate.edge.tenant_shares import TenantShares
+from headgate.edge.unverified_bodies import UnverifiedBodies
 from headgate.model.endpoint import EndpointState
 from headgate.model.outcome import Outcome
 from headgate.model.routes import RouteInputs
@@ -122,9 +122,8 @@ class GatewayApp:
     mirrors: Mirrors | None = None
     """Sends copies of requests. None if no route has had a mirror yet."""
     draining: bool = False
+    unverified_bodies: UnverifiedBodies = field(default_factory=UnverifiedBodies)
     _bodies: BodyBytes = field(default_factory=BodyBytes)
-    _unverified_bodies: BodyBytes = field(default_factory=BodyBytes)
-    """Bodies of callers whose tokens cannot be verified yet. Client addresses take the place of tenants."""
     _parse_queue: ParseQueue = field(default_factory=ParseQueue)
     _awaiting_body: TenantShares = field(default_factory=TenantShares)
     """Open requests whose bodies have not fully arrived."""
@@ -164,7 +163,7 @@ class GatewayApp:
         finally:
             if record.tenant is not None and record.outcome in _COUNTED_REJECTIONS:
                 self.host.report(RequestRejected(record.tenant))
-            if client.method == "POST" or not self._is_answered_by_gateway(client):
+            if client.method == "POST" or not _is_answered_by_gateway(client, self.pages):
                 request_record.close(record, client)
                 self.records.add(record)
 
@@ -222,17 +221,7 @@ class GatewayApp:
             unknown = error
         if not holds_body:
             return await authenticate_again(client, keys, unknown)
-        body = self._unverified_bodies.open(TenantId(client.peer))
-        try:
-            client.hold_body(partial(self._reserve_unverified, body))
-            if not client.body_rejected:
-                tenant = await authenticate_again(client, keys, unknown)
-                if not client.body_rejected:
-                    return tenant
-            raise unverified_bodies_rejection(self.unverified_bodies_bytes)
-        finally:
-            body.close()
-            client.resume_body()
+        return await self.unverified_bodies.authenticate(client, keys, unknown, self.limits.unverified_body_bytes_max)
 
     async def _handle(
         self,
@@ -292,9 +281,6 @@ class GatewayApp:
     def _reserve(self, body: BodyClaim, size: int) -> bool:
         return body.grow(size, self.limits.total_body_bytes_max)
 
-    def _reserve_unverified(self, body: BodyClaim, size: int) -> bool:
-        return body.grow(size, self.limits.unverified_body_bytes_max)
-
     def _check_head(self, client: Client, tenant: TenantId, body: BodyClaim) -> None:
         """Rejects a request based on its head alone if the body is large or has not arrived yet."""
         if client.received and client.received_bytes <= SLICE_BYTES:
@@ -316,11 +302,6 @@ class GatewayApp:
     def bodies_bytes(self) -> int:
         """Total size of the bodies of open requests, in bytes."""
         return self._bodies.total
-
-    @property
-    def unverified_bodies_bytes(self) -> int:
-        """Total size of the bodies of callers whose tokens cannot be verified yet, in bytes."""
-        return self._unverified_bodies.total
 
     async def _read_request(
         self, api: Api, tenant: TenantId, client: Client, request_id: RequestId, target: ModelTarget | None
@@ -371,12 +352,6 @@ class GatewayApp:
         status, headers, body = _replies_for(client, self.replies).unknown_route(message, allowed=allowed)
         client.reply(status, headers, body)
 
-    def _is_answered_by_gateway(self, client: Client) -> bool:
-        """Returns whether the gateway responds without an engine. Such requests are not recorded."""
-        if client.path in self.pages:
-            return client.method in ("GET", "HEAD")
-        return client.method == "GET" and (client.path in GET_ROUTES or client.path in SERVER_ROUTES)
-
     # Draining
 
     @property
@@ -415,6 +390,13 @@ class GatewayApp:
         """Ends the grace period of the current or next drain."""
         self._grace_ended = True
         self._drained_event.set()
+
+
+def _is_answered_by_gateway(client: Client, pages: Mapping[bytes, HtmlPage]) -> bool:
+    """Returns whether the gateway responds without an engine. Such requests are not recorded."""
+    if client.path in pages:
+        return client.method in ("GET", "HEAD")
+    return client.method == "GET" and (client.path in GET_ROUTES or client.path in SERVER_ROUTES)
 
 
 def _draining_rejection() -> EdgeRejection:

@@ -112,3 +112,19 @@ def whole_number(text: str) -> int:
         return quantities.whole_number(text)
     except quantities.InvalidQuantity as expected:
         raise argparse.ArgumentTypeError(f'expected {expected}, such as 7, not "{text}"') from None
+
+
+def count(text: str) -> int:
+    """Parses a whole number of at least 1."""
+    value = whole_number(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, not {text}")
+    return value
+
+
+def number(text: str) -> float:
+    """Parses a number. NaN and infinity are rejected by the limits of the caller."""
+    try:
+        return float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f'expected a number, such as 1.5, not "{text}"') from None

@@ -84,6 +84,7 @@ def csv_rows(path: Path, columns: Columns, counts: ImportCounts, adjust: Adjust 
         found = _found_columns(path, header, columns)
         while (row := lines.next_row(table)) is not None:
             if row:
+                _check_length(header, row, f"{path}:{lines.number}")
                 cells = dict(zip(header, row, strict=False))
                 fields = _fields(cells, found, f"{path}:{lines.number}")
                 if adjust is None or adjust(cells, fields):
@@ -128,6 +129,10 @@ def _found_columns(path: Path, header: Sequence[str], columns: Columns) -> dict[
         )
     known = frozenset(header)
     found = {name: [each for each in candidates if each in known] for name, candidates in columns.items()}
+    for name, each in ((name, each) for name, columns_of in found.items() for each in columns_of):
+        if header.count(each) > 1:
+            hint = f"rename one, or name another with --columns {name}=COLUMN"
+            raise WorkloadError(f"{path}:1: the column {quoted(each)} is repeated; {hint}")
     missing = [name for name in REQUIRED if not found.get(name)]
     if missing:
         shown = ", ".join(quoted(each) for each in header[:_COLUMNS_SHOWN_MAX])
@@ -136,6 +141,13 @@ def _found_columns(path: Path, header: Sequence[str], columns: Columns) -> dict[
         hint = f"name them with --columns {','.join(f'{name}=COLUMN' for name in missing)}"
         raise WorkloadError(f"{path}:1: no column for {wanted}; {hint}; the file has {shown}{more}")
     return {name: each for name, each in found.items() if each}
+
+
+def _check_length(header: Sequence[str], row: Sequence[str], place: str) -> None:
+    """Rejects rows that were cut, or whose values contain a comma without quotation marks."""
+    if len(row) < len(header) or any(row[len(header) :]):
+        problem = f"the row has {len(row)} values, but the header has {len(header)} columns"
+        raise WorkloadError(f"{place}: {problem}; check that the file is complete, and that it quotes commas")
 
 
 def _fields(cells: Mapping[str, str], columns: Mapping[str, Sequence[str]], place: str) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from headgate.model.units import BYTES_PER_TOKEN
 from headgate.planning.recording.prefix_ids import PrefixIds
 from headgate.planning.recording.pseudonyms import NAME_CHARS_MAX, StageNumbers, TenantPseudonyms
 from headgate.ports.traffic import TrafficRow
+from headgate.simulation.workload.error import WorkloadError
 from headgate.simulation.workload.recorded_trace import TraceEnd, TraceHeader, TraceLine, TraceTotals
 from headgate.wire.escape import printable
 
@@ -119,10 +120,20 @@ class TraceWriter:
 def trace_file(path: Path) -> Generator[IO[bytes]]:
     """Opens a new trace, which is compressed if its name ends in .gz.
 
-    It replaces an existing file only if the recording succeeds.
+    It replaces an existing file only if the recording succeeds. Raises `WorkloadError` if it cannot be written.
     """
-    part = path.with_name(path.name + ".part")
-    with part.open("wb") as file:
+    # A link stays, and the file to which it leads is replaced.
+    target = path.resolve()
+    if target.is_dir():
+        raise WorkloadError(f"{path} is a directory; specify a file")
+    if target.exists() and not target.is_file():
+        raise WorkloadError(f"{path} is not a regular file; specify a file, which is replaced at the end")
+    part = target.with_name(target.name + ".part")
+    try:
+        opened = part.open("wb")
+    except OSError as error:
+        raise WorkloadError(f"{path} cannot be written: {error.strerror}; use an existing directory") from None
+    with opened as file:
         try:
             if path.suffix == ".gz":
                 # Neither the name of the file nor the date is part of the trace.
@@ -133,4 +144,4 @@ def trace_file(path: Path) -> Generator[IO[bytes]]:
         except BaseException:
             part.unlink(missing_ok=True)
             raise
-    part.replace(path)
+    part.replace(target)
