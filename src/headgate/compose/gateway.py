@@ -21,6 +21,7 @@ from headgate.compose.reload import Reloader, open_access
 from headgate.compose.rollouts import open_rollouts
 from headgate.compose.status import GatewayStatus
 from headgate.compose.supervised_tasks import SupervisedTasks
+from headgate.compose.trials import open_trials
 from headgate.config.settings import Settings
 from headgate.control.autoscaling import AutoscalingService
 from headgate.control.learned_speeds import open_learned_speeds
@@ -89,6 +90,7 @@ class Gateway:
         self._accounts.open_clients(self._session)
         self._scaling = AutoscalingService(settings.scaling_rules)
         self._rollouts = open_rollouts(settings, self._clock)
+        self._trials = open_trials(settings, self._clock, self._in_flight_limits, self._rollouts.changing)
         self._cell: CellHost | None = None
         self._ejections = EjectionObserver()
         self._host = self._open_host((*self._observability.request_observers, *observers), worker)
@@ -139,6 +141,7 @@ class Gateway:
             accounts=self._accounts,
             scaling=self._scaling,
             rollouts=self._rollouts,
+            trials=self._trials,
             host=self._host,
             engines=self._engines,
             batchers=self._batchers,
@@ -190,6 +193,7 @@ class Gateway:
         deciding = (
             self._scaling,
             *self._rollouts.observers,
+            *self._trials.observers,
             *accounts.scheduler_observers,
             *observability.scheduler_observers,
             self._ejections,
@@ -314,6 +318,9 @@ class Gateway:
 
     def _endpoint_summary(self, endpoint_id: EndpointId) -> EndpointSummary | None:
         return next((each for each in self._host.summary().endpoints if each.id == endpoint_id), None)
+
+    def _in_flight_limits(self, pool: PoolName) -> set[int]:
+        return {each.endpoint.in_flight_max for each in self._fleets.endpoints() if each.pool.name == pool}
 
     async def _scale(self, pool: PoolName, endpoints: int) -> bool:
         if self._parts.keda is not None:

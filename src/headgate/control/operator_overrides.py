@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Final
 
 from headgate.control.rollouts.plan import rollout_of
+from headgate.control.trials.plan import setting_override
 from headgate.model.limits import Limits
 from headgate.model.overrides import (
     DrainEndpoint,
@@ -20,6 +21,7 @@ from headgate.model.overrides import (
     OperatorOverride,
     PinDegradation,
     SetRouteWeights,
+    SetSetting,
     Throttle,
 )
 from headgate.model.policy import Policy
@@ -58,6 +60,8 @@ def override_of(row: OverrideRow) -> OperatorOverride | None:
         case "rollout":
             rollout = rollout_of(row.target, terms)
             return None if rollout is None else SetRouteWeights(rollout.model, rollout.weights(), until)
+        case "trial" | "trial_block":
+            return setting_override(row.verb, row.target, terms, until)
         case _:
             return None
 
@@ -84,6 +88,8 @@ def _verb_and_target(order: OperatorOverride) -> tuple[str, str]:
             return "pin", order.pool
         case SetRouteWeights():
             return "rollout", order.model
+        case SetSetting():
+            return "trial", order.setting
 
 
 class MemoryOverrides:

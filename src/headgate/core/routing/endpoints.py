@@ -99,6 +99,8 @@ class EndpointSettings:
     """Time to load an adapter that is not active."""
     session_ns: Duration = Duration(0)
     """Preference for the endpoint that served a session last. 0 if sessions are not used."""
+    in_flight_replacement: tuple[int, int] | None = None
+    """Configured `in_flight_max` and the value that an operator has set instead."""
 
 
 class EndpointRecord(InFlightLoad):
@@ -121,6 +123,7 @@ class EndpointRecord(InFlightLoad):
         "failures",
         "heap_entry",
         "id",
+        "in_flight_configured",
         "in_flight_max",
         "last_progress_at",
         "leaving",
@@ -160,7 +163,7 @@ class EndpointRecord(InFlightLoad):
         self.device_load: InFlightLoad = self
         self.engine_load: InFlightLoad = self
         """Loads that determine the headroom: the endpoint's own or, if a device or engine is shared, the total."""
-        self.in_flight_max = self.limit = endpoint.in_flight_max
+        self.in_flight_configured = self.in_flight_max = self.limit = endpoint.in_flight_max
         self.speed_estimator, self.sequence_limit, self.adapters = SpeedEstimator(), SequenceLimit(), HeldAdapters()
         self.tpot_ns: Duration | None = None
         """TPOT limit for accepting requests, in nanoseconds."""
@@ -213,7 +216,15 @@ class EndpointRecord(InFlightLoad):
         self.settings = terms
         self.adapters.configured_max = terms.max_lora
         self.speed_estimator.assumed = terms.speed_assumed
+        self.configure_in_flight(self.in_flight_configured)
         self._relax_tpot()
+
+    def configure_in_flight(self, in_flight_max: int) -> None:
+        """Sets the configured limit on requests in flight, which an operator may have replaced."""
+        self.in_flight_configured = self.in_flight_max = in_flight_max
+        replacement = self.settings.in_flight_replacement
+        if replacement is not None and replacement[0] == in_flight_max:
+            self.in_flight_max = replacement[1]
 
     def _relax_tpot(self) -> None:
         """Raises a default TPOT target to a value that the engine can meet with a few concurrent requests."""
