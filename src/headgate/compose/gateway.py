@@ -90,7 +90,7 @@ class Gateway:
         self._accounts.open_clients(self._session)
         self._scaling = AutoscalingService(settings.scaling_rules)
         self._rollouts = open_rollouts(settings, self._clock)
-        self._trials = open_trials(settings, self._clock, self._in_flight_limits, self._rollouts.changing)
+        self._trials = open_trials(settings, self._clock, self._rollouts.changing)
         self._cell: CellHost | None = None
         self._ejections = EjectionObserver()
         self._host = self._open_host((*self._observability.request_observers, *observers), worker)
@@ -190,14 +190,8 @@ class Gateway:
 
     def _open_host(self, observers: Sequence[Observer], worker: int | None) -> LocalHost | CellHost:
         cell, accounts, observability = self._settings.cell, self._accounts, self._observability
-        deciding = (
-            self._scaling,
-            *self._rollouts.observers,
-            *self._trials.observers,
-            *accounts.scheduler_observers,
-            *observability.scheduler_observers,
-            self._ejections,
-        )
+        own = (self._scaling, *self._rollouts.observers, *self._trials.observers, self._ejections)
+        deciding = (*own, *accounts.scheduler_observers, *observability.scheduler_observers)
         billing = (*accounts.request_observers, *observability.billing_observers)
         if cell is None:
             return LocalHost(Scheduler(), self._clock, (*observers, *billing, *deciding), self._tasks.on_fault)
@@ -318,9 +312,6 @@ class Gateway:
 
     def _endpoint_summary(self, endpoint_id: EndpointId) -> EndpointSummary | None:
         return next((each for each in self._host.summary().endpoints if each.id == endpoint_id), None)
-
-    def _in_flight_limits(self, pool: PoolName) -> set[int]:
-        return {each.endpoint.in_flight_max for each in self._fleets.endpoints() if each.pool.name == pool}
 
     async def _scale(self, pool: PoolName, endpoints: int) -> bool:
         if self._parts.keda is not None:

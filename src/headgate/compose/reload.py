@@ -191,7 +191,7 @@ class Reloader:
         parts.certificates.member_headers = dict if login is None else login.member_headers
         self._admin.api = open_admin_api(parts.accounts, parts.host, settings, parts.observability.reads, auth)
         connect(parts.rollouts, self._admin.api)
-        connect_trials(parts.trials, self._admin.api)
+        connect_trials(parts.trials, self._admin.api, parts.fleets)
         parts.trials.configuration_applied()
         if self._admin.api is not None:
             self._admin.api.add_routes(parts.observability.traffic_routes(parts.host, parts.clock.now))

@@ -69,7 +69,7 @@ class InvalidTrial(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class SettingTrial:
     setting: str
     before: int
     value: int
@@ -97,7 +97,7 @@ class Trial:
             "tolerance_percent": self.tolerance_percent,
         }
 
-    def ended(self, phase: TrialPhase, result: TrialResult) -> "Trial":
+    def ended(self, phase: TrialPhase, result: TrialResult) -> "SettingTrial":
         return replace(self, phase=phase, result=result)
 
     # Schedule
@@ -134,7 +134,7 @@ class Trial:
         return block == self.new_block((block - BASELINE_BLOCKS) // self.group_size)
 
 
-def trial_of(setting: str, terms: Mapping[str, int]) -> Trial | None:
+def trial_of(setting: str, terms: Mapping[str, int]) -> SettingTrial | None:
     """Returns the trial in an override's parameters. None if this version does not understand them."""
     phase, result, condition = terms.get("phase", -1), terms.get("result", -1), terms.get("keep_if", -1)
     numbers = [terms.get(each, 0) for each in ("share_percent", "block_s", "duration_s", "tolerance_percent")]
@@ -142,7 +142,7 @@ def trial_of(setting: str, terms: Mapping[str, int]) -> Trial | None:
     if not known or min(numbers) < 1 or not {"before", "value"} <= terms.keys():
         return None
     share_percent, block_s, duration_s, tolerance_percent = numbers
-    return Trial(
+    return SettingTrial(
         setting,
         terms["before"],
         terms["value"],
@@ -172,17 +172,17 @@ def setting_override(verb: str, setting: str, terms: Mapping[str, int], until: I
     return SetSetting(setting, trial.before, value, until)
 
 
-def trials_in(rows: Sequence[OverrideRow]) -> list[tuple[OverrideRow, Trial]]:
+def trials_in(rows: Sequence[OverrideRow]) -> list[tuple[OverrideRow, SettingTrial]]:
     """Returns the trials of known settings, oldest first."""
     found = [(row, trial) for row in rows if row.verb == VERB and (trial := trial_of(row.target, row.parameters))]
     return [(row, trial) for row, trial in found if setting_place(trial.setting) is not None]
 
 
-def running_trial(rows: Sequence[OverrideRow]) -> tuple[OverrideRow, Trial] | None:
+def running_trial(rows: Sequence[OverrideRow]) -> tuple[OverrideRow, SettingTrial] | None:
     return next(((row, trial) for row, trial in trials_in(rows) if trial.phase is TrialPhase.RUNNING), None)
 
 
-def check_schedule(trial: Trial, classes: int) -> None:
+def check_schedule(trial: SettingTrial, classes: int) -> None:
     """Raises `InvalidTrial` if the trial is too short to decide anything, or has too many blocks."""
     needed = groups_needed(trial.group_size, _alpha(classes))
     if trial.groups < needed:
@@ -245,7 +245,7 @@ class Effect:
         return f"{self.name} {mid:+.1f} {unit} [{low:+.1f}, {high:+.1f}]"
 
 
-def effects(trial: Trial, blocks: Mapping[int, BlockTally], classes: Sequence[ClassName]) -> tuple[Effect, ...]:
+def effects(trial: SettingTrial, blocks: Mapping[int, BlockTally], classes: Sequence[ClassName]) -> tuple[Effect, ...]:
     """Returns the effects that the complete groups show. `blocks` are the settled blocks, by number."""
     groups = [found for number in range(trial.groups) if (found := _group(trial, blocks, number)) is not None]
     alpha = _alpha(len(classes))
@@ -265,7 +265,7 @@ def _share(name: ClassName, block: BlockTally) -> float | None:
     return block.share(name, REQUESTS_MIN)
 
 
-def _group(trial: Trial, blocks: Mapping[int, BlockTally], number: int) -> tuple[BlockTally, ...] | None:
+def _group(trial: SettingTrial, blocks: Mapping[int, BlockTally], number: int) -> tuple[BlockTally, ...] | None:
     """Returns the blocks of a group. None if one of them is not settled, or had the wrong value."""
     first = BASELINE_BLOCKS + number * trial.group_size
     found = [blocks[each] for each in range(first, first + trial.group_size) if each in blocks]
@@ -273,14 +273,14 @@ def _group(trial: Trial, blocks: Mapping[int, BlockTally], number: int) -> tuple
 
 
 def _measured(
-    group: tuple[BlockTally, ...], trial: Trial, value: Callable[[BlockTally], float | None]
+    group: tuple[BlockTally, ...], trial: SettingTrial, value: Callable[[BlockTally], float | None]
 ) -> BlockGroup | None:
     values = tuple(found for each in group if (found := value(each)) is not None)
     new = next(index for index, each in enumerate(group) if trial.has_new_value(each.number))
     return BlockGroup(values, new) if len(values) == len(group) else None
 
 
-def decide(trial: Trial, found: Sequence[Effect], *, over: bool) -> tuple[TrialResult, str]:
+def decide(trial: SettingTrial, found: Sequence[Effect], *, over: bool) -> tuple[TrialResult, str]:
     """Returns the result and its reason. The result is `NONE` while the trial goes on.
 
     `over` is true once all blocks are settled. Because the intervals are valid at any time, the trial ends as soon as

@@ -13,10 +13,8 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
-from headgate.control.rollouts.plan import RolloutPhase, rollout_of
-from headgate.control.rollouts.service import VERB as ROLLOUT_VERB
 from headgate.control.trials.plan import (
     BASELINE_BLOCKS,
     BLOCK_VERB,
@@ -24,7 +22,7 @@ from headgate.control.trials.plan import (
     Effect,
     InvalidTrial,
     KeepIf,
-    Trial,
+    SettingTrial,
     TrialPhase,
     TrialResult,
     check_schedule,
@@ -36,22 +34,16 @@ from headgate.control.trials.plan import (
 )
 from headgate.control.trials.refusals import refusal
 from headgate.control.trials.samples import BlockSamples, BlockSchedule
+from headgate.control.trials.start_checks import SettingNotation, check_free, checked_value, value_in_force
 from headgate.edge.admin.trials import NewTrial
-from headgate.model.live_settings import (
-    IN_FLIGHT,
-    LiveSetting,
-    SettingPlace,
-    setting_place,
-    settings_conflict,
-    value_in,
-    with_value,
-)
+from headgate.model.live_settings import SettingPlace, setting_place
 from headgate.model.overrides import SetSetting
 from headgate.model.policy import Policy
 from headgate.model.units import SECOND, Duration, Instant, PoolName, after
 from headgate.ports.directory import Actor, ChangeRejected, DirectoryUnavailable, NotFound, OverrideRow, OverrideStore
 from headgate.ports.observer import Observer
 from headgate.telemetry.log import log_event
+from headgate.telemetry.trial_metrics import TrialStats
 
 LOOK_S: Final = 0.5
 KEPT_S: Final = 7 * 86_400
@@ -67,22 +59,12 @@ _REASON_CHARS_MAX: Final = 500
 _CONTROLLER: Final = Actor("trial", "")
 
 
-class SettingNotation(Protocol):
-    """Values in the notation of the configuration file."""
-
-    def parse(self, setting: LiveSetting, text: str) -> int:
-        """Raises `ValueError` with the valid values."""
-        ...
-
-    def text(self, setting: LiveSetting, value: int) -> str: ...
-
-
 @dataclass(slots=True)
 class _Run:
     """Progress of the trial that this process measures."""
 
     override: str
-    trial: Trial
+    trial: SettingTrial
     schedule: BlockSchedule
     block: int = 0
     """Number of the present block."""
@@ -101,15 +83,16 @@ class TrialService:
         self,
         now: Callable[[], Instant],
         notation: SettingNotation,
-        in_flight: Callable[[PoolName], Collection[int]],
         changing: asyncio.Lock,
         *,
         observes: bool = True,
         draw_seed: Callable[[], int] = lambda: secrets.randbits(31),
     ) -> None:
-        """`in_flight` returns the values of `in_flight_max` that a pool's endpoints have. `changing` is held while a
-        trial or a rollout is started or changed. `observes` tells whether `samples` is connected to the scheduler.
+        """`changing` is held while a trial or a rollout is started or changed. `observes` tells whether `samples` is
+        connected to the scheduler.
         """
+        self.in_flight_limits: Callable[[PoolName], Collection[int]] = _no_limits
+        """Returns the values of `in_flight_max` that a pool's endpoints have."""
         self.policy = Policy()
         """Policy in force, without the overrides applied."""
         self.store: OverrideStore | None = None
@@ -118,7 +101,6 @@ class TrialService:
         """Number of trials that this process has ended, by result."""
         self._now = now
         self._notation = notation
-        self._in_flight = in_flight
         self._changing = changing
         self._observes = observes
         self._draw_seed = draw_seed
@@ -140,6 +122,10 @@ class TrialService:
     def has_new_value(self) -> bool:
         """Whether the present block has the new value."""
         return self._run is not None and self._run.block_override is not None
+
+    def stats(self) -> TrialStats:
+        results = {each.value: self.results[each] for each in TrialResult if each is not TrialResult.NONE}
+        return TrialStats(self._run is not None, self.has_new_value, results)
 
     def configuration_applied(self) -> None:
         """Ends the running trial, because its blocks can no longer be compared."""
@@ -188,7 +174,7 @@ class TrialService:
         else:
             await self._advance(run, row)
 
-    def _begin(self, row: OverrideRow, trial: Trial) -> None:
+    def _begin(self, row: OverrideRow, trial: SettingTrial) -> None:
         new = frozenset(trial.new_block(group) for group in range(trial.groups))
         schedule = BlockSchedule(
             trial.setting, trial.value, row.created_at, trial.block_ns, trial.guard_ns, new, trial.blocks
@@ -241,7 +227,7 @@ class TrialService:
         run.block = block
 
     async def _finish(
-        self, row: OverrideRow, trial: Trial, result: TrialResult, reason: str, actor: Actor
+        self, row: OverrideRow, trial: SettingTrial, result: TrialResult, reason: str, actor: Actor
     ) -> OverrideRow:
         """Reverts the value first. If it is kept, no request meets the old value in between."""
         kept = result in (TrialResult.IMPROVED, TrialResult.HARMLESS)
@@ -273,7 +259,7 @@ class TrialService:
         with suppress(NotFound):
             await self._store.end_override(override, actor)
 
-    async def _write(self, trial: Trial, actor: Actor, reason: str, duration_s: int) -> OverrideRow:
+    async def _write(self, trial: SettingTrial, actor: Actor, reason: str, duration_s: int) -> OverrideRow:
         return await self._store.create_override(
             VERB, trial.setting, trial.terms(), actor, reason=reason[:_REASON_CHARS_MAX], duration_s=duration_s
         )
@@ -296,7 +282,7 @@ class TrialService:
             raise ChangeRejected(refusal(asked.setting))
         async with self._changing:
             rows = await self._rows()
-            self._check_free(rows, asked.setting)
+            check_free(rows, asked.setting)
             trial = self._new_trial(asked, place)
             row = await self._write(trial, actor, "started", trial.blocks * trial.block_s + _SETTLE_S + _SLACK_S)
             for earlier, ended in trials_in(rows):
@@ -304,35 +290,12 @@ class TrialService:
                     await self._end(earlier.id, actor)
         return self._json(row, trial)
 
-    def _check_free(self, rows: Sequence[OverrideRow], setting: str) -> None:
-        """Raises `ChangeRejected` if something else changes what the trial measures."""
-        for row, trial in trials_in(rows):
-            if trial.phase is TrialPhase.RUNNING:
-                raise ChangeRejected(f"a trial of {trial.setting} is running; wait for its end, or abort it")
-            if trial.phase is TrialPhase.KEPT and trial.setting == setting:
-                raise ChangeRejected(
-                    f"an earlier trial has set {setting}; write its value into the configuration, reload it, and run "
-                    f"`headgate operate end {row.id}`"
-                )
-        for row in rows:
-            rollout = rollout_of(row.target, row.parameters) if row.verb == ROLLOUT_VERB else None
-            if rollout is not None and rollout.phase is RolloutPhase.RUNNING:
-                raise ChangeRejected(f'a rollout of "{row.target}" is running; wait for its end, or abort it')
-
-    def _new_trial(self, asked: NewTrial, place: SettingPlace) -> Trial:
-        before = self._value_in_force(place)
-        try:
-            value = self._notation.parse(place.setting, asked.value)
-        except ValueError as problem:
-            raise ChangeRejected(str(problem)) from None
-        if value == before:
-            raise ChangeRejected(f"{asked.setting} is already {asked.value}; choose another value")
-        if (problem := settings_conflict(with_value(self.policy, place, value, before=before))) is not None:
-            raise ChangeRejected(f"{asked.setting} cannot be {asked.value}: {problem}")
-        trial = Trial(
+    def _new_trial(self, asked: NewTrial, place: SettingPlace) -> SettingTrial:
+        before = value_in_force(self.policy, place, self.in_flight_limits)
+        trial = SettingTrial(
             asked.setting,
             before,
-            value,
+            checked_value(self.policy, place, before, asked.value, self._notation),
             asked.share_percent,
             asked.block_s,
             asked.duration_s,
@@ -345,24 +308,6 @@ class TrialService:
         except InvalidTrial as problem:
             raise ChangeRejected(str(problem)) from None
         return trial
-
-    def _value_in_force(self, place: SettingPlace) -> int:
-        section = place.setting.section
-        if section == "pools":
-            known: list[str] = [each.name for each in self.policy.pools]
-        else:
-            known = [each.name for each in self.policy.classes]
-        if place.item and place.item not in known:
-            raise NotFound(f'{section} has no "{place.item}"; known: {", ".join(known) or "none"}')
-        if place.setting.name != IN_FLIGHT:
-            before = value_in(self.policy, place)
-            assert before is not None, "only a pool's in_flight_max is not part of the policy"
-            return before
-        limits = self._in_flight(PoolName(place.item))
-        if len(limits) != 1:
-            problem = "has no endpoints" if not limits else "has endpoints with different values"
-            raise ChangeRejected(f'pool "{place.item}" {problem}, so its in_flight_max cannot be tried')
-        return next(iter(limits))
 
     async def abort(self, actor: Actor) -> Mapping[str, object]:
         """Returns to the old value."""
@@ -377,7 +322,7 @@ class TrialService:
     async def status(self) -> Sequence[Mapping[str, object]]:
         return [self._json(row, trial) for row, trial in trials_in(await self._rows())]
 
-    def _json(self, row: OverrideRow, trial: Trial) -> Mapping[str, object]:
+    def _json(self, row: OverrideRow, trial: SettingTrial) -> Mapping[str, object]:
         run = self._run if self._run is not None and self._run.override == row.id else None
         place = setting_place(trial.setting)
         assert place is not None, "only known settings have trials"
@@ -405,6 +350,11 @@ class TrialService:
             "since": row.created_at,
             "expires": row.expires_at,
         }
+
+
+def _no_limits(_: PoolName) -> Collection[int]:
+    """Used until the gateway's fleets are known."""
+    return ()
 
 
 def _effect_json(each: Effect) -> dict[str, object]:

@@ -102,6 +102,11 @@ class EndpointSettings:
     in_flight_replacement: tuple[int, int] | None = None
     """Configured `in_flight_max` and the value that an operator has set instead."""
 
+    def in_flight_limit(self, configured: int) -> int:
+        """Returns the limit on requests in flight of an endpoint for which this one is configured."""
+        replacement = self.in_flight_replacement
+        return configured if replacement is None or replacement[0] != configured else replacement[1]
+
 
 class EndpointRecord(InFlightLoad):
     """One endpoint as the scheduler sees it."""
@@ -176,7 +181,7 @@ class EndpointRecord(InFlightLoad):
 
         If all of them become silent, the endpoint has stalled.
         """
-        self.last_progress_at = now
+        self.last_progress_at = self.ejected_until = now
         self.reports_metrics = self.metrics_stale = False
         """Whether the engine has ever reported metrics, and whether it has stopped."""
         self.skipped_as_stale = self.quota_exhausted = False
@@ -194,7 +199,6 @@ class EndpointRecord(InFlightLoad):
         self.failures = self.ejections = 0
         """Consecutive failures that are the endpoint's fault, and consecutive ejections."""
         self.service_log, self.response_times = ServiceLog(), ResponseTimes()
-        self.ejected_until = now
         self.probe_passes = False
         """Whether the last probe passed. False if the endpoint has not been probed."""
         self.probe_trouble: Trouble | None = None
@@ -213,18 +217,10 @@ class EndpointRecord(InFlightLoad):
         """Order number of the endpoint's current heap entry. None while the endpoint has no headroom."""
 
     def apply_settings(self, terms: EndpointSettings) -> None:
-        self.settings = terms
+        self.settings, self.in_flight_max = terms, terms.in_flight_limit(self.in_flight_configured)
         self.adapters.configured_max = terms.max_lora
         self.speed_estimator.assumed = terms.speed_assumed
-        self.configure_in_flight(self.in_flight_configured)
         self._relax_tpot()
-
-    def configure_in_flight(self, in_flight_max: int) -> None:
-        """Sets the configured limit on requests in flight, which an operator may have replaced."""
-        self.in_flight_configured = self.in_flight_max = in_flight_max
-        replacement = self.settings.in_flight_replacement
-        if replacement is not None and replacement[0] == in_flight_max:
-            self.in_flight_max = replacement[1]
 
     def _relax_tpot(self) -> None:
         """Raises a default TPOT target to a value that the engine can meet with a few concurrent requests."""

@@ -210,8 +210,8 @@ class FleetState:
             pool.add(record)
             self._restore_endpoint(record)
         assert record.pool == endpoint.pool, f"endpoint {endpoint.id} changed its pool; give it a new id instead"
-        record.configure_in_flight(endpoint.in_flight_max)
-        record.zone = endpoint.zone
+        record.in_flight_configured, record.zone = endpoint.in_flight_max, endpoint.zone
+        record.in_flight_max = record.settings.in_flight_limit(endpoint.in_flight_max)
         record.adapters.change(endpoint.adapters, endpoint.max_lora)
         if endpoint.adapters:
             self._rules.discover_adapters(endpoint.pool, endpoint.adapters)
