@@ -204,6 +204,11 @@ sim-live-overload *args:
 plan-live *args:
     {{ bin }}/python -m bench.plan_live "$@"
 
+# Try a better and a harmful setting on a live gateway under traffic (docs/guides/tune-live.md).
+[positional-arguments]
+tune-live *args:
+    {{ bin }}/python -m bench.tune_live "$@"
+
 # Measure scale-up, recovery and interrupted streams when a gateway starts its own engines (docs/guides/fleets.md).
 [positional-arguments]
 scale-live *args:
