@@ -17,7 +17,7 @@ OPERATOR_KEY = "hg-operator"
 IN_FLIGHT = "pools.small.in_flight_max"
 _SECRET = "a secret of more than sixteen letters"
 _RATE = 30
-"""Requests per second. Each takes about 0.4 s alone, so an endpoint with 32 slots serves them, and one with 4 does not."""
+"""Requests per second. Each takes about 0.4 s, so an endpoint with 32 slots serves them, and one with 4 does not."""
 _OPEN_MAX = 400
 _ENGINE = ("--speed-up", "0.1")
 

@@ -18,9 +18,8 @@ async def test_harmful_value_is_reverted_and_a_killed_gateway_starts_with_the_ol
     async with trial_world(tmp_path, in_flight_max=32) as world:
         assert (await world.admin("trials/start", key="hg-reader", setting=IN_FLIGHT, value="1"))[0] == 403
         await world.start(1)
-        trial, new_for_s = await world.result(1)
+        trial, _ = await world.result(1)
         assert (trial["phase"], trial["result"]) == ("reverted", "worse"), trial
-        assert new_for_s < 4
         assert await world.limit() == 32
 
         await world.start(24)

@@ -149,7 +149,7 @@ class FakeDirectory:
     def __getattr__(self, name: str) -> Any:
         async def ask(*_: Any, **__: Any) -> Any:
             self.asked.append(name)
-            return []
+            return {} if name == "abort" else []
 
         return ask
 
