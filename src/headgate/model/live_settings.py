@@ -137,10 +137,10 @@ def with_value(policy: Policy, place: SettingPlace, value: int, *, before: int) 
     elif setting.may_be_unlimited and value == UNLIMITED:
         replacement = None
     changed: Any = replace(rules, **{setting.field: replacement})
-    if setting.section not in _NAMED:
-        return replace(policy, **{setting.section: changed})
-    items = getattr(policy, setting.section)
-    return replace(policy, **{setting.section: tuple(changed if each is rules else each for each in items)})
+    if setting.section in _NAMED:
+        changed = tuple(changed if each is rules else each for each in getattr(policy, setting.section))
+    sections: dict[str, Any] = {setting.section: changed}
+    return replace(policy, **sections)
 
 
 def with_settings(policy: Policy, overrides: Iterable[OperatorOverride]) -> Policy:
