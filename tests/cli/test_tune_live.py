@@ -108,7 +108,7 @@ def test_file_without_a_suggestion_is_rejected(
         ((), "--live needs --set SETTING=VALUE, --from FILE, status or abort"),
         (("--set", "headroom.kv_percent"), "--live needs --set SETTING=VALUE"),
         (("stop",), 'with --live, the argument can be status or abort, not "stop"'),
-        (("--set", "a=1", "--share", "0%"), '"0%" is not a percentage; use a whole number such as 50%'),
+        (("--set", "a=1", "--share", "0%"), '"0%" is not a whole number from 5% to 50%'),
     ],
 )
 def test_invalid_arguments_are_explained(

@@ -26,7 +26,6 @@ ABORT: Final = "abort"
 _COLUMNS = ("setting", "before", "value", "phase", "result", "block", "blocks", "new_value_in_force", "since", "reason")
 _EFFECTS = ("property", "effect", "interval", "groups")
 _POLL_S: Final = 2.0
-_PERCENT_MAX: Final = 100
 _EXIT_NOT_KEPT: Final = 1
 _EXIT_USAGE: Final = 2
 
@@ -51,7 +50,7 @@ def add_live_arguments(parser: argparse.ArgumentParser) -> None:
         help="JSON output of `headgate tune`: try its first suggestion.",
     )
     live.add_argument(
-        "--share", type=percent, default=50, metavar="PERCENT", help="Share of time with the new value (default 50%%)."
+        "--share", type=share, default=50, metavar="PERCENT", help="Share of time with the new value (default 50%%)."
     )
     live.add_argument(
         "--block", type=duration_s, default=30, metavar="DURATION", help="Time between changes (default 30s)."
@@ -71,7 +70,7 @@ def add_live_arguments(parser: argparse.ArgumentParser) -> None:
     )
     live.add_argument(
         "--tolerance",
-        type=percent,
+        type=tolerance,
         default=1,
         metavar="PERCENT",
         help="By how many percentage points good requests may decrease (default 1%%).",
@@ -81,11 +80,19 @@ def add_live_arguments(parser: argparse.ArgumentParser) -> None:
     add_url(parser)
 
 
-def percent(text: str) -> int:
+def share(text: str) -> int:
+    return _percent(text, 5, 50)
+
+
+def tolerance(text: str) -> int:
+    return _percent(text, 1, 50)
+
+
+def _percent(text: str, least: int, most: int) -> int:
     """Parses a whole number of percent, with or without the sign."""
     number = text.removesuffix("%")
-    if not (number.isascii() and number.isdigit()) or not 1 <= int(number) <= _PERCENT_MAX:
-        raise argparse.ArgumentTypeError(f'"{text}" is not a percentage; use a whole number such as 50%')
+    if not (number.isascii() and number.isdigit()) or not least <= int(number) <= most:
+        raise argparse.ArgumentTypeError(f'"{text}" is not a whole number from {least}% to {most}%')
     return int(number)
 
 
