@@ -1,6 +1,6 @@
 """Try a better and a harmful setting on a live gateway with a simulated engine, under traffic.
 
-    just tune-live [--runs N] [--assert]
+    just tune-live [--runs N] [--block SECONDS] [--assert]
 
 In each run, `headgate tune --live` first tries an in-flight limit of 32 on a gateway whose limit of 4 is too low for
 the traffic, and then a limit of 1 on a gateway whose limit of 32 is right. The first should be kept and the second
@@ -15,17 +15,20 @@ import asyncio
 import json
 import sys
 import tempfile
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from bench.cli import print_progress, stop_cleanly_on_sigterm
+from bench.cli import print_progress, report_problem, stop_cleanly_on_sigterm
 from testing.live_trials import trial_world
+from testing.processes import ProcessFailedError
 
 RIGHT: Final = 32
 TOO_LOW: Final = 4
 HARMFUL: Final = 1
 REVERT_S_MAX: Final = 5.0
+RUNS: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,35 +49,46 @@ async def run_trial(before: int, value: int, block_s: int) -> TrialRun:
             return TrialRun(trial["result"], asyncio.get_running_loop().time() - began, new_value_s)
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--runs", type=int, default=3, metavar="N", help="Number of runs (default 3).")
-    parser.add_argument("--block", type=int, default=3, metavar="SECONDS", help="Length of a block (default 3).")
-    parser.add_argument("--assert", action="store_true", dest="asserts", help="Exit with 1 if a target is missed.")
-    args = parser.parse_args()
+def figures_of(better: Sequence[TrialRun], harmful: Sequence[TrialRun]) -> dict[str, float]:
+    return {
+        "runs": len(harmful),
+        "kept": sum(each.result == "improved" for each in better),
+        "reverted": sum(each.result == "worse" for each in harmful),
+        "revert_s": round(max(each.new_value_s for each in harmful), 1),
+    }
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    arguments = _arguments(words)
     stop_cleanly_on_sigterm()
     better: list[TrialRun] = []
     harmful: list[TrialRun] = []
-    for number in range(args.runs):
-        print_progress(f"run {number + 1} of {args.runs}: in_flight_max {TOO_LOW} -> {RIGHT}")
-        better.append(asyncio.run(run_trial(TOO_LOW, RIGHT, args.block)))
-        print_progress(f"run {number + 1} of {args.runs}: in_flight_max {RIGHT} -> {HARMFUL}")
-        harmful.append(asyncio.run(run_trial(RIGHT, HARMFUL, args.block)))
+    try:
+        for number in range(arguments.runs):
+            if not arguments.smoke:
+                print_progress(f"run {number + 1} of {arguments.runs}: in_flight_max {TOO_LOW} -> {RIGHT}")
+                better.append(asyncio.run(run_trial(TOO_LOW, RIGHT, arguments.block)))
+            print_progress(f"run {number + 1} of {arguments.runs}: in_flight_max {RIGHT} -> {HARMFUL}")
+            harmful.append(asyncio.run(run_trial(RIGHT, HARMFUL, arguments.block)))
+    except (ProcessFailedError, TimeoutError) as problem:
+        return report_problem("tune-live", str(problem) or "a trial did not end in time")
     print(f"{'change':<10}  {'result':<10}  {'trial':>8}  {'new value':>10}")
     for change, runs in ((f"{TOO_LOW} -> {RIGHT}", better), (f"{RIGHT} -> {HARMFUL}", harmful)):
         for each in runs:
             print(f"{change:<10}  {each.result:<10}  {each.took_s:>6.1f} s  {each.new_value_s:>8.1f} s")
-    revert_s = max(each.new_value_s for each in harmful)
-    summary = {
-        "runs": args.runs,
-        "kept": sum(each.result == "improved" for each in better),
-        "reverted": sum(each.result == "worse" for each in harmful),
-        "revert_s": round(revert_s, 1),
-        "trials": [asdict(each) for each in (*better, *harmful)],
-    }
-    met = summary["kept"] == summary["reverted"] == args.runs and revert_s <= REVERT_S_MAX
-    print(json.dumps(summary))
-    return int(args.asserts and not met)
+    figures = figures_of(better, harmful)
+    print(json.dumps(figures), flush=True)
+    met = figures["kept"] == figures["reverted"] == arguments.runs and figures["revert_s"] <= REVERT_S_MAX
+    return int(arguments.check and not met)
+
+
+def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="just tune-live", description=str(__doc__).partition("\n")[0])
+    parser.add_argument("--runs", type=int, default=RUNS, metavar="N", help=f"Number of runs (default {RUNS}).")
+    parser.add_argument("--block", type=int, default=3, metavar="SECONDS", help="Length of a block (default 3).")
+    parser.add_argument("--smoke", action="store_true", help="Only try the harmful setting.")
+    parser.add_argument("--assert", dest="check", action="store_true", help="Exit 1 if a result is wrong.")
+    return parser.parse_args(words)
 
 
 if __name__ == "__main__":
