@@ -115,10 +115,6 @@ class TrialService:
         return (self.samples,) if self._observes else ()
 
     @property
-    def isrunning_trial(self) -> bool:
-        return self._run is not None
-
-    @property
     def has_new_value(self) -> bool:
         """Whether the present block has the new value."""
         return self._run is not None and self._run.block_override is not None
@@ -233,13 +229,12 @@ class TrialService:
         kept = result in (TrialResult.IMPROVED, TrialResult.HARMLESS)
         ended = trial.ended(TrialPhase.KEPT if kept else TrialPhase.REVERTED, result)
         rows = await self._rows()
-        if not kept:
-            await self._end_blocks(rows)
         if kept:
             written = await self._write(ended, actor, reason, KEPT_S)
             await self._end(row.id, actor)
             await self._end_blocks(rows)
         else:
+            await self._end_blocks(rows)
             await self._end(row.id, actor)
             written = await self._write(ended, actor, reason, RESULT_S)
         self._last = (written.id, () if self._run is None else self._run.found)
