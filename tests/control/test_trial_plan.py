@@ -262,6 +262,29 @@ def test_open_requests_count_for_safety_if_they_are_late() -> None:
     assert harm(begun, old, {"other": OpenCount(40, 40)}, 1) == "", "there is nothing to compare with"
 
 
+def alarm(seed: int, *, noise: float) -> bool:
+    """Returns whether an equal value is reverted within a block. The load varies from block to block."""
+    draws, trial, load, looks = random.Random(seed), replace(TRIAL, seed=seed), 0.0, 0
+    old: list[BlockTally] = []
+    for number in range(trial.blocks):
+        load = 0.5 * load + draws.gauss(0, noise)
+        seen = tally(number, 0, new=trial.has_new_value(number))
+        for request in range(300):
+            seen.count(CLASS, good=draws.random() < 0.85 + load)
+            if seen.has_new_value and request % 15 == 0:
+                looks += 1
+                if harm(seen, old, {}, looks):
+                    return True
+        if not seen.has_new_value:
+            old.append(seen)
+    return False
+
+
+@pytest.mark.parametrize("runs", [20, pytest.param(300, marks=LONG)])
+def test_bursts_are_seldom_mistaken_for_harm(runs: int) -> None:
+    assert sum(alarm(seed, noise=0.1) for seed in range(runs)) <= 0.05 * runs
+
+
 # State
 
 
