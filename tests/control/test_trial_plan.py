@@ -74,7 +74,7 @@ LONG = pytest.mark.nightly
 
 
 @pytest.mark.parametrize(
-    ("size", "runs"), [(2, 60), (4, 30), *(pytest.param(size, 600, marks=LONG) for size in (2, 4, 10))]
+    ("size", "runs"), [(2, 60), (4, 30), *(pytest.param(size, 300, marks=LONG) for size in (2, 4, 10))]
 )
 def test_equal_values_are_seldom_found_to_differ_however_often_they_are_compared(size: int, runs: int) -> None:
     """The load of neighbouring blocks depends on each other."""
@@ -144,7 +144,7 @@ def results(runs: int, effect: float, **more: Any) -> Counter[TrialResult]:
 
 
 @pytest.mark.parametrize(
-    ("share", "runs"), [(50, 20), (25, 20), *(pytest.param(share, 500, marks=LONG) for share in (50, 25, 10))]
+    ("share", "runs"), [(50, 20), (25, 20), *(pytest.param(share, 200, marks=LONG) for share in (50, 25, 10))]
 )
 def test_equal_value_is_seldom_kept_or_called_worse(share: int, runs: int) -> None:
     found = results(runs, 0.0, share=share)
