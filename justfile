@@ -209,6 +209,11 @@ plan-live *args:
 plan-scale *args:
     {{ bin }}/python -m bench.scale_plans "$@"
 
+# Try a better and a harmful setting on a live gateway under traffic (docs/guides/tune-live.md).
+[positional-arguments]
+tune-live *args:
+    {{ bin }}/python -m bench.tune_live "$@"
+
 # Measure scale-up, recovery and interrupted streams when a gateway starts its own engines (docs/guides/fleets.md).
 [positional-arguments]
 scale-live *args:

@@ -40,6 +40,7 @@ from bench import (
     several_cells,
     sim_vs_live,
     tracing_overhead,
+    tune_live,
 )
 from bench import sim_vs_live_overload as overload
 from bench.attack.__main__ import HEALTH_P99_MS_MAX, LONGEST_TURN_MS_MAX
@@ -256,6 +257,12 @@ PARTS: Final = (
         _bench("scale_plans", "--scenario scenarios/plan.yaml --volumes 200k"),
     ),
     Part("metric-series", _bench("metric_series"), _at_most(process=metric_series.PROCESS_MAX)),
+    Part(
+        "tune-live",
+        _bench("tune_live"),
+        (*_at_least(kept=tune_live.RUNS, reverted=tune_live.RUNS), *_at_most(revert_s=tune_live.REVERT_S_MAX)),
+        _bench("tune_live", "--smoke --runs 1"),
+    ),
     Part("experiments", _bench("policy", "--write --processes 2")),
     Part("scaling", _bench("scaling", "--whole --write --processes 2")),
     Part(

@@ -35,6 +35,7 @@ from headgate.telemetry.stages.stage_budget import ClassStageBudget
 from headgate.telemetry.stages.stage_meters import StageMeters, stage_metrics
 from headgate.telemetry.tls_metrics import ListenerTlsStats, tls_metrics
 from headgate.telemetry.traces.stats import DropReason, KeepReason, TraceStats, trace_metrics
+from headgate.telemetry.trial_metrics import TrialStats, trial_metrics
 
 CELL = CellStats(
     mode="following",
@@ -120,6 +121,7 @@ def _more() -> Iterator[MetricFamily]:
     stages.set_classes(["chat"], {"chat": ClassStageBudget(stages=dict.fromkeys(Stage, 1), ttft_ns=1, duration_ns=1)})
     yield loop_iteration_metrics(LoopWatchdog(lambda _: None))
     yield from stage_metrics(stages)
+    yield from trial_metrics(TrialStats(running=True, has_new_value=False, results={"improved": 1}))
     yield from config_metrics(ConfigStats(1.0, reload_successful=True, restart_needed=0, keys_verified={"5f1d": 1}))
     yield from records_metrics(RecordsStats(1, 0, 0, 1, 1.0))
     yield from tls_metrics([ListenerTlsStats("listen", 1.0, reload_failed=False, handshake_failures={"invalid": 0})])

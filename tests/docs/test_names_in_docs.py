@@ -11,7 +11,7 @@ from msgspec import inspect
 
 from headgate.config.schema import ConfigFile
 from headgate.config.section import Section
-from headgate.edge.admin import api, budgets, cell, cost, rollouts, tenants, traffic
+from headgate.edge.admin import api, budgets, cell, cost, rollouts, tenants, traffic, trials
 from headgate.edge.admin.route_permissions import ADMIN_API, API_PERMISSIONS
 from headgate.loadtest.request import LoadTestOutcome
 from headgate.model.money import BillCause
@@ -150,7 +150,7 @@ def test_tracing_page_lists_every_span_attribute() -> None:
 def admin_routes() -> dict[str, tuple[str, set[str]]]:
     """Permission and body fields for each path in the admin API."""
     routes: dict[str, tuple[str, set[str]]] = {}
-    for module in (api, budgets, cell, cost, rollouts, tenants, traffic):
+    for module in (api, budgets, cell, cost, rollouts, tenants, traffic, trials):
         source = Path(str(module.__file__)).read_text()
         pattern = rf'b"{ADMIN_API.decode()}([a-z/-]+)": AdminRoute\((\w+),'
         for path, body in re.findall(pattern, source):

@@ -23,6 +23,7 @@ from headgate.edge.admin.route_permissions import ADMIN_API, API_PERMISSIONS
 from headgate.edge.admin.shares import share_routes
 from headgate.edge.admin.tenants import EXPIRES_S_MAX, tenant_routes
 from headgate.edge.admin.traffic import traffic_routes
+from headgate.edge.admin.trials import trial_routes
 from headgate.edge.client import Client, Headers
 from headgate.model.units import TenantId
 from headgate.ports.admin_roles import ROLES, Operator, Permission, Role, granted, permissions_of
@@ -63,6 +64,9 @@ NEEDS = {
     "rollouts/step": "operate",
     "rollouts/abort": "operate",
     "cell/hand-over": "operate",
+    "trials/status": "read",
+    "trials/start": "operate",
+    "trials/abort": "operate",
     "audit/list": "read",
     "audit/reads": "audit",
     "traffic/start": "record",
@@ -108,13 +112,29 @@ WHOLE = {
     "rollouts/step": {"model": "m"},
     "rollouts/abort": {"model": "m"},
     "cell/hand-over": {"reason": "a test"},
+    "trials/status": {},
+    "trials/start": {"setting": "headroom.kv_percent", "value": "90", "keep_if": "better"},
+    "trials/abort": {},
     "audit/list": {},
     "audit/reads": {"before": "1.1.", "tenant": "acme"},
     "traffic/start": {},
     "traffic/read": {"recording": "0" * 32},
 }  # fmt: skip
 """Body for each route, with all of its text fields. `test_admin_shares.py` tests the bodies of the other routes."""
-FREE = {"after", "classes", "models", "class", "model", "target", "reason", "override", "candidate", "base"}
+FREE = {
+    "after",
+    "classes",
+    "models",
+    "class",
+    "model",
+    "target",
+    "reason",
+    "override",
+    "candidate",
+    "base",
+    "setting",
+    "value",
+}
 """Free-text fields, which may span several lines. In a report, `key` is one of them."""
 OPERATORS = {
     **{digest(SECRET, f"hg-{each}"): Operator(each, granted((each,))) for each in PERMISSIONS},
@@ -132,7 +152,7 @@ class FakeDirectory:
     def __getattr__(self, name: str) -> Any:
         async def ask(*_: Any, **__: Any) -> Any:
             self.asked.append(name)
-            return []
+            return {} if name == "abort" else []
 
         return ask
 
@@ -184,6 +204,7 @@ def api(directory: FakeDirectory, reads: ReadAudit | None = None, targets: Colle
         **cost_routes(directory),  # type: ignore[arg-type]
         **rollout_routes(directory),  # type: ignore[arg-type]
         **handover_routes(directory.hand_over),
+        **trial_routes(directory),  # type: ignore[arg-type]
         **share_routes(lambda _: {}, dict),
         **traffic_routes(lambda _: a_page(), a_page, lambda *_, **__: a_page()),
     }

@@ -16,7 +16,7 @@ from testing.gateway import GatewayInLoop, a_config, chat, gateway_in_loop
 from tests.security.test_admin_api import NEEDS, WHOLE, FakeDirectory, asked
 
 SECRET, KEY = "only for these tests", "hg-operator"
-NOT_RECORDED = {"overrides/list", "rollouts/status", "traffic/read"}
+NOT_RECORDED = {"overrides/list", "rollouts/status", "trials/status", "traffic/read"}
 """Routes that return no tenant data, and the one that continues a recording whose start was recorded."""
 CHANGES = {path for path, needs in NEEDS.items() if needs in ("budgets", "keys", "operate", "shares")}
 """Routes that change something, and those of the share controller, which is not a person."""

@@ -82,6 +82,10 @@ class Fleets:
             for endpoint in self._fleets[name].endpoints():
                 yield PoolEndpoint(pool, endpoint, self.tls.of(pool))
 
+    def in_flight_limits(self, pool: PoolName) -> set[int]:
+        """Returns the values of `in_flight_max` that the pool's endpoints have."""
+        return {each.endpoint.in_flight_max for each in self.endpoints() if each.pool.name == pool}
+
     def phases(self) -> dict[EndpointId, Phase]:
         """Returns the phases of endpoint starts, for fleets that observe them. Other fleets only list endpoints."""
         fleets = [fleet for fleet in self._fleets.values() if isinstance(fleet, ProcessFleet)]

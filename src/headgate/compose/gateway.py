@@ -21,6 +21,7 @@ from headgate.compose.reload import Reloader, open_access
 from headgate.compose.rollouts import open_rollouts
 from headgate.compose.status import GatewayStatus
 from headgate.compose.supervised_tasks import SupervisedTasks
+from headgate.compose.trials import open_trials
 from headgate.config.settings import Settings
 from headgate.control.autoscaling import AutoscalingService
 from headgate.control.learned_speeds import open_learned_speeds
@@ -89,6 +90,7 @@ class Gateway:
         self._accounts.open_clients(self._session)
         self._scaling = AutoscalingService(settings.scaling_rules)
         self._rollouts = open_rollouts(settings, self._clock)
+        self._trials = open_trials(settings, self._clock, self._rollouts.changing)
         self._cell: CellHost | None = None
         self._ejections = EjectionObserver()
         self._host = self._open_host((*self._observability.request_observers, *observers), worker)
@@ -139,6 +141,7 @@ class Gateway:
             accounts=self._accounts,
             scaling=self._scaling,
             rollouts=self._rollouts,
+            trials=self._trials,
             host=self._host,
             engines=self._engines,
             batchers=self._batchers,
@@ -187,13 +190,8 @@ class Gateway:
 
     def _open_host(self, observers: Sequence[Observer], worker: int | None) -> LocalHost | CellHost:
         cell, accounts, observability = self._settings.cell, self._accounts, self._observability
-        deciding = (
-            self._scaling,
-            *self._rollouts.observers,
-            *accounts.scheduler_observers,
-            *observability.scheduler_observers,
-            self._ejections,
-        )
+        own = (self._scaling, *self._rollouts.observers, *self._trials.observers, self._ejections)
+        deciding = (*own, *accounts.scheduler_observers, *observability.scheduler_observers)
         billing = (*accounts.request_observers, *observability.billing_observers)
         if cell is None:
             return LocalHost(Scheduler(), self._clock, (*observers, *billing, *deciding), self._tasks.on_fault)

@@ -53,6 +53,7 @@ from headgate.telemetry.shortages import shortages
 from headgate.telemetry.stages.stage_meters import stage_metrics
 from headgate.telemetry.tls_metrics import ListenerTlsStats, tls_metrics
 from headgate.telemetry.traces.stats import trace_metrics
+from headgate.telemetry.trial_metrics import TrialStats, trial_metrics
 from headgate.telemetry.verdict_metrics import CurrentVerdict, verdict_row
 
 if TYPE_CHECKING:
@@ -81,6 +82,7 @@ class StatusSources:
     name_problems: Callable[[], Sequence[str]]
     """Name resolution failures that affect endpoints."""
     configuration: Callable[[], ConfigStats]
+    trials: Callable[[], TrialStats]
     gateway: Callable[[], GatewayInfo]
     engines: Callable[[], Sequence[Capabilities]]
     session: "aiohttp.ClientSession"
@@ -255,6 +257,7 @@ class Observability:
             yield from trace_metrics(traces)
         yield from tls_metrics(sources.tls())
         yield from config_metrics(sources.configuration())
+        yield from trial_metrics(sources.trials())
         if (identity := sources.identity()) is not None:
             yield from identity_metrics(identity)
 

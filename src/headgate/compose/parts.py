@@ -17,6 +17,7 @@ from headgate.control.autoscaling import AutoscalingService
 from headgate.control.learned_speeds import LearnedSpeeds
 from headgate.control.options import FileStamp
 from headgate.control.rollouts.service import RolloutService
+from headgate.control.trials.service import TrialService
 from headgate.edge.app import GatewayApp
 from headgate.edge.large_bodies.client import LargeBodyReader
 from headgate.edge.listener import Listener
@@ -68,6 +69,7 @@ class GatewayParts:
     accounts: TenantAccounts
     scaling: AutoscalingService
     rollouts: RolloutService
+    trials: TrialService
     host: LocalHost | CellHost
     engines: Engines
     batchers: Batchers
@@ -93,6 +95,7 @@ class GatewayParts:
         """Starts watching the TLS files, and starts this process's optional services."""
         yield asyncio.create_task(self.fleets.tls.run(self.engines.renew_connections))
         yield asyncio.create_task(self.rollouts.run(lambda: self.is_deciding))
+        yield asyncio.create_task(self.trials.run(lambda: self.is_deciding))
         for service in (self.certificates, self.registry, self.speeds):
             if service is not None:
                 yield asyncio.create_task(service.run())

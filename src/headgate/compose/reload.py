@@ -20,6 +20,7 @@ from headgate.compose.operators import console_login, operator_auth
 from headgate.compose.parts import Configuration, GatewayParts
 from headgate.compose.restart import restart_needed
 from headgate.compose.rollouts import connect
+from headgate.compose.trials import connect_trials
 from headgate.config.problems import ConfigErrors
 from headgate.config.settings import Settings
 from headgate.control.file_watch import FileWatch
@@ -192,6 +193,8 @@ class Reloader:
         parts.certificates.member_headers = dict if login is None else login.member_headers
         self._admin.api = open_admin_api(parts.accounts, parts.host, settings, parts.observability.reads, auth)
         connect(parts.rollouts, self._admin.api)
+        connect_trials(parts.trials, self._admin.api, parts.fleets)
+        parts.trials.configuration_applied()
         if self._admin.api is not None:
             self._admin.api.add_routes(parts.observability.traffic_routes(parts.host, parts.clock.now))
             if parts.cell is not None and settings.cell is not None:
@@ -215,7 +218,7 @@ class Reloader:
 
     def _apply_policy(self, settings: Settings) -> None:
         parts = self._parts
-        policy = parts.rollouts.policy = parts.accounts.apply_policy(settings)
+        policy = parts.rollouts.policy = parts.trials.policy = parts.accounts.apply_policy(settings)
         parts.app.access = open_access(parts.accounts, parts.host, settings, parts.engines)
         parts.scaling.change_overrides(policy.overrides)
         parts.host.report(PolicyChanged(policy, parts.accounts.policy_hash(settings)))

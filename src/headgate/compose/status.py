@@ -68,6 +68,7 @@ class GatewayStatus:
             connect_times=engines.connect_times.medians,
             name_problems=lambda: (*engines.name_problems(), *parts.fleets.name_problems()),
             configuration=self._configuration_stats,
+            trials=parts.trials.stats,
             gateway=self._gateway_now,
             session=parts.session,
             engines=engines.watch.capabilities,

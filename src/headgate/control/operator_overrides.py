@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Final
 
 from headgate.control.rollouts.plan import rollout_of
+from headgate.control.trials.plan import setting_override
 from headgate.model.limits import Limits
 from headgate.model.overrides import (
     DrainEndpoint,
@@ -21,6 +22,7 @@ from headgate.model.overrides import (
     OperatorOverride,
     PinDegradation,
     SetRouteWeights,
+    SetSetting,
     Throttle,
 )
 from headgate.model.policy import Policy
@@ -61,6 +63,8 @@ def override_of(row: OverrideRow) -> OperatorOverride | None:
         case "rollout":
             rollout = rollout_of(row.target, terms)
             return None if rollout is None else SetRouteWeights(rollout.model, rollout.weights(), until)
+        case "trial" | "trial_block":
+            return setting_override(row.verb, row.target, terms, until)
         case _:
             return None
 
@@ -89,6 +93,8 @@ def _verb_and_target(order: OperatorOverride) -> tuple[str, str]:
             return "rollout", order.model
         case MinimumEndpoints():
             return "scale", order.pool
+        case SetSetting():
+            return "trial", order.setting
 
 
 class MemoryOverrides:

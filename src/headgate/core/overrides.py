@@ -5,7 +5,7 @@ Overrides are part of the policy. A timer is set for the end time of each overri
 
 from headgate.core.timers import TimerHeap, Timers
 from headgate.model.limits import Limits, LimitShare
-from headgate.model.overrides import DrainEndpoint, HoldClass, OperatorOverride, PinDegradation, Throttle
+from headgate.model.overrides import DrainEndpoint, HoldClass, OperatorOverride, PinDegradation, SetSetting, Throttle
 from headgate.model.units import ClassName, EndpointId, Instant, PoolName, TenantId
 
 
@@ -33,6 +33,9 @@ class Overrides:
 
     def _refresh(self, now: Instant) -> None:
         self.active = tuple(order for order in self._all if order.until > now)
+
+    def settings(self) -> tuple[SetSetting, ...]:
+        return tuple(order for order in self.active if isinstance(order, SetSetting))
 
     def held_classes(self) -> tuple[ClassName, ...]:
         return tuple(order.service_class for order in self.active if isinstance(order, HoldClass))

@@ -16,7 +16,7 @@ from dataclasses import replace
 
 from headgate.model.limits import Limits
 from headgate.model.money import Budget
-from headgate.model.overrides import Throttle
+from headgate.model.overrides import SetSetting, Throttle
 from headgate.model.policy import Policy
 
 _LEAST = 1
@@ -43,6 +43,8 @@ def share_of(policy: Policy, members: int) -> Policy:
         overrides=tuple(
             replace(each, limits=_split_limits(each.limits, members)) if isinstance(each, Throttle) else each
             for each in policy.overrides
+            # The scheduler that measures a setting does not see the requests of isolated members.
+            if members == 1 or not isinstance(each, SetSetting)
         ),
     )
 

@@ -15,19 +15,22 @@ from headgate.core.routing.endpoints import EndpointRecord
 from headgate.core.rules import Rules
 from headgate.core.scheduler_state import SchedulerState
 from headgate.core.termination import Termination
+from headgate.model.live_settings import with_settings
 from headgate.model.policy import Policy
 from headgate.model.tenant import Tenant, levels_of
 from headgate.model.units import Instant, TenantId, after
 
 
 class PolicyUpdate:
-    __slots__ = ("_admission", "_overrides", "_state", "_termination")
+    __slots__ = ("_admission", "_given", "_overrides", "_state", "_termination")
 
     def __init__(self, state: SchedulerState, admission: Admission, endings: Termination) -> None:
         self._state = state
         self._admission = admission
         self._termination = endings
         self._overrides = Overrides(state.timer_heap)
+        self._given = state.rules.policy
+        """Policy as it was given, without the settings that operators have set."""
 
     def change(self, policy: Policy, policy_hash: str, now: Instant, out: list[Command]) -> None:
         """Applies the new policy immediately.
@@ -39,15 +42,21 @@ class PolicyUpdate:
         longer exists, and moves to other pools of its model if its pools no longer exist. Its target and deadlines stay
         the same.
         """
-        state, before = self._state, self._state.rules
-        if policy.differs_only_in_tenants(before.policy):
-            self._change_tenants(policy, policy_hash, now, out)
+        before, self._given = self._given, policy
+        if policy.differs_only_in_tenants(before):
+            self._change_tenants(with_settings(policy, self._overrides.active), policy_hash, now, out)
             return
+        self._overrides.change(policy.overrides, now)
+        self._change_rules(policy_hash, now, out)
+
+    def _change_rules(self, policy_hash: str, now: Instant, out: list[Command]) -> None:
+        """Applies the policy and the overrides in force."""
+        state, before = self._state, self._state.rules
+        policy = with_settings(self._given, self._overrides.active)
         state.rules = rules = Rules(policy, policy_hash)
         state.retry_budget.change_rules(policy)
         state.retry_budget.change_tenants(rules.tenants.changes_since(before.tenants))
         state.hedging.change_policy(policy)
-        self._overrides.change(policy.overrides, now)
         state.fleet.change_rules(rules, now)
         state.queue.change_rules(rules)
         state.attempts.change_rules(rules, state.queue.backlog)
@@ -96,10 +105,14 @@ class PolicyUpdate:
 
     # Operator overrides
 
-    def expire(self, now: Instant) -> None:
+    def expire(self, now: Instant, out: list[Command]) -> None:
         """Stops applying overrides that have expired."""
+        settings = self._overrides.settings()
         if self._overrides.expire_due(now):
-            self._apply_overrides(now)
+            if settings != self._overrides.settings():
+                self._change_rules(self._state.rules.hash, now, out)
+            else:
+                self._apply_overrides(now)
 
     def _apply_overrides(self, now: Instant) -> list[EndpointRecord]:
         """Applies the active overrides and the tenant limits that result from them.

@@ -167,6 +167,7 @@ class Rules:
             None if known is None else known.max_lora,
             self.policy.routing.adapter_load_penalty_ns,
             self.policy.routing.session_preference_ns,
+            None if known is None else known.in_flight_replacement,
         )
 
     def _headroom(self, pool: PoolName) -> HeadroomRules:

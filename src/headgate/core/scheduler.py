@@ -94,7 +94,7 @@ class Scheduler:
             self._queue_expiry.expire(now, out)
             self._termination.end_past_deadlines(event, now, out)
             state.attempts.fire_prefill_timers(now)
-            self._policy_update.expire(now)
+            self._policy_update.expire(now, out)
             self._share_update.expire(now)
         fleet, overload = state.fleet, state.overload
         if overload.tick_at is not None:

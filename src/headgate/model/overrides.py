@@ -65,4 +65,20 @@ class MinimumEndpoints:
     until: Instant
 
 
-OperatorOverride = Throttle | HoldClass | DrainEndpoint | PinDegradation | SetRouteWeights | MinimumEndpoints
+@dataclass(frozen=True, slots=True)
+class SetSetting:
+    """Replaces the value of one setting while the configuration has `before`.
+
+    If the configuration changes, its new value applies. Values are in the core's units (`live_settings.py`).
+    """
+
+    setting: str
+    """Path of the setting in the configuration."""
+    before: int
+    value: int
+    until: Instant
+
+
+OperatorOverride = (
+    Throttle | HoldClass | DrainEndpoint | PinDegradation | SetRouteWeights | MinimumEndpoints | SetSetting
+)

@@ -159,6 +159,8 @@ class Pool:
     """Maximum number of distinct LoRA adapters with requests in flight on one engine. None if not configured."""
     discovers_adapters: bool = False
     """Whether each adapter that an endpoint reports is a model, even if it is not in the policy."""
+    in_flight_replacement: tuple[int, int] | None = None
+    """Configured `in_flight_max` and the value that replaces it. None if an operator has not set one."""
     hosted: bool = False
     """Whether the endpoints belong to a hosted provider, which receives only requests that may leave the operator."""
 

@@ -20,6 +20,9 @@ NOT_SHOWN: Final[Mapping[str, str]] = MappingProxyType(
         "headgate_directory_tenants": "not a health signal; `headgate status` shows it",
         "headgate_directory_keys": "not a health signal; `headgate status` shows it",
         "headgate_sessions": "the index is small and bounded; its effect shows in the prefix cache hits",
+        "headgate_setting_trial_running": "not a health signal; `headgate tune --live status` shows it",
+        "headgate_setting_trial_new_value": "not a health signal; `headgate tune --live status` shows it",
+        "headgate_setting_trials_total": "not a health signal; `headgate tune --live status` shows the result",
         "headgate_prefix_index_entries": "the panel `Prefix index size` shows the memory of the index",
     }
 )

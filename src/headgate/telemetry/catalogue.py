@@ -443,6 +443,23 @@ _PROCESS: Final = (
         "At 0, the previous configuration stays active, and `headgate status` shows the problems.",
     ),
     gauge(
+        "headgate_setting_trial_running",
+        "",
+        "1 while this process measures a [setting trial](../guides/tune-live.md), otherwise 0.",
+    ),
+    gauge(
+        "headgate_setting_trial_new_value",
+        "",
+        "1 while the running setting trial has its new value in force, otherwise 0.",
+    ),
+    counter(
+        "headgate_setting_trials_total",
+        "result",
+        "Setting trials that this process has ended.",
+        "`improved` and `harmless` values were kept. All others were reverted: `worse`, `undecided`, `aborted`, "
+        "`reloaded` and `interrupted`.",
+    ),
+    gauge(
         "headgate_config_restart_needed",
         "",
         "Number of changed settings that take effect only after a restart.",

@@ -25,6 +25,7 @@ from headgate.control.rollouts.plan import (
     rollout_of,
 )
 from headgate.control.rollouts.samples import RolloutSamples
+from headgate.control.trials.plan import running_trial
 from headgate.model.overrides import SetRouteWeights
 from headgate.model.policy import Policy
 from headgate.model.units import Instant, ModelName
@@ -65,8 +66,8 @@ class RolloutService:
         self.store: OverrideStore | None = None
         """Store of the overrides. None if no operator can authenticate."""
         self._steps: dict[ModelName, _Step] = {}
-        self._changing = asyncio.Lock()
-        """Held while a rollout is read and changed. Otherwise two operators could each start one."""
+        self.changing = asyncio.Lock()
+        """Held while a rollout or a setting trial is read and changed. Otherwise two operators could each start one."""
 
     @property
     def observers(self) -> tuple[Observer, ...]:
@@ -90,7 +91,7 @@ class RolloutService:
         has_weights = any(isinstance(each, SetRouteWeights) for each in self.policy.overrides)
         if self.store is None or not (has_weights or self._steps):
             return
-        async with self._changing:
+        async with self.changing:
             await self._look(decides=decides)
 
     async def _look(self, *, decides: bool) -> None:
@@ -166,7 +167,9 @@ class RolloutService:
         declared = next((each for each in self.policy.models if each.name == model), None)
         if declared is None:
             raise NotFound(f'no model "{model}"')
-        async with self._changing:
+        async with self.changing:
+            if (trial := running_trial(await self._store.overrides(limit=_OVERRIDES_MAX))) is not None:
+                raise ChangeRejected(f"a trial of {trial[1].setting} is running; wait for its end, or abort it")
             earlier = await self._find(model)
             if earlier is not None and earlier[1].phase is RolloutPhase.RUNNING:
                 raise ChangeRejected(f'a rollout of "{model}" is running; abort it first')
@@ -181,7 +184,7 @@ class RolloutService:
 
     async def step(self, model: str, actor: Actor) -> Mapping[str, object]:
         """Moves to the next step without waiting for evidence."""
-        async with self._changing:
+        async with self.changing:
             row, rollout = await self._known(model)
             if rollout.phase is not RolloutPhase.RUNNING:
                 raise ChangeRejected(f'the rollout of "{model}" is {rollout.phase.value}; start a new one')
@@ -190,7 +193,7 @@ class RolloutService:
 
     async def abort(self, model: str, actor: Actor) -> Mapping[str, object]:
         """Returns the traffic of the candidate to the base route."""
-        async with self._changing:
+        async with self.changing:
             row, rollout = await self._known(model)
             if rollout.phase is RolloutPhase.REVERTED:
                 raise ChangeRejected(f'the rollout of "{model}" is already reverted')

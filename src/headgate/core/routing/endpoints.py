@@ -99,6 +99,13 @@ class EndpointSettings:
     """Time to load an adapter that is not active."""
     session_ns: Duration = Duration(0)
     """Preference for the endpoint that served a session last. 0 if sessions are not used."""
+    in_flight_replacement: tuple[int, int] | None = None
+    """Configured `in_flight_max` and the value that an operator has set instead."""
+
+    def in_flight_limit(self, configured: int) -> int:
+        """Returns the limit on requests in flight of an endpoint for which this one is configured."""
+        replacement = self.in_flight_replacement
+        return configured if replacement is None or replacement[0] != configured else replacement[1]
 
 
 class EndpointRecord(InFlightLoad):
@@ -121,6 +128,7 @@ class EndpointRecord(InFlightLoad):
         "failures",
         "heap_entry",
         "id",
+        "in_flight_configured",
         "in_flight_max",
         "last_progress_at",
         "leaving",
@@ -160,7 +168,7 @@ class EndpointRecord(InFlightLoad):
         self.device_load: InFlightLoad = self
         self.engine_load: InFlightLoad = self
         """Loads that determine the headroom: the endpoint's own or, if a device or engine is shared, the total."""
-        self.in_flight_max = self.limit = endpoint.in_flight_max
+        self.in_flight_configured = self.in_flight_max = self.limit = endpoint.in_flight_max
         self.speed_estimator, self.sequence_limit, self.adapters = SpeedEstimator(), SequenceLimit(), HeldAdapters()
         self.tpot_ns: Duration | None = None
         """TPOT limit for accepting requests, in nanoseconds."""
@@ -173,7 +181,7 @@ class EndpointRecord(InFlightLoad):
 
         If all of them become silent, the endpoint has stalled.
         """
-        self.last_progress_at = now
+        self.last_progress_at = self.ejected_until = now
         self.reports_metrics = self.metrics_stale = False
         """Whether the engine has ever reported metrics, and whether it has stopped."""
         self.skipped_as_stale = self.quota_exhausted = False
@@ -191,7 +199,6 @@ class EndpointRecord(InFlightLoad):
         self.failures = self.ejections = 0
         """Consecutive failures that are the endpoint's fault, and consecutive ejections."""
         self.service_log, self.response_times = ServiceLog(), ResponseTimes()
-        self.ejected_until = now
         self.probe_passes = False
         """Whether the last probe passed. False if the endpoint has not been probed."""
         self.probe_trouble: Trouble | None = None
@@ -209,7 +216,7 @@ class EndpointRecord(InFlightLoad):
         """Order number of the endpoint's current heap entry. None while the endpoint has no headroom."""
 
     def apply_settings(self, terms: EndpointSettings) -> None:
-        self.settings = terms
+        self.settings, self.in_flight_max = terms, terms.in_flight_limit(self.in_flight_configured)
         self.adapters.configured_max = terms.max_lora
         self.speed_estimator.assumed = terms.speed_assumed
         self._relax_tpot()

@@ -211,7 +211,8 @@ class FleetState:
             pool.add(record)
             self._restore_endpoint(record)
         assert record.pool == endpoint.pool, f"endpoint {endpoint.id} changed its pool; give it a new id instead"
-        record.in_flight_max, record.zone = endpoint.in_flight_max, endpoint.zone
+        record.in_flight_configured, record.zone = endpoint.in_flight_max, endpoint.zone
+        record.in_flight_max = record.settings.in_flight_limit(endpoint.in_flight_max)
         record.adapters.change(endpoint.adapters, endpoint.max_lora)
         if endpoint.adapters:
             self._rules.discover_adapters(endpoint.pool, endpoint.adapters)
@@ -310,6 +311,7 @@ class FleetState:
             if endpoint.adapters.held:
                 rules.discover_adapters(endpoint.pool, endpoint.adapters.held)
             endpoint.apply_settings(self.pools[endpoint.pool].settings)
+            endpoint.update_limit()
             endpoint.engine_time.change_speed(endpoint.settings.speed, now)
             self._placement.place(endpoint)
         self.health.change_rules(rules)

@@ -1,0 +1,1 @@
+"""Setting trials: alternate one setting between two values on live traffic, and keep the better one."""

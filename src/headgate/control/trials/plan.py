@@ -1,0 +1,350 @@
+"""The schedule of a setting trial, its state, and the decision to keep or revert the new value.
+
+Pure: the state, the measurements and the time determine the result.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from functools import partial
+from random import Random
+from typing import Final
+
+from headgate.control.rollouts.comparison import SAMPLES_MIN, Interval, Proportion, difference
+from headgate.control.trials.effect_interval import BlockGroup, effect_interval, groups_needed
+from headgate.control.trials.samples import BlockTally, ClassTally, OpenCount
+from headgate.model.live_settings import setting_place
+from headgate.model.overrides import SetSetting
+from headgate.model.units import SECOND, ClassName, Duration, Instant
+from headgate.ports.directory import OverrideRow
+
+VERB: Final = "trial"
+"""Verb of the override that holds a trial's state."""
+BLOCK_VERB: Final = "trial_block"
+"""Verb of the override that sets the new value for one block. It expires at the end of the block."""
+ALPHA: Final = 0.05
+"""Probability that any interval of a trial ever misses the true effect."""
+BASELINE_BLOCKS: Final = 2
+"""Number of blocks with the old value at the start. They are only used to notice harm."""
+GROUPS_MAX: Final = 200
+REQUESTS_MIN: Final = 10
+"""Minimum number of requests of a class in a block. A group with a block that has fewer is left out for that class."""
+_GUARD_PART: Final = 4
+"""Requests that arrive in the first quarter of a block are left out: they meet the queue of the block before."""
+
+
+class TrialPhase(StrEnum):
+    RUNNING = "running"
+    KEPT = "kept"
+    REVERTED = "reverted"
+
+
+class TrialResult(StrEnum):
+    """Why a trial ended."""
+
+    NONE = "none"
+    IMPROVED = "improved"
+    HARMLESS = "harmless"
+    WORSE = "worse"
+    UNDECIDED = "undecided"
+    ABORTED = "aborted"
+    RELOADED = "reloaded"
+    INTERRUPTED = "interrupted"
+
+
+class KeepIf(StrEnum):
+    BETTER = "better"
+    """Keep the new value if it is shown to be better."""
+    HARMLESS = "harmless"
+    """Keep the new value if it is shown not to be worse by more than the tolerance."""
+
+
+_PHASES: Final = tuple(TrialPhase)
+_RESULTS: Final = tuple(TrialResult)
+_CONDITIONS: Final = tuple(KeepIf)
+
+
+class InvalidTrial(Exception):
+    """The trial cannot start. The message includes the next step."""
+
+
+@dataclass(frozen=True, slots=True)
+class SettingTrial:
+    setting: str
+    before: int
+    value: int
+    share_percent: int
+    block_s: int
+    duration_s: int
+    seed: int
+    keep_if: KeepIf = KeepIf.BETTER
+    tolerance_percent: int = 1
+    phase: TrialPhase = TrialPhase.RUNNING
+    result: TrialResult = TrialResult.NONE
+
+    def terms(self) -> dict[str, int]:
+        """Returns the parameters of the override."""
+        return {
+            "phase": _PHASES.index(self.phase),
+            "result": _RESULTS.index(self.result),
+            "before": self.before,
+            "value": self.value,
+            "share_percent": self.share_percent,
+            "block_s": self.block_s,
+            "duration_s": self.duration_s,
+            "seed": self.seed,
+            "keep_if": _CONDITIONS.index(self.keep_if),
+            "tolerance_percent": self.tolerance_percent,
+        }
+
+    def ended(self, phase: TrialPhase, result: TrialResult) -> "SettingTrial":
+        return replace(self, phase=phase, result=result)
+
+    # Schedule
+
+    @property
+    def block_ns(self) -> Duration:
+        return Duration(self.block_s * SECOND)
+
+    @property
+    def guard_ns(self) -> Duration:
+        return Duration(self.block_ns // _GUARD_PART)
+
+    @property
+    def group_size(self) -> int:
+        """Number of blocks among which one has the new value."""
+        return max(2, round(100 / self.share_percent))
+
+    @property
+    def groups(self) -> int:
+        return max(0, (self.duration_s // self.block_s - BASELINE_BLOCKS) // self.group_size)
+
+    @property
+    def blocks(self) -> int:
+        return BASELINE_BLOCKS + self.groups * self.group_size
+
+    def new_block(self, group: int) -> int:
+        """Returns the number of the block with the new value in a group."""
+        drawn = Random(f"{self.seed} {group}").randrange(self.group_size)  # noqa: S311  Not a secret.
+        return BASELINE_BLOCKS + group * self.group_size + drawn
+
+    def has_new_value(self, block: int) -> bool:
+        if not BASELINE_BLOCKS <= block < self.blocks:
+            return False
+        return block == self.new_block((block - BASELINE_BLOCKS) // self.group_size)
+
+
+def trial_of(setting: str, terms: Mapping[str, int]) -> SettingTrial | None:
+    """Returns the trial in an override's parameters. None if this version does not understand them."""
+    phase, result, condition = terms.get("phase", -1), terms.get("result", -1), terms.get("keep_if", -1)
+    numbers = [terms.get(each, 0) for each in ("share_percent", "block_s", "duration_s", "tolerance_percent")]
+    known = 0 <= phase < len(_PHASES) and 0 <= result < len(_RESULTS) and 0 <= condition < len(_CONDITIONS)
+    if not known or min(numbers) < 1 or not {"before", "value"} <= terms.keys():
+        return None
+    share_percent, block_s, duration_s, tolerance_percent = numbers
+    return SettingTrial(
+        setting,
+        terms["before"],
+        terms["value"],
+        share_percent,
+        block_s,
+        duration_s,
+        terms.get("seed", 0),
+        _CONDITIONS[condition],
+        tolerance_percent,
+        _PHASES[phase],
+        _RESULTS[result],
+    )
+
+
+def setting_override(verb: str, setting: str, terms: Mapping[str, int], until: Instant) -> SetSetting | None:
+    """Returns what an override with one of the two verbs does. None if nothing.
+
+    A running trial replaces the value by itself, so that all gateways know about it. Its blocks set the new value.
+    """
+    if verb == BLOCK_VERB:
+        known = {"before", "value"} <= terms.keys()
+        return SetSetting(setting, terms["before"], terms["value"], until) if known else None
+    trial = trial_of(setting, terms)
+    if trial is None or trial.phase is TrialPhase.REVERTED:
+        return None
+    value = trial.value if trial.phase is TrialPhase.KEPT else trial.before
+    return SetSetting(setting, trial.before, value, until)
+
+
+def trials_in(rows: Sequence[OverrideRow]) -> list[tuple[OverrideRow, SettingTrial]]:
+    """Returns the trials of known settings, oldest first."""
+    found = [(row, trial) for row in rows if row.verb == VERB and (trial := trial_of(row.target, row.parameters))]
+    return [(row, trial) for row, trial in found if setting_place(trial.setting) is not None]
+
+
+def running_trial(rows: Sequence[OverrideRow]) -> tuple[OverrideRow, SettingTrial] | None:
+    return next(((row, trial) for row, trial in trials_in(rows) if trial.phase is TrialPhase.RUNNING), None)
+
+
+def check_schedule(trial: SettingTrial, classes: int) -> None:
+    """Raises `InvalidTrial` if the trial is too short to decide anything, or has too many blocks."""
+    needed = groups_needed(trial.group_size, _alpha(classes))
+    if trial.groups < needed:
+        shortest = (BASELINE_BLOCKS + needed * trial.group_size) * trial.block_s
+        raise InvalidTrial(
+            f"{trial.duration_s} s is too short for a decision: blocks of {trial.block_s} s, of which one in "
+            f"{trial.group_size} has the new value, need at least {shortest} s; set a longer duration"
+        )
+    if trial.groups > GROUPS_MAX:
+        raise InvalidTrial(
+            f"the trial has {trial.groups} blocks with the new value, and at most {GROUPS_MAX} are allowed; "
+            "set longer blocks or a shorter duration"
+        )
+
+
+def _alpha(classes: int) -> float:
+    """Returns the error probability of each interval: one for each class, one for goodput and one for cost."""
+    return ALPHA / (classes + 2)
+
+
+# Comparison
+
+
+class Subject(StrEnum):
+    PROMISE = "promise"
+    """Share of good requests of a class."""
+    GOODPUT = "goodput"
+    COST = "cost"
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """Effect of the new value on one property. Positive is better."""
+
+    subject: Subject
+    name: str
+    interval: Interval | None
+    groups: int
+
+    def is_worse_than(self, tolerance: float) -> bool:
+        return self.interval is not None and self.interval.high < -tolerance
+
+    @property
+    def is_better(self) -> bool:
+        return self.interval is not None and self.interval.low > 0
+
+    def seems_harmless(self, tolerance: float) -> bool:
+        """Whether nothing shows that the property has become worse."""
+        return self.interval is None or (self.interval.high >= 0 and self.interval.estimate >= -tolerance)
+
+    def is_harmless(self, tolerance: float) -> bool:
+        """Whether the property is shown to be at most this much worse."""
+        return self.interval is not None and self.interval.low >= -tolerance
+
+    def text(self) -> str:
+        if self.interval is None:
+            return f"{self.name}: too few blocks"
+        low, mid, high = (100 * each for each in (self.interval.low, self.interval.estimate, self.interval.high))
+        unit = "points" if self.subject is Subject.PROMISE else "%"
+        return f"{self.name} {mid:+.1f} {unit} [{low:+.1f}, {high:+.1f}]"
+
+
+def effects(trial: SettingTrial, blocks: Mapping[int, BlockTally], classes: Sequence[ClassName]) -> tuple[Effect, ...]:
+    """Returns the effects that the complete groups show. `blocks` are the settled blocks, by number."""
+    groups = [found for number in range(trial.groups) if (found := _group(trial, blocks, number)) is not None]
+    alpha = _alpha(len(classes))
+
+    def effect(subject: Subject, name: str, value: Callable[[BlockTally], float | None]) -> Effect:
+        measured = [found for each in groups if (found := _measured(each, trial, value)) is not None]
+        return Effect(subject, name, effect_interval(measured, alpha), len(measured))
+
+    return (
+        *(effect(Subject.PROMISE, f"good requests of class {name}", partial(_share, name)) for name in classes),
+        effect(Subject.GOODPUT, "goodput", BlockTally.log_good),
+        effect(Subject.COST, "good requests per dollar", BlockTally.log_good_per_cost),
+    )
+
+
+def _share(name: ClassName, block: BlockTally) -> float | None:
+    return block.share(name, REQUESTS_MIN)
+
+
+def _group(trial: SettingTrial, blocks: Mapping[int, BlockTally], number: int) -> tuple[BlockTally, ...] | None:
+    """Returns the blocks of a group. None if one of them is not settled, or had the wrong value."""
+    first = BASELINE_BLOCKS + number * trial.group_size
+    found = [blocks[each] for each in range(first, first + trial.group_size) if each in blocks]
+    return None if len(found) < trial.group_size or any(each.wrong_value for each in found) else tuple(found)
+
+
+def _measured(
+    group: tuple[BlockTally, ...], trial: SettingTrial, value: Callable[[BlockTally], float | None]
+) -> BlockGroup | None:
+    values = tuple(found for each in group if (found := value(each)) is not None)
+    new = next(index for index, each in enumerate(group) if trial.has_new_value(each.number))
+    return BlockGroup(values, new) if len(values) == len(group) else None
+
+
+def decide(trial: SettingTrial, found: Sequence[Effect], *, over: bool) -> tuple[TrialResult, str]:
+    """Returns the result and its reason. The result is `NONE` while the trial goes on.
+
+    `over` is true once all blocks are settled. Because the intervals are valid at any time, the trial ends as soon as
+    they decide. The share of good requests of each class is decisive, then goodput, then cost.
+    """
+    tolerance = trial.tolerance_percent / 100
+    promises = [each for each in found if each.subject is Subject.PROMISE]
+    rates = [each for each in found if each.subject is not Subject.COST]
+    if worse := [each for each in rates if each.is_worse_than(tolerance)]:
+        return TrialResult.WORSE, "the new value is worse: " + _texts(worse)
+    if trial.keep_if is KeepIf.HARMLESS:
+        measured = [each for each in promises if each.interval is not None]
+        others_seem_harmless = all(each.seems_harmless(tolerance) for each in rates)
+        if measured and all(each.is_harmless(tolerance) for each in measured) and others_seem_harmless:
+            return TrialResult.HARMLESS, "the new value does no harm: " + _texts(measured)
+    elif all(each.seems_harmless(tolerance) for each in rates) and (better := _better(found, promises, tolerance)):
+        return TrialResult.IMPROVED, "the new value is better: " + _texts(better)
+    if over:
+        return TrialResult.UNDECIDED, "the trial is over and shows too little: " + _texts(found)
+    return TrialResult.NONE, "not decided yet: " + _texts(found)
+
+
+def _better(found: Sequence[Effect], promises: Sequence[Effect], tolerance: float) -> Sequence[Effect]:
+    """Returns what the new value improves. A lower cost counts only if the promise is shown to hold."""
+    if better := [each for each in promises if each.is_better]:
+        return better
+    if better := [each for each in found if each.subject is Subject.GOODPUT and each.is_better]:
+        return better
+    measured = [each for each in promises if each.interval is not None]
+    if not measured or not all(each.is_harmless(tolerance) for each in measured):
+        return ()
+    return [each for each in found if each.subject is Subject.COST and each.is_better]
+
+
+def _texts(found: Sequence[Effect]) -> str:
+    return "; ".join(each.text() for each in found)
+
+
+# Safety
+
+HARM_POINTS: Final = 10
+"""By how many percentage points the bad requests of one block must exceed those of every block with the old value."""
+
+
+def harm(
+    block: BlockTally, old_blocks: Sequence[BlockTally], open_requests: Mapping[ClassName, OpenCount], look: int
+) -> str:
+    """Returns why the new value must be reverted before its block is over. Empty if nothing shows harm.
+
+    This compares single requests, which depend on each other, with the worst block of the old value. It can therefore
+    mistake a burst for harm. That only ends a trial early.
+    """
+    for name in dict.fromkeys((*block.classes, *open_requests)):
+        ended, still = block.classes.get(name, ClassTally()), open_requests.get(name, OpenCount(0, 0))
+        late = Proportion(ended.good + ended.bad + still.open, ended.bad + still.late)
+        known = [each.classes[name] for each in old_blocks if name in each.classes]
+        before = [Proportion(each.good + each.bad, each.bad) for each in known if each.good + each.bad >= SAMPLES_MIN]
+        if not before:
+            continue
+        worst = max(before, key=lambda each: each.hits / each.count)
+        found = difference(worst, late, look)
+        if found is not None and found.low > HARM_POINTS / 100:
+            return (
+                f"{late.hits} of {late.count} requests of class {name} missed their targets or failed within one block "
+                f"with the new value, and {worst.hits} of {worst.count} in the worst block with the old value"
+            )
+    return ""

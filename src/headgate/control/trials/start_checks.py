@@ -1,0 +1,68 @@
+"""Checks before a setting trial starts. All raise `ChangeRejected` or `NotFound` with the next step."""
+
+from collections.abc import Callable, Collection, Sequence
+from typing import Protocol
+
+from headgate.control.rollouts.plan import RolloutPhase, rollout_of
+from headgate.control.rollouts.service import VERB as ROLLOUT_VERB
+from headgate.control.trials.plan import TrialPhase, trials_in
+from headgate.model.live_settings import IN_FLIGHT, LiveSetting, SettingPlace, settings_conflict, value_in, with_value
+from headgate.model.policy import Policy
+from headgate.model.units import PoolName
+from headgate.ports.directory import ChangeRejected, NotFound, OverrideRow
+
+
+class SettingNotation(Protocol):
+    """Values in the notation of the configuration file."""
+
+    def parse(self, setting: LiveSetting, text: str) -> int:
+        """Raises `ValueError` with the valid values."""
+        ...
+
+    def text(self, setting: LiveSetting, value: int) -> str: ...
+
+
+def check_free(rows: Sequence[OverrideRow], setting: str) -> None:
+    """Checks that nothing else changes what the trial measures."""
+    for row, trial in trials_in(rows):
+        if trial.phase is TrialPhase.RUNNING:
+            raise ChangeRejected(f"a trial of {trial.setting} is running; wait for its end, or abort it")
+        if trial.phase is TrialPhase.KEPT and trial.setting == setting:
+            raise ChangeRejected(
+                f"an earlier trial has set {setting}; write its value into the configuration, reload it, and run "
+                f"`headgate operate end {row.id}`"
+            )
+    for row in rows:
+        rollout = rollout_of(row.target, row.parameters) if row.verb == ROLLOUT_VERB else None
+        if rollout is not None and rollout.phase is RolloutPhase.RUNNING:
+            raise ChangeRejected(f'a rollout of "{row.target}" is running; wait for its end, or abort it')
+
+
+def value_in_force(policy: Policy, place: SettingPlace, in_flight_limits: Callable[[PoolName], Collection[int]]) -> int:
+    """Returns the configured value of the setting."""
+    section = place.setting.section
+    known: list[str] = [each.name for each in (policy.pools if section == "pools" else policy.classes)]
+    if place.item and place.item not in known:
+        raise NotFound(f'{section} has no "{place.item}"; known: {", ".join(known) or "none"}')
+    if place.setting.name != IN_FLIGHT:
+        before = value_in(policy, place)
+        assert before is not None, "only a pool's in_flight_max is not part of the policy"
+        return before
+    limits = in_flight_limits(PoolName(place.item))
+    if len(limits) != 1:
+        problem = "endpoints with different values" if limits else "no endpoints"
+        raise ChangeRejected(f'pool "{place.item}" has {problem}, so its in_flight_max cannot be tried')
+    return next(iter(limits))
+
+
+def checked_value(policy: Policy, place: SettingPlace, before: int, text: str, notation: SettingNotation) -> int:
+    """Returns the new value if it is valid and differs from the one in force."""
+    try:
+        value = notation.parse(place.setting, text)
+    except ValueError as problem:
+        raise ChangeRejected(str(problem)) from None
+    if value == before:
+        raise ChangeRejected(f"{place.setting.name} is already {text}; choose another value")
+    if (problem := settings_conflict(with_value(policy, place, value, before=before))) is not None:
+        raise ChangeRejected(f"{place.setting.name} cannot be {text}: {problem}")
+    return value
