@@ -4,6 +4,10 @@ The sweep is a generator without a clock or I/O. It yields one burst of requests
 responses. After each burst, it refits the profile and uses it to predict how long the next burst would take. A burst
 that would exceed its share of the time, the engine's limits or the permitted concurrency is not sent. A burst starts
 only after the previous one has ended, so bursts do not affect each other.
+
+The speed of some engines changes while they are measured, above all on a CPU. The phases therefore take turns, so that
+a slow minute does not look like the effect of one size. The unseen load is sent twice, some time apart. The difference
+between the two shows how much the engine's latencies vary by themselves, which no profile can predict.
 """
 
 from collections.abc import Generator, Iterator, Sequence
@@ -18,6 +22,7 @@ from typing import Final
 
 from headgate.model.engine_profile import EngineProfile
 from headgate.model.units import MILLISECOND, SECOND, Duration, Instant
+from headgate.planning.accuracy import latency_stats, relative_errors
 from headgate.planning.calibration import PARAMETERS, Calibration, CalibrationError, fit, initial_profile
 from headgate.planning.engine_replay import RunRequest, TokenTimes, replay
 
@@ -26,20 +31,20 @@ class SweepPhase(StrEnum):
     PROMPTS = "prompt lengths"
     CONCURRENCY = "concurrency"
     CONTEXTS = "long contexts"
-    MIXED = "mixed load"
     UNSEEN = "unseen load"
+    MIXED = "mixed load"
 
 
 SHARES: Final = MappingProxyType(
     {
         SweepPhase.PROMPTS: 0.15,
-        SweepPhase.CONCURRENCY: 0.15,
+        SweepPhase.CONCURRENCY: 0.1,
         SweepPhase.CONTEXTS: 0.25,
+        SweepPhase.UNSEEN: 0.15,
         SweepPhase.MIXED: 0.2,
-        SweepPhase.UNSEEN: 0.25,
     }
 )
-"""Share of the time for each phase."""
+"""Share of the time for each phase. The unseen load is sent twice."""
 BURST_SHARE_MAX: Final = 0.5
 """Maximum duration of one burst relative to its phase. The rest leaves room for other sizes."""
 PROMPT_TOKENS_MIN: Final = 32
@@ -95,9 +100,29 @@ class MeasuredBurst:
 @dataclass(frozen=True, slots=True)
 class SweepResult:
     calibration: Calibration
-    unseen: MeasuredBurst
-    predicted: tuple[TokenTimes, ...]
-    """Simulated responses to the unseen load. Its measured responses are not used."""
+    unseen: tuple[MeasuredBurst, MeasuredBurst]
+    """The unseen load, sent twice."""
+    predicted: tuple[tuple[TokenTimes, ...], ...]
+    """Simulated responses to each repetition. Its measured responses are not used."""
+
+    @property
+    def unseen_requests(self) -> list[RunRequest]:
+        """Requests of all repetitions."""
+        return [request for each in self.unseen for request in each.requests]
+
+    @property
+    def measured_stats(self) -> dict[str, float]:
+        return latency_stats(self.unseen_requests, [times for each in self.unseen for times in each.token_times])
+
+    @property
+    def predicted_stats(self) -> dict[str, float]:
+        return latency_stats(self.unseen_requests, [times for each in self.predicted for times in each])
+
+    @property
+    def repeat_errors(self) -> dict[str, float]:
+        """Error of predicting the second repetition with the measured latencies of the first."""
+        first, second = (latency_stats(each.requests, each.token_times) for each in self.unseen)
+        return relative_errors(second, first)
 
 
 Steps = Generator[Burst, MeasuredBurst, SweepResult]
@@ -123,6 +148,20 @@ def sweep(options: SweepOptions) -> Steps:
 
 
 @dataclass(slots=True)
+class _Phase:
+    """Bursts of one phase and the time left for them."""
+
+    name: SweepPhase
+    bursts: Iterator[Sequence[RunRequest]]
+    share_ns: float
+    left_ns: float = 0.0
+    sent: int = 0
+
+    def __post_init__(self) -> None:
+        self.left_ns = self.share_ns
+
+
+@dataclass(slots=True)
 class _Sweep:
     options: SweepOptions
     guess: Calibration | None = None
@@ -136,36 +175,56 @@ class _Sweep:
     """End of the last burst in the timeline of all bursts."""
 
     def run(self) -> Steps:
-        yield from self._phase(SweepPhase.PROMPTS, self._prompt_lengths())
-        yield from self._phase(SweepPhase.CONCURRENCY, self._concurrencies())
-        yield from self._phase(SweepPhase.CONTEXTS, self._long_contexts())
+        prompts = self._phase(SweepPhase.PROMPTS, self._prompt_lengths())
+        # Without a first guess, it is unknown whether a burst of other requests fits into the time.
+        yield from self._send_next(prompts)
+        yield from self._take_turns(
+            prompts,
+            self._phase(SweepPhase.CONCURRENCY, self._concurrencies()),
+            self._phase(SweepPhase.CONTEXTS, self._long_contexts()),
+        )
         self.together = len(self.requests)
+        load = self._mixed(SweepPhase.UNSEEN)
+        first = yield load
         measured = yield self._mixed(SweepPhase.MIXED)
         self._record(measured)
+        unseen = first, (yield load)
         calibration = _rounded(self._final_fit())
-        self.guess = calibration
-        unseen = yield self._mixed(SweepPhase.UNSEEN)
-        predicted = replay(calibration.profile, unseen.requests, overhead_ns=calibration.overhead_ns)
+        predicted = (
+            tuple(replay(calibration.profile, each.requests, overhead_ns=calibration.overhead_ns)) for each in unseen
+        )
         return SweepResult(calibration, unseen, tuple(predicted))
 
     # ---------------------------------------------------------------------------------------------------- the phases
 
-    def _phase(
-        self, phase: SweepPhase, bursts: Iterator[Sequence[RunRequest]]
-    ) -> Generator[Burst, MeasuredBurst, None]:
-        share_ns = self.options.seconds * SHARES[phase] * SECOND
-        left_ns, sent = share_ns, 0
-        for requests in bursts:
-            if self.guess is not None and self._duration_ns(requests) > min(left_ns, share_ns * BURST_SHARE_MAX):
+    def _phase(self, name: SweepPhase, bursts: Iterator[Sequence[RunRequest]]) -> _Phase:
+        return _Phase(name, bursts, share_ns=self.options.seconds * SHARES[name] * SECOND)
+
+    def _take_turns(self, *phases: _Phase) -> Generator[Burst, MeasuredBurst, None]:
+        left = list(phases)
+        while left:
+            for phase in tuple(left):
+                if not (yield from self._send_next(phase)):
+                    left.remove(phase)
+        for phase in phases:
+            if not phase.sent:
+                raise CalibrationError(
+                    f"no request fits into the {phase.share_ns / SECOND:.0f} s for the phase {phase.name}; "
+                    "raise --seconds"
+                )
+
+    def _send_next(self, phase: _Phase) -> Generator[Burst, MeasuredBurst, bool]:
+        """Sends the phase's next burst that fits into its time. Returns False if there is none."""
+        for requests in phase.bursts:
+            limit_ns = min(phase.left_ns, phase.share_ns * BURST_SHARE_MAX)
+            if self.guess is not None and self._duration_ns(requests) > limit_ns:
                 continue
-            measured = yield Burst(phase, tuple(requests))
+            measured = yield Burst(phase.name, tuple(requests))
             self._record(measured)
-            left_ns -= measured.end
-            sent += 1
-        if not sent:
-            raise CalibrationError(
-                f"no request fits into the {share_ns / SECOND:.0f} s for the phase {phase}; raise --seconds"
-            )
+            phase.left_ns -= measured.end
+            phase.sent += 1
+            return True
+        return False
 
     def _prompt_lengths(self) -> Iterator[list[RunRequest]]:
         """Single requests, short prompts first."""
