@@ -11,7 +11,7 @@ from headgate.model.engine_profile import H200_LLAMA_8B, TINY, EngineProfile
 from headgate.model.units import MILLISECOND, SECOND, Duration, Instant
 from headgate.planning.accuracy import relative_errors
 from headgate.planning.calibration import PARAMETERS, CalibrationError
-from headgate.planning.engine_replay import TokenTimes, replay
+from headgate.planning.engine_replay import RunRequest, TokenTimes, replay
 from headgate.planning.sweep import SHARES, Burst, MeasuredBurst, SweepOptions, SweepPhase, SweepResult, sweep
 
 OVERHEAD_NS = Duration(900_000)
@@ -137,6 +137,27 @@ def test_late_responses_of_a_busy_machine_hardly_change_the_profile() -> None:
 
     fitted = {each: getattr(found, each) for each in PARAMETERS}
     assert fitted == {each: pytest.approx(getattr(SLOW, each), rel=0.1) for each in PARAMETERS}
+
+
+def test_short_requests_count_even_if_the_speed_of_the_engine_varies() -> None:
+    speeds = Random(7)
+    steps = sweep(options_for(SLOW, 90.0, known=True))
+    burst = next(steps)
+    while True:
+        by = speeds.lognormvariate(0, 0.25)
+        true = replace(SLOW, **{each: round(getattr(SLOW, each) * by) for each in PARAMETERS})
+        try:
+            burst = steps.send(measured_by(true, burst))
+        except StopIteration as end:
+            result: SweepResult = end.value
+            break
+
+    short = [RunRequest(Instant(0), 32, 8)]
+    [true_times] = replay(SLOW, short, overhead_ns=OVERHEAD_NS)
+    [found_times] = replay(result.calibration.profile, short, overhead_ns=result.calibration.overhead_ns)
+    assert found_times.first_token_at == pytest.approx(true_times.first_token_at, rel=0.2)
+    assert found_times.last_token_at == pytest.approx(true_times.last_token_at, rel=0.2)
+    assert result.calibration.overhead_ns < 10 * MILLISECOND
 
 
 def test_sweep_is_deterministic() -> None:

@@ -23,7 +23,7 @@ from typing import Final
 from headgate.model.engine_profile import EngineProfile
 from headgate.model.units import MILLISECOND, SECOND, Duration, Instant
 from headgate.planning.accuracy import latency_stats, relative_errors
-from headgate.planning.calibration import PARAMETERS, Calibration, CalibrationError, fit, initial_profile
+from headgate.planning.calibration import HUBER_DELTA, PARAMETERS, Calibration, CalibrationError, fit, initial_profile
 from headgate.planning.engine_replay import RunRequest, TokenTimes, replay
 
 
@@ -58,7 +58,7 @@ KV_SHARE_MAX: Final = 0.8
 """Maximum share of the KV cache that a burst fills, so that the engine preempts no sequence."""
 LOADS: Final = MappingProxyType({SweepPhase.MIXED: 0.6, SweepPhase.UNSEEN: 0.5})
 """Arrival rate of a mixed load relative to the engine's throughput."""
-REQUESTS_MIN: Final = 20
+REQUESTS_MIN: Final = 10
 REQUESTS_WANTED: Final = 60
 REQUESTS_MAX: Final = 200
 """Minimum, desired and maximum number of requests in a mixed load."""
@@ -401,12 +401,20 @@ class _Sweep:
         )
 
     def _noise_ns(self, guess: Calibration) -> float:
-        """Median error of the guess's TTFTs for requests that were alone. No profile explains how they vary."""
+        """Typical delay of a response that no profile explains, from the TTFTs of requests that were alone.
+
+        An engine whose speed varies has errors that grow with the TTFT. They say nothing about short requests, so only
+        the shorter half counts, and less so if the relative errors of all requests are large.
+        """
         alone = [(self.requests[each], self.token_times[each]) for each in self.alone]
         made = replay(guess.profile, [request for request, _ in alone], overhead_ns=guess.overhead_ns)
-        return median(
-            abs(own.first_token_at - times.first_token_at) for (_, times), own in zip(alone, made, strict=True)
+        errors = sorted(
+            (times.first_token_at - request.arrived_at, abs(own.first_token_at - times.first_token_at))
+            for (request, times), own in zip(alone, made, strict=True)
         )
+        delay_ns = median(error for _, error in errors[: (len(errors) + 1) // 2])
+        variation = median(error / ttft for ttft, error in errors)
+        return delay_ns * min(1.0, HUBER_DELTA / variation) if variation else delay_ns
 
 
 def _rounded(calibration: Calibration) -> Calibration:

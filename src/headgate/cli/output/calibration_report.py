@@ -57,12 +57,19 @@ class CalibrationReport:
 
     def warnings(self) -> list[str]:
         """Everything that makes the profile doubtful."""
-        worst = max(self.errors, key=lambda name: abs(self.errors[name]))
-        wrong = (
-            f"the prediction of the unseen load is wrong by up to {self.worst_error:.0%} ({_label(worst)}); repeat the "
-            "calibration with a higher --seconds on an idle engine, and check its limits above"
-        )
-        return [*self.problems, *([wrong] if self.worst_error > ERROR_MAX else [])]
+        return [*self.problems, *([self._error_warning()] if self.worst_error > ERROR_MAX else [])]
+
+    def _error_warning(self) -> str:
+        errors, repeats = self.errors, self.repeat_errors
+        worst, varied = (max(each, key=lambda name: abs(each[name])) for each in (errors, repeats))
+        wrong = f"the prediction of the unseen load is wrong by up to {self.worst_error:.0%} ({_label(worst)})"
+        if abs(repeats[varied]) >= self.worst_error:
+            return (
+                f"{wrong}, but the same load sent twice differs by up to {abs(repeats[varied]):.0%} "
+                f"({_label(varied)}), so the engine's speed varies; stop other work on its machine and repeat the "
+                "calibration with a higher --seconds"
+            )
+        return f"{wrong}; repeat the calibration with a higher --seconds on an idle engine, and check its limits above"
 
 
 def render(report: CalibrationReport, file: str | None, width: int) -> str:
