@@ -18,7 +18,7 @@ import resource
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -109,7 +109,7 @@ def _engines(text: str) -> list[str]:
 
 
 @contextmanager
-def _engine(name: str, true: EngineProfile) -> Iterator[tuple[str, str]]:
+def _engine(name: str, true: EngineProfile) -> Generator[tuple[str, str]]:
     """The engine's URL and model."""
     match name:
         case "vllm":
@@ -140,7 +140,7 @@ def _calibrated(url: str, model: str, name: str, seconds: float) -> dict[str, An
 
 
 @contextmanager
-def _other_work(name: str) -> Iterator[None]:
+def _other_work(name: str) -> Generator[None]:
     """Prints how much CPU time other processes used meanwhile. They slow down an engine on a CPU."""
     cores = range(os.cpu_count() or 1)
     start_ns, own = monotonic_ns(), cpu_times(family_of(os.getpid()))

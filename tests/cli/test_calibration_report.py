@@ -3,9 +3,9 @@
 from headgate.cli.output.calibration_report import FIGURES, CalibrationReport, render, report_json
 from headgate.model.engine_profile import TINY
 from headgate.model.units import MILLISECOND, SECOND, Instant
+from headgate.planning.bursts import MeasuredBurst, SweepResult
 from headgate.planning.calibration import Calibration
 from headgate.planning.engine_replay import RunRequest, TokenTimes
-from headgate.planning.sweep import MeasuredBurst, SweepResult
 
 REQUESTS = tuple(RunRequest(Instant(number * SECOND), 100, 11) for number in range(20))
 

@@ -10,9 +10,10 @@ import pytest
 from headgate.model.engine_profile import H200_LLAMA_8B, TINY, EngineProfile
 from headgate.model.units import MILLISECOND, SECOND, Duration, Instant
 from headgate.planning.accuracy import relative_errors
+from headgate.planning.bursts import Burst, MeasuredBurst, SweepPhase, SweepResult
 from headgate.planning.calibration import PARAMETERS, CalibrationError
 from headgate.planning.engine_replay import RunRequest, TokenTimes, replay
-from headgate.planning.sweep import SHARES, Burst, MeasuredBurst, SweepOptions, SweepPhase, SweepResult, sweep
+from headgate.planning.sweep import SHARES, SweepOptions, sweep
 
 OVERHEAD_NS = Duration(900_000)
 SLOW = EngineProfile(

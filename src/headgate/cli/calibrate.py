@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from headgate.cli.output.calibration_report import CalibrationReport
-    from headgate.planning.sweep import Burst, MeasuredBurst, Steps, SweepResult
+    from headgate.planning.bursts import Burst, MeasuredBurst, SweepResult
+    from headgate.planning.sweep import Steps
 
 EPILOG = """\
 The sweep sends requests with distinct prompts in bursts: prompt lengths, concurrency, long contexts and a mixed load.

@@ -12,7 +12,6 @@ between the two shows how much the engine's latencies vary by themselves, which 
 
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
 from itertools import count, takewhile
 from math import exp, log
 from random import Random
@@ -22,18 +21,9 @@ from typing import Final
 
 from headgate.model.engine_profile import EngineProfile
 from headgate.model.units import MILLISECOND, SECOND, Duration, Instant
-from headgate.planning.accuracy import latency_stats, relative_errors
+from headgate.planning.bursts import Burst, MeasuredBurst, SweepPhase, SweepResult
 from headgate.planning.calibration import HUBER_DELTA, PARAMETERS, Calibration, CalibrationError, fit, initial_profile
 from headgate.planning.engine_replay import RunRequest, TokenTimes, replay
-
-
-class SweepPhase(StrEnum):
-    PROMPTS = "prompt lengths"
-    CONCURRENCY = "concurrency"
-    CONTEXTS = "long contexts"
-    UNSEEN = "unseen load"
-    MIXED = "mixed load"
-
 
 SHARES: Final = MappingProxyType(
     {
@@ -76,53 +66,6 @@ CHUNK_TOKENS: Final = (64, 128, 256, 512, 1_024, 2_048, 4_096, 8_192, 16_384)
 """Chunk sizes to try if the engine's is unknown."""
 _PAUSE_NS: Final = SECOND
 """Pause between two bursts in the replayed timeline, in which the engine is idle."""
-
-
-@dataclass(frozen=True, slots=True)
-class Burst:
-    phase: SweepPhase
-    requests: tuple[RunRequest, ...]
-    """Requests by arrival, relative to the start of the burst."""
-
-
-@dataclass(frozen=True, slots=True)
-class MeasuredBurst:
-    """A burst as it was sent: with the actual arrival times and token counts."""
-
-    requests: tuple[RunRequest, ...]
-    token_times: tuple[TokenTimes, ...]
-
-    @property
-    def end(self) -> Instant:
-        return max(each.last_token_at for each in self.token_times)
-
-
-@dataclass(frozen=True, slots=True)
-class SweepResult:
-    calibration: Calibration
-    unseen: tuple[MeasuredBurst, MeasuredBurst]
-    """The unseen load, sent twice."""
-    predicted: tuple[tuple[TokenTimes, ...], ...]
-    """Simulated responses to each repetition. Its measured responses are not used."""
-
-    @property
-    def unseen_requests(self) -> list[RunRequest]:
-        """Requests of all repetitions."""
-        return [request for each in self.unseen for request in each.requests]
-
-    @property
-    def measured_stats(self) -> dict[str, float]:
-        return latency_stats(self.unseen_requests, [times for each in self.unseen for times in each.token_times])
-
-    @property
-    def predicted_stats(self) -> dict[str, float]:
-        return latency_stats(self.unseen_requests, [times for each in self.predicted for times in each])
-
-    @property
-    def repeat_errors(self) -> dict[str, float]:
-        """Error of predicting the second repetition with the measured latencies of the first."""
-        first, second = (latency_stats(each.requests, each.token_times) for each in self.unseen)
-        return relative_errors(second, first)
 
 
 Steps = Generator[Burst, MeasuredBurst, SweepResult]

@@ -15,9 +15,9 @@ from headgate.loadtest.senders import Sender, TokenRange
 from headgate.loadtest.target import TargetUrl
 from headgate.model.ticket import Api
 from headgate.model.units import SECOND, Instant
+from headgate.planning.bursts import Burst, MeasuredBurst, SweepPhase
 from headgate.planning.calibration import CalibrationError
 from headgate.planning.engine_replay import RunRequest, TokenTimes
-from headgate.planning.sweep import Burst, MeasuredBurst, SweepPhase
 from headgate.wire.escape import escaped
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import Final
 from headgate.config.engine_profiles import profile_text, speed_figures
 from headgate.model.engine_profile import EngineProfile
 from headgate.planning.accuracy import relative_errors
-from headgate.planning.sweep import SweepResult
+from headgate.planning.bursts import SweepResult
 from headgate.simulation.report.text_table import render_table
 
 FIGURES: Final = ("ttft_p50", "ttft_p95", "tpot_p50", "tpot_p95", "e2e_p50", "e2e_p95")
