@@ -6,21 +6,28 @@
 prediction of an unseen mixed load: TTFT, time per output token and end-to-end latency, p50 and p95. The simulated
 engine has a known profile, so its figure is the worst error of the five fitted time parameters. A table is written to
 stdout, followed by the worst errors as JSON on the last line. Engines that were not selected are null.
+
+The table shows next to each error how much the measured latency changed when the same load was sent again, the load
+average, and the CPU time that other processes used. An engine on a CPU shares its cores with them.
 """
 
 import argparse
 import json
+import os
+import resource
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from time import monotonic_ns
 from types import MappingProxyType
 from typing import Any, Final
 
 from bench.cli import print_progress, report_problem, stop_cleanly_on_sigterm
+from bench.cpu_cores import core_busy_ns, cpu_ns_between, cpu_times, family_of
 from headgate.config.engine_profiles import profile_text
 from headgate.model.engine_profile import EngineProfile
 from testing.processes import ProcessFailedError
@@ -45,6 +52,14 @@ TRUE: Final = EngineProfile(
 """Profile in which every parameter matters, and with steps that are long compared with the timers of a busy machine."""
 PARAMETERS: Final = ("step_ps", "prefill_token_ps", "decode_sequence_ps", "kv_token_ps", "attention_ps")
 SEQUENCES: Final = MappingProxyType({"vllm": 8, "llamacpp": 4, "simulated": 16})
+SETTINGS: Final[Mapping[str, Sequence[str]]] = MappingProxyType(
+    {
+        "vllm": ("--chunk-tokens", "2048", "--no-async-scheduling"),
+        "llamacpp": ("--chunk-tokens", "512", "--no-async-scheduling"),
+        "simulated": (),
+    }
+)
+"""Known settings of the engines' schedulers. Those of the simulated engine are fitted."""
 SECONDS: Final = 180.0
 SMOKE_SECONDS: Final = 10.0
 SMOKE_SPEED_UP: Final = 20
@@ -61,8 +76,8 @@ def main(words: Sequence[str] | None = None) -> int:
     worst = dict[str, float | None].fromkeys(LIMITS)
     for name in arguments.engines:
         try:
-            with _engine(name, true) as (url, model):
-                page = _calibrated(url, model, SMOKE_SECONDS if arguments.smoke else arguments.seconds, SEQUENCES[name])
+            with _engine(name, true) as (url, model), _other_work(name):
+                page = _calibrated(url, model, name, SMOKE_SECONDS if arguments.smoke else arguments.seconds)
         except (CalibrationFailed, ProcessFailedError) as error:
             return report_problem("calibrate-live", f"{name}: {error}")
         errors = _parameter_errors(page, true) if name == "simulated" else page["unseen"]["errors"]
@@ -94,11 +109,12 @@ def _engines(text: str) -> list[str]:
 
 
 @contextmanager
-def _engine(name: str, true: EngineProfile) -> Iterator[tuple[str, str]]:
+def _engine(name: str, true: EngineProfile) -> Generator[tuple[str, str]]:
     """The engine's URL and model."""
     match name:
         case "vllm":
-            with vllm(max_num_seqs=SEQUENCES[name]) as engine:
+            # The polling process would compete with the measuring one for the second core.
+            with vllm(max_num_seqs=SEQUENCES[name], polling=False) as engine:
                 yield engine.url, engine.model
         case "llamacpp":
             with llamacpp(parallel=SEQUENCES[name], batch=512) as engine:
@@ -111,9 +127,9 @@ def _engine(name: str, true: EngineProfile) -> Iterator[tuple[str, str]]:
                     yield urls[0], true.name
 
 
-def _calibrated(url: str, model: str, seconds: float, sequences: int) -> dict[str, Any]:
+def _calibrated(url: str, model: str, name: str, seconds: float) -> dict[str, Any]:
     command = [*HEADGATE, "calibrate", "--url", url, "--model", model, "--seconds", f"{seconds:g}", "--json"]
-    command += ["--sequences-max", str(sequences), "--seed", "1"]
+    command += ["--sequences-max", str(SEQUENCES[name]), "--seed", "1", *SETTINGS[name]]
     ended = subprocess.run(command, check=False, capture_output=True, text=True)
     if not ended.stdout:
         raise CalibrationFailed("".join(ended.stderr.splitlines()[-1:]))
@@ -121,6 +137,25 @@ def _calibrated(url: str, model: str, seconds: float, sequences: int) -> dict[st
     for warning in page["warnings"]:
         print_progress(f"warning: {warning}")
     return page
+
+
+@contextmanager
+def _other_work(name: str) -> Generator[None]:
+    """Prints how much CPU time other processes used meanwhile. They slow down an engine on a CPU."""
+    cores = range(os.cpu_count() or 1)
+    start_ns, own = monotonic_ns(), cpu_times(family_of(os.getpid()))
+    busy_ns, ended_s = sum(map(core_busy_ns, cores)), _ended_children_s()
+    yield
+    other_ns = sum(map(core_busy_ns, cores)) - busy_ns - round((_ended_children_s() - ended_s) * 1e9)
+    other_ns -= cpu_ns_between(own, cpu_times(family_of(os.getpid())))
+    share = max(0, other_ns) / (monotonic_ns() - start_ns)
+    load = ", ".join(f"{each:.1f}" for each in os.getloadavg())
+    print(f"{name}: other processes used {share:.0%} of a core on average, load average {load}")
+
+
+def _ended_children_s() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def _parameter_errors(page: Mapping[str, Any], true: EngineProfile) -> dict[str, float]:
@@ -134,8 +169,10 @@ def _fast(profile: EngineProfile) -> EngineProfile:
 
 def _show(name: str, page: Mapping[str, Any], errors: Mapping[str, float]) -> None:
     print(f"{name}: {page['engine']}, {page['requests']} requests, overhead {page['overhead_ms']:g} ms")
+    repeats: dict[str, float] = page["unseen"]["repeat_errors"]
     for figure, error in errors.items():
-        print(f"  {figure:<20}{error:>+9.1%}")
+        twice = f"   same load twice: {repeats[figure]:+.1%}" if figure in repeats else ""
+        print(f"  {figure:<20}{error:>+9.1%}{twice}")
     sys.stdout.flush()
 
 

@@ -84,8 +84,12 @@ def vllm(
     adapters: Mapping[str, Path] | None = None,
     max_loras: int = 2,
     convert: str | None = None,
+    polling: bool = True,
 ) -> Generator[RealEngine]:
     """vLLM on CPU with at most `max_num_seqs` concurrent requests. `tiny` is fast but produces meaningless text.
+
+    By default, vLLM on CPU computes in a process of its own and polls for its results, which keeps a second core busy
+    all the time. Without `polling`, it computes in the process of its scheduler.
 
     With `adapters`, it has these LoRA adapters by name, and others can be loaded. With `convert`, the model is
     converted to a pooling model of this kind, for instance `embed`.
@@ -100,8 +104,11 @@ def vllm(
             *("--scheduling-policy", "priority", "--enable-prefix-caching", "--enforce-eager"),
             *(("--runner", "pooling", "--convert", convert) if convert else ()),
             *(() if convert else ("--enable-auto-tool-choice", "--tool-call-parser", "hermes")),
+            *(() if polling else ("--distributed-executor-backend", "uni")),
         ]
         variables = vllm_variables(folder)
+        if not polling:  # Otherwise vLLM replaces the executor.
+            variables["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
         if adapters is not None:
             modules = [f"{name}={path}" for name, path in adapters.items()]
             command += ["--enable-lora", "--max-loras", max_loras, "--max-lora-rank", 8, "--lora-modules", *modules]

@@ -48,6 +48,7 @@ def test_live_engine_is_measured_and_its_profile_can_be_simulated(headgate: Head
         "block_tokens": "assumed",
     }
     assert list(page["unseen"]["errors"]) == ["ttft_p50", "ttft_p95", "tpot_p50", "tpot_p95", "e2e_p50", "e2e_p95"]
+    assert page["unseen"]["repeat_errors"].keys() == page["unseen"]["errors"].keys()
     assert said.code == (1 if page["warnings"] else 0)
     assert "wrote mine.yaml" in said.err
     profile = read_profile(tmp_path / "mine.yaml")
@@ -92,6 +93,16 @@ def test_engine_that_rejects_ignore_eos_is_asked_without_it(headgate: Headgate) 
         bodies = [json.loads(each.raw) for each in engine.requests]
 
     assert [each.get("ignore_eos") for each in bodies] == [True, None, None]
+    assert "status 500" in ended.err
+
+
+def test_engine_without_completions_gets_chat_requests(headgate: Headgate) -> None:
+    with served(FakeEngine()) as engine:
+        engine.script += [Behaviour(status=404), Behaviour(tokens=8), Behaviour(status=500)]
+        ended = headgate("calibrate", "--url", engine.url, "--model", "fake", *LIMITS)
+        paths = [each.path for each in engine.requests]
+
+    assert paths == ["/v1/completions", "/v1/chat/completions", "/v1/chat/completions"]
     assert "status 500" in ended.err
 
 

@@ -9,10 +9,11 @@ import pytest
 
 from headgate.model.engine_profile import H200_LLAMA_8B, TINY, EngineProfile
 from headgate.model.units import MILLISECOND, SECOND, Duration, Instant
-from headgate.planning.accuracy import latency_stats, relative_errors
+from headgate.planning.accuracy import relative_errors
+from headgate.planning.bursts import Burst, MeasuredBurst, SweepPhase, SweepResult
 from headgate.planning.calibration import PARAMETERS, CalibrationError
-from headgate.planning.engine_replay import TokenTimes, replay
-from headgate.planning.sweep import SHARES, Burst, MeasuredBurst, SweepOptions, SweepPhase, SweepResult, sweep
+from headgate.planning.engine_replay import RunRequest, TokenTimes, replay
+from headgate.planning.sweep import SHARES, SweepOptions, sweep
 
 OVERHEAD_NS = Duration(900_000)
 SLOW = EngineProfile(
@@ -74,11 +75,13 @@ def sweep_of(name: str) -> tuple[list[Burst], SweepResult]:
     return run_sweep(true, options_for(true, seconds, known=name != "asynchronous"))
 
 
+@cache
+def noisy_sweep() -> SweepResult:
+    return run_sweep(SLOW, options_for(SLOW, 90.0, known=True), noise=Random(4))[1]
+
+
 def worst_error(result: SweepResult) -> float:
-    errors = relative_errors(
-        latency_stats(result.unseen.requests, result.unseen.token_times),
-        latency_stats(result.unseen.requests, result.predicted),
-    )
+    errors = relative_errors(result.measured_stats, result.predicted_stats)
     return max(abs(each) for each in errors.values())
 
 
@@ -104,15 +107,58 @@ def test_bursts_stay_within_the_time_and_the_limits() -> None:
         assert max(each.prompt_tokens + each.output_tokens for each in burst.requests) <= true.context_tokens
         assert len(burst.requests) <= 16 or burst.phase in (SweepPhase.MIXED, SweepPhase.UNSEEN)
     assert list(used) == list(SweepPhase)
+    used[SweepPhase.UNSEEN] //= 2
     # Until the first fits, durations are only roughly known, and the last responses of a mixed load come after it.
     assert all(used[phase] < 1.25 * share * seconds * SECOND for phase, share in SHARES.items())
 
 
+def test_phases_take_turns_so_that_a_slow_minute_affects_all_of_them() -> None:
+    bursts, _ = sweep_of("slow")
+
+    phases = [burst.phase for burst in bursts]
+    assert phases[:7] == [SweepPhase.PROMPTS, *[SweepPhase.PROMPTS, SweepPhase.CONCURRENCY, SweepPhase.CONTEXTS] * 2]
+    assert phases[-3:] == [SweepPhase.UNSEEN, SweepPhase.MIXED, SweepPhase.UNSEEN]
+
+
+def test_unseen_load_is_sent_twice_to_show_how_much_latencies_vary() -> None:
+    bursts, result = sweep_of("slow")
+
+    assert bursts[-1] == bursts[-3]
+    assert len(result.unseen_requests) == 2 * len(bursts[-1].requests)
+    # In virtual time, repeating a load repeats its latencies.
+    assert set(result.repeat_errors.values()) == {0.0}
+
+
+def test_repeat_errors_compare_the_two_unseen_loads() -> None:
+    assert 0 < max(abs(each) for each in noisy_sweep().repeat_errors.values()) < 0.1
+
+
 def test_late_responses_of_a_busy_machine_hardly_change_the_profile() -> None:
-    found = run_sweep(SLOW, options_for(SLOW, 90.0, known=True), noise=Random(4))[1].calibration.profile
+    found = noisy_sweep().calibration.profile
 
     fitted = {each: getattr(found, each) for each in PARAMETERS}
     assert fitted == {each: pytest.approx(getattr(SLOW, each), rel=0.1) for each in PARAMETERS}
+
+
+def test_short_requests_count_even_if_the_speed_of_the_engine_varies() -> None:
+    speeds = Random(7)
+    steps = sweep(options_for(SLOW, 90.0, known=True))
+    burst = next(steps)
+    while True:
+        by = speeds.lognormvariate(0, 0.25)
+        true = replace(SLOW, **{each: round(getattr(SLOW, each) * by) for each in PARAMETERS})
+        try:
+            burst = steps.send(measured_by(true, burst))
+        except StopIteration as end:
+            result: SweepResult = end.value
+            break
+
+    short = [RunRequest(Instant(0), 32, 8)]
+    [true_times] = replay(SLOW, short, overhead_ns=OVERHEAD_NS)
+    [found_times] = replay(result.calibration.profile, short, overhead_ns=result.calibration.overhead_ns)
+    assert found_times.first_token_at == pytest.approx(true_times.first_token_at, rel=0.2)
+    assert found_times.last_token_at == pytest.approx(true_times.last_token_at, rel=0.2)
+    assert result.calibration.overhead_ns < 10 * MILLISECOND
 
 
 def test_sweep_is_deterministic() -> None:
@@ -128,6 +174,6 @@ def test_engine_that_runs_one_sequence_is_measured_with_single_requests() -> Non
     alone = replace(TINY, sequences_max=1)
     bursts, result = run_sweep(alone, replace(options_for(alone, 30.0, known=True), concurrency_max=8))
 
-    assert {len(each.requests) for each in bursts[:-2]} == {1}
+    assert {len(each.requests) for each in bursts[:-3]} == {1}
     # Such an engine does not show how a step's time is divided between the step itself and its only sequence.
     assert worst_error(result) < 0.05

@@ -12,13 +12,15 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from headgate.cli.output.calibration_report import CalibrationReport
-    from headgate.planning.sweep import Burst, MeasuredBurst, Steps, SweepResult
+    from headgate.planning.bursts import Burst, MeasuredBurst, SweepResult
+    from headgate.planning.sweep import Steps
 
 EPILOG = """\
 The sweep sends requests with distinct prompts in bursts: prompt lengths, concurrency, long contexts and a mixed load.
-Then it predicts a mixed load that it has not seen, and prints the errors. The exit code is 1 if the engine cannot be
-measured or the profile is doubtful: the sender fell behind, the engine served other requests, or a prediction is wrong
-by more than 15 %. docs/guides/calibrate.md describes the method.
+It also sends another mixed load twice, predicts it without having seen its times, and prints the errors and how much
+the two repetitions differ. The exit code is 1 if the engine cannot be measured or the profile is doubtful: the sender
+fell behind, the engine served other requests, or a prediction is wrong by more than 15 %. docs/guides/calibrate.md
+describes the method.
 """
 SECONDS_DEFAULT = 120.0
 SECONDS_MIN = 5.0

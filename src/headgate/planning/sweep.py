@@ -4,11 +4,14 @@ The sweep is a generator without a clock or I/O. It yields one burst of requests
 responses. After each burst, it refits the profile and uses it to predict how long the next burst would take. A burst
 that would exceed its share of the time, the engine's limits or the permitted concurrency is not sent. A burst starts
 only after the previous one has ended, so bursts do not affect each other.
+
+The speed of some engines changes while they are measured, above all on a CPU. The phases therefore take turns, so that
+a slow minute does not look like the effect of one size. The unseen load is sent twice, some time apart. The difference
+between the two shows how much the engine's latencies vary by themselves, which no profile can predict.
 """
 
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
 from itertools import count, takewhile
 from math import exp, log
 from random import Random
@@ -18,28 +21,20 @@ from typing import Final
 
 from headgate.model.engine_profile import EngineProfile
 from headgate.model.units import MILLISECOND, SECOND, Duration, Instant
-from headgate.planning.calibration import PARAMETERS, Calibration, CalibrationError, fit, initial_profile
+from headgate.planning.bursts import Burst, MeasuredBurst, SweepPhase, SweepResult
+from headgate.planning.calibration import HUBER_DELTA, PARAMETERS, Calibration, CalibrationError, fit, initial_profile
 from headgate.planning.engine_replay import RunRequest, TokenTimes, replay
-
-
-class SweepPhase(StrEnum):
-    PROMPTS = "prompt lengths"
-    CONCURRENCY = "concurrency"
-    CONTEXTS = "long contexts"
-    MIXED = "mixed load"
-    UNSEEN = "unseen load"
-
 
 SHARES: Final = MappingProxyType(
     {
         SweepPhase.PROMPTS: 0.15,
-        SweepPhase.CONCURRENCY: 0.15,
+        SweepPhase.CONCURRENCY: 0.1,
         SweepPhase.CONTEXTS: 0.25,
+        SweepPhase.UNSEEN: 0.15,
         SweepPhase.MIXED: 0.2,
-        SweepPhase.UNSEEN: 0.25,
     }
 )
-"""Share of the time for each phase."""
+"""Share of the time for each phase. The unseen load is sent twice."""
 BURST_SHARE_MAX: Final = 0.5
 """Maximum duration of one burst relative to its phase. The rest leaves room for other sizes."""
 PROMPT_TOKENS_MIN: Final = 32
@@ -53,7 +48,7 @@ KV_SHARE_MAX: Final = 0.8
 """Maximum share of the KV cache that a burst fills, so that the engine preempts no sequence."""
 LOADS: Final = MappingProxyType({SweepPhase.MIXED: 0.6, SweepPhase.UNSEEN: 0.5})
 """Arrival rate of a mixed load relative to the engine's throughput."""
-REQUESTS_MIN: Final = 20
+REQUESTS_MIN: Final = 10
 REQUESTS_WANTED: Final = 60
 REQUESTS_MAX: Final = 200
 """Minimum, desired and maximum number of requests in a mixed load."""
@@ -71,33 +66,6 @@ CHUNK_TOKENS: Final = (64, 128, 256, 512, 1_024, 2_048, 4_096, 8_192, 16_384)
 """Chunk sizes to try if the engine's is unknown."""
 _PAUSE_NS: Final = SECOND
 """Pause between two bursts in the replayed timeline, in which the engine is idle."""
-
-
-@dataclass(frozen=True, slots=True)
-class Burst:
-    phase: SweepPhase
-    requests: tuple[RunRequest, ...]
-    """Requests by arrival, relative to the start of the burst."""
-
-
-@dataclass(frozen=True, slots=True)
-class MeasuredBurst:
-    """A burst as it was sent: with the actual arrival times and token counts."""
-
-    requests: tuple[RunRequest, ...]
-    token_times: tuple[TokenTimes, ...]
-
-    @property
-    def end(self) -> Instant:
-        return max(each.last_token_at for each in self.token_times)
-
-
-@dataclass(frozen=True, slots=True)
-class SweepResult:
-    calibration: Calibration
-    unseen: MeasuredBurst
-    predicted: tuple[TokenTimes, ...]
-    """Simulated responses to the unseen load. Its measured responses are not used."""
 
 
 Steps = Generator[Burst, MeasuredBurst, SweepResult]
@@ -123,6 +91,20 @@ def sweep(options: SweepOptions) -> Steps:
 
 
 @dataclass(slots=True)
+class _Phase:
+    """Bursts of one phase and the time left for them."""
+
+    name: SweepPhase
+    bursts: Iterator[Sequence[RunRequest]]
+    share_ns: float
+    left_ns: float = 0.0
+    sent: int = 0
+
+    def __post_init__(self) -> None:
+        self.left_ns = self.share_ns
+
+
+@dataclass(slots=True)
 class _Sweep:
     options: SweepOptions
     guess: Calibration | None = None
@@ -136,36 +118,56 @@ class _Sweep:
     """End of the last burst in the timeline of all bursts."""
 
     def run(self) -> Steps:
-        yield from self._phase(SweepPhase.PROMPTS, self._prompt_lengths())
-        yield from self._phase(SweepPhase.CONCURRENCY, self._concurrencies())
-        yield from self._phase(SweepPhase.CONTEXTS, self._long_contexts())
+        prompts = self._phase(SweepPhase.PROMPTS, self._prompt_lengths())
+        # Without a first guess, it is unknown whether a burst of other requests fits into the time.
+        yield from self._send_next(prompts)
+        yield from self._take_turns(
+            prompts,
+            self._phase(SweepPhase.CONCURRENCY, self._concurrencies()),
+            self._phase(SweepPhase.CONTEXTS, self._long_contexts()),
+        )
         self.together = len(self.requests)
+        load = self._mixed(SweepPhase.UNSEEN)
+        first = yield load
         measured = yield self._mixed(SweepPhase.MIXED)
         self._record(measured)
+        unseen = first, (yield load)
         calibration = _rounded(self._final_fit())
-        self.guess = calibration
-        unseen = yield self._mixed(SweepPhase.UNSEEN)
-        predicted = replay(calibration.profile, unseen.requests, overhead_ns=calibration.overhead_ns)
+        predicted = (
+            tuple(replay(calibration.profile, each.requests, overhead_ns=calibration.overhead_ns)) for each in unseen
+        )
         return SweepResult(calibration, unseen, tuple(predicted))
 
     # ---------------------------------------------------------------------------------------------------- the phases
 
-    def _phase(
-        self, phase: SweepPhase, bursts: Iterator[Sequence[RunRequest]]
-    ) -> Generator[Burst, MeasuredBurst, None]:
-        share_ns = self.options.seconds * SHARES[phase] * SECOND
-        left_ns, sent = share_ns, 0
-        for requests in bursts:
-            if self.guess is not None and self._duration_ns(requests) > min(left_ns, share_ns * BURST_SHARE_MAX):
+    def _phase(self, name: SweepPhase, bursts: Iterator[Sequence[RunRequest]]) -> _Phase:
+        return _Phase(name, bursts, share_ns=self.options.seconds * SHARES[name] * SECOND)
+
+    def _take_turns(self, *phases: _Phase) -> Generator[Burst, MeasuredBurst, None]:
+        left = list(phases)
+        while left:
+            for phase in tuple(left):
+                if not (yield from self._send_next(phase)):
+                    left.remove(phase)
+        for phase in phases:
+            if not phase.sent:
+                raise CalibrationError(
+                    f"no request fits into the {phase.share_ns / SECOND:.0f} s for the phase {phase.name}; "
+                    "raise --seconds"
+                )
+
+    def _send_next(self, phase: _Phase) -> Generator[Burst, MeasuredBurst, bool]:
+        """Sends the phase's next burst that fits into its time. Returns False if there is none."""
+        for requests in phase.bursts:
+            limit_ns = min(phase.left_ns, phase.share_ns * BURST_SHARE_MAX)
+            if self.guess is not None and self._duration_ns(requests) > limit_ns:
                 continue
-            measured = yield Burst(phase, tuple(requests))
+            measured = yield Burst(phase.name, tuple(requests))
             self._record(measured)
-            left_ns -= measured.end
-            sent += 1
-        if not sent:
-            raise CalibrationError(
-                f"no request fits into the {share_ns / SECOND:.0f} s for the phase {phase}; raise --seconds"
-            )
+            phase.left_ns -= measured.end
+            phase.sent += 1
+            return True
+        return False
 
     def _prompt_lengths(self) -> Iterator[list[RunRequest]]:
         """Single requests, short prompts first."""
@@ -342,12 +344,20 @@ class _Sweep:
         )
 
     def _noise_ns(self, guess: Calibration) -> float:
-        """Median error of the guess's TTFTs for requests that were alone. No profile explains how they vary."""
+        """Typical delay of a response that no profile explains, from the TTFTs of requests that were alone.
+
+        An engine whose speed varies has errors that grow with the TTFT. They say nothing about short requests, so only
+        the shorter half counts, and less so if the relative errors of all requests are large.
+        """
         alone = [(self.requests[each], self.token_times[each]) for each in self.alone]
         made = replay(guess.profile, [request for request, _ in alone], overhead_ns=guess.overhead_ns)
-        return median(
-            abs(own.first_token_at - times.first_token_at) for (_, times), own in zip(alone, made, strict=True)
+        errors = sorted(
+            (times.first_token_at - request.arrived_at, abs(own.first_token_at - times.first_token_at))
+            for (request, times), own in zip(alone, made, strict=True)
         )
+        delay_ns = median(error for _, error in errors[: (len(errors) + 1) // 2])
+        variation = median(error / ttft for ttft, error in errors)
+        return delay_ns * min(1.0, HUBER_DELTA / variation) if variation else delay_ns
 
 
 def _rounded(calibration: Calibration) -> Calibration:

@@ -13,10 +13,11 @@ from headgate.loadtest.load_test import LoadTest, LoadTestPlan
 from headgate.loadtest.schedule import Schedule
 from headgate.loadtest.senders import Sender, TokenRange
 from headgate.loadtest.target import TargetUrl
+from headgate.model.ticket import Api
 from headgate.model.units import SECOND, Instant
+from headgate.planning.bursts import Burst, MeasuredBurst, SweepPhase
 from headgate.planning.calibration import CalibrationError
 from headgate.planning.engine_replay import RunRequest, TokenTimes
-from headgate.planning.sweep import Burst, MeasuredBurst, SweepPhase
 from headgate.wire.escape import escaped
 
 if TYPE_CHECKING:
@@ -88,6 +89,8 @@ class BurstSender:
     """Whether requests ask for outputs of exactly the maximum length."""
     requests: int = 0
     """Number of requests sent."""
+    _api: Api = Api.COMPLETIONS
+    """A chat template is the same beginning of every prompt, so its tokens would hit the engine's prefix cache."""
     _tokens_per_requested: float = 1.0
     _tokens_added: float = 0.0
     """Tokens that the engine adds to each prompt, such as its chat template."""
@@ -108,6 +111,9 @@ class BurstSender:
     async def _probe_once(self, length: int) -> list[_Line]:
         request = RunRequest(Instant(0), length, PROBE_OUTPUT)
         lines = await self._send([request])
+        if self._api is Api.COMPLETIONS and lines[0].status in (404, 405, 501):
+            self._api = Api.CHAT
+            lines = await self._send([request])
         if self.exact_output and lines[0].status in (400, 422):  # The engine does not know `ignore_eos`.
             self.exact_output = False
             lines = await self._send([request])
@@ -144,7 +150,7 @@ class BurstSender:
             target=self.target,
             model=self.model,
             schedule=schedule,
-            senders=(Sender(prompt=TokenRange(1, 1), output=TokenRange(1, 1), key=self.key),),
+            senders=(Sender(prompt=TokenRange(1, 1), output=TokenRange(1, 1), key=self.key, api=self._api),),
             seed=self.seed + SEEDS_APART * self._bursts,
             exact_output=self.exact_output,
             retries_max=0,
