@@ -55,9 +55,9 @@ are examples: replace them with your own. The page is written by this command, w
 
 1. **The day.** A sample of each model's requests shows the busiest ten minutes: those with the most engine time for the
    model's pool, those with the most requests for the cells, and those with the most streamed tokens for the gateways.
-2. **Cells.** The peak with headroom is divided among the fewest equal cells of at most 1,000 new streams per second.
-   Just above this rate, `just cell-streams` measured 0.59 of a core for the scheduler of a cell. It also measured a p99
-   of 41 ms from arrival to grant, which misses that benchmark's own target of 25 ms.
+2. **Cells.** The peak with headroom is divided among the fewest equal cells of at most 500 new streams per second. At
+   this rate, `just cell-streams --curve` measured a p99 of 15 ms from arrival to grant. At 1,000 per second, it was
+   41 ms, which misses that benchmark's own target of 25 ms.
 3. **Engines.** One cell is simulated request by request at its real size, with Headgate's scheduler, during the busiest
    time of all models together. The search finds the fewest engines of each pool that hold the objectives. All cells are
    like this one, so a volume of several cells has the economies of scale of one cell, not more.

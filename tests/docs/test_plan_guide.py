@@ -16,7 +16,7 @@ def test_example_is_the_output_of_its_command(
 ) -> None:
     monkeypatch.chdir(PROJECT)
     monkeypatch.setenv("COLUMNS", "100")
-    [command] = re.findall(r"^headgate (plan .*)$", PAGE, re.MULTILINE)
+    command, *_ = re.findall(r"^headgate (plan .*)$", PAGE, re.MULTILINE)
     [shown] = re.findall(r"It prints:\n\n```text\n(.*?)```", PAGE, re.DOTALL)
 
     assert main(shlex.split(command)) == 0

@@ -67,7 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--cell-requests-per-s",
         type=_positive,
         metavar="N",
-        help="Maximum requests per second of a cell, for --requests-per-day (default 1000, as measured).",
+        help="Maximum requests per second of a cell, for --requests-per-day (default 500, as measured).",
     )
     parser.add_argument(
         "--core-per-hour",

@@ -12,9 +12,9 @@ from headgate.model.units import ClassName, PoolName
 from headgate.planning.cases import CaseResult, Endpoints
 from headgate.planning.search import NoPlan
 
-PRECISION: Final = 0.02
-"""Precision of a pool's size. A pool of up to 50 endpoints is exact."""
-_GROWTH: Final = 1.25
+PRECISION: Final = 0.05
+"""Precision of a pool's size. A pool of fewer than 40 endpoints is exact."""
+_GROWTH: Final = 1.15
 _GROWTH_UNKNOWN: Final = 2.0
 """Growth of a pool that misses its objectives, with and without an estimate of its size."""
 _SHRINKAGE: Final = 0.85
