@@ -55,6 +55,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "record": "Record traffic as an anonymous trace that can be replayed.",
             "calibrate": "Measure an engine and write its profile, or compare two profiles.",
             "plan": "Find the fewest endpoints that hold the objectives, and their cost.",
+            "tune": "Find the settings whose change helps most, and the evidence for it.",
             "simulate": "Simulate traffic against a fleet in virtual time.",
             "loadtest": "Send open-loop traffic to a server and measure its latency.",
         },
