@@ -11,11 +11,13 @@ from enum import StrEnum
 from typing import Final
 
 from headgate.core.cost import cost_ns
+from headgate.model.outcome import Outcome
 from headgate.model.speed import EngineSpeed
 from headgate.model.units import MINUTE, SECOND, ClassName, Duration, EndpointId, Instant, PoolName
 from headgate.simulation.options import EngineSpec
 from headgate.simulation.report.latency_summary import percentile
 from headgate.simulation.report.report import SimulationReport
+from headgate.simulation.report.tally import RequestTally
 from headgate.simulation.virtual.host import VirtualHost
 from headgate.simulation.virtual.run_observer import FleetSample, PoolAttempts, RequestTrace, RunSummary
 from headgate.simulation.virtual.scenario import Scenario
@@ -77,6 +79,8 @@ class ClassResult:
     good: int
     waiting: int
     """Requests in the queue at the end of the window."""
+    response_tokens: float = 0.0
+    """Mean length of the completed responses. 0 if there are none."""
 
     @property
     def attainment(self) -> float:
@@ -255,7 +259,9 @@ class _CaseReport:
             arrivals=total.arrivals,
             tokens_served=total.tokens_served,
             classes={
-                name: ClassResult(group.tally.arrivals, group.tally.good, self._waiting.get(name, 0))
+                name: ClassResult(
+                    group.tally.arrivals, group.tally.good, self._waiting.get(name, 0), _response_tokens(group.tally)
+                )
                 for name, group in report.classes.items()
             },
             pools={each.name: self._pool(each.name) for each in self._scenario.policy.pools},
@@ -283,3 +289,8 @@ class _CaseReport:
             paid_ns=Duration(sum(account.paid_ns for account, _ in engines)),
             billed_nano_usd=report.billed_nano_usd[pool],
         )
+
+
+def _response_tokens(tally: RequestTally) -> float:
+    completed = tally.outcomes[Outcome.COMPLETED]
+    return tally.output_tokens / completed if completed else 0.0

@@ -1,0 +1,221 @@
+"""How well did a run keep the promise, and is one configuration better than another?
+
+The promise is the scenario's objectives, then the share of good requests, then the cost. Two configurations are compared
+on the same seeds, so that both serve the same requests and most of the randomness cancels out.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from math import sqrt
+from statistics import mean, stdev
+from typing import Final
+
+from headgate.model.units import ClassName
+from headgate.planning.cases import WAITING_PPM_MAX
+from headgate.simulation.report.confidence import DifferenceInterval, students_t
+
+Objectives = Mapping[ClassName, float]
+"""Share of good requests that each class needs."""
+
+GAIN_MIN: Final = 0.005
+"""Minimum gain in the share of good requests that is worth a change."""
+SAVING_MIN: Final = 0.01
+"""Minimum share of the cost that is worth a change."""
+SHORTER_MAX: Final = 0.05
+"""Maximum share by which the responses of a class may become shorter. More would trade quality for speed."""
+_COST_NOISE: Final = 0.001
+
+
+class Benefit(StrEnum):
+    """Why a change is worth making."""
+
+    OBJECTIVES = "objectives"
+    GOODPUT = "goodput"
+    COST = "cost"
+
+
+@dataclass(frozen=True, slots=True)
+class ClassScore:
+    arrivals: int
+    good: int
+    waiting: int
+    """Requests in the queue at the end of the window."""
+    response_tokens: float
+    """Mean length of the completed responses."""
+
+    @property
+    def attainment(self) -> float:
+        return self.good / self.arrivals if self.arrivals else 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class RunScore:
+    """Result of one run with one seed."""
+
+    classes: Mapping[ClassName, ClassScore]
+    cost: float
+    """Dollars per hour, or engines if no pool has a price."""
+
+    @property
+    def goodput(self) -> float:
+        """Share of good requests."""
+        arrivals = sum(each.arrivals for each in self.classes.values())
+        return sum(each.good for each in self.classes.values()) / arrivals if arrivals else 1.0
+
+    def shortfall(self, objectives: Objectives) -> float:
+        """Share of good requests that is missing for the objectives, summed over the classes."""
+        return sum(
+            max(0.0, objective - self.classes[name].attainment)
+            for name, objective in objectives.items()
+            if name in self.classes
+        )
+
+    def holds(self, name: ClassName, objective: float) -> bool:
+        return name not in self.classes or self.classes[name].attainment >= objective
+
+    @property
+    def queue_grows(self) -> bool:
+        """Whether more and more requests were waiting, even if all of them were still in time."""
+        arrivals = sum(each.arrivals for each in self.classes.values())
+        return 1_000_000 * sum(each.waiting for each in self.classes.values()) > WAITING_PPM_MAX * arrivals
+
+
+Scores = Sequence[RunScore]
+"""One result per seed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """A changed configuration compared with the one before, on the same seeds."""
+
+    before: Scores
+    after: Scores
+    objectives: Objectives
+
+    @property
+    def shortfall_change(self) -> list[float]:
+        return self._differences(lambda each: each.shortfall(self.objectives))
+
+    @property
+    def goodput_change(self) -> list[float]:
+        return self._differences(lambda each: each.goodput)
+
+    @property
+    def cost_change(self) -> list[float]:
+        return self._differences(lambda each: each.cost)
+
+    @property
+    def cost_ratio(self) -> float:
+        """Mean cost after the change, relative to the cost before. 1 if both are free."""
+        before, after = mean(each.cost for each in self.before), mean(each.cost for each in self.after)
+        return after / before if before else 1.0 + (after > 0)
+
+    @property
+    def costs_more(self) -> bool:
+        return self.cost_ratio > 1 + _COST_NOISE
+
+    def newly_missed(self) -> list[ClassName]:
+        """Classes that hold their objective with fewer seeds than before the change."""
+        return [
+            name
+            for name, objective in self.objectives.items()
+            if self._held(self.after, name, objective) < self._held(self.before, name, objective)
+        ]
+
+    def shortened(self) -> list[ClassName]:
+        """Classes whose responses become much shorter."""
+        return [name for name in self.classes if self._is_shorter(name)]
+
+    @property
+    def is_acceptable(self) -> bool:
+        return not self.newly_missed() and not self.shortened() and not self.overloads
+
+    @property
+    def overloads(self) -> bool:
+        """Whether the queue grows with more seeds than before the change."""
+        return sum(each.queue_grows for each in self.after) > sum(each.queue_grows for each in self.before)
+
+    @property
+    def classes(self) -> list[ClassName]:
+        return list(dict.fromkeys(name for each in (*self.before, *self.after) for name in each.classes))
+
+    def attainment(self, name: ClassName) -> tuple[float, float]:
+        """Mean attainment of a class before and after the change."""
+        return _attainment(self.before, name), _attainment(self.after, name)
+
+    def merit(self) -> tuple[int, int, int, int]:
+        """Sort key, largest first. Each part is rounded, so that a smaller difference lets the next part decide.
+
+        A change that costs more is worth its money only for the objectives, so it ranks behind one that is free.
+        """
+        return (
+            _steps(-mean(self.shortfall_change), GAIN_MIN),
+            -int(self.costs_more),
+            _steps(mean(self.goodput_change), GAIN_MIN),
+            _steps(1 - self.cost_ratio, SAVING_MIN),
+        )
+
+    @property
+    def looks_better(self) -> bool:
+        """Whether the change is worth confirming with further seeds."""
+        if not self.is_acceptable:
+            return False
+        shortfall, _, goodput, saving = self.merit()
+        return shortfall > 0 or (shortfall == 0 and not self.costs_more and (goodput > 0 or self._saves(goodput, saving)))
+
+    def benefit(self, confidence: float) -> Benefit | None:
+        """Returns why the change is better, if the intervals of this confidence leave no doubt."""
+        if not self.is_acceptable:
+            return None
+        shortfall = interval(self.shortfall_change, confidence)
+        goodput = interval(self.goodput_change, confidence)
+        if shortfall.high < 0 and shortfall.estimate <= -GAIN_MIN:
+            return Benefit.OBJECTIVES
+        if shortfall.estimate > GAIN_MIN / 2 or self.costs_more:
+            return None
+        if goodput.low > 0 and goodput.estimate >= GAIN_MIN:
+            return Benefit.GOODPUT
+        if 1 - self.cost_ratio >= SAVING_MIN and interval(self.cost_change, confidence).high < 0:
+            return Benefit.COST if goodput.low > -GAIN_MIN else None
+        return None
+
+    @staticmethod
+    def _saves(goodput: int, saving: int) -> bool:
+        return saving > 0 and goodput >= 0
+
+    def _differences(self, value: Callable[[RunScore], float]) -> list[float]:
+        return [value(after) - value(before) for before, after in zip(self.before, self.after, strict=True)]
+
+    @staticmethod
+    def _held(scores: Scores, name: ClassName, objective: float) -> int:
+        return sum(each.holds(name, objective) for each in scores)
+
+    def _is_shorter(self, name: ClassName) -> bool:
+        before, after = _response_tokens(self.before, name), _response_tokens(self.after, name)
+        return before is not None and after is not None and after < (1 - SHORTER_MAX) * before
+
+
+def interval(differences: Sequence[float], confidence: float) -> DifferenceInterval:
+    """Confidence interval of the mean difference."""
+    centre = mean(differences)
+    reach = students_t(len(differences) - 1, confidence) * stdev(differences) / sqrt(len(differences))
+    return DifferenceInterval(centre, centre - reach, centre + reach)
+
+
+def _response_tokens(scores: Scores, name: ClassName) -> float | None:
+    """Mean over the seeds with completed responses."""
+    found = (each.classes.get(name) for each in scores)
+    lengths = [each.response_tokens for each in found if each is not None and each.response_tokens]
+    return mean(lengths) if lengths else None
+
+
+def _attainment(scores: Scores, name: ClassName) -> float:
+    counted = [each.classes[name] for each in scores if name in each.classes]
+    arrivals = sum(each.arrivals for each in counted)
+    return sum(each.good for each in counted) / arrivals if arrivals else 1.0
+
+
+def _steps(value: float, size: float) -> int:
+    """Number of whole steps, towards zero."""
+    return int(value / size + (1e-9 if value > 0 else -1e-9))
