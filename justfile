@@ -204,6 +204,11 @@ sim-live-overload *args:
 plan-live *args:
     {{ bin }}/python -m bench.plan_live "$@"
 
+# Check that `headgate tune` finds settings that were changed for the worse at random (docs/guides/tune.md).
+[positional-arguments]
+tune-faults *args:
+    {{ bin }}/python -m bench.tune_faults "$@"
+
 # Measure scale-up, recovery and interrupted streams when a gateway starts its own engines (docs/guides/fleets.md).
 [positional-arguments]
 scale-live *args:

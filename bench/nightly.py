@@ -39,6 +39,7 @@ from bench import (
     several_cells,
     sim_vs_live,
     tracing_overhead,
+    tune_faults,
 )
 from bench import sim_vs_live_overload as overload
 from bench.attack.__main__ import HEALTH_P99_MS_MAX, LONGEST_TURN_MS_MAX
@@ -247,6 +248,12 @@ PARTS: Final = (
         _bench("plan_live"),
         (*_at_least(planned_holds=len(plan_live.SEEDS)), *_at_most(one_fewer_holds=0)),
         _bench("plan_live", "--seconds 3 --seeds 0"),
+    ),
+    Part(
+        "tune-faults",
+        _bench("tune_faults", "--processes 2"),
+        (*_at_least(in_top_two=tune_faults.FOUND_MIN), *_at_most(false_alarms=0)),
+        _bench("tune_faults", "--faults 1 --checks 0 --settings pools.chat.in_flight_max"),
     ),
     Part("experiments", _bench("policy", "--write --processes 2")),
     Part("scaling", _bench("scaling", "--whole --write --processes 2")),

@@ -41,6 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help=f"Number of random seeds that confirm a change (default and minimum {SEEDS_MIN}).",
     )
+    parser.add_argument("--seed", type=_seed, default=0, metavar="N", help="First random seed (default 0).")
     parser.add_argument(
         "--window", type=duration, metavar="DURATION", help="Busiest window (default: about 1,500 requests)."
     )
@@ -98,6 +99,7 @@ def _options(args: argparse.Namespace) -> "TuneOptions":
         settings=args.settings,
         only_rank=args.rank,
         seeds=args.seeds,
+        first_seed=args.seed,
         window_ns=args.window,
         runs_max=args.budget,
         processes=args.processes,
@@ -115,6 +117,10 @@ def _print(result: "TuningResult", *, as_json: bool) -> None:
 
 def _seeds(text: str) -> int:
     return _within(text, SEEDS_MIN, 1_000)
+
+
+def _seed(text: str) -> int:
+    return _within(text, 0, 2**31)
 
 
 def _runs(text: str) -> int:

@@ -1,6 +1,6 @@
 """Tunes the settings of a scenario in simulation."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -33,6 +33,7 @@ class TuneOptions:
     """Whether to stop after the first step."""
     seeds: int = 6
     """Number of seeds that confirm a change."""
+    first_seed: int = 0
     window_ns: Duration | None = None
     """Length of the busiest window. If None, it is long enough for `WINDOW_REQUESTS`."""
     runs_max: int = 5_000
@@ -42,7 +43,7 @@ class TuneOptions:
 def tune_scenario(variants: ScenarioVariants, options: TuneOptions) -> TuningResult:
     """Raises `WorkloadError` if the scenario cannot be tuned."""
     settings = variants.settings()
-    workload = _workload(settings, options)
+    workload = tuned_workload(settings, options)
     tunables = ScenarioTunables(variants, workload.classes, options.settings)
     if not tunables():
         raise WorkloadError(f'no setting matches "{options.settings}"; use a pattern such as "classes.*"')
@@ -52,6 +53,7 @@ def tune_scenario(variants: ScenarioVariants, options: TuneOptions) -> TuningRes
             tunables,
             settings.objectives,
             seeds=options.seeds,
+            first_seed=options.first_seed,
             runs_max=options.runs_max,
             run_count=lambda: runs.count,
         )
@@ -80,7 +82,7 @@ def _steps(search: TuningSearch, options: TuneOptions) -> tuple[TuningStep, ...]
     return (search.step(()),) if options.only_rank else tuple(search.steps())
 
 
-def _workload(settings: ScenarioSettings, options: TuneOptions) -> Workload:
+def tuned_workload(settings: ScenarioSettings, options: TuneOptions) -> Workload:
     """Returns the workload with the part to simulate: all of it if something happens at certain times in it."""
     if not settings.objectives:
         raise WorkloadError("the scenario has no objectives; set the share of good requests, such as interactive: 99%")
@@ -100,19 +102,19 @@ def _window_ns(scenario: Scenario) -> Duration:
 
 
 @contextmanager
-def _runs(variants: ScenarioVariants, workload: Workload, processes: int) -> Iterator["_VariantRuns"]:
+def _runs(variants: ScenarioVariants, workload: Workload, processes: int) -> Generator["VariantRuns"]:
     if processes == 1:
-        yield _VariantRuns(variants, workload, None)
+        yield VariantRuns(variants, workload, None)
         return
     pool = ProcessPoolExecutor(processes)
     try:
-        yield _VariantRuns(variants, workload, pool)
+        yield VariantRuns(variants, workload, pool)
     finally:
         # After an interrupt, the runs that have not started would otherwise still be simulated.
         pool.shutdown(cancel_futures=True)
 
 
-class _VariantRuns:
+class VariantRuns:
     """Simulates variants. Variants with equal settings are simulated only once per seed."""
 
     def __init__(self, variants: ScenarioVariants, workload: Workload, pool: ProcessPoolExecutor | None) -> None:
@@ -136,10 +138,14 @@ class _VariantRuns:
             keys.append(key)
             if key is not None and settings is not None and key not in self._known:
                 missing[key] = settings
-        seeds = [seed for _, seed in missing]
-        run = map if self._pool is None else self._pool.map
-        self._known.update(zip(missing, run(_run, missing.values(), seeds, repeat(self._workload)), strict=True))
+        self._known.update(zip(missing, self._scores(missing), strict=True))
         return [None if key is None else self._known[key] for key in keys]
+
+    def _scores(self, missing: Mapping[tuple[str, int], ScenarioSettings]) -> Iterable[RunScore]:
+        seeds = [seed for _, seed in missing]
+        if self._pool is None:
+            return map(_run, missing.values(), seeds, repeat(self._workload))
+        return self._pool.map(_run, missing.values(), seeds, repeat(self._workload))
 
     def _settings_of(self, changes: Changes) -> ScenarioSettings | None:
         if changes not in self._settings:

@@ -24,7 +24,7 @@ from headgate.config.scenarios.settings import ScenarioSettings
 from headgate.config.scenarios.variants import ScenarioVariants
 from headgate.config.section import Section
 from headgate.config.setting_types import UNLIMITED
-from headgate.model.policy import OptimizationGoal
+from headgate.model.policy import OptimizationGoal, ServiceClass
 from headgate.model.units import MILLISECOND, MINUTE, SECOND, ClassName, PoolName
 from headgate.planning.tuning.change import SettingChange
 from headgate.planning.tuning.tunable import Direction, Tunable
@@ -273,7 +273,7 @@ def _kind(info: inspect.Type) -> _Kind:
         each = types.pop()
         match each:
             case inspect.Metadata():
-                duration |= (each.extra or {}).get("reads") == "duration"
+                duration |= cast("dict[str, object]", each.extra or {}).get("reads") == "duration"
                 types.append(each.type)
             case inspect.UnionType():
                 types += each.types
@@ -356,9 +356,7 @@ class ScenarioTunables:
             directions.append(Direction((default,)))
         return Tunable(path, before, tuple(directions))
 
-    def _default(
-        self, path: str, schema_path: str, changes: Sequence[SettingChange], before: str | None
-    ) -> str | None:
+    def _default(self, path: str, schema_path: str, changes: Sequence[SettingChange], before: str | None) -> str | None:
         """Returns the value in effect if the setting is removed. If it is required, it has no default."""
         without = (*changes, SettingChange(path, None, None))
         try:
@@ -379,7 +377,7 @@ def _expanded(schema_path: str, names: Mapping[str, Sequence[str]], file: Scenar
             yield f"{section}.{name}.{rest}"
             continue
         container: Mapping[str, Section] = getattr(file, section) or {}
-        sections = getattr(container.get(name), inner, None) or []
+        sections: Sequence[Section] = getattr(container.get(name), inner, None) or []
         yield from (f"{section}.{name}.{inner}[{number}].{setting}" for number in range(len(sections)))
 
 
@@ -398,14 +396,18 @@ def _effective(path: str, schema_path: str, file: ScenarioFile, settings: Scenar
         return tuple(cast("list[str]", value)) if isinstance(value, list) else cast("Value", value)
     section, _, setting = schema_path.partition(".*.")
     if section == "classes":
-        [service_class] = [each for each in settings.policy.classes if path.startswith(f"classes.{each.name}.{setting}")]
-        target: object = service_class
-        for word in setting.split("."):
-            target = getattr(target, _CLASS_ATTRIBUTES.get(word, word), None)
-        return cast("Value", target) or (None if target == () else cast("Value", target))
+        classes = {str(each.name): each for each in settings.policy.classes}
+        return _class_value(classes[_name(path, classes)], setting)
     if section == "pools":
         return _pool_value(PoolName(_name(path, file.pools)), path, setting, file, settings)
     return None
+
+
+def _class_value(service_class: ServiceClass, setting: str) -> Value:
+    found: object = service_class
+    for word in setting.split("."):
+        found = getattr(found, _CLASS_ATTRIBUTES.get(word, word), None)
+    return None if found == () else cast("Value", found)
 
 
 def _pool_value(pool: PoolName, path: str, setting: str, file: ScenarioFile, settings: ScenarioSettings) -> Value:

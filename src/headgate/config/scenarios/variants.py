@@ -5,6 +5,7 @@ A variant is read and checked exactly like a file, so a value that the file must
 
 import re
 from collections.abc import Collection, Mapping, Sequence
+from copy import copy
 from pathlib import Path
 from typing import Final
 
@@ -45,6 +46,12 @@ class ScenarioVariants:
         self._base = self._read(self._tree, report)
         self._tree = _uniform(self._tree)
 
+    def fixed(self, changes: Sequence[SettingChange]) -> "ScenarioVariants":
+        """Returns the scenario with these changes as a file of its own. Raises `ConfigErrors` if it is invalid."""
+        found = copy(self)
+        found.__dict__ |= {"_base": self.settings(changes), "_tree": self._changed(changes)}
+        return found
+
     def settings(self, changes: Sequence[SettingChange] = ()) -> ScenarioSettings:
         """Returns the scenario with these changes. Raises `ConfigErrors` if it is invalid."""
         if not changes:
@@ -69,9 +76,7 @@ class ScenarioVariants:
         return node is not None
 
     def _read(self, tree: Tree, report: ConfigReport) -> ScenarioSettings:
-        return read_tree(
-            tree, self._path, self._environ, report, profiles=self._profiles, schedulers=self._schedulers
-        )
+        return read_tree(tree, self._path, self._environ, report, profiles=self._profiles, schedulers=self._schedulers)
 
     def _changed(self, changes: Sequence[SettingChange]) -> Tree:
         tree = _copied(self._tree)

@@ -8,7 +8,7 @@ from typing import Any
 from headgate.model.units import SECOND, ClassName
 from headgate.planning.tuning.change import SettingChange
 from headgate.planning.tuning.result import ERROR_RATE, Suggestion, TuningResult, TuningStep, missed
-from headgate.planning.tuning.score import Benefit, Comparison, interval
+from headgate.planning.tuning.score import Comparison, interval
 from headgate.simulation.report.confidence import CONFIDENCE
 from headgate.simulation.report.text_table import WIDTH_MIN, Table, format_percent, render_table
 
@@ -34,7 +34,8 @@ def heading(result: TuningResult) -> Iterator[str]:
     yield answer(result)
     if late := missed(result.overall.after, result.objectives):
         verb = "misses its objective" if len(late) == 1 else "miss their objectives"
-        yield f"{', '.join(late)} {verb}; no change of a single setting in simulation mends this"
+        where = "without a change" if result.only_ranked else "still; no further change of a single setting helps"
+        yield f"{', '.join(late)} {verb} {where}"
     yield runs_sentence(result)
 
 

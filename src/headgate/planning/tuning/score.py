@@ -1,7 +1,7 @@
 """How well did a run keep the promise, and is one configuration better than another?
 
-The promise is the scenario's objectives, then the share of good requests, then the cost. Two configurations are compared
-on the same seeds, so that both serve the same requests and most of the randomness cancels out.
+The promise is the scenario's objectives, then the share of good requests, then the cost. Two configurations are
+compared on the same seeds, so that both serve the same requests and most of the randomness cancels out.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -129,11 +129,11 @@ class Comparison:
 
     @property
     def is_acceptable(self) -> bool:
-        return not self.newly_missed() and not self.shortened() and not self.overloads
+        return not self.newly_missed() and not self.shortened()
 
     @property
     def overloads(self) -> bool:
-        """Whether the queue grows with more seeds than before the change."""
+        """Whether the queue grows with more seeds than before. Requests may then be late after the end of the run."""
         return sum(each.queue_grows for each in self.after) > sum(each.queue_grows for each in self.before)
 
     @property
@@ -162,7 +162,9 @@ class Comparison:
         if not self.is_acceptable:
             return False
         shortfall, _, goodput, saving = self.merit()
-        return shortfall > 0 or (shortfall == 0 and not self.costs_more and (goodput > 0 or self._saves(goodput, saving)))
+        if shortfall or self.costs_more:
+            return shortfall > 0
+        return goodput > 0 or (goodput == 0 and saving > 0 and not self.overloads)
 
     def benefit(self, confidence: float) -> Benefit | None:
         """Returns why the change is better, if the intervals of this confidence leave no doubt."""
@@ -177,12 +179,8 @@ class Comparison:
         if goodput.low > 0 and goodput.estimate >= GAIN_MIN:
             return Benefit.GOODPUT
         if 1 - self.cost_ratio >= SAVING_MIN and interval(self.cost_change, confidence).high < 0:
-            return Benefit.COST if goodput.low > -GAIN_MIN else None
+            return Benefit.COST if goodput.low > -GAIN_MIN and not self.overloads else None
         return None
-
-    @staticmethod
-    def _saves(goodput: int, saving: int) -> bool:
-        return saving > 0 and goodput >= 0
 
     def _differences(self, value: Callable[[RunScore], float]) -> list[float]:
         return [value(after) - value(before) for before, after in zip(self.before, self.after, strict=True)]

@@ -3,8 +3,9 @@
 Each step has two parts, because the best of many noisy results looks better than it is. First, screening tries every
 setting with few seeds: one smaller and one larger value, then the other values in a direction that looks good. Then the
 best candidates are confirmed with fresh seeds, which had no part in their selection. Their confidence intervals are
-adjusted for the number of candidates (Bonferroni), so a step suggests a change without a real benefit with a probability
-of at most `ERROR_RATE`. The best confirmed change is made, and the next step starts from there with other seeds.
+adjusted for the number of candidates (Bonferroni), so a step suggests a change without a real benefit with a
+probability of at most `ERROR_RATE`. The best confirmed change is made, and the next step starts from there with other
+seeds.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -60,6 +61,7 @@ class TuningSearch:
         objectives: Mapping[ClassName, float],
         *,
         seeds: int,
+        first_seed: int = 0,
         runs_max: int,
         run_count: Callable[[], int],
     ) -> None:
@@ -69,7 +71,7 @@ class TuningSearch:
         self._seeds = seeds
         self._runs_max = runs_max
         self._run_count = run_count
-        self._next_seed = 0
+        self._next_seed = first_seed
 
     def steps(self) -> Iterator[TuningStep]:
         """Yields steps until nothing improves or the budget is used up. Each one includes those before it."""
@@ -113,7 +115,9 @@ class TuningSearch:
     def _probed(self, tunables: Sequence[Tunable], changes: Changes, seed: int) -> tuple[list[_Candidate], bool]:
         """Tries the first value of each direction, until only enough of the budget is left to confirm the best."""
         reserve = (FINALISTS_MAX + 2) * (self._seeds + SCREENING_SEEDS) + 2 * self._seeds
-        wanted = [(each, direction, direction.values[direction.probe]) for each in tunables for direction in each.directions]
+        wanted = [
+            (each, direction, direction.values[direction.probe]) for each in tunables for direction in each.directions
+        ]
         left = max(0, self._runs_max - self._run_count() - reserve)
         return self._tried(wanted[:left], changes, (seed,)), left >= len(wanted)
 
