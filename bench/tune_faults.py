@@ -25,9 +25,9 @@ from typing import Any, Final
 
 from bench.cli import FailedRequests, print_progress, report_problem, stop_cleanly_on_sigterm
 from headgate.compose.simulation import SCHEDULERS
-from headgate.compose.tuning import TuneOptions, VariantRuns, tune_scenario, tuned_workload
-from headgate.config.scenarios.tunables import ScenarioTunables
-from headgate.config.scenarios.variants import ScenarioVariants, load_variants
+from headgate.compose.tuning.scenario_tuning import TuneOptions, VariantRuns, tune_scenario, tuned_workload
+from headgate.compose.tuning.tunables import ScenarioTunables
+from headgate.compose.tuning.variants import ScenarioVariants, load_variants
 from headgate.model.engine_profile import PROFILES
 from headgate.planning.tuning.change import SettingChange
 from headgate.planning.tuning.result import Suggestion, missed

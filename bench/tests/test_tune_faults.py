@@ -7,8 +7,8 @@ import pytest
 
 from bench.tune_faults import BASE, FaultDraws, FoundFault, Tuning, figures_of
 from headgate.compose.simulation import SCHEDULERS
-from headgate.compose.tuning import TuneOptions
-from headgate.config.scenarios.variants import ScenarioVariants, load_variants
+from headgate.compose.tuning.scenario_tuning import TuneOptions
+from headgate.compose.tuning.variants import ScenarioVariants, load_variants
 from headgate.model.engine_profile import PROFILES
 from headgate.planning.tuning.change import SettingChange
 

@@ -11,8 +11,8 @@ from headgate.cli.input.argument_types import add_json, duration, whole_number
 from headgate.cli.output.html_file import check_html_file, write_html_file
 
 if TYPE_CHECKING:
-    from headgate.compose.tuning import TuneOptions
-    from headgate.planning.tuning.result import TuningResult
+    from headgate.compose.tuning.scenario_tuning import TuneOptions
+    from headgate.planning.tuning.result import TuningResult, TuningStep
 
 SEEDS_MIN: Final = 6
 """Minimum number of seeds that confirm a change. With fewer, the confidence intervals are too wide."""
@@ -82,18 +82,25 @@ def run(args: argparse.Namespace) -> int:
 
 def _tune(args: argparse.Namespace) -> "TuningResult":
     from headgate.compose.simulation import SCHEDULERS
-    from headgate.compose.tuning import tune_scenario
-    from headgate.config.scenarios.variants import load_variants
+    from headgate.compose.tuning.scenario_tuning import tune_scenario
+    from headgate.compose.tuning.variants import load_variants
     from headgate.model.engine_profile import PROFILES
 
     variants = load_variants(args.file, os.environ, profiles=PROFILES, schedulers=SCHEDULERS)
     for warning in variants.settings().warnings:
         print(f"warning: {warning}", file=sys.stderr)
-    return tune_scenario(variants, _options(args))
+    return tune_scenario(
+        variants, _options(args), _print_progress if sys.stderr.isatty() else lambda _step, _runs: None
+    )
+
+
+def _print_progress(step: "TuningStep", runs: int) -> None:
+    found = str(step.suggestions[0].change) if step.suggestions else "nothing further to change"
+    print(f"{step.settings} settings tried, {runs} runs: {found}", file=sys.stderr)
 
 
 def _options(args: argparse.Namespace) -> "TuneOptions":
-    from headgate.compose.tuning import TuneOptions
+    from headgate.compose.tuning.scenario_tuning import TuneOptions
 
     return TuneOptions(
         settings=args.settings,

@@ -93,11 +93,7 @@ def _class_rows(evidence: Comparison, confidence: float, result: TuningResult) -
         before, after = evidence.attainment(name)
         objective = result.objectives.get(name)
         wanted = "-" if objective is None else format_percent(objective)
-        differences = [
-            new.classes[name].attainment - old.classes[name].attainment
-            for old, new in zip(evidence.before, evidence.after, strict=True)
-            if name in new.classes and name in old.classes
-        ]
+        differences = evidence.attainment_change(name)
         change = _points(differences, confidence) if is_changed and len(differences) == len(evidence.before) else "-"
         rows.append([f"class {name}", wanted, format_percent(before), format_percent(after), change])
     costs = [mean(each.cost for each in scores) for scores in (evidence.before, evidence.after)]

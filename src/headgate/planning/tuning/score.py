@@ -13,7 +13,7 @@ from typing import Final
 
 from headgate.model.units import ClassName
 from headgate.planning.cases import WAITING_PPM_MAX
-from headgate.simulation.report.confidence import DifferenceInterval, students_t
+from headgate.simulation.report.confidence import PAIRS_MIN, DifferenceInterval, students_t
 
 Objectives = Mapping[ClassName, float]
 """Share of good requests that each class needs."""
@@ -71,9 +71,6 @@ class RunScore:
             if name in self.classes
         )
 
-    def holds(self, name: ClassName, objective: float) -> bool:
-        return name not in self.classes or self.classes[name].attainment >= objective
-
     @property
     def queue_grows(self) -> bool:
         """Whether more and more requests were waiting, even if all of them were still in time."""
@@ -105,6 +102,14 @@ class Comparison:
     def cost_change(self) -> list[float]:
         return self._differences(lambda each: each.cost)
 
+    def attainment_change(self, name: ClassName) -> list[float]:
+        """Change per seed, without the seeds in which the class has no requests."""
+        return [
+            after.classes[name].attainment - before.classes[name].attainment
+            for before, after in zip(self.before, self.after, strict=True)
+            if name in before.classes and name in after.classes
+        ]
+
     @property
     def cost_ratio(self) -> float:
         """Mean cost after the change, relative to the cost before. 1 if both are free."""
@@ -115,21 +120,19 @@ class Comparison:
     def costs_more(self) -> bool:
         return self.cost_ratio > 1 + _COST_NOISE
 
-    def newly_missed(self) -> list[ClassName]:
-        """Classes that hold their objective with fewer seeds than before the change."""
-        return [
-            name
-            for name, objective in self.objectives.items()
-            if self._held(self.after, name, objective) < self._held(self.before, name, objective)
-        ]
+    def newly_missed(self, confidence: float | None = None) -> list[ClassName]:
+        """Classes that held their objective before the change, but do not hold it after.
+
+        With a confidence, a class that loses must hold its objective even at the lower end of the interval.
+        """
+        return [name for name, objective in self.objectives.items() if self._misses(name, objective, confidence)]
 
     def shortened(self) -> list[ClassName]:
         """Classes whose responses become much shorter."""
         return [name for name in self.classes if self._is_shorter(name)]
 
-    @property
-    def is_acceptable(self) -> bool:
-        return not self.newly_missed() and not self.shortened()
+    def is_acceptable(self, confidence: float | None = None) -> bool:
+        return not self.newly_missed(confidence) and not self.shortened()
 
     @property
     def overloads(self) -> bool:
@@ -159,7 +162,7 @@ class Comparison:
     @property
     def looks_better(self) -> bool:
         """Whether the change is worth confirming with further seeds."""
-        if not self.is_acceptable:
+        if not self.is_acceptable():
             return False
         shortfall, _, goodput, saving = self.merit()
         if shortfall or self.costs_more:
@@ -168,7 +171,7 @@ class Comparison:
 
     def benefit(self, confidence: float) -> Benefit | None:
         """Returns why the change is better, if the intervals of this confidence leave no doubt."""
-        if not self.is_acceptable:
+        if not self.is_acceptable(confidence):
             return None
         shortfall = interval(self.shortfall_change, confidence)
         goodput = interval(self.goodput_change, confidence)
@@ -185,9 +188,14 @@ class Comparison:
     def _differences(self, value: Callable[[RunScore], float]) -> list[float]:
         return [value(after) - value(before) for before, after in zip(self.before, self.after, strict=True)]
 
-    @staticmethod
-    def _held(scores: Scores, name: ClassName, objective: float) -> int:
-        return sum(each.holds(name, objective) for each in scores)
+    def _misses(self, name: ClassName, objective: float, confidence: float | None) -> bool:
+        before, after = self.attainment(name)
+        if before < objective or after >= before:
+            return False
+        change = self.attainment_change(name)
+        if confidence is None or len(change) < PAIRS_MIN:
+            return after < objective
+        return before + interval(change, confidence).low < objective
 
     def _is_shorter(self, name: ClassName) -> bool:
         before, after = _response_tokens(self.before, name), _response_tokens(self.after, name)

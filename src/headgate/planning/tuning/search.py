@@ -32,9 +32,9 @@ RunCases = Callable[[Sequence[TuningCase]], Sequence[RunScore | None]]
 FindTunables = Callable[[Changes], Sequence[Tunable]]
 
 SCREENING_SEEDS: Final = 3
-REFINED_MAX: Final = 12
+REFINED_MAX: Final = 8
 """Maximum number of settings whose other values are tried."""
-FINALISTS_MAX: Final = 8
+FINALISTS_MAX: Final = 6
 """Maximum number of changes per step that are confirmed."""
 STEPS_MAX: Final = 30
 

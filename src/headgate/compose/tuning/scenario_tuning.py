@@ -1,6 +1,6 @@
 """Tunes the settings of a scenario in simulation."""
 
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -9,10 +9,10 @@ from typing import Final
 
 from headgate.compose.planning import WINDOW_NS_MIN, WINDOW_REQUESTS
 from headgate.compose.simulation import build_scenario
+from headgate.compose.tuning.tunables import ScenarioTunables
+from headgate.compose.tuning.variants import ScenarioVariants
 from headgate.config.problems import ConfigErrors
 from headgate.config.scenarios.settings import ScenarioSettings
-from headgate.config.scenarios.tunables import ScenarioTunables
-from headgate.config.scenarios.variants import ScenarioVariants
 from headgate.model.money import NANO_USD_PER_USD, price_at
 from headgate.model.units import MINUTE, Duration, Instant
 from headgate.planning.cases import CaseResult, Workload, examine, only_window, simulate, sized
@@ -40,7 +40,13 @@ class TuneOptions:
     processes: int = 1
 
 
-def tune_scenario(variants: ScenarioVariants, options: TuneOptions) -> TuningResult:
+StepEnded = Callable[[TuningStep, int], None]
+"""Is given each step as it ends, with the number of runs so far."""
+
+
+def tune_scenario(
+    variants: ScenarioVariants, options: TuneOptions, step_ended: StepEnded = lambda _step, _runs: None
+) -> TuningResult:
     """Raises `WorkloadError` if the scenario cannot be tuned."""
     settings = variants.settings()
     workload = tuned_workload(settings, options)
@@ -57,11 +63,15 @@ def tune_scenario(variants: ScenarioVariants, options: TuneOptions) -> TuningRes
             runs_max=options.runs_max,
             run_count=lambda: runs.count,
         )
-        steps = _steps(search, options)
+        steps: list[TuningStep] = []
         changes: Changes = ()
-        if not options.only_rank:
-            for each in steps:
-                changes = joined(changes, each.suggestions[0].change) if each.suggestions else changes
+        for step in search.steps():
+            steps.append(step)
+            step_ended(step, runs.count)
+            if options.only_rank:
+                break
+            if step.suggestions:
+                changes = joined(changes, step.suggestions[0].change)
         overall = search.compare(changes)
     return TuningResult(
         title=settings.title,
@@ -69,17 +79,13 @@ def tune_scenario(variants: ScenarioVariants, options: TuneOptions) -> TuningRes
         has_prices=_has_prices(settings),
         window_ns=workload.window_ns,
         span_ns=workload.span_ns,
-        steps=steps,
+        steps=tuple(steps),
         changes=changes,
         overall=overall,
         seeds=options.seeds,
         runs=runs.count,
         only_ranked=options.only_rank,
     )
-
-
-def _steps(search: TuningSearch, options: TuneOptions) -> tuple[TuningStep, ...]:
-    return (search.step(()),) if options.only_rank else tuple(search.steps())
 
 
 def tuned_workload(settings: ScenarioSettings, options: TuneOptions) -> Workload:

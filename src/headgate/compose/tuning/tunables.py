@@ -17,11 +17,11 @@ from typing import Final, cast
 
 from msgspec import inspect
 
+from headgate.compose.tuning.variants import ScenarioVariants
 from headgate.config.problems import ConfigErrors
 from headgate.config.quantities import duration_text
 from headgate.config.scenarios.schema import ScenarioFile
 from headgate.config.scenarios.settings import ScenarioSettings
-from headgate.config.scenarios.variants import ScenarioVariants
 from headgate.config.section import Section
 from headgate.config.setting_types import UNLIMITED
 from headgate.model.policy import OptimizationGoal, ServiceClass

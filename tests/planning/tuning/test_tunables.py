@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from headgate.compose.simulation import SCHEDULERS
+from headgate.compose.tuning.tunables import FIXED, TUNABLE, ScenarioTunables, fixed_reason, rule_of, schema_settings
+from headgate.compose.tuning.variants import ScenarioVariants
 from headgate.config.problems import ConfigErrors
-from headgate.config.scenarios.tunables import FIXED, TUNABLE, ScenarioTunables, fixed_reason, rule_of, schema_settings
-from headgate.config.scenarios.variants import ScenarioVariants
 from headgate.model.engine_profile import PROFILES
 from headgate.model.units import SECOND, ClassName
 from headgate.planning.tuning.change import SettingChange
