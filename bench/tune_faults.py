@@ -30,8 +30,8 @@ from headgate.compose.tuning.tunables import ScenarioTunables
 from headgate.compose.tuning.variants import ScenarioVariants, load_variants
 from headgate.model.engine_profile import PROFILES
 from headgate.planning.tuning.change import SettingChange
-from headgate.planning.tuning.result import Suggestion, missed
-from headgate.planning.tuning.score import GAIN_MIN, Comparison, interval
+from headgate.planning.tuning.result import Suggestion
+from headgate.planning.tuning.score import GAIN_MIN, Comparison, interval, missed
 from headgate.planning.tuning.search import TuningCase
 from headgate.simulation.report.confidence import CONFIDENCE
 

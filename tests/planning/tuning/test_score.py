@@ -89,3 +89,12 @@ def test_free_change_ranks_before_one_that_costs_more() -> None:
     costly = compared([0.80] * SEEDS, [0.999] * SEEDS, cost=9.0)
 
     assert free.merit() > costly.merit()
+
+
+def test_free_change_ranks_first_if_both_changes_hold_all_objectives() -> None:
+    before = [0.80] * SEEDS
+    free = compared(before, [0.97, 0.98, 0.94, 0.97, 0.96, 0.97])
+    costly = compared(before, [0.999] * SEEDS, cost=9.0)
+
+    assert sum(free.shortfall_change) > sum(costly.shortfall_change)
+    assert free.merit() > costly.merit()

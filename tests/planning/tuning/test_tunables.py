@@ -11,6 +11,7 @@ from headgate.config.problems import ConfigErrors
 from headgate.model.engine_profile import PROFILES
 from headgate.model.units import SECOND, ClassName
 from headgate.planning.tuning.change import SettingChange
+from headgate.planning.tuning.search import VALUES_MAX
 from headgate.planning.tuning.tunable import Tunable
 
 SCENARIO = """
@@ -82,6 +83,10 @@ def test_default_is_tried_if_the_file_sets_another_value() -> None:
         "60"
         in tunables_of(SCENARIO + "headroom: {pending_prefill_percent: 7}\n")["headroom.pending_prefill_percent"].values
     )
+
+
+def test_directions_fit_into_the_budget_of_the_search() -> None:
+    assert max(len(each.values) for tunable in tunables_of().values() for each in tunable.directions) <= VALUES_MAX
 
 
 def test_values_continue_from_earlier_changes() -> None:

@@ -7,8 +7,8 @@ from typing import Any
 
 from headgate.model.units import SECOND, ClassName
 from headgate.planning.tuning.change import SettingChange
-from headgate.planning.tuning.result import ERROR_RATE, Suggestion, TuningResult, TuningStep, missed
-from headgate.planning.tuning.score import Comparison, interval
+from headgate.planning.tuning.result import ERROR_RATE, Suggestion, TuningResult, TuningStep
+from headgate.planning.tuning.score import Comparison, interval, missed
 from headgate.simulation.report.confidence import CONFIDENCE
 from headgate.simulation.report.text_table import WIDTH_MIN, Table, format_percent, render_table
 

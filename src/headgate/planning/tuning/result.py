@@ -2,12 +2,11 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from statistics import mean
 from typing import Final
 
 from headgate.model.units import ClassName, Duration
 from headgate.planning.tuning.change import SettingChange
-from headgate.planning.tuning.score import Benefit, Comparison, Scores
+from headgate.planning.tuning.score import Benefit, Comparison, missed
 
 ERROR_RATE: Final = 0.05
 """Maximum probability that a step has any suggestion without a real benefit."""
@@ -69,13 +68,3 @@ class TuningResult:
     def holds(self) -> bool:
         """Whether the result holds all objectives on average."""
         return not missed(self.overall.after, self.objectives)
-
-
-def missed(scores: Scores, objectives: Mapping[ClassName, float]) -> list[ClassName]:
-    """Returns the classes whose mean attainment is below their objective."""
-    return [
-        name
-        for name, objective in objectives.items()
-        if any(name in each.classes for each in scores)
-        and mean(each.classes[name].attainment for each in scores if name in each.classes) < objective
-    ]

@@ -145,15 +145,16 @@ class Comparison:
 
     def attainment(self, name: ClassName) -> tuple[float, float]:
         """Mean attainment of a class before and after the change."""
-        return _attainment(self.before, name), _attainment(self.after, name)
+        return mean_attainment(self.before, name), mean_attainment(self.after, name)
 
     def merit(self) -> tuple[int, int, int, int]:
         """Sort key, largest first. Each part is rounded, so that a smaller difference lets the next part decide.
 
         A change that costs more is worth its money only for the objectives, so it ranks behind one that is free.
+        Changes after which all objectives are held on average are equally good for them.
         """
         return (
-            _steps(-mean(self.shortfall_change), GAIN_MIN),
+            _steps(_shortfall(self.before, self.objectives) - _shortfall(self.after, self.objectives), GAIN_MIN),
             -int(self.costs_more),
             _steps(mean(self.goodput_change), GAIN_MIN),
             _steps(1 - self.cost_ratio, SAVING_MIN),
@@ -216,10 +217,21 @@ def _response_tokens(scores: Scores, name: ClassName) -> float | None:
     return mean(lengths) if lengths else None
 
 
-def _attainment(scores: Scores, name: ClassName) -> float:
+def missed(scores: Scores, objectives: Objectives) -> list[ClassName]:
+    """Returns the classes that miss their objective on average."""
+    return [name for name, objective in objectives.items() if mean_attainment(scores, name) < objective]
+
+
+def mean_attainment(scores: Scores, name: ClassName) -> float:
+    """Share of good requests over all seeds. 1 if the class has no requests."""
     counted = [each.classes[name] for each in scores if name in each.classes]
     arrivals = sum(each.arrivals for each in counted)
     return sum(each.good for each in counted) / arrivals if arrivals else 1.0
+
+
+def _shortfall(scores: Scores, objectives: Objectives) -> float:
+    """Mean shortfall, or 0 if all objectives are held on average."""
+    return mean(each.shortfall(objectives) for each in scores) if missed(scores, objectives) else 0.0
 
 
 def _steps(value: float, size: float) -> int:

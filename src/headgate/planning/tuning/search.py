@@ -34,6 +34,8 @@ FindTunables = Callable[[Changes], Sequence[Tunable]]
 SCREENING_SEEDS: Final = 3
 REFINED_MAX: Final = 8
 """Maximum number of settings whose other values are tried."""
+VALUES_MAX: Final = 5
+"""Maximum number of values in one direction."""
 FINALISTS_MAX: Final = 6
 """Maximum number of changes per step that are confirmed."""
 STEPS_MAX: Final = 30
@@ -114,7 +116,8 @@ class TuningSearch:
 
     def _probed(self, tunables: Sequence[Tunable], changes: Changes, seed: int) -> tuple[list[_Candidate], bool]:
         """Tries the first value of each direction, until only enough of the budget is left to confirm the best."""
-        reserve = (FINALISTS_MAX + 2) * (self._seeds + SCREENING_SEEDS) + 2 * self._seeds
+        refining = REFINED_MAX * (VALUES_MAX + SCREENING_SEEDS) + SCREENING_SEEDS
+        reserve = refining + (FINALISTS_MAX + 3) * self._seeds
         wanted = [
             (each, direction, direction.values[direction.probe]) for each in tunables for direction in each.directions
         ]
