@@ -11,6 +11,7 @@ from headgate.model.limits import Limits
 from headgate.model.money import NanoUsd, Price, PriceKind
 from headgate.model.policy import (
     AdmissionRules,
+    BatchRules,
     DegradationRules,
     HeadroomRules,
     HealthRules,
@@ -23,7 +24,8 @@ from headgate.model.policy import (
 )
 from headgate.model.speed import EngineSpeed
 from headgate.model.tenant import Plan, Tenant
-from headgate.model.units import MINUTE, SECOND, Duration
+from headgate.model.ticket import Api
+from headgate.model.units import MILLISECOND, MINUTE, SECOND, Duration
 from headgate.simulation.options import (
     CallerBehaviour,
     Crash,
@@ -480,3 +482,16 @@ def test_objectives_are_shares_of_good_requests() -> None:
         "batch": 0.9,
     }
     assert scenario_of(small()).objectives == {}
+
+
+def test_embeddings_are_batched_in_calls_that_take_time() -> None:
+    text = small_with_traffic("{rate: 5, duration: 60s, classes: batch, prompt: 100, api: embeddings}")
+    batching = "batching: {delay_max: 2ms, calls_max: 2}"
+    pool = f"main: {{in_flight_max: 64, {batching}, engines: [{{profile: tiny, call_time: 4ms}}]}}"
+    settings = scenario_of(text.replace("main: {in_flight_max: 8, engines: [tiny, tiny]}", pool))
+
+    [engine], [traffic] = settings.engines, settings.traffic
+    assert engine.call_ns == 4 * MILLISECOND
+    assert engine.batching == BatchRules(delay_ns_max=Duration(2 * MILLISECOND), calls_max=2)
+    assert isinstance(traffic, RateTraffic)
+    assert (traffic.api, traffic.output) == (Api.EMBEDDINGS, Uniform(0, 0))

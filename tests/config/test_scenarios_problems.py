@@ -20,8 +20,8 @@ from headgate.config.scenarios.schema import (
     ScenarioFile,
     SimulatedPoolSection,
     SimulatedTenantSection,
+    SimulatedTrafficSection,
     SpikeSection,
-    TrafficSection,
 )
 from headgate.model.engine_profile import PROFILES
 from tests.config.scenario_builders import SCHEDULERS, SMALL, problems_of, scenario_of, small_with_traffic
@@ -465,7 +465,7 @@ NAMES = tuple(
         RampSection,
         SpikeSection,
         DaySection,
-        TrafficSection,
+        SimulatedTrafficSection,
         RandomFaultsSection,
         FaultSection,
     )
@@ -535,3 +535,35 @@ def test_pool_settings_without_effect_are_reported(settings: str, problem: str) 
     problems = problems_of(text.replace("in_flight_max: 8", f"in_flight_max: 8, {settings}"))
 
     assert [each.split(" ", 1)[1] for each in problems] == [problem]
+
+
+@pytest.mark.parametrize(
+    ("entry", "problem"),
+    [
+        (
+            "{rate: 5, duration: 60s, classes: batch, prompt: 100, api: embedding}",
+            '4: traffic[0].api: API "embedding" cannot be simulated; did you mean "embeddings"?',
+        ),
+        (
+            "{rate: 5, duration: 60s, classes: batch, prompt: 100, output: 10, api: embeddings}",
+            "4: traffic[0].output: has no effect with embeddings; remove it",
+        ),
+        (
+            "{trace: ./small.csv, classes: batch, api: chat}",
+            "4: traffic[0].api: has no effect with trace, only with rate; remove it",
+        ),
+    ],
+)
+def test_api_that_cannot_be_simulated(entry: str, problem: str, tmp_path: Path) -> None:
+    (tmp_path / "small.csv").write_text("at_s,prompt_tokens,output_tokens\n0,1,1\n")
+
+    assert problems_of(small_with_traffic(entry), tmp_path) == [problem]
+
+
+def test_batching_of_a_simulated_pool_is_checked_as_in_the_configuration() -> None:
+    text = small_with_traffic("{rate: 5, duration: 60s, classes: batch, prompt: 100, api: embeddings}")
+    batching = "{in_flight_max: 8, batching: {preferred_batch_sizes: [99]}"
+
+    assert problems_of(text.replace("{in_flight_max: 8", batching)) == [
+        "2: pools.main.batching.preferred_batch_sizes[0]: must be from 2 to 31, below batch_size_max, not 99"
+    ]

@@ -7,8 +7,10 @@ engines, and the directories of the mounts.
 
 import asyncio
 import contextlib
+import itertools
 import re
 import sys
+import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -64,14 +66,20 @@ class Pod:
     def url(self, port: str, scheme: str = "http") -> str:
         return f"{scheme}://127.0.0.1:{self.ports[self.deployment.port(port)]}"
 
-    async def wait_for_success(self, name: str) -> None:
-        """Repeat a probe until it succeeds, at most `failureThreshold` times."""
+    async def wait_for_success(self, name: str, *, seconds_max: float = 60.0) -> None:
+        """Repeat a probe until it succeeds.
+
+        A startup or liveness probe may fail at most `failureThreshold` times, because the container is then restarted.
+        A pod whose readiness probe fails only gets no traffic, for example until the first lookup of its engines.
+        """
         probe = self.deployment.container[name]
-        for _ in range(probe["failureThreshold"]):
+        deadline = time.monotonic() + seconds_max
+        for failures in itertools.count(1):
             if await self._answers(probe):
                 return
+            is_last = time.monotonic() > deadline if name == "readinessProbe" else failures == probe["failureThreshold"]
+            assert not is_last, f"{name} of {self.name} failed {failures} times\n{self.process.log()}"
             await asyncio.sleep(probe["periodSeconds"])
-        raise AssertionError(f"{name} of {self.name} failed {probe['failureThreshold']} times\n{self.process.log()}")
 
     async def wait_for_failure(self, name: str, *, seconds_max: float = 60.0) -> None:
         """Repeat a probe until it has failed `failureThreshold` times in a row."""

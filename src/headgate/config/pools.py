@@ -133,7 +133,7 @@ class _PoolReader:
             gpu_metrics_port=section.gpu_metrics_port,
             fleet=fleet_options(name, section, self.report),
             scaling=scaling_rules(name, section.scaling, self.file.classes or {}, self.report),
-            batching=batch_rules(name, section, self.report),
+            batching=batch_rules(name, section.batching, _slots_max(section), self.report),
             adapters=pool_adapters(name, section, self.report),
             discover_adapters=section.discover_adapters,
         )
@@ -339,3 +339,8 @@ def _host_and_port(url: SplitResult) -> str:
 
 def _mirror_pools(route: RouteSection) -> list[str]:
     return [] if route.mirror is None else route.mirror.pools
+
+
+def _slots_max(section: PoolSection) -> int:
+    """Highest `in_flight_max` of the pool's endpoints, or 0 if the gateway determines it."""
+    return max([section.in_flight_max or 0, *(each.in_flight_max or 0 for each in section.endpoints)])

@@ -8,12 +8,16 @@ from pathlib import Path
 from typing import Final
 
 from headgate.model.engine_profile import EngineProfile
+from headgate.model.policy import BatchRules
 from headgate.model.scaling import ScalingRules
-from headgate.model.ticket import Api
+from headgate.model.ticket import FORM_APIS, TOKENIZER_APIS, Api
 from headgate.model.units import Duration, EndpointId, Instant, PoolName
 
 NOMINAL_SPEED: Final = 1000
 """Nominal speed. Speeds are in thousandths: at 1000, a picosecond of work takes a picosecond."""
+
+SIMULATED_APIS: Final = tuple(api for api in Api if api not in {Api.INFER, *FORM_APIS, *TOKENIZER_APIS})
+"""APIs that requests of a scenario can have."""
 
 Shares = tuple[tuple[str, float], ...]
 """Names and weights. The weights do not have to add up to 1."""
@@ -38,6 +42,10 @@ class EngineSpec:
     """Time from start to the first response."""
     standby: bool = False
     """Whether the engine does not start before the autoscaler needs it."""
+    call_ns: Duration = Duration(0)
+    """Time that the engine's API server spends on each call. It handles one call at a time."""
+    batching: BatchRules | None = None
+    """Rules of the gateway's batching. None without batching."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +186,8 @@ class RateTraffic:
     ramp: Ramp | None = None
     spikes: tuple[Spike, ...] = ()
     day: DailyPeak | None = None
+    api: Api | None = None
+    """API of the requests. None if the behaviour of the class's callers applies."""
 
 
 Traffic = TraceTraffic | ServeGenTraffic | RateTraffic

@@ -8,6 +8,7 @@ it, for example to simulate a wrong configuration.
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 
+from headgate.config.batching import batch_rules
 from headgate.config.engine_profiles import ProfileFinder
 from headgate.config.fleets import cold_start_ns, held_requests_max, scaling_rules
 from headgate.config.money import prices
@@ -161,10 +162,14 @@ class _EngineReader:
                     in_flight_max=in_flight_max,
                     starts_at=Instant(group.starts_at),
                     cold_start_ns=Duration(group.cold_start),
+                    call_ns=Duration(group.call_time),
                 )
                 for extra in range(group.count)
             ]
-        return [*found, *_standby_engines(name, section, found)]
+        slots = max((each.in_flight_max for each in found), default=0)
+        rules = batch_rules(name, section.batching, slots, self.report)
+        batching = [replace(each, batching=rules) for each in found]
+        return [*batching, *_standby_engines(name, section, batching)]
 
     def _in_flight_max(self, section: SimulatedPoolSection, group: EnginesSection, place: SettingPath) -> int:
         limit = group.in_flight_max or section.in_flight_max

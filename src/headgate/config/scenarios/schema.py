@@ -10,7 +10,7 @@ from typing import Annotated, ClassVar
 from msgspec import Meta, field
 
 from headgate.config.class_schema import ClassSection
-from headgate.config.pool_schema import PriceSection, ScalingSection, SpeedSection
+from headgate.config.pool_schema import BatchingSection, PriceSection, ScalingSection, SpeedSection
 from headgate.config.schema import (
     AdmissionSection,
     DegradationSection,
@@ -68,6 +68,7 @@ class EnginesSection(Section, frozen=True):
     chunk_tokens: Positive | None = None
     block_tokens: Positive | None = None
     async_scheduling: bool | None = None
+    call_time: DurationOrZero = 0
     cold_start: DurationOrZero = 0
     starts_at: DurationOrZero = 0
 
@@ -77,6 +78,7 @@ class SimulatedPoolSection(Section, frozen=True):
     engine: str = SIMULATED_ENGINE
     in_flight_max: Positive | None = None
     scaling: ScalingSection | None = None
+    batching: BatchingSection | None = None
     warm_up: DurationOrZero = 30 * SECOND
     speed: SpeedSection = SpeedSection()
     kv_tokens: Positive | None = None
@@ -153,6 +155,10 @@ class TrafficSection(Section, frozen=True):
     day: DaySection | None = None
 
 
+class SimulatedTrafficSection(TrafficSection, frozen=True):
+    api: str | None = None
+
+
 class RandomFaultsSection(Section, frozen=True):
     crash: FaultCount = 0
     hang: FaultCount = 0
@@ -176,7 +182,7 @@ class FaultSection(Section, frozen=True):
 
 class ScenarioFile(Section, frozen=True):
     pools: Annotated[dict[str, SimulatedPoolSection], Meta(extra={"next": "define at least one pool of engines"})]
-    traffic: Annotated[list[TrafficSection], Meta(extra={"next": "list at least one source of requests"})]
+    traffic: Annotated[list[SimulatedTrafficSection], Meta(extra={"next": "list at least one source of requests"})]
     title: str | None = None
     scheduler: SchedulerSection = SchedulerSection()
     duration: PositiveDuration | None = None

@@ -15,14 +15,17 @@ from headgate.config.scenarios.schema import (
     DaySection,
     LengthsSection,
     RampSection,
+    SimulatedTrafficSection,
     SpikeSection,
     TrafficSection,
 )
 from headgate.config.scenarios.traces import TraceLibrary
 from headgate.config.schema_reader import available, suggestion
+from headgate.model.ticket import APIS_WITHOUT_OUTPUT, Api
 from headgate.model.units import Duration
 from headgate.simulation.options import (
     DEFAULT_TENANTS,
+    SIMULATED_APIS,
     DailyPeak,
     LengthDistribution,
     LogNormal,
@@ -85,6 +88,8 @@ class TrafficReader:
             )
             return None
         self._check_settings(section, kinds[0], place)
+        if kinds[0] != "rate":
+            self._check_no_api(section, kinds[0], place)
         match kinds[0]:
             case "trace":
                 return self._trace(section, place)
@@ -120,6 +125,10 @@ class TrafficReader:
             problem = "missing; set the class of these requests, or several with their shares"
             self.report.add_problem((*place, "classes"), problem)
         return self._classes(section, place) or ()
+
+    def _check_no_api(self, section: TrafficSection, kind: str, place: SettingPath) -> None:
+        if isinstance(section, SimulatedTrafficSection) and section.api is not None:
+            self.report.add_problem((*place, "api"), f"has no effect with {kind}, only with rate; remove it")
 
     def _trace(self, section: TrafficSection, place: SettingPath) -> TraceTraffic | None:
         assert section.trace is not None
@@ -163,13 +172,14 @@ class TrafficReader:
             self.report.add_problem(
                 (*place, "shift"), "is not before the end of duration, so no request arrives; lower it"
             )
-        like = self._tenants_trace(section, place)
+        like, api = self._tenants_trace(section, place), self._api(section, place)
         return RateTraffic(
+            api=api,
             rate=section.rate,
             shift_ns=Duration(section.shift),
             duration_ns=Duration(length or 1),
             prompt=self.lengths(section.prompt, (*place, "prompt")),
-            output=self.lengths(section.output, (*place, "output")),
+            output=self._output(section, api, place),
             classes=self._needed_classes(section, place),
             tenants=_shares(section.tenants) or (() if like else DEFAULT_TENANTS),
             tenants_from=like,
@@ -178,6 +188,26 @@ class TrafficReader:
             spikes=tuple(_spike(each) for each in section.spikes),
             day=section.day and self._day(section.day, (*place, "day")),
         )
+
+    def _api(self, section: TrafficSection, place: SettingPath) -> Api | None:
+        if not isinstance(section, SimulatedTrafficSection) or section.api is None:
+            return None
+        if section.api in SIMULATED_APIS:
+            return Api(section.api)
+        hint = suggestion(section.api, SIMULATED_APIS, otherwise=available(SIMULATED_APIS))
+        self.report.add_problem((*place, "api"), f'API "{section.api}" cannot be simulated{hint}')
+        return None
+
+    def _output(self, section: TrafficSection, api: Api | None, place: SettingPath) -> LengthDistribution:
+        if api in APIS_WITHOUT_OUTPUT:
+            if section.output is not None:
+                self.report.add_problem((*place, "output"), f"has no effect with {api}; remove it")
+            return Uniform(0, 0)
+        # Whether an unknown API needs an output is unknown, too.
+        is_unknown = api is None and isinstance(section, SimulatedTrafficSection) and section.api is not None
+        if is_unknown and section.output is None:
+            return Uniform(1, 1)
+        return self.lengths(section.output, (*place, "output"))
 
     def _day(self, section: DaySection, place: SettingPath) -> DailyPeak:
         if section.at + section.duration >= section.length:

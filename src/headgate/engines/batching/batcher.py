@@ -2,7 +2,7 @@
 
 A batcher wraps an endpoint's engine and has the same interface, so other modules do not depend on it. The scheduler
 still makes a decision and counts a slot for every request, the relay still gets a response for each, and a cancelled
-request still stops waiting. `batching/batch_queue.py` decides which requests to send together, and when. Each API joins
+request still stops waiting. `core/batch_queue.py` decides which requests to send together, and when. Each API joins
 requests and splits responses in its own way (`wire/embeddings_codec.py`, `wire/tensors_codec.py`). This module makes
 the calls and delivers the responses.
 
@@ -26,7 +26,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
 
-from headgate.engines.batching.batch_queue import Batch, BatchQueue
+from headgate.core.batch_queue import Batch, BatchQueue
 from headgate.engines.batching.responses import AssembledResponse, BatchErrorResponse, is_about_request, passthrough
 from headgate.model.policy import BatchRules
 from headgate.model.ticket import Api
@@ -190,9 +190,7 @@ class Batcher:
         """Returns how long a request may be held: a percentage of its TTFT objective or of its remaining time,
         whichever is shorter. None if it has neither.
         """
-        percent = self._queue.rules.delay_ttft_percent_max
-        targets = (self._first_token_ns.get(company.service_class), company.time_left_ns)
-        return min((Duration(percent * target // 100) for target in targets if target is not None), default=None)
+        return self._queue.wait_budget_ns((self._first_token_ns.get(company.service_class), company.time_left_ns))
 
     # Queue
 

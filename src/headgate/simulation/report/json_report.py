@@ -176,6 +176,17 @@ def _engine(account: EngineTotals, course: EndpointSeries) -> dict[str, object]:
         "in_flight_max": course.in_flight_max,
         "kv_used_mean": rounded(course.kv_used_mean),
         "kv_used_max": rounded(course.kv_used_max),
+        **_calls(account),
+    }
+
+
+def _calls(account: EngineTotals) -> dict[str, object]:
+    if not account.calls:
+        return {}
+    return {
+        "calls": account.calls,
+        "requests_per_call": rounded(account.batched_requests / account.calls),
+        "batch_wait_mean_ms": rounded(account.batch_wait_ns / account.batched_requests / 1e6),
     }
 
 

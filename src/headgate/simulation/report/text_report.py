@@ -334,3 +334,9 @@ def _engines_notes(report: SimulationReport) -> Iterator[str]:
     if over and report.enforces_in_flight_max:
         who = over[0] if len(over) == 1 else f"{over[0]} and {len(over) - 1} more"
         yield f"{who} exceeded in_flight_max: cancelled requests are counted until the step ends"
+    for pool in dict.fromkeys(spec.pool for spec in report.scenario.engines if spec.batching is not None):
+        totals = [account for account, _ in report.engines if account.pool == pool]
+        calls, requests = sum(each.calls for each in totals), sum(each.batched_requests for each in totals)
+        if calls:
+            wait = format_duration(round(sum(each.batch_wait_ns for each in totals) / requests))
+            yield f"{pool}: {calls} calls, {requests / calls:.3g} requests per call, mean batch wait {wait}"

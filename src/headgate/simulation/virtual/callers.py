@@ -37,6 +37,7 @@ class SimulatedCaller:
     """A simulated client with one request, across all its tries."""
 
     __slots__ = (
+        "api",
         "arrival",
         "behaviour",
         "finished",
@@ -53,6 +54,7 @@ class SimulatedCaller:
         self.trace = trace
         self.behaviour = behaviour
         self.stream = behaviour.stream if arrival.stream is None else arrival.stream
+        self.api = arrival.api or behaviour.api
         self.open_request_id: RequestId | None = None
         """ID of the open try. None between tries."""
         self.has_first_token = False
@@ -148,7 +150,7 @@ class SimulatedCallers:
             RequestArrived(
                 Ticket(
                     request_id,
-                    arrival.api or caller.behaviour.api,
+                    caller.api,
                     self._models.get(arrival.model, self._model),
                     arrival.tenant,
                     stream=caller.stream,

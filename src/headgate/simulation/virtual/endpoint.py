@@ -1,16 +1,19 @@
 """A simulated engine as seen by a gateway: up or down, with its open attempts."""
 
+from collections.abc import Iterator, Mapping
 from random import Random
 
 from headgate.core.commands import Abort, Dispatch
 from headgate.model.caps import Caps
 from headgate.model.engine_profile import EngineProfile
-from headgate.model.units import Instant, RequestId
+from headgate.model.ticket import Api
+from headgate.model.units import ClassName, Duration, Instant, RequestId
 from headgate.simulation.engine.loop import SimulatedEngine
-from headgate.simulation.engine.sequence import EngineRequest, SequenceCost
+from headgate.simulation.engine.sequence import EngineRequest, SequenceCost, SequenceFinished
 from headgate.simulation.engine.state import EngineState
 from headgate.simulation.options import EngineSpec, RequestErrors, Slowdown
 from headgate.simulation.virtual.callers import SimulatedCaller
+from headgate.simulation.virtual.engine_calls import NO_WORK, CallRequest, CallTotals, EngineCalls
 from headgate.simulation.virtual.run_observer import EndpointSample, EngineTotals, PoolAttempts
 from headgate.simulation.workload.arrival import PREFIX_BLOCK_TOKENS, Arrival
 
@@ -89,11 +92,15 @@ class EngineLifetime:
 
 
 class VirtualEndpoint:
-    def __init__(self, spec: EngineSpec, rank: int) -> None:
+    def __init__(self, spec: EngineSpec, rank: int, targets_ns: Mapping[ClassName, Duration]) -> None:
+        """`targets_ns` is the latency target of each class that has one."""
         self.spec = spec
         self.rank = rank
         """Position in the scenario."""
         self.engine = SimulatedEngine(spec.profile)
+        self._targets_ns = targets_ns
+        self._call_totals = CallTotals()
+        self._calls = self._new_calls()
         self.attempts: dict[RequestId, SimulatedAttempt] = {}
         """Open attempts, by engine ID."""
         self.up = False
@@ -136,6 +143,38 @@ class VirtualEndpoint:
 
     def start_attempt(self, attempt: SimulatedAttempt, now: Instant) -> None:
         self.attempts[attempt.engine_request_id] = attempt
+        if self._calls is None:
+            self._enter(attempt, now)
+            return
+        arrival, dispatch = attempt.caller.arrival, attempt.dispatch
+        request = CallRequest(
+            id=attempt.engine_request_id,
+            tenant=arrival.tenant,
+            service_class=arrival.service_class,
+            prompt_tokens=attempt.prompt_tokens,
+            can_share=attempt.caller.api is Api.EMBEDDINGS and dispatch.attempt == 1,
+        )
+        self._calls.add(request, now)
+
+    def enter_due(self, now: Instant) -> None:
+        """Lets the requests whose calls have been accepted enter the engine, which must have been advanced to `now`."""
+        if self._calls is not None:
+            for request_id in self._calls.entering(now):
+                if (attempt := self.attempts.get(request_id)) is not None:
+                    self._enter(attempt, now)
+
+    def next_instant(self) -> Instant | None:
+        """Returns when the engine or its API server does something next."""
+        moments = (self.engine.next_instant(), None if self._calls is None else self._calls.next_instant())
+        return min((each for each in moments if each is not None), default=None)
+
+    def pop_complete(self, finished: SequenceFinished) -> Iterator[tuple[SimulatedAttempt, SequenceFinished]]:
+        """Yields the attempts that are complete once the engine has finished this sequence."""
+        results = [finished] if self._calls is None else self._calls.finish(finished)
+        for each in results:
+            yield self.attempts.pop(each.request_id), each
+
+    def _enter(self, attempt: SimulatedAttempt, now: Instant) -> None:
         names = attempt.caller.arrival.prefix
         prefix = _block_hashes(names, attempt.prompt_tokens, self.spec.profile) if names else ()
         request = EngineRequest(attempt.engine_request_id, attempt.prompt_tokens, attempt.output_tokens, prefix)
@@ -145,12 +184,34 @@ class VirtualEndpoint:
         """Stops an attempt. The engine must have been advanced to `now`."""
         del self.attempts[attempt.engine_request_id]
         attempt.stopped = True
+        cancels: tuple[RequestId, ...] = (attempt.engine_request_id,)
+        if self._calls is not None:
+            removed = self._calls.remove(attempt.engine_request_id)
+            cancels = removed.cancels
+            if removed.computed is not None:
+                attempt.record_work(removed.computed.cost, removed.computed.output_tokens, now)
+            elif not removed.entered:
+                attempt.record_work(NO_WORK, 0, now)
+            else:
+                self._record_unfinished(attempt, now, crashes=crashes)
+        else:
+            self._record_unfinished(attempt, now, crashes=crashes)
+        for each in cancels:
+            self.engine.cancel(each, now)
+
+    def _record_unfinished(self, attempt: SimulatedAttempt, now: Instant, *, crashes: bool) -> None:
         spent = self.engine.cost_of(attempt.engine_request_id, step_finishes=not crashes)
         generated = self.engine.generated_tokens(attempt.engine_request_id)
         assert spent is not None, f"{attempt.engine_request_id} is unknown to its engine"
         assert generated is not None
         attempt.record_work(spent, generated, now)
-        self.engine.cancel(attempt.engine_request_id, now)
+
+    def _new_calls(self) -> EngineCalls | None:
+        """Returns None if every request enters the engine alone and immediately."""
+        spec = self.spec
+        if spec.batching is None and not spec.call_ns:
+            return None
+        return EngineCalls(spec.batching, self._targets_ns, spec.call_ns, self._call_totals)
 
     def begin(self, now: Instant) -> EngineLifetime:
         """Begins to start an engine. From now on, an hourly price applies."""
@@ -167,6 +228,7 @@ class VirtualEndpoint:
         self.up = False
         self._past_states.append(self.engine.state())
         self.engine = SimulatedEngine(self.spec.profile)
+        self._calls = self._new_calls()
         self.next_event_at = self.slowdown = None
 
     def stop(self, now: Instant) -> None:
@@ -203,6 +265,9 @@ class VirtualEndpoint:
             prefix_queried_tokens=sum(each.prefix_queried_tokens for each in states),
             prefix_hit_tokens=sum(each.prefix_hit_tokens for each in states),
             preemptions=sum(each.preemptions for each in states),
+            calls=self._call_totals.calls,
+            batched_requests=self._call_totals.requests,
+            batch_wait_ns=self._call_totals.batch_wait_ns,
         )
 
 

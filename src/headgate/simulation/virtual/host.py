@@ -74,7 +74,7 @@ class VirtualHost:
         ways = scenario.link_latencies
         self._delays = None if ways is None else DelayedDelivery(ways, self._timeline, self._decisions.submit)
         self._now = Instant(0)
-        self._endpoints = {spec.id: VirtualEndpoint(spec, rank) for rank, spec in enumerate(scenario.engines)}
+        self._endpoints = _endpoints(scenario)
         self._fleet = SimulatedFleet(
             self._timeline,
             now=lambda: self._now,
@@ -187,7 +187,8 @@ class VirtualHost:
         for endpoint in changed.values():
             if endpoint.is_drained:
                 endpoint.stop(self._now)
-            due = endpoint.engine.next_instant()
+            endpoint.enter_due(self._now)
+            due = endpoint.next_instant()
             if due is not None and due != endpoint.next_event_at:
                 timeline.schedule(due, self._wake, endpoint, rank=endpoint.rank)
             endpoint.next_event_at = due
@@ -281,8 +282,9 @@ class VirtualHost:
                     attempt = endpoint.attempts[name]
                     if attempt.stream and not attempt.superseded:
                         self._deliver(self._record_first_token, attempt)
-                case sequence.SequenceFinished(name):
-                    self._deliver(self._finish, (endpoint.attempts.pop(name), happening))
+                case sequence.SequenceFinished():
+                    for complete in endpoint.pop_complete(happening):
+                        self._deliver(self._finish, complete)
                 case _:
                     pass
 
@@ -358,6 +360,12 @@ class VirtualHost:
     def _sample_interval(self) -> Duration:
         """Returns the sampling interval, which is constant while requests are arriving and then increases."""
         return Duration(max(MILLISECOND, self._scenario.span_ns // self._samples, self._now // self._samples))
+
+
+def _endpoints(scenario: Scenario) -> dict[EndpointId, VirtualEndpoint]:
+    targets = ((each.name, each.latency_target_ns) for each in scenario.policy.classes)
+    targets_ns = {name: target_ns for name, target_ns in targets if target_ns is not None}
+    return {spec.id: VirtualEndpoint(spec, rank, targets_ns) for rank, spec in enumerate(scenario.engines)}
 
 
 def _new_progress(endpoint: VirtualEndpoint, now: Instant) -> Iterator[AttemptProgress]:

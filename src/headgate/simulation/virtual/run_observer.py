@@ -105,6 +105,12 @@ class EngineTotals:
     prefix_queried_tokens: int
     prefix_hit_tokens: int
     preemptions: int
+    calls: int = 0
+    """Number of calls. 0 if the pool has neither batching nor a time per call."""
+    batched_requests: int = 0
+    """Number of requests in these calls."""
+    batch_wait_ns: int = 0
+    """Sum of these requests' batch waits."""
 
 
 @dataclass(frozen=True, slots=True)

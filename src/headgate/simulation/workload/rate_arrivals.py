@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from random import Random
 
+from headgate.model.ticket import APIS_WITHOUT_OUTPUT
 from headgate.model.units import SECOND, ClassName, Instant, TenantId
 from headgate.simulation.options import RateTraffic
 from headgate.simulation.workload.arrival import Arrival, Arrivals
@@ -16,13 +17,16 @@ def rate_arrivals(traffic: RateTraffic, *, seed: int, source: str) -> Arrivals:
     when, prompt, output = (Random(f"{seed} {purpose} {source}") for purpose in ("when", "prompt", "output"))
     service_class = WeightedDraw(traffic.classes, Random(f"{seed} class {source}"))
     tenant = WeightedDraw(traffic.tenants, Random(f"{seed} tenant {source}"))
+    generates = traffic.api not in APIS_WITHOUT_OUTPUT
     for at_ns in _moments_ns(traffic, when):
         yield Arrival(
             Instant(traffic.shift_ns + int(at_ns)),
             draw_length(traffic.prompt, prompt),
-            draw_length(traffic.output, output),
+            draw_length(traffic.output, output) if generates else 0,
             ClassName(service_class.next()),
             TenantId(tenant.next()),
+            api=traffic.api,
+            stream=None if generates else False,
         )
 
 

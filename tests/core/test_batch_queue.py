@@ -8,10 +8,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from headgate.engines.batching.batch_queue import (
+from headgate.core.batch_queue import (
     CREDIT_MAX,
     CREDIT_PER_CALL,
     EXCLUDED_REQUESTS,
+    EXCLUDED_TENANTS_MAX,
     Batch,
     BatchQueue,
     Input,
@@ -360,6 +361,33 @@ def test_tenant_that_caused_a_batch_rejection_is_kept_separate_for_a_while() -> 
 
     add(queue, tenant="bad"), add(queue, tenant="good")
     assert [len(batch.requests()) for batch in queue.next(0)] == [2]
+
+
+def test_oldest_exclusion_ends_when_too_many_tenants_are_excluded() -> None:
+    queue = a_queue(batch_size_max=2)
+    first = busy(queue)
+    for number in range(EXCLUDED_TENANTS_MAX + 1):
+        add(queue, tenant="good"), add(queue, tenant=f"bad-{number}")
+        [batch] = queue.next(0)
+        good, bad = queue.split_failed(batch, rejected=True)
+        queue.succeed(good)
+        queue.split_failed(bad, rejected=True)
+    queue.succeed(first)
+    busy(queue)
+
+    add(queue, tenant="bad-0"), add(queue, tenant="good")
+    add(queue, tenant="bad-1"), add(queue, tenant="other")
+
+    assert [len(batch.requests()) for batch in queue.next(0)] == [2]
+    assert [len(batch.requests()) for batch in queue.next(5 * MS)] == [1, 1]
+
+
+def test_rules_determine_the_share_of_a_target_that_a_request_may_wait() -> None:
+    queue = a_queue(delay_ttft_percent_max=10)
+
+    assert queue.rules.delay_ttft_percent_max == 10
+    assert queue.wait_budget_ns((None, 300 * MS, 200 * MS)) == 20 * MS
+    assert queue.wait_budget_ns((None, None)) is None
 
 
 def test_wait_is_reported_once_per_request() -> None:

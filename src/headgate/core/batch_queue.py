@@ -187,6 +187,11 @@ class BatchQueue:
     def rules(self) -> BatchRules:
         return self._rules
 
+    def wait_budget_ns(self, targets: Iterable[Duration | None]) -> Duration | None:
+        """Returns how long a request with these latency targets may be held. None if it has no target."""
+        percent = self._rules.delay_ttft_percent_max
+        return min((Duration(percent * target // 100) for target in targets if target is not None), default=None)
+
     # Events
 
     def set_rules(self, rules: BatchRules) -> None:
