@@ -100,7 +100,16 @@ def test_settings_without_effect_are_left_out() -> None:
     found = tunables_of(one_pool)
 
     assert not {"classes.batch.pools", "pools.llama-3.1.prompt_tokens_max"} & set(found)
-    assert not [path for path in tunables_of() if "scaling" in path or "cold_start" in path]
+    assert not [path for path in tunables_of() if "scaling" in path or "batching" in path or "cold_start" in path]
+
+
+def test_optional_sections_are_tuned_if_the_file_has_them() -> None:
+    text = SCENARIO.replace("{engines: tiny,", "{engines: tiny, scaling: {endpoints_max: 3}, batching: {},")
+    found = tunables_of(text)
+
+    assert found["pools.llama-3.1.batching.delay_max"].values[:2] == ("4ms", "2ms")
+    assert found["pools.llama-3.1.scaling.endpoints_max"].values == ("2", "1", "4", "5", "7", "11")
+    assert not [path for path in found if path.startswith(("pools.big.scaling", "pools.big.batching"))]
 
 
 def test_pattern_selects_settings() -> None:

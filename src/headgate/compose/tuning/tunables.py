@@ -80,6 +80,12 @@ TUNABLE: Final[Mapping[str, TunableRule]] = MappingProxyType(
         "pools.*.scaling.held_requests_max": _SCALED,
         "pools.*.scaling.correction_percent_min": _SCALED,
         "pools.*.scaling.correction_percent_max": _SCALED,
+        "pools.*.batching.batch_size_max": _SCALED,
+        "pools.*.batching.delay_max": TunableRule(usual=(MILLISECOND, 5 * MILLISECOND, 20 * MILLISECOND)),
+        "pools.*.batching.delay_ttft_percent_max": _PERCENT,
+        "pools.*.batching.tokens_max": _SCALED,
+        "pools.*.batching.calls_per_request_max": _SCALED,
+        "pools.*.batching.calls_max": TunableRule(usual=(1, 2, 4, 8)),
         "classes.*.priority_band": _BY_STEPS,
         "classes.*.pools": TunableRule(lists_pools=True),
         "classes.*.queue_wait_max": _SCALED,
@@ -150,12 +156,14 @@ FIXED: Final[Mapping[str, str]] = MappingProxyType(
         "pools.*.engines[[]*[]].kv_tokens": _HARDWARE,
         "pools.*.engines[[]*[]].context_tokens": _HARDWARE,
         "pools.*.engines[[]*[]].block_tokens": _HARDWARE,
+        "pools.*.engines[[]*[]].call_time": _HARDWARE,
         "pools.*.engines[[]*[]].cold_start": _HARDWARE,
         "pools.*.engines[[]*[]].starts_at": _WORKLOAD,
         "pools.*.prices*": _MONEY,
         "pools.*.scaling.endpoint_usd_per_hour": _MONEY,
         "pools.*.scaling.usd_per_hour_max": _MONEY,
         "pools.*.scaling.calendar*": _NO_EFFECT,
+        "pools.*.batching.preferred_batch_sizes": "a list, whose sizes follow from the engine's compiled batches",
         "classes.*.budgets*": _MONEY,
         "classes.*.cost_per_*": _MONEY,
         "classes.*.data_residency": _CONTRACT,
@@ -331,8 +339,9 @@ class ScenarioTunables:
             return len(file.pools) > 1
         if schema_path == "classes.*.pools":
             return len(file.pools) > 1
-        if section == "pools" and rest.startswith("scaling."):
-            return file.pools[_name(path, file.pools)].scaling is not None
+        for optional in ("scaling", "batching"):
+            if section == "pools" and rest.startswith(f"{optional}."):
+                return getattr(file.pools[_name(path, file.pools)], optional) is not None
         if schema_path == "classes.*.cold_start_wait_max":
             return any(each.scaling is not None for each in file.pools.values())
         return True
