@@ -17,7 +17,6 @@ from headgate.model.units import MINUTE, SECOND, ClassName, Duration, EndpointId
 from headgate.simulation.options import EngineSpec
 from headgate.simulation.report.latency_summary import percentile
 from headgate.simulation.report.report import SimulationReport
-from headgate.simulation.report.tally import RequestTally
 from headgate.simulation.virtual.host import VirtualHost
 from headgate.simulation.virtual.run_observer import FleetSample, PoolAttempts, RequestTrace, RunSummary
 from headgate.simulation.virtual.scenario import Scenario
@@ -79,8 +78,8 @@ class ClassResult:
     good: int
     waiting: int
     """Requests in the queue at the end of the window."""
-    response_tokens: float = 0.0
-    """Mean length of the completed responses. 0 if there are none."""
+    full_length_share: float = 1.0
+    """Tokens of the completed responses, relative to their full lengths. Caps make it smaller than 1."""
 
     @property
     def attainment(self) -> float:
@@ -237,10 +236,15 @@ class _CaseReport:
         self._report = SimulationReport(scenario)
         self._attempts = {each.name: PoolAttempts() for each in scenario.policy.pools}
         self._waiting: dict[ClassName, int] = {}
+        self._tokens: Counter[ClassName] = Counter()
+        self._full_tokens: Counter[ClassName] = Counter()
 
     def request_ended(self, story: RequestTrace) -> None:
         for pool, some in story.attempts_by_pool.items():
             self._attempts[pool].merge(some)
+        if story.outcome is Outcome.COMPLETED:
+            self._tokens[story.service_class] += story.output_tokens
+            self._full_tokens[story.service_class] += story.full_output_tokens
         self._report.request_ended(story)
 
     def sample_taken(self, sample: FleetSample) -> None:
@@ -260,12 +264,16 @@ class _CaseReport:
             tokens_served=total.tokens_served,
             classes={
                 name: ClassResult(
-                    group.tally.arrivals, group.tally.good, self._waiting.get(name, 0), _response_tokens(group.tally)
+                    group.tally.arrivals, group.tally.good, self._waiting.get(name, 0), self._full_length_share(name)
                 )
                 for name, group in report.classes.items()
             },
             pools={each.name: self._pool(each.name) for each in self._scenario.policy.pools},
         )
+
+    def _full_length_share(self, name: ClassName) -> float:
+        full = self._full_tokens[name]
+        return self._tokens[name] / full if full else 1.0
 
     def _pool(self, pool: PoolName) -> PoolResult:
         report = self._report
@@ -289,8 +297,3 @@ class _CaseReport:
             paid_ns=Duration(sum(account.paid_ns for account, _ in engines)),
             billed_nano_usd=report.billed_nano_usd[pool],
         )
-
-
-def _response_tokens(tally: RequestTally) -> float:
-    completed = tally.outcomes[Outcome.COMPLETED]
-    return tally.output_tokens / completed if completed else 0.0

@@ -20,12 +20,12 @@ Effect = Callable[[Values], tuple[float, float, float]]
 
 
 def a_score(
-    chat: float = 1.0, batch: float = 1.0, *, cost: float = 5.0, waiting: int = 0, tokens: float = 100.0
+    chat: float = 1.0, batch: float = 1.0, *, cost: float = 5.0, waiting: int = 0, full: float = 1.0
 ) -> RunScore:
     return RunScore(
         {
-            CHAT: ClassScore(ARRIVALS, round(chat * ARRIVALS), waiting, tokens),
-            BATCH: ClassScore(ARRIVALS, round(batch * ARRIVALS), 0, tokens),
+            CHAT: ClassScore(ARRIVALS, round(chat * ARRIVALS), waiting, full),
+            BATCH: ClassScore(ARRIVALS, round(batch * ARRIVALS), 0, full),
         },
         cost,
     )

@@ -71,7 +71,7 @@ def test_class_that_missed_its_objective_before_does_not_block_a_change() -> Non
 
 
 def test_change_is_rejected_if_it_shortens_the_responses() -> None:
-    found = compared([0.80] * SEEDS, [0.99] * SEEDS, tokens=90.0)
+    found = compared([0.80] * SEEDS, [0.99] * SEEDS, full=0.9)
 
     assert found.shortened() == [CHAT, BATCH]
     assert found.benefit(CONFIDENCE) is None

@@ -1,5 +1,6 @@
 """Tunes the settings of a scenario in simulation."""
 
+import signal
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
@@ -112,7 +113,8 @@ def _runs(variants: ScenarioVariants, workload: Workload, processes: int) -> Gen
     if processes == 1:
         yield VariantRuns(variants, workload, None)
         return
-    pool = ProcessPoolExecutor(processes)
+    # An interrupt reaches every process of the terminal. Only this one handles it, and the workers end with it.
+    pool = ProcessPoolExecutor(processes, initializer=signal.signal, initargs=(signal.SIGINT, signal.SIG_IGN))
     try:
         yield VariantRuns(variants, workload, pool)
     finally:
@@ -171,7 +173,7 @@ def _run(settings: ScenarioSettings, seed: int, workload: Workload) -> RunScore:
     result = simulate(scenario)
     return RunScore(
         {
-            name: ClassScore(each.arrivals, each.good, each.waiting, each.response_tokens)
+            name: ClassScore(each.arrivals, each.good, each.waiting, each.full_length_share)
             for name, each in result.classes.items()
         },
         _cost(settings, result),

@@ -41,8 +41,8 @@ class ClassScore:
     good: int
     waiting: int
     """Requests in the queue at the end of the window."""
-    response_tokens: float
-    """Mean length of the completed responses."""
+    full_length_share: float
+    """Tokens of the completed responses, relative to their full lengths."""
 
     @property
     def attainment(self) -> float:
@@ -199,8 +199,7 @@ class Comparison:
         return before + interval(change, confidence).low < objective
 
     def _is_shorter(self, name: ClassName) -> bool:
-        before, after = _response_tokens(self.before, name), _response_tokens(self.after, name)
-        return before is not None and after is not None and after < (1 - SHORTER_MAX) * before
+        return _full_length_share(self.after, name) < (1 - SHORTER_MAX) * _full_length_share(self.before, name)
 
 
 def interval(differences: Sequence[float], confidence: float) -> DifferenceInterval:
@@ -210,11 +209,8 @@ def interval(differences: Sequence[float], confidence: float) -> DifferenceInter
     return DifferenceInterval(centre, centre - reach, centre + reach)
 
 
-def _response_tokens(scores: Scores, name: ClassName) -> float | None:
-    """Mean over the seeds with completed responses."""
-    found = (each.classes.get(name) for each in scores)
-    lengths = [each.response_tokens for each in found if each is not None and each.response_tokens]
-    return mean(lengths) if lengths else None
+def _full_length_share(scores: Scores, name: ClassName) -> float:
+    return mean(each.classes[name].full_length_share if name in each.classes else 1.0 for each in scores)
 
 
 def missed(scores: Scores, objectives: Objectives) -> list[ClassName]:
