@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from headgate.compose.simulation import SCHEDULERS
-from headgate.compose.tuning.tunables import FIXED, TUNABLE, ScenarioTunables, fixed_reason, rule_of, schema_settings
+from headgate.compose.tuning.tunable_settings import FIXED, TUNABLE, fixed_reason, rule_of
+from headgate.compose.tuning.tunables import ScenarioTunables, schema_settings
 from headgate.compose.tuning.variants import ScenarioVariants
 from headgate.config.problems import ConfigErrors
 from headgate.model.engine_profile import PROFILES
