@@ -214,6 +214,11 @@ plan-scale *args:
 tune-live *args:
     {{ bin }}/python -m bench.tune_live "$@"
 
+# Check that `headgate tune` finds settings that were changed for the worse at random (docs/guides/tune.md).
+[positional-arguments]
+tune-faults *args:
+    {{ bin }}/python -m bench.tune_faults "$@"
+
 # Measure scale-up, recovery and interrupted streams when a gateway starts its own engines (docs/guides/fleets.md).
 [positional-arguments]
 scale-live *args:

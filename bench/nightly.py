@@ -40,6 +40,7 @@ from bench import (
     several_cells,
     sim_vs_live,
     tracing_overhead,
+    tune_faults,
     tune_live,
 )
 from bench import sim_vs_live_overload as overload
@@ -262,6 +263,12 @@ PARTS: Final = (
         _bench("tune_live"),
         (*_at_least(kept=tune_live.RUNS, reverted=tune_live.RUNS), *_at_most(revert_s=tune_live.REVERT_S_MAX)),
         _bench("tune_live", "--smoke --runs 1"),
+    ),
+    Part(
+        "tune-faults",
+        _bench("tune_faults", "--processes 2"),
+        (*_at_least(in_top_two=tune_faults.FOUND_MIN), *_at_most(false_alarms=0)),
+        _bench("tune_faults", "--faults 1 --checks 0 --settings pools.chat.in_flight_max"),
     ),
     Part("experiments", _bench("policy", "--write --processes 2")),
     Part("scaling", _bench("scaling", "--whole --write --processes 2")),

@@ -5,7 +5,7 @@ import re
 import pytest
 from msgspec import inspect
 
-from headgate.config.difference import SettingChange, setting_changes
+from headgate.config.difference import SettingDifference, setting_changes
 from headgate.config.effective import effective_settings
 from headgate.config.schema import ConfigFile
 from tests.config.builders import SMALL, settings_of, small_with
@@ -118,7 +118,7 @@ def generic(path: str) -> str:
     return re.sub(r"\.endpoints\..*\.(\w+)$", r".endpoints.*.\1", path)
 
 
-def changes(before: str, after: str) -> list[SettingChange]:
+def changes(before: str, after: str) -> list[SettingDifference]:
     return setting_changes(*(effective_settings(settings_of(text, SECRETS)) for text in (before, after)))
 
 

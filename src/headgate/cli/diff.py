@@ -16,7 +16,7 @@ from headgate.cli.input.argument_types import add_config, add_json
 from headgate.wire.escape import escaped
 
 if TYPE_CHECKING:
-    from headgate.config.difference import SettingChange
+    from headgate.config.difference import SettingDifference
     from headgate.config.settings import Settings
 
 
@@ -52,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _lines(
-    before: "Settings", after: "Settings", changes: "Sequence[SettingChange]", restart: Sequence[str]
+    before: "Settings", after: "Settings", changes: "Sequence[SettingDifference]", restart: Sequence[str]
 ) -> Iterator[str]:
     if not changes:
         yield f"no difference: both files have the configuration {before.hash}"
@@ -66,7 +66,7 @@ def _lines(
         yield "a reload applies these changes"
 
 
-def _change(change: "SettingChange") -> str:
+def _change(change: "SettingDifference") -> str:
     before, after = change.before, change.after
     if "" in (before, after):
         return "added" if before is None else "removed"
@@ -82,7 +82,7 @@ def _new_warnings(before: "Settings", after: "Settings") -> Iterator[str]:
 
 
 def _print_json(
-    before: "Settings", after: "Settings", changes: "Sequence[SettingChange]", restart: Sequence[str]
+    before: "Settings", after: "Settings", changes: "Sequence[SettingDifference]", restart: Sequence[str]
 ) -> None:
     import json
 

@@ -9,19 +9,19 @@ from headgate.config.schema import ConfigFile
 _SECTIONS: Final = {name: number for number, name in enumerate(ConfigFile.__struct_fields__)}
 
 
-class SettingChange(NamedTuple):
+class SettingDifference(NamedTuple):
     setting: str
     before: str | None
     """Empty for an object. None if there was no such setting or object."""
     after: str | None
 
 
-def setting_changes(before: EffectiveSettings, after: EffectiveSettings) -> list[SettingChange]:
+def setting_changes(before: EffectiveSettings, after: EffectiveSettings) -> list[SettingDifference]:
     """The settings that differ, by section. An added or removed object is one change, without its settings."""
     return sorted(_changes(before, after), key=lambda change: _SECTIONS[_section(change.setting)])
 
 
-def _changes(before: EffectiveSettings, after: EffectiveSettings) -> Iterator[SettingChange]:
+def _changes(before: EffectiveSettings, after: EffectiveSettings) -> Iterator[SettingDifference]:
     whole: set[str] = set()
     for path in dict.fromkeys((*before, *after)):
         old, new = before.get(path), after.get(path)
@@ -29,7 +29,7 @@ def _changes(before: EffectiveSettings, after: EffectiveSettings) -> Iterator[Se
             continue
         if "" in (old and old.text, new and new.text):
             whole.add(path)
-        yield SettingChange(path, old and old.text, new and new.text)
+        yield SettingDifference(path, old and old.text, new and new.text)
 
 
 def _same(old: Effective | None, new: Effective | None) -> bool:

@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import Final
 
 from headgate.core.cost import cost_ns
+from headgate.model.outcome import Outcome
 from headgate.model.speed import EngineSpeed
 from headgate.model.units import MINUTE, SECOND, ClassName, Duration, EndpointId, Instant, PoolName
 from headgate.simulation.options import EngineSpec
@@ -77,6 +78,8 @@ class ClassResult:
     good: int
     waiting: int
     """Requests in the queue at the end of the window."""
+    full_length_share: float = 1.0
+    """Tokens of the completed responses, relative to their full lengths. Caps make it smaller than 1."""
 
     @property
     def attainment(self) -> float:
@@ -239,10 +242,15 @@ class _CaseReport:
         self._report = SimulationReport(scenario)
         self._attempts = {each.name: PoolAttempts() for each in scenario.policy.pools}
         self._waiting: dict[ClassName, int] = {}
+        self._tokens: Counter[ClassName] = Counter()
+        self._full_tokens: Counter[ClassName] = Counter()
 
     def request_ended(self, story: RequestTrace) -> None:
         for pool, some in story.attempts_by_pool.items():
             self._attempts[pool].merge(some)
+        if story.outcome is Outcome.COMPLETED:
+            self._tokens[story.service_class] += story.output_tokens
+            self._full_tokens[story.service_class] += story.full_output_tokens
         self._report.request_ended(story)
 
     def sample_taken(self, sample: FleetSample) -> None:
@@ -261,11 +269,17 @@ class _CaseReport:
             arrivals=total.arrivals,
             tokens_served=total.tokens_served,
             classes={
-                name: ClassResult(group.tally.arrivals, group.tally.good, self._waiting.get(name, 0))
+                name: ClassResult(
+                    group.tally.arrivals, group.tally.good, self._waiting.get(name, 0), self._full_length_share(name)
+                )
                 for name, group in report.classes.items()
             },
             pools={each.name: self._pool(each.name) for each in self._scenario.policy.pools},
         )
+
+    def _full_length_share(self, name: ClassName) -> float:
+        full = self._full_tokens[name]
+        return self._tokens[name] / full if full else 1.0
 
     def _pool(self, pool: PoolName) -> PoolResult:
         report = self._report

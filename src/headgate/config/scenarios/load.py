@@ -36,6 +36,7 @@ from headgate.config.scenarios.traces import TraceLibrary
 from headgate.config.scenarios.traffic import traffic_settings
 from headgate.config.schema_reader import available, suggestion
 from headgate.config.tenants import check_limits, limits, plan
+from headgate.config.yaml_document import Tree
 from headgate.model.engine_profile import EngineProfile
 from headgate.model.policy import Model, Policy, Pool, ServiceClass
 from headgate.model.tenant import Tenant
@@ -77,8 +78,22 @@ def parse(
 ) -> ScenarioSettings:
     """Like `load`, for the text of the file at this path."""
     report = ConfigReport(str(path))
+    tree = yaml_document.parse(text, report)
+    return read_tree(tree, path, environ, report, profiles=profiles, schedulers=schedulers)
+
+
+def read_tree(
+    tree: Tree,
+    path: Path,
+    environ: Mapping[str, str],
+    report: ConfigReport,
+    *,
+    profiles: Mapping[str, EngineProfile],
+    schedulers: Collection[str],
+) -> ScenarioSettings:
+    """Like `parse`, for a parsed file. The report has its lines and the problems found so far."""
     references = References(environ, path.parent)
-    file = schema_reader.read(yaml_document.parse(text, report), ScenarioFile, references, report)
+    file = schema_reader.read(tree, ScenarioFile, references, report)
 
     def settings_of(file: ScenarioFile, report: ConfigReport) -> ScenarioSettings:
         finder = ProfileFinder(profiles, path.parent, report, references.files)

@@ -6,13 +6,14 @@ than either side. Logarithms make 1.1 and 1/1.1 equally far from 1; their mean f
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import exp, log, sqrt
-from statistics import NormalDist, mean, stdev
+from math import atan, cos, exp, log, pi, sin, sqrt
+from statistics import mean, stdev
 from typing import Final
 
 CONFIDENCE: Final = 0.95
 PAIRS_MIN: Final = 6
-"""Minimum number of pairs. With fewer pairs, the interval is not reliable and the approximation below is too rough."""
+"""Minimum number of pairs. With fewer pairs, the interval is not reliable."""
+_PRECISION: Final = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +48,25 @@ def difference_of(differences: Sequence[float]) -> DifferenceInterval:
     return DifferenceInterval(centre, centre - reach, centre + reach)
 
 
-def students_t(freedom: int) -> float:
-    """Two-sided quantile, expanded around the normal one. Correct to three digits from five degrees of freedom."""
+def students_t(freedom: int, confidence: float = CONFIDENCE) -> float:
+    """Two-sided quantile of Student's t-distribution."""
     assert freedom >= PAIRS_MIN - 1
-    z = NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
-    return (
-        z
-        + (z**3 + z) / (4 * freedom)
-        + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)
-        + (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * freedom**3)
-    )
+    assert 0 < confidence < 1
+    low, high = 0.0, 1.0
+    while _within(high, freedom) < confidence:
+        low, high = high, 2 * high
+    while high - low > _PRECISION * high:
+        middle = (low + high) / 2
+        low, high = (middle, high) if _within(middle, freedom) < confidence else (low, middle)
+    return high
+
+
+def _within(t: float, freedom: int) -> float:
+    """Probability of values from -t to t: a finite series for a whole number of degrees of freedom."""
+    angle = atan(t / sqrt(freedom))
+    square, odd = cos(angle) ** 2, freedom % 2
+    term = total = 0.0 if freedom == 1 else cos(angle) if odd else 1.0
+    for step in range(2 + odd, freedom - 1, 2):
+        term *= square * (step - 1) / step
+        total += term
+    return 2 / pi * (angle + sin(angle) * total) if odd else sin(angle) * total
