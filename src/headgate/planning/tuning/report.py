@@ -57,7 +57,8 @@ def runs_sentence(result: TuningResult) -> str:
 
 def tuning_tables(result: TuningResult) -> Iterator[tuple[str, Table]]:
     if result.suggestions:
-        yield "Suggestions, best first", _suggestion_rows(result.suggestions, result.steps[0].confidence, result)
+        yield "Suggestions, best first", _suggestion_rows(result.suggestions)
+        yield "Effect of each suggestion", _effect_rows(result.suggestions, result.steps[0].confidence, result)
     if result.changes:
         for number, step in enumerate(result.steps, 1):
             if step.suggestions:
@@ -68,21 +69,21 @@ def tuning_tables(result: TuningResult) -> Iterator[tuple[str, Table]]:
         yield "Objectives", _class_rows(result.overall, CONFIDENCE, result)
 
 
-def _suggestion_rows(suggestions: Sequence[Suggestion], confidence: float, result: TuningResult) -> Table:
-    rows = [["setting", "now", "change to", "improves", "shortfall", "good requests", "cost"]]
-    for each in suggestions:
-        change, evidence = each.change, each.evidence
-        rows.append(
-            [
-                change.path,
-                _value(change.before),
-                _value(change.after),
-                each.benefit.value,
-                _points(evidence.shortfall_change, confidence),
-                _points(evidence.goodput_change, confidence),
-                _cost_change(evidence, result),
-            ]
+def _suggestion_rows(suggestions: Sequence[Suggestion]) -> Table:
+    rows = [["", "setting", "now", "change to", "improves"]]
+    for number, each in enumerate(suggestions, 1):
+        change = each.change
+        rows.append([str(number), change.path, _value(change.before), _value(change.after), each.benefit.value])
+    return rows
+
+
+def _effect_rows(suggestions: Sequence[Suggestion], confidence: float, result: TuningResult) -> Table:
+    rows = [["", "shortfall", "good requests", "cost"]]
+    for number, each in enumerate(suggestions, 1):
+        shortfall, good = (
+            _points(change, confidence) for change in (each.evidence.shortfall_change, each.evidence.goodput_change)
         )
+        rows.append([str(number), shortfall, good, _cost_change(each.evidence, result)])
     return rows
 
 
