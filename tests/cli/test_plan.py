@@ -44,7 +44,7 @@ def test_json_and_page_have_the_same_plan(headgate: Headgate, scenario: str, tmp
     assert [each["traffic"] for each in plan["curve"]] == [1.0, 2.0]
     assert plan["next_step"]["date"] is None
     assert "2 endpoints in main hold the objectives" in page
-    assert page.count("<svg ") == 2
+    assert page.count("<svg ") == 3
 
 
 def test_scenario_without_objectives_is_an_error(headgate: Headgate, tmp_path: Path) -> None:

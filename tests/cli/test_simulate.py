@@ -32,10 +32,12 @@ SHORT = {
     "plan": "30s",
     "quickstart": "30s",
     "retry-storm": "70s",
+    "servegen-mix": "3s",
+    "tune": "15s",
 }
 """How long requests keep arriving in a test; a whole scenario would take too long."""
-# Most of this scenario's time goes into reading its trace, however short the run is.
-LONG_TRACES = ("day",)
+# Most of the time of these scenarios goes into reading their traces, however short the run is.
+LONG_TRACES = ("day", "servegen-mix")
 
 SMALL = """
 pools:

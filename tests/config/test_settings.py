@@ -597,6 +597,7 @@ def test_every_policy_field_can_be_set() -> None:
     # Shares of a limit are not settings: gateways without a scheduler compute them (core/policy_share.py). The fields
     # of `Policy` come from the database. A value counts as assumed if the file does not set it. Only models that the
     # file does not list under `models` have an adapter. Only the engine `provider` makes a pool hosted.
+    # Only a trial replaces the limit of a pool's endpoints.
     assert same == {
         "Limits.share",
         "Limits.total_concurrency",
@@ -605,6 +606,7 @@ def test_every_policy_field_can_be_set() -> None:
         "Policy.overrides",
         "Policy.tenants_loaded",
         "Pool.hosted",
+        "Pool.in_flight_replacement",
         "Pool.speed_assumed",
         "ServiceClass.ttft_assumed",
         "ServiceClass.tpot_assumed",

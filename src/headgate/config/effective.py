@@ -79,6 +79,7 @@ _DERIVED: Final = frozenset(
         (Pool, "discovers_adapters"),
         (Pool, "hold_max"),
         (Pool, "hosted"),
+        (Pool, "in_flight_replacement"),
         (Pool, "scales"),
         (Pool, "speed_assumed"),
         (PoolSettings, "fleet"),
