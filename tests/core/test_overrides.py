@@ -129,6 +129,19 @@ def test_interrupting_drain_aborts_running_attempts_once_and_retries_them_elsewh
     assert (retry.endpoint_id, retry.attempt) == ("e2", 2)
 
 
+def test_interrupting_drain_leaves_attempts_elsewhere_alone() -> None:
+    scheduler = a_scheduler(an_endpoint("e1", places=1), an_endpoint("e2", places=1))
+    [first, second] = commands_for(scheduler, at(0), arrived("a"), arrived("b"))
+    assert isinstance(first, Dispatch)
+    assert isinstance(second, Dispatch)
+    assert {first.endpoint_id, second.endpoint_id} == {"e1", "e2"}
+    drained = first.request_id if first.endpoint_id == "e1" else second.request_id
+
+    policy = replace(a_policy(), overrides=(drain("e1", interrupt=True),))
+
+    assert scheduler.handle(policy_changed(policy), at(1)) == [abort(drained, "e1", reason=_LOST)]
+
+
 def test_interrupting_drain_ends_a_stream_that_has_started() -> None:
     scheduler = a_scheduler(an_endpoint("e1", places=2), an_endpoint("e2", places=4))
     commands_for(scheduler, at(0), arrived("a"), first_token("a"))
