@@ -105,16 +105,32 @@ def test_cancelled_requests_leave_the_queue_and_the_call() -> None:
     assert totals(seen).worked_ps == 0
 
 
-def test_engine_computes_a_cancelled_request_whose_call_others_wait_for() -> None:
+@pytest.mark.parametrize("call_ms", [1, 100])
+def test_engine_computes_a_cancelled_request_whose_call_others_wait_for(call_ms: int) -> None:
     slow = replace(TINY, prefill_token_ps=1_000_000_000, chunk_tokens=64)
     impatient = CallerBehaviour(client_timeout_ns=seconds(0.05), stream=False)
     left, stays = embedding(0.1, prompt=60), replace(embedding(0.1, prompt=60), service_class="batch")
 
-    seen = run(scene([left, stays], replace(batched(call_ms=1), profile=slow), callers=impatient))
+    seen = run(scene([left, stays], replace(batched(call_ms=call_ms), profile=slow), callers=impatient))
 
     outcomes = {each.service_class: each.outcome for each in seen.stories}
     assert outcomes == {"interactive": Outcome.CANCELLED, "batch": Outcome.COMPLETED}
     assert totals(seen).prompt_tokens == 120
+
+
+def test_embeddings_of_a_trace_with_output_tokens_generate_nothing() -> None:
+    impatient = CallerBehaviour(client_timeout_ns=seconds(0.05))
+    traced = [replace(embedding(0.1, prompt=60), output_tokens=40, stream=True) for _ in range(2)]
+    slow = replace(TINY, prefill_token_ps=1_000_000_000, chunk_tokens=64)
+
+    seen = run(
+        scene(
+            [traced[0], replace(traced[1], service_class="batch")], replace(batched(), profile=slow), callers=impatient
+        )
+    )
+
+    assert {each.outcome for each in seen.stories} == {Outcome.CANCELLED, Outcome.COMPLETED}
+    assert totals(seen).generated_tokens == 0
 
 
 def test_crash_fails_queued_requests_and_their_retries_are_sent_alone() -> None:

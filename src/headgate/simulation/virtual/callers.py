@@ -11,7 +11,7 @@ from random import Random
 from headgate.core.commands import Dispatch, End
 from headgate.core.events import Event, RequestArrived, RequestWithdrawn, WithdrawalCause
 from headgate.model.outcome import HTTP_REPLIES, Outcome, RetryAfter
-from headgate.model.ticket import Ticket
+from headgate.model.ticket import APIS_WITHOUT_OUTPUT, Ticket
 from headgate.model.units import (
     BYTES_PER_TOKEN,
     SECOND,
@@ -41,6 +41,7 @@ class SimulatedCaller:
         "arrival",
         "behaviour",
         "finished",
+        "generates_nothing",
         "has_first_token",
         "in_flight",
         "open_request_id",
@@ -53,8 +54,10 @@ class SimulatedCaller:
         self.arrival = arrival
         self.trace = trace
         self.behaviour = behaviour
-        self.stream = behaviour.stream if arrival.stream is None else arrival.stream
         self.api = arrival.api or behaviour.api
+        self.generates_nothing = self.api in APIS_WITHOUT_OUTPUT
+        wanted = behaviour.stream if arrival.stream is None else arrival.stream
+        self.stream = wanted and not self.generates_nothing
         self.open_request_id: RequestId | None = None
         """ID of the open try. None between tries."""
         self.has_first_token = False

@@ -15,7 +15,7 @@ from headgate.simulation.options import EngineSpec, RequestErrors, Slowdown
 from headgate.simulation.virtual.callers import SimulatedCaller
 from headgate.simulation.virtual.engine_calls import NO_WORK, CallRequest, CallTotals, EngineCalls
 from headgate.simulation.virtual.run_observer import EndpointSample, EngineTotals, PoolAttempts
-from headgate.simulation.workload.arrival import PREFIX_BLOCK_TOKENS, Arrival
+from headgate.simulation.workload.arrival import PREFIX_BLOCK_TOKENS
 
 _DOWN = EndpointSample(0, 0, 0.0, up=False)
 
@@ -49,7 +49,7 @@ class SimulatedAttempt:
         self.caller = caller
         self.engine_request_id = engine_request_id(dispatch)
         self.stream = caller.stream
-        self.prompt_tokens, self.output_tokens = _capped(caller.arrival, dispatch.caps)
+        self.prompt_tokens, self.output_tokens = _capped(caller, dispatch.caps)
         self.started_at = now
         self.last_token_at = now
         self.first_token_seen = False
@@ -143,25 +143,26 @@ class VirtualEndpoint:
 
     def start_attempt(self, attempt: SimulatedAttempt, now: Instant) -> None:
         self.attempts[attempt.engine_request_id] = attempt
+        names = attempt.caller.arrival.prefix
+        prefix = _block_hashes(names, attempt.prompt_tokens, self.spec.profile) if names else ()
+        request = EngineRequest(attempt.engine_request_id, attempt.prompt_tokens, attempt.output_tokens, prefix)
         if self._calls is None:
-            self._enter(attempt, now)
+            self.engine.add(request, now)
             return
-        arrival, dispatch = attempt.caller.arrival, attempt.dispatch
-        request = CallRequest(
-            id=attempt.engine_request_id,
+        arrival = attempt.caller.arrival
+        call_request = CallRequest(
+            engine_request=request,
             tenant=arrival.tenant,
             service_class=arrival.service_class,
-            prompt_tokens=attempt.prompt_tokens,
-            can_share=attempt.caller.api is Api.EMBEDDINGS and dispatch.attempt == 1,
+            can_share=attempt.caller.api is Api.EMBEDDINGS and attempt.dispatch.attempt == 1,
         )
-        self._calls.add(request, now)
+        self._calls.add(call_request, now)
 
     def enter_due(self, now: Instant) -> None:
         """Lets the requests whose calls have been accepted enter the engine, which must have been advanced to `now`."""
         if self._calls is not None:
-            for request_id in self._calls.entering(now):
-                if (attempt := self.attempts.get(request_id)) is not None:
-                    self._enter(attempt, now)
+            for request in self._calls.entering(now):
+                self.engine.add(request, now)
 
     def next_instant(self) -> Instant | None:
         """Returns when the engine or its API server does something next."""
@@ -173,12 +174,6 @@ class VirtualEndpoint:
         results = [finished] if self._calls is None else self._calls.finish(finished)
         for each in results:
             yield self.attempts.pop(each.request_id), each
-
-    def _enter(self, attempt: SimulatedAttempt, now: Instant) -> None:
-        names = attempt.caller.arrival.prefix
-        prefix = _block_hashes(names, attempt.prompt_tokens, self.spec.profile) if names else ()
-        request = EngineRequest(attempt.engine_request_id, attempt.prompt_tokens, attempt.output_tokens, prefix)
-        self.engine.add(request, now)
 
     def stop_attempt(self, attempt: SimulatedAttempt, now: Instant, *, crashes: bool) -> None:
         """Stops an attempt. The engine must have been advanced to `now`."""
@@ -271,9 +266,10 @@ class VirtualEndpoint:
         )
 
 
-def _capped(arrival: Arrival, caps: Caps) -> tuple[int, int]:
+def _capped(caller: SimulatedCaller, caps: Caps) -> tuple[int, int]:
     """Returns the prompt and output sizes after applying the class's caps."""
-    prompt_tokens, output_tokens = arrival.prompt_tokens, arrival.output_tokens
+    arrival = caller.arrival
+    prompt_tokens, output_tokens = arrival.prompt_tokens, 0 if caller.generates_nothing else arrival.output_tokens
     if caps.trim_prompt and caps.prompt_tokens is not None:
         prompt_tokens = min(prompt_tokens, caps.prompt_tokens)
     if caps.output_tokens is not None:

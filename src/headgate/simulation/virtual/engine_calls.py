@@ -14,19 +14,22 @@ from typing import Final
 from headgate.core.batch_queue import Batch, BatchQueue
 from headgate.model.policy import BatchRules
 from headgate.model.units import ClassName, Duration, Instant, RequestId, TenantId, after
-from headgate.simulation.engine.sequence import SequenceCost, SequenceFinished
+from headgate.simulation.engine.sequence import EngineRequest, SequenceCost, SequenceFinished
 
 NO_WORK: Final = SequenceCost(0, 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallRequest:
-    id: RequestId
+    engine_request: EngineRequest
     tenant: TenantId
     service_class: ClassName
-    prompt_tokens: int
     can_share: bool
     """Whether the API and the attempt permit a call with other requests."""
+
+    @property
+    def id(self) -> RequestId:
+        return self.engine_request.request_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,16 +55,16 @@ class CallTotals:
 
 @dataclass(slots=True)
 class _Call:
-    members: dict[RequestId, SequenceFinished | None]
-    """Results of the requests. None if not computed yet."""
+    requests: tuple[EngineRequest, ...]
     batch: Batch | None = None
+    results: dict[RequestId, SequenceFinished] = field(default_factory=dict[RequestId, SequenceFinished])
     entered: bool = False
     abandoned: set[RequestId] = field(default_factory=set[RequestId])
-    """Members whose callers no longer wait."""
+    """Requests whose callers no longer wait."""
 
     @property
     def computing(self) -> list[RequestId]:
-        return [each for each, result in self.members.items() if result is None]
+        return [each.request_id for each in self.requests if each.request_id not in self.results]
 
 
 class EngineCalls:
@@ -79,7 +82,7 @@ class EngineCalls:
         self._totals = totals
         self._number_of: dict[RequestId, int] = {}
         """Numbers of the requests in the batch queue."""
-        self._queued: dict[int, RequestId] = {}
+        self._queued: dict[int, EngineRequest] = {}
         self._calls: dict[RequestId, _Call] = {}
         """Call of each request that has been sent, until the call ends."""
         self._accepting: deque[tuple[Instant, _Call]] = deque()
@@ -91,28 +94,28 @@ class EngineCalls:
     def add(self, request: CallRequest, now: Instant) -> None:
         queue = self._queue
         if queue is None or not request.can_share:
-            self._send(_Call({request.id: None}), now)
+            self._send(_Call((request.engine_request,)), now)
             return
         budget_ns = queue.wait_budget_ns((self._targets_ns.get(request.service_class),))
         delay_ns = queue.rules.delay_ns_max
         number = queue.add(
             request.tenant,
             b"",
-            (request.prompt_tokens,),
+            (request.engine_request.prompt_tokens,),
             hold_ns=delay_ns if budget_ns is None else min(delay_ns, budget_ns),
             now=now,
             wait_budget_ns=budget_ns,
         )
-        self._number_of[request.id], self._queued[number] = number, request.id
+        self._number_of[request.id], self._queued[number] = number, request.engine_request
 
     def finish(self, finished: SequenceFinished) -> list[SequenceFinished]:
         """Records that the engine has computed a request. Returns the results that now reach their callers."""
         call = self._calls[finished.request_id]
-        call.members[finished.request_id] = finished
+        call.results[finished.request_id] = finished
         if call.computing:
             return []
         self._end(call)
-        return [each for each in call.members.values() if each is not None and each.request_id not in call.abandoned]
+        return [each for name, each in call.results.items() if name not in call.abandoned]
 
     def remove(self, request_id: RequestId) -> RemovedRequest:
         number = self._number_of.pop(request_id, None)
@@ -122,37 +125,31 @@ class EngineCalls:
             self._queue.remove(number)
             return RemovedRequest(entered=False)
         call = self._calls[request_id]
-        if not call.entered:
-            self._withdraw(request_id, call)
-            return RemovedRequest(entered=False)
         call.abandoned.add(request_id)
-        computed, computing = call.members[request_id], tuple(call.computing)
-        if len(call.abandoned) < len(call.members):
-            return RemovedRequest(entered=True, computed=computed)
+        computed = call.results.get(request_id)
+        if len(call.abandoned) < len(call.requests):
+            return RemovedRequest(entered=call.entered, computed=computed)
         self._end(call)
-        return RemovedRequest(entered=True, computed=computed, cancels=computing)
-
-    def _withdraw(self, request_id: RequestId, call: _Call) -> None:
-        del call.members[request_id], self._calls[request_id]
-        if not call.members:
-            self._end(call)
-            self._accepting = deque(each for each in self._accepting if each[1] is not call)
+        if call.entered:
+            return RemovedRequest(entered=True, computed=computed, cancels=tuple(call.computing))
+        self._accepting = deque(each for each in self._accepting if each[1] is not call)
+        return RemovedRequest(entered=False)
 
     # Decisions
 
-    def entering(self, now: Instant) -> Iterator[RequestId]:
+    def entering(self, now: Instant) -> Iterator[EngineRequest]:
         """Sends the batches that are due, and yields the requests that enter the engine now."""
         if self._queue is not None:
             for batch in self._queue.next(now):
-                members = [self._queued.pop(number) for number in batch.requests()]
-                for each in members:
-                    del self._number_of[each]
+                requests = tuple(self._queued.pop(number) for number in batch.requests())
+                for each in requests:
+                    del self._number_of[each.request_id]
                 self._totals.batch_wait_ns += sum(batch.waits_ns)
-                self._send(_Call(dict.fromkeys(members), batch), now)
+                self._send(_Call(requests, batch), now)
         while self._accepting and self._accepting[0][0] <= now:
             _, call = self._accepting.popleft()
             call.entered = True
-            yield from call.members
+            yield from call.requests
 
     def next_instant(self) -> Instant | None:
         """Returns when to call `entering` again if no event occurs first."""
@@ -164,14 +161,14 @@ class EngineCalls:
 
     def _send(self, call: _Call, now: Instant) -> None:
         self._totals.calls += 1
-        self._totals.requests += len(call.members)
-        self._calls.update(dict.fromkeys(call.members, call))
+        self._totals.requests += len(call.requests)
+        self._calls.update((each.request_id, call) for each in call.requests)
         self._server_free_at = after(max(now, self._server_free_at), self._call_ns)
         self._accepting.append((self._server_free_at, call))
 
     def _end(self, call: _Call) -> None:
-        for each in call.members:
-            del self._calls[each]
+        for each in call.requests:
+            del self._calls[each.request_id]
         if call.batch is not None:
             assert self._queue is not None
             self._queue.succeed(call.batch)
