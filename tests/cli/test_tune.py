@@ -58,6 +58,7 @@ def test_budget_that_is_too_small_is_reported(headgate: Headgate, scenario: str)
 
     assert said.code == 1
     assert "no better setting found within the budget" in said.out
+    assert "no further change" not in said.out
     assert "raise --budget, or choose some with --settings" in said.out.replace("\n  ", " ")
 
 

@@ -159,3 +159,14 @@ def test_fixed_variant_is_a_file_of_its_own() -> None:
 
     assert {each.in_flight_max for each in fixed.settings().engines if each.pool == "llama-3.1"} == {2}
     assert fixed.has(fault.path)
+
+
+def test_setting_can_be_chosen_by_its_exact_path() -> None:
+    assert list(tunables_of(pattern="pools.big.engines[0].count")) == ["pools.big.engines[0].count"]
+
+
+def test_engines_of_a_hosted_provider_are_not_tuned() -> None:
+    hosted = tunables_of(SCENARIO.replace("  big: {", "  big: {engine: provider, "))
+
+    assert [path for path in hosted if path.startswith("pools.big.engines")] == []
+    assert "pools.big.in_flight_max" in hosted

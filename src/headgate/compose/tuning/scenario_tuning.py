@@ -165,9 +165,10 @@ def _run(settings: ScenarioSettings, seed: int, workload: Workload) -> RunScore:
 
 
 def _cost(settings: ScenarioSettings, result: CaseResult) -> float:
-    """Returns the cost in dollars per hour, or the mean number of engines if no pool has a price."""
+    """Returns the cost in dollars per hour, or the mean number of own engines if no pool has a price."""
     if not _has_prices(settings):
-        return sum(each.paid_ns for each in result.pools.values()) / result.elapsed_ns
+        own = [pool.name for pool in settings.policy.pools if not pool.hosted]
+        return sum(result.pools[name].paid_ns for name in own) / result.elapsed_ns
     cost = 0.0
     for pool in settings.policy.pools:
         price, each = price_at(pool.prices, Instant(0)), result.pools[pool.name]

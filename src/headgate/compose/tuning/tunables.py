@@ -19,6 +19,7 @@ from msgspec import inspect
 
 from headgate.compose.tuning.tunable_settings import TunableRule, rule_of
 from headgate.compose.tuning.variants import ScenarioVariants
+from headgate.config.pool_schema import HOSTED_ENGINE
 from headgate.config.problems import ConfigErrors
 from headgate.config.quantities import duration_text
 from headgate.config.scenarios.schema import ScenarioFile
@@ -148,7 +149,7 @@ class ScenarioTunables:
         file, settings = self._variants.file(changes), self._variants.settings(changes)
         found: list[Tunable] = []
         for path, schema_path in self._paths(file, settings):
-            if fnmatchcase(path, self._pattern):
+            if path == self._pattern or fnmatchcase(path, self._pattern):
                 found.append(self._tunable(path, schema_path, changes, file, settings))
         return [each for each in found if each.directions]
 
@@ -168,6 +169,8 @@ class ScenarioTunables:
     def _applies(self, path: str, schema_path: str, file: ScenarioFile) -> bool:
         """Whether the setting can have an effect in this file."""
         section, _, rest = schema_path.partition(".*.")
+        if section == "pools" and rest.startswith("engines") and self._is_hosted(path, file):
+            return False
         if schema_path == "pools.*.engines[*].in_flight_max":
             return self._variants.has(path)
         if section == "pools" and rest.startswith(("prompt_tokens", "output_tokens")):
@@ -180,6 +183,10 @@ class ScenarioTunables:
         if schema_path == "classes.*.cold_start_wait_max":
             return any(each.scaling is not None for each in file.pools.values())
         return True
+
+    @staticmethod
+    def _is_hosted(path: str, file: ScenarioFile) -> bool:
+        return file.pools[_name(path, file.pools)].engine == HOSTED_ENGINE
 
     def _tunable(
         self,

@@ -34,9 +34,14 @@ def heading(result: TuningResult) -> Iterator[str]:
     yield answer(result)
     if late := missed(result.overall.after, result.objectives):
         verb = "misses its objective" if len(late) == 1 else "miss their objectives"
-        where = "without a change" if result.only_ranked else "still; no further change of a single setting helps"
-        yield f"{', '.join(late)} {verb} {where}"
+        yield f"{', '.join(late)} {verb} {_when_missed(result)}"
     yield runs_sentence(result)
+
+
+def _when_missed(result: TuningResult) -> str:
+    if result.only_ranked:
+        return "without a change"
+    return "still; no further change of a single one of these settings helps" if result.is_complete else "still"
 
 
 def answer(result: TuningResult) -> str:
