@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -189,6 +190,29 @@ def test_drill_whose_act_could_not_be_undone_is_missed() -> None:
     assert (result.in_force, result.held, run.stopped) == (True, False, False)
     assert result.undone.startswith("NOT ended by this command (the database did not respond)")
     assert "the act could not be undone" in next(result.lines())
+
+
+@pytest.mark.parametrize(("drill", "ended_at_s"), [(LOSS, 14), (LOSS, 29), (START, 9), (START, 30)])
+def test_drill_whose_override_another_operator_ends_stops_and_is_missed(drill: Any, ended_at_s: int) -> None:
+    fleet = FakeFleet(scaling=SCALED, cold_start_s=100, tick=partial(ends_overrides, since_s=ended_at_s))
+    result, run = performed(drill, fleet)
+
+    assert (result.held, run.stopped_because) == (False, "the drill's override ended before its time")
+    assert run.undone_at_s is not None
+    assert run.undone_at_s <= ended_at_s + 6
+    assert fleet.ended() == []
+
+
+def test_drill_is_complete_if_only_the_response_to_its_end_was_lost() -> None:
+    def fail_and_end(at: FakeFleet, path: str) -> str | None:
+        if path != "overrides/end":
+            return None
+        at.overrides.clear()
+        return "connection reset"
+
+    result, run = performed(LOSS, FakeFleet(failure=fail_and_end))
+
+    assert (result.held, run.stopped) == (True, False)
 
 
 def test_gateway_that_is_gone_is_reported_and_its_override_expires() -> None:
@@ -399,18 +423,17 @@ def test_overload_ends_when_a_real_class_falls_below_the_bound() -> None:
     assert (traffic.stopped, fleet.overrides, result.held) == (True, [], False)
 
 
+def ends_overrides(at: FakeFleet, *, since_s: float) -> None:
+    if at.seconds >= since_s:
+        at.overrides.clear()
+
+
 def test_overload_ends_when_another_operator_ends_its_override() -> None:
-    fleet = FakeFleet()
-
-    def tick(at: FakeFleet) -> None:
-        if at.seconds >= 14:
-            at.overrides.clear()
-
-    fleet.tick = tick
+    fleet = FakeFleet(tick=partial(ends_overrides, since_s=14))
     drill, traffic = an_overload(fleet)
     result, run = performed(drill, fleet)
 
-    assert run.stopped_because == "another operator ended the drill's override"
+    assert run.stopped_because == "the drill's override ended before its time"
     assert traffic.stopped
     assert result.undone == "the override was not in force any more"
 

@@ -63,7 +63,7 @@ class EndpointLossDrill:
         act = self.act(run, chosen)
         await act.place()
         try:
-            await run.watch("during", self.for_s)
+            await act.watch("during", self.for_s)
         finally:
             await act.undo()
         await run.watch("after", self.after_s)

@@ -205,13 +205,12 @@ class OverloadDrill:
     async def _watch(
         self, run: DrillRun, judged: Sequence[DrillObjective], act: OverrideAct, sending: RunningLoad
     ) -> None:
-        over_s = run.fleet.now_s() + self.for_s
-        while not run.stopped and (left_s := over_s - run.fleet.now_s()) > 0:
-            await run.watch("during", min(left_s, 5.0), until=lambda _: self._violated(run, judged))
-            if not run.stopped and not await act.is_active():
-                run.end_early("another operator ended the drill's override")
+        def until(_: DrillSample) -> bool:
             if (problem := sending.problem()) is not None:
                 run.end_early(problem)
+            return run.stopped or self._violated(run, judged)
+
+        await act.watch("during", self.for_s, until=until)
 
     def _violated(self, run: DrillRun, judged: Sequence[DrillObjective]) -> bool:
         """Ends the drill if an objective is below the bound in the last window since the act."""
