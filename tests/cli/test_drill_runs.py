@@ -104,16 +104,33 @@ def test_operator_without_the_permission_to_operate_is_refused_before_anything_h
     assert fleet.overrides == []
 
 
-def test_two_drills_that_start_at_the_same_moment_end_themselves() -> None:
-    rival = {"override": "o1", "verb": "drain", "target": "e1", "reason": "drill: x 1", "until_s": 1_000.0}
+RIVAL = {"override": "o1", "verb": "drain", "target": "e1", "reason": "drill: x 1", "until_s": 1_000.0}
 
+
+@pytest.mark.parametrize("force", [False, True])
+@pytest.mark.parametrize("kind", ["endpoint-loss", "overload"])
+def test_two_drills_that_start_at_the_same_moment_end_themselves(kind: str, *, force: bool) -> None:
     def start_rival(at: FakeFleet, path: str) -> None:
         if path == "overrides/create":
-            at.overrides.append(rival)
+            at.overrides.append(RIVAL)
 
     fleet = FakeFleet(failure=start_rival)
-    assert "another drill started at the same moment" in refusal(LOSS, fleet)
-    assert fleet.overrides == [rival]
+    overload, traffic = an_overload(fleet, force=force)
+    result, run = performed(replace(LOSS, force=force) if kind == "endpoint-loss" else overload, fleet)
+
+    # The act was in force for a moment, so the drill was not refused.
+    assert not result.held
+    assert run.stopped_because.startswith("another drill started at the same moment; undone after 0.0 s")
+    assert result.undone.startswith("ended ovr_")
+    assert (fleet.overrides, traffic.load) == ([RIVAL], None)
+
+
+def test_forced_drill_runs_beside_a_drill_that_is_already_running() -> None:
+    fleet = FakeFleet(overrides=[RIVAL])
+    result, run = performed(replace(LOSS, endpoint="e2", force=True), fleet)
+
+    assert (result.held, run.stopped) == (True, False)
+    assert (fleet.overrides, len(fleet.ended())) == ([RIVAL], 1)
 
 
 def test_fleet_that_becomes_unhealthy_before_the_act_is_left_alone() -> None:

@@ -98,8 +98,9 @@ class ColdStartDrill:
         act = self.act(run, pool)
         await act.place()
         try:
-            if await self._watch(run, act, progress, pool, "ready", longest_s):
-                await self._watch(run, act, progress, pool, "first request served", _FIRST_REQUEST_S_MAX)
+            if await self._watch(run, act, progress, pool, phase="ready", seconds=longest_s):
+                phase = "first request served"
+                await self._watch(run, act, progress, pool, phase=phase, seconds=_FIRST_REQUEST_S_MAX)
         finally:
             await act.undo()
         restored_s = await self._watch_restored(run, pool, count)
@@ -116,7 +117,7 @@ class ColdStartDrill:
         return DrillResult(NAME, pool, verdicts, run, act.undone, facts, in_force=act.in_force)
 
     async def _watch(
-        self, run: DrillRun, act: OverrideAct, progress: _Progress, pool: str, phase: str, seconds: float
+        self, run: DrillRun, act: OverrideAct, progress: _Progress, pool: str, *, phase: str, seconds: float
     ) -> bool:
         def until(sample: DrillSample) -> bool:
             _observe(run, progress, _new_endpoint(sample.endpoints, progress, pool), sample.at_s)

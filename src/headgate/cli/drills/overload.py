@@ -184,6 +184,21 @@ class OverloadDrill:
         added = self.added(run.phases()["before"], run.last)
         sent, act = SentTraffic(), self.act(run, added)
         await act.place()
+        try:
+            if not run.stopped:
+                await self._add_traffic(run, judged, act, added, sent)
+        finally:
+            await act.undo()
+        await run.watch("after", self.after_s)
+        verdicts = objective_verdicts(judged, run.since_act())
+        facts = {"recovered after": recovery_text(run, judged), **_facts(added, sent), "undo": act.undone}
+        return DrillResult(
+            NAME, f"class {self.service_class}", verdicts, run, act.undone, facts, excluded, in_force=act.in_force
+        )
+
+    async def _add_traffic(
+        self, run: DrillRun, judged: Sequence[DrillObjective], act: OverrideAct, added: AddedLoad, sent: SentTraffic
+    ) -> None:
         sizes = f"{added.prompt_tokens} prompt and {added.output_tokens} output tokens"
         run.note(f"adding {added.rate:g} requests/s with {sizes}")
         sending = self.send(added, sent.add)
@@ -194,13 +209,6 @@ class OverloadDrill:
         finally:
             sending.stop()
             await sending.ended()
-            await act.undo()
-        await run.watch("after", self.after_s)
-        verdicts = objective_verdicts(judged, run.since_act())
-        facts = {"recovered after": recovery_text(run, judged), **_facts(added, sent), "undo": act.undone}
-        return DrillResult(
-            NAME, f"class {self.service_class}", verdicts, run, act.undone, facts, excluded, in_force=act.in_force
-        )
 
     async def _watch(
         self, run: DrillRun, judged: Sequence[DrillObjective], act: OverrideAct, sending: RunningLoad

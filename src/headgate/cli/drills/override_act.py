@@ -46,7 +46,10 @@ class OverrideAct:
         return {**self._body, "reason": self.reason.rpartition(" ")[0]}
 
     async def place(self) -> None:
-        """Places the override. Raises `DrillRefused` if the gateway rejects it."""
+        """Places the override. Raises `DrillRefused` if the gateway rejects it.
+
+        If another drill has begun since the last check, undoes the act and ends the drill.
+        """
         fleet = self._run.fleet
         self._expires_s = fleet.now_s() + self.duration_s
         self.undone, self.in_force = "unknown", True
@@ -60,9 +63,15 @@ class OverrideAct:
         self._run.mark_acted()
         expires = f"expires at {answer['expires_at']} if nothing ends it"
         self._run.note(f"placed {self._id}: {self._body['verb']} {self._body['target']}; {expires}")
-        if any(is_drill(each) and each["override"] != self._id for each in await self._others()):
-            await self.undo()
-            raise DrillRefused("another drill started at the same moment; run `headgate operate list`")
+        known = {self._id, *self._run.known_overrides}
+        if any(is_drill(each) and each["override"] not in known for each in await self._others()):
+            await self._give_way()
+
+    async def _give_way(self) -> None:
+        placed_s = self._run.fleet.now_s()
+        await self.undo()
+        undone = self.undone if self.in_force else f"undone after {self._run.fleet.now_s() - placed_s:.1f} s"
+        self._run.end_early(f"another drill started at the same moment; {undone}; run `headgate operate list`")
 
     async def _others(self) -> list[dict[str, Any]]:
         try:
@@ -97,7 +106,9 @@ class OverrideAct:
         return await run.watch(phase, max(0.0, left_s), until=until, interval_s=interval_s)
 
     async def undo(self) -> None:
-        """Ends the override, if it is still in force. Never raises `AdminRequestFailed`."""
+        """Ends the override, if it may still be in force. Never raises `AdminRequestFailed`."""
+        if not self.in_force:
+            return
         fleet, never = self._run.fleet, asyncio.Event()
         for number in range(_UNDO_TRIES):
             try:

@@ -18,6 +18,7 @@ async def check_fleet(run: DrillRun, *, force: bool) -> None:
         overrides = await active_overrides(run.fleet)
     except AdminRequestFailed as problem:
         raise DrillRefused(str(problem)) from None
+    run.known_overrides = frozenset(str(each["override"]) for each in overrides)
     problems = [*_problems(sample), *_override_problems(overrides)]
     if problems and not force:
         raise DrillRefused("; ".join(problems) + "; resolve this first, or use --force")
