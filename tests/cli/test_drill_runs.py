@@ -165,6 +165,31 @@ def test_interrupting_drill_asks_for_it() -> None:
     assert (create["target"], create["interrupt"]) == ("e1", True)
 
 
+SHARED = (
+    DrillEndpoint("a1", "a", "ready", in_flight=9, engine="gpu-1"),
+    DrillEndpoint("b1", "b", "ready", in_flight=9, engine="gpu-1"),
+    DrillEndpoint("a2", "a", "ready", in_flight=1),
+    DrillEndpoint("a3", "a", "ready"),
+)
+
+
+def test_endpoint_loss_is_refused_if_another_pool_has_its_only_endpoint_on_the_same_engine() -> None:
+    fleet = FakeFleet(endpoints=SHARED)
+    for pool in (None, "a"):
+        why = refusal(replace(LOSS, endpoint="a1", pool=pool), fleet)
+        assert "b1 is the only serving endpoint of pool b, and a drain of a1 applies to the whole engine" in why
+    assert "b1 is the only serving endpoint of pool b, so" in refusal(replace(LOSS, endpoint="b1"), fleet)
+    assert nothing_changed(fleet)
+
+
+def test_endpoint_loss_avoids_shared_engines_if_a_pool_would_be_empty_and_names_all_endpoints() -> None:
+    sample = asyncio.run(FakeFleet(endpoints=SHARED).sample())
+
+    assert LOSS.choose(sample).id == "a2"
+    described = replace(LOSS, endpoint="a1", force=True).describe(sample)
+    assert "drain a1 (pool a, 9 in flight) with b1 (pool b) on the same engine, for 20 s" in described
+
+
 @pytest.mark.parametrize("moment_s", [10, 15, 30, 40])
 def test_stopped_drill_undoes_its_act_at_once_and_counts_as_missed(moment_s: int) -> None:
     fleet = FakeFleet()
