@@ -36,6 +36,8 @@ class FakeFleet:
     calls: list[tuple[str, Mapping[str, object]]] = field(default_factory=list[tuple[str, Mapping[str, object]]])
     failure: Callable[["FakeFleet", str], str | None] = lambda _fleet, _path: None
     """Returns why a call of the admin API fails."""
+    counts_drill: bool = True
+    """Whether the gateway counts requests of a throttled tenant."""
     lose_response: bool = False
     """Whether the response to the creation of an override is lost."""
     down: Callable[["FakeFleet"], bool] = lambda _: False
@@ -117,6 +119,9 @@ class FakeFleet:
         self._add((TOKENS, "chat", "prompt"), 200 * asked)
         self._add((TOKENS, "chat", "output"), 50 * asked)
         self._add((TENANT_REQUESTS, "acme", "completed"), asked)
+        for each in self.overrides:
+            counted = seconds if self.counts_drill and each["verb"] == "throttle" else 0
+            self._add((TENANT_REQUESTS, each["target"], "completed"), counted)
         for name in self.objectives:
             self._add((JUDGED, "chat", name), asked)
             self._add((GOOD, "chat", name), asked * self.good(self) / 100)

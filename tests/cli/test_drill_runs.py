@@ -1,5 +1,6 @@
 """Drills against a fleet with a virtual clock: refusals, the act and its undoing on every path, and the figures."""
 
+import argparse
 import asyncio
 from collections.abc import Callable
 from dataclasses import replace
@@ -8,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from headgate.cli import drill as drill_verb
 from headgate.cli.drills.cell_failover import CellFailoverDrill
 from headgate.cli.drills.cold_start import ColdStartDrill
 from headgate.cli.drills.drill_result import DrillResult
@@ -16,6 +18,8 @@ from headgate.cli.drills.endpoint_loss import EndpointLossDrill
 from headgate.cli.drills.fleet import DrillCell, DrillEndpoint, ScalingLimits
 from headgate.cli.drills.overload import AddedLoad, OverloadDrill
 from headgate.cli.drills.preflight import check_fleet
+from headgate.cli.input.operator_key import ADMIN_KEY_VARIABLE
+from headgate.cli.status import ADMIN_URL_VARIABLE
 from headgate.loadtest.request import LoadTestOutcome, LoadTestRequest
 from tests.cli.drill_fleet import FakeFleet, a_cell, an_endpoint
 
@@ -492,6 +496,32 @@ def test_overload_ends_when_its_traffic_fails_or_the_gateway_is_gone() -> None:
     _, run = performed(drill, fleet)
     assert run.stopped_because == "the gateway stopped responding"
     assert traffic.stopped
+
+
+@pytest.mark.parametrize("for_s", [2, 20])
+def test_overload_stops_if_the_watched_gateway_counts_none_of_its_requests(for_s: int) -> None:
+    fleet = FakeFleet(counts_drill=False)
+    drill, traffic = an_overload(fleet, for_s=for_s)
+    result, run = performed(drill, fleet)
+
+    assert 'the watched gateways have counted none of tenant "drill"; check that --target' in run.stopped_because
+    assert (traffic.stopped, fleet.overrides, result.held) == (True, [], False)
+    assert run.undone_at_s is not None
+    assert run.undone_at_s <= 14
+
+
+@pytest.mark.parametrize(("url", "variable"), [("http://elsewhere:1", ""), (None, "http://elsewhere:1")])
+def test_overload_needs_a_target_if_the_admin_listener_does_not_come_from_the_configuration(
+    url: str | None, variable: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(ADMIN_KEY_VARIABLE, "hg-operator")
+    monkeypatch.setenv(ADMIN_URL_VARIABLE, variable)
+    parser = argparse.ArgumentParser()
+    drill_verb.add_arguments(parser)
+    given = ("--url", url) if url else ()
+
+    assert drill_verb.run(parser.parse_args(["overload", "--model", "m", "--class", "batch", *given])) == 2
+    assert "refused: --target is missing" in capsys.readouterr().err
 
 
 # Handover of a cell's scheduler

@@ -120,7 +120,11 @@ def _add_overload(parser: argparse.ArgumentParser) -> None:
         help="Class of the added requests (default: that with the lowest priority in --config).",
     )
     parser.add_argument("--model", metavar="NAME", help="Requested model (default: the first in --config).")
-    parser.add_argument("--target", metavar="URL", help="The gateway's client listener (default: listen in --config).")
+    parser.add_argument(
+        "--target",
+        metavar="URL",
+        help="The gateway's client listener; required with --url (default: listen in --config).",
+    )
     parser.add_argument(
         "--abort-below",
         type=_percent,
@@ -257,9 +261,15 @@ def _drill(args: argparse.Namespace) -> Drill:
 def _overload(args: argparse.Namespace) -> Drill:
     from headgate.cli.drills.overload import LoadTestTraffic, OverloadDrill
     from headgate.cli.output.status import base_url
+    from headgate.cli.status import url_in_environment
     from headgate.loadtest.senders import read_key
 
     url, model, service_class = args.target, args.model, args.service_class
+    if url is None and (args.url or url_in_environment(args.config)):
+        raise _refused(
+            "--target is missing: the admin listener comes from --url or HEADGATE_ADMIN_URL, and --config may describe "
+            "another gateway; specify the client listener of the same gateway"
+        )
     if None in (url, model, service_class):
         settings = _settings(args)
         url = url or base_url(*settings.listen, https=settings.listen_tls is not None)
