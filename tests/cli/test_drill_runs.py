@@ -20,6 +20,7 @@ from headgate.cli.drills.overload import AddedLoad, OverloadDrill
 from headgate.cli.drills.preflight import check_fleet
 from headgate.cli.input.operator_key import ADMIN_KEY_VARIABLE
 from headgate.cli.status import ADMIN_URL_VARIABLE
+from headgate.control.trials.plan import SettingTrial, TrialPhase, TrialResult
 from headgate.loadtest.request import LoadTestOutcome, LoadTestRequest
 from tests.cli.drill_fleet import FakeFleet, a_cell, an_endpoint
 
@@ -29,6 +30,7 @@ FAILOVER = CellFailoverDrill(before_s=5, after_s=10, gap_s_max=1.0, pause_s=5, f
 FOLLOWER = DrillCell(
     "g1", "following", leads=False, scheduler="g2", epoch=3, admin_addresses={"g1": "http://one", "g2": "http://two"}
 )
+RUNNING = SettingTrial("pools.p.in_flight_max", 8, 12, share_percent=50, block_s=60, duration_s=1_200, seed=1)
 SCALED = {"p": ScalingLimits(desired=2, endpoints_max=4, cold_start_s=30)}
 
 
@@ -86,9 +88,14 @@ def test_drill_is_refused_and_changes_nothing(fleet: FakeFleet, why: str) -> Non
         ({"verb": "throttle", "reason": "drill: overload 1a"}, "another drill is running: throttle x (o1)"),
         ({"verb": "rollout", "reason": ""}, "a rollout is running: rollout x (o1)"),
         ({"verb": "drain", "reason": "new driver"}, "an operator has drained an endpoint: drain x (o1)"),
+        ({"verb": "hold", "reason": ""}, "an operator holds the requests of a class: hold x (o1)"),
+        ({"verb": "pin", "reason": ""}, "an operator has pinned a pool's degradation level: pin x (o1)"),
+        ({"verb": "trial", "reason": "", **RUNNING.terms()}, "a setting trial is running: trial x (o1)"),
+        ({"verb": "trial", "reason": "", "phase": 99}, "a setting trial is running: trial x (o1)"),
+        ({"verb": "trial_block", "reason": "block 3"}, "a setting trial is running: trial_block x (o1)"),
     ],
 )
-def test_drill_is_refused_while_another_change_is_in_force_unless_forced(override: dict[str, str], why: str) -> None:
+def test_drill_is_refused_while_another_change_is_in_force_unless_forced(override: dict[str, Any], why: str) -> None:
     row = {"override": "o1", "target": "x", "until_s": 1_000.0, **override}
     assert why in refusal(LOSS, FakeFleet(overrides=[row]))
 
@@ -98,6 +105,13 @@ def test_drill_is_refused_while_another_change_is_in_force_unless_forced(overrid
         result, run = performed(replace(LOSS, force=True), fleet)
         assert result.held
         assert any("started with --force although" in text for _, text in run.timeline)
+
+
+def test_drill_runs_while_the_value_of_an_ended_trial_is_kept() -> None:
+    kept = RUNNING.ended(TrialPhase.KEPT, TrialResult.IMPROVED)
+    row = {"override": "o1", "verb": "trial", "target": kept.setting, "reason": "", "until_s": 1_000.0, **kept.terms()}
+
+    assert performed(LOSS, FakeFleet(overrides=[row]))[0].held
 
 
 def test_operator_without_the_permission_to_operate_is_refused_before_anything_happens() -> None:
