@@ -18,6 +18,7 @@ from headgate.cli.drills.endpoint_loss import EndpointLossDrill
 from headgate.cli.drills.fleet import DrillCell, DrillEndpoint, ScalingLimits
 from headgate.cli.drills.overload import AddedLoad, OverloadDrill
 from headgate.cli.drills.preflight import check_fleet
+from headgate.cli.input.admin_request import AdminResponseLost
 from headgate.cli.input.operator_key import ADMIN_KEY_VARIABLE
 from headgate.cli.status import ADMIN_URL_VARIABLE
 from headgate.control.trials.plan import SettingTrial, TrialPhase, TrialResult
@@ -555,6 +556,37 @@ def test_cell_failover_measures_the_time_without_decisions() -> None:
     assert result.facts["without decisions (s)"] == pytest.approx(0.3, abs=0.03)
     [(_, body)] = [call for call in fleet.calls if call[0] == "cell/hand-over"]
     assert body == {"pause_s": 5, "reason": "drill: cell-failover"}
+
+
+@pytest.mark.parametrize("lost_after_s", [0, 15])
+def test_cell_failover_whose_response_is_lost_is_judged_by_the_epoch(lost_after_s: int) -> None:
+    fleet = FakeFleet(cell=a_cell("g2"), lose_response=True, lost_after_s=lost_after_s)
+    result, _ = performed(FAILOVER, fleet)
+
+    assert result.held
+    assert result.facts["new scheduler"] == "g2"
+    assert result.facts["without decisions (s)"] == pytest.approx(0.3, abs=0.03)
+
+
+def test_cell_failover_without_a_response_is_refused_if_the_scheduler_stays() -> None:
+    why = "the gateway did not respond within 15 s"
+    fleet = FakeFleet(
+        cell=a_cell("g2"),
+        failure=lambda _, path: why if path.startswith("cell/") else None,
+        failure_kind=AdminResponseLost,
+        lost_after_s=15,
+    )
+
+    assert refusal(FAILOVER, fleet) == f"{why}; g1 is still the scheduler (epoch 3)"
+    assert fleet.seconds > 5 + 15
+
+
+def test_cell_failover_without_a_response_or_a_successor_is_missed() -> None:
+    fleet = FakeFleet(cell=a_cell("g2"), takeover_s=None, lose_response=True, lost_after_s=15)
+    result, run = performed(FAILOVER, fleet)
+
+    assert (result.held, result.verdicts[0].measured) == (False, "no scheduler decided again")
+    assert any("the epoch will show whether g1 handed over" in text for _, text in run.timeline)
 
 
 def test_cell_failover_without_a_successor_is_missed() -> None:

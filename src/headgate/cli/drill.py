@@ -265,7 +265,7 @@ def _overload(args: argparse.Namespace) -> Drill:
     from headgate.loadtest.senders import read_key
 
     url, model, service_class = args.target, args.model, args.service_class
-    if url is None and (args.url or url_in_environment(args.config)):
+    if not args.target and (args.url or url_in_environment(args.config)):
         raise _refused(
             "--target is missing: the admin listener comes from --url or HEADGATE_ADMIN_URL, and --config may describe "
             "another gateway; specify the client listener of the same gateway"
