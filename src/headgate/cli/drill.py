@@ -1,7 +1,6 @@
 """Cause one reversible incident in a running fleet, watch it, undo it and report whether the objectives held."""
 
 import argparse
-import asyncio
 import os
 import signal
 import sys
@@ -147,6 +146,8 @@ def _add_duration(parser: argparse.ArgumentParser, name: str, default_s: int, wh
 
 
 def run(args: argparse.Namespace) -> int:
+    import asyncio
+
     from headgate.cli.drills.drill_run import DrillRefused
     from headgate.cli.input.admin_request import AdminRequestFailed, admin_target
     from headgate.cli.output.status import GatewayNotFound
@@ -227,6 +228,8 @@ def _say_plan(args: argparse.Namespace, does: str, fleet: "LiveFleet") -> None:
 
 def _stop_on_signals(run: "DrillRun") -> None:
     """The first signal ends the drill and undoes it. The second one ends the command."""
+    import asyncio
+
     loop = asyncio.get_running_loop()
 
     def stop(number: signal.Signals) -> None:
