@@ -7,7 +7,7 @@ from typing import Any
 
 from headgate.cli.drills.figures import GOOD, JUDGED, LOAD, REQUESTS, TARGETS, TENANT_REQUESTS, TOKENS, CounterKey
 from headgate.cli.drills.fleet import CellMemberState, DrillCell, DrillEndpoint, DrillSample, DrillStatus, ScalingLimits
-from headgate.cli.input.admin_request import AdminRequestFailed
+from headgate.cli.input.admin_request import AdminRequestFailed, AdminResponseLost
 
 URL = "http://gateway"
 RATE = 10
@@ -36,8 +36,13 @@ class FakeFleet:
     calls: list[tuple[str, Mapping[str, object]]] = field(default_factory=list[tuple[str, Mapping[str, object]]])
     failure: Callable[["FakeFleet", str], str | None] = lambda _fleet, _path: None
     """Returns why a call of the admin API fails."""
+    counts_drill: bool = True
+    """Whether the gateway counts requests of a throttled tenant."""
+    failure_kind: type[AdminRequestFailed] = AdminRequestFailed
     lose_response: bool = False
-    """Whether the response to the creation of an override is lost."""
+    """Whether the response to the creation of an override or to a hand-over is lost."""
+    lost_after_s: float = 0
+    """Time until the loss of the response to a hand-over is noticed."""
     down: Callable[["FakeFleet"], bool] = lambda _: False
     restarted: Callable[["FakeFleet"], bool] = lambda _: False
     tick: Callable[["FakeFleet"], None] = lambda _: None
@@ -82,7 +87,8 @@ class FakeFleet:
     async def post(self, path: str, body: Mapping[str, object]) -> dict[str, Any]:
         self.calls.append((path, body))
         if (why := self.failure(self, path)) is not None:
-            raise AdminRequestFailed(why)
+            await self._pass(self.lost_after_s)
+            raise self.failure_kind(why)
         match path:
             case "overrides/list":
                 return {"data": self.overrides}
@@ -98,9 +104,18 @@ class FakeFleet:
             case _:
                 assert path == "cell/hand-over", path
                 self.handed_over_s = self.seconds
+                if self.lose_response:
+                    await self._pass(self.lost_after_s)
+                    raise AdminResponseLost("the gateway did not respond within 15 s")
                 return {}
 
     # Behaviour
+
+    async def _pass(self, seconds: float) -> None:
+        """Waits until another task has let this time pass."""
+        over_s = self.seconds + seconds
+        while self.seconds < over_s:
+            await asyncio.sleep(0)
 
     @property
     def acting(self) -> bool:
@@ -117,6 +132,9 @@ class FakeFleet:
         self._add((TOKENS, "chat", "prompt"), 200 * asked)
         self._add((TOKENS, "chat", "output"), 50 * asked)
         self._add((TENANT_REQUESTS, "acme", "completed"), asked)
+        for each in self.overrides:
+            counted = seconds if self.counts_drill and each["verb"] == "throttle" else 0
+            self._add((TENANT_REQUESTS, each["target"], "completed"), counted)
         for name in self.objectives:
             self._add((JUDGED, "chat", name), asked)
             self._add((GOOD, "chat", name), asked * self.good(self) / 100)

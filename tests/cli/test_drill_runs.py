@@ -1,12 +1,15 @@
 """Drills against a fleet with a virtual clock: refusals, the act and its undoing on every path, and the figures."""
 
+import argparse
 import asyncio
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
 
+from headgate.cli import drill as drill_verb
 from headgate.cli.drills.cell_failover import CellFailoverDrill
 from headgate.cli.drills.cold_start import ColdStartDrill
 from headgate.cli.drills.drill_result import DrillResult
@@ -15,6 +18,10 @@ from headgate.cli.drills.endpoint_loss import EndpointLossDrill
 from headgate.cli.drills.fleet import DrillCell, DrillEndpoint, ScalingLimits
 from headgate.cli.drills.overload import AddedLoad, OverloadDrill
 from headgate.cli.drills.preflight import check_fleet
+from headgate.cli.input.admin_request import AdminResponseLost
+from headgate.cli.input.operator_key import ADMIN_KEY_VARIABLE
+from headgate.cli.status import ADMIN_URL_VARIABLE
+from headgate.control.trials.plan import SettingTrial, TrialPhase, TrialResult
 from headgate.loadtest.request import LoadTestOutcome, LoadTestRequest
 from tests.cli.drill_fleet import FakeFleet, a_cell, an_endpoint
 
@@ -24,6 +31,7 @@ FAILOVER = CellFailoverDrill(before_s=5, after_s=10, gap_s_max=1.0, pause_s=5, f
 FOLLOWER = DrillCell(
     "g1", "following", leads=False, scheduler="g2", epoch=3, admin_addresses={"g1": "http://one", "g2": "http://two"}
 )
+RUNNING = SettingTrial("pools.p.in_flight_max", 8, 12, share_percent=50, block_s=60, duration_s=1_200, seed=1)
 SCALED = {"p": ScalingLimits(desired=2, endpoints_max=4, cold_start_s=30)}
 
 
@@ -81,9 +89,14 @@ def test_drill_is_refused_and_changes_nothing(fleet: FakeFleet, why: str) -> Non
         ({"verb": "throttle", "reason": "drill: overload 1a"}, "another drill is running: throttle x (o1)"),
         ({"verb": "rollout", "reason": ""}, "a rollout is running: rollout x (o1)"),
         ({"verb": "drain", "reason": "new driver"}, "an operator has drained an endpoint: drain x (o1)"),
+        ({"verb": "hold", "reason": ""}, "an operator holds the requests of a class: hold x (o1)"),
+        ({"verb": "pin", "reason": ""}, "an operator has pinned a pool's degradation level: pin x (o1)"),
+        ({"verb": "trial", "reason": "", **RUNNING.terms()}, "a setting trial is running: trial x (o1)"),
+        ({"verb": "trial", "reason": "", "phase": 99}, "a setting trial is running: trial x (o1)"),
+        ({"verb": "trial_block", "reason": "block 3"}, "a setting trial is running: trial_block x (o1)"),
     ],
 )
-def test_drill_is_refused_while_another_change_is_in_force_unless_forced(override: dict[str, str], why: str) -> None:
+def test_drill_is_refused_while_another_change_is_in_force_unless_forced(override: dict[str, Any], why: str) -> None:
     row = {"override": "o1", "target": "x", "until_s": 1_000.0, **override}
     assert why in refusal(LOSS, FakeFleet(overrides=[row]))
 
@@ -95,6 +108,13 @@ def test_drill_is_refused_while_another_change_is_in_force_unless_forced(overrid
         assert any("started with --force although" in text for _, text in run.timeline)
 
 
+def test_drill_runs_while_the_value_of_an_ended_trial_is_kept() -> None:
+    kept = RUNNING.ended(TrialPhase.KEPT, TrialResult.IMPROVED)
+    row = {"override": "o1", "verb": "trial", "target": kept.setting, "reason": "", "until_s": 1_000.0, **kept.terms()}
+
+    assert performed(LOSS, FakeFleet(overrides=[row]))[0].held
+
+
 def test_operator_without_the_permission_to_operate_is_refused_before_anything_happens() -> None:
     message = 'operator "eve" lacks the permission "operate"'
     fleet = FakeFleet(failure=lambda _, path: message if path == "overrides/create" else None)
@@ -103,16 +123,33 @@ def test_operator_without_the_permission_to_operate_is_refused_before_anything_h
     assert fleet.overrides == []
 
 
-def test_two_drills_that_start_at_the_same_moment_end_themselves() -> None:
-    rival = {"override": "o1", "verb": "drain", "target": "e1", "reason": "drill: x 1", "until_s": 1_000.0}
+RIVAL = {"override": "o1", "verb": "drain", "target": "e1", "reason": "drill: x 1", "until_s": 1_000.0}
 
+
+@pytest.mark.parametrize("force", [False, True])
+@pytest.mark.parametrize("kind", ["endpoint-loss", "overload"])
+def test_two_drills_that_start_at_the_same_moment_end_themselves(kind: str, *, force: bool) -> None:
     def start_rival(at: FakeFleet, path: str) -> None:
         if path == "overrides/create":
-            at.overrides.append(rival)
+            at.overrides.append(RIVAL)
 
     fleet = FakeFleet(failure=start_rival)
-    assert "another drill started at the same moment" in refusal(LOSS, fleet)
-    assert fleet.overrides == [rival]
+    overload, traffic = an_overload(fleet, force=force)
+    result, run = performed(replace(LOSS, force=force) if kind == "endpoint-loss" else overload, fleet)
+
+    # The act was in force for a moment, so the drill was not refused.
+    assert not result.held
+    assert run.stopped_because.startswith("another drill started at the same moment; undone after 0.0 s")
+    assert result.undone.startswith("ended ovr_")
+    assert (fleet.overrides, traffic.load) == ([RIVAL], None)
+
+
+def test_forced_drill_runs_beside_a_drill_that_is_already_running() -> None:
+    fleet = FakeFleet(overrides=[RIVAL])
+    result, run = performed(replace(LOSS, endpoint="e2", force=True), fleet)
+
+    assert (result.held, run.stopped) == (True, False)
+    assert (fleet.overrides, len(fleet.ended())) == ([RIVAL], 1)
 
 
 def test_fleet_that_becomes_unhealthy_before_the_act_is_left_alone() -> None:
@@ -145,6 +182,31 @@ def test_interrupting_drill_asks_for_it() -> None:
 
     create = next(body for path, body in fleet.calls if path == "overrides/create")
     assert (create["target"], create["interrupt"]) == ("e1", True)
+
+
+SHARED = (
+    DrillEndpoint("a1", "a", "ready", in_flight=9, engine="gpu-1"),
+    DrillEndpoint("b1", "b", "ready", in_flight=9, engine="gpu-1"),
+    DrillEndpoint("a2", "a", "ready", in_flight=1),
+    DrillEndpoint("a3", "a", "ready"),
+)
+
+
+def test_endpoint_loss_is_refused_if_another_pool_has_its_only_endpoint_on_the_same_engine() -> None:
+    fleet = FakeFleet(endpoints=SHARED)
+    for pool in (None, "a"):
+        why = refusal(replace(LOSS, endpoint="a1", pool=pool), fleet)
+        assert "b1 is the only serving endpoint of pool b, and a drain of a1 applies to the whole engine" in why
+    assert "b1 is the only serving endpoint of pool b, so" in refusal(replace(LOSS, endpoint="b1"), fleet)
+    assert nothing_changed(fleet)
+
+
+def test_endpoint_loss_avoids_shared_engines_if_a_pool_would_be_empty_and_names_all_endpoints() -> None:
+    sample = asyncio.run(FakeFleet(endpoints=SHARED).sample())
+
+    assert LOSS.choose(sample).id == "a2"
+    described = replace(LOSS, endpoint="a1", force=True).describe(sample)
+    assert "drain a1 (pool a, 9 in flight) with b1 (pool b) on the same engine, for 20 s" in described
 
 
 @pytest.mark.parametrize("moment_s", [10, 15, 30, 40])
@@ -189,6 +251,29 @@ def test_drill_whose_act_could_not_be_undone_is_missed() -> None:
     assert (result.in_force, result.held, run.stopped) == (True, False, False)
     assert result.undone.startswith("NOT ended by this command (the database did not respond)")
     assert "the act could not be undone" in next(result.lines())
+
+
+@pytest.mark.parametrize(("drill", "ended_at_s"), [(LOSS, 14), (LOSS, 29), (START, 9), (START, 30)])
+def test_drill_whose_override_another_operator_ends_stops_and_is_missed(drill: Any, ended_at_s: int) -> None:
+    fleet = FakeFleet(scaling=SCALED, cold_start_s=100, tick=partial(ends_overrides, since_s=ended_at_s))
+    result, run = performed(drill, fleet)
+
+    assert (result.held, run.stopped_because) == (False, "the drill's override ended before its time")
+    assert run.undone_at_s is not None
+    assert run.undone_at_s <= ended_at_s + 6
+    assert fleet.ended() == []
+
+
+def test_drill_is_complete_if_only_the_response_to_its_end_was_lost() -> None:
+    def fail_and_end(at: FakeFleet, path: str) -> str | None:
+        if path != "overrides/end":
+            return None
+        at.overrides.clear()
+        return "connection reset"
+
+    result, run = performed(LOSS, FakeFleet(failure=fail_and_end))
+
+    assert (result.held, run.stopped) == (True, False)
 
 
 def test_gateway_that_is_gone_is_reported_and_its_override_expires() -> None:
@@ -399,18 +484,17 @@ def test_overload_ends_when_a_real_class_falls_below_the_bound() -> None:
     assert (traffic.stopped, fleet.overrides, result.held) == (True, [], False)
 
 
+def ends_overrides(at: FakeFleet, *, since_s: float) -> None:
+    if at.seconds >= since_s:
+        at.overrides.clear()
+
+
 def test_overload_ends_when_another_operator_ends_its_override() -> None:
-    fleet = FakeFleet()
-
-    def tick(at: FakeFleet) -> None:
-        if at.seconds >= 14:
-            at.overrides.clear()
-
-    fleet.tick = tick
+    fleet = FakeFleet(tick=partial(ends_overrides, since_s=14))
     drill, traffic = an_overload(fleet)
     result, run = performed(drill, fleet)
 
-    assert run.stopped_because == "another operator ended the drill's override"
+    assert run.stopped_because == "the drill's override ended before its time"
     assert traffic.stopped
     assert result.undone == "the override was not in force any more"
 
@@ -427,6 +511,32 @@ def test_overload_ends_when_its_traffic_fails_or_the_gateway_is_gone() -> None:
     _, run = performed(drill, fleet)
     assert run.stopped_because == "the gateway stopped responding"
     assert traffic.stopped
+
+
+@pytest.mark.parametrize("for_s", [2, 20])
+def test_overload_stops_if_the_watched_gateway_counts_none_of_its_requests(for_s: int) -> None:
+    fleet = FakeFleet(counts_drill=False)
+    drill, traffic = an_overload(fleet, for_s=for_s)
+    result, run = performed(drill, fleet)
+
+    assert 'the watched gateways have counted none of tenant "drill"; check that --target' in run.stopped_because
+    assert (traffic.stopped, fleet.overrides, result.held) == (True, [], False)
+    assert run.undone_at_s is not None
+    assert run.undone_at_s <= 14
+
+
+@pytest.mark.parametrize(("url", "variable"), [("http://elsewhere:1", ""), (None, "http://elsewhere:1")])
+def test_overload_needs_a_target_if_the_admin_listener_does_not_come_from_the_configuration(
+    url: str | None, variable: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(ADMIN_KEY_VARIABLE, "hg-operator")
+    monkeypatch.setenv(ADMIN_URL_VARIABLE, variable)
+    parser = argparse.ArgumentParser()
+    drill_verb.add_arguments(parser)
+    given = ("--url", url) if url else ()
+
+    assert drill_verb.run(parser.parse_args(["overload", "--model", "m", "--class", "batch", *given])) == 2
+    assert "refused: --target is missing" in capsys.readouterr().err
 
 
 # Handover of a cell's scheduler
@@ -446,6 +556,37 @@ def test_cell_failover_measures_the_time_without_decisions() -> None:
     assert result.facts["without decisions (s)"] == pytest.approx(0.3, abs=0.03)
     [(_, body)] = [call for call in fleet.calls if call[0] == "cell/hand-over"]
     assert body == {"pause_s": 5, "reason": "drill: cell-failover"}
+
+
+@pytest.mark.parametrize("lost_after_s", [0, 15])
+def test_cell_failover_whose_response_is_lost_is_judged_by_the_epoch(lost_after_s: int) -> None:
+    fleet = FakeFleet(cell=a_cell("g2"), lose_response=True, lost_after_s=lost_after_s)
+    result, _ = performed(FAILOVER, fleet)
+
+    assert result.held
+    assert result.facts["new scheduler"] == "g2"
+    assert result.facts["without decisions (s)"] == pytest.approx(0.3, abs=0.03)
+
+
+def test_cell_failover_without_a_response_is_refused_if_the_scheduler_stays() -> None:
+    why = "the gateway did not respond within 15 s"
+    fleet = FakeFleet(
+        cell=a_cell("g2"),
+        failure=lambda _, path: why if path.startswith("cell/") else None,
+        failure_kind=AdminResponseLost,
+        lost_after_s=15,
+    )
+
+    assert refusal(FAILOVER, fleet) == f"{why}; g1 is still the scheduler (epoch 3)"
+    assert fleet.seconds > 5 + 15
+
+
+def test_cell_failover_without_a_response_or_a_successor_is_missed() -> None:
+    fleet = FakeFleet(cell=a_cell("g2"), takeover_s=None, lose_response=True, lost_after_s=15)
+    result, run = performed(FAILOVER, fleet)
+
+    assert (result.held, result.verdicts[0].measured) == (False, "no scheduler decided again")
+    assert any("the epoch will show whether g1 handed over" in text for _, text in run.timeline)
 
 
 def test_cell_failover_without_a_successor_is_missed() -> None:

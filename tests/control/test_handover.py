@@ -98,7 +98,11 @@ async def test_gateways_that_are_no_candidates_cannot_take_over() -> None:
 async def test_scheduler_that_changed_while_the_audit_entry_was_written_is_reported() -> None:
     host = FakeHost(g2=member())
     host.decides = False
-    service, _ = a_service(host)
+    service, store = a_service(host)
 
     with pytest.raises(ChangeRejected, match="stopped being the cell's scheduler"):
         await handed_over(service)
+    assert [(row.action, row.target) for row in await store.audit(before=None, limit=10)] == [
+        ("cell.hand_over_failed", "g1"),
+        ("cell.hand_over", "g1"),
+    ]

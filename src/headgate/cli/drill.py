@@ -1,7 +1,6 @@
 """Cause one reversible incident in a running fleet, watch it, undo it and report whether the objectives held."""
 
 import argparse
-import asyncio
 import os
 import signal
 import sys
@@ -120,7 +119,11 @@ def _add_overload(parser: argparse.ArgumentParser) -> None:
         help="Class of the added requests (default: that with the lowest priority in --config).",
     )
     parser.add_argument("--model", metavar="NAME", help="Requested model (default: the first in --config).")
-    parser.add_argument("--target", metavar="URL", help="The gateway's client listener (default: listen in --config).")
+    parser.add_argument(
+        "--target",
+        metavar="URL",
+        help="The gateway's client listener; required with --url (default: listen in --config).",
+    )
     parser.add_argument(
         "--abort-below",
         type=_percent,
@@ -143,6 +146,8 @@ def _add_duration(parser: argparse.ArgumentParser, name: str, default_s: int, wh
 
 
 def run(args: argparse.Namespace) -> int:
+    import asyncio
+
     from headgate.cli.drills.drill_run import DrillRefused
     from headgate.cli.input.admin_request import AdminRequestFailed, admin_target
     from headgate.cli.output.status import GatewayNotFound
@@ -223,6 +228,8 @@ def _say_plan(args: argparse.Namespace, does: str, fleet: "LiveFleet") -> None:
 
 def _stop_on_signals(run: "DrillRun") -> None:
     """The first signal ends the drill and undoes it. The second one ends the command."""
+    import asyncio
+
     loop = asyncio.get_running_loop()
 
     def stop(number: signal.Signals) -> None:
@@ -257,9 +264,15 @@ def _drill(args: argparse.Namespace) -> Drill:
 def _overload(args: argparse.Namespace) -> Drill:
     from headgate.cli.drills.overload import LoadTestTraffic, OverloadDrill
     from headgate.cli.output.status import base_url
+    from headgate.cli.status import url_in_environment
     from headgate.loadtest.senders import read_key
 
     url, model, service_class = args.target, args.model, args.service_class
+    if not args.target and (args.url or url_in_environment(args.config)):
+        raise _refused(
+            "--target is missing: the admin listener comes from --url or HEADGATE_ADMIN_URL, and --config may describe "
+            "another gateway; specify the client listener of the same gateway"
+        )
     if None in (url, model, service_class):
         settings = _settings(args)
         url = url or base_url(*settings.listen, https=settings.listen_tls is not None)

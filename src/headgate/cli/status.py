@@ -42,6 +42,11 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
+def url_in_environment(file: Path) -> str | None:
+    """`HEADGATE_ADMIN_URL`, if it takes precedence over this configuration file."""
+    return (os.environ.get(ADMIN_URL_VARIABLE) or None) if file == CONFIG_FILE else None
+
+
 def admin_url(given: str | None, file: Path) -> str | None:
     """URL of the admin listener: `given` or, failing that, the URL from the file. With the default file, the
     environment variable `HEADGATE_ADMIN_URL` takes precedence over the file. If the file is invalid, prints the problem
@@ -51,8 +56,7 @@ def admin_url(given: str | None, file: Path) -> str | None:
     from headgate.config.load import admin_listen, admin_tls
     from headgate.config.problems import ConfigErrors
 
-    if given is None and file == CONFIG_FILE:
-        given = os.environ.get(ADMIN_URL_VARIABLE) or None
+    given = given or url_in_environment(file)
     if given is not None:
         return (given if "://" in given else f"http://{given}").rstrip("/").removesuffix("/status")
     try:

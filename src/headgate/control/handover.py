@@ -28,6 +28,9 @@ class HandoverService:
         await self._store.add_audit_entry(actor, "cell.hand_over", self._host.name, after=after)
         # While the entry was being written, the scheduler may have changed.
         if not self._host.step_down(Duration(pause_s * SECOND)):
+            # The audit log cannot be changed, so a second entry says that the act did not happen.
+            failed = {**after, "problem": "this process was no longer the scheduler"}
+            await self._store.add_audit_entry(actor, "cell.hand_over_failed", self._host.name, after=failed)
             raise ChangeRejected("this process stopped being the cell's scheduler in the meantime; retry")
         return {"member": self._host.name, "epoch": before.number, "pause_s": pause_s}
 

@@ -11,7 +11,7 @@ from headgate.cli.drills.figures import objectives_of
 from headgate.cli.drills.fleet import DrillCell, DrillSample, DrillStatus
 from headgate.cli.drills.override_act import REASON
 from headgate.cli.drills.preflight import watch_before
-from headgate.cli.input.admin_request import AdminRequestFailed
+from headgate.cli.input.admin_request import AdminRequestFailed, AdminResponseLost
 
 NAME = "cell-failover"
 _POLL_S: Final = 0.02
@@ -82,30 +82,57 @@ class CellFailoverDrill:
         cell = self.choose(run.last)
         assert cell.epoch is not None, "a scheduler follows its own epoch"
         takeover = _Takeover(cell.epoch)
-        await self._hand_over(run)
-        run.note(f"{cell.member} handed over (epoch {cell.epoch})")
-        await self._watch_takeover(run, takeover)
+        await self._hand_over(run, cell, takeover)
         await run.take_sample("during")
         run.mark_undone()
         await run.watch("after", self.after_s)
         return self._result(run, cell, takeover)
 
-    async def _hand_over(self, run: DrillRun) -> None:
-        body = {"pause_s": self.pause_s, "reason": f"{REASON}: {NAME}"}
+    async def _hand_over(self, run: DrillRun, cell: DrillCell, takeover: _Takeover) -> None:
+        """Requests the hand-over and watches the takeover meanwhile, because the response may be late or lost."""
         # The time without decisions begins at some point during the call. Counting from its start is the upper bound.
         run.mark_acted()
+        call = asyncio.create_task(self._request(run, cell))
+        try:
+            await self._watch_takeover(run, takeover, call)
+            problem = call.result() if call.done() else None
+        finally:
+            call.cancel()
+            await asyncio.gather(call, return_exceptions=True)
+        if problem is None:
+            return
+        if not isinstance(problem, AdminResponseLost):
+            raise DrillRefused(str(problem))
+        statuses = await run.fleet.statuses()
+        if any(each.cell and each.cell.decides and each.cell.epoch == cell.epoch for each in statuses.values()):
+            raise DrillRefused(f"{problem}; {cell.member} is still the scheduler (epoch {cell.epoch})")
+
+    async def _request(self, run: DrillRun, cell: DrillCell) -> AdminRequestFailed | None:
+        body = {"pause_s": self.pause_s, "reason": f"{REASON}: {NAME}"}
         try:
             await run.fleet.post("cell/hand-over", body)
+        except AdminResponseLost as problem:
+            run.note(f"{problem}; the epoch will show whether {cell.member} handed over")
+            return problem
         except AdminRequestFailed as problem:
-            raise DrillRefused(str(problem)) from None
+            return problem
+        run.note(f"{cell.member} handed over (epoch {cell.epoch})")
+        return None
 
-    async def _watch_takeover(self, run: DrillRun, takeover: _Takeover) -> None:
+    async def _watch_takeover(
+        self, run: DrillRun, takeover: _Takeover, call: "asyncio.Task[AdminRequestFailed | None]"
+    ) -> None:
+        """Watches until the takeover is complete, it is late, or the gateway has rejected the request."""
         assert run.acted_at_s is not None, "the drill has acted"
         fleet, gateways, last_s = run.fleet, len(run.last.statuses), run.fleet.now_s()
         # If nothing takes over, the old scheduler does after its pause.
-        over_s = run.acted_at_s + self.pause_s + max(5.0, 3 * self.gap_s_max)
-        never = asyncio.Event()
+        longest_s, never = self.pause_s + max(5.0, 3 * self.gap_s_max), asyncio.Event()
+        over_s = fleet.now_s() + longest_s
         while fleet.now_s() < over_s:
+            if not call.done():
+                over_s = fleet.now_s() + longest_s
+            elif (problem := call.result()) is not None and not isinstance(problem, AdminResponseLost):
+                return
             statuses = await fleet.statuses()
             now_s = fleet.now_s()
             if takeover.decided_after_s is None:

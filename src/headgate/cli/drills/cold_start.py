@@ -98,8 +98,9 @@ class ColdStartDrill:
         act = self.act(run, pool)
         await act.place()
         try:
-            if await self._watch(run, progress, pool, "ready", longest_s):
-                await self._watch(run, progress, pool, "first request served", _FIRST_REQUEST_S_MAX)
+            if await self._watch(run, act, progress, pool, phase="ready", seconds=longest_s):
+                phase = "first request served"
+                await self._watch(run, act, progress, pool, phase=phase, seconds=_FIRST_REQUEST_S_MAX)
         finally:
             await act.undo()
         restored_s = await self._watch_restored(run, pool, count)
@@ -115,12 +116,14 @@ class ColdStartDrill:
         }
         return DrillResult(NAME, pool, verdicts, run, act.undone, facts, in_force=act.in_force)
 
-    async def _watch(self, run: DrillRun, progress: _Progress, pool: str, phase: str, seconds: float) -> bool:
+    async def _watch(
+        self, run: DrillRun, act: OverrideAct, progress: _Progress, pool: str, *, phase: str, seconds: float
+    ) -> bool:
         def until(sample: DrillSample) -> bool:
             _observe(run, progress, _new_endpoint(sample.endpoints, progress, pool), sample.at_s)
             return phase in progress.reached_s
 
-        return await run.watch("during", seconds, until=until, interval_s=_INTERVAL_S)
+        return await act.watch("during", seconds, until=until, interval_s=_INTERVAL_S)
 
     async def _watch_restored(self, run: DrillRun, pool: str, count: int) -> float | None:
         """Returns the time since the undo until the pool has its endpoints of before. None if it does not in time."""

@@ -44,6 +44,8 @@ class DrillRun:
         self.acted_at_s: float | None = None
         self.undone_at_s: float | None = None
         self.stopped_because = ""
+        self.known_overrides: frozenset[str] = frozenset()
+        """Overrides in force at the last check before the act."""
         self._progress = progress
         self._interval_s = interval_s
         self._noted: set[str] = set()

@@ -1,5 +1,6 @@
 """Drill `endpoint-loss`: takes one endpoint out of service for a while, and gives it back."""
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from headgate.cli.drills.drill_result import DrillResult, objective_verdicts, recovery_text
@@ -25,22 +26,23 @@ class EndpointLossDrill:
 
     def choose(self, sample: DrillSample) -> DrillEndpoint:
         """Returns the endpoint to take away. Raises `DrillRefused`."""
-        serving = [each for each in sample.endpoints if each.serves and self.pool in (None, each.pool)]
+        ready = [each for each in sample.endpoints if each.serves]
+        serving = [each for each in ready if self.pool in (None, each.pool)]
         if self.endpoint is None:
             if not serving:
                 raise DrillRefused("no endpoint is serving; run `headgate doctor --live`")
-            counts = {each.pool: sum(other.pool == each.pool for other in serving) for each in serving}
-            chosen = max(serving, key=lambda each: (counts[each.pool] > 1, each.in_flight, each.id))
+            chosen = max(serving, key=lambda each: (not any(_emptied(each, ready)), each.in_flight, each.id))
         else:
             named = [each for each in serving if each.id == self.endpoint]
             if not named:
                 known = ", ".join(each.id for each in serving) or "none"
                 raise DrillRefused(f'"{self.endpoint}" is not a serving endpoint; serving: {known}')
             [chosen] = named
-        if not self.force and not any(each.pool == chosen.pool and each.id != chosen.id for each in serving):
+        if not self.force and (emptied := next(_emptied(chosen, ready), None)) is not None:
+            shared = "" if emptied.id == chosen.id else f", and a drain of {chosen.id} applies to the whole engine"
             raise DrillRefused(
-                f"{chosen.id} is the only serving endpoint of pool {chosen.pool}, so its requests would be rejected; "
-                "use --force to drill that"
+                f"{emptied.id} is the only serving endpoint of pool {emptied.pool}{shared}, so its requests would be "
+                "rejected; use --force to drill that"
             )
         return chosen
 
@@ -51,9 +53,13 @@ class EndpointLossDrill:
     def describe(self, sample: DrillSample) -> str:
         chosen = self.choose(sample)
         how = "its open requests are aborted, as if it had failed" if self.interrupt else "its open requests continue"
+        others = [
+            f"{each.id} (pool {each.pool})" for each in _affected(chosen, sample.endpoints) if each.id != chosen.id
+        ]
+        shared = f"with {', '.join(others)} on the same engine, " if others else ""
         return (
             f"would watch for {self.before_s} s, drain {chosen.id} (pool {chosen.pool}, {chosen.in_flight} in flight) "
-            f"for {self.for_s} s, where {how}, give it back, and watch for {self.after_s} s"
+            f"{shared}for {self.for_s} s, where {how}, give it back, and watch for {self.after_s} s"
         )
 
     async def perform(self, run: DrillRun) -> DrillResult:
@@ -63,7 +69,7 @@ class EndpointLossDrill:
         act = self.act(run, chosen)
         await act.place()
         try:
-            await run.watch("during", self.for_s)
+            await act.watch("during", self.for_s)
         finally:
             await act.undo()
         await run.watch("after", self.after_s)
@@ -77,6 +83,19 @@ class EndpointLossDrill:
             facts,
             in_force=act.in_force,
         )
+
+
+def _affected(chosen: DrillEndpoint, endpoints: Sequence[DrillEndpoint]) -> list[DrillEndpoint]:
+    """Returns the endpoint and all others on its engine, because a drain applies to the whole engine."""
+    return [each for each in endpoints if each.id == chosen.id or (each.engine and each.engine == chosen.engine)]
+
+
+def _emptied(chosen: DrillEndpoint, serving: Sequence[DrillEndpoint]) -> Iterator[DrillEndpoint]:
+    """Yields the affected endpoints whose pools would have no serving endpoint left."""
+    affected = _affected(chosen, serving)
+    left = {each.pool for each in serving if each not in affected}
+    # The chosen endpoint comes first, so that the message is about its own pool if possible.
+    yield from sorted((each for each in affected if each.pool not in left), key=lambda each: each.id != chosen.id)
 
 
 def check_baseline(run: DrillRun, *, force: bool) -> tuple[DrillObjective, ...]:

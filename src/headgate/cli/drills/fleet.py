@@ -36,6 +36,8 @@ class DrillEndpoint(Struct, frozen=True):
     in_flight_max: int = 0
     leaving: bool = False
     drained: bool = False
+    engine: str = ""
+    """Engine that the endpoint shares with other endpoints. Empty if it has its own."""
     served: int = 0
     """Attempts completed on this endpoint."""
 

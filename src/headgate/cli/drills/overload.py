@@ -26,6 +26,7 @@ from headgate.cli.drills.fleet import DrillSample
 from headgate.cli.drills.override_act import OverrideAct
 from headgate.cli.drills.preflight import watch_before
 from headgate.loadtest.request import LoadTestOutcome, LoadTestRequest
+from headgate.telemetry.meters import nearest_known_tenant
 
 NAME = "overload"
 if TYPE_CHECKING:
@@ -37,6 +38,8 @@ _JUDGED_MIN: Final = 10
 """Minimum number of judged requests in the window before the drill ends early."""
 _DRAIN_S_MAX: Final = 60.0
 """Maximum time after the last arrival in which the drill's open requests may end."""
+_COUNTED_S_MAX: Final = 3.0
+"""Maximum time after the drill's first request has ended until a watched gateway has counted it."""
 _BURST_FACTOR: Final = 2
 """Factor by which the throttle exceeds the mean rate, because arrivals are random and rejected requests are retried."""
 _TOKENS_WITHOUT_TRAFFIC: Final = (500, 100)
@@ -184,34 +187,72 @@ class OverloadDrill:
         added = self.added(run.phases()["before"], run.last)
         sent, act = SentTraffic(), self.act(run, added)
         await act.place()
-        sizes = f"{added.prompt_tokens} prompt and {added.output_tokens} output tokens"
-        run.note(f"adding {added.rate:g} requests/s with {sizes}")
-        sending = self.send(added, sent.add)
         try:
-            await self._watch(run, judged, act, sending)
-            # A client that gave up on its open requests would look like an incident of its own.
-            await run.watch("draining", _DRAIN_S_MAX, until=lambda _: sending.is_over())
+            if not run.stopped:
+                await self._add_traffic(run, judged, act, added, sent)
         finally:
-            sending.stop()
-            await sending.ended()
             await act.undo()
         await run.watch("after", self.after_s)
+        if not run.stopped and self._is_uncounted(run, sent):
+            run.end_early(self._uncounted(sent))
         verdicts = objective_verdicts(judged, run.since_act())
         facts = {"recovered after": recovery_text(run, judged), **_facts(added, sent), "undo": act.undone}
         return DrillResult(
             NAME, f"class {self.service_class}", verdicts, run, act.undone, facts, excluded, in_force=act.in_force
         )
 
-    async def _watch(
-        self, run: DrillRun, judged: Sequence[DrillObjective], act: OverrideAct, sending: RunningLoad
+    async def _add_traffic(
+        self, run: DrillRun, judged: Sequence[DrillObjective], act: OverrideAct, added: AddedLoad, sent: SentTraffic
     ) -> None:
-        over_s = run.fleet.now_s() + self.for_s
-        while not run.stopped and (left_s := over_s - run.fleet.now_s()) > 0:
-            await run.watch("during", min(left_s, 5.0), until=lambda _: self._violated(run, judged))
-            if not run.stopped and not await act.is_active():
-                run.end_early("another operator ended the drill's override")
+        sizes = f"{added.prompt_tokens} prompt and {added.output_tokens} output tokens"
+        run.note(f"adding {added.rate:g} requests/s with {sizes}")
+        sending = self.send(added, sent.add)
+        try:
+            await self._watch(run, judged, act, sending, sent)
+            # A client that gave up on its open requests would look like an incident of its own.
+            await run.watch("draining", _DRAIN_S_MAX, until=lambda _: sending.is_over())
+        finally:
+            sending.stop()
+            await sending.ended()
+
+    async def _watch(
+        self,
+        run: DrillRun,
+        judged: Sequence[DrillObjective],
+        act: OverrideAct,
+        sending: RunningLoad,
+        sent: SentTraffic,
+    ) -> None:
+        uncounted_since_s: float | None = None
+
+        def until(sample: DrillSample) -> bool:
+            nonlocal uncounted_since_s
+            if not self._is_uncounted(run, sent):
+                uncounted_since_s = None
+            elif uncounted_since_s is None:
+                uncounted_since_s = sample.at_s
+            elif sample.at_s - uncounted_since_s >= _COUNTED_S_MAX:
+                run.end_early(self._uncounted(sent))
             if (problem := sending.problem()) is not None:
                 run.end_early(problem)
+            return run.stopped or self._violated(run, judged)
+
+        await act.watch("during", self.for_s, until=until)
+
+    def _is_uncounted(self, run: DrillRun, sent: SentTraffic) -> bool:
+        """Whether requests of the drill have ended, but no watched gateway has counted any.
+
+        A tenant without metrics of its own is counted under another name, so this looks at all requests of that name.
+        """
+        known = {tenant for metric, tenant, _ in run.last.totals if metric == TENANT_REQUESTS}
+        label = self.tenant if self.tenant in known else nearest_known_tenant(self.tenant, known)
+        return sent.finished > 0 and not run.since_act().total(TENANT_REQUESTS, first=label)
+
+    def _uncounted(self, sent: SentTraffic) -> str:
+        return (
+            f'{sent.finished} requests of the drill have ended, but the watched gateways have counted none of tenant "'
+            f'{self.tenant}"; check that --target is one of these gateways, and that the key belongs to this tenant'
+        )
 
     def _violated(self, run: DrillRun, judged: Sequence[DrillObjective]) -> bool:
         """Ends the drill if an objective is below the bound in the last window since the act."""

@@ -1,12 +1,15 @@
-"""Checks before a drill: the fleet must be healthy, and no other drill or rollout may be running."""
+"""Checks before a drill: the fleet must be healthy, and nothing else may be changing it."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from headgate.cli.drills.drill_run import DrillRefused, DrillRun
 from headgate.cli.drills.fleet import DrillSample, active_overrides
 from headgate.cli.drills.override_act import is_drill
 from headgate.cli.input.admin_request import AdminRequestFailed
+from headgate.control.trials.plan import BLOCK_VERB as TRIAL_BLOCK
+from headgate.control.trials.plan import VERB as TRIAL
+from headgate.control.trials.plan import TrialPhase, trial_of
 
 
 async def check_fleet(run: DrillRun, *, force: bool) -> None:
@@ -18,6 +21,7 @@ async def check_fleet(run: DrillRun, *, force: bool) -> None:
         overrides = await active_overrides(run.fleet)
     except AdminRequestFailed as problem:
         raise DrillRefused(str(problem)) from None
+    run.known_overrides = frozenset(str(each["override"]) for each in overrides)
     problems = [*_problems(sample), *_override_problems(overrides)]
     if problems and not force:
         raise DrillRefused("; ".join(problems) + "; resolve this first, or use --force")
@@ -60,7 +64,23 @@ def _override_problems(overrides: list[dict[str, Any]]) -> Iterator[str]:
         what = f"{each.get('verb')} {each.get('target')} ({each.get('override')})"
         if is_drill(each):
             yield f"another drill is running: {what}"
-        elif each.get("verb") == "rollout":
-            yield f"a rollout is running: {what}"
-        elif each.get("verb") == "drain":
-            yield f"an operator has drained an endpoint: {what}"
+            continue
+        match each.get("verb"):
+            case "rollout":
+                yield f"a rollout is running: {what}"
+            case "drain":
+                yield f"an operator has drained an endpoint: {what}"
+            case "hold":
+                yield f"an operator holds the requests of a class: {what}"
+            case "pin":
+                yield f"an operator has pinned a pool's degradation level: {what}"
+            case verb if verb == TRIAL_BLOCK or (verb == TRIAL and _may_run(each)):
+                yield f"a setting trial is running: {what}"
+            case _:
+                pass
+
+
+def _may_run(row: Mapping[str, Any]) -> bool:
+    """Whether a trial is running. Its row remains for the time for which the new value is kept."""
+    trial = trial_of(str(row.get("target")), row)
+    return trial is None or trial.phase is TrialPhase.RUNNING

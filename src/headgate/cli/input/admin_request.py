@@ -27,6 +27,10 @@ class AdminRequestFailed(Exception):
     """The admin API request failed. The message gives the reason and the next step."""
 
 
+class AdminResponseLost(AdminRequestFailed):
+    """There was no response, although the gateway may have processed the request."""
+
+
 @dataclass(frozen=True, slots=True)
 class AdminTarget:
     """A gateway's admin API, as an operator reaches it."""
@@ -91,14 +95,15 @@ async def post_to_admin(
                 status, said = answer.status, await answer.read()
     except TimeoutError:
         what = f"the gateway at {place} did not respond within {answer_s_max:.0f} s"
-        raise AdminRequestFailed(f"{what}; check its log and its database") from None
+        raise AdminResponseLost(f"{what}; check its log and its database") from None
     except aiohttp.ClientSSLError as error:
         failed = ssl_error_of(error)
         why = str(error) if failed is None else tls_failure_reason(failed)
         raise AdminRequestFailed(f"no gateway is responding at {place}: {why}; {trust_hint(why)}") from None
     except (aiohttp.ClientError, OSError) as error:
         why = f"no gateway is responding at {place}: {error}"
-        raise AdminRequestFailed(f"{why}; start one, or specify its admin listener with --url") from None
+        kind = AdminRequestFailed if isinstance(error, aiohttp.ClientConnectorError) else AdminResponseLost
+        raise kind(f"{why}; start one, or specify its admin listener with --url") from None
     return _parse_response(status, said)
 
 
