@@ -147,7 +147,8 @@ def _usable_pools(
     request: Request, service_class: ServiceClass, rule: Overflow, why: str, state: SchedulerState, *, now: Instant
 ) -> tuple[PoolName, ...]:
     """Returns the overflow pools that the request may use, and notes what keeps it from being sent there."""
-    usable, pools = (), allowed_pools(rule.pools, service_class)
+    usable: tuple[PoolName, ...] = ()
+    pools = allowed_pools(rule.pools, service_class)
     shortages = {each: state.budgets.cost_limit_shortage(request, each, now) for each in pools}
     if not pools:
         local = state.rules.stays_local(service_class, request.ticket.tenant)
