@@ -335,3 +335,90 @@ async def test_unavailable_store_is_retried(caplog: pytest.LogCaptureFixture) ->
 
     assert TrialResult.INTERRUPTED not in gateway.trials.results
     assert gateway.trials.has_new_value is False
+
+
+class FailingOnce(MemoryOverrides):
+    """Store whose next call of one kind fails, before or after its effect."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        super().__init__(gateway.apply, lambda: gateway.now)
+        self.fails = ""
+
+    def fail(self, call: str) -> None:
+        if self.fails == call:
+            self.fails = ""
+            raise DirectoryUnavailable("no connection")
+
+    async def create_override(self, verb: str, target: str, *args: Any, **more: Any) -> OverrideRow:
+        self.fail("before create")
+        row = await super().create_override(verb, target, *args, **more)
+        self.fail("after create")
+        return row
+
+    async def end_override(self, order_id: str, actor: Actor) -> OverrideRow:
+        self.fail("before end")
+        return await super().end_override(order_id, actor)
+
+
+FAILURES = ("before create", "after create", "before end")
+
+
+async def gateway_whose_store_fails_at_the_end(call: str, *, good_old: int, good_new: int) -> Gateway:
+    """Returns a gateway whose store has failed while the result of a trial was stored."""
+    gateway = Gateway()
+    gateway.store = store = FailingOnce(gateway)
+    gateway.trials.store = store
+    await gateway.start()
+    finish = gateway.trials._finish
+
+    async def fail_first(*args: Any) -> OverrideRow:
+        gateway.trials._finish = finish
+        store.fails = call
+        return await finish(*args)
+
+    gateway.trials._finish = fail_first
+    with pytest.raises(DirectoryUnavailable):
+        await gateway.pass_s(300, good_old=good_old, good_new=good_new)
+    return gateway
+
+
+@pytest.mark.parametrize("call", FAILURES)
+async def test_store_failure_does_not_stop_a_value_from_being_kept(call: str) -> None:
+    gateway = await gateway_whose_store_fails_at_the_end(call, good_old=4, good_new=40)
+    await gateway.trials.look()
+    status = await gateway.status()
+
+    assert (status["phase"], status["result"], gateway.value) == ("kept", "improved", 80)
+    assert gateway.trials.stats().results["improved"] == 1
+    assert await gateway.verbs() == ["trial"]
+
+
+@pytest.mark.parametrize("call", FAILURES)
+async def test_store_failure_does_not_stop_a_harmful_value_from_being_reverted(call: str) -> None:
+    gateway = await gateway_whose_store_fails_at_the_end(call, good_old=40, good_new=4)
+    await gateway.trials.look()
+    status = await gateway.status()
+
+    assert (status["phase"], status["result"], gateway.value) == ("reverted", "worse", 95)
+    assert await gateway.verbs() == ["trial"]
+
+
+@pytest.mark.parametrize("call", FAILURES)
+async def test_abort_reverts_a_value_that_was_kept_only_halfway(call: str) -> None:
+    gateway = await gateway_whose_store_fails_at_the_end(call, good_old=4, good_new=40)
+    await gateway.trials.abort(ALICE)
+    await gateway.trials.look()
+    status = await gateway.status()
+
+    assert (status["phase"], status["result"], gateway.value) == ("reverted", "aborted", 95)
+    assert await gateway.verbs() == ["trial"]
+
+
+async def test_next_leader_completes_a_result_that_was_stored_halfway() -> None:
+    gateway = await gateway_whose_store_fails_at_the_end("before end", good_old=4, good_new=40)
+    successor = Gateway(gateway.store, gateway.now)
+    await successor.trials.look()
+    status = await successor.status()
+
+    assert (status["phase"], status["result"]) == ("kept", "improved")
+    assert await successor.verbs() == ["trial"]

@@ -182,6 +182,17 @@ def running_trial(rows: Sequence[OverrideRow]) -> tuple[OverrideRow, SettingTria
     return next(((row, trial) for row, trial in trials_in(rows) if trial.phase is TrialPhase.RUNNING), None)
 
 
+def result_of(
+    rows: Sequence[OverrideRow], running: OverrideRow, trial: SettingTrial
+) -> tuple[OverrideRow, SettingTrial] | None:
+    """Returns the stored result of a trial whose override has not been ended yet."""
+    for row, found in trials_in(rows):
+        is_later = found.phase is not TrialPhase.RUNNING and row.created_at >= running.created_at
+        if is_later and found.ended(trial.phase, trial.result) == trial:
+            return row, found
+    return None
+
+
 def check_schedule(trial: SettingTrial, classes: int) -> None:
     """Raises `InvalidTrial` if the trial is too short to decide anything, or has too many blocks."""
     needed = groups_needed(trial.group_size, _alpha(classes))

@@ -29,6 +29,7 @@ from headgate.control.trials.plan import (
     decide,
     effects,
     harm,
+    result_of,
     running_trial,
     trials_in,
 )
@@ -74,6 +75,8 @@ class _Run:
     settled: int = 0
     found: tuple[Effect, ...] = ()
     reason: str = "the trial has just started"
+    decision: TrialResult = TrialResult.NONE
+    """Result that is not yet stored, because the store failed."""
 
 
 class TrialService:
@@ -159,7 +162,10 @@ class TrialService:
         if not decides or found is None:
             return
         row, trial = found
-        if run is None:
+        if (result := result_of(rows, row, trial)) is not None:
+            # The store failed between the two writes at the end of the trial.
+            await self._complete(rows, *result, _CONTROLLER)
+        elif run is None:
             if self._now() >= after(row.created_at, Duration(BASELINE_BLOCKS * trial.block_ns)):
                 reason = "the process that measured the trial has ended or no longer makes the decisions"
                 await self._finish(row, trial, TrialResult.INTERRUPTED, reason, _CONTROLLER)
@@ -185,19 +191,24 @@ class TrialService:
 
     async def _advance(self, run: _Run, row: OverrideRow) -> None:
         now, trial = self._now(), run.trial
+        if run.decision is TrialResult.NONE:
+            await self._decide(run, now)
+        if run.decision is not TrialResult.NONE:
+            await self._finish(row, trial, run.decision, run.reason, _CONTROLLER)
+            return
+        await self._change_block(run, run.schedule.block(now), now)
+
+    async def _decide(self, run: _Run, now: Instant) -> None:
+        trial = run.trial
         if reason := self._harm(run, now):
-            await self._finish(row, trial, TrialResult.WORSE, reason, _CONTROLLER)
+            run.decision, run.reason = TrialResult.WORSE, reason
             return
         settled = self.samples.settled(now, SETTLE_NS)
         over = now >= run.schedule.begin(trial.blocks) and len(settled) == len(self.samples.blocks)
         if over or len(settled) != run.settled:
             run.settled = len(settled)
             run.found = effects(trial, settled, [each.name for each in self.policy.classes])
-            result, run.reason = decide(trial, run.found, over=over)
-            if result is not TrialResult.NONE:
-                await self._finish(row, trial, result, run.reason, _CONTROLLER)
-                return
-        await self._change_block(run, run.schedule.block(now), now)
+            run.decision, run.reason = decide(trial, run.found, over=over)
 
     def _harm(self, run: _Run, now: Instant) -> str:
         block = self.samples.blocks.get(run.block)
@@ -225,24 +236,36 @@ class TrialService:
     async def _finish(
         self, row: OverrideRow, trial: SettingTrial, result: TrialResult, reason: str, actor: Actor
     ) -> OverrideRow:
-        """Reverts the value first. If it is kept, no request meets the old value in between."""
+        """Stores the result, and ends the trial's override last. If the store fails, the next look continues here."""
         kept = result in (TrialResult.IMPROVED, TrialResult.HARMLESS)
         ended = trial.ended(TrialPhase.KEPT if kept else TrialPhase.REVERTED, result)
         rows = await self._rows()
-        if kept:
-            written = await self._write(ended, actor, reason, KEPT_S)
-            await self._end(row.id, actor)
+        if not kept:
+            # An attempt to keep the value may have failed halfway. Revert the value before the result is stored.
             await self._end_blocks(rows)
-        else:
-            await self._end_blocks(rows)
-            await self._end(row.id, actor)
-            written = await self._write(ended, actor, reason, RESULT_S)
+            await self._end_trials(rows, trial.setting, actor, spare=row.id)
+        written = await self._write(ended, actor, reason, KEPT_S if kept else RESULT_S)
+        await self._complete(rows, written, ended, actor)
+        return written
+
+    async def _complete(
+        self, rows: Sequence[OverrideRow], written: OverrideRow, ended: SettingTrial, actor: Actor
+    ) -> None:
+        """Ends the other overrides of a trial whose result is stored."""
+        await self._end_blocks(rows)
+        await self._end_trials(rows, ended.setting, actor, spare=written.id)
         self._last = (written.id, () if self._run is None else self._run.found)
         self._forget()
-        self.results[result] += 1
-        level = logging.WARNING if result is TrialResult.WORSE else logging.INFO
-        log_event(level, f"setting trial {ended.phase}", setting=trial.setting, result=result.value, reason=reason)
-        return written
+        self.results[ended.result] += 1
+        level = logging.WARNING if ended.result is TrialResult.WORSE else logging.INFO
+        result, reason = ended.result.value, written.reason
+        log_event(level, f"setting trial {ended.phase}", setting=ended.setting, result=result, reason=reason)
+
+    async def _end_trials(self, rows: Sequence[OverrideRow], setting: str, actor: Actor, *, spare: str) -> None:
+        """Ends all trials of a setting but one. The running one is last, because it makes the next look continue."""
+        others = [(row, trial) for row, trial in trials_in(rows) if trial.setting == setting and row.id != spare]
+        for row, _ in sorted(others, key=lambda each: each[1].phase is TrialPhase.RUNNING):
+            await self._end(row.id, actor)
 
     async def _end_blocks(self, rows: Sequence[OverrideRow]) -> None:
         for each in rows:
