@@ -359,6 +359,7 @@ class TrialService:
             "duration_s": trial.duration_s,
             "keep_if": trial.keep_if.value,
             "tolerance_percent": trial.tolerance_percent,
+            "seed": trial.seed,
             "blocks": trial.blocks,
             "block": None if run is None else run.block,
             "new_value_in_force": trial.phase is TrialPhase.KEPT or (run is not None and self.has_new_value),
