@@ -34,7 +34,7 @@ RUNNING: dict[str, Any] = {
 for effect, groups in zip(RUNNING["effects"], (9, 9, 0), strict=True):
     effect["groups"] = groups
 KEPT = RUNNING | {"phase": "kept", "result": "improved", "override": "ovr_2"}
-DEFAULTS = {"share_percent": 50, "block_s": 30, "duration_s": 1_200, "keep_if": "better", "tolerance_percent": 1}
+DEFAULTS = {"share_percent": 50, "block_s": 30, "duration_s": 2_400, "keep_if": "better", "tolerance_percent": 1}
 
 
 class Api:

@@ -95,14 +95,14 @@ async def test_blocks_alternate_between_both_values_and_a_better_one_is_kept() -
     assert (told["phase"], told["before"], told["value"], told["blocks"]) == ("running", "95", "80", 30)
     values: list[int] = []
     while (await gateway.status())["phase"] == "running":
-        await gateway.pass_s(8, good_old=20, good_new=38)
+        await gateway.pass_s(8, good_old=8, good_new=38)
         values.append(gateway.value)
     status = await gateway.status()
 
     assert values[0] == 95
     assert {80, 95} <= set(values[1:-1])
     assert (status["phase"], status["result"], gateway.value) == ("kept", "improved", 80)
-    assert status["reason"].startswith("the new value is better: good requests of class interactive +45.0 points")
+    assert status["reason"].startswith("the new value is better: good requests of class interactive +75.0 points")
     assert status["effects"][0]["low"] > 0
     assert await gateway.verbs() == ["trial"]
     [row] = await gateway.store.overrides(limit=10)

@@ -58,9 +58,9 @@ def add_live_arguments(parser: argparse.ArgumentParser) -> None:
     live.add_argument(
         "--duration",
         type=duration_s,
-        default=1_200,
+        default=2_400,
         metavar="DURATION",
-        help="Maximum length of the trial (default 20m).",
+        help="Maximum length of the trial (default 40m).",
     )
     live.add_argument(
         "--keep-if",

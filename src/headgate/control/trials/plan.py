@@ -12,6 +12,7 @@ from typing import Final
 
 from headgate.control.rollouts.comparison import SAMPLES_MIN, Interval, Proportion, difference
 from headgate.control.trials.effect_interval import BlockGroup, effect_interval, groups_needed
+from headgate.control.trials.mean_effect import groups_for_mean, mean_lower_bound
 from headgate.control.trials.samples import BlockTally, ClassTally, OpenCount
 from headgate.model.live_settings import setting_place
 from headgate.model.overrides import SetSetting
@@ -23,7 +24,9 @@ VERB: Final = "trial"
 BLOCK_VERB: Final = "trial_block"
 """Verb of the override that sets the new value for one block. It expires at the end of the block."""
 ALPHA: Final = 0.05
-"""Probability that any interval of a trial ever misses the true effect."""
+"""Probability that any interval of a trial ever misses an effect that is the same in all blocks, and that any lower
+bound of a trial ever exceeds the mean effect.
+"""
 BASELINE_BLOCKS: Final = 2
 """Number of blocks with the old value at the start. They are only used to notice harm."""
 GROUPS_MAX: Final = 200
@@ -195,7 +198,12 @@ def result_of(
 
 def check_schedule(trial: SettingTrial, classes: int) -> None:
     """Raises `InvalidTrial` if the trial is too short to decide anything, or has too many blocks."""
-    needed = groups_needed(trial.group_size, _alpha(classes))
+    needed = _groups_needed(trial, classes)
+    if needed > GROUPS_MAX:
+        raise InvalidTrial(
+            f"to show that a value is at most {trial.tolerance_percent} points worse, at least {needed} blocks need "
+            f"the new value, and at most {GROUPS_MAX} are allowed; set a larger tolerance"
+        )
     if trial.groups < needed:
         shortest = (BASELINE_BLOCKS + needed * trial.group_size) * trial.block_s
         raise InvalidTrial(
@@ -207,6 +215,13 @@ def check_schedule(trial: SettingTrial, classes: int) -> None:
             f"the trial has {trial.groups} blocks with the new value, and at most {GROUPS_MAX} are allowed; "
             "set longer blocks or a shorter duration"
         )
+
+
+def _groups_needed(trial: SettingTrial, classes: int) -> int:
+    """Returns the least number of groups that can decide: if the new value repairs every block, or changes none."""
+    alpha = _alpha(classes)
+    difference = 1.0 if trial.keep_if is KeepIf.BETTER else trial.tolerance_percent / 100
+    return max(groups_needed(trial.group_size, alpha), groups_for_mean(difference, alpha))
 
 
 def _alpha(classes: int) -> float:
@@ -232,13 +247,15 @@ class Effect:
     name: str
     interval: Interval | None
     groups: int
+    mean_low: float
+    """Lower bound of the mean effect if it differs between blocks, from -1 to 0."""
 
     def is_worse_than(self, tolerance: float) -> bool:
         return self.interval is not None and self.interval.high < -tolerance
 
     @property
     def is_better(self) -> bool:
-        return self.interval is not None and self.interval.low > 0
+        return self.interval is not None and self.interval.low > 0 and self.mean_low >= 0
 
     def seems_harmless(self, tolerance: float) -> bool:
         """Whether nothing shows that the property has become worse."""
@@ -246,14 +263,21 @@ class Effect:
 
     def is_harmless(self, tolerance: float) -> bool:
         """Whether the property is shown to be at most this much worse."""
-        return self.interval is not None and self.interval.low >= -tolerance
+        return self.interval is not None and min(self.interval.low, self.mean_low) >= -tolerance
 
     def text(self) -> str:
         if self.interval is None:
             return f"{self.name}: too few blocks"
         low, mid, high = (100 * each for each in (self.interval.low, self.interval.estimate, self.interval.high))
         unit = "points" if self.subject is Subject.PROMISE else "%"
-        return f"{self.name} {mid:+.1f} {unit} [{low:+.1f}, {high:+.1f}]"
+        return f"{self.name} {mid:+.1f} {unit} [{low:+.1f}, {high:+.1f}]{self._reservation()}"
+
+    def _reservation(self) -> str:
+        """Returns what the interval does not tell: a positive mean may not be shown yet."""
+        assert self.interval is not None
+        if self.interval.low <= 0 or self.mean_low >= 0:
+            return ""
+        return ", not yet shown for effects that differ between blocks"
 
 
 def effects(trial: SettingTrial, blocks: Mapping[int, BlockTally], classes: Sequence[ClassName]) -> tuple[Effect, ...]:
@@ -263,7 +287,9 @@ def effects(trial: SettingTrial, blocks: Mapping[int, BlockTally], classes: Sequ
 
     def effect(subject: Subject, name: str, value: Callable[[BlockTally], float | None]) -> Effect:
         measured = [found for each in groups if (found := _measured(each, trial, value)) is not None]
-        return Effect(subject, name, effect_interval(measured, alpha), len(measured))
+        by_group = [each.effect() if subject is Subject.PROMISE else each.relative_effect() for each in measured]
+        mean_low = mean_lower_bound(by_group, alpha)
+        return Effect(subject, name, effect_interval(measured, alpha), len(measured), mean_low)
 
     return (
         *(effect(Subject.PROMISE, f"good requests of class {name}", partial(_share, name)) for name in classes),
