@@ -25,6 +25,7 @@ from headgate.control.trials.plan import (
     decide,
     effects,
     harm,
+    pooled_difference,
     setting_override,
     trial_of,
 )
@@ -133,7 +134,7 @@ def test_bound_of_the_mean_approaches_it_from_below() -> None:
     bounds = [mean_lower_bound([-0.1] * number, 0.05) for number in (1, 20, 200)]
 
     assert bounds == sorted(bounds)
-    assert -1 <= bounds[0]
+    assert bounds[0] >= -1
     assert -0.15 < bounds[-1] < -0.1
     assert mean_lower_bound([], 0.05) == pytest.approx(-1)
     assert mean_lower_bound([-1.0] * 50, 0.05) == pytest.approx(-1)
@@ -188,7 +189,7 @@ def simulated_trial(
     for number in range(trial.blocks):
         load = 0.5 * load + draws.gauss(0, noise)
         new = trial.has_new_value(number)
-        added = uneven_effect(draws) if uneven else effect
+        added = 3 * uneven_effect(draws) if uneven else effect
         share_good = min(1.0, max(0.0, base + load + added * new))
         good = round(draws.gauss(300 * share_good, math.sqrt(300 * share_good * (1 - share_good))))
         blocks[number] = tally(number, good, max(0, 300 - good), new=new)
@@ -235,7 +236,7 @@ def test_small_harm_is_never_kept() -> None:
 
 @pytest.mark.parametrize(("share", "runs"), [(50, 25), *(pytest.param(share, 200, marks=LONG) for share in (50, 25))])
 def test_uneven_effect_whose_mean_is_negative_is_seldom_kept(share: int, runs: int) -> None:
-    """Three points better in 80 % of the blocks and 13 points worse in the others, in up to 25 groups."""
+    """9 points better in 80 % of the blocks and 39 points worse in the others, in up to 25 groups."""
     found = results(runs, 0.0, share=share, uneven=True, noise=0.005, duration_s=1_560 * 50 // share)
 
     assert found[TrialResult.IMPROVED] <= ALPHA * runs
@@ -311,6 +312,59 @@ def test_groups_with_too_few_requests_or_the_wrong_value_are_left_out() -> None:
 
     assert (promise.groups, goodput.groups, cost.groups) == (0, 1, 1)
     assert effects(trial, {}, [])[0].interval is None
+
+
+def test_groups_after_one_that_is_not_settled_do_not_count_yet() -> None:
+    """The requests of block 2 that are still open may end badly."""
+    blocks = {number: tally(number, 20, new=TRIAL.has_new_value(number)) for number in range(20) if number != 2}
+
+    assert {each.groups for each in effects(TRIAL, blocks, [CLASS])} == {0}
+    blocks[2] = tally(2, 0, 20, new=TRIAL.has_new_value(2))
+    assert effects(TRIAL, blocks, [CLASS])[0].groups == 9
+
+
+# Classes with few requests
+
+
+def blocks_with_a_small_class(*, bad_new: int) -> dict[int, BlockTally]:
+    """Class chat becomes better with the new value. Class vip has 9 requests per block."""
+    blocks: dict[int, BlockTally] = {}
+    for number in range(TRIAL.blocks):
+        new = TRIAL.has_new_value(number)
+        blocks[number] = tally(number, 95 if new else 20, 5 if new else 80, new=new)
+        bad = bad_new if new else 0
+        blocks[number].classes["vip"] = ClassTally(9 - bad, bad)
+    return blocks
+
+
+@pytest.mark.parametrize("keep_if", list(KeepIf))
+@pytest.mark.parametrize(("bad_new", "is_kept"), [(9, False), (1, False), (0, True)])
+def test_value_that_harms_a_class_with_few_requests_is_not_kept(keep_if: KeepIf, bad_new: int, is_kept: bool) -> None:
+    trial = replace(TRIAL, keep_if=keep_if)
+    found = effects(trial, blocks_with_a_small_class(bad_new=bad_new), [CLASS, "vip"])
+    result, _ = decide(trial, found, over=True)
+
+    assert found[1].interval is None
+    assert found[1].pooled == pytest.approx(-bad_new / 9)
+    assert (result in (TrialResult.IMPROVED, TrialResult.HARMLESS)) is is_kept
+
+
+def test_small_class_without_requests_of_one_value_is_compared_with_good_ones() -> None:
+    blocks = [tally(0, 0), tally(1, 3, 1, new=True)]
+
+    assert pooled_difference(CLASS, blocks) == -0.25
+    assert pooled_difference("other", blocks) is None
+
+
+def test_harm_to_a_class_with_few_requests_is_noticed_over_several_blocks() -> None:
+    blocks = blocks_with_a_small_class(bad_new=9)
+    seen = [block for number, block in blocks.items() if number < 12]
+    block = next(each for each in reversed(seen) if each.has_new_value)
+    said = harm(block, seen, {}, 1)
+
+    assert "requests of class vip missed their targets or failed with the new value, and 0 of" in said
+    equal = [block for number, block in blocks_with_a_small_class(bad_new=0).items() if number < 12]
+    assert harm(equal[block.number], equal, {}, 1) == ""
 
 
 # Safety
@@ -408,7 +462,7 @@ def test_trial_that_cannot_decide_is_rejected() -> None:
         check_schedule(replace(TRIAL, block_s=1), 1)
     check_schedule(TRIAL, 3)
     harmless = replace(TRIAL, keep_if=KeepIf.HARMLESS)
-    with pytest.raises(InvalidTrial, match="1 points worse, at least 485 blocks need.*set a larger tolerance"):
+    with pytest.raises(InvalidTrial, match=r"1 points worse, at least 500 blocks need.*set a larger tolerance"):
         check_schedule(harmless, 1)
     with pytest.raises(InvalidTrial, match="need at least 3240 s; set a longer duration"):
         check_schedule(replace(harmless, tolerance_percent=10), 1)

@@ -121,7 +121,7 @@ async def test_harmful_value_is_reverted_within_its_block() -> None:
     status = await gateway.status()
 
     assert (status["phase"], status["result"], gateway.value) == ("reverted", "worse", 95)
-    assert "requests of class interactive missed their targets or failed within one block" in status["reason"]
+    assert "requests of class interactive missed their targets or failed with the new value" in status["reason"]
     assert await gateway.verbs() == ["trial"]
     [row] = await gateway.store.overrides(limit=10)
     assert (override_of(row), row.expires_at - row.created_at) == (None, RESULT_S * SECOND)

@@ -3,17 +3,18 @@
 Pure: the state, the measurements and the time determine the result.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
+from itertools import takewhile
 from random import Random
 from typing import Final
 
 from headgate.control.rollouts.comparison import SAMPLES_MIN, Interval, Proportion, difference
 from headgate.control.trials.effect_interval import BlockGroup, effect_interval, groups_needed
 from headgate.control.trials.mean_effect import groups_for_mean, mean_lower_bound
-from headgate.control.trials.samples import BlockTally, ClassTally, OpenCount
+from headgate.control.trials.samples import BlockTally, OpenCount
 from headgate.model.live_settings import setting_place
 from headgate.model.overrides import SetSetting
 from headgate.model.units import SECOND, ClassName, Duration, Instant
@@ -249,6 +250,8 @@ class Effect:
     groups: int
     mean_low: float
     """Lower bound of the mean effect if it differs between blocks, from -1 to 0."""
+    pooled: float | None = None
+    """Difference over all blocks together, if some groups have too few requests to be measured."""
 
     def is_worse_than(self, tolerance: float) -> bool:
         return self.interval is not None and self.interval.high < -tolerance
@@ -259,6 +262,8 @@ class Effect:
 
     def seems_harmless(self, tolerance: float) -> bool:
         """Whether nothing shows that the property has become worse."""
+        if self.pooled is not None and self.pooled < -tolerance:
+            return False
         return self.interval is None or (self.interval.high >= 0 and self.interval.estimate >= -tolerance)
 
     def is_harmless(self, tolerance: float) -> bool:
@@ -267,7 +272,8 @@ class Effect:
 
     def text(self) -> str:
         if self.interval is None:
-            return f"{self.name}: too few blocks"
+            pooled = "" if self.pooled is None else f", {100 * self.pooled:+.1f} points over all"
+            return f"{self.name}: too few blocks{pooled}"
         low, mid, high = (100 * each for each in (self.interval.low, self.interval.estimate, self.interval.high))
         unit = "points" if self.subject is Subject.PROMISE else "%"
         return f"{self.name} {mid:+.1f} {unit} [{low:+.1f}, {high:+.1f}]{self._reservation()}"
@@ -281,8 +287,14 @@ class Effect:
 
 
 def effects(trial: SettingTrial, blocks: Mapping[int, BlockTally], classes: Sequence[ClassName]) -> tuple[Effect, ...]:
-    """Returns the effects that the complete groups show. `blocks` are the settled blocks, by number."""
-    groups = [found for number in range(trial.groups) if (found := _group(trial, blocks, number)) is not None]
+    """Returns the effects that the complete groups show. `blocks` are the settled blocks, by number.
+
+    Groups after one that is not settled do not count yet: slow requests would be left out if they end badly.
+    """
+    complete = takewhile(
+        lambda each: len(each) == trial.group_size, (_group(trial, blocks, n) for n in range(trial.groups))
+    )
+    groups = [group for group in complete if not any(each.wrong_value for each in group)]
     alpha = _alpha(len(classes))
 
     def effect(subject: Subject, name: str, value: Callable[[BlockTally], float | None]) -> Effect:
@@ -291,22 +303,44 @@ def effects(trial: SettingTrial, blocks: Mapping[int, BlockTally], classes: Sequ
         mean_low = mean_lower_bound(by_group, alpha)
         return Effect(subject, name, effect_interval(measured, alpha), len(measured), mean_low)
 
+    def promise(name: ClassName) -> Effect:
+        found = effect(Subject.PROMISE, f"good requests of class {name}", partial(_share, name))
+        pooled = None if found.groups == len(groups) else pooled_difference(name, blocks.values())
+        return replace(found, pooled=pooled)
+
     return (
-        *(effect(Subject.PROMISE, f"good requests of class {name}", partial(_share, name)) for name in classes),
+        *(promise(name) for name in classes),
         effect(Subject.GOODPUT, "goodput", BlockTally.log_good),
         effect(Subject.COST, "good requests per dollar", BlockTally.log_good_per_cost),
     )
+
+
+def pooled_difference(name: ClassName, blocks: Iterable[BlockTally]) -> float | None:
+    """Returns the share of good requests with the new value minus that with the old one.
+
+    None without requests with the new value. If there are none with the old value, they count as good.
+    """
+    known = [each for each in blocks if not each.wrong_value]
+    new, old = (_pooled(name, [each for each in known if each.has_new_value is value]) for value in (True, False))
+    if not new.count:
+        return None
+    return (old.hits / old.count if old.count else 0.0) - new.hits / new.count
+
+
+def _pooled(name: ClassName, blocks: Iterable[BlockTally]) -> Proportion:
+    """Counts the requests of a class in all these blocks, and the bad ones."""
+    known = [each.classes[name] for each in blocks if name in each.classes]
+    return Proportion(sum(each.good + each.bad for each in known), sum(each.bad for each in known))
 
 
 def _share(name: ClassName, block: BlockTally) -> float | None:
     return block.share(name, REQUESTS_MIN)
 
 
-def _group(trial: SettingTrial, blocks: Mapping[int, BlockTally], number: int) -> tuple[BlockTally, ...] | None:
-    """Returns the blocks of a group. None if one of them is not settled, or had the wrong value."""
+def _group(trial: SettingTrial, blocks: Mapping[int, BlockTally], number: int) -> tuple[BlockTally, ...]:
+    """Returns the settled blocks of a group."""
     first = BASELINE_BLOCKS + number * trial.group_size
-    found = [blocks[each] for each in range(first, first + trial.group_size) if each in blocks]
-    return None if len(found) < trial.group_size or any(each.wrong_value for each in found) else tuple(found)
+    return tuple(blocks[each] for each in range(first, first + trial.group_size) if each in blocks)
 
 
 def _measured(
@@ -363,25 +397,38 @@ HARM_POINTS: Final = 10
 
 
 def harm(
-    block: BlockTally, old_blocks: Sequence[BlockTally], open_requests: Mapping[ClassName, OpenCount], look: int
+    block: BlockTally, others: Iterable[BlockTally], open_requests: Mapping[ClassName, OpenCount], look: int
 ) -> str:
     """Returns why the new value must be reverted before its block is over. Empty if nothing shows harm.
 
     This compares single requests, which depend on each other, with the worst block of the old value. It can therefore
-    mistake a burst for harm. That only ends a trial early.
+    mistake a burst for harm. That only ends a trial early. If the blocks of a class are too small, those of each value
+    count together. `others` are all other blocks.
     """
+    others = [each for each in others if each is not block]
+    new, old = ([each for each in others if each.has_new_value is value] for value in (True, False))
     for name in dict.fromkeys((*block.classes, *open_requests)):
-        ended, still = block.classes.get(name, ClassTally()), open_requests.get(name, OpenCount(0, 0))
-        late = Proportion(ended.good + ended.bad + still.open, ended.bad + still.late)
-        known = [each.classes[name] for each in old_blocks if name in each.classes]
-        before = [Proportion(each.good + each.bad, each.bad) for each in known if each.good + each.bad >= SAMPLES_MIN]
-        if not before:
-            continue
-        worst = max(before, key=lambda each: each.hits / each.count)
+        late, worst = _late(name, block, new, open_requests), _worst(name, old)
         found = difference(worst, late, look)
         if found is not None and found.low > HARM_POINTS / 100:
             return (
-                f"{late.hits} of {late.count} requests of class {name} missed their targets or failed within one block "
-                f"with the new value, and {worst.hits} of {worst.count} in the worst block with the old value"
+                f"{late.hits} of {late.count} requests of class {name} missed their targets or failed with the new "
+                f"value, and {worst.hits} of {worst.count} with the old value"
             )
     return ""
+
+
+def _late(
+    name: ClassName, block: BlockTally, earlier: Sequence[BlockTally], open_requests: Mapping[ClassName, OpenCount]
+) -> Proportion:
+    """Counts a class's requests in this block, or with the new value in all blocks if these are too few."""
+    still, ended = open_requests.get(name, OpenCount(0, 0)), _pooled(name, [block])
+    if ended.count + still.open < SAMPLES_MIN:
+        ended = _pooled(name, [block, *(each for each in earlier if not each.wrong_value)])
+    return Proportion(ended.count + still.open, ended.hits + still.late)
+
+
+def _worst(name: ClassName, blocks: Sequence[BlockTally]) -> Proportion:
+    """Counts a class's requests in the worst block, or in all blocks if each has too few."""
+    found = [each for block in blocks if (each := _pooled(name, [block])).count >= SAMPLES_MIN]
+    return max(found, key=lambda each: each.hits / each.count, default=_pooled(name, blocks))

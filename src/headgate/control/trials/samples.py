@@ -129,11 +129,24 @@ class BlockSamples:
 
         Requests that are still open long after the end of their block count by what is known about them.
         """
+        self._add_empty_blocks(now)
         for name, found in list(self._open.items()):
             if now >= after(found.block.ends_at, settle_ns):
                 del self._open[name]
                 self._settle(found, now)
         return {number: block for number, block in self.blocks.items() if now >= block.ends_at and not block.open}
+
+    def _add_empty_blocks(self, now: Instant) -> None:
+        """Adds the past blocks in which no request arrived."""
+        if (schedule := self._schedule) is not None:
+            for number in range(min(schedule.blocks, schedule.block(now))):
+                if number not in self.blocks:
+                    self._add_block(number, schedule)
+
+    def _add_block(self, number: int, schedule: BlockSchedule) -> BlockTally:
+        block = BlockTally(number, number in schedule.new_blocks, schedule.begin(number + 1))
+        self.blocks[number] = block
+        return block
 
     def open_requests(self, block: BlockTally, now: Instant) -> dict[ClassName, OpenCount]:
         """Counts the open requests of a block, and those that have already missed a target, by class."""
@@ -183,8 +196,7 @@ class BlockSamples:
         if ticket.mirror_route or len(self._open) >= self._open_max:
             return
         if (block := self.blocks.get(number)) is None:
-            is_new = number in schedule.new_blocks
-            block = self.blocks[number] = BlockTally(number, is_new, schedule.begin(number + 1))
+            block = self._add_block(number, schedule)
         if block.has_new_value is not (now < self._new_until):
             block.wrong_value = True
         block.open += 1

@@ -215,8 +215,7 @@ class TrialService:
         if block is None or not block.has_new_value:
             return ""
         run.looks += 1
-        old = [each for each in self.samples.blocks.values() if not each.has_new_value]
-        return harm(block, old, self.samples.open_requests(block, now), run.looks)
+        return harm(block, self.samples.blocks.values(), self.samples.open_requests(block, now), run.looks)
 
     async def _change_block(self, run: _Run, block: int, now: Instant) -> None:
         """Sets the value of the block that has just begun."""
