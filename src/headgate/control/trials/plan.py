@@ -291,9 +291,7 @@ def effects(trial: SettingTrial, blocks: Mapping[int, BlockTally], classes: Sequ
 
     Groups after one that is not settled do not count yet: slow requests would be left out if they end badly.
     """
-    complete = takewhile(
-        lambda each: len(each) == trial.group_size, (_group(trial, blocks, n) for n in range(trial.groups))
-    )
+    complete = [_group(trial, blocks, number) for number in range(complete_groups(trial, blocks))]
     groups = [group for group in complete if not any(each.wrong_value for each in group)]
     alpha = _alpha(len(classes))
 
@@ -331,6 +329,11 @@ def _pooled(name: ClassName, blocks: Iterable[BlockTally]) -> Proportion:
     """Counts the requests of a class in all these blocks, and the bad ones."""
     known = [each.classes[name] for each in blocks if name in each.classes]
     return Proportion(sum(each.good + each.bad for each in known), sum(each.bad for each in known))
+
+
+def complete_groups(trial: SettingTrial, blocks: Mapping[int, BlockTally]) -> int:
+    """Returns the number of groups before the first that is not settled."""
+    return sum(1 for _ in takewhile(lambda n: len(_group(trial, blocks, n)) == trial.group_size, range(trial.groups)))
 
 
 def _share(name: ClassName, block: BlockTally) -> float | None:

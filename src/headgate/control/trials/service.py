@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 from headgate.control.trials.plan import (
     BASELINE_BLOCKS,
@@ -26,6 +26,7 @@ from headgate.control.trials.plan import (
     TrialPhase,
     TrialResult,
     check_schedule,
+    complete_groups,
     decide,
     effects,
     harm,
@@ -34,13 +35,13 @@ from headgate.control.trials.plan import (
     trials_in,
 )
 from headgate.control.trials.refusals import refusal
-from headgate.control.trials.samples import BlockSamples, BlockSchedule
+from headgate.control.trials.samples import BlockSamples, BlockSchedule, BlockTally
 from headgate.control.trials.start_checks import SettingNotation, check_free, checked_value, value_in_force
 from headgate.edge.admin.trials import NewTrial
 from headgate.model.live_settings import SettingPlace, setting_place
 from headgate.model.overrides import SetSetting
 from headgate.model.policy import Policy
-from headgate.model.units import SECOND, Duration, Instant, PoolName, after
+from headgate.model.units import SECOND, ClassName, Duration, Instant, PoolName, after
 from headgate.ports.directory import Actor, ChangeRejected, DirectoryUnavailable, NotFound, OverrideRow, OverrideStore
 from headgate.ports.observer import Observer
 from headgate.telemetry.log import log_event
@@ -72,11 +73,20 @@ class _Run:
     block_override: OverrideRow | None = None
     """Override that sets the new value for the present block."""
     looks: int = 0
-    settled: int = 0
+    complete: int = 0
+    """Number of groups that `found` covers."""
     found: tuple[Effect, ...] = ()
     reason: str = "the trial has just started"
     decision: TrialResult = TrialResult.NONE
     """Result that is not yet stored, because the store failed."""
+
+
+class Evaluate(Protocol):
+    """Computes the effects that settled blocks show."""
+
+    async def __call__(
+        self, trial: SettingTrial, blocks: Mapping[int, BlockTally], classes: Sequence[ClassName]
+    ) -> tuple[Effect, ...]: ...
 
 
 class TrialService:
@@ -90,10 +100,12 @@ class TrialService:
         *,
         observes: bool = True,
         draw_seed: Callable[[], int] = lambda: secrets.randbits(31),
+        evaluate: Evaluate | None = None,
     ) -> None:
         """`changing` is held while a trial or a rollout is started or changed. `observes` tells whether `samples` is
-        connected to the scheduler.
+        connected to the scheduler. `evaluate` computes effects, by default in a thread.
         """
+        self._evaluate = evaluate or _evaluate_in_thread
         self.in_flight_limits: Callable[[PoolName], Collection[int]] = _no_limits
         """Returns the values of `in_flight_max` that a pool's endpoints have."""
         self.policy = Policy()
@@ -167,7 +179,10 @@ class TrialService:
             await self._complete(rows, *result, _CONTROLLER)
         elif run is None:
             if self._now() >= after(row.created_at, Duration(BASELINE_BLOCKS * trial.block_ns)):
-                reason = "the process that measured the trial has ended or no longer makes the decisions"
+                reason = (
+                    "the process that measured the trial has ended or no longer makes the decisions, or its clock "
+                    "differs from that of the database"
+                )
                 await self._finish(row, trial, TrialResult.INTERRUPTED, reason, _CONTROLLER)
             else:
                 self._begin(row, trial)
@@ -205,10 +220,13 @@ class TrialService:
             return
         settled = self.samples.settled(now, SETTLE_NS)
         over = now >= run.schedule.begin(trial.blocks) and len(settled) == len(self.samples.blocks)
-        if over or len(settled) != run.settled:
-            run.settled = len(settled)
-            run.found = effects(trial, settled, [each.name for each in self.policy.classes])
-            run.decision, run.reason = decide(trial, run.found, over=over)
+        complete = complete_groups(trial, settled)
+        if over or complete != run.complete:
+            found = await self._evaluate(trial, settled, [each.name for each in self.policy.classes])
+            if self._reloaded:
+                return
+            run.complete, run.found = complete, found
+            run.decision, run.reason = decide(trial, found, over=over)
 
     def _harm(self, run: _Run, now: Instant) -> str:
         block = self.samples.blocks.get(run.block)
@@ -301,7 +319,15 @@ class TrialService:
             rows = await self._rows()
             check_free(rows, asked.setting)
             trial = self._new_trial(asked, place)
+            asked_at = self._now()
             row = await self._write(trial, actor, "started", trial.blocks * trial.block_s + _SETTLE_S + _SLACK_S)
+            skew = max(asked_at - row.created_at, row.created_at - self._now())
+            if skew > trial.guard_ns:
+                await self._end(row.id, actor)
+                raise ChangeRejected(
+                    f"the clocks of this gateway and the database differ by {skew / SECOND:.1f} s, and at most "
+                    f"{trial.guard_ns / SECOND:.1f} s are allowed, a quarter of a block; synchronize the clocks"
+                )
             for earlier, ended in trials_in(rows):
                 if ended.phase is TrialPhase.REVERTED:
                     await self._end(earlier.id, actor)
@@ -368,6 +394,13 @@ class TrialService:
             "since": row.created_at,
             "expires": row.expires_at,
         }
+
+
+async def _evaluate_in_thread(
+    trial: SettingTrial, blocks: Mapping[int, BlockTally], classes: Sequence[ClassName]
+) -> tuple[Effect, ...]:
+    """Computes effects while the event loop serves requests: many groups need up to a second."""
+    return await asyncio.to_thread(effects, trial, blocks, classes)
 
 
 def _no_limits(_: PoolName) -> Collection[int]:

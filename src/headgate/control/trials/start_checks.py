@@ -1,15 +1,26 @@
 """Checks before a setting trial starts. All raise `ChangeRejected` or `NotFound` with the next step."""
 
 from collections.abc import Callable, Collection, Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 from headgate.control.rollouts.plan import RolloutPhase, rollout_of
 from headgate.control.rollouts.service import VERB as ROLLOUT_VERB
 from headgate.control.trials.plan import TrialPhase, trials_in
-from headgate.model.live_settings import IN_FLIGHT, LiveSetting, SettingPlace, settings_conflict, value_in, with_value
+from headgate.model.live_settings import (
+    IN_FLIGHT,
+    LiveSetting,
+    SettingPlace,
+    settings_conflict,
+    value_in,
+    with_settings,
+    with_value,
+)
 from headgate.model.policy import Policy
 from headgate.model.units import PoolName
 from headgate.ports.directory import ChangeRejected, NotFound, OverrideRow
+
+DRILL_REASON: Final = "drill: "
+"""Beginning of the reason of an override that `headgate drill` has created."""
 
 
 class SettingNotation(Protocol):
@@ -33,6 +44,8 @@ def check_free(rows: Sequence[OverrideRow], setting: str) -> None:
                 f"`headgate operate end {row.id}`"
             )
     for row in rows:
+        if row.reason.startswith(DRILL_REASON):
+            raise ChangeRejected(f"a drill is running ({row.verb} {row.target}); wait for its end")
         rollout = rollout_of(row.target, row.parameters) if row.verb == ROLLOUT_VERB else None
         if rollout is not None and rollout.phase is RolloutPhase.RUNNING:
             raise ChangeRejected(f'a rollout of "{row.target}" is running; wait for its end, or abort it')
@@ -63,6 +76,7 @@ def checked_value(policy: Policy, place: SettingPlace, before: int, text: str, n
         raise ChangeRejected(str(problem)) from None
     if value == before:
         raise ChangeRejected(f"{place.setting.name} is already {text}; choose another value")
-    if (problem := settings_conflict(with_value(policy, place, value, before=before))) is not None:
+    in_force = with_settings(policy, policy.overrides)
+    if (problem := settings_conflict(with_value(in_force, place, value, before=before))) is not None:
         raise ChangeRejected(f"{place.setting.name} cannot be {text}: {problem}")
     return value
