@@ -10,6 +10,7 @@ import pytest
 
 from headgate.control.rollouts.comparison import Interval
 from headgate.control.trials.effect_interval import BlockGroup, effect_interval, groups_needed
+from headgate.control.trials.harm import harm
 from headgate.control.trials.mean_effect import groups_for_mean, mean_lower_bound
 from headgate.control.trials.plan import (
     ALPHA,
@@ -24,7 +25,6 @@ from headgate.control.trials.plan import (
     check_schedule,
     decide,
     effects,
-    harm,
     pooled_difference,
     setting_override,
     trial_of,

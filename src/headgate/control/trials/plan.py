@@ -11,10 +11,10 @@ from itertools import takewhile
 from random import Random
 from typing import Final
 
-from headgate.control.rollouts.comparison import SAMPLES_MIN, Interval, Proportion, difference
+from headgate.control.rollouts.comparison import Interval
 from headgate.control.trials.effect_interval import BlockGroup, effect_interval, groups_needed
 from headgate.control.trials.mean_effect import groups_for_mean, mean_lower_bound
-from headgate.control.trials.samples import BlockTally, OpenCount
+from headgate.control.trials.samples import BlockTally, pooled_counts
 from headgate.model.live_settings import setting_place
 from headgate.model.overrides import SetSetting
 from headgate.model.units import SECOND, ClassName, Duration, Instant
@@ -319,16 +319,10 @@ def pooled_difference(name: ClassName, blocks: Iterable[BlockTally]) -> float | 
     None without requests with the new value. If there are none with the old value, they count as good.
     """
     known = [each for each in blocks if not each.wrong_value]
-    new, old = (_pooled(name, [each for each in known if each.has_new_value is value]) for value in (True, False))
+    new, old = (pooled_counts(name, [each for each in known if each.has_new_value is value]) for value in (True, False))
     if not new.count:
         return None
     return (old.hits / old.count if old.count else 0.0) - new.hits / new.count
-
-
-def _pooled(name: ClassName, blocks: Iterable[BlockTally]) -> Proportion:
-    """Counts the requests of a class in all these blocks, and the bad ones."""
-    known = [each.classes[name] for each in blocks if name in each.classes]
-    return Proportion(sum(each.good + each.bad for each in known), sum(each.bad for each in known))
 
 
 def complete_groups(trial: SettingTrial, blocks: Mapping[int, BlockTally]) -> int:
@@ -391,47 +385,3 @@ def _better(found: Sequence[Effect], promises: Sequence[Effect], tolerance: floa
 
 def _texts(found: Sequence[Effect]) -> str:
     return "; ".join(each.text() for each in found)
-
-
-# Safety
-
-HARM_POINTS: Final = 10
-"""By how many percentage points the bad requests of one block must exceed those of every block with the old value."""
-
-
-def harm(
-    block: BlockTally, others: Iterable[BlockTally], open_requests: Mapping[ClassName, OpenCount], look: int
-) -> str:
-    """Returns why the new value must be reverted before its block is over. Empty if nothing shows harm.
-
-    This compares single requests, which depend on each other, with the worst block of the old value. It can therefore
-    mistake a burst for harm. That only ends a trial early. If the blocks of a class are too small, those of each value
-    count together. `others` are all other blocks.
-    """
-    others = [each for each in others if each is not block]
-    new, old = ([each for each in others if each.has_new_value is value] for value in (True, False))
-    for name in dict.fromkeys((*block.classes, *open_requests)):
-        late, worst = _late(name, block, new, open_requests), _worst(name, old)
-        found = difference(worst, late, look)
-        if found is not None and found.low > HARM_POINTS / 100:
-            return (
-                f"{late.hits} of {late.count} requests of class {name} missed their targets or failed with the new "
-                f"value, and {worst.hits} of {worst.count} with the old value"
-            )
-    return ""
-
-
-def _late(
-    name: ClassName, block: BlockTally, earlier: Sequence[BlockTally], open_requests: Mapping[ClassName, OpenCount]
-) -> Proportion:
-    """Counts a class's requests in this block, or with the new value in all blocks if these are too few."""
-    still, ended = open_requests.get(name, OpenCount(0, 0)), _pooled(name, [block])
-    if ended.count + still.open < SAMPLES_MIN:
-        ended = _pooled(name, [block, *(each for each in earlier if not each.wrong_value)])
-    return Proportion(ended.count + still.open, ended.hits + still.late)
-
-
-def _worst(name: ClassName, blocks: Sequence[BlockTally]) -> Proportion:
-    """Counts a class's requests in the worst block, or in all blocks if each has too few."""
-    found = [each for block in blocks if (each := _pooled(name, [block])).count >= SAMPLES_MIN]
-    return max(found, key=lambda each: each.hits / each.count, default=_pooled(name, blocks))

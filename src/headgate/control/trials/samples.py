@@ -6,10 +6,11 @@ open requests are kept, and a number for each block.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from headgate.control.rollouts.comparison import Proportion
 from headgate.core.admission.gate import Admitted, check_policy
 from headgate.core.commands import Command, Dispatch, End
 from headgate.core.events import AttemptEnded, AttemptEnding, Event, FirstToken, PolicyChanged, RequestArrived
@@ -67,6 +68,12 @@ class BlockTally:
 
     def log_good_per_cost(self) -> float | None:
         return math.log(max(0.5, self.good) / self.cost_nano_usd) if self.cost_nano_usd else None
+
+
+def pooled_counts(name: ClassName, blocks: Iterable[BlockTally]) -> Proportion:
+    """Counts the requests of a class in all these blocks, and the bad ones."""
+    known = [each.classes[name] for each in blocks if name in each.classes]
+    return Proportion(sum(each.good + each.bad for each in known), sum(each.bad for each in known))
 
 
 class OpenCount(NamedTuple):

@@ -15,30 +15,27 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+from headgate.control.trials.harm import harm
 from headgate.control.trials.plan import (
     BASELINE_BLOCKS,
     BLOCK_VERB,
     VERB,
     Effect,
-    InvalidTrial,
-    KeepIf,
     SettingTrial,
     TrialPhase,
     TrialResult,
-    check_schedule,
     complete_groups,
     decide,
     effects,
-    harm,
     result_of,
     running_trial,
     trials_in,
 )
 from headgate.control.trials.refusals import refusal
 from headgate.control.trials.samples import BlockSamples, BlockSchedule, BlockTally
-from headgate.control.trials.start_checks import SettingNotation, check_free, checked_value, value_in_force
+from headgate.control.trials.start_checks import SettingNotation, check_free, clock_problem, new_trial
 from headgate.edge.admin.trials import NewTrial
-from headgate.model.live_settings import SettingPlace, setting_place
+from headgate.model.live_settings import setting_place
 from headgate.model.overrides import SetSetting
 from headgate.model.policy import Policy
 from headgate.model.units import SECOND, ClassName, Duration, Instant, PoolName, after
@@ -318,39 +315,16 @@ class TrialService:
         async with self._changing:
             rows = await self._rows()
             check_free(rows, asked.setting)
-            trial = self._new_trial(asked, place)
+            trial = new_trial(asked, place, self.policy, self.in_flight_limits, self._notation, seed=self._draw_seed())
             asked_at = self._now()
             row = await self._write(trial, actor, "started", trial.blocks * trial.block_s + _SETTLE_S + _SLACK_S)
-            skew = max(asked_at - row.created_at, row.created_at - self._now())
-            if skew > trial.guard_ns:
+            if problem := clock_problem(trial, row, asked_at, self._now()):
                 await self._end(row.id, actor)
-                raise ChangeRejected(
-                    f"the clocks of this gateway and the database differ by {skew / SECOND:.1f} s, and at most "
-                    f"{trial.guard_ns / SECOND:.1f} s are allowed, a quarter of a block; synchronize the clocks"
-                )
+                raise ChangeRejected(problem)
             for earlier, ended in trials_in(rows):
                 if ended.phase is TrialPhase.REVERTED:
                     await self._end(earlier.id, actor)
         return self._json(row, trial)
-
-    def _new_trial(self, asked: NewTrial, place: SettingPlace) -> SettingTrial:
-        before = value_in_force(self.policy, place, self.in_flight_limits)
-        trial = SettingTrial(
-            asked.setting,
-            before,
-            checked_value(self.policy, place, before, asked.value, self._notation),
-            asked.share_percent,
-            asked.block_s,
-            asked.duration_s,
-            self._draw_seed(),
-            KeepIf(asked.keep_if),
-            asked.tolerance_percent,
-        )
-        try:
-            check_schedule(trial, len(self.policy.classes))
-        except InvalidTrial as problem:
-            raise ChangeRejected(str(problem)) from None
-        return trial
 
     async def abort(self, actor: Actor) -> Mapping[str, object]:
         """Returns to the old value."""
