@@ -21,6 +21,7 @@ RUNNING: dict[str, Any] = {
     "block": 0,
     "blocks": 40,
     "new_value_in_force": False,
+    "seed": 7,
     "override": "ovr_1",
     "since": "2026-01-01T00:00:00Z",
     "expires": "2026-01-08T00:00:00Z",
@@ -33,7 +34,7 @@ RUNNING: dict[str, Any] = {
 for effect, groups in zip(RUNNING["effects"], (9, 9, 0), strict=True):
     effect["groups"] = groups
 KEPT = RUNNING | {"phase": "kept", "result": "improved", "override": "ovr_2"}
-DEFAULTS = {"share_percent": 50, "block_s": 30, "duration_s": 1_200, "keep_if": "better", "tolerance_percent": 1}
+DEFAULTS = {"share_percent": 50, "block_s": 30, "duration_s": 2_400, "keep_if": "better", "tolerance_percent": 1}
 
 
 class Api:
@@ -165,6 +166,17 @@ def test_wait_returns_the_result(
 
     assert headgate("tune", "--live", "--set", "headroom.kv_percent=80", "--wait").code == code
     assert [path for path, _ in api.calls] == ["trials/start", "trials/status"]
+
+
+@pytest.mark.parametrize("others", [[], [KEPT | {"seed": 8}], [KEPT | {"setting": "headroom.long_lane_percent"}]])
+def test_wait_does_not_take_a_lost_result_for_success(
+    headgate: Headgate, monkeypatch: pytest.MonkeyPatch, others: list[dict[str, Any]]
+) -> None:
+    with_api(monkeypatch, RUNNING, {"data": others})
+    said = headgate("tune", "--live", "--set", "headroom.kv_percent=80", "--wait")
+
+    assert said.code == 1
+    assert "its result is no longer stored; see the gateway's log" in said.err
 
 
 def test_failure_is_reported(headgate: Headgate, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,8 @@ import pytest
 
 from headgate.control.rollouts.comparison import Interval
 from headgate.control.trials.effect_interval import BlockGroup, effect_interval, groups_needed
+from headgate.control.trials.harm import harm
+from headgate.control.trials.mean_effect import groups_for_mean, mean_lower_bound
 from headgate.control.trials.plan import (
     ALPHA,
     BASELINE_BLOCKS,
@@ -23,7 +25,7 @@ from headgate.control.trials.plan import (
     check_schedule,
     decide,
     effects,
-    harm,
+    pooled_difference,
     setting_override,
     trial_of,
 )
@@ -107,7 +109,57 @@ def test_groups_needed_is_the_least_number_that_can_decide() -> None:
     assert found.low < 0
 
 
+# Lower bound of the mean
+
+
+def uneven_effect(draws: random.Random) -> float:
+    """Most blocks are slightly better and a few are much worse. The mean is -0.2 points."""
+    return -0.13 if draws.random() < 0.2 else 0.03
+
+
+@pytest.mark.parametrize("runs", [40, pytest.param(1_000, marks=LONG)])
+def test_bound_of_the_mean_seldom_exceeds_the_mean_of_uneven_effects(runs: int) -> None:
+    draws, alarms = random.Random(1), 0
+    for _ in range(runs):
+        effects_seen = [uneven_effect(draws) for _ in range(60)]
+        found = [x + draws.gauss(0, 0.02) for x in effects_seen]
+        alarms += any(
+            mean_lower_bound(found[:seen], 0.05) > sum(effects_seen[:seen]) / seen for seen in range(5, 61, 5)
+        )
+
+    assert alarms <= 0.05 * runs
+
+
+def test_bound_of_the_mean_approaches_it_from_below() -> None:
+    bounds = [mean_lower_bound([-0.1] * number, 0.05) for number in (1, 20, 200)]
+
+    assert bounds == sorted(bounds)
+    assert bounds[0] >= -1
+    assert -0.15 < bounds[-1] < -0.1
+    assert mean_lower_bound([], 0.05) == pytest.approx(-1)
+    assert mean_lower_bound([-1.0] * 50, 0.05) == pytest.approx(-1)
+
+
+def test_groups_for_mean_is_the_least_number_that_shows_a_difference() -> None:
+    needed = groups_for_mean(0.3, 0.05)
+
+    assert mean_lower_bound([0.3] * needed, 0.05) == 0
+    assert mean_lower_bound([0.3] * (needed - 1), 0.05) < 0
+
+
+def test_relative_effect_is_bounded_and_has_a_mean_of_0_for_equal_values() -> None:
+    values = (0.0, 0.0, -9.0, 5.0)
+
+    assert sum(BlockGroup(values, new).relative_effect() for new in range(4)) == pytest.approx(0)
+    assert BlockGroup((0.0, 50.0), 1).relative_effect() == pytest.approx(1)
+    assert BlockGroup((math.log(2), math.log(1)), 1).relative_effect() == pytest.approx(-0.5)
+
+
 # Decisions of simulated trials
+
+
+LOOKS = (9, 14, 19, 24, 30, 40, 50)
+"""Numbers of groups after which simulated trials decide. The intervals hold for more, but need time."""
 
 
 def simulated_trial(
@@ -118,21 +170,32 @@ def simulated_trial(
     keep_if: KeepIf = KeepIf.BETTER,
     noise: float = 0.05,
     base: float = 0.85,
+    duration_s: int = 1_860,
+    tolerance: int = 1,
+    uneven: bool = False,
 ) -> TrialResult:
     """300 requests per block. The share of good requests varies between blocks, as under changing load."""
     draws = random.Random(seed)
-    trial = replace(TRIAL, share_percent=share, duration_s=1_260, seed=seed, keep_if=keep_if)
+    trial = replace(
+        TRIAL,
+        share_percent=share,
+        duration_s=duration_s,
+        seed=seed,
+        keep_if=keep_if,
+        tolerance_percent=tolerance,
+    )
     blocks: dict[int, BlockTally] = {}
     load, result = 0.0, TrialResult.NONE
     for number in range(trial.blocks):
         load = 0.5 * load + draws.gauss(0, noise)
         new = trial.has_new_value(number)
-        share_good = min(1.0, max(0.0, base + load + effect * new))
+        added = 3 * uneven_effect(draws) if uneven else effect
+        share_good = min(1.0, max(0.0, base + load + added * new))
         good = round(draws.gauss(300 * share_good, math.sqrt(300 * share_good * (1 - share_good))))
         blocks[number] = tally(number, good, max(0, 300 - good), new=new)
-        ends_group = number >= BASELINE_BLOCKS and (number - BASELINE_BLOCKS + 1) % trial.group_size == 0
-        if ends_group and number > 12:
-            over = number == trial.blocks - 1
+        groups, rest = divmod(number - BASELINE_BLOCKS + 1, trial.group_size)
+        over = number == trial.blocks - 1
+        if over or (rest == 0 and groups in LOOKS):
             result, _ = decide(trial, effects(trial, blocks, [CLASS]), over=over)
             if result is not TrialResult.NONE:
                 break
@@ -171,8 +234,17 @@ def test_small_harm_is_never_kept() -> None:
     assert found[TrialResult.IMPROVED] == 0
 
 
+@pytest.mark.parametrize(("share", "runs"), [(50, 25), *(pytest.param(share, 200, marks=LONG) for share in (50, 25))])
+def test_uneven_effect_whose_mean_is_negative_is_seldom_kept(share: int, runs: int) -> None:
+    """9 points better in 80 % of the blocks and 39 points worse in the others, in up to 25 groups."""
+    found = results(runs, 0.0, share=share, uneven=True, noise=0.005, duration_s=1_560 * 50 // share)
+
+    assert found[TrialResult.IMPROVED] <= ALPHA * runs
+
+
 def test_harm_is_not_kept_as_harmless() -> None:
-    worse, equal = (results(10, effect, keep_if=KeepIf.HARMLESS, base=1.0, noise=0.0) for effect in (-0.05, 0.0))
+    more: dict[str, Any] = {"keep_if": KeepIf.HARMLESS, "tolerance": 10, "duration_s": 3_660, "base": 1.0, "noise": 0.0}
+    worse, equal = (results(10, effect, **more) for effect in (-0.15, 0.0))
 
     assert worse[TrialResult.HARMLESS] == 0
     assert equal[TrialResult.HARMLESS] == 10
@@ -182,11 +254,11 @@ def test_harm_is_not_kept_as_harmless() -> None:
 
 
 def effect(subject: Subject, low: float, high: float, name: str = "x") -> Effect:
-    return Effect(subject, name, Interval(low, (low + high) / 2, high), 9)
+    return Effect(subject, name, Interval(low, (low + high) / 2, high), 9, min(low, 0.0))
 
 
 PROMISE, GOODPUT, COST = Subject.PROMISE, Subject.GOODPUT, Subject.COST
-UNKNOWN = Effect(PROMISE, "batch", None, 0)
+UNKNOWN = Effect(PROMISE, "batch", None, 0, -1.0)
 
 
 @pytest.mark.parametrize(
@@ -240,6 +312,59 @@ def test_groups_with_too_few_requests_or_the_wrong_value_are_left_out() -> None:
 
     assert (promise.groups, goodput.groups, cost.groups) == (0, 1, 1)
     assert effects(trial, {}, [])[0].interval is None
+
+
+def test_groups_after_one_that_is_not_settled_do_not_count_yet() -> None:
+    """The requests of block 2 that are still open may end badly."""
+    blocks = {number: tally(number, 20, new=TRIAL.has_new_value(number)) for number in range(20) if number != 2}
+
+    assert {each.groups for each in effects(TRIAL, blocks, [CLASS])} == {0}
+    blocks[2] = tally(2, 0, 20, new=TRIAL.has_new_value(2))
+    assert effects(TRIAL, blocks, [CLASS])[0].groups == 9
+
+
+# Classes with few requests
+
+
+def blocks_with_a_small_class(*, bad_new: int) -> dict[int, BlockTally]:
+    """Class chat becomes better with the new value. Class vip has 9 requests per block."""
+    blocks: dict[int, BlockTally] = {}
+    for number in range(TRIAL.blocks):
+        new = TRIAL.has_new_value(number)
+        blocks[number] = tally(number, 95 if new else 20, 5 if new else 80, new=new)
+        bad = bad_new if new else 0
+        blocks[number].classes["vip"] = ClassTally(9 - bad, bad)
+    return blocks
+
+
+@pytest.mark.parametrize("keep_if", list(KeepIf))
+@pytest.mark.parametrize(("bad_new", "is_kept"), [(9, False), (1, False), (0, True)])
+def test_value_that_harms_a_class_with_few_requests_is_not_kept(keep_if: KeepIf, bad_new: int, is_kept: bool) -> None:
+    trial = replace(TRIAL, keep_if=keep_if)
+    found = effects(trial, blocks_with_a_small_class(bad_new=bad_new), [CLASS, "vip"])
+    result, _ = decide(trial, found, over=True)
+
+    assert found[1].interval is None
+    assert found[1].pooled == pytest.approx(-bad_new / 9)
+    assert (result in (TrialResult.IMPROVED, TrialResult.HARMLESS)) is is_kept
+
+
+def test_small_class_without_requests_of_one_value_is_compared_with_good_ones() -> None:
+    blocks = [tally(0, 0), tally(1, 3, 1, new=True)]
+
+    assert pooled_difference(CLASS, blocks) == -0.25
+    assert pooled_difference("other", blocks) is None
+
+
+def test_harm_to_a_class_with_few_requests_is_noticed_over_several_blocks() -> None:
+    blocks = blocks_with_a_small_class(bad_new=9)
+    seen = [block for number, block in blocks.items() if number < 12]
+    block = next(each for each in reversed(seen) if each.has_new_value)
+    said = harm(block, seen, {}, 1)
+
+    assert "requests of class vip missed their targets or failed with the new value, and 0 of" in said
+    equal = [block for number, block in blocks_with_a_small_class(bad_new=0).items() if number < 12]
+    assert harm(equal[block.number], equal, {}, 1) == ""
 
 
 # Safety
@@ -331,8 +456,13 @@ def test_schedule_depends_on_the_seed() -> None:
 
 
 def test_trial_that_cannot_decide_is_rejected() -> None:
-    with pytest.raises(InvalidTrial, match=r"120 s is too short for a decision.*need at least 480 s; set a longer"):
+    with pytest.raises(InvalidTrial, match=r"120 s is too short for a decision.*need at least 540 s; set a longer"):
         check_schedule(replace(TRIAL, duration_s=120), 1)
     with pytest.raises(InvalidTrial, match="has 599 blocks with the new value, and at most 200 are allowed"):
         check_schedule(replace(TRIAL, block_s=1), 1)
     check_schedule(TRIAL, 3)
+    harmless = replace(TRIAL, keep_if=KeepIf.HARMLESS)
+    with pytest.raises(InvalidTrial, match=r"1 points worse, at least 500 blocks need.*set a larger tolerance"):
+        check_schedule(harmless, 1)
+    with pytest.raises(InvalidTrial, match="need at least 3240 s; set a longer duration"):
+        check_schedule(replace(harmless, tolerance_percent=10), 1)

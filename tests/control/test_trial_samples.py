@@ -153,6 +153,15 @@ def test_empty_block_has_no_measurements() -> None:
     assert (block.share("chat", 1), block.log_good(), block.log_good_per_cost()) == (None, None, None)
 
 
+def test_past_blocks_without_requests_are_settled() -> None:
+    watched = Watched(*stream(108))
+    settled = watched.samples.settled(at(165), LONG_AGO)
+
+    assert list(settled) == [0, 1]
+    assert (settled[1].has_new_value, settled[1].classes) == (True, {})
+    assert list(watched.samples.settled(at(900), LONG_AGO)) == [0, 1, 2, 3]
+
+
 def test_blocks_settle_when_their_requests_have_ended() -> None:
     watched = Watched((110, arrived("r"), [dispatch("r")]))
     assert watched.samples.settled(at(131), LONG_AGO) == {}
@@ -174,7 +183,7 @@ def test_requests_that_stay_open_count_by_what_is_known() -> None:
             [replace(dispatch("whole"), service_class="batch")],
         ),
     )
-    [block] = watched.samples.settled(at(250), LONG_AGO).values()
+    block = watched.samples.settled(at(250), LONG_AGO)[0]
 
     assert (watched.tally(), watched.tally(name="batch"), block.open) == ((0, 1), (1, 0), 0)
     watched.see((260, TimerFired(), [over(request="late")]))

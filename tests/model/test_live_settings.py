@@ -125,6 +125,15 @@ def test_settings_that_do_not_fit_together_are_found(policy: Policy, problem: st
     assert settings_conflict(policy) == problem
 
 
+def test_override_that_no_longer_fits_together_with_the_configuration_is_left_out() -> None:
+    kept = SetSetting("classes.chat.min_share_percent", 0, 60, at(9))
+    other = SetSetting("classes.chat.reserve_percent", 0, 20, at(9))
+    reloaded = with_classes(CHAT, replace(a_class("batch"), band=1, min_share_percent=50))
+    found = with_settings(reloaded, [kept, other]).classes[0]
+
+    assert (found.min_share_percent, found.reserve_percent) == (0, 20)
+
+
 def test_units_have_bounds() -> None:
     for each in LIVE_SETTINGS:
         assert each.low < each.high

@@ -58,9 +58,9 @@ def add_live_arguments(parser: argparse.ArgumentParser) -> None:
     live.add_argument(
         "--duration",
         type=duration_s,
-        default=1_200,
+        default=2_400,
         metavar="DURATION",
-        help="Maximum length of the trial (default 20m).",
+        help="Maximum length of the trial (default 40m).",
     )
     live.add_argument(
         "--keep-if",
@@ -106,7 +106,7 @@ def run_live(args: argparse.Namespace, action: str | None) -> int:
         started = _start(args)
         if not args.wait:
             return _show(args, started)
-        return _show(args, _wait(args, started["override"]))
+        return _show_result(args, started, _wait(args, started["override"]))
     except AdminRequestFailed as problem:
         return print_failure(problem)
     except KeyboardInterrupt:
@@ -168,6 +168,18 @@ def _wait(args: argparse.Namespace, override: str) -> dict[str, Any]:
         if all(each["override"] != override for each in answer["data"]):
             return answer
         time.sleep(_POLL_S)
+
+
+def _show_result(args: argparse.Namespace, started: Mapping[str, Any], answer: Mapping[str, Any]) -> int:
+    """Returns exit code 0 only if the result of this trial is that the value was kept."""
+    _show(args, answer)
+    own = [each for each in answer["data"] if all(each[name] == started[name] for name in ("setting", "seed"))]
+    if not own:
+        print(
+            "headgate tune: the trial has ended, and its result is no longer stored; see the gateway's log",
+            file=sys.stderr,
+        )
+    return 0 if any(each["phase"] == "kept" for each in own) else _EXIT_NOT_KEPT
 
 
 def _show(args: argparse.Namespace, answer: Mapping[str, Any]) -> int:

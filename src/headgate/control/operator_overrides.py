@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Final
 
 from headgate.control.rollouts.plan import rollout_of
-from headgate.control.trials.plan import setting_override
+from headgate.control.trials.plan import BLOCK_VERB, setting_override
 from headgate.model.limits import Limits
 from headgate.model.overrides import (
     DrainEndpoint,
@@ -148,7 +148,7 @@ class MemoryOverrides:
             expires_at=Instant(now + duration_s * SECOND),
         )
         self._overrides[row.id] = row
-        self._changed(actor, f"override.{verb}", target, before=None, after=_audit_fields(row))
+        self._changed(row, actor, f"override.{verb}", target, before=None, after=_audit_fields(row))
         return row
 
     async def end_override(self, order_id: str, actor: Actor) -> OverrideRow:
@@ -156,7 +156,7 @@ class MemoryOverrides:
         if row is None:
             raise NotFound(f'no active override "{order_id}"; run `headgate operate list`')
         del self._overrides[order_id]
-        self._changed(actor, "override.end", order_id, before=_audit_fields(row), after=None)
+        self._changed(row, actor, "override.end", order_id, before=_audit_fields(row), after=None)
         return replace(row, ended_at=self._now())
 
     async def add_audit_entry(
@@ -176,6 +176,7 @@ class MemoryOverrides:
 
     def _changed(
         self,
+        row: OverrideRow,
         actor: Actor,
         action: str,
         target: str,
@@ -184,7 +185,9 @@ class MemoryOverrides:
         after: Mapping[str, object] | None,
     ) -> None:
         self._changes += 1
-        self._add_entry(actor, action, target, before=before, after=after)
+        if row.verb != BLOCK_VERB or actor.name != row.created_by:
+            # The blocks of a trial would displace the actions of operators. The log contains them.
+            self._add_entry(actor, action, target, before=before, after=after)
         log_event(
             logging.INFO, "operator changed override", actor=actor.name, origin=actor.origin, action=action, on=target
         )

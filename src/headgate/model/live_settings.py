@@ -144,11 +144,16 @@ def with_value(policy: Policy, place: SettingPlace, value: int, *, before: int) 
 
 
 def with_settings(policy: Policy, overrides: Iterable[OperatorOverride]) -> Policy:
-    """Returns the policy with the settings that operators have set. The latest override of a setting applies."""
+    """Returns the policy with the settings that operators have set. The latest override of a setting applies.
+
+    An override is left out if its value does not fit together with the other settings, for example after a reload.
+    """
     latest = {each.setting: each for each in overrides if isinstance(each, SetSetting)}
     for each in latest.values():
         if each.value != each.before and (place := setting_place(each.setting)) is not None:
-            policy = with_value(policy, place, each.value, before=each.before)
+            changed = with_value(policy, place, each.value, before=each.before)
+            if settings_conflict(changed) is None or settings_conflict(policy) is not None:
+                policy = changed
     return policy
 
 

@@ -1,7 +1,7 @@
 """Setting trials in the simulator: a better value is kept, a harmful one is reverted within seconds."""
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from random import Random
@@ -11,13 +11,15 @@ import pytest
 
 from headgate.config.live_values import LiveValueNotation
 from headgate.control.operator_overrides import MemoryOverrides
+from headgate.control.trials.plan import Effect, SettingTrial, effects
+from headgate.control.trials.samples import BlockTally
 from headgate.control.trials.service import TrialService
 from headgate.core.commands import Command
 from headgate.core.events import Event, PolicyChanged
 from headgate.core.scheduler import Scheduler
 from headgate.edge.admin.trials import NewTrial
 from headgate.model.policy import Policy
-from headgate.model.units import SECOND, Duration, Instant
+from headgate.model.units import SECOND, ClassName, Duration, Instant
 from headgate.ports.directory import Actor
 from headgate.simulation.options import CallerBehaviour
 from headgate.simulation.virtual.run_observer import RequestTrace
@@ -39,6 +41,13 @@ def finished(work: Coroutine[Any, Any, _Result]) -> _Result:
     raise AssertionError("the coroutine waits")
 
 
+async def evaluate(
+    trial: SettingTrial, blocks: Mapping[int, BlockTally], classes: Sequence[ClassName]
+) -> tuple[Effect, ...]:
+    """Computes effects at once. The simulator has no event loop."""
+    return effects(trial, blocks, classes)
+
+
 class Trying:
     """Scheduler with a setting trial, as in a gateway without a database."""
 
@@ -50,7 +59,9 @@ class Trying:
         self._changed = self._started = False
         self._look_at = at(STARTS_S)
         self._overrides = MemoryOverrides(self._on_change, lambda: self._now)
-        self.service = TrialService(lambda: self._now, LiveValueNotation(), asyncio.Lock(), draw_seed=lambda: 3)
+        self.service = TrialService(
+            lambda: self._now, LiveValueNotation(), asyncio.Lock(), draw_seed=lambda: 3, evaluate=evaluate
+        )
         self.service.in_flight_limits = lambda _: {places}
         self.service.store = self._overrides
         self.limits: list[tuple[float, int]] = []
@@ -151,6 +162,6 @@ def test_equal_value_is_reverted_at_the_end() -> None:
 
 
 def test_equal_value_is_kept_if_it_only_has_to_be_harmless() -> None:
-    _, trial = a_trial(32, 40, length_s=130, block_s=4, duration_s=120, keep_if="harmless", tolerance_percent=5)
+    _, trial = a_trial(32, 40, length_s=150, block_s=2, duration_s=140, keep_if="harmless", tolerance_percent=20)
 
     assert (trial.status["phase"], trial.status["result"]) == ("kept", "harmless"), trial.status

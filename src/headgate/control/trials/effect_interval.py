@@ -10,6 +10,10 @@ is therefore a fair game, where x_j is the difference between block j and the me
 drawn block. By Ville's inequality, a fair game that starts with 1 ever exceeds 1/alpha with a probability of at most
 alpha. The values m for which no average of such games has exceeded that form an interval that is valid at any time.
 
+The interval assumes the same effect m in every block, or none. If the effect differs between blocks, the interval can
+miss the mean effect, for example if most blocks are slightly better and a few are much worse. `mean_effect.py` bounds
+the mean, and a value is kept only if both agree.
+
 This needs no assumption about the distribution, and requests within a block may be correlated in any way.
 """
 
@@ -39,11 +43,20 @@ class BlockGroup(NamedTuple):
         others = sum(self.values) - self.values[self.new]
         return self.values[self.new] - others / (len(self.values) - 1)
 
+    def relative_effect(self) -> float:
+        """Returns the mean relative difference to each of the others, between -1 and 1. Values are logarithms.
+
+        Each is relative to the larger value, so that equal values have a mean of 0 however the values are distributed.
+        """
+        own = self.values[self.new]
+        gaps = [own - each for index, each in enumerate(self.values) if index != self.new]
+        return sum(math.copysign(-math.expm1(-abs(gap)), gap) for gap in gaps) / len(gaps)
+
 
 def effect_interval(groups: Sequence[BlockGroup], alpha: float) -> Interval | None:
-    """Returns the mean effect with an interval that ever misses the true effect with a probability of at most `alpha`.
+    """Returns the mean effect, with an interval for an effect that is the same in every block.
 
-    None without groups.
+    It ever misses that effect with a probability of at most `alpha`. None without groups.
     """
     if not groups:
         return None

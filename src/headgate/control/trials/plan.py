@@ -3,16 +3,18 @@
 Pure: the state, the measurements and the time determine the result.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
+from itertools import takewhile
 from random import Random
 from typing import Final
 
-from headgate.control.rollouts.comparison import SAMPLES_MIN, Interval, Proportion, difference
+from headgate.control.rollouts.comparison import Interval
 from headgate.control.trials.effect_interval import BlockGroup, effect_interval, groups_needed
-from headgate.control.trials.samples import BlockTally, ClassTally, OpenCount
+from headgate.control.trials.mean_effect import groups_for_mean, mean_lower_bound
+from headgate.control.trials.samples import BlockTally, pooled_counts
 from headgate.model.live_settings import setting_place
 from headgate.model.overrides import SetSetting
 from headgate.model.units import SECOND, ClassName, Duration, Instant
@@ -23,7 +25,9 @@ VERB: Final = "trial"
 BLOCK_VERB: Final = "trial_block"
 """Verb of the override that sets the new value for one block. It expires at the end of the block."""
 ALPHA: Final = 0.05
-"""Probability that any interval of a trial ever misses the true effect."""
+"""Probability that any interval of a trial ever misses an effect that is the same in all blocks, and that any lower
+bound of a trial ever exceeds the mean effect.
+"""
 BASELINE_BLOCKS: Final = 2
 """Number of blocks with the old value at the start. They are only used to notice harm."""
 GROUPS_MAX: Final = 200
@@ -182,9 +186,25 @@ def running_trial(rows: Sequence[OverrideRow]) -> tuple[OverrideRow, SettingTria
     return next(((row, trial) for row, trial in trials_in(rows) if trial.phase is TrialPhase.RUNNING), None)
 
 
+def result_of(
+    rows: Sequence[OverrideRow], running: OverrideRow, trial: SettingTrial
+) -> tuple[OverrideRow, SettingTrial] | None:
+    """Returns the stored result of a trial whose override has not been ended yet."""
+    for row, found in trials_in(rows):
+        is_later = found.phase is not TrialPhase.RUNNING and row.created_at >= running.created_at
+        if is_later and found.ended(trial.phase, trial.result) == trial:
+            return row, found
+    return None
+
+
 def check_schedule(trial: SettingTrial, classes: int) -> None:
     """Raises `InvalidTrial` if the trial is too short to decide anything, or has too many blocks."""
-    needed = groups_needed(trial.group_size, _alpha(classes))
+    needed = _groups_needed(trial, classes)
+    if needed > GROUPS_MAX:
+        raise InvalidTrial(
+            f"to show that a value is at most {trial.tolerance_percent} points worse, at least {needed} blocks need "
+            f"the new value, and at most {GROUPS_MAX} are allowed; set a larger tolerance"
+        )
     if trial.groups < needed:
         shortest = (BASELINE_BLOCKS + needed * trial.group_size) * trial.block_s
         raise InvalidTrial(
@@ -196,6 +216,13 @@ def check_schedule(trial: SettingTrial, classes: int) -> None:
             f"the trial has {trial.groups} blocks with the new value, and at most {GROUPS_MAX} are allowed; "
             "set longer blocks or a shorter duration"
         )
+
+
+def _groups_needed(trial: SettingTrial, classes: int) -> int:
+    """Returns the least number of groups that can decide: if the new value repairs every block, or changes none."""
+    alpha = _alpha(classes)
+    difference = 1.0 if trial.keep_if is KeepIf.BETTER else trial.tolerance_percent / 100
+    return max(groups_needed(trial.group_size, alpha), groups_for_mean(difference, alpha))
 
 
 def _alpha(classes: int) -> float:
@@ -221,55 +248,96 @@ class Effect:
     name: str
     interval: Interval | None
     groups: int
+    mean_low: float
+    """Lower bound of the mean effect if it differs between blocks, from -1 to 0."""
+    pooled: float | None = None
+    """Difference over all blocks together, if some groups have too few requests to be measured."""
 
     def is_worse_than(self, tolerance: float) -> bool:
         return self.interval is not None and self.interval.high < -tolerance
 
     @property
     def is_better(self) -> bool:
-        return self.interval is not None and self.interval.low > 0
+        return self.interval is not None and self.interval.low > 0 and self.mean_low >= 0
 
     def seems_harmless(self, tolerance: float) -> bool:
         """Whether nothing shows that the property has become worse."""
+        if self.pooled is not None and self.pooled < -tolerance:
+            return False
         return self.interval is None or (self.interval.high >= 0 and self.interval.estimate >= -tolerance)
 
     def is_harmless(self, tolerance: float) -> bool:
         """Whether the property is shown to be at most this much worse."""
-        return self.interval is not None and self.interval.low >= -tolerance
+        return self.interval is not None and min(self.interval.low, self.mean_low) >= -tolerance
 
     def text(self) -> str:
         if self.interval is None:
-            return f"{self.name}: too few blocks"
+            pooled = "" if self.pooled is None else f", {100 * self.pooled:+.1f} points over all"
+            return f"{self.name}: too few blocks{pooled}"
         low, mid, high = (100 * each for each in (self.interval.low, self.interval.estimate, self.interval.high))
         unit = "points" if self.subject is Subject.PROMISE else "%"
-        return f"{self.name} {mid:+.1f} {unit} [{low:+.1f}, {high:+.1f}]"
+        return f"{self.name} {mid:+.1f} {unit} [{low:+.1f}, {high:+.1f}]{self._reservation()}"
+
+    def _reservation(self) -> str:
+        """Returns what the interval does not tell: a positive mean may not be shown yet."""
+        assert self.interval is not None
+        if self.interval.low <= 0 or self.mean_low >= 0:
+            return ""
+        return ", not yet shown for effects that differ between blocks"
 
 
 def effects(trial: SettingTrial, blocks: Mapping[int, BlockTally], classes: Sequence[ClassName]) -> tuple[Effect, ...]:
-    """Returns the effects that the complete groups show. `blocks` are the settled blocks, by number."""
-    groups = [found for number in range(trial.groups) if (found := _group(trial, blocks, number)) is not None]
+    """Returns the effects that the complete groups show. `blocks` are the settled blocks, by number.
+
+    Groups after one that is not settled do not count yet: slow requests would be left out if they end badly.
+    """
+    complete = [_group(trial, blocks, number) for number in range(complete_groups(trial, blocks))]
+    groups = [group for group in complete if not any(each.wrong_value for each in group)]
     alpha = _alpha(len(classes))
 
     def effect(subject: Subject, name: str, value: Callable[[BlockTally], float | None]) -> Effect:
         measured = [found for each in groups if (found := _measured(each, trial, value)) is not None]
-        return Effect(subject, name, effect_interval(measured, alpha), len(measured))
+        by_group = [each.effect() if subject is Subject.PROMISE else each.relative_effect() for each in measured]
+        mean_low = mean_lower_bound(by_group, alpha)
+        return Effect(subject, name, effect_interval(measured, alpha), len(measured), mean_low)
+
+    def promise(name: ClassName) -> Effect:
+        found = effect(Subject.PROMISE, f"good requests of class {name}", partial(_share, name))
+        pooled = None if found.groups == len(groups) else pooled_difference(name, blocks.values())
+        return replace(found, pooled=pooled)
 
     return (
-        *(effect(Subject.PROMISE, f"good requests of class {name}", partial(_share, name)) for name in classes),
+        *(promise(name) for name in classes),
         effect(Subject.GOODPUT, "goodput", BlockTally.log_good),
         effect(Subject.COST, "good requests per dollar", BlockTally.log_good_per_cost),
     )
+
+
+def pooled_difference(name: ClassName, blocks: Iterable[BlockTally]) -> float | None:
+    """Returns the share of good requests with the new value minus that with the old one.
+
+    None without requests with the new value. If there are none with the old value, they count as good.
+    """
+    known = [each for each in blocks if not each.wrong_value]
+    new, old = (pooled_counts(name, [each for each in known if each.has_new_value is value]) for value in (True, False))
+    if not new.count:
+        return None
+    return (old.hits / old.count if old.count else 0.0) - new.hits / new.count
+
+
+def complete_groups(trial: SettingTrial, blocks: Mapping[int, BlockTally]) -> int:
+    """Returns the number of groups before the first that is not settled."""
+    return sum(1 for _ in takewhile(lambda n: len(_group(trial, blocks, n)) == trial.group_size, range(trial.groups)))
 
 
 def _share(name: ClassName, block: BlockTally) -> float | None:
     return block.share(name, REQUESTS_MIN)
 
 
-def _group(trial: SettingTrial, blocks: Mapping[int, BlockTally], number: int) -> tuple[BlockTally, ...] | None:
-    """Returns the blocks of a group. None if one of them is not settled, or had the wrong value."""
+def _group(trial: SettingTrial, blocks: Mapping[int, BlockTally], number: int) -> tuple[BlockTally, ...]:
+    """Returns the settled blocks of a group."""
     first = BASELINE_BLOCKS + number * trial.group_size
-    found = [blocks[each] for each in range(first, first + trial.group_size) if each in blocks]
-    return None if len(found) < trial.group_size or any(each.wrong_value for each in found) else tuple(found)
+    return tuple(blocks[each] for each in range(first, first + trial.group_size) if each in blocks)
 
 
 def _measured(
@@ -317,34 +385,3 @@ def _better(found: Sequence[Effect], promises: Sequence[Effect], tolerance: floa
 
 def _texts(found: Sequence[Effect]) -> str:
     return "; ".join(each.text() for each in found)
-
-
-# Safety
-
-HARM_POINTS: Final = 10
-"""By how many percentage points the bad requests of one block must exceed those of every block with the old value."""
-
-
-def harm(
-    block: BlockTally, old_blocks: Sequence[BlockTally], open_requests: Mapping[ClassName, OpenCount], look: int
-) -> str:
-    """Returns why the new value must be reverted before its block is over. Empty if nothing shows harm.
-
-    This compares single requests, which depend on each other, with the worst block of the old value. It can therefore
-    mistake a burst for harm. That only ends a trial early.
-    """
-    for name in dict.fromkeys((*block.classes, *open_requests)):
-        ended, still = block.classes.get(name, ClassTally()), open_requests.get(name, OpenCount(0, 0))
-        late = Proportion(ended.good + ended.bad + still.open, ended.bad + still.late)
-        known = [each.classes[name] for each in old_blocks if name in each.classes]
-        before = [Proportion(each.good + each.bad, each.bad) for each in known if each.good + each.bad >= SAMPLES_MIN]
-        if not before:
-            continue
-        worst = max(before, key=lambda each: each.hits / each.count)
-        found = difference(worst, late, look)
-        if found is not None and found.low > HARM_POINTS / 100:
-            return (
-                f"{late.hits} of {late.count} requests of class {name} missed their targets or failed within one block "
-                f"with the new value, and {worst.hits} of {worst.count} in the worst block with the old value"
-            )
-    return ""

@@ -13,33 +13,32 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
+from headgate.control.trials.harm import harm
 from headgate.control.trials.plan import (
     BASELINE_BLOCKS,
     BLOCK_VERB,
     VERB,
     Effect,
-    InvalidTrial,
-    KeepIf,
     SettingTrial,
     TrialPhase,
     TrialResult,
-    check_schedule,
+    complete_groups,
     decide,
     effects,
-    harm,
+    result_of,
     running_trial,
     trials_in,
 )
 from headgate.control.trials.refusals import refusal
-from headgate.control.trials.samples import BlockSamples, BlockSchedule
-from headgate.control.trials.start_checks import SettingNotation, check_free, checked_value, value_in_force
+from headgate.control.trials.samples import BlockSamples, BlockSchedule, BlockTally
+from headgate.control.trials.start_checks import SettingNotation, check_free, clock_problem, new_trial
 from headgate.edge.admin.trials import NewTrial
-from headgate.model.live_settings import SettingPlace, setting_place
+from headgate.model.live_settings import setting_place
 from headgate.model.overrides import SetSetting
 from headgate.model.policy import Policy
-from headgate.model.units import SECOND, Duration, Instant, PoolName, after
+from headgate.model.units import SECOND, ClassName, Duration, Instant, PoolName, after
 from headgate.ports.directory import Actor, ChangeRejected, DirectoryUnavailable, NotFound, OverrideRow, OverrideStore
 from headgate.ports.observer import Observer
 from headgate.telemetry.log import log_event
@@ -71,9 +70,20 @@ class _Run:
     block_override: OverrideRow | None = None
     """Override that sets the new value for the present block."""
     looks: int = 0
-    settled: int = 0
+    complete: int = 0
+    """Number of groups that `found` covers."""
     found: tuple[Effect, ...] = ()
     reason: str = "the trial has just started"
+    decision: TrialResult = TrialResult.NONE
+    """Result that is not yet stored, because the store failed."""
+
+
+class Evaluate(Protocol):
+    """Computes the effects that settled blocks show."""
+
+    async def __call__(
+        self, trial: SettingTrial, blocks: Mapping[int, BlockTally], classes: Sequence[ClassName]
+    ) -> tuple[Effect, ...]: ...
 
 
 class TrialService:
@@ -87,10 +97,12 @@ class TrialService:
         *,
         observes: bool = True,
         draw_seed: Callable[[], int] = lambda: secrets.randbits(31),
+        evaluate: Evaluate | None = None,
     ) -> None:
         """`changing` is held while a trial or a rollout is started or changed. `observes` tells whether `samples` is
-        connected to the scheduler.
+        connected to the scheduler. `evaluate` computes effects, by default in a thread.
         """
+        self._evaluate = evaluate or _evaluate_in_thread
         self.in_flight_limits: Callable[[PoolName], Collection[int]] = _no_limits
         """Returns the values of `in_flight_max` that a pool's endpoints have."""
         self.policy = Policy()
@@ -159,9 +171,15 @@ class TrialService:
         if not decides or found is None:
             return
         row, trial = found
-        if run is None:
+        if (result := result_of(rows, row, trial)) is not None:
+            # The store failed between the two writes at the end of the trial.
+            await self._complete(rows, *result, _CONTROLLER)
+        elif run is None:
             if self._now() >= after(row.created_at, Duration(BASELINE_BLOCKS * trial.block_ns)):
-                reason = "the process that measured the trial has ended or no longer makes the decisions"
+                reason = (
+                    "the process that measured the trial has ended or no longer makes the decisions, or its clock "
+                    "differs from that of the database"
+                )
                 await self._finish(row, trial, TrialResult.INTERRUPTED, reason, _CONTROLLER)
             else:
                 self._begin(row, trial)
@@ -185,27 +203,34 @@ class TrialService:
 
     async def _advance(self, run: _Run, row: OverrideRow) -> None:
         now, trial = self._now(), run.trial
+        if run.decision is TrialResult.NONE:
+            await self._decide(run, now)
+        if run.decision is not TrialResult.NONE:
+            await self._finish(row, trial, run.decision, run.reason, _CONTROLLER)
+            return
+        await self._change_block(run, run.schedule.block(now), now)
+
+    async def _decide(self, run: _Run, now: Instant) -> None:
+        trial = run.trial
         if reason := self._harm(run, now):
-            await self._finish(row, trial, TrialResult.WORSE, reason, _CONTROLLER)
+            run.decision, run.reason = TrialResult.WORSE, reason
             return
         settled = self.samples.settled(now, SETTLE_NS)
         over = now >= run.schedule.begin(trial.blocks) and len(settled) == len(self.samples.blocks)
-        if over or len(settled) != run.settled:
-            run.settled = len(settled)
-            run.found = effects(trial, settled, [each.name for each in self.policy.classes])
-            result, run.reason = decide(trial, run.found, over=over)
-            if result is not TrialResult.NONE:
-                await self._finish(row, trial, result, run.reason, _CONTROLLER)
+        complete = complete_groups(trial, settled)
+        if over or complete != run.complete:
+            found = await self._evaluate(trial, settled, [each.name for each in self.policy.classes])
+            if self._reloaded:
                 return
-        await self._change_block(run, run.schedule.block(now), now)
+            run.complete, run.found = complete, found
+            run.decision, run.reason = decide(trial, found, over=over)
 
     def _harm(self, run: _Run, now: Instant) -> str:
         block = self.samples.blocks.get(run.block)
         if block is None or not block.has_new_value:
             return ""
         run.looks += 1
-        old = [each for each in self.samples.blocks.values() if not each.has_new_value]
-        return harm(block, old, self.samples.open_requests(block, now), run.looks)
+        return harm(block, self.samples.blocks.values(), self.samples.open_requests(block, now), run.looks)
 
     async def _change_block(self, run: _Run, block: int, now: Instant) -> None:
         """Sets the value of the block that has just begun."""
@@ -225,24 +250,36 @@ class TrialService:
     async def _finish(
         self, row: OverrideRow, trial: SettingTrial, result: TrialResult, reason: str, actor: Actor
     ) -> OverrideRow:
-        """Reverts the value first. If it is kept, no request meets the old value in between."""
+        """Stores the result, and ends the trial's override last. If the store fails, the next look continues here."""
         kept = result in (TrialResult.IMPROVED, TrialResult.HARMLESS)
         ended = trial.ended(TrialPhase.KEPT if kept else TrialPhase.REVERTED, result)
         rows = await self._rows()
-        if kept:
-            written = await self._write(ended, actor, reason, KEPT_S)
-            await self._end(row.id, actor)
+        if not kept:
+            # An attempt to keep the value may have failed halfway. Revert the value before the result is stored.
             await self._end_blocks(rows)
-        else:
-            await self._end_blocks(rows)
-            await self._end(row.id, actor)
-            written = await self._write(ended, actor, reason, RESULT_S)
+            await self._end_trials(rows, trial.setting, actor, spare=row.id)
+        written = await self._write(ended, actor, reason, KEPT_S if kept else RESULT_S)
+        await self._complete(rows, written, ended, actor)
+        return written
+
+    async def _complete(
+        self, rows: Sequence[OverrideRow], written: OverrideRow, ended: SettingTrial, actor: Actor
+    ) -> None:
+        """Ends the other overrides of a trial whose result is stored."""
+        await self._end_blocks(rows)
+        await self._end_trials(rows, ended.setting, actor, spare=written.id)
         self._last = (written.id, () if self._run is None else self._run.found)
         self._forget()
-        self.results[result] += 1
-        level = logging.WARNING if result is TrialResult.WORSE else logging.INFO
-        log_event(level, f"setting trial {ended.phase}", setting=trial.setting, result=result.value, reason=reason)
-        return written
+        self.results[ended.result] += 1
+        level = logging.WARNING if ended.result is TrialResult.WORSE else logging.INFO
+        result, reason = ended.result.value, written.reason
+        log_event(level, f"setting trial {ended.phase}", setting=ended.setting, result=result, reason=reason)
+
+    async def _end_trials(self, rows: Sequence[OverrideRow], setting: str, actor: Actor, *, spare: str) -> None:
+        """Ends all trials of a setting but one. The running one is last, because it makes the next look continue."""
+        others = [(row, trial) for row, trial in trials_in(rows) if trial.setting == setting and row.id != spare]
+        for row, _ in sorted(others, key=lambda each: each[1].phase is TrialPhase.RUNNING):
+            await self._end(row.id, actor)
 
     async def _end_blocks(self, rows: Sequence[OverrideRow]) -> None:
         for each in rows:
@@ -278,31 +315,16 @@ class TrialService:
         async with self._changing:
             rows = await self._rows()
             check_free(rows, asked.setting)
-            trial = self._new_trial(asked, place)
+            trial = new_trial(asked, place, self.policy, self.in_flight_limits, self._notation, seed=self._draw_seed())
+            asked_at = self._now()
             row = await self._write(trial, actor, "started", trial.blocks * trial.block_s + _SETTLE_S + _SLACK_S)
+            if problem := clock_problem(trial, row, asked_at, self._now()):
+                await self._end(row.id, actor)
+                raise ChangeRejected(problem)
             for earlier, ended in trials_in(rows):
                 if ended.phase is TrialPhase.REVERTED:
                     await self._end(earlier.id, actor)
         return self._json(row, trial)
-
-    def _new_trial(self, asked: NewTrial, place: SettingPlace) -> SettingTrial:
-        before = value_in_force(self.policy, place, self.in_flight_limits)
-        trial = SettingTrial(
-            asked.setting,
-            before,
-            checked_value(self.policy, place, before, asked.value, self._notation),
-            asked.share_percent,
-            asked.block_s,
-            asked.duration_s,
-            self._draw_seed(),
-            KeepIf(asked.keep_if),
-            asked.tolerance_percent,
-        )
-        try:
-            check_schedule(trial, len(self.policy.classes))
-        except InvalidTrial as problem:
-            raise ChangeRejected(str(problem)) from None
-        return trial
 
     async def abort(self, actor: Actor) -> Mapping[str, object]:
         """Returns to the old value."""
@@ -336,6 +358,7 @@ class TrialService:
             "duration_s": trial.duration_s,
             "keep_if": trial.keep_if.value,
             "tolerance_percent": trial.tolerance_percent,
+            "seed": trial.seed,
             "blocks": trial.blocks,
             "block": None if run is None else run.block,
             "new_value_in_force": trial.phase is TrialPhase.KEPT or (run is not None and self.has_new_value),
@@ -345,6 +368,13 @@ class TrialService:
             "since": row.created_at,
             "expires": row.expires_at,
         }
+
+
+async def _evaluate_in_thread(
+    trial: SettingTrial, blocks: Mapping[int, BlockTally], classes: Sequence[ClassName]
+) -> tuple[Effect, ...]:
+    """Computes effects while the event loop serves requests: many groups need up to a second."""
+    return await asyncio.to_thread(effects, trial, blocks, classes)
 
 
 def _no_limits(_: PoolName) -> Collection[int]:

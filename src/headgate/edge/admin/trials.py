@@ -18,7 +18,7 @@ class NewTrial(AdminBody, frozen=True):
     value: Name
     share_percent: Annotated[int, Meta(ge=5, le=50)] = 50
     block_s: Annotated[int, Meta(ge=1, le=BLOCK_S_MAX)] = 30
-    duration_s: Annotated[int, Meta(ge=1, le=TRIAL_S_MAX)] = 1_200
+    duration_s: Annotated[int, Meta(ge=1, le=TRIAL_S_MAX)] = 2_400
     keep_if: Annotated[str, Meta(pattern=r"^(better|harmless)\Z")] = "better"
     tolerance_percent: Annotated[int, Meta(ge=1, le=50)] = 1
 
