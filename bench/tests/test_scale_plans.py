@@ -11,7 +11,13 @@ from headgate.model.units import SECOND, ClassName, Duration, Instant, PoolName
 from headgate.planning.volume_plan import CellLoad, DayMix, SimulatedCell, VolumePlan, volume_plan
 
 MIX = DayMix(
-    requests=2e8, peaks=(Instant(0),), peak_ratio=1.5, gateway_peak_us=5e3, prompt_tokens=300.0, output_tokens=50.0
+    requests=2e8,
+    peaks=(Instant(0),),
+    peak_ns=Duration(600 * SECOND),
+    peak_ratio=1.5,
+    gateway_peak_us=5e3,
+    prompt_tokens=300.0,
+    output_tokens=50.0,
 )
 
 

@@ -12,14 +12,16 @@ from headgate.model.units import SECOND, Duration, Instant, PoolName
 from headgate.planning import measured
 from headgate.planning.measured import FIGURES, power_law, scheduler_cores
 from headgate.planning.volume_plan import DayMix, VolumePlan, cell_load, growth_exponent
-from headgate.planning.volume_report import read_volumes, render_volumes, volumes_json, wrong_growth
+from headgate.planning.volume_report import mix_sentences, read_volumes, render_volumes, volumes_json, wrong_growth
 from headgate.simulation.workload.error import WorkloadError
+from headgate.simulation.workload.quantiles import QUANTILE_LEVELS
 from tests.house.small_tree import PROJECT
 from tests.planning.builders import CHAT, settings_of
 
 MIX = DayMix(
     requests=1_000_000.0,
     peaks=(Instant(0),),
+    peak_ns=Duration(600 * SECOND),
     peak_ratio=1.5,
     gateway_peak_us=9_000.0,
     prompt_tokens=500.0,
@@ -63,7 +65,7 @@ def test_each_cell_is_simulated_at_its_real_size(planned: tuple[DayMix, list[Vol
     assert (small.load.cells, large.load.cells) == (1, 2)
     for each in (small, large):
         assert each.load.cells * each.load.requests_per_s == pytest.approx(each.requests_per_day / 86_400)
-        assert each.simulated_requests == pytest.approx(10 * each.load.requests_per_s, rel=0.2)
+        assert 0.9 < each.simulated_per_s / each.load.requests_per_s < 1.5
         assert each.attainment["interactive"] >= 0.97  # type: ignore[index]
 
 
@@ -94,6 +96,7 @@ def test_report_has_every_volume_and_every_measured_figure(planned: tuple[DayMix
     assert "400k" in text
     assert "1.6M" in text
     assert all(each.command in text for each in FIGURES)
+    assert "simulated requests/s" in text
 
 
 def test_figure_that_grows_faster_than_the_traffic_is_named(planned: tuple[DayMix, list[VolumePlan]]) -> None:
@@ -111,6 +114,57 @@ def test_ledger_writes_above_the_measured_rate_are_named(planned: tuple[DayMix, 
 
     assert any("20,000 ledger rows per second" in each for each in wrong_growth([small, busy]))
     assert not any("ledger rows per second at the peak" in each for each in wrong_growth([small, large]))
+
+
+SPIKE = CHAT.replace("duration: 30s", "duration: 40m").replace(
+    "rate: 12,", "rate: 1, spikes: [{at: 20m, duration: 90s, factor: 20}],"
+)
+
+
+def test_busiest_minute_of_the_busiest_part_is_simulated() -> None:
+    settings = settings_of(SPIKE.replace("in_flight_max: 2", "in_flight_max: 8"))
+    options = replace(OPTIONS, requests_per_day=(100_000,), cell_requests_per_s=500, window_ns=Duration(60 * SECOND))
+    mix, [found] = plan_volumes(settings, options)
+    spike_per_s = 20 * 100_000 / mix.requests
+
+    assert found.simulated_per_s == pytest.approx(spike_per_s, rel=0.25)
+    assert found.simulated_per_s > 2 * found.load.requests_per_s
+
+
+def test_peak_across_a_boundary_is_not_halved() -> None:
+    """The spike starts 45 s before the twentieth minute, and ends 45 s after it."""
+    mix = day_mix(settings_of(SPIKE.replace("at: 20m", "at: 1155s")), 0)
+    whole = (510 + 20 * 90) / (2310 + 20 * 90)
+
+    assert mix.peak_ratio == pytest.approx(4 * whole, rel=0.1)
+    assert 1245 * SECOND - mix.peak_ns <= mix.peaks[0] <= 1155 * SECOND
+
+
+def test_length_of_the_peak_is_that_of_a_short_scenario() -> None:
+    mix = day_mix(settings_of(CHAT.replace("duration: 30s", "duration: 2m")), 0)
+
+    assert mix.peak_ratio == pytest.approx(1)
+    assert "peak: 1.00 times the mean rate of the day, over 2 minutes" in mix_sentences(mix)
+
+
+def test_busiest_ten_minutes_of_servegen_start_where_its_rates_change(tmp_path: Path) -> None:
+    rates = "".join(f"1,{600 * number},{rate},Gamma,1\n" for number, rate in enumerate((1, 20, 1)))
+    (tmp_path / "day_rates.csv").write_text(f"client,window_start_s,rate_rps,iat_dist,shape\n{rates}")
+    tokens = json.dumps([100] * len(QUANTILE_LEVELS))
+    lengths = f'{{"client": 1, "window_start_s": 0, "input_tokens": {tokens}, "output_tokens": {tokens}}}\n'
+    (tmp_path / "day_lengths.jsonl").write_text(lengths)
+    entry = CHAT[CHAT.index("  - {rate") :]
+    text = CHAT.replace(entry, f"  - {{servegen: {tmp_path}/day, classes: interactive}}\n").replace(
+        "duration: 30s\n", ""
+    )
+    settings = settings_of(text.replace("in_flight_max: 2", "in_flight_max: 8"))
+    options = replace(OPTIONS, requests_per_day=(632_000,), cell_requests_per_s=500, window_ns=Duration(60 * SECOND))
+    mix, [found] = plan_volumes(settings, options)
+
+    assert mix.peaks == (600 * SECOND,)
+    assert mix.peak_ratio == pytest.approx(20 / 22 * 3, rel=0.02)
+    assert found.simulated_per_s == pytest.approx(found.load.requests_per_s, rel=0.3)
+    assert found.simulated_per_s >= found.load.requests_per_s
 
 
 def test_traces_cannot_be_planned_for_a_number_of_requests(tmp_path: Path) -> None:

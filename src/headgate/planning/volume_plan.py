@@ -11,7 +11,7 @@ from typing import Final
 
 from headgate.model.money import NANO_USD_PER_USD, price_at
 from headgate.model.policy import Pool
-from headgate.model.units import ClassName, Duration, Instant, PoolName
+from headgate.model.units import SECOND, ClassName, Duration, Instant, PoolName
 from headgate.planning import measured
 from headgate.planning.cases import Endpoints
 
@@ -34,11 +34,13 @@ class DayMix:
     requests: float
     """Requests per day at the scenario's own rates."""
     peaks: tuple[Instant, ...]
-    """Start of the ten minutes with the most engine time, for each source of traffic or for all of them."""
+    """Start of the part of the day with the most engine time, for each source of traffic or for all of them."""
+    peak_ns: Duration
+    """Length of this part: ten minutes, or the length of a shorter scenario."""
     peak_ratio: float
-    """Highest request rate over ten minutes, relative to the mean of the day."""
+    """Highest request rate over such a part, relative to the mean of the day."""
     gateway_peak_us: float
-    """Highest CPU time of the gateways over ten minutes, per request of the mean rate."""
+    """Highest CPU time of the gateways over such a part, per request of the mean rate."""
     prompt_tokens: float
     output_tokens: float
     """Mean lengths over the day."""
@@ -50,7 +52,7 @@ class CellLoad:
 
     cells: int
     requests_per_s: float
-    """Rate in the busiest ten minutes, with headroom."""
+    """Rate in the busiest part of the day, with headroom."""
     traffic: float
     """Factor on the scenario's rates, with headroom."""
 
@@ -84,6 +86,11 @@ class VolumePlan:
     ledger_bytes_per_day: int
     record_bytes_per_day: int
     series: int
+
+    @property
+    def simulated_per_s(self) -> float:
+        """Request rate of the simulated window."""
+        return self.simulated_requests * SECOND / self.window_ns
 
     @property
     def gpu_usd_per_request(self) -> float:

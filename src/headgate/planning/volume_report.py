@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import msgspec
 
-from headgate.model.units import SECOND
+from headgate.model.units import MINUTE, SECOND
 from headgate.planning.measured import (
     ATTEMPTS_PER_REQUEST,
     FIGURES,
@@ -94,7 +94,9 @@ def render_volumes(title: str, mix: DayMix, plans: Sequence[VolumePlan], width: 
 
 def mix_sentences(mix: DayMix) -> Iterator[str]:
     yield f"{format_amount(round(mix.requests))} requests per day in the scenario"
-    yield f"peak: {mix.peak_ratio:.2f} times the mean rate of the day, over ten minutes"
+    minutes = mix.peak_ns / MINUTE
+    over = f"{minutes:g} {'minute' if minutes == 1 else 'minutes'}"
+    yield f"peak: {mix.peak_ratio:.2f} times the mean rate of the day, over {over}"
     yield f"mean request: {mix.prompt_tokens:.0f} prompt tokens and {mix.output_tokens:.0f} output tokens"
 
 
@@ -116,12 +118,21 @@ def cell_table(plans: Sequence[VolumePlan]) -> Table:
     classes = list(plans[0].attainment)
     pools = [pool for pool, _ in plans[0].endpoints]
     header = ["requests per day", "requests/s", *(f"engines in {pool}" for pool in pools)]
-    table = [[*header, *(f"good {name}" for name in classes), "simulated requests"]]
+    table = [[*header, *(f"good {name}" for name in classes), "simulated requests", "simulated requests/s"]]
     for each in plans:
         counts = [str(count) for _, count in each.endpoints]
         shares = [format_percent(each.attainment[name]) for name in classes]
         window = f"{format_amount(each.simulated_requests)} in {each.window_ns / SECOND:.0f} s"
-        table.append([format_volume(each), f"{each.load.requests_per_s:.0f}", *counts, *shares, window])
+        table.append(
+            [
+                format_volume(each),
+                f"{each.load.requests_per_s:.0f}",
+                *counts,
+                *shares,
+                window,
+                f"{each.simulated_per_s:.0f}",
+            ]
+        )
     return table
 
 
