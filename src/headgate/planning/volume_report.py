@@ -95,7 +95,7 @@ def render_volumes(title: str, mix: DayMix, plans: Sequence[VolumePlan], width: 
 def mix_sentences(mix: DayMix) -> Iterator[str]:
     yield f"{format_amount(round(mix.requests))} requests per day in the scenario"
     minutes = mix.peak_ns / MINUTE
-    over = f"{minutes:g} {'minute' if minutes == 1 else 'minutes'}"
+    over = f"{minutes:.3g} {'minute' if minutes == 1 else 'minutes'}"
     yield f"peak: {mix.peak_ratio:.2f} times the mean rate of the day, over {over}"
     yield f"mean request: {mix.prompt_tokens:.0f} prompt tokens and {mix.output_tokens:.0f} output tokens"
 
