@@ -93,7 +93,9 @@ def figures(plans: Sequence[VolumePlan]) -> dict[str, Any]:
             "cells": each.load.cells,
             "gateways": each.gateways,
             "gpus": each.gpus,
-            "usd_per_day": round(each.gpu_usd_per_day + each.control_usd_per_day),
+            "usd_per_day": None
+            if each.gpu_usd_per_day is None
+            else round(each.gpu_usd_per_day + each.control_usd_per_day),
         }
         for each in plans
     }

@@ -180,6 +180,32 @@ def test_traces_cannot_be_planned_for_a_number_of_requests(tmp_path: Path) -> No
         plan_volumes(settings, OPTIONS)
 
 
+@pytest.mark.parametrize(
+    "pools",
+    [
+        "  main: {engine: provider, engines: [tiny], in_flight_max: 2}\n",
+        "  main: {engines: [tiny], in_flight_max: 2}\n  cloud: {engine: provider, engines: [tiny], in_flight_max: 2}\n",
+    ],
+)
+def test_pools_of_providers_cannot_be_planned_for_a_number_of_requests(pools: str) -> None:
+    own = CHAT[CHAT.index("  main:") : CHAT.index("callers:")]
+
+    with pytest.raises(WorkloadError, match=r"cannot plan pools of hosted providers \((main|cloud)\)"):
+        plan_volumes(settings_of(CHAT.replace(own, pools)), OPTIONS)
+
+
+def test_costs_without_prices_are_unknown() -> None:
+    settings = settings_of(CHAT.replace(", prices: {per_hour: 1.25}", ""))
+    mix, plans = plan_volumes(settings, OPTIONS)
+    lines = render_volumes("A chat", mix, plans, width=200).splitlines()
+
+    assert [each.gpu_usd_per_day for each in plans] == [None, None]
+    for name in ("GPU cost per day", "GPU cost per million requests", "… relative to the GPUs"):
+        [line] = [each for each in lines if each.startswith(name)]
+        assert line.split()[-2:] == ["unknown", "unknown"]
+    assert read_volumes(json.loads(json.dumps(volumes_json("A chat", mix, plans)))) == (mix, plans)
+
+
 def test_sample_of_sparse_traffic_is_all_of_it() -> None:
     mix = day_mix(settings_of(CHAT.replace("rate: 12", "rate: 1")), 0)
 

@@ -68,6 +68,11 @@ def plan_volumes(settings: ScenarioSettings, options: VolumeOptions) -> tuple[Da
         raise WorkloadError("the scenario has no objectives; set the share of good requests, such as interactive: 99%")
     if any(isinstance(each, TraceTraffic) for each in settings.traffic):
         raise WorkloadError("a trace cannot be planned for a number of requests per day; use rate or servegen traffic")
+    if hosted := [each.name for each in settings.policy.pools if each.hosted]:
+        named = ", ".join(hosted)
+        raise WorkloadError(
+            f"--requests-per-day cannot plan pools of hosted providers ({named}); remove them, or plan without it"
+        )
     settings = without_faults(settings)
     mix = day_mix(settings, options.seeds[0])
     return mix, [_plan_volume(settings, mix, each, options) for each in sorted(set(options.requests_per_day))]

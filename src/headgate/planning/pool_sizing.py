@@ -2,6 +2,9 @@
 
 Each round simulates one fleet and judges every pool by the classes that may use it. Pools that serve different classes
 are therefore sized in as many rounds as the slowest of them needs. Large pools are sized with a relative precision.
+
+If pools share a class, a miss does not show which of them is too small, so all of them grow. The fleet that is found
+holds the objectives, but a smaller one may hold them, too.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +16,7 @@ from headgate.planning.cases import CaseResult, Endpoints
 from headgate.planning.search import NoPlan
 
 PRECISION: Final = 0.05
-"""Precision of a pool's size. A pool of fewer than 40 endpoints is exact."""
+"""Precision of a pool's size. A pool of fewer than 40 endpoints with classes of its own is exact."""
 _GROWTH: Final = 1.15
 _GROWTH_UNKNOWN: Final = 2.0
 """Growth of a pool that misses its objectives, with and without an estimate of its size."""

@@ -27,7 +27,8 @@ _FASTER: Final = 1.02
 @dataclass(frozen=True, slots=True)
 class Row:
     name: str
-    value: Callable[[VolumePlan], float]
+    value: Callable[[VolumePlan], float | None]
+    """None if unknown."""
     text: Callable[[float], str]
     scales: bool = True
     """Whether the exponent of its growth is of interest."""
@@ -49,6 +50,10 @@ def _bytes(value: float) -> str:
     return f"{value / GIB:,.3g} GiB"
 
 
+def _scaled(factor: float, value: float | None) -> float | None:
+    return None if value is None else factor * value
+
+
 FLEET_ROWS: Final = (
     Row("cells", lambda each: each.load.cells, _whole),
     Row("peak requests/s, with headroom", lambda each: each.load.cells * each.load.requests_per_s, _whole),
@@ -56,7 +61,7 @@ FLEET_ROWS: Final = (
     Row("GPUs", lambda each: each.gpus, _whole),
     Row("requests per GPU and day", lambda each: each.requests_per_gpu, _short),
     Row("GPU cost per day", lambda each: each.gpu_usd_per_day, _usd),
-    Row("GPU cost per million requests", lambda each: 1e6 * each.gpu_usd_per_request, _usd),
+    Row("GPU cost per million requests", lambda each: _scaled(1e6, each.gpu_usd_per_request), _usd),
 )
 CONTROL_ROWS: Final = (
     Row("gateway processes", lambda each: each.gateways, _whole),
@@ -68,7 +73,7 @@ CONTROL_ROWS: Final = (
     Row("… per million requests", lambda each: 1e6 * each.control_usd_per_request, _usd),
     Row(
         "… relative to the GPUs",
-        lambda each: each.control_usd_per_day / max(1e-9, each.gpu_usd_per_day),
+        lambda each: each.control_usd_per_day / each.gpu_usd_per_day if each.gpu_usd_per_day else None,
         format_percent,
     ),
 )
@@ -105,8 +110,8 @@ def volume_table(plans: Sequence[VolumePlan], rows: Sequence[Row]) -> Table:
     if len(plans) > 1:
         table[0].append("exponent")
     for row in rows:
-        values = [float(row.value(each)) for each in plans]
-        cells = [row.text(value) for value in values]
+        values = [row.value(each) for each in plans]
+        cells = ["unknown" if value is None else row.text(value) for value in values]
         if len(plans) > 1:
             exponent = growth_exponent(plans, values) if row.scales else None
             cells.append("" if exponent is None else f"{exponent:.2f}")
@@ -143,7 +148,7 @@ def wrong_growth(plans: Sequence[VolumePlan]) -> Iterator[str]:
         return
     for _, rows in SECTIONS:
         for row in rows:
-            exponent = growth_exponent(plans, [float(row.value(each)) for each in plans]) if row.scales else None
+            exponent = growth_exponent(plans, [row.value(each) for each in plans]) if row.scales else None
             if exponent is not None and exponent > _FASTER:
                 yield f"{row.name}: exponent {exponent:.2f}, so it grows faster than the traffic"
     first, last = plans[0], plans[-1]
@@ -186,8 +191,7 @@ def volumes_json(title: str, mix: DayMix, plans: Sequence[VolumePlan]) -> dict[s
             row.name: round(exponent, 4)
             for _, rows in SECTIONS
             for row in rows
-            if row.scales
-            and (exponent := growth_exponent(plans, [float(row.value(each)) for each in plans])) is not None
+            if row.scales and (exponent := growth_exponent(plans, [row.value(each) for each in plans])) is not None
         },
         "wrong_growth": list(wrong_growth(plans)),
     }
