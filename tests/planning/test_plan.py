@@ -88,6 +88,15 @@ def test_growth_gives_the_next_step_a_date(plan: CapacityPlan) -> None:
     assert replace(growing, next_step=None).next_step_date is None
 
 
+@pytest.mark.parametrize("growth", [1e-4, 1e-9, 1e-300])
+def test_step_in_more_than_a_century_has_no_date(plan: CapacityPlan, growth: float) -> None:
+    growing = replace(plan, next_step=1.5, given=replace(plan.given, growth_per_month=growth))
+
+    assert (growing.next_step_days, growing.next_step_date) == (None, None)
+    assert "next step: above 1.50 times" in render_plan(growing, 200)
+    assert "growth per month" not in render_plan(growing, 200)
+
+
 def test_littles_law_agrees_with_the_simulation(plan: CapacityPlan) -> None:
     law = plan.littles_law
 

@@ -49,6 +49,8 @@ SAMPLE_REQUESTS: Final = 100_000
 WINDOW_REQUESTS: Final = 10_000
 WINDOW_NS_MIN: Final = Duration(60 * SECOND)
 """A simulated window has this many requests, but is at least this long and at most as long as the busiest part."""
+ENDPOINTS_MAX: Final = 2_000
+"""Maximum number of endpoints per pool of a cell."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +61,7 @@ class VolumeOptions:
     core_usd_per_hour: float = 0.05
     window_ns: Duration | None = None
     seeds: tuple[int, ...] = (0, 1, 2)
-    endpoints_max: int = 2_000
+    endpoints_max: int = ENDPOINTS_MAX
 
 
 def plan_volumes(settings: ScenarioSettings, options: VolumeOptions) -> tuple[DayMix, list[VolumePlan]]:
