@@ -49,7 +49,9 @@ def test_good_guess_takes_few_rounds() -> None:
 
 
 def test_pool_that_misses_its_objectives_at_any_size_is_reported() -> None:
-    with pytest.raises(NoPlan, match="30 endpoints per pool, class code on b misses its objective; raise --endpoints-max"):
+    with pytest.raises(
+        NoPlan, match="30 endpoints per pool, class code on b misses its objective; raise --endpoints-max"
+    ):
         size_pools(FakeFleet({A: 3, B: 31}), CLASSES, OBJECTIVES, guess={}, endpoints_max=30)
 
 

@@ -238,6 +238,31 @@ def lowest_attainment(results: Sequence[CaseResult]) -> dict[ClassName, float]:
     return {name: min(each.classes[name].attainment for each in results if name in each.classes) for name in names}
 
 
+def worst_result(results: Sequence[CaseResult]) -> CaseResult:
+    """Returns the first result, with the worst of each class and the highest p95 of each pool."""
+    first, *others = results
+    if not others:
+        return first
+    names = dict.fromkeys(name for each in results for name in each.classes)
+    return replace(
+        first,
+        classes={
+            name: _worst_class([each.classes[name] for each in results if name in each.classes]) for name in names
+        },
+        pools={
+            name: replace(pool, in_flight_p95=max(each.pools[name].in_flight_p95 for each in results))
+            for name, pool in first.pools.items()
+        },
+    )
+
+
+def _worst_class(results: Sequence[ClassResult]) -> ClassResult:
+    """Returns the lowest attainment, together with the longest queue."""
+    worst = min(results, key=lambda each: each.attainment)
+    shares = [-(-each.waiting * worst.arrivals // each.arrivals) for each in results if each.arrivals]
+    return replace(worst, waiting=max(shares, default=0))
+
+
 def simulate(scenario: Scenario) -> CaseResult:
     report = _CaseReport(scenario)
     VirtualHost(scenario, report, samples=200).run()

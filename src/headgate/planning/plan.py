@@ -53,6 +53,8 @@ class PlanInput:
     objectives: Mapping[ClassName, float]
     """Share of good requests that each class needs."""
     workload: Workload
+    pool_window_starts: tuple[Instant, ...] = ()
+    """Starts of further simulated windows: those in which other pools are busiest."""
     headroom: float
     """Share of additional traffic for which the objectives must hold, too."""
     multipliers: tuple[float, ...]
