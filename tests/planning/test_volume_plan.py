@@ -1,6 +1,8 @@
 """Tests for plans of numbers of requests per day."""
 
 import json
+import re
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -220,12 +222,32 @@ def test_power_law_is_fitted_exactly() -> None:
     assert all(low < high for low, high in pairwise(rates))
 
 
+def _claims(page: str) -> Iterator[tuple[str, str]]:
+    """Yields each paragraph or table row of a page, and the text with its command: a row and its introduction."""
+    introduction = ""
+    for block in page.split("\n\n"):
+        if not block.lstrip().startswith("|"):
+            introduction = " ".join(block.split())
+            yield introduction, introduction
+        else:
+            yield from ((row, f"{introduction} {row}") for row in block.splitlines())
+
+
 @pytest.mark.parametrize("figure", FIGURES, ids=lambda each: each.what)
 def test_measured_figure_is_on_a_page_with_its_command(figure: measured.Measured) -> None:
     pages = [(PROJECT / "docs" / name).read_text() for name in ("operations/sizing.md", "project/cell-verification.md")]
-    [command, *_] = figure.command.split(" --")
+    value = re.compile(rf"(?<![\d.,]){re.escape(f'{figure.value:,g}')}(?![\d.,]*\d)")
+    claims = [each for page in pages for each in _claims(page)]
 
-    assert any(f"{figure.value:,g}" in page and command in page for page in pages)
+    assert any(value.search(claim) and f"`{figure.command}`" in source for claim, source in claims)
+
+
+def test_cause_is_named_only_if_a_gpu_serves_more(planned: tuple[DayMix, list[VolumePlan]]) -> None:
+    small, large = planned[1]
+    more, fewer = replace(large, gpus=2 * small.gpus), replace(large, gpus=8 * small.gpus)
+
+    assert any("serves 2.0 times" in each and "whole engines" in each for each in wrong_growth([small, more]))
+    assert "a GPU serves 0.5 times as many requests at 1.6M as at 400k" in list(wrong_growth([small, fewer]))
 
 
 def test_scheduler_points_are_in_the_verification_page() -> None:

@@ -21,7 +21,7 @@ GIB: Final = 1024**3
 _RETENTION_DAYS: Final = 90
 """Default of `ledger.retention`."""
 _FASTER: Final = 1.02
-"""Exponent above which a figure grows faster than the traffic."""
+"""Exponent or ratio above which a figure grows faster than the traffic."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,11 +151,7 @@ def wrong_growth(plans: Sequence[VolumePlan]) -> Iterator[str]:
             exponent = growth_exponent(plans, [row.value(each) for each in plans]) if row.scales else None
             if exponent is not None and exponent > _FASTER:
                 yield f"{row.name}: exponent {exponent:.2f}, so it grows faster than the traffic"
-    first, last = plans[0], plans[-1]
-    yield (
-        f"a GPU serves {last.requests_per_gpu / first.requests_per_gpu:.1f} times as many requests at "
-        f"{format_volume(last)} as at {format_volume(first)}, because a small pool needs whole engines and more reserve"
-    )
+    yield _gpu_sentence(plans[0], plans[-1])
     limit = LEDGER_ROWS_PER_S.value
     if (over := next((each for each in plans if each.ledger_rows_per_s > limit), None)) is not None:
         rows = f"{over.ledger_rows_per_s:,.0f} ledger rows per second at the peak"
@@ -163,6 +159,14 @@ def wrong_growth(plans: Sequence[VolumePlan]) -> Iterator[str]:
             f"at {format_volume(over)}, all cells write {rows} ({ATTEMPTS_PER_REQUEST.value:g} per request), more than "
             f"the {limit:,.0f} that were measured with one process and one database; use a database for each few cells"
         )
+
+
+def _gpu_sentence(first: VolumePlan, last: VolumePlan) -> str:
+    ratio = last.requests_per_gpu / first.requests_per_gpu
+    sentence = f"a GPU serves {ratio:.1f} times as many requests at {format_volume(last)} as at {format_volume(first)}"
+    if ratio <= _FASTER:
+        return sentence
+    return f"{sentence}; a small pool needs whole engines and more reserve for bursts"
 
 
 def measured_table(code: str = "") -> Table:
