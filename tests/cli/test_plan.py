@@ -113,3 +113,23 @@ def test_report_of_requests_per_day_has_no_page(headgate: Headgate, scenario: st
 
     assert (said.code, said.out) == (2, "")
     assert "--html has no effect with --requests-per-day; use --json" in said.err
+
+
+@pytest.mark.parametrize(
+    "option",
+    [("--growth", "10%"), ("--traffic", "1,3"), ("--cold-start", "30s"), ("--processes", "2"), ("--no-alternatives",)],
+)
+def test_options_without_effect_on_requests_per_day_are_rejected(
+    headgate: Headgate, scenario: str, option: tuple[str, ...]
+) -> None:
+    said = headgate("plan", scenario, "--requests-per-day", "1M", *option)
+
+    assert (said.code, said.out) == (2, "")
+    assert said.err == f"headgate plan: {option[0]} has no effect with --requests-per-day\n"
+
+
+def test_maximum_of_endpoints_applies_to_requests_per_day(headgate: Headgate, scenario: str) -> None:
+    said = headgate("plan", scenario, *FAST[2:], "--requests-per-day", "1M", "--endpoints-max", "1")
+
+    assert (said.code, said.out) == (1, "")
+    assert said.err.startswith("headgate plan: no plan: with 1 endpoints per pool, class interactive on main misses")

@@ -42,6 +42,33 @@ def test_alternative_that_cannot_hold_the_objectives_is_explained(plan: Capacity
     assert "too slow: no plan: with 8 endpoints per pool" in render_plan(plan, 300)
 
 
+CLOUD = """
+alternatives:
+  cloud:
+    pools:
+      cloud: {engine: provider, engines: [ENGINES], in_flight_max: 8, prices: PRICES}
+    models: {m: {pools: [cloud]}}
+""".replace("PRICES", "{input_per_1m_tokens: 1, output_per_1m_tokens: 2}")
+
+
+@pytest.mark.parametrize(("engines", "holds"), [("tiny, tiny, tiny, tiny", True), ("tiny", False)])
+def test_alternative_with_only_a_provider_has_its_bills(engines: str, holds: bool) -> None:
+    options = {"multipliers": (1.0,), "seeds": (0,), "alternatives": True, "window_ns": Duration(5 * SECOND)}
+    text = CHAT.replace("rate: 12", "rate: 12" if holds else "rate: 40")
+    plan = plan_of(text + CLOUD.replace("ENGINES", engines), **options)
+    cloud = next(each for each in plan.alternatives if each.name == "cloud")
+    report = render_plan(plan, 300)
+
+    assert (cloud.endpoints is not None) is holds
+    if holds:
+        assert cloud.endpoints == ()
+        assert cloud.cost is not None
+        assert cloud.cost.total == sum(each.tokens for each in cloud.cost.pools) > 0
+        assert "none of its own" in report
+    else:
+        assert "cloud: no plan: with the providers' pools, " in report
+
+
 def test_pool_is_split_by_prompt_length(plan: CapacityPlan) -> None:
     splits = [each for each in plan.alternatives if each.name.startswith("pool for prompts above")]
 

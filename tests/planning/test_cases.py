@@ -8,7 +8,7 @@ from headgate.compose.simulation import build_scenario
 from headgate.model.engine_profile import TINY
 from headgate.model.speed import EngineSpeed
 from headgate.model.units import SECOND, ClassName, Duration, EndpointId, Instant, PoolName, TenantId
-from headgate.planning.cases import ClassResult, PlanVerdict, examine, only_window, simulate, sized
+from headgate.planning.cases import ClassResult, PlanVerdict, examine, only_window, simulate, sized, worst_result
 from headgate.simulation.options import EngineSpec, RequestErrors
 from headgate.simulation.workload.arrival import Arrival
 from tests.planning.builders import CHAT, a_result, settings_of
@@ -101,6 +101,15 @@ def test_only_classes_with_an_objective_count() -> None:
 )
 def test_verdict_says_whether_a_queue_grows(good: int, waiting: int, verdict: PlanVerdict) -> None:
     assert a_result({MAIN: 1}, good=good, waiting=waiting).verdict({INTERACTIVE: 0.9}) is verdict
+
+
+def test_worst_result_has_the_lowest_attainment_and_the_longest_queue() -> None:
+    slow, waiting = a_result({MAIN: 1}, good=80), a_result({MAIN: 1}, good=90, waiting=7)
+    quiet = replace(slow, classes={INTERACTIVE: ClassResult(0, 0, 0)})
+
+    assert worst_result([quiet, waiting, slow]).classes == {INTERACTIVE: ClassResult(100, 80, 7)}
+    assert worst_result([quiet, quiet]).classes == quiet.classes
+    assert worst_result([slow]) is slow
 
 
 def test_case_reports_the_load_of_a_pool() -> None:

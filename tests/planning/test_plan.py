@@ -8,10 +8,11 @@ from datetime import date
 import pytest
 
 from headgate.compose.planning import PlanOptions
+from headgate.compose.simulation import build_scenario
 from headgate.config.load import parse
 from headgate.model.money import NANO_USD_PER_USD
 from headgate.model.units import SECOND, ClassName, Duration, EndpointId, Instant, PoolName
-from headgate.planning.cases import Outage, PlanVerdict
+from headgate.planning.cases import Outage, PlanVerdict, simulate, sized
 from headgate.planning.plan import CapacityPlan, requests_per_day
 from headgate.planning.plan_page import render_plan_page
 from headgate.planning.plan_report import plan_json, render_plan
@@ -19,7 +20,7 @@ from headgate.planning.search import NoPlan
 from headgate.planning.suggestion import alert_rules, in_flight_alert, suggested_configuration
 from headgate.simulation.workload.error import WorkloadError
 from headgate.telemetry.catalogue import BY_NAME
-from tests.planning.builders import CHAT, QUICK, plan_of
+from tests.planning.builders import CHAT, QUICK, plan_of, settings_of
 
 MAIN, CLOUD, INTERACTIVE = PoolName("main"), PoolName("cloud"), ClassName("interactive")
 TIGHT = replace(QUICK, headroom=0.0)
@@ -88,6 +89,15 @@ def test_growth_gives_the_next_step_a_date(plan: CapacityPlan) -> None:
     assert replace(growing, next_step=None).next_step_date is None
 
 
+@pytest.mark.parametrize("growth", [1e-4, 1e-9, 1e-300])
+def test_step_in_more_than_a_century_has_no_date(plan: CapacityPlan, growth: float) -> None:
+    growing = replace(plan, next_step=1.5, given=replace(plan.given, growth_per_month=growth))
+
+    assert (growing.next_step_days, growing.next_step_date) == (None, None)
+    assert "next step: above 1.50 times" in render_plan(growing, 200)
+    assert "growth per month" not in render_plan(growing, 200)
+
+
 def test_littles_law_agrees_with_the_simulation(plan: CapacityPlan) -> None:
     law = plan.littles_law
 
@@ -134,6 +144,37 @@ def test_size_of_a_provider_is_not_planned() -> None:
     assert plan.cost.total == own.hourly + provider.tokens
     assert provider.tokens > 0
     assert plan.littles_law.concurrency == pytest.approx(plan.littles_law.simulated_concurrency, rel=0.1)
+
+
+DAY_AND_NIGHT = """
+title: Two peaks
+pools:
+  a: {engines: [tiny], in_flight_max: 2, prices: {per_hour: 1}}
+  b: {engines: [tiny], in_flight_max: 2, prices: {per_hour: 1}}
+classes: {day: {priority_band: 0, pools: [a]}, night: {priority_band: 0, pools: [b]}}
+callers:
+  day: {ttft: 1s, client_timeout: 5s}
+  night: {ttft: 1s, client_timeout: 5s}
+objectives: {day: 95%, night: 95%}
+duration: 40s
+traffic:
+  - {rate: 1, classes: day, prompt: 500, output: 300, spikes: [{at: 4s, duration: 8s, factor: 12}]}
+  - {rate: 1, classes: night, prompt: 500, output: 300, spikes: [{at: 28s, duration: 8s, factor: 10}]}
+"""
+
+
+def test_pools_with_different_peaks_hold_in_both() -> None:
+    window_ns = Duration(8 * SECOND)
+    plan = plan_of(DAY_AND_NIGHT, multipliers=(1.0,), seeds=(0,), window_ns=window_ns, cold_starts_ns=(SECOND,))
+    counts = dict(plan.endpoints)
+    scenario = build_scenario(settings_of(DAY_AND_NIGHT), 0)
+    complete = simulate(replace(scenario, engines=sized(scenario.engines, plan.endpoints)))
+
+    assert plan.given.workload.start < 12 * SECOND
+    assert any(20 * SECOND < each < 36 * SECOND for each in plan.given.pool_window_starts)
+    assert counts[PoolName("b")] > 1
+    assert all(each.attainment >= 0.95 for each in complete.classes.values())
+    assert "and to the busiest window of other pools, from " in render_plan(plan, 300)
 
 
 def test_plan_without_prices_has_no_cost() -> None:

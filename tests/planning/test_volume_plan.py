@@ -1,6 +1,8 @@
 """Tests for plans of numbers of requests per day."""
 
 import json
+import re
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -12,14 +14,16 @@ from headgate.model.units import SECOND, Duration, Instant, PoolName
 from headgate.planning import measured
 from headgate.planning.measured import FIGURES, power_law, scheduler_cores
 from headgate.planning.volume_plan import DayMix, VolumePlan, cell_load, growth_exponent
-from headgate.planning.volume_report import read_volumes, render_volumes, volumes_json, wrong_growth
+from headgate.planning.volume_report import mix_sentences, read_volumes, render_volumes, volumes_json, wrong_growth
 from headgate.simulation.workload.error import WorkloadError
+from headgate.simulation.workload.quantiles import QUANTILE_LEVELS
 from tests.house.small_tree import PROJECT
 from tests.planning.builders import CHAT, settings_of
 
 MIX = DayMix(
     requests=1_000_000.0,
     peaks=(Instant(0),),
+    peak_ns=Duration(600 * SECOND),
     peak_ratio=1.5,
     gateway_peak_us=9_000.0,
     prompt_tokens=500.0,
@@ -63,7 +67,7 @@ def test_each_cell_is_simulated_at_its_real_size(planned: tuple[DayMix, list[Vol
     assert (small.load.cells, large.load.cells) == (1, 2)
     for each in (small, large):
         assert each.load.cells * each.load.requests_per_s == pytest.approx(each.requests_per_day / 86_400)
-        assert each.simulated_requests == pytest.approx(10 * each.load.requests_per_s, rel=0.2)
+        assert 0.9 < each.simulated_per_s / each.load.requests_per_s < 1.5
         assert each.attainment["interactive"] >= 0.97  # type: ignore[index]
 
 
@@ -94,6 +98,7 @@ def test_report_has_every_volume_and_every_measured_figure(planned: tuple[DayMix
     assert "400k" in text
     assert "1.6M" in text
     assert all(each.command in text for each in FIGURES)
+    assert "simulated requests/s" in text
 
 
 def test_figure_that_grows_faster_than_the_traffic_is_named(planned: tuple[DayMix, list[VolumePlan]]) -> None:
@@ -113,6 +118,60 @@ def test_ledger_writes_above_the_measured_rate_are_named(planned: tuple[DayMix, 
     assert not any("ledger rows per second at the peak" in each for each in wrong_growth([small, large]))
 
 
+SPIKE = CHAT.replace("duration: 30s", "duration: 40m").replace(
+    "rate: 12,", "rate: 1, spikes: [{at: 20m, duration: 90s, factor: 20}],"
+)
+
+
+def test_busiest_minute_of_the_busiest_part_is_simulated() -> None:
+    """All requests are equal, so that the earliest ten minutes with the spike are the busiest: it is at their end."""
+    even = SPIKE.replace("rate: 1,", "rate: 1, burstiness: 0,").replace("100:900", "500").replace("200:400", "300")
+    settings = settings_of(even.replace("in_flight_max: 2", "in_flight_max: 8"))
+    options = replace(OPTIONS, requests_per_day=(100_000,), cell_requests_per_s=500, window_ns=Duration(60 * SECOND))
+    mix, [found] = plan_volumes(settings, options)
+    spike_per_s = 20 * 100_000 / mix.requests
+
+    assert mix.peaks[0] < 800 * SECOND
+    assert found.simulated_per_s == pytest.approx(spike_per_s, rel=0.1)
+    assert found.simulated_per_s > 2 * found.load.requests_per_s
+
+
+def test_peak_across_a_boundary_is_not_halved() -> None:
+    """The spike starts 45 s before the twentieth minute, and ends 45 s after it."""
+    mix = day_mix(settings_of(SPIKE.replace("at: 20m", "at: 1155s")), 0)
+    whole = (510 + 20 * 90) / (2310 + 20 * 90)
+
+    assert mix.peak_ratio == pytest.approx(4 * whole, rel=0.1)
+    assert 1245 * SECOND - mix.peak_ns <= mix.peaks[0] <= 1155 * SECOND
+
+
+def test_length_of_the_peak_is_that_of_a_short_scenario() -> None:
+    mix = day_mix(settings_of(CHAT.replace("duration: 30s", "duration: 2m")), 0)
+
+    assert mix.peak_ratio == pytest.approx(1)
+    assert "peak: 1.00 times the mean rate of the day, over 2 minutes" in mix_sentences(mix)
+
+
+def test_busiest_ten_minutes_of_servegen_start_where_its_rates_change(tmp_path: Path) -> None:
+    rates = "".join(f"1,{600 * number},{rate},Gamma,1\n" for number, rate in enumerate((1, 20, 1)))
+    (tmp_path / "day_rates.csv").write_text(f"client,window_start_s,rate_rps,iat_dist,shape\n{rates}")
+    tokens = json.dumps([100] * len(QUANTILE_LEVELS))
+    lengths = f'{{"client": 1, "window_start_s": 0, "input_tokens": {tokens}, "output_tokens": {tokens}}}\n'
+    (tmp_path / "day_lengths.jsonl").write_text(lengths)
+    entry = CHAT[CHAT.index("  - {rate") :]
+    text = CHAT.replace(entry, f"  - {{servegen: {tmp_path}/day, classes: interactive}}\n").replace(
+        "duration: 30s\n", ""
+    )
+    settings = settings_of(text.replace("in_flight_max: 2", "in_flight_max: 8"))
+    options = replace(OPTIONS, requests_per_day=(632_000,), cell_requests_per_s=500, window_ns=Duration(60 * SECOND))
+    mix, [found] = plan_volumes(settings, options)
+
+    assert mix.peaks == (600 * SECOND,)
+    assert mix.peak_ratio == pytest.approx(20 / 22 * 3, rel=0.02)
+    assert found.simulated_per_s == pytest.approx(found.load.requests_per_s, rel=0.3)
+    assert found.simulated_per_s >= found.load.requests_per_s
+
+
 def test_traces_cannot_be_planned_for_a_number_of_requests(tmp_path: Path) -> None:
     trace = tmp_path / "trace.csv"
     trace.write_text("at_s,prompt_tokens,output_tokens\n0,100,10\n")
@@ -121,6 +180,32 @@ def test_traces_cannot_be_planned_for_a_number_of_requests(tmp_path: Path) -> No
 
     with pytest.raises(WorkloadError, match="a trace cannot be planned"):
         plan_volumes(settings, OPTIONS)
+
+
+@pytest.mark.parametrize(
+    "pools",
+    [
+        "  main: {engine: provider, engines: [tiny], in_flight_max: 2}\n",
+        "  main: {engines: [tiny], in_flight_max: 2}\n  cloud: {engine: provider, engines: [tiny], in_flight_max: 2}\n",
+    ],
+)
+def test_pools_of_providers_cannot_be_planned_for_a_number_of_requests(pools: str) -> None:
+    own = CHAT[CHAT.index("  main:") : CHAT.index("callers:")]
+
+    with pytest.raises(WorkloadError, match=r"cannot plan pools of hosted providers \((main|cloud)\)"):
+        plan_volumes(settings_of(CHAT.replace(own, pools)), OPTIONS)
+
+
+def test_costs_without_prices_are_unknown() -> None:
+    settings = settings_of(CHAT.replace(", prices: {per_hour: 1.25}", ""))
+    mix, plans = plan_volumes(settings, OPTIONS)
+    lines = render_volumes("A chat", mix, plans, width=200).splitlines()
+
+    assert [each.gpu_usd_per_day for each in plans] == [None, None]
+    for name in ("GPU cost per day", "GPU cost per million requests", "… relative to the GPUs"):
+        [line] = [each for each in lines if each.startswith(name)]
+        assert line.split()[-2:] == ["unknown", "unknown"]
+    assert read_volumes(json.loads(json.dumps(volumes_json("A chat", mix, plans)))) == (mix, plans)
 
 
 def test_sample_of_sparse_traffic_is_all_of_it() -> None:
@@ -137,12 +222,32 @@ def test_power_law_is_fitted_exactly() -> None:
     assert all(low < high for low, high in pairwise(rates))
 
 
+def _claims(page: str) -> Iterator[tuple[str, str]]:
+    """Yields each paragraph or table row of a page, and the text with its command: a row and its introduction."""
+    introduction = ""
+    for block in page.split("\n\n"):
+        if not block.lstrip().startswith("|"):
+            introduction = " ".join(block.split())
+            yield introduction, introduction
+        else:
+            yield from ((row, f"{introduction} {row}") for row in block.splitlines())
+
+
 @pytest.mark.parametrize("figure", FIGURES, ids=lambda each: each.what)
 def test_measured_figure_is_on_a_page_with_its_command(figure: measured.Measured) -> None:
     pages = [(PROJECT / "docs" / name).read_text() for name in ("operations/sizing.md", "project/cell-verification.md")]
-    [command, *_] = figure.command.split(" --")
+    value = re.compile(rf"(?<![\d.,]){re.escape(f'{figure.value:,g}')}(?![\d.,]*\d)")
+    claims = [each for page in pages for each in _claims(page)]
 
-    assert any(f"{figure.value:,g}" in page and command in page for page in pages)
+    assert any(value.search(claim) and f"`{figure.command}`" in source for claim, source in claims)
+
+
+def test_cause_is_named_only_if_a_gpu_serves_more(planned: tuple[DayMix, list[VolumePlan]]) -> None:
+    small, large = planned[1]
+    more, fewer = replace(large, gpus=2 * small.gpus), replace(large, gpus=8 * small.gpus)
+
+    assert any("serves 2.0 times" in each and "whole engines" in each for each in wrong_growth([small, more]))
+    assert "a GPU serves 0.5 times as many requests at 1.6M as at 400k" in list(wrong_growth([small, fewer]))
 
 
 def test_scheduler_points_are_in_the_verification_page() -> None:

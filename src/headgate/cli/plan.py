@@ -52,7 +52,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--seeds", type=_count, default=3, metavar="N", help="Number of random seeds (default 3).")
     parser.add_argument(
-        "--endpoints-max", type=_count, default=64, metavar="N", help="Maximum endpoints per pool (default 64)."
+        "--endpoints-max",
+        type=_endpoints,
+        metavar="N",
+        help="Maximum endpoints per pool (default 64, or 2,000 per cell with --requests-per-day).",
     )
     parser.add_argument(
         "--processes", type=_count, default=1, metavar="N", help="Maximum number of processes (default 1)."
@@ -95,11 +98,7 @@ def run(args: argparse.Namespace) -> int:
 
     try:
         if args.requests_per_day is not None:
-            if args.html is not None:
-                print("headgate plan: --html has no effect with --requests-per-day; use --json", file=sys.stderr)
-                return 2
-            _print_volumes(args)
-            return 0
+            return _run_volumes(args)
         if args.html is not None:
             check_html_file(args.html)
         plan = _plan(args)
@@ -140,10 +139,31 @@ def _settings(args: argparse.Namespace) -> "ScenarioSettings":
     return settings
 
 
+def _run_volumes(args: argparse.Namespace) -> int:
+    if (option := _option_without_effect(args)) is not None:
+        hint = "; use --json" if option == "--html" else ""
+        print(f"headgate plan: {option} has no effect with --requests-per-day{hint}", file=sys.stderr)
+        return 2
+    _print_volumes(args)
+    return 0
+
+
+def _option_without_effect(args: argparse.Namespace) -> str | None:
+    unused = {
+        "--html": args.html is not None,
+        "--traffic": args.traffic != MULTIPLIERS,
+        "--growth": args.growth is not None,
+        "--cold-start": args.cold_start != (),
+        "--processes": args.processes != 1,
+        "--no-alternatives": not args.alternatives,
+    }
+    return next((option for option, is_set in unused.items() if is_set), None)
+
+
 def _print_volumes(args: argparse.Namespace) -> None:
     import json
 
-    from headgate.compose.volume_planning import VolumeOptions, plan_volumes
+    from headgate.compose.volume_planning import ENDPOINTS_MAX, VolumeOptions, plan_volumes
     from headgate.planning.measured import CELL_REQUESTS_PER_S
     from headgate.planning.volume_report import render_volumes, volumes_json
 
@@ -155,6 +175,7 @@ def _print_volumes(args: argparse.Namespace) -> None:
         core_usd_per_hour=args.core_per_hour,
         window_ns=args.window,
         seeds=tuple(range(args.seeds)),
+        endpoints_max=args.endpoints_max or ENDPOINTS_MAX,
     )
     mix, plans = plan_volumes(settings, options)
     if args.json:
@@ -165,6 +186,7 @@ def _print_volumes(args: argparse.Namespace) -> None:
 
 def _options(args: argparse.Namespace) -> "PlanOptions":
     from headgate.compose.planning import PlanOptions
+    from headgate.planning.search import ENDPOINTS_MAX
 
     return PlanOptions(
         headroom=args.headroom,
@@ -174,7 +196,7 @@ def _options(args: argparse.Namespace) -> "PlanOptions":
         cold_starts_ns=args.cold_start,
         alternatives=args.alternatives,
         seeds=tuple(range(args.seeds)),
-        endpoints_max=args.endpoints_max,
+        endpoints_max=args.endpoints_max or ENDPOINTS_MAX,
         processes=args.processes,
     )
 
@@ -240,7 +262,15 @@ def _positive(text: str) -> float:
 
 
 def _count(text: str) -> int:
+    return _from_1_to(1_000, text)
+
+
+def _endpoints(text: str) -> int:
+    return _from_1_to(10_000, text)
+
+
+def _from_1_to(most: int, text: str) -> int:
     value = whole_number(text)
-    if not 1 <= value <= 1_000:
-        raise argparse.ArgumentTypeError(f"must be from 1 to 1000, not {text}")
+    if not 1 <= value <= most:
+        raise argparse.ArgumentTypeError(f"must be from 1 to {most}, not {text}")
     return value

@@ -1,11 +1,11 @@
 """Builds a capacity plan from the settings of a scenario."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date
 from functools import partial
-from itertools import repeat
+from itertools import islice, repeat
 from typing import Final
 
 from headgate.compose.simulation import build_scenario
@@ -13,8 +13,9 @@ from headgate.compose.worker_pool import map_in_workers
 from headgate.config.scenarios.settings import ScenarioSettings
 from headgate.model.money import price_at
 from headgate.model.scaling import ScalingRules
-from headgate.model.units import SECOND, Duration, EndpointId, Instant, PoolName
-from headgate.planning.cases import CaseResult, PlanCase, Workload, examine, only_window, simulate, sized
+from headgate.model.speed import EngineSpeed
+from headgate.model.units import SECOND, ClassName, Duration, EndpointId, Instant, PoolName
+from headgate.planning.cases import CaseResult, PlanCase, Workload, examine, only_window, simulate, sized, worst_result
 from headgate.planning.length_split import length_splits, with_length_split
 from headgate.planning.plan import AUTOSCALED_SPAN_NS_MIN, AlternativeFleet, CapacityPlan, PlanInput, make_plan
 from headgate.planning.search import EndpointSearch, PlannedPool
@@ -55,6 +56,8 @@ def plan_scenario(settings: ScenarioSettings, options: PlanOptions) -> CapacityP
     """Raises `WorkloadError` if the scenario cannot be planned, and `NoPlan` if no fleet holds its objectives."""
     if not settings.objectives:
         raise WorkloadError("the scenario has no objectives; set the share of good requests, such as interactive: 99%")
+    if all(each.hosted for each in settings.policy.pools):
+        raise WorkloadError("all pools belong to hosted providers, so there is nothing to plan; add a pool of engines")
     runs = _CaseRuns(without_faults(settings), options)
     workload = runs.workload(1.0)
     given = PlanInput(
@@ -64,6 +67,7 @@ def plan_scenario(settings: ScenarioSettings, options: PlanOptions) -> CapacityP
         in_flight_max={each.pool: each.in_flight_max for each in reversed(settings.engines)},
         objectives=settings.objectives,
         workload=workload,
+        pool_window_starts=tuple(each.start for each in runs.windows(1.0)[1:]),
         headroom=options.headroom,
         multipliers=options.multipliers,
         growth_per_month=options.growth_per_month,
@@ -116,13 +120,11 @@ def without_faults(settings: ScenarioSettings) -> ScenarioSettings:
 
 
 def _planned_pools(settings: ScenarioSettings) -> list[PlannedPool]:
-    """Pools whose size is planned: all but those of hosted providers."""
+    """Pools whose size is planned: all but those of hosted providers. An alternative may have none."""
     pools = [each for each in settings.policy.pools if not each.hosted]
-    if not pools:
-        raise WorkloadError("all pools belong to hosted providers, so there is nothing to plan; add a pool of engines")
     running = Counter(each.pool for each in settings.engines if not each.standby)
     listed = {pool.name: running[pool.name] for pool in pools}
-    most = max(listed.values())
+    most = max(listed.values(), default=1)
     prices = {pool.name: price_at(pool.prices, Instant(0)) for pool in pools}
     return [
         PlannedPool(name, count / most, 0 if (price := prices[name]) is None else price.per_hour)
@@ -141,14 +143,27 @@ def _cold_start_ns(settings: ScenarioSettings) -> Duration:
     return max(starts, default=COLD_START_NS)
 
 
+def _class_groups(settings: ScenarioSettings) -> list[tuple[frozenset[ClassName], EngineSpeed]]:
+    """Classes and speed of each planned pool. Empty if all pools may serve the same classes."""
+    found: dict[frozenset[ClassName], EngineSpeed] = {}
+    for pool in settings.policy.pools:
+        if not pool.hosted:
+            classes = [each for each in settings.policy.classes if not each.pools or pool.name in each.pools]
+            found.setdefault(frozenset(each.name for each in classes), pool.speed)
+    return list(found.items()) if len(found) > 1 else []
+
+
 class _CaseRuns:
     """Simulates cases, in several processes if allowed."""
 
     def __init__(self, settings: ScenarioSettings, options: PlanOptions) -> None:
         self._settings = settings
         self._options = options
-        self._speed = settings.policy.pools[0].speed
+        self._groups = _class_groups(settings)
+        own = [each for each in settings.policy.pools if not each.hosted]
+        self._speed = (own or settings.policy.pools)[0].speed
         self._workloads: dict[tuple[float, Duration | None], Workload] = {}
+        self._windows: dict[tuple[float, Duration | None], tuple[Workload, ...]] = {}
 
     def with_fleet(self, settings: ScenarioSettings) -> "_CaseRuns":
         """Runs on another fleet, with the same windows."""
@@ -174,10 +189,38 @@ class _CaseRuns:
             )
         return self._workloads[key]
 
+    def windows(self, traffic: float, window_ns: Duration | None = None) -> tuple[Workload, ...]:
+        """The workload with its busiest window, and with those of pools that have classes of their own."""
+        key = traffic, window_ns
+        if key not in self._windows:
+            first = self.workload(traffic, window_ns)
+            found = {first.start: first}
+            for names, speed in self._groups:
+                start = self._busiest_start(traffic, first, names, speed)
+                found.setdefault(start, replace(first, start=start))
+            self._windows[key] = tuple(found.values())
+        return self._windows[key]
+
+    def _busiest_start(
+        self, traffic: float, first: Workload, names: Collection[ClassName], speed: EngineSpeed
+    ) -> Instant:
+        scenario = build_scenario(with_traffic(self._settings, traffic), self._options.seeds[0])
+        arrivals = (each for each in scenario.arrivals() if each.service_class in names)
+        return examine(arrivals, speed, span_ns=scenario.span_ns, window_ns=first.window_ns).start
+
     def __call__(self, cases: Sequence[PlanCase]) -> list[CaseResult]:
-        workloads = [
-            self.workload(each.traffic, None if each.outage is None else each.outage.window_ns) for each in cases
-        ]
+        """A case has the worst result of its windows."""
+        windows = [self._case_windows(each) for each in cases]
+        runs = [(case, each) for case, some in zip(cases, windows, strict=True) for each in some]
+        results = iter(self._run_all([case for case, _ in runs], [workload for _, workload in runs]))
+        return [worst_result(list(islice(results, len(some)))) for some in windows]
+
+    def _case_windows(self, case: PlanCase) -> tuple[Workload, ...]:
+        if case.autoscaled:
+            return (self.workload(case.traffic),)
+        return self.windows(case.traffic, None if case.outage is None else case.outage.window_ns)
+
+    def _run_all(self, cases: Sequence[PlanCase], workloads: Sequence[Workload]) -> list[CaseResult]:
         run: Callable[[PlanCase, Workload], CaseResult] = partial(_run_case, self._settings)
         processes = min(self._options.processes, len(cases))
         if processes <= 1:

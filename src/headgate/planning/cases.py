@@ -32,7 +32,7 @@ More of them mean that the queue grows. A class whose target is as long as the w
 """
 ALERT_MEAN_NS: Final = Duration(15 * MINUTE)
 """Time over which an alert averages the request rate."""
-_BUCKETS: Final = 8
+STEPS_PER_WINDOW: Final = 8
 """Number of steps in which the window is shifted along the workload, per window."""
 
 
@@ -152,10 +152,20 @@ class Workload:
         return self.window_ns < self.span_ns
 
 
-def examine(arrivals: Iterable[Arrival], speed: EngineSpeed, *, span_ns: Duration, window_ns: Duration) -> Workload:
-    """Finds the window with the most predicted engine time, and the highest request rate that an alert sees."""
+def examine(
+    arrivals: Iterable[Arrival],
+    speed: EngineSpeed,
+    *,
+    span_ns: Duration,
+    window_ns: Duration,
+    steps: int = STEPS_PER_WINDOW,
+) -> Workload:
+    """Finds the window with the most predicted engine time, and the highest request rate that an alert sees.
+
+    The window starts at a multiple of its length divided by `steps`.
+    """
     window_ns = min(window_ns, span_ns)
-    step_ns = max(1, -(-window_ns // _BUCKETS))
+    step_ns = max(1, -(-window_ns // steps))
     work: Counter[int] = Counter()
     counts: Counter[int] = Counter()
     classes: set[ClassName] = set()
@@ -171,14 +181,14 @@ def examine(arrivals: Iterable[Arrival], speed: EngineSpeed, *, span_ns: Duratio
         work[bucket] += cost_ns(speed, each.prompt_tokens, each.output_tokens)
         counts[bucket] += 1
     last = max(0, (span_ns - window_ns) // step_ns)
-    sums = [sum(work[first + number] for number in range(_BUCKETS)) for first in range(last + 1)]
+    sums = [sum(work[first + number] for number in range(steps)) for first in range(last + 1)]
     peak = max(range(len(sums)), key=sums.__getitem__)
     return Workload(
         start=Instant(peak * step_ns),
         window_ns=window_ns,
         span_ns=span_ns,
         arrivals=counts.total(),
-        peak_arrivals=sum(counts[peak + number] for number in range(_BUCKETS)),
+        peak_arrivals=sum(counts[peak + number] for number in range(steps)),
         peak_work_ns=sums[peak],
         highest_mean_per_s=recent_max * SECOND / min(span_ns, ALERT_MEAN_NS),
         classes=tuple(sorted(classes)),
@@ -226,6 +236,31 @@ def lowest_attainment(results: Sequence[CaseResult]) -> dict[ClassName, float]:
     """Returns the lowest attainment of each class."""
     names = dict.fromkeys(name for each in results for name in each.classes)
     return {name: min(each.classes[name].attainment for each in results if name in each.classes) for name in names}
+
+
+def worst_result(results: Sequence[CaseResult]) -> CaseResult:
+    """Returns the first result, with the worst of each class and the highest p95 of each pool."""
+    first, *others = results
+    if not others:
+        return first
+    names = dict.fromkeys(name for each in results for name in each.classes)
+    return replace(
+        first,
+        classes={
+            name: _worst_class([each.classes[name] for each in results if name in each.classes]) for name in names
+        },
+        pools={
+            name: replace(pool, in_flight_p95=max(each.pools[name].in_flight_p95 for each in results))
+            for name, pool in first.pools.items()
+        },
+    )
+
+
+def _worst_class(results: Sequence[ClassResult]) -> ClassResult:
+    """Returns the lowest attainment, together with the longest queue."""
+    worst = min(results, key=lambda each: each.attainment)
+    shares = [-(-each.waiting * worst.arrivals // each.arrivals) for each in results if each.arrivals]
+    return replace(worst, waiting=max(shares, default=0))
 
 
 def simulate(scenario: Scenario) -> CaseResult:

@@ -34,6 +34,8 @@ from headgate.simulation.report.cost import cost_per
 
 DAY_NS: Final = Duration(24 * 60 * 60 * SECOND)
 DAYS_PER_MONTH: Final = 30.4375
+DAYS_MAX: Final = 36_525
+"""Longest prediction: 100 years."""
 STEP_PRECISION: Final = 0.05
 """Precision of the traffic at which the next endpoint is needed."""
 DOUBLED: Final = 2.0
@@ -51,6 +53,8 @@ class PlanInput:
     objectives: Mapping[ClassName, float]
     """Share of good requests that each class needs."""
     workload: Workload
+    pool_window_starts: tuple[Instant, ...] = ()
+    """Starts of further simulated windows: those in which other pools are busiest."""
     headroom: float
     """Share of additional traffic for which the objectives must hold, too."""
     multipliers: tuple[float, ...]
@@ -206,11 +210,12 @@ class CapacityPlan:
 
     @property
     def next_step_days(self) -> float | None:
-        """Days until the next step, at the given growth. None without growth."""
+        """Days until the next step, at the given growth. None without growth, or if they are beyond `DAYS_MAX`."""
         growth = self.given.growth_per_month
         if self.next_step is None or not growth or growth <= 0:
             return None
-        return DAYS_PER_MONTH * math.log(self.next_step) / math.log1p(growth)
+        days = DAYS_PER_MONTH * math.log(self.next_step) / math.log1p(growth)
+        return days if days <= DAYS_MAX else None
 
     @property
     def next_step_date(self) -> date | None:

@@ -85,7 +85,9 @@ def window_sentence(plan: CapacityPlan) -> str:
         return f"{told}, each of the complete workload of {workload.span_ns / SECOND:.4g} s"
     window = f"the busiest {workload.window_ns / SECOND:.4g} s of {workload.span_ns / SECOND:.4g} s"
     per_s = f"{format_rate(peak_per_s(workload))} requests/s"
-    return f"{told}, shortened to {window}, from {workload.start / SECOND:.4g} s on, with {per_s}"
+    starts = [f"{each / SECOND:.4g} s" for each in given.pool_window_starts]
+    others = f", and to the busiest window of other pools, from {' and '.join(starts)} on" if starts else ""
+    return f"{told}, shortened to {window}, from {workload.start / SECOND:.4g} s on, with {per_s}{others}"
 
 
 def format_endpoints(endpoints: Endpoints) -> str:
@@ -166,6 +168,8 @@ def _alternatives(plan: CapacityPlan) -> Table:
 
 
 def _counts(endpoints: Endpoints) -> str:
+    if not endpoints:
+        return "none of its own"
     return ", ".join(f"{pool} {count}" if len(endpoints) > 1 else str(count) for pool, count in endpoints)
 
 
@@ -234,6 +238,7 @@ def plan_json(plan: CapacityPlan) -> dict[str, object]:
         "workload": {
             "window_start_s": _seconds(workload.start),
             "window_s": _seconds(workload.window_ns),
+            "pool_window_starts_s": [_seconds(each) for each in given.pool_window_starts],
             "span_s": _seconds(workload.span_ns),
             "requests": workload.arrivals,
             "peak_per_s": _rounded(peak_per_s(workload)),

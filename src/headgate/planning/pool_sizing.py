@@ -2,6 +2,9 @@
 
 Each round simulates one fleet and judges every pool by the classes that may use it. Pools that serve different classes
 are therefore sized in as many rounds as the slowest of them needs. Large pools are sized with a relative precision.
+
+If pools share a class, a miss does not show which of them is too small, so all of them grow. Afterwards, they are
+reduced one after the other, with the others unchanged.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +16,7 @@ from headgate.planning.cases import CaseResult, Endpoints
 from headgate.planning.search import NoPlan
 
 PRECISION: Final = 0.05
-"""Precision of a pool's size. A pool of fewer than 40 endpoints is exact."""
+"""Precision of a pool's size. A pool of fewer than 40 endpoints with classes of its own is exact."""
 _GROWTH: Final = 1.15
 _GROWTH_UNKNOWN: Final = 2.0
 """Growth of a pool that misses its objectives, with and without an estimate of its size."""
@@ -67,23 +70,60 @@ def size_pools(
 
     `run` simulates a fleet with each seed. `classes` are those that may use each pool.
     """
+
+    def missed(fleet: Mapping[PoolName, int]) -> set[ClassName]:
+        results = run(tuple(fleet.items()))
+        return {name for result in results for name in objectives if not _holds(result, name, objectives)}
+
+    fleet = _grown(missed, classes, guess, endpoints_max)
+    for pool, names in classes.items():
+        if any(set(names) & set(others) for other, others in classes.items() if other != pool):
+            fleet = _reduced(missed, fleet, pool)
+    return tuple(fleet.items())
+
+
+_Missed = Callable[[Mapping[PoolName, int]], set[ClassName]]
+"""Simulates a fleet and returns the classes that miss their objectives."""
+
+
+def _grown(
+    missed: _Missed, classes: Mapping[PoolName, Sequence[ClassName]], guess: Mapping[PoolName, int], endpoints_max: int
+) -> dict[PoolName, int]:
+    """Sizes all pools at the same time."""
     bounds = {pool: _Bounds(guess.get(pool, 1), estimated=pool in guess) for pool in classes}
     while True:
-        fleet = tuple((pool, each.size) for pool, each in bounds.items())
-        results = run(fleet)
+        fleet = {pool: each.size for pool, each in bounds.items()}
+        names = missed(fleet)
+        for name in sorted(names):
+            _check_growth(fleet, name, [pool for pool in classes if name in classes[pool]], endpoints_max)
         for pool, each in bounds.items():
-            held = all(_holds(result, classes[pool], objectives) for result in results)
-            each.judge(held=held)
-            if not held and each.size >= endpoints_max:
-                raise NoPlan(f"no plan: {endpoints_max} endpoints in {pool} miss an objective; raise --endpoints-max")
+            each.judge(held=names.isdisjoint(classes[pool]))
         if all(each.is_found and each.size == each.held for each in bounds.values()):
             return fleet
         for each in bounds.values():
             each.advance(endpoints_max)
 
 
-def _holds(result: CaseResult, names: Sequence[ClassName], objectives: Mapping[ClassName, float]) -> bool:
-    judged = [
-        (result.classes[name], objectives[name]) for name in names if name in result.classes and name in objectives
-    ]
-    return all(found.holds(objective) for found, objective in judged)
+def _check_growth(
+    fleet: Mapping[PoolName, int], name: ClassName, pools: Sequence[PoolName], endpoints_max: int
+) -> None:
+    """Raises `NoPlan` if no pool of a class that misses its objective can grow."""
+    if all(fleet[pool] >= endpoints_max for pool in pools):
+        largest = f"no plan: with {endpoints_max} endpoints per pool"
+        raise NoPlan(f"{largest}, class {name} on {' and '.join(pools)} misses its objective; raise --endpoints-max")
+
+
+def _reduced(missed: _Missed, fleet: dict[PoolName, int], pool: PoolName) -> dict[PoolName, int]:
+    """Reduces one pool. `fleet` holds all objectives."""
+    low = 0
+    while fleet[pool] - low > max(1, int(PRECISION * fleet[pool])):
+        smaller = {**fleet, pool: (low + fleet[pool]) // 2}
+        if missed(smaller):
+            low = smaller[pool]
+        else:
+            fleet = smaller
+    return fleet
+
+
+def _holds(result: CaseResult, name: ClassName, objectives: Mapping[ClassName, float]) -> bool:
+    return name not in result.classes or result.classes[name].holds(objectives[name])

@@ -129,6 +129,9 @@ class EndpointSearch:
             if name in each.classes
         )
         fleet = f"no plan: with {self._endpoints_max} endpoints per pool"
+        if not self._pools:
+            waits = ", and more and more requests are waiting" if margin >= 0 else ""
+            return f"no plan: with the providers' pools, {attainment:.1%} of class {name} are good{waits}"
         if margin >= 0:
             return f"{fleet}, more and more requests are waiting; raise --endpoints-max"
         return (

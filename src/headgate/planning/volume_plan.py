@@ -11,7 +11,7 @@ from typing import Final
 
 from headgate.model.money import NANO_USD_PER_USD, price_at
 from headgate.model.policy import Pool
-from headgate.model.units import ClassName, Duration, Instant, PoolName
+from headgate.model.units import SECOND, ClassName, Duration, Instant, PoolName
 from headgate.planning import measured
 from headgate.planning.cases import Endpoints
 
@@ -34,11 +34,13 @@ class DayMix:
     requests: float
     """Requests per day at the scenario's own rates."""
     peaks: tuple[Instant, ...]
-    """Start of the ten minutes with the most engine time, for each source of traffic or for all of them."""
+    """Start of the part of the day with the most engine time, for each source of traffic or for all of them."""
+    peak_ns: Duration
+    """Length of this part: ten minutes, or the length of a shorter scenario."""
     peak_ratio: float
-    """Highest request rate over ten minutes, relative to the mean of the day."""
+    """Highest request rate over such a part, relative to the mean of the day."""
     gateway_peak_us: float
-    """Highest CPU time of the gateways over ten minutes, per request of the mean rate."""
+    """Highest CPU time of the gateways over such a part, per request of the mean rate."""
     prompt_tokens: float
     output_tokens: float
     """Mean lengths over the day."""
@@ -50,7 +52,7 @@ class CellLoad:
 
     cells: int
     requests_per_s: float
-    """Rate in the busiest ten minutes, with headroom."""
+    """Rate in the busiest part of the day, with headroom."""
     traffic: float
     """Factor on the scenario's rates, with headroom."""
 
@@ -66,7 +68,8 @@ class VolumePlan:
     window_ns: Duration
     engines: int
     gpus: int
-    gpu_usd_per_day: float
+    gpu_usd_per_day: float | None
+    """None if a pool has no price."""
     gateways: int
     """Gateway processes in all cells."""
     gateway_cores: float
@@ -86,8 +89,13 @@ class VolumePlan:
     series: int
 
     @property
-    def gpu_usd_per_request(self) -> float:
-        return self.gpu_usd_per_day / self.requests_per_day
+    def simulated_per_s(self) -> float:
+        """Request rate of the simulated window."""
+        return self.simulated_requests * SECOND / self.window_ns
+
+    @property
+    def gpu_usd_per_request(self) -> float | None:
+        return None if self.gpu_usd_per_day is None else self.gpu_usd_per_day / self.requests_per_day
 
     @property
     def control_usd_per_request(self) -> float:
@@ -149,7 +157,7 @@ def volume_plan(
         window_ns=cell.window_ns,
         engines=engines,
         gpus=load.cells * sum(count * gpus.get(pool, 1) for pool, count in cell.endpoints),
-        gpu_usd_per_day=load.cells * HOURS * sum(count * _usd_per_hour(pools, pool) for pool, count in cell.endpoints),
+        gpu_usd_per_day=_gpu_usd_per_day(load, cell.endpoints, pools),
         gateways=gateways,
         gateway_cores=load.cells * cores,
         schedulers=schedulers,
@@ -164,14 +172,22 @@ def volume_plan(
     )
 
 
-def _usd_per_hour(pools: Sequence[Pool], name: PoolName) -> float:
-    [prices] = [each.prices for each in pools if each.name == name]
-    price = price_at(prices, Instant(0))
-    return 0.0 if price is None else price.per_hour / NANO_USD_PER_USD
-
-
-def growth_exponent(plans: Sequence[VolumePlan], values: Sequence[float]) -> float | None:
-    """Returns b of value = a·requests^b over the volumes. None if a value is 0 or there is a single volume."""
-    if len(plans) < 2 or not all(value > 0 for value in values):
+def _gpu_usd_per_day(load: CellLoad, endpoints: Endpoints, pools: Sequence[Pool]) -> float | None:
+    """Returns None if a pool has no price, because the costs of the others would be misleading."""
+    prices = {each.name: price_at(each.prices, Instant(0)) for each in pools}
+    found = [(count, prices[pool]) for pool, count in endpoints]
+    if any(price is None for _, price in found):
         return None
-    return measured.power_law([(each.requests_per_day, value) for each, value in zip(plans, values, strict=True)])[1]
+    per_hour = sum(count * price.per_hour for count, price in found if price is not None)
+    return load.cells * HOURS * per_hour / NANO_USD_PER_USD
+
+
+def growth_exponent(plans: Sequence[VolumePlan], values: Sequence[float | None]) -> float | None:
+    """Returns b of value = a·requests^b over the volumes.
+
+    None if a value is unknown or 0, or if there is a single volume.
+    """
+    known = [value for value in values if value is not None and value > 0]
+    if len(plans) < 2 or len(known) < len(plans):
+        return None
+    return measured.power_law([(each.requests_per_day, value) for each, value in zip(plans, known, strict=True)])[1]

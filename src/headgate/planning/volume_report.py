@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import msgspec
 
-from headgate.model.units import SECOND
+from headgate.model.units import MINUTE, SECOND
 from headgate.planning.measured import (
     ATTEMPTS_PER_REQUEST,
     FIGURES,
@@ -21,13 +21,14 @@ GIB: Final = 1024**3
 _RETENTION_DAYS: Final = 90
 """Default of `ledger.retention`."""
 _FASTER: Final = 1.02
-"""Exponent above which a figure grows faster than the traffic."""
+"""Exponent or ratio above which a figure grows faster than the traffic."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
     name: str
-    value: Callable[[VolumePlan], float]
+    value: Callable[[VolumePlan], float | None]
+    """None if unknown."""
     text: Callable[[float], str]
     scales: bool = True
     """Whether the exponent of its growth is of interest."""
@@ -49,6 +50,10 @@ def _bytes(value: float) -> str:
     return f"{value / GIB:,.3g} GiB"
 
 
+def _scaled(factor: float, value: float | None) -> float | None:
+    return None if value is None else factor * value
+
+
 FLEET_ROWS: Final = (
     Row("cells", lambda each: each.load.cells, _whole),
     Row("peak requests/s, with headroom", lambda each: each.load.cells * each.load.requests_per_s, _whole),
@@ -56,7 +61,7 @@ FLEET_ROWS: Final = (
     Row("GPUs", lambda each: each.gpus, _whole),
     Row("requests per GPU and day", lambda each: each.requests_per_gpu, _short),
     Row("GPU cost per day", lambda each: each.gpu_usd_per_day, _usd),
-    Row("GPU cost per million requests", lambda each: 1e6 * each.gpu_usd_per_request, _usd),
+    Row("GPU cost per million requests", lambda each: _scaled(1e6, each.gpu_usd_per_request), _usd),
 )
 CONTROL_ROWS: Final = (
     Row("gateway processes", lambda each: each.gateways, _whole),
@@ -68,7 +73,7 @@ CONTROL_ROWS: Final = (
     Row("… per million requests", lambda each: 1e6 * each.control_usd_per_request, _usd),
     Row(
         "… relative to the GPUs",
-        lambda each: each.control_usd_per_day / max(1e-9, each.gpu_usd_per_day),
+        lambda each: each.control_usd_per_day / each.gpu_usd_per_day if each.gpu_usd_per_day else None,
         format_percent,
     ),
 )
@@ -94,7 +99,9 @@ def render_volumes(title: str, mix: DayMix, plans: Sequence[VolumePlan], width: 
 
 def mix_sentences(mix: DayMix) -> Iterator[str]:
     yield f"{format_amount(round(mix.requests))} requests per day in the scenario"
-    yield f"peak: {mix.peak_ratio:.2f} times the mean rate of the day, over ten minutes"
+    minutes = mix.peak_ns / MINUTE
+    over = f"{minutes:.3g} {'minute' if minutes == 1 else 'minutes'}"
+    yield f"peak: {mix.peak_ratio:.2f} times the mean rate of the day, over {over}"
     yield f"mean request: {mix.prompt_tokens:.0f} prompt tokens and {mix.output_tokens:.0f} output tokens"
 
 
@@ -103,8 +110,8 @@ def volume_table(plans: Sequence[VolumePlan], rows: Sequence[Row]) -> Table:
     if len(plans) > 1:
         table[0].append("exponent")
     for row in rows:
-        values = [float(row.value(each)) for each in plans]
-        cells = [row.text(value) for value in values]
+        values = [row.value(each) for each in plans]
+        cells = ["unknown" if value is None else row.text(value) for value in values]
         if len(plans) > 1:
             exponent = growth_exponent(plans, values) if row.scales else None
             cells.append("" if exponent is None else f"{exponent:.2f}")
@@ -116,12 +123,21 @@ def cell_table(plans: Sequence[VolumePlan]) -> Table:
     classes = list(plans[0].attainment)
     pools = [pool for pool, _ in plans[0].endpoints]
     header = ["requests per day", "requests/s", *(f"engines in {pool}" for pool in pools)]
-    table = [[*header, *(f"good {name}" for name in classes), "simulated requests"]]
+    table = [[*header, *(f"good {name}" for name in classes), "simulated requests", "simulated requests/s"]]
     for each in plans:
         counts = [str(count) for _, count in each.endpoints]
         shares = [format_percent(each.attainment[name]) for name in classes]
         window = f"{format_amount(each.simulated_requests)} in {each.window_ns / SECOND:.0f} s"
-        table.append([format_volume(each), f"{each.load.requests_per_s:.0f}", *counts, *shares, window])
+        table.append(
+            [
+                format_volume(each),
+                f"{each.load.requests_per_s:.0f}",
+                *counts,
+                *shares,
+                window,
+                f"{each.simulated_per_s:.0f}",
+            ]
+        )
     return table
 
 
@@ -132,14 +148,10 @@ def wrong_growth(plans: Sequence[VolumePlan]) -> Iterator[str]:
         return
     for _, rows in SECTIONS:
         for row in rows:
-            exponent = growth_exponent(plans, [float(row.value(each)) for each in plans]) if row.scales else None
+            exponent = growth_exponent(plans, [row.value(each) for each in plans]) if row.scales else None
             if exponent is not None and exponent > _FASTER:
                 yield f"{row.name}: exponent {exponent:.2f}, so it grows faster than the traffic"
-    first, last = plans[0], plans[-1]
-    yield (
-        f"a GPU serves {last.requests_per_gpu / first.requests_per_gpu:.1f} times as many requests at "
-        f"{format_volume(last)} as at {format_volume(first)}, because a small pool needs whole engines and more reserve"
-    )
+    yield _gpu_sentence(plans[0], plans[-1])
     limit = LEDGER_ROWS_PER_S.value
     if (over := next((each for each in plans if each.ledger_rows_per_s > limit), None)) is not None:
         rows = f"{over.ledger_rows_per_s:,.0f} ledger rows per second at the peak"
@@ -147,6 +159,14 @@ def wrong_growth(plans: Sequence[VolumePlan]) -> Iterator[str]:
             f"at {format_volume(over)}, all cells write {rows} ({ATTEMPTS_PER_REQUEST.value:g} per request), more than "
             f"the {limit:,.0f} that were measured with one process and one database; use a database for each few cells"
         )
+
+
+def _gpu_sentence(first: VolumePlan, last: VolumePlan) -> str:
+    ratio = last.requests_per_gpu / first.requests_per_gpu
+    sentence = f"a GPU serves {ratio:.1f} times as many requests at {format_volume(last)} as at {format_volume(first)}"
+    if ratio <= _FASTER:
+        return sentence
+    return f"{sentence}; a small pool needs whole engines and more reserve for bursts"
 
 
 def measured_table(code: str = "") -> Table:
@@ -175,8 +195,7 @@ def volumes_json(title: str, mix: DayMix, plans: Sequence[VolumePlan]) -> dict[s
             row.name: round(exponent, 4)
             for _, rows in SECTIONS
             for row in rows
-            if row.scales
-            and (exponent := growth_exponent(plans, [float(row.value(each)) for each in plans])) is not None
+            if row.scales and (exponent := growth_exponent(plans, [row.value(each) for each in plans])) is not None
         },
         "wrong_growth": list(wrong_growth(plans)),
     }
