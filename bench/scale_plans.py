@@ -62,10 +62,10 @@ are examples: replace them with your own. The page is written by this command, w
    1,509 per second, it was 89 ms, which misses that benchmark's own target of 25 ms.
 3. **Engines.** One cell is simulated request by request at its real size, with Headgate's scheduler. The simulated
    window is the one with the most engine time within each model's busiest ten minutes, for all models at the same
-   time. The search finds the fewest engines of each pool that hold the objectives with {seeds}, or at most 5 % more
-   for a pool of at least 40. All cells are like this one, so a volume of several cells has the economies of scale of
-   one cell, not more. There is no reserve for engines that fail: a pool of one engine in a cell serves nothing
-   without it.
+   time. Its requests are longer than those at the highest rate, so it may have fewer requests per second. The search
+   finds the fewest engines of each pool that hold the objectives with {seeds}, or at most 5 % more for a pool of at
+   least 40. All cells are like this one, so a volume of several cells has the economies of scale of one cell, not
+   more. There is no reserve for engines that fail: a pool of one engine in a cell serves nothing without it.
 4. **Headgate's own processes** follow from measured costs, which are listed [below](#measured-figures). Each gateway
    process is planned at half a core, and each cell has one more than it needs at the peak. From a quarter of a core
    on, a cell has two scheduler-only processes. Each cell has a store and a replica. Every process is charged as one

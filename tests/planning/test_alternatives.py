@@ -1,5 +1,7 @@
 """Tests for the comparison of a plan with other fleets."""
 
+from dataclasses import replace
+
 import pytest
 
 from headgate.config.problems import ConfigErrors
@@ -7,7 +9,7 @@ from headgate.model.money import NANO_USD_PER_USD
 from headgate.model.units import SECOND, Duration, PoolName
 from headgate.planning.plan import CapacityPlan
 from headgate.planning.plan_report import plan_json, render_plan
-from tests.planning.builders import CHAT, plan_of, settings_of
+from tests.planning.builders import CHAT, QUICK, plan_of, settings_of
 
 MAIN, LONG = PoolName("main"), PoolName("main-long")
 ALTERNATIVES = """
@@ -53,9 +55,9 @@ alternatives:
 
 @pytest.mark.parametrize(("engines", "holds"), [("tiny, tiny, tiny, tiny", True), ("tiny", False)])
 def test_alternative_with_only_a_provider_has_its_bills(engines: str, holds: bool) -> None:
-    options = {"multipliers": (1.0,), "seeds": (0,), "alternatives": True, "window_ns": Duration(5 * SECOND)}
+    options = replace(QUICK, multipliers=(1.0,), seeds=(0,), alternatives=True, window_ns=Duration(5 * SECOND))
     text = CHAT.replace("rate: 12", "rate: 12" if holds else "rate: 40")
-    plan = plan_of(text + CLOUD.replace("ENGINES", engines), **options)
+    plan = plan_of(text + CLOUD.replace("ENGINES", engines), options)
     cloud = next(each for each in plan.alternatives if each.name == "cloud")
     report = render_plan(plan, 300)
 
