@@ -186,7 +186,7 @@ def test_each_run_has_its_own_scheduler(name: str) -> None:
 
 MODELS_OF_TRACE = """{"headgate_trace":1}
 {"at_us":0,"prompt_tokens":10,"output_tokens":1,"model":"small","class":"batch","tenant":"a","stream":false}
-{"at_us":9,"prompt_tokens":10,"output_tokens":1,"model":"big","class":"batch","tenant":"a","api":"embeddings"}
+{"at_us":9,"prompt_tokens":10,"output_tokens":1,"model":"big","class":"batch","tenant":"a","api":"responses"}
 """
 
 
@@ -218,7 +218,7 @@ def test_requests_of_a_recorded_trace_have_its_models_apis_and_streams(tmp_path:
 
     assert [(each.model, each.api, each.stream) for each in tickets] == [
         ("small", Api.CHAT, False),
-        ("big", Api.EMBEDDINGS, True),
+        ("big", Api.RESPONSES, True),
     ]
 
 
