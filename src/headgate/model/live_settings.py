@@ -129,7 +129,10 @@ def with_value(policy: Policy, place: SettingPlace, value: int, *, before: int) 
     rules, setting = _rules(policy, place), place.setting
     if rules is None:
         return policy
-    replacement: object = bool(value) if setting.unit is _SWITCH else value
+    replacement: object = value
+    if setting.unit is _SWITCH:
+        # In a compiled build, a conditional expression of both types would be an integer.
+        replacement = bool(value)
     if setting.name == IN_FLIGHT:
         replacement = (before, value)
     elif value_in(policy, place) != before:
