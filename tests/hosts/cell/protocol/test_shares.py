@@ -15,7 +15,7 @@ from headgate.hosts.cell.protocol.shares import (
     remaining_policy,
 )
 from headgate.model.limits import Limits
-from headgate.model.overrides import DrainEndpoint, Throttle
+from headgate.model.overrides import DrainEndpoint, SetSetting, Throttle
 from headgate.model.policy import Pool
 from headgate.model.tenant import Tenant
 from headgate.model.units import EndpointId, PoolName, TenantId
@@ -86,6 +86,16 @@ def test_shares_of_absent_members_and_the_rest_add_up_to_the_total() -> None:
 @pytest.mark.parametrize(("max_lora", "taken", "rest"), [(None, 1, None), (4, 0, 4), (4, 1, 3), (2, 1, 1), (1, 1, 1)])
 def test_adapter_slots_of_absent_members_are_reserved(max_lora: int | None, taken: int, rest: int | None) -> None:
     assert remaining_adapters(max_lora, taken=taken, of=2 if max_lora == 2 else 4) == rest
+
+
+def test_setting_in_force_stays_for_the_scheduler_while_members_are_absent() -> None:
+    throttle = Throttle(TenantId("acme"), Limits(requests_per_minute=8), at(9))
+    trial = SetSetting("pools.p.in_flight_max", 8, 6, at(9))
+    policy = replace(a_policy(), overrides=(trial, throttle))
+
+    assert island_policy(Share(0, 4), policy).overrides == (replace(throttle, limits=Limits(requests_per_minute=2)),)
+    rest = remaining_policy(policy, taken=1, of=4).overrides
+    assert rest == (trial, replace(throttle, limits=Limits(requests_per_minute=6)))
 
 
 def test_policy_is_unchanged_without_absent_members() -> None:

@@ -49,7 +49,10 @@ def remaining_policy(policy: Policy, *, taken: int, of: int) -> Policy:
     share = share_of(policy, of)
     pools = zip(policy.pools, share.pools, strict=True)
     tenants = zip(policy.tenants, share.tenants, strict=True)
-    orders = zip(policy.overrides, share.overrides, strict=True)
+    # A share has fewer overrides, because isolated members try no settings.
+    throttles = [each for each in policy.overrides if isinstance(each, Throttle)]
+    throttle_shares = [each for each in share.overrides if isinstance(each, Throttle)]
+    own_limits = {each: own.limits for each, own in zip(throttles, throttle_shares, strict=True)}
     kept = max(0, of - taken)
     return replace(
         policy,
@@ -74,10 +77,10 @@ def remaining_policy(policy: Policy, *, taken: int, of: int) -> Policy:
             for each in policy.classes
         ),
         overrides=tuple(
-            replace(each, limits=_remaining_limits(each.limits, own.limits, taken))
-            if isinstance(each, Throttle) and isinstance(own, Throttle)
+            replace(each, limits=_remaining_limits(each.limits, own_limits[each], taken))
+            if isinstance(each, Throttle)
             else each
-            for each, own in orders
+            for each in policy.overrides
         ),
     )
 
