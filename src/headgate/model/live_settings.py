@@ -149,7 +149,7 @@ def with_value(policy: Policy, place: SettingPlace, value: int, *, before: int) 
 def with_settings(policy: Policy, overrides: Iterable[OperatorOverride]) -> Policy:
     """Returns the policy with the settings that operators have set. The latest override of a setting applies.
 
-    An override is left out if its value does not fit together with the other settings, for example after a reload.
+    Overrides whose values conflict with other settings, for example after a reload, are ignored.
     """
     latest = {each.setting: each for each in overrides if isinstance(each, SetSetting)}
     for each in latest.values():

@@ -74,7 +74,7 @@ def test_pool_grows_with_the_load_and_shrinks_after_it(seen: Seen) -> None:
     assert all(at(20) <= each.at for each in events if each.endpoints == peak)
 
 
-def test_started_engine_takes_its_cold_start(seen: Seen) -> None:
+def test_started_engine_is_ready_after_its_cold_start(seen: Seen) -> None:
     joined = {event.endpoint.id: now for event, now in seen.events(EndpointJoined) if now}
     ready = {event.endpoint_id: now for event, now in seen.events(EndpointReady) if now}
 

@@ -241,7 +241,7 @@ Value = int | bool | str | tuple[str, ...] | None
 
 
 def _effective(path: str, schema_path: str, file: ScenarioFile, settings: ScenarioSettings) -> Value:
-    """Returns the value of the setting: from the file, or else what takes its place."""
+    """Returns the setting's value from the file, or the value in effect if the file does not set it."""
     value = _written(path, schema_path, file)
     if value is not None and value != []:
         return tuple(cast("list[str]", value)) if isinstance(value, list) else cast("Value", value)

@@ -55,6 +55,6 @@ def _capital_log(differences: Sequence[float], effect: float) -> float:
 
 
 def _mean_log(logs: Sequence[float]) -> float:
-    """Returns the logarithm of the mean of the numbers with these logarithms."""
+    """Returns the logarithm of the mean of numbers that are given as logarithms."""
     best = max(logs)
     return best + math.log(sum(math.exp(each - best) for each in logs) / len(logs))

@@ -24,7 +24,7 @@ class TenantPseudonyms:
     def __init__(self, *, keep_names: bool = False, secret: bytes | None = None) -> None:
         self._key = secret or secrets.token_bytes(32)
         self.name = lru_cache(_TENANTS_CACHED)(_kept_name if keep_names else self._hashed_path)
-        """Returns the name that stands for a tenant."""
+        """Returns the tenant's pseudonym."""
 
     def _hashed_path(self, tenant: str) -> str:
         if not tenant:
